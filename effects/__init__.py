@@ -1,0 +1,69 @@
+"""effects: side effects as rows of your own transaction, carried out by a worker, each known for what it is."""
+
+from effects.api import enqueue, enqueue_many
+from effects.app import Effects, default, set_default
+from effects.errors import (
+    Ambiguous,
+    ConfigurationError,
+    DeliveryError,
+    EffectsError,
+    EnqueueError,
+    IdempotencyConflict,
+    JobNotFound,
+    KeyUnavailable,
+    LeaseLost,
+    PayloadInvalid,
+    Permanent,
+    SchemaMismatch,
+    StoreUnavailable,
+    Temporary,
+    UnknownJobType,
+)
+from effects.job import Job, NewJob, Receipt
+from effects.job_type import Attempt, JobType, Placement
+from effects.outcome import Cancelled, Done, Outcome, Refused, Retry, Snooze, Unknown
+from effects.retry import Exponential, Fixed, Linear, Listed, Polynomial, RetryPolicy
+from effects.settings import Settings
+
+__all__ = [
+    "Ambiguous",
+    "Attempt",
+    "Cancelled",
+    "ConfigurationError",
+    "DeliveryError",
+    "Done",
+    "Effects",
+    "EffectsError",
+    "EnqueueError",
+    "Exponential",
+    "Fixed",
+    "IdempotencyConflict",
+    "Job",
+    "JobNotFound",
+    "JobType",
+    "KeyUnavailable",
+    "LeaseLost",
+    "Linear",
+    "Listed",
+    "NewJob",
+    "Outcome",
+    "PayloadInvalid",
+    "Permanent",
+    "Placement",
+    "Polynomial",
+    "Receipt",
+    "Refused",
+    "Retry",
+    "RetryPolicy",
+    "SchemaMismatch",
+    "Settings",
+    "Snooze",
+    "StoreUnavailable",
+    "Temporary",
+    "Unknown",
+    "UnknownJobType",
+    "default",
+    "enqueue",
+    "enqueue_many",
+    "set_default",
+]

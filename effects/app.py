@@ -1,0 +1,167 @@
+"""The composition root: settings, engine, tables, job types, keys, joined once and checked when made."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from typing import Any, TypeAlias
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.orm import Session
+
+from effects.errors import EnqueueError, SchemaMismatch
+from effects.hints import Hints
+from effects.job_type import JobType, Registry, installed_job_types
+from effects.keys import KeyRing
+from effects.settings import Settings
+from effects.store.engine import create_engine
+from effects.store.ledger import CORE_LEDGER, Ledger
+from effects.store.store import Store, TableBuilder
+
+AnySession: TypeAlias = Session | Connection
+
+
+class Effects:
+    """One database and the job types that it serves.
+
+    Args:
+        database_url: SQLite or PostgreSQL; default EFFECTS_DATABASE_URL, else `sqlite:///effects.db`.
+        settings: all settings at once; else the environment's, with the keyword arguments on top.
+        engine: the app's own engine instead of one made from the URL.
+        job_types: the app's own, beside those that installed packages offer.
+        **options: single settings, such as `schema="jobs"` (see Settings).
+
+    Raises:
+        ConfigurationError: a setting or a job type is wrong; names it.
+    """
+
+    def __init__(
+        self,
+        database_url: str | None = None,
+        *,
+        settings: Settings | None = None,
+        engine: Engine | None = None,
+        job_types: Iterable[JobType[Any]] = (),
+        **options: Any,
+    ) -> None:
+        self.settings = settings or Settings.from_environment(
+            os.environ, database_url=database_url, **options
+        )
+        self.keys = KeyRing(self.settings.keys)
+        self.engine = engine or create_engine(self.settings.database_url)
+        self.store = Store(self.engine, schema=self.settings.schema, builders=list(installed_tables()))
+        self.hints = Hints(self.engine, self.settings.schema)
+        self.job_types = Registry()
+        self.add(*installed_job_types(self), *job_types)
+
+    def add(self, *job_types: JobType[Any]) -> None:
+        """Register further job types.
+
+        Raises:
+            ConfigurationError: a declaration is wrong, or its name is taken.
+        """
+        for job_type in job_types:
+            self.job_types.add(job_type)
+
+    @property
+    def ledgers(self) -> Mapping[str, Ledger]:
+        """Job type → the ledger that records its effects."""
+        return {job_type.name: job_type.ledger or CORE_LEDGER for job_type in self.job_types}
+
+    @contextmanager
+    def writing(self, session: AnySession | None, queues: Iterable[str] = ()) -> Iterator[Connection]:
+        """The caller's connection, or a transaction of our own where the caller has none.
+
+        Never commits the caller's. Workers of `queues` are hinted once it is committed.
+
+        Raises:
+            EnqueueError: `session` is nothing that we can write with; says what to pass.
+            SchemaMismatch: the database has no tables of effects.
+        """
+        with _schema_errors():
+            if session is None:
+                with self.store.begin() as connection:
+                    yield connection
+                    _point("enqueue.before_commit")
+                _point("enqueue.committed")
+                self.hints.send(queues)
+                return
+            connection = self._connection_of(session)
+            yield connection
+            if isinstance(session, Session):
+                self.hints.after_commit(session, queues)
+
+    def _connection_of(self, session: AnySession) -> Connection:
+        if isinstance(session, Session):
+            connection = session.connection()
+        elif isinstance(session, Connection):
+            connection = session
+        else:
+            raise EnqueueError(
+                f"session is a {type(session).__name__}; pass a SQLAlchemy Session or Connection (in async code: "
+                "await session.run_sync(lambda s: enqueue(…, session=s)))"
+            )
+        if connection.dialect.name != self.engine.dialect.name:
+            raise EnqueueError(
+                f"session speaks to {connection.dialect.name} and effects is set up for {self.engine.dialect.name}"
+            )
+        return connection
+
+    def dispose(self) -> None:
+        """Send waiting hints and close the connections."""
+        self.hints.close()
+        self.store.dispose()
+
+    def __repr__(self) -> str:
+        return f"Effects({self.settings!r}, job_types={self.job_types.names()!r})"
+
+
+def _point(name: str) -> None:
+    from effects.crashpoints import point  # noqa: PLC0415
+
+    point(name)
+
+
+@contextmanager
+def _schema_errors() -> Iterator[None]:
+    """A missing table is the operator's to mend, and the error says how."""
+    try:
+        yield
+    except (OperationalError, ProgrammingError) as error:
+        missing = getattr(error.orig, "sqlstate", None) == "42P01" or "no such table: effects_" in str(
+            error.orig
+        )
+        if missing:
+            raise SchemaMismatch("the database has no tables of effects: run `effects init`") from error
+        raise
+
+
+def installed_tables() -> Sequence[TableBuilder]:
+    """The tables of installed packages, from the entry points `effects.tables`."""
+    entries = sorted(entry_points(group="effects.tables"), key=lambda entry: entry.name)
+    builders: list[Callable[..., Any]] = [entry.load() for entry in entries]
+    return builders
+
+
+_default: Effects | None = None
+_default_lock = threading.Lock()
+
+
+def default() -> Effects:
+    """The process's Effects: the one given to `set_default`, else one built from the environment now."""
+    global _default  # noqa: PLW0603 - the one global there is
+    with _default_lock:
+        if _default is None:
+            _default = Effects()
+        return _default
+
+
+def set_default(effects: Effects | None) -> None:
+    """Make this the process's Effects; None forgets it."""
+    global _default  # noqa: PLW0603
+    with _default_lock:
+        _default = effects

@@ -1,0 +1,80 @@
+"""Named points where a test may kill, raise or pause. Outside tests each is one comparison with None."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+Action: TypeAlias = Literal["kill", "raise"]
+
+# The name of every point, and where it stands. A test fails for a point without a row and a row without a test.
+POINTS: dict[str, str] = {
+    "enqueue.before_commit": "own transaction: written, not committed",
+    "enqueue.committed": "own transaction: committed, the caller not told",
+    "claim.before_commit": "jobs marked running, not committed",
+    "claim.committed": "lease held, no handler begun",
+    "heartbeat.before": "the worker is about to say that it lives",
+    "heartbeat.committed": "said, reply not used",
+    "release.before": "the attempt is about to mark the point of no return",
+    "release.committed": "marked, nothing sent",
+    "perform.before": "a thread holds the job, the handler not entered",
+    "perform.after": "the handler has answered, nothing is recorded",
+    "settle.before": "outcomes gathered, nothing written",
+    "settle.applied": "outcomes and their `apply` written, not committed",
+    "settle.committed": "committed, the worker not told",
+    "rescue.selected": "lost jobs locked, not updated",
+    "rescue.committed": "lost jobs given back",
+}
+
+
+def declare(points: dict[str, str]) -> None:
+    """Add the points of an effect package to the list."""
+    POINTS.update(points)
+
+
+class CrashPoint(Exception):  # noqa: N818 - it is raised only by tests and names the place, not an error
+    """A test asked for an exception here."""
+
+
+_hook: Callable[[str], None] | None = None
+
+
+def point(name: str) -> None:
+    """Pass the named point."""
+    if _hook is not None:
+        _hook(name)
+
+
+def install(hook: Callable[[str], None] | None) -> None:
+    """Call `hook(name)` at every point; None removes it."""
+    global _hook  # noqa: PLW0603 - one process, one plan
+    _hook = hook
+
+
+def plan(name: str, *, nth: int = 1, action: Action = "kill") -> Callable[[str], None]:
+    """A hook that kills (SIGKILL) or raises when `name` is passed for the n-th time."""
+    if name not in POINTS:
+        raise ValueError(f"no crash point is called {name!r}")
+    passed = 0
+
+    def hook(passing: str) -> None:
+        nonlocal passed
+        if passing != name:
+            return
+        passed += 1
+        if passed == nth:
+            if action == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise CrashPoint(name)
+
+    return hook
+
+
+def install_from_environment() -> None:
+    """Read `EFFECTS_CRASHPOINT=name[:nth[:action]]`, for workers that a test starts as processes."""
+    text = os.environ.get("EFFECTS_CRASHPOINT")
+    if text:
+        name, nth, action = (text.split(":") + ["1", "kill"])[:3] if ":" in text else (text, "1", "kill")
+        install(plan(name, nth=int(nth), action="raise" if action == "raise" else "kill"))

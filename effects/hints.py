@@ -1,0 +1,100 @@
+"""Telling idle workers that something was committed: `NOTIFY` as a hint, never as the contract.
+
+NOTIFY inside an enqueuing transaction takes a database-wide lock at commit. So the hint is sent after the
+commit, from a thread of its own, and many commits within a few milliseconds share one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable
+
+from sqlalchemy import Engine, event, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+INTERVAL_SECONDS = 0.01
+_PENDING = "effects.hints"
+_log = logging.getLogger("effects.hints")
+
+
+def channel(schema: str | None) -> str:
+    """The NOTIFY channel of one set of tables."""
+    return f"effects_{schema}" if schema else "effects"
+
+
+class Hints:
+    """Sends coalesced hints on PostgreSQL; on SQLite there is nothing to send: workers see the file change."""
+
+    def __init__(self, engine: Engine, schema: str | None = None) -> None:
+        self._engine = engine
+        self._channel = channel(schema)
+        self._enabled = engine.dialect.name == "postgresql"
+        self._queues: set[str] = set()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._closed = False
+
+    def send(self, queues: Iterable[str]) -> None:
+        """Hint soon, from another thread. Never blocks, never fails."""
+        if not self._enabled or self._closed:
+            return
+        self._queues.update(queues)
+        if self._thread is None or self._pid != os.getpid():
+            self._start()
+        self._wake.set()
+
+    def after_commit(self, session: Session, queues: Iterable[str]) -> None:
+        """Hint once the session's outermost transaction has committed; a rollback forgets it."""
+        if self._enabled:
+            pending: list[tuple[Hints, set[str]]] = session.info.setdefault(_PENDING, [])
+            pending.append((self, set(queues)))
+
+    def close(self) -> None:
+        """Send what is waiting and end the thread."""
+        self._closed = True
+        self._wake.set()
+        if self._thread is not None and self._pid == os.getpid():
+            self._thread.join(timeout=5)
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="effects-hints", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while not self._closed:
+            self._wake.wait()
+            self._wake.clear()
+            queues, self._queues = self._queues, set()
+            if queues:
+                self._notify(queues)
+            pause.wait(INTERVAL_SECONDS)
+
+    def _notify(self, queues: set[str]) -> None:
+        try:
+            with self._engine.connect() as connection:
+                quick = connection.execution_options(isolation_level="AUTOCOMMIT")
+                quick.execute(
+                    text("SELECT pg_notify(:channel, :queues)"),
+                    {"channel": self._channel, "queues": ",".join(sorted(queues))},
+                )
+        except SQLAlchemyError as error:
+            _log.debug("hint not sent: %s", type(error).__name__)  # polling finds the jobs
+
+
+@event.listens_for(Session, "after_commit")
+def _committed(session: Session) -> None:
+    if _PENDING in session.info and not session.in_nested_transaction():
+        for hints, queues in session.info.pop(_PENDING):
+            hints.send(queues)
+
+
+@event.listens_for(Session, "after_rollback")
+def _rolled_back(session: Session) -> None:
+    session.info.pop(_PENDING, None)

@@ -1,0 +1,241 @@
+"""A job type: its name, its payload, its policies and the code that carries it out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from effects import errors
+from effects.errors import ConfigurationError, PayloadInvalid, UnknownJobType
+from effects.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, PAYLOAD_BYTES_MAX, QUARANTINE_QUEUE, Job
+from effects.outcome import Outcome, Refused, Retry, Unknown
+from effects.retry import ON_UNKNOWN, OnUnknown, RetryPolicy
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from effects.store.ledger import Ledger
+
+P = TypeVar("P")
+_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
+
+
+class Attempt(Protocol):
+    """What a handler may ask and say while it runs."""
+
+    @property
+    def number(self) -> int:
+        """1 for the first attempt."""
+        ...
+
+    @property
+    def loaded(self) -> Any:
+        """What `JobType.load` returned for this job, or None."""
+        ...
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Someone asked to cancel; answer `Cancelled()` where that is still true to say."""
+        ...
+
+    def remaining_seconds(self) -> float:
+        """Seconds until the attempt's time limit. A transport must end by itself before that."""
+        ...
+
+    def release(self) -> None:
+        """Mark the point of no return, durably, before it is passed.
+
+        After it returns, a crash is known as *unknown* and not as a plain retry. Types whose policy is
+        `repeat` need not call it: their claim counts as the release.
+
+        Raises:
+            LeaseLost: the job is no longer this attempt's. The effect must not be carried out.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a job goes when its caller did not say: lane, order and limits, from the payload."""
+
+    queue: str | None = None
+    group_key: str | None = None
+    limit_key: str | None = None
+
+
+class JobType(Generic[P]):
+    """Subclass it, set the names and policies, write `perform`, register an instance.
+
+    Attributes:
+        name: dotted lower-case name, stored in every row: `email.send`.
+        payload: dataclass, msgspec Struct, or `dict` (the default, unchecked).
+        queue: lane. Lanes have threads of their own, so that one never delays another.
+        priority: lower runs first; any small integer. Default 5.
+        retry: the RetryPolicy.
+        time_limit_seconds: an attempt is over after this; its lease is lost and its thread replaced.
+            Default 60.
+        on_unknown: what to do when the effect may have happened: `repeat` (the peer knows the same key
+            again; the default), `repeat_once`, or `hold` for a person.
+        ledger: the table that records the effects of this type. Default: the core's, for jobs with a key.
+    """
+
+    name: str = ""
+    payload: type[P] = dict  # type: ignore[assignment]
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+    retry: RetryPolicy = RetryPolicy()
+    time_limit_seconds: float = 60.0
+    on_unknown: OnUnknown = "repeat"
+    ledger: Ledger | None = None
+
+    def perform(self, payload: P, attempt: Attempt) -> Outcome | None:
+        """Carry out one attempt, in a thread, with no transaction open. None means Done().
+
+        Raise a DeliveryError, or anything: `classify` turns it into an outcome.
+        """
+        raise NotImplementedError
+
+    def load(self, connection: Connection, jobs: Sequence[tuple[Job, P]]) -> Mapping[int, Any]:
+        """Fetch what a whole claimed batch needs, by job id, in as few queries as the batch allows."""
+        return {}
+
+    def place(self, payload: P) -> Placement:
+        """Lane, group and limit of a job whose caller did not give them."""
+        return Placement()
+
+    def classify(self, error: Exception, *, released: bool) -> Outcome:
+        """The one place where an exception of `perform` becomes an outcome.
+
+        An exception that says nothing of its fate counts as *unknown* when the effect was released.
+        """
+        code = getattr(error, "code", None) or type(error).__name__
+        message = safe_message(error)
+        if isinstance(error, errors.Temporary):
+            return Retry(message, code=code, after_seconds=error.after_seconds)
+        if isinstance(error, errors.Permanent | errors.Refused | PayloadInvalid):
+            return Refused(message, code=code)
+        if isinstance(error, errors.Ambiguous) or released:
+            return Unknown(message, code=code)
+        return Retry(message, code=code)
+
+    def encode(self, payload: P | Mapping[str, Any]) -> str:
+        """Check a payload against the type and give its JSON text.
+
+        Raises:
+            PayloadInvalid: it does not convert, is no JSON, or is over 64 KiB.
+        """
+        text = self._encode(payload)
+        if len(text.encode()) > PAYLOAD_BYTES_MAX:
+            raise PayloadInvalid(
+                f"{self.name}: the payload has {len(text.encode()):,} bytes and the limit is "
+                f"{PAYLOAD_BYTES_MAX:,}; store the large part elsewhere and give its id"
+            )
+        if "\\u0000" in text:
+            raise PayloadInvalid(
+                f"{self.name}: the payload holds a NUL character, which PostgreSQL cannot store"
+            )
+        return text
+
+    def _encode(self, payload: P | Mapping[str, Any]) -> str:
+        try:
+            if self.payload is dict:
+                return json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            plain = payload if isinstance(payload, Mapping) else msgspec.to_builtins(payload)
+            return msgspec.json.encode(msgspec.convert(plain, self.payload)).decode()
+        except (TypeError, ValueError) as error:  # msgspec.ValidationError is a ValueError
+            raise PayloadInvalid(f"{self.name}: the payload is not valid: {error}") from error
+
+    def decode(self, text: str) -> P:
+        """The typed payload of a stored job.
+
+        Raises:
+            PayloadInvalid: the stored JSON does not fit the payload class (an older release wrote it, or
+                a plain INSERT).
+        """
+        try:
+            return msgspec.json.decode(text, type=self.payload)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise PayloadInvalid(f"{self.name}: the stored payload is not valid: {error}") from error
+
+    def check(self) -> None:
+        """Refuse a wrong declaration when it is registered.
+
+        Raises:
+            ConfigurationError: names the attribute and what it may be.
+        """
+        who = f"job type {self.name or type(self).__name__!r}"
+        if not _NAME.fullmatch(self.name):
+            raise ConfigurationError(f"{who}: the name must be dotted lower case, such as 'report.chunk'")
+        if self.on_unknown not in ON_UNKNOWN:
+            raise ConfigurationError(
+                f"{who}: on_unknown is {self.on_unknown!r}; give one of {', '.join(ON_UNKNOWN)}"
+            )
+        if not self.queue or self.queue == QUARANTINE_QUEUE:
+            raise ConfigurationError(f"{who}: queue {self.queue!r} is not a lane that a job type may name")
+        if self.time_limit_seconds <= 0:
+            raise ConfigurationError(f"{who}: time_limit_seconds must be above 0")
+
+
+def safe_message(error: BaseException) -> str:
+    """An error text that may be stored and logged: our own errors' words, else only the class name.
+
+    A foreign exception's text may quote a payload, a header or a URL; it is never kept.
+    """
+    return str(error) if isinstance(error, errors.EffectsError) else type(error).__name__
+
+
+class Registry:
+    """The job types of one Effects, by name."""
+
+    def __init__(self, job_types: Iterable[JobType[Any]] = ()) -> None:
+        self._by_name: dict[str, JobType[Any]] = {}
+        for job_type in job_types:
+            self.add(job_type)
+
+    def add(self, job_type: JobType[Any]) -> None:
+        """Register one.
+
+        Raises:
+            ConfigurationError: the declaration is wrong, or the name is taken.
+        """
+        job_type.check()
+        if job_type.name in self._by_name:
+            raise ConfigurationError(f"job type {job_type.name!r} is registered twice")
+        self._by_name[job_type.name] = job_type
+
+    def get(self, name: str) -> JobType[Any]:
+        """The job type of this name.
+
+        Raises:
+            UnknownJobType: nothing of this name is registered; lists what is.
+        """
+        try:
+            return self._by_name[name]
+        except KeyError:
+            known = ", ".join(sorted(self._by_name)) or "none"
+            raise UnknownJobType(f"no job type {name!r} is registered (known: {known})") from None
+
+    def __iter__(self) -> Iterator[JobType[Any]]:
+        return iter(self._by_name.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def names(self) -> list[str]:
+        return sorted(self._by_name)
+
+
+def installed_job_types(app: Any) -> Iterator[JobType[Any]]:
+    """The job types that installed packages offer under the entry point group `effects.job_types`.
+
+    Each entry point is a callable that takes the Effects and returns its job types.
+    """
+    for entry in sorted(entry_points(group="effects.job_types"), key=lambda entry: entry.name):
+        offer: Callable[[Any], Iterable[JobType[Any]]] = entry.load()
+        yield from offer(app)

@@ -1,0 +1,141 @@
+"""Secrets at rest: AES-256-GCM under named keys, each value bound to its row; and the digest of payloads.
+
+A sealed value is `1 | length of key id | key id | nonce (12 bytes) | ciphertext and tag`. Its associated
+data is table, row and field, so that a value copied into another row does not open. (NIST SP 800-38D;
+random 96-bit nonces, so a key serves up to 2³² values.)
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+from collections.abc import Iterator
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from effects.errors import ConfigurationError, KeyUnavailable
+
+KEY_BYTES = 32
+NONCE_BYTES = 12
+DIGEST_KEY_ID = "digest"  # never rotated: digests of old payloads must stay comparable
+_FORMAT = 1
+_KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
+
+
+class KeyRing:
+    """The keys of EFFECTS_KEYS: `id=base64` pairs, the first of them seals, all of them open.
+
+    Args:
+        text: comma-separated pairs, each key 32 bytes. The id `digest` is the key of payload digests; it
+            seals nothing and must never change.
+
+    Raises:
+        ConfigurationError: says which entry is wrong and how to mend it; never quotes a key.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        keys = dict(_parse(text))
+        self._digest_key = keys.pop(DIGEST_KEY_ID, None)
+        self._keys = keys
+
+    @property
+    def ids(self) -> list[str]:
+        """Key ids, the sealing one first."""
+        return list(self._keys)
+
+    def seal(self, value: bytes, *, table: str, row: str, field: str) -> bytes:
+        """Encrypt under the first key.
+
+        Raises:
+            KeyUnavailable: EFFECTS_KEYS holds no key.
+        """
+        if not self._keys:
+            raise KeyUnavailable(
+                "EFFECTS_KEYS is not set, and a secret must not be stored in clear: run `effects keys generate`"
+            )
+        key_id, key = next(iter(self._keys.items()))
+        nonce = os.urandom(NONCE_BYTES)
+        head = bytes([_FORMAT, len(key_id)]) + key_id.encode()
+        return head + nonce + AESGCM(key).encrypt(nonce, value, _context(table, row, field))
+
+    def open(self, sealed: bytes, *, table: str, row: str, field: str) -> bytes:
+        """Decrypt a value of that very row and field.
+
+        Raises:
+            KeyUnavailable: its key is not in the ring (names the id), or the value was altered or moved.
+        """
+        key_id = self.key_id(sealed)
+        if key_id not in self._keys:
+            raise KeyUnavailable(
+                f"EFFECTS_KEYS does not hold the key {key_id!r} that {table}.{field} is sealed with"
+            )
+        body = sealed[2 + len(key_id) :]
+        nonce, ciphertext = body[:NONCE_BYTES], body[NONCE_BYTES:]
+        try:
+            return AESGCM(self._keys[key_id]).decrypt(nonce, ciphertext, _context(table, row, field))
+        except InvalidTag:
+            raise KeyUnavailable(
+                f"{table}.{field} of row {row!r} does not open with key {key_id!r}: it was altered, or moved from "
+                "another row, or the key's value differs from the one that sealed it"
+            ) from None
+
+    @staticmethod
+    def key_id(sealed: bytes) -> str:
+        """Which key a sealed value needs.
+
+        Raises:
+            KeyUnavailable: it is no sealed value.
+        """
+        if len(sealed) < 2 or sealed[0] != _FORMAT or len(sealed) < 2 + sealed[1] + NONCE_BYTES:
+            raise KeyUnavailable("the stored value is not in the sealed format")
+        return sealed[2 : 2 + sealed[1]].decode(errors="replace")
+
+    def digest(self, text: str, *, like: str | None = None) -> str:
+        """A digest by which two payloads are told apart, taken before sealing.
+
+        Keyed (HMAC-SHA256) where EFFECTS_KEYS has a `digest` key, so that a leaked database does not let a
+        guessed payload be confirmed; plain SHA-256 else. `like` repeats the form of an earlier digest.
+        """
+        keyed = like.startswith("hmac:") if like is not None else self._digest_key is not None
+        if keyed and self._digest_key is not None:
+            return "hmac:" + hmac.new(self._digest_key, text.encode(), hashlib.sha256).hexdigest()
+        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"KeyRing(ids={self.ids!r})"
+
+
+def generate_key() -> str:
+    """A fresh key in the form EFFECTS_KEYS takes, without its id."""
+    return base64.b64encode(os.urandom(KEY_BYTES)).decode()
+
+
+def _context(table: str, row: str, field: str) -> bytes:
+    return "\0".join((table, row, field)).encode()
+
+
+def _parse(text: str) -> Iterator[tuple[str, bytes]]:
+    seen: set[str] = set()
+    for number, pair in enumerate(filter(None, (part.strip() for part in text.split(","))), 1):
+        key_id, _, encoded = pair.partition("=")
+        if not _KEY_ID.fullmatch(key_id) or key_id in seen:
+            raise ConfigurationError(
+                f"EFFECTS_KEYS, entry {number}: give id=base64, the id of letters, digits, - and _, each once"
+            )
+        seen.add(key_id)
+        try:
+            key = base64.b64decode(encoded, validate=True)
+        except binascii.Error:
+            raise ConfigurationError(
+                f"EFFECTS_KEYS, entry {number} ({key_id}): the key is not base64"
+            ) from None
+        if len(key) != KEY_BYTES:
+            raise ConfigurationError(
+                f"EFFECTS_KEYS, entry {number} ({key_id}): {len(key)} bytes; a key has {KEY_BYTES}"
+            )
+        yield key_id, key

@@ -1,0 +1,78 @@
+"""What a handler may answer. One of these is the whole result of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sqlalchemy import Connection
+
+Detail: TypeAlias = Mapping[str, Any]
+Apply: TypeAlias = Callable[[Connection], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The effect happened.
+
+    `apply` is database work of the handler's own (a follow-up job, a counter). It runs in the transaction
+    that records the outcome, behind the same fence: both commit or neither does, and a worker that lost
+    its lease applies nothing. If `apply` itself fails, the attempt counts as failed with code `apply_failed`.
+    """
+
+    apply: Apply | None = None
+    detail: Detail | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The effect did not happen; try again.
+
+    `after_seconds` is a floor (a peer's Retry-After): the retry policy may wait longer, never shorter.
+    """
+
+    message: str
+    code: str = "failed"
+    after_seconds: float | None = None
+    detail: Detail | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snooze:
+    """Nothing was tried; look again after `seconds`. Uses up no attempt."""
+
+    seconds: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The effect did not happen and will not: the peer, or our own guard, said no. The job ends dead."""
+
+    message: str
+    code: str = "refused"
+    detail: Detail | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The handler gave up because it was no longer wanted; nothing happened."""
+
+    reason: str = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The effect may have happened: the request left and no verdict came back.
+
+    What follows is the job type's `on_unknown` policy: repeat, repeat once, or hold for a person.
+    """
+
+    message: str
+    code: str = "unknown"
+    after_seconds: float | None = None
+    detail: Detail | None = None
+
+
+Outcome: TypeAlias = Done | Retry | Snooze | Refused | Cancelled | Unknown

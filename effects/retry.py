@@ -1,0 +1,119 @@
+"""When to try again. A policy is data; `delay_seconds` is a pure function of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from effects.errors import ConfigurationError
+
+OnUnknown: TypeAlias = Literal["repeat", "repeat_once", "hold"]
+ON_UNKNOWN: tuple[OnUnknown, ...] = ("repeat", "repeat_once", "hold")
+
+DAY_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The same wait before every retry."""
+
+    seconds: float
+
+    def __call__(self, attempt: int) -> float:
+        return self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """attempt × seconds."""
+
+    seconds: float
+
+    def __call__(self, attempt: int) -> float:
+        return attempt * self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Polynomial:
+    """attempt ** power × seconds; power 2 and 10 s give 10, 40, 90, 160 s."""
+
+    seconds: float = 10.0
+    power: float = 2.0
+
+    def __call__(self, attempt: int) -> float:
+        return attempt**self.power * self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """seconds × base ** (attempt - 1)."""
+
+    seconds: float = 1.0
+    base: float = 2.0
+
+    def __call__(self, attempt: int) -> float:
+        # The exponent is bounded: 2.0 ** 2000 would overflow long after every cap has been reached.
+        return self.seconds * self.base ** min(attempt - 1, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The waits one by one. After the last of them there is no further attempt."""
+
+    seconds: Sequence[float]
+
+    def __call__(self, attempt: int) -> float:
+        return self.seconds[min(attempt, len(self.seconds)) - 1]
+
+
+Backoff: TypeAlias = Fixed | Linear | Polynomial | Exponential | Listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often, how soon and for how long a job type is tried.
+
+    Args:
+        backoff: wait before the next try as a function of the attempt just made (1, 2, …).
+        max_attempts: attempts in all, 1 to 1000; a job may override it. With `Listed` it defaults to
+            one more than the waits in the list, else 10.
+        max_age_seconds: no attempt starts later than this after the job first fell due. Default 3 days.
+        max_delay_seconds: no single wait is longer (a peer's Retry-After included). Default 1 day.
+        jitter: share of the wait added at random, upward only, so that a promised wait is never
+            undercut. 0.2 adds 0 to 20 %. Default 0.2.
+
+    Raises:
+        ConfigurationError: a value is out of its range.
+    """
+
+    backoff: Backoff = Polynomial()
+    max_attempts: int = 0
+    max_age_seconds: float = 3 * DAY_SECONDS
+    max_delay_seconds: float = DAY_SECONDS
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        if isinstance(self.backoff, Listed) and not self.backoff.seconds:
+            raise ConfigurationError("RetryPolicy: a Listed backoff needs at least one wait")
+        if self.max_attempts == 0:
+            attempts = len(self.backoff.seconds) + 1 if isinstance(self.backoff, Listed) else 10
+            object.__setattr__(self, "max_attempts", attempts)
+        if not 1 <= self.max_attempts <= 1000:
+            raise ConfigurationError(f"RetryPolicy: max_attempts is {self.max_attempts}; give 1 to 1000")
+        if self.max_age_seconds <= 0 or self.max_delay_seconds <= 0:
+            raise ConfigurationError("RetryPolicy: max_age_seconds and max_delay_seconds must be above 0")
+        if not 0 <= self.jitter <= 1:
+            raise ConfigurationError(f"RetryPolicy: jitter is {self.jitter}; give 0 to 1")
+
+    def delay_seconds(
+        self, attempt: int, *, at_least: float | None = None, draw: Callable[[], float] = random.random
+    ) -> float:
+        """Seconds to wait after attempt number `attempt` (1 is the first), jitter included.
+
+        `at_least` is a peer's wish (Retry-After); it is a floor, capped at `max_delay_seconds`.
+        """
+        wait = max(self.backoff(max(attempt, 1)), at_least or 0.0)
+        wait = min(wait, self.max_delay_seconds)
+        return wait * (1 + self.jitter * draw())

@@ -1,0 +1,242 @@
+"""The decision at the end of an attempt: (job, outcome, policy) → what must be written. Pure.
+
+The ledger's state is a fold over the verdicts of an effect's attempts, written here once as Python
+(`fold`) and once as the SQL that updates a ledger row in place (`fold_sql`); a property test holds them equal.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from effects.job import POISON_LOSSES, Job, JobStatus
+from effects.job_type import JobType
+from effects.outcome import Apply, Cancelled, Detail, Done, Outcome, Refused, Retry, Snooze, Unknown
+
+Verdict: TypeAlias = Literal["done", "not_done", "unknown"]
+LedgerState: TypeAlias = Literal["intended", "released", "done", "refused", "unknown", "abandoned"]
+Draw: TypeAlias = Callable[[], float]
+
+MESSAGE_CHARS_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The worker vanished: its heartbeat stopped or the attempt's deadline passed."""
+
+    reason: str = "the worker stopped answering"
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The handler ran past its time limit; its thread is abandoned."""
+
+    limit_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """Claimed and not begun: back as it was, with no attempt, no loss, nothing unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Claimed after its `expires_at`: not begun, ends cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unready:
+    """Written by a plain INSERT: given back after its job type has placed it in its lane and limits."""
+
+    queue: str
+    priority: int
+    group_key: str | None
+    limit_key: str | None
+
+
+Ending: TypeAlias = Outcome | Lost | TimedOut | GivenBack | Expired | Unready
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """What one attempt's end writes, guarded by `(job.id, job.lease_token)` and nothing else."""
+
+    job: Job
+    status: JobStatus  # an end (succeeded, dead, cancelled) or back to work (queued, failed)
+    outcome: str  # the word in the attempt log; empty where no attempt is logged
+    verdict: Verdict | None = None
+    delay_seconds: float = 0.0
+    refund_attempt: bool = False
+    lost: bool = False
+    error_code: str | None = None
+    message: str | None = None
+    error_type: str | None = None
+    stack: str | None = None
+    detail: Detail | None = None
+    apply: Apply | None = None
+    placement: Unready | None = None
+    duration_seconds: float = 0.0
+    ended_at_monotonic: float = 0.0
+
+    @property
+    def ends(self) -> bool:
+        return self.status in ("succeeded", "dead", "cancelled")
+
+    @property
+    def concerns_effect(self) -> bool:
+        """False where the job merely went back: the ledger learns nothing from it."""
+        return self.ends or self.outcome not in ("", "snoozed")
+
+
+def decide(
+    job: Job, job_type: JobType[object], ending: Ending, *, released: bool, draw: Draw = random.random
+) -> Settlement:
+    """Say what must be written for this ending. Never raises for any ending, never writes.
+
+    Args:
+        released: the effect may have begun: the attempt was marked, or the type's policy is `repeat`.
+        draw: the jitter's source, 0 ≤ x < 1.
+    """
+    match ending:
+        case Done():
+            return Settlement(
+                job=job,
+                status="succeeded",
+                outcome="succeeded",
+                verdict="done",
+                apply=ending.apply,
+                detail=ending.detail,
+            )
+        case Retry():
+            return _again(job, job_type, ending, "failed", "not_done", draw)
+        case Snooze():
+            return Settlement(
+                job=job, status="queued", outcome="snoozed", refund_attempt=True, delay_seconds=ending.seconds,
+                message=ending.reason or None,
+            )  # fmt: skip
+        case Refused():
+            return _dead(job, "refused", "not_done", ending.code, ending.message, ending.detail)
+        case Cancelled():
+            return Settlement(
+                job=job,
+                status="cancelled",
+                outcome="cancelled",
+                error_code="cancelled",
+                message=ending.reason,
+            )
+        case Unknown():
+            return _unknown(job, job_type, ending, "unknown", draw)
+        case Lost():
+            return _lost(job, job_type, ending, released, draw)
+        case TimedOut():
+            text = f"the attempt ran past its limit of {ending.limit_seconds:g} s"
+            if released:
+                return _unknown(job, job_type, Unknown(text, code="timed_out"), "timed_out", draw)
+            return _again(job, job_type, Retry(text, code="timed_out"), "timed_out", "not_done", draw)
+        case GivenBack():
+            return Settlement(job=job, status="queued", outcome="", refund_attempt=True)
+        case Expired():
+            return Settlement(
+                job=job, status="cancelled", outcome="", refund_attempt=True, error_code="expired",
+                message="its expires_at passed before an attempt could start",
+            )  # fmt: skip
+        case Unready():
+            return Settlement(job=job, status="queued", outcome="", refund_attempt=True, placement=ending)
+
+
+def _again(
+    job: Job, job_type: JobType[object], failure: Retry | Unknown, outcome: str, verdict: Verdict, draw: Draw
+) -> Settlement:
+    """Back to the queue with a delay, or dead when attempts or age are used up."""
+    policy = job_type.retry
+    delay = policy.delay_seconds(job.attempts, at_least=failure.after_seconds, draw=draw)
+    attempts_max = job.max_attempts or policy.max_attempts
+    if job.attempts >= attempts_max:
+        reason = f"gave up after {job.attempts} attempts"
+    elif job.age_seconds + delay > policy.max_age_seconds:
+        reason = f"gave up: older than {policy.max_age_seconds:g} s at the next attempt"
+    else:
+        return Settlement(
+            job=job, status="failed", outcome=outcome, verdict=verdict, delay_seconds=delay,
+            error_code=failure.code, message=failure.message, detail=failure.detail,
+        )  # fmt: skip
+    return _dead(job, outcome, verdict, failure.code, f"{failure.message} ({reason})", failure.detail)
+
+
+def _unknown(job: Job, job_type: JobType[object], failure: Unknown, outcome: str, draw: Draw) -> Settlement:
+    """The effect may have happened: repeat it, or hold it for a person, as the job type says."""
+    if job_type.on_unknown == "repeat":
+        return _again(job, job_type, failure, outcome, "unknown", draw)
+    if job_type.on_unknown == "repeat_once" and job.unknown_count == 0:
+        return _again(job, job_type, failure, outcome, "unknown", draw)
+    return _dead(job, outcome, "unknown", "unknown", f"{failure.message} (held for a person)", failure.detail)
+
+
+def _lost(job: Job, job_type: JobType[object], ending: Lost, released: bool, draw: Draw) -> Settlement:
+    verdict: Verdict | None = "unknown" if released else None
+    if job.lost_count + 1 >= POISON_LOSSES:
+        settled = _dead(
+            job, "lost", verdict, "poison", f"{job.lost_count + 1} workers were lost while they ran it", None
+        )
+    elif not released or job_type.on_unknown == "repeat":
+        settled = Settlement(
+            job=job,
+            status="failed",
+            outcome="lost",
+            verdict=verdict,
+            error_code="lost",
+            message=ending.reason,
+        )
+    else:
+        settled = _unknown(job, job_type, Unknown(ending.reason, code="lost"), "lost", draw)
+    return replace(settled, lost=True)
+
+
+def _dead(
+    job: Job, outcome: str, verdict: Verdict | None, code: str, message: str, detail: Detail | None
+) -> Settlement:
+    return Settlement(
+        job=job,
+        status="dead",
+        outcome=outcome,
+        verdict=verdict,
+        error_code=code,
+        message=message,
+        detail=detail,
+    )
+
+
+def advance(state: LedgerState, verdict: Verdict | None, ended: bool) -> LedgerState:
+    """The ledger's state after one more attempt."""
+    if state == "done" or verdict == "done":
+        return "done"
+    if state == "unknown" or verdict == "unknown":
+        return "unknown"
+    if not ended:
+        return "intended"
+    return "refused" if verdict == "not_done" else "abandoned"
+
+
+def fold(verdicts: Iterable[Verdict | None], *, ended: bool) -> LedgerState:
+    """The state that all attempts of an effect add up to.
+
+    Any done → done; else any released attempt without a verdict → unknown, even if a later repeat was
+    refused; else, once the job has ended, refused or abandoned by its last attempt.
+    """
+    state: LedgerState = "intended"
+    last: Verdict | None = None
+    for last in verdicts:
+        state = advance(state, last, ended=False)
+    return advance(state, last, ended=True) if ended else state
+
+
+def fold_sql(state: str, verdict: str, ended: str) -> str:
+    """`advance` as a SQL expression over three SQL expressions."""
+    return (
+        f"CASE WHEN {state} = 'done' OR {verdict} = 'done' THEN 'done' "
+        f"WHEN {state} = 'unknown' OR {verdict} = 'unknown' THEN 'unknown' "
+        f"WHEN NOT {ended} THEN 'intended' "
+        f"WHEN {verdict} = 'not_done' THEN 'refused' ELSE 'abandoned' END"
+    )

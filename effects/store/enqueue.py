@@ -1,0 +1,177 @@
+"""Writing jobs and their intents, in the caller's transaction.
+
+One statement on PostgreSQL, whether one job or a thousand; a few inside the same transaction on SQLite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects.store.sql import Sql
+from effects.store.store import Store, as_json
+
+BATCH = 1000
+
+
+class JobRow(msgspec.Struct, kw_only=True, omit_defaults=False):
+    """One row to insert. `n` is its place in the batch."""
+
+    n: int
+    job_type: str
+    queue: str
+    priority: int
+    payload: msgspec.Raw
+    run_at: float | None
+    expires_at: float | None
+    max_attempts: int | None
+    group_key: str | None
+    limit_key: str | None
+    key: str | None
+    digest: str | None
+    trace_context: str | None
+    requeued_from: int | None = None
+    id: int | None = None  # given where another table needed it first (`reserve_ids`)
+
+
+_COLUMNS = {
+    "n": "int", "id": "int", "job_type": "text", "queue": "text", "priority": "int", "payload": "json", "run_at": "num",
+    "expires_at": "num", "max_attempts": "int", "group_key": "text", "limit_key": "text", "key": "text",
+    "digest": "text", "trace_context": "text", "requeued_from": "int",
+}  # fmt: skip
+
+_INTO = (
+    "id, job_type, queue, priority, payload, status, prepared, run_at, age_from, expires_at, max_attempts, group_key, "
+    "limit_key, idempotency_key, trace_context, requeued_from, created_at, updated_at"
+)
+
+
+def _from(sql: Sql, identity: str) -> str:
+    run_at = f"COALESCE({sql.time('r.run_at')}, {sql.now})"
+    return (
+        f"{identity}, r.job_type, r.queue, r.priority, r.payload, 'queued', true, {run_at}, {run_at}, "
+        f"{sql.time('r.expires_at')}, r.max_attempts, r.group_key, r.limit_key, r.key, r.trace_context, "
+        f"r.requeued_from, {sql.now}, {sql.now}"
+    )
+
+
+def _insert(sql: Sql) -> str:
+    """PostgreSQL: ids, intents and jobs at once. A row whose key is taken is left out of the answer."""
+    return f"""
+    WITH r AS MATERIALIZED (
+        SELECT COALESCE(given.id, nextval('{sql.jobs}_id_seq')) AS new_id, given.*
+        FROM {sql.rows("rows", _COLUMNS)} AS given ORDER BY given.n
+    ), intended AS (
+        INSERT INTO {sql.effect_ledger} (job_type, key, digest, job_id, created_at, updated_at)
+        SELECT job_type, key, digest, new_id, {sql.now}, {sql.now} FROM r WHERE digest IS NOT NULL
+        ON CONFLICT DO NOTHING RETURNING job_id
+    ), inserted AS (
+        INSERT INTO {sql.jobs} ({_INTO})
+        SELECT {_from(sql, "r.new_id")} FROM r
+        WHERE r.digest IS NULL OR r.new_id IN (SELECT job_id FROM intended) ORDER BY r.n
+        RETURNING id
+    )
+    SELECT r.n, r.new_id FROM r WHERE r.new_id IN (SELECT id FROM inserted) ORDER BY r.n"""
+
+
+def _intend(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.effect_ledger} (job_type, key, digest, job_id, created_at, updated_at)
+    SELECT r.job_type, r.key, r.digest, r.id, {sql.now}, {sql.now} FROM {sql.rows("rows", _COLUMNS)} AS r
+    WHERE r.digest IS NOT NULL ON CONFLICT DO NOTHING RETURNING job_id"""
+
+
+def _insert_given(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.jobs} ({_INTO})
+    SELECT {_from(sql, "r.id")} FROM {sql.rows("rows", _COLUMNS)} AS r WHERE true ORDER BY r.n"""
+
+
+def insert_jobs(store: Store, connection: Connection, rows: Sequence[JobRow]) -> dict[int, int]:
+    """Insert the rows and, for those with a digest, their intents in `effects_effect_ledger`.
+
+    Returns:
+        `n` → job id of every row that was inserted. A row that is missing lost to an earlier holder of
+        its key: nothing of it was written.
+    """
+    inserted: dict[int, int] = {}
+    lock_groups(store, connection, {row.group_key for row in rows if row.group_key is not None})
+    for start in range(0, len(rows), BATCH):
+        batch = rows[start : start + BATCH]
+        insert = _insert_postgresql if store.is_postgresql else _insert_sqlite
+        inserted.update(insert(store, connection, batch))
+    return inserted
+
+
+def _insert_postgresql(store: Store, connection: Connection, rows: Sequence[JobRow]) -> dict[int, int]:
+    found = store.all(connection, _insert, rows=as_json(rows))
+    return {row.n: row.new_id for row in found}
+
+
+def _insert_sqlite(store: Store, connection: Connection, rows: Sequence[JobRow]) -> dict[int, int]:
+    fresh = iter(reserve_ids(store, connection, sum(row.id is None for row in rows)))
+    for row in rows:
+        if row.id is None:
+            row.id = next(fresh)
+    keyed = [row for row in rows if row.digest is not None]
+    if keyed:
+        won = {row.job_id for row in store.all(connection, _intend, rows=as_json(keyed))}
+        rows = [row for row in rows if row.digest is None or row.id in won]
+    store.write(connection, _insert_given, rows=as_json(rows))
+    return {row.n: row.id for row in rows if row.id is not None}
+
+
+def _reserve_postgresql(sql: Sql) -> str:
+    return f"SELECT nextval('{sql.jobs}_id_seq') AS id FROM generate_series(1, :count)"
+
+
+def _reserve_sqlite(sql: Sql) -> str:
+    return "UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'effects_jobs' RETURNING seq"
+
+
+def reserve_ids(store: Store, connection: Connection, count: int) -> list[int]:
+    """Ids for jobs whose rows come later in the same transaction."""
+    if count == 0:
+        return []
+    if store.is_postgresql:
+        return [row.id for row in store.all(connection, _reserve_postgresql, count=count)]
+    last = int(store.value(connection, _reserve_sqlite, count=count))
+    return list(range(last - count + 1, last + 1))
+
+
+def _lock_groups(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.job_groups} (group_key)
+    SELECT group_key FROM {sql.rows("rows", {"group_key": "text"})} AS r WHERE true ORDER BY group_key
+    ON CONFLICT (group_key) DO UPDATE SET group_key = excluded.group_key"""
+
+
+def lock_groups(store: Store, connection: Connection, groups: set[str]) -> None:
+    """Take the rows of these groups until the transaction ends.
+
+    This is what makes the order strict: whoever enqueues into a group waits for the one before, and ids are
+    given after the wait, so that they rise in the order of commit.
+    """
+    if groups:
+        store.write(
+            connection, _lock_groups, rows=as_json([{"group_key": group} for group in sorted(groups)])
+        )
+
+
+def _holders(sql: Sql) -> str:
+    return f"""
+    SELECT l.job_type, l.key, l.digest, l.job_id
+    FROM {sql.rows("rows", {"job_type": "text", "key": "text"})} AS r
+    JOIN {sql.effect_ledger} AS l ON l.job_type = r.job_type AND l.key = r.key"""
+
+
+def key_holders(
+    store: Store, connection: Connection, keys: Sequence[tuple[str, str]]
+) -> Mapping[tuple[str, str], tuple[str, int]]:
+    """(job type, key) → (digest, job id) of those that the ledger knows."""
+    wanted: list[dict[str, Any]] = [{"job_type": job_type, "key": key} for job_type, key in keys]
+    found = store.all(connection, _holders, rows=as_json(wanted))
+    return {(row.job_type, row.key): (row.digest, row.job_id) for row in found}

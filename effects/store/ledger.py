@@ -1,0 +1,94 @@
+"""Ledgers: one row an effect, whatever becomes of its jobs.
+
+A job type without a ledger of its own shares `effects_effect_ledger`, and only where its job has a key. A
+package that brings its own table (`delivered_webhooks`, `sent_emails`, …) gives its job type a Ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Protocol
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects.settlement import Settlement, fold_sql
+from effects.store.sql import Sql
+from effects.store.store import Statement, Store, as_json
+
+
+class Ledger(Protocol):
+    """What the core asks of a ledger; every call is one batch in the core's transaction."""
+
+    table: str  # without the prefix
+
+    def mark_released(self, store: Store, connection: Connection, job_ids: Sequence[int]) -> None:
+        """These attempts are about to pass the point of no return."""
+        ...
+
+    def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
+        """Fold these verdicts into the effects' states."""
+        ...
+
+
+class _Entry(msgspec.Struct):
+    job_id: int
+    verdict: str | None
+    ended: bool
+
+
+ENTRY = {"job_id": "int", "verdict": "text", "ended": "bool"}
+
+
+class TableLedger:
+    """A ledger over one table with the columns of `schema.ledger_columns`; `table` is its name without prefix."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+
+    def mark_released(self, store: Store, connection: Connection, job_ids: Sequence[int]) -> None:
+        store.write(connection, _mark_released(self.table), ids=as_json(job_ids))
+
+    def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
+        entries = [_Entry(one.job.id, one.verdict, one.ends) for one in settled]
+        store.write(connection, _record(self.table), rows=as_json(entries))
+
+
+@cache
+def _mark_released(table: str) -> Statement:
+    def build(sql: Sql) -> str:
+        return f"""
+        UPDATE {getattr(sql, table)} SET released_at = {sql.now}, updated_at = {sql.now},
+            state = CASE WHEN state IN ('intended', 'refused', 'abandoned') THEN 'released' ELSE state END
+        WHERE job_id IN {sql.any_of("ids", "int")}"""
+
+    return build
+
+
+@cache
+def _record(table: str) -> Statement:
+    def build(sql: Sql) -> str:
+        name = getattr(sql, table)
+        return f"""
+        UPDATE {name} SET updated_at = {sql.now}, state = {fold_sql("state", "r.verdict", "r.ended")}
+        FROM {sql.rows("rows", ENTRY)} AS r WHERE {name}.job_id = r.job_id"""
+
+    return build
+
+
+CORE_LEDGER = TableLedger("effect_ledger")
+
+
+def states(store: Store, connection: Connection, table: str, job_ids: Sequence[int]) -> dict[int, str]:
+    """The ledger's word on each of these jobs' effects."""
+    found: Sequence[Any] = store.all(connection, _states(table), ids=as_json(job_ids))
+    return {row.job_id: row.state for row in found}
+
+
+@cache
+def _states(table: str) -> Statement:
+    def build(sql: Sql) -> str:
+        return f"SELECT job_id, state FROM {getattr(sql, table)} WHERE job_id IN {sql.any_of('ids', 'int')}"
+
+    return build

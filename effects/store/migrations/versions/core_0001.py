@@ -1,0 +1,267 @@
+"""The core's tables."""
+
+import sqlalchemy as sa
+from alembic import op
+
+from effects.store.schema import DatabaseNow, Identity, Json, UtcTime
+
+revision = "core_0001"
+down_revision = None
+branch_labels = ("core",)
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "effects_definition_runs",
+        sa.Column("definition_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("slot", UtcTime(), nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=True),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("definition_id", "slot"),
+    )
+    op.create_table(
+        "effects_effect_ledger",
+        sa.Column("job_type", sa.Text(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), server_default="intended", nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("released_at", UtcTime(), nullable=True),
+        sa.Column("expires_at", UtcTime(), nullable=True),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.CheckConstraint(
+            "state IN ('intended', 'released', 'done', 'refused', 'unknown', 'abandoned')",
+            name="ck_ledger_state",
+        ),
+        sa.PrimaryKeyConstraint("job_type", "key"),
+    )
+    op.create_index("ix_effects_effect_ledger_job_id", "effects_effect_ledger", ["job_id"], unique=False)
+    op.create_table(
+        "effects_job_actions",
+        sa.Column("id", Identity, autoincrement=True, nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("action", sa.Text(), nullable=False),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ix_effects_job_actions_job_id", "effects_job_actions", ["job_id"], unique=False)
+    op.create_table(
+        "effects_job_attempts",
+        sa.Column("job_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("lease_token", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("started_at", UtcTime(), nullable=False),
+        sa.Column("finished_at", UtcTime(), nullable=False),
+        sa.Column("worker", sa.Text(), nullable=True),
+        sa.Column("outcome", sa.Text(), nullable=False),
+        sa.Column("verdict", sa.Text(), nullable=True),
+        sa.Column("error_type", sa.Text(), nullable=True),
+        sa.Column("error_code", sa.Text(), nullable=True),
+        sa.Column("message", sa.Text(), nullable=True),
+        sa.Column("stack", sa.Text(), nullable=True),
+        sa.Column("detail", Json, nullable=True),
+        sa.CheckConstraint(
+            "verdict IN ('done', 'not_done', 'unknown')", name="ck_effects_job_attempts_verdict"
+        ),
+        sa.PrimaryKeyConstraint("job_id", "lease_token"),
+    )
+    op.create_table(
+        "effects_job_definitions",
+        sa.Column("id", Identity, autoincrement=True, nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("job_type", sa.Text(), nullable=False),
+        sa.Column("payload", Json, server_default=sa.text("'{}'"), nullable=False),
+        sa.Column("cron", sa.Text(), nullable=False),
+        sa.Column("zone", sa.Text(), server_default="UTC", nullable=False),
+        sa.Column("max_attempts", sa.Integer(), nullable=True),
+        sa.Column("overlap", sa.Text(), server_default="skip", nullable=False),
+        sa.Column("catch_up", sa.Text(), server_default="latest", nullable=False),
+        sa.Column("enabled", sa.Boolean(), server_default=sa.text("true"), nullable=False),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("name"),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "effects_job_groups",
+        sa.Column("group_key", sa.Text(), nullable=False),
+        sa.Column("blocked", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.PrimaryKeyConstraint("group_key"),
+    )
+    op.create_table(
+        "effects_job_history",
+        sa.Column("id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("job_type", sa.Text(), nullable=False),
+        sa.Column("queue", sa.Text(), server_default="default", nullable=False),
+        sa.Column("priority", sa.SmallInteger(), server_default=sa.text("5"), nullable=False),
+        sa.Column("payload", Json, server_default=sa.text("'{}'"), nullable=False),
+        sa.Column("run_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("max_attempts", sa.Integer(), nullable=True),
+        sa.Column("lease_token", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("lost_count", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("unknown_count", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("group_key", sa.Text(), nullable=True),
+        sa.Column("limit_key", sa.Text(), nullable=True),
+        sa.Column("idempotency_key", sa.Text(), nullable=True),
+        sa.Column("definition_id", sa.BigInteger(), nullable=True),
+        sa.Column("slot", UtcTime(), nullable=True),
+        sa.Column("requeued_from", sa.BigInteger(), nullable=True),
+        sa.Column("last_error", sa.Text(), nullable=True),
+        sa.Column("error_code", sa.Text(), nullable=True),
+        sa.Column("expires_at", UtcTime(), nullable=True),
+        sa.Column("trace_context", sa.Text(), nullable=True),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("finished_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.CheckConstraint(
+            "status IN ('succeeded', 'dead', 'cancelled')", name="ck_effects_job_history_status"
+        ),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index(
+        "ix_effects_job_history_failed",
+        "effects_job_history",
+        ["status", "finished_at"],
+        unique=False,
+        sqlite_where=sa.text("status <> 'succeeded'"),
+        postgresql_where=sa.text("status <> 'succeeded'"),
+    )
+    op.create_table(
+        "effects_jobs",
+        sa.Column("id", Identity, autoincrement=True, nullable=False),
+        sa.Column("job_type", sa.Text(), nullable=False),
+        sa.Column("queue", sa.Text(), server_default="default", nullable=False),
+        sa.Column("priority", sa.SmallInteger(), server_default=sa.text("5"), nullable=False),
+        sa.Column("payload", Json, server_default=sa.text("'{}'"), nullable=False),
+        sa.Column("run_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("max_attempts", sa.Integer(), nullable=True),
+        sa.Column("lease_token", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("lost_count", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("unknown_count", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("group_key", sa.Text(), nullable=True),
+        sa.Column("limit_key", sa.Text(), nullable=True),
+        sa.Column("idempotency_key", sa.Text(), nullable=True),
+        sa.Column("definition_id", sa.BigInteger(), nullable=True),
+        sa.Column("slot", UtcTime(), nullable=True),
+        sa.Column("requeued_from", sa.BigInteger(), nullable=True),
+        sa.Column("last_error", sa.Text(), nullable=True),
+        sa.Column("error_code", sa.Text(), nullable=True),
+        sa.Column("expires_at", UtcTime(), nullable=True),
+        sa.Column("trace_context", sa.Text(), nullable=True),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("status", sa.Text(), server_default="queued", nullable=False),
+        sa.Column("prepared", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("age_from", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("locked_by", sa.Text(), nullable=True),
+        sa.Column("locked_until", UtcTime(), nullable=True),
+        sa.Column("started_at", UtcTime(), nullable=True),
+        sa.Column("released_at", UtcTime(), nullable=True),
+        sa.Column("quarantined_from", sa.Text(), nullable=True),
+        sa.Column("cancel_requested", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.CheckConstraint("status IN ('queued', 'running', 'failed')", name="ck_effects_jobs_status"),
+        sa.PrimaryKeyConstraint("id"),
+        postgresql_with={
+            "fillfactor": "80",
+            "autovacuum_vacuum_scale_factor": "0.02",
+            "autovacuum_vacuum_threshold": "500",
+            "autovacuum_analyze_scale_factor": "0.05",
+        },
+        sqlite_autoincrement=True,
+    )
+    op.create_index(
+        "ix_effects_jobs_group",
+        "effects_jobs",
+        ["group_key", "id"],
+        unique=False,
+        sqlite_where=sa.text("group_key IS NOT NULL"),
+        postgresql_where=sa.text("group_key IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_effects_jobs_ready",
+        "effects_jobs",
+        ["queue", "priority", "run_at", "id"],
+        unique=False,
+        sqlite_where=sa.text("status <> 'running' AND limit_key IS NULL AND group_key IS NULL"),
+        postgresql_where=sa.text("status <> 'running' AND limit_key IS NULL AND group_key IS NULL"),
+    )
+    op.create_index(
+        "ix_effects_jobs_ready_limited",
+        "effects_jobs",
+        ["queue", "limit_key", "priority", "run_at", "id"],
+        unique=False,
+        sqlite_where=sa.text("status <> 'running' AND limit_key IS NOT NULL AND group_key IS NULL"),
+        postgresql_where=sa.text("status <> 'running' AND limit_key IS NOT NULL AND group_key IS NULL"),
+    )
+    op.create_index(
+        "ix_effects_jobs_running_until",
+        "effects_jobs",
+        ["locked_until"],
+        unique=False,
+        sqlite_where=sa.text("status = 'running'"),
+        postgresql_where=sa.text("status = 'running'"),
+    )
+    op.create_index(
+        "ix_effects_jobs_running_worker",
+        "effects_jobs",
+        ["locked_by"],
+        unique=False,
+        sqlite_where=sa.text("status = 'running'"),
+        postgresql_where=sa.text("status = 'running'"),
+    )
+    op.create_index(
+        "ux_effects_jobs_group_running",
+        "effects_jobs",
+        ["group_key"],
+        unique=True,
+        sqlite_where=sa.text("status = 'running' AND group_key IS NOT NULL"),
+        postgresql_where=sa.text("status = 'running' AND group_key IS NOT NULL"),
+    )
+    op.create_index(
+        "ux_effects_jobs_requeued_from",
+        "effects_jobs",
+        ["requeued_from"],
+        unique=True,
+        sqlite_where=sa.text("requeued_from IS NOT NULL"),
+        postgresql_where=sa.text("requeued_from IS NOT NULL"),
+    )
+    op.create_table(
+        "effects_limits",
+        sa.Column("limit_key", sa.Text(), nullable=False),
+        sa.Column("parent_key", sa.Text(), nullable=True),
+        sa.Column("max_in_flight", sa.Integer(), nullable=True),
+        sa.Column("rate_tokens", sa.Integer(), nullable=True),
+        sa.Column("rate_period_seconds", sa.Integer(), nullable=True),
+        sa.Column("tokens", sa.Integer(), nullable=True),
+        sa.Column("refilled_at", UtcTime(), nullable=True),
+        sa.Column("paused_until", UtcTime(), nullable=True),
+        sa.Column("pause_reason", sa.Text(), nullable=True),
+        sa.Column("breaker_state", sa.Text(), server_default="closed", nullable=False),
+        sa.Column("breaker_failures", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("breaker_changed_at", UtcTime(), nullable=True),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.CheckConstraint("max_in_flight > 0", name="ck_effects_limits_max_in_flight"),
+        sa.PrimaryKeyConstraint("limit_key"),
+    )
+    op.create_table(
+        "effects_workers",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("host", sa.Text(), nullable=False),
+        sa.Column("pid", sa.Integer(), nullable=False),
+        sa.Column("version", sa.Text(), nullable=False),
+        sa.Column("lanes", sa.Text(), nullable=False),
+        sa.Column("started_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("seen_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        postgresql_with={"fillfactor": "50"},
+    )
+    if op.get_bind().dialect.name == "sqlite":  # ids are taken from here before rows exist
+        op.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('effects_jobs', 0)")

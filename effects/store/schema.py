@@ -1,0 +1,330 @@
+"""The tables of the core. The table is the contract: a plain `INSERT INTO effects_jobs (job_type, payload)` works.
+
+Times are `timestamptz` on PostgreSQL and integer milliseconds since 1970 (UTC) on SQLite, always by the
+database's clock. No foreign key points at `effects_jobs`: it holds live work only and its rows leave it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Dialect,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    TypeDecorator,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.expression import ColumnElement
+from sqlalchemy.types import JSON, TypeEngine
+
+SQLITE_NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+POSTGRES_NOW = "now()"
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class UtcTime(TypeDecorator[dt.datetime]):
+    """An aware UTC datetime; milliseconds since 1970 on SQLite."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "sqlite":
+            return dialect.type_descriptor(BigInteger())
+        return dialect.type_descriptor(DateTime(timezone=True))
+
+    def process_bind_param(self, value: dt.datetime | None, dialect: Dialect) -> Any:
+        if value is None or dialect.name != "sqlite":
+            return value
+        return (value - _EPOCH) // dt.timedelta(milliseconds=1)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> dt.datetime | None:
+        if value is None:
+            return None
+        if dialect.name == "sqlite":
+            return _EPOCH + dt.timedelta(milliseconds=value)
+        return value.astimezone(dt.UTC)  # type: ignore[no-any-return]
+
+
+class DatabaseNow(ColumnElement[dt.datetime]):
+    """The database's clock as a server default."""
+
+    inherit_cache = True
+    type = UtcTime()
+
+
+@compiles(DatabaseNow)
+def _now_default(element: DatabaseNow, compiler: Any, **kw: Any) -> str:
+    return POSTGRES_NOW
+
+
+@compiles(DatabaseNow, "sqlite")
+def _now_sqlite(element: DatabaseNow, compiler: Any, **kw: Any) -> str:
+    return f"({SQLITE_NOW})"
+
+
+# SQLite gives AUTOINCREMENT (an id is never used twice) to INTEGER primary keys only.
+Identity = BigInteger().with_variant(Integer(), "sqlite")
+Json = JSON().with_variant(JSONB(), "postgresql")
+
+STATUS_LIVE = "status IN ('queued', 'running', 'failed')"
+STATUS_ENDED = "status IN ('succeeded', 'dead', 'cancelled')"
+WAITING = "status <> 'running'"  # of a live job; the indexes' predicate, word for word
+
+
+def now_column(name: str) -> Column[dt.datetime]:
+    return Column(name, UtcTime, nullable=False, server_default=DatabaseNow())
+
+
+def _int(name: str, default: int = 0) -> Column[int]:
+    return Column(name, Integer, nullable=False, server_default=text(str(default)))
+
+
+def _flag(name: str, default: str = "false") -> Column[bool]:
+    return Column(name, Boolean, nullable=False, server_default=text(default))
+
+
+def _facts() -> list[Column[Any]]:
+    """What a live and an ended job have in common."""
+    return [
+        Column("job_type", Text, nullable=False),
+        Column("queue", Text, nullable=False, server_default="default"),
+        Column("priority", SmallInteger, nullable=False, server_default=text("5")),
+        Column("payload", Json, nullable=False, server_default=text("'{}'")),
+        Column("run_at", UtcTime, nullable=False, server_default=DatabaseNow()),
+        _int("attempts"),
+        Column("max_attempts", Integer),
+        Column("lease_token", BigInteger, nullable=False, server_default=text("0")),
+        _int("lost_count"),
+        _int("unknown_count"),
+        Column("group_key", Text),
+        Column("limit_key", Text),
+        Column("idempotency_key", Text),
+        Column("definition_id", BigInteger),
+        Column("slot", UtcTime),
+        Column("requeued_from", BigInteger),
+        Column("last_error", Text),
+        Column("error_code", Text),
+        Column("expires_at", UtcTime),
+        Column("trace_context", Text),
+        now_column("created_at"),
+    ]
+
+
+FACTS = tuple(column.name for column in _facts())
+
+
+def build_tables(metadata: MetaData) -> dict[str, Table]:
+    """The core's tables in this MetaData, by their names without the prefix."""
+    tables = [
+        *_job_tables(metadata),
+        *_limit_tables(metadata),
+        *_schedule_tables(metadata),
+        *_record_tables(metadata),
+    ]
+    return {table.name.removeprefix("effects_"): table for table in tables}
+
+
+def _job_tables(metadata: MetaData) -> list[Table]:
+    jobs = Table(
+        "effects_jobs",
+        metadata,
+        Column("id", Identity, primary_key=True, autoincrement=True),
+        *_facts(),
+        Column("status", Text, nullable=False, server_default="queued"),
+        _flag("prepared"),
+        now_column("age_from"),
+        Column("locked_by", Text),
+        Column("locked_until", UtcTime),
+        Column("started_at", UtcTime),
+        Column("released_at", UtcTime),
+        Column("quarantined_from", Text),
+        _flag("cancel_requested"),
+        now_column("updated_at"),
+        CheckConstraint(STATUS_LIVE, name="ck_effects_jobs_status"),
+        sqlite_autoincrement=True,
+        # Dead tuples are what makes a queue table slow: leave room for HOT updates and vacuum early.
+        postgresql_with={
+            "fillfactor": "80",
+            "autovacuum_vacuum_scale_factor": "0.02",
+            "autovacuum_vacuum_threshold": "500",
+            "autovacuum_analyze_scale_factor": "0.05",
+        },
+    )
+    _job_indexes(jobs)
+    history = Table(
+        "effects_job_history",
+        metadata,
+        Column("id", BigInteger, primary_key=True, autoincrement=False),
+        *_facts(),
+        Column("status", Text, nullable=False),
+        now_column("finished_at"),
+        CheckConstraint(STATUS_ENDED, name="ck_effects_job_history_status"),
+    )
+    _partial("ix_effects_job_history_failed", history, ["status", "finished_at"], "status <> 'succeeded'")
+    attempts = Table(
+        "effects_job_attempts",
+        metadata,
+        Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+        Column("lease_token", BigInteger, primary_key=True, autoincrement=False),
+        Column("attempt", Integer, nullable=False),
+        Column("started_at", UtcTime, nullable=False),
+        Column("finished_at", UtcTime, nullable=False),
+        Column("worker", Text),
+        Column("outcome", Text, nullable=False),
+        Column("verdict", Text),
+        Column("error_type", Text),
+        Column("error_code", Text),
+        Column("message", Text),
+        Column("stack", Text),
+        Column("detail", Json),
+        CheckConstraint("verdict IN ('done', 'not_done', 'unknown')", name="ck_effects_job_attempts_verdict"),
+    )
+    return [jobs, history, attempts]
+
+
+def _job_indexes(jobs: Table) -> None:
+    _partial("ix_effects_jobs_ready", jobs, ["queue", "priority", "run_at", "id"],
+             f"{WAITING} AND limit_key IS NULL AND group_key IS NULL")  # fmt: skip
+    _partial("ix_effects_jobs_ready_limited", jobs, ["queue", "limit_key", "priority", "run_at", "id"],
+             f"{WAITING} AND limit_key IS NOT NULL AND group_key IS NULL")  # fmt: skip
+    _partial("ix_effects_jobs_group", jobs, ["group_key", "id"], "group_key IS NOT NULL")
+    _partial("ix_effects_jobs_running_worker", jobs, ["locked_by"], "status = 'running'")
+    _partial("ix_effects_jobs_running_until", jobs, ["locked_until"], "status = 'running'")
+    _partial("ux_effects_jobs_group_running", jobs, ["group_key"],
+             "status = 'running' AND group_key IS NOT NULL", unique=True)  # fmt: skip
+    _partial(
+        "ux_effects_jobs_requeued_from", jobs, ["requeued_from"], "requeued_from IS NOT NULL", unique=True
+    )
+
+
+def _limit_tables(metadata: MetaData) -> list[Table]:
+    groups = Table(
+        "effects_job_groups",
+        metadata,
+        Column("group_key", Text, primary_key=True),
+        _flag("blocked"),
+    )
+    limits = Table(
+        "effects_limits",
+        metadata,
+        Column("limit_key", Text, primary_key=True),
+        Column("parent_key", Text),
+        Column("max_in_flight", Integer),
+        Column("rate_tokens", Integer),
+        Column("rate_period_seconds", Integer),
+        Column("tokens", Integer),
+        Column("refilled_at", UtcTime),
+        Column("paused_until", UtcTime),
+        Column("pause_reason", Text),
+        Column("breaker_state", Text, nullable=False, server_default="closed"),
+        _int("breaker_failures"),
+        Column("breaker_changed_at", UtcTime),
+        now_column("updated_at"),
+        CheckConstraint("max_in_flight > 0", name="ck_effects_limits_max_in_flight"),
+    )
+    return [groups, limits]
+
+
+def _schedule_tables(metadata: MetaData) -> list[Table]:
+    definitions = Table(
+        "effects_job_definitions",
+        metadata,
+        Column("id", Identity, primary_key=True, autoincrement=True),
+        Column("name", Text, nullable=False, unique=True),
+        Column("job_type", Text, nullable=False),
+        Column("payload", Json, nullable=False, server_default=text("'{}'")),
+        Column("cron", Text, nullable=False),
+        Column("zone", Text, nullable=False, server_default="UTC"),
+        Column("max_attempts", Integer),
+        Column("overlap", Text, nullable=False, server_default="skip"),
+        Column("catch_up", Text, nullable=False, server_default="latest"),
+        _flag("enabled", "true"),
+        now_column("created_at"),
+        now_column("updated_at"),
+        sqlite_autoincrement=True,
+    )
+    runs = Table(
+        "effects_definition_runs",
+        metadata,
+        Column("definition_id", BigInteger, primary_key=True, autoincrement=False),
+        Column("slot", UtcTime, primary_key=True),
+        Column("job_id", BigInteger),
+        now_column("created_at"),
+    )
+    return [definitions, runs]
+
+
+def _record_tables(metadata: MetaData) -> list[Table]:
+    actions = Table(
+        "effects_job_actions",
+        metadata,
+        Column("id", Identity, primary_key=True, autoincrement=True),
+        Column("job_id", BigInteger, nullable=False, index=True),
+        Column("action", Text, nullable=False),
+        Column("actor", Text, nullable=False),
+        Column("reason", Text),
+        now_column("created_at"),
+        sqlite_autoincrement=True,
+    )
+    workers = Table(
+        "effects_workers",
+        metadata,
+        Column("id", Text, primary_key=True),
+        Column("host", Text, nullable=False),
+        Column("pid", Integer, nullable=False),
+        Column("version", Text, nullable=False),
+        Column("lanes", Text, nullable=False),
+        now_column("started_at"),
+        now_column("seen_at"),
+        postgresql_with={"fillfactor": "50"},
+    )
+    ledger = Table(
+        "effects_effect_ledger",
+        metadata,
+        Column("job_type", Text, primary_key=True),
+        Column("key", Text, primary_key=True),
+        *ledger_columns(),
+    )
+    return [actions, workers, ledger]
+
+
+def ledger_columns() -> list[Column[Any]]:
+    """What every ledger has, whichever package it belongs to."""
+    return [
+        Column("digest", Text, nullable=False),
+        Column("state", Text, nullable=False, server_default="intended"),
+        Column("job_id", BigInteger, nullable=False, index=True),  # the newest job of this effect
+        Column("released_at", UtcTime),
+        Column("expires_at", UtcTime),
+        now_column("created_at"),
+        now_column("updated_at"),
+        CheckConstraint(
+            "state IN ('intended', 'released', 'done', 'refused', 'unknown', 'abandoned')",
+            name="ck_ledger_state",
+        ),
+    ]
+
+
+def _partial(name: str, table: Table, columns: list[str], where: str, *, unique: bool = False) -> None:
+    Index(
+        name,
+        *(table.c[column] for column in columns),
+        unique=unique,
+        sqlite_where=text(where),
+        postgresql_where=text(where),
+    )

@@ -1,0 +1,296 @@
+"""Writing outcomes: many at once, behind the fence `(id, lease_token)` and nothing else.
+
+Every way out of `running` deletes the row or raises its token, so whoever lost a lease matches no row. The
+predicate names no status: the write goes by the primary key, whatever the planner thinks of the queue today.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects.crashpoints import point
+from effects.settlement import MESSAGE_CHARS_MAX, Settlement
+from effects.store.ledger import Ledger
+from effects.store.schema import FACTS
+from effects.store.sql import Sql
+from effects.store.store import Store, as_json
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """Which settlements took effect. `stale` are those whose attempt no longer owned its job."""
+
+    accepted: list[Settlement]
+    stale: list[Settlement]
+
+
+class _Row(msgspec.Struct):
+    """One settlement as a row."""
+
+    id: int
+    token: int
+    status: str
+    outcome: str
+    verdict: str | None
+    delay: float
+    refund: int
+    lost: int
+    unknown: int
+    error_code: str | None
+    message: str | None
+    error_type: str | None
+    stack: str | None
+    detail: object
+    took: float
+    ago: float
+    queue: str | None
+    priority: int | None
+    group_key: str | None
+    limit_key: str | None
+
+
+_COLUMNS = {
+    "id": "int", "token": "int", "status": "text", "outcome": "text", "verdict": "text", "delay": "num", "refund": "int",
+    "lost": "int", "unknown": "int", "error_code": "text", "message": "text", "error_type": "text", "stack": "text",
+    "detail": "json", "took": "num", "ago": "num", "queue": "text", "priority": "int", "group_key": "text",
+    "limit_key": "text",
+}  # fmt: skip
+
+
+def _row(settlement: Settlement, now: float) -> _Row:
+    job, placed = settlement.job, settlement.placement
+    return _Row(
+        id=job.id,
+        token=job.lease_token,
+        status=settlement.status,
+        outcome=settlement.outcome,
+        verdict=settlement.verdict,
+        delay=settlement.delay_seconds,
+        refund=int(settlement.refund_attempt),
+        lost=int(settlement.lost),
+        unknown=int(settlement.verdict == "unknown"),
+        error_code=settlement.error_code,
+        message=settlement.message[:MESSAGE_CHARS_MAX] if settlement.message else None,
+        error_type=settlement.error_type,
+        stack=settlement.stack,
+        detail=settlement.detail,
+        took=settlement.duration_seconds,
+        ago=max(0.0, now - settlement.ended_at_monotonic) if settlement.ended_at_monotonic else 0.0,
+        queue=placed.queue if placed else "quarantine" if settlement.lost else job.home_queue,
+        priority=placed.priority if placed else None,
+        group_key=placed.group_key if placed else None,
+        limit_key=placed.limit_key if placed else None,
+    )
+
+
+# -- the statements --------------------------------------------------------------------------------------------
+
+_MOVED = ", ".join(
+    name
+    for name in FACTS
+    if name not in ("attempts", "lost_count", "unknown_count", "error_code", "last_error")
+)
+_HISTORY = f"id, {_MOVED}, attempts, lost_count, unknown_count, error_code, last_error, status, finished_at"
+_ATTEMPT = (
+    "job_id, lease_token, attempt, started_at, finished_at, worker, outcome, verdict, error_type, error_code, message, "
+    "stack, detail"
+)
+
+
+def _history_values(sql: Sql, job: str) -> str:
+    moved = ", ".join(f"{job}.{name}" for name in _MOVED.split(", "))
+    return (
+        f"{job}.id, {moved}, {job}.attempts - r.refund, {job}.lost_count + r.lost, {job}.unknown_count + r.unknown, "
+        f"r.error_code, r.message, r.status, {sql.after('-r.ago')}"
+    )
+
+
+def _attempt_values(sql: Sql, job: str) -> str:
+    finished = sql.after("-r.ago")
+    return (
+        f"{job}.id, r.token, {job}.attempts, {sql.after('-r.took', finished)}, {finished}, {job}.locked_by, r.outcome, "
+        f"r.verdict, r.error_type, r.error_code, r.message, r.stack, r.detail"
+    )
+
+
+def _rows(sql: Sql) -> str:
+    return sql.rows("rows", _COLUMNS)
+
+
+def _end(sql: Sql) -> str:
+    """PostgreSQL: delete the live rows, write history and attempts, all in one statement."""
+    return f"""
+    WITH r AS MATERIALIZED {_rows(sql)},
+    gone AS (
+        DELETE FROM {sql.jobs} AS j USING r WHERE j.id = r.id AND j.lease_token = r.token RETURNING j.*
+    ), history AS (
+        INSERT INTO {sql.job_history} ({_HISTORY})
+        SELECT {_history_values(sql, "gone")} FROM gone JOIN r ON r.id = gone.id
+    ), attempts AS (
+        INSERT INTO {sql.job_attempts} ({_ATTEMPT})
+        SELECT {_attempt_values(sql, "gone")} FROM gone JOIN r ON r.id = gone.id WHERE r.outcome <> ''
+    )
+    SELECT id FROM gone"""
+
+
+def _end_history(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.job_history} ({_HISTORY})
+    SELECT {_history_values(sql, "j")} FROM {_rows(sql)} AS r JOIN {sql.jobs} AS j
+    ON j.id = r.id AND j.lease_token = r.token"""
+
+
+def _end_attempts(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.job_attempts} ({_ATTEMPT})
+    SELECT {_attempt_values(sql, "j")} FROM {_rows(sql)} AS r JOIN {sql.jobs} AS j
+    ON j.id = r.id AND j.lease_token = r.token WHERE r.outcome <> ''"""
+
+
+def _end_delete(sql: Sql) -> str:
+    return f"""
+    DELETE FROM {sql.jobs} WHERE (id, lease_token) IN (SELECT r.id, r.token FROM {_rows(sql)} AS r) RETURNING id"""
+
+
+def _again(sql: Sql) -> str:
+    """Back to work. Answers what the attempt log needs and whether a cancel was asked for meanwhile."""
+    return f"""
+    UPDATE {sql.jobs} AS j SET
+        status = r.status, attempts = attempts - r.refund, lease_token = lease_token + 1,
+        run_at = CASE WHEN r.refund = 1 AND r.delay = 0 THEN run_at ELSE {sql.after("r.delay")} END,
+        lost_count = lost_count + r.lost, unknown_count = unknown_count + r.unknown,
+        quarantined_from = CASE WHEN r.lost = 1 THEN COALESCE(quarantined_from, j.queue) ELSE NULL END,
+        queue = r.queue, priority = COALESCE(r.priority, j.priority), prepared = true,
+        group_key = COALESCE(r.group_key, j.group_key), limit_key = COALESCE(r.limit_key, j.limit_key),
+        last_error = COALESCE(r.message, last_error), error_code = COALESCE(r.error_code, j.error_code),
+        locked_until = NULL, released_at = NULL, updated_at = {sql.now}
+    FROM {_rows(sql)} AS r WHERE j.id = r.id AND j.lease_token = r.token
+    RETURNING {sql.own("j", "id")}, cancel_requested"""
+
+
+def _again_attempts(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.job_attempts} ({_ATTEMPT})
+    SELECT {_attempt_values(sql, "j").replace("j.attempts", "j.attempts + r.refund")}
+    FROM {_rows(sql)} AS r JOIN {sql.jobs} AS j ON j.id = r.id AND j.lease_token = r.token + 1
+    WHERE r.outcome <> ''"""
+
+
+def _mine(sql: Sql) -> str:
+    return f"""
+    SELECT a.job_id FROM {sql.rows("rows", {"id": "int", "token": "int"})} AS r
+    JOIN {sql.job_attempts} AS a ON a.job_id = r.id AND a.lease_token = r.token WHERE a.worker = :worker"""
+
+
+# -- the writes ---------------------------------------------------------------------------------------------
+
+
+def write_settlements(
+    store: Store, connection: Connection, settlements: Sequence[Settlement], ledgers: Mapping[str, Ledger]
+) -> Settled:
+    """Write them in the given transaction, run their `apply`, fold their verdicts into the ledgers.
+
+    Args:
+        ledgers: job type → its ledger, for the types that have one; a job without a key in the core's
+            ledger has no row there.
+    """
+    ordered = sorted(settlements, key=lambda one: one.job.id)  # one lock order for all workers
+    now = time.monotonic()
+    ends = [one for one in ordered if one.ends]
+    again = [one for one in ordered if not one.ends]
+    accepted = _write_ends(store, connection, ends, now) | _write_again(store, connection, again, now)
+    settled = Settled(
+        accepted=[one for one in ordered if one.job.id in accepted],
+        stale=[one for one in ordered if one.job.id not in accepted],
+    )
+    for settlement in settled.accepted:
+        if settlement.apply is not None:
+            settlement.apply(connection)
+    _record(store, connection, settled.accepted, ledgers)
+    return settled
+
+
+def _write_ends(store: Store, connection: Connection, ends: Sequence[Settlement], now: float) -> set[int]:
+    if not ends:
+        return set()
+    rows = as_json([_row(one, now) for one in ends])
+    if store.is_postgresql:
+        return {row.id for row in store.all(connection, _end, rows=rows)}
+    store.write(connection, _end_history, rows=rows)
+    store.write(connection, _end_attempts, rows=rows)
+    return {row.id for row in store.all(connection, _end_delete, rows=rows)}
+
+
+def _write_again(store: Store, connection: Connection, again: Sequence[Settlement], now: float) -> set[int]:
+    if not again:
+        return set()
+    rows = as_json([_row(one, now) for one in again])
+    found = store.all(connection, _again, rows=rows)
+    store.write(connection, _again_attempts, rows=rows)
+    cancelled = {row.id for row in found if row.cancel_requested}
+    if cancelled:
+        _end_cancelled(store, connection, [one for one in again if one.job.id in cancelled])
+    return {row.id for row in found}
+
+
+def _end_cancelled(store: Store, connection: Connection, settlements: Iterable[Settlement]) -> None:
+    """Somebody asked to cancel while the attempt ran: it is not tried again."""
+    ends = []
+    for settlement in settlements:
+        job = msgspec.structs.replace(settlement.job, lease_token=settlement.job.lease_token + 1)
+        ends.append(
+            Settlement(
+                job=job,
+                status="cancelled",
+                outcome="",
+                error_code="cancelled",
+                message="cancelled by request",
+            )
+        )
+    _write_ends(store, connection, ends, time.monotonic())
+
+
+def _record(
+    store: Store, connection: Connection, accepted: Sequence[Settlement], ledgers: Mapping[str, Ledger]
+) -> None:
+    by_ledger: dict[int, list[Settlement]] = defaultdict(list)
+    named: dict[int, Ledger] = {}
+    for settlement in accepted:
+        ledger = ledgers.get(settlement.job.job_type)
+        if ledger is not None and settlement.job.key is not None and settlement.concerns_effect:
+            by_ledger[id(ledger)].append(settlement)
+            named[id(ledger)] = ledger
+    for identity, settlements in by_ledger.items():
+        named[identity].record(store, connection, settlements)
+
+
+def settle(
+    store: Store, settlements: Sequence[Settlement], ledgers: Mapping[str, Ledger], worker: str
+) -> Settled:
+    """Write the outcomes in one transaction of their own.
+
+    Repeating it after a lost connection is safe: whatever an earlier, unanswered COMMIT wrote is recognised
+    by its attempt row and counts as accepted.
+
+    Raises:
+        StoreUnavailable: nothing is known about this write; repeat it.
+    """
+    point("settle.before")
+    single = all(one.ends and one.apply is None and one.job.key is None for one in settlements)
+    with store.single() if single else store.begin() as connection:
+        settled = write_settlements(store, connection, settlements, ledgers)
+        point("settle.applied")
+    point("settle.committed")
+    if not settled.stale:
+        return settled
+    with store.read() as connection:
+        pairs = [{"id": one.job.id, "token": one.job.lease_token} for one in settled.stale]
+        mine = {row.job_id for row in store.all(connection, _mine, rows=as_json(pairs), worker=worker)}
+    return Settled(
+        accepted=settled.accepted + [one for one in settled.stale if one.job.id in mine],
+        stale=[one for one in settled.stale if one.job.id not in mine],
+    )

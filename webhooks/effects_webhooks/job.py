@@ -1,0 +1,5 @@
+"""The job type."""
+
+
+def job_types(app):
+    return []

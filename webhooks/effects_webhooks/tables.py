@@ -1,0 +1,7 @@
+"""The webhook tables."""
+
+from sqlalchemy import MetaData, Table
+
+
+def build_tables(metadata: MetaData) -> dict[str, Table]:
+    return {}
