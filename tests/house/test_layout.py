@@ -1,0 +1,36 @@
+"""A top folder is called `email`: nobody who stands in the checkout may lose Python's own package by it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-c", "import email.message, http.client, importlib.metadata; email.message.EmailMessage()"],
+        ["-m", "pytest", "--version"],
+        ["-m", "pip", "--version"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_pythons_own_email_imports_from_the_checkouts_root(arguments: list[str]) -> None:
+    ran = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_folder_email_is_no_package() -> None:
+    assert (ROOT / "email").is_dir()
+    assert not (ROOT / "email" / "__init__.py").exists()
+
+
+def test_the_package_is_typed() -> None:
+    assert (ROOT / "effects" / "py.typed").exists()
