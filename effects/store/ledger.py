@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from sqlalchemy import Connection
@@ -18,8 +18,19 @@ from effects.store.sql import Sql
 from effects.store.store import Statement, Store, as_json
 
 
+class LedgerRow(NamedTuple):
+    """One effect as its ledger has it. `job_id` is the newest job of the effect."""
+
+    key: str
+    state: str
+    job_id: int
+
+
 class Ledger(Protocol):
-    """What the core asks of a ledger; every call is one batch in the core's transaction."""
+    """What the core asks of a ledger; every call is one batch in the core's transaction.
+
+    Its table has the columns of `schema.ledger_columns`, whatever else it has.
+    """
 
     table: str  # without the prefix
 
@@ -29,6 +40,10 @@ class Ledger(Protocol):
 
     def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
         """Fold these verdicts into the effects' states."""
+        ...
+
+    def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
+        """The effects that a person may mean by this key, for `effects why`; at most 100."""
         ...
 
 
@@ -42,7 +57,7 @@ ENTRY = {"job_id": "int", "verdict": "text", "ended": "bool"}
 
 
 class TableLedger:
-    """A ledger over one table with the columns of `schema.ledger_columns`; `table` is its name without prefix."""
+    """A ledger over one table; `table` is its name without the prefix."""
 
     def __init__(self, table: str) -> None:
         self.table = table
@@ -53,6 +68,11 @@ class TableLedger:
     def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
         entries = [_Entry(one.job.id, one.verdict, one.ends) for one in settled]
         store.write(connection, _record(self.table), rows=as_json(entries))
+
+    def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
+        """The effects of this very key, one a job type at most. Needs the columns `job_type` and `key`."""
+        found = store.all(connection, _find(self.table), key=key)
+        return [LedgerRow(row.key, row.state, row.job_id) for row in found]
 
 
 @cache
@@ -73,6 +93,23 @@ def _record(table: str) -> Statement:
         return f"""
         UPDATE {name} SET updated_at = {sql.now}, state = {fold_sql("state", "r.verdict", "r.ended")}
         FROM {sql.rows("rows", ENTRY)} AS r WHERE {name}.job_id = r.job_id"""
+
+    return build
+
+
+@cache
+def _find(table: str) -> Statement:
+    def build(sql: Sql) -> str:
+        """The key is the index's second column: a loose scan gives the first, one probe a job type."""
+        name = getattr(sql, table)
+        return f"""
+        WITH RECURSIVE types(t) AS (
+            SELECT min(job_type) FROM {name}
+            UNION ALL
+            SELECT (SELECT min(job_type) FROM {name} WHERE job_type > types.t) FROM types WHERE t IS NOT NULL
+        )
+        SELECT l.key, l.state, l.job_id FROM types JOIN {name} AS l ON l.job_type = types.t AND l.key = :key
+        ORDER BY l.job_type LIMIT 100"""
 
     return build
 
