@@ -103,7 +103,7 @@ def _row(app: Effects, number: int, job: NewJob) -> JobRow:
         group_key=job.group_key or placed.group_key,
         limit_key=job.limit_key or placed.limit_key,
         key=job.key,
-        digest=app.keys.digest(_canonical(payload)) if job.key is not None else None,
+        digest=app.keys.digest(job_type.canonical(payload)) if job.key is not None else None,
         trace_context=job.trace_context,
     )
 
@@ -127,11 +127,6 @@ def _epoch(name: str, moment: datetime | None) -> float | None:
     return moment.timestamp()
 
 
-def _canonical(payload: str) -> str:
-    """The same JSON text for the same value, whatever the order of its keys."""
-    return msgspec.json.encode(msgspec.json.decode(payload), order="sorted").decode()
-
-
 def _insert(app: Effects, connection: Connection, rows: Sequence[JobRow]) -> list[Receipt]:
     inserted = insert_jobs(app.store, connection, rows)
     missing = [row for row in rows if row.n not in inserted]
@@ -150,7 +145,8 @@ def _first_receipts(app: Effects, connection: Connection, rows: Sequence[JobRow]
     for row in rows:
         assert row.key is not None
         digest, job_id = holders[row.job_type, row.key]
-        if digest != app.keys.digest(_canonical(bytes(row.payload).decode()), like=digest):
+        canonical = app.job_types.get(row.job_type).canonical(bytes(row.payload).decode())
+        if digest != app.keys.digest(canonical, like=digest):
             raise IdempotencyConflict(
                 f"{row.job_type}: the idempotency key {row.key!r} belongs to job {job_id}, which has another payload; "
                 "use another key for another effect",

@@ -151,6 +151,11 @@ class JobType(Generic[P]):
         except (TypeError, ValueError) as error:  # msgspec.ValidationError is a ValueError
             raise PayloadInvalid(f"{self.name}: the payload is not valid: {error}") from error
 
+    @staticmethod
+    def canonical(text: str) -> str:
+        """The same JSON text for the same value, whatever the order of its keys; what a digest is taken of."""
+        return msgspec.json.encode(msgspec.json.decode(text), order="sorted").decode()
+
     def decode(self, text: str) -> P:
         """The typed payload of a stored job.
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from effects.job import POISON_LOSSES, Job, JobStatus
 from effects.job_type import JobType
@@ -59,8 +61,7 @@ class Unready:
 Ending: TypeAlias = Outcome | Lost | TimedOut | GivenBack | Expired | Unready
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """What one attempt's end writes, guarded by `(job.id, job.lease_token)` and nothing else."""
 
     job: Job
@@ -191,7 +192,7 @@ def _lost(job: Job, job_type: JobType[object], ending: Lost, released: bool, dra
         )
     else:
         settled = _unknown(job, job_type, Unknown(ending.reason, code="lost"), "lost", draw)
-    return replace(settled, lost=True)
+    return msgspec.structs.replace(settled, lost=True)
 
 
 def _dead(

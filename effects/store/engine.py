@@ -35,7 +35,12 @@ def create_engine(database_url: str) -> Engine:
         if url.drivername == "postgresql":
             url = url.set(drivername="postgresql+psycopg")
         engine = sa.create_engine(
-            url, connect_args={"prepare_threshold": None}, pool_size=10, max_overflow=20, pool_use_lifo=True
+            url,
+            connect_args={"prepare_threshold": None},
+            pool_size=10,
+            max_overflow=20,
+            pool_use_lifo=True,
+            hide_parameters=True,  # a payload must not reach a log by way of an error's text
         )
     _dispose_after_fork(engine)
     return engine

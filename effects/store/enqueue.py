@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
+from effects.job import Job
 from effects.store.sql import Sql
 from effects.store.store import Store, as_json
 
@@ -175,3 +176,16 @@ def key_holders(
     wanted: list[dict[str, Any]] = [{"job_type": job_type, "key": key} for job_type, key in keys]
     found = store.all(connection, _holders, rows=as_json(wanted))
     return {(row.job_type, row.key): (row.digest, row.job_id) for row in found}
+
+
+def _adopt(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.effect_ledger} (job_type, key, digest, job_id, created_at, updated_at)
+    VALUES (:job_type, :key, :digest, :job_id, {sql.now}, {sql.now}) ON CONFLICT DO NOTHING"""
+
+
+def adopt(store: Store, connection: Connection, job: Job, digest: str) -> int:
+    """Write the intent of a job that came by a plain INSERT; the id of the job that holds its key."""
+    assert job.key is not None
+    store.write(connection, _adopt, job_type=job.job_type, key=job.key, digest=digest, job_id=job.id)
+    return key_holders(store, connection, [(job.job_type, job.key)])[job.job_type, job.key][1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from sqlalchemy import Connection
@@ -103,6 +103,8 @@ _ATTEMPT = (
 
 def _history_values(sql: Sql, job: str) -> str:
     moved = ", ".join(f"{job}.{name}" for name in _MOVED.split(", "))
+    # What ended in quarantine is remembered by its own lane, where a requeue brings it back to.
+    moved = moved.replace(f"{job}.queue", f"COALESCE({job}.quarantined_from, {job}.queue)")
     return (
         f"{job}.id, {moved}, {job}.attempts - r.refund, {job}.lost_count + r.lost, {job}.unknown_count + r.unknown, "
         f"r.error_code, r.message, r.status, {sql.after('-r.ago')}"
@@ -182,8 +184,8 @@ def _again_attempts(sql: Sql) -> str:
 
 def _mine(sql: Sql) -> str:
     return f"""
-    SELECT a.job_id FROM {sql.rows("rows", {"id": "int", "token": "int"})} AS r
-    JOIN {sql.job_attempts} AS a ON a.job_id = r.id AND a.lease_token = r.token WHERE a.worker = :worker"""
+    SELECT a.job_id FROM {sql.rows("rows", {"id": "int", "token": "int", "outcome": "text"})} AS r
+    JOIN {sql.job_attempts} AS a ON a.job_id = r.id AND a.lease_token = r.token AND a.outcome = r.outcome"""
 
 
 # -- the writes ---------------------------------------------------------------------------------------------
@@ -202,7 +204,8 @@ def write_settlements(
     now = time.monotonic()
     ends = [one for one in ordered if one.ends]
     again = [one for one in ordered if not one.ends]
-    accepted = _write_ends(store, connection, ends, now) | _write_again(store, connection, again, now)
+    resumed, cancelled = _write_again(store, connection, again, now)
+    accepted = _write_ends(store, connection, ends, now) | resumed
     settled = Settled(
         accepted=[one for one in ordered if one.job.id in accepted],
         stale=[one for one in ordered if one.job.id not in accepted],
@@ -211,6 +214,7 @@ def write_settlements(
         if settlement.apply is not None:
             settlement.apply(connection)
     _record(store, connection, settled.accepted, ledgers)
+    _record(store, connection, cancelled, ledgers)
     return settled
 
 
@@ -225,33 +229,30 @@ def _write_ends(store: Store, connection: Connection, ends: Sequence[Settlement]
     return {row.id for row in store.all(connection, _end_delete, rows=rows)}
 
 
-def _write_again(store: Store, connection: Connection, again: Sequence[Settlement], now: float) -> set[int]:
+def _write_again(
+    store: Store, connection: Connection, again: Sequence[Settlement], now: float
+) -> tuple[set[int], list[Settlement]]:
+    """Which jobs went back to work, and the ends of those that somebody had asked to cancel meanwhile."""
     if not again:
-        return set()
+        return set(), []
     rows = as_json([_row(one, now) for one in again])
     found = store.all(connection, _again, rows=rows)
     store.write(connection, _again_attempts, rows=rows)
     cancelled = {row.id for row in found if row.cancel_requested}
-    if cancelled:
-        _end_cancelled(store, connection, [one for one in again if one.job.id in cancelled])
-    return {row.id for row in found}
+    ends = [_cancelled(one) for one in again if one.job.id in cancelled]
+    _write_ends(store, connection, ends, now)
+    return {row.id for row in found}, ends
 
 
-def _end_cancelled(store: Store, connection: Connection, settlements: Iterable[Settlement]) -> None:
+def _cancelled(settlement: Settlement) -> Settlement:
     """Somebody asked to cancel while the attempt ran: it is not tried again."""
-    ends = []
-    for settlement in settlements:
-        job = msgspec.structs.replace(settlement.job, lease_token=settlement.job.lease_token + 1)
-        ends.append(
-            Settlement(
-                job=job,
-                status="cancelled",
-                outcome="",
-                error_code="cancelled",
-                message="cancelled by request",
-            )
-        )
-    _write_ends(store, connection, ends, time.monotonic())
+    return Settlement(
+        job=msgspec.structs.replace(settlement.job, lease_token=settlement.job.lease_token + 1),
+        status="cancelled",
+        outcome="",
+        error_code="cancelled",
+        message="cancelled by request",
+    )
 
 
 def _record(
@@ -268,9 +269,7 @@ def _record(
         named[identity].record(store, connection, settlements)
 
 
-def settle(
-    store: Store, settlements: Sequence[Settlement], ledgers: Mapping[str, Ledger], worker: str
-) -> Settled:
+def settle(store: Store, settlements: Sequence[Settlement], ledgers: Mapping[str, Ledger]) -> Settled:
     """Write the outcomes in one transaction of their own.
 
     Repeating it after a lost connection is safe: whatever an earlier, unanswered COMMIT wrote is recognised
@@ -288,8 +287,8 @@ def settle(
     if not settled.stale:
         return settled
     with store.read() as connection:
-        pairs = [{"id": one.job.id, "token": one.job.lease_token} for one in settled.stale]
-        mine = {row.job_id for row in store.all(connection, _mine, rows=as_json(pairs), worker=worker)}
+        stale = [_row(one, 0.0) for one in settled.stale]
+        mine = {row.job_id for row in store.all(connection, _mine, rows=as_json(stale))}
     return Settled(
         accepted=settled.accepted + [one for one in settled.stale if one.job.id in mine],
         stale=[one for one in settled.stale if one.job.id not in mine],

@@ -1,0 +1,185 @@
+"""Outcomes from many threads, written in few statements, by one thread."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from effects.job_type import Registry
+from effects.outcome import Retry
+from effects.settlement import Settlement, decide
+from effects.store.ledger import Ledger
+from effects.store.settle import Settled, settle
+from effects.store.store import Store
+from effects.worker.outage import Outage
+
+BATCH_MAX = 500
+LINGER_SECONDS = 0.01  # how long a lone outcome waits for company while other attempts run
+ENOUGH = 100
+TIMERS_MAX = 10_000
+
+_log = logging.getLogger("effects.worker")
+_UNWRITABLE = ("settle_failed", "apply_failed")
+_LEVELS = {"succeeded": logging.INFO, "dead": logging.ERROR, "cancelled": logging.INFO}
+
+
+class Settler(threading.Thread):
+    """Writes settlements until it is closed, in batches, whatever becomes of the database meanwhile.
+
+    Args:
+        busy: whether more outcomes are to be expected soon; then a small batch lingers 10 ms.
+        wake: called after a write that may have made jobs claimable.
+        settled: told of every accepted settlement (progress, counts).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        job_types: Registry,
+        ledgers: Mapping[str, Ledger],
+        outage: Outage,
+        *,
+        busy: Callable[[], bool],
+        wake: Callable[[], None],
+        settled: Callable[[Settlement], None],
+    ) -> None:
+        super().__init__(name="effects-settler", daemon=True)
+        self._store, self._job_types, self._ledgers, self._outage = store, job_types, ledgers, outage
+        self._busy, self._wake, self._settled = busy, wake, settled
+        self._pending: deque[Settlement] = deque()
+        self._arrived = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._closing = False
+        self._abandon = False
+        self._timers: list[float] = []
+
+    def add(self, settlement: Settlement) -> None:
+        """Write this soon."""
+        self._idle.clear()
+        self._pending.append(settlement)
+        if not self._arrived.is_set():
+            self._arrived.set()
+
+    @property
+    def pending(self) -> bool:
+        return not self._idle.is_set()
+
+    def next_retry(self) -> float | None:
+        """Monotonic time of the next retry that this worker knows of; those that have passed are forgotten."""
+        now = time.monotonic()
+        while self._timers and self._timers[0] <= now:
+            heapq.heappop(self._timers)
+        return self._timers[0] if self._timers else None
+
+    def flush(self, timeout_seconds: float) -> bool:
+        """Wait until everything is written; False if the time ran out."""
+        return self._idle.wait(timeout_seconds)
+
+    def close(self, timeout_seconds: float) -> None:
+        """Write what is waiting and end; after the time, whatever is left is left to rescue."""
+        self._closing = True
+        self._arrived.set()
+        self.join(timeout_seconds)
+        self._abandon = True
+
+    def run(self) -> None:
+        while True:
+            self._arrived.wait()
+            self._linger()
+            self._arrived.clear()
+            while self._pending and not self._abandon:
+                self._write(self._take())
+            if not self._pending:
+                self._idle.set()
+                if self._pending:  # one came between the two lines above
+                    self._idle.clear()
+            if self._closing and (self._abandon or not self._pending):
+                return
+
+    def _linger(self) -> None:
+        if len(self._pending) < ENOUGH and not self._closing and self._busy():
+            threading.Event().wait(LINGER_SECONDS)
+
+    def _take(self) -> list[Settlement]:
+        count = min(len(self._pending), BATCH_MAX)
+        return [self._pending.popleft() for _ in range(count)]
+
+    def _write(self, batch: Sequence[Settlement]) -> None:
+        """Write a batch; one that fails is cut in two, so that a bad row harms itself alone."""
+        try:
+            written = self._outage.ride_out(
+                lambda: settle(self._store, batch, self._ledgers), give_up=lambda: self._abandon
+            )
+        except Exception as error:  # noqa: BLE001 - any fault of one row, or of one `apply`
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                self._write(batch[:middle])
+                self._write(batch[middle:])
+            else:
+                self._after_failure(batch[0], error)
+        else:
+            if written is not None:
+                self._report(written)
+
+    def _after_failure(self, settlement: Settlement, error: Exception) -> None:
+        """One outcome that cannot be written as it is: record that, as plainly as possible, once."""
+        job, code = settlement.job, "settle_failed" if settlement.apply is None else "apply_failed"
+        _log.error(
+            "settle.failed", extra={"job": job.id, "type": job.job_type, "error": type(error).__name__}
+        )
+        if settlement.error_code in _UNWRITABLE:
+            return  # not even this can be written: the lease runs out and rescue takes the job
+        failure = Retry(f"recording the outcome failed: {type(error).__name__}", code=code)
+        plain = decide(job, self._job_types.get(job.job_type), failure, released=True)
+        # What the handler did is not undone by our failure to write it down.
+        verdict = "unknown" if settlement.verdict == "done" else settlement.verdict
+        self._write([replace(plain, error_code=code, verdict=verdict)])
+
+    def _report(self, written: Settled) -> None:
+        for settlement in written.accepted:
+            self._settled(settlement)
+            self._remember_retry(settlement)
+            _log_outcome(settlement)
+        for settlement in written.stale:
+            _log_stale(settlement)
+        self._wake()
+
+    def _remember_retry(self, settlement: Settlement) -> None:
+        if not settlement.ends and len(self._timers) < TIMERS_MAX:
+            heapq.heappush(self._timers, time.monotonic() + settlement.delay_seconds + 0.001)
+
+
+def _log_stale(settlement: Settlement) -> None:
+    """A late outcome changes nothing. It is evidence all the same: the effect may have happened twice."""
+    if settlement.outcome:
+        job = settlement.job
+        fields = {
+            "job": job.id,
+            "type": job.job_type,
+            "attempt": job.attempts,
+            "late_outcome": settlement.outcome,
+        }
+        _log.warning("lease.lost", extra=fields)
+
+
+def _log_outcome(settlement: Settlement) -> None:
+    level = _LEVELS.get(
+        settlement.status, logging.WARNING if settlement.outcome == "failed" else logging.INFO
+    )
+    if not settlement.outcome or not _log.isEnabledFor(level):
+        return
+    job = settlement.job
+    fields: dict[str, object] = {"job": job.id, "type": job.job_type, "attempt": job.attempts}
+    if settlement.error_code:
+        fields["code"] = settlement.error_code
+    if settlement.status == "failed":
+        fields["retry_in_seconds"] = round(settlement.delay_seconds, 3)
+    fields["took_ms"] = round(settlement.duration_seconds * 1000, 1)
+    _log.log(level, f"job.{settlement.outcome if not settlement.ends else settlement.status}", extra=fields)

@@ -1,0 +1,70 @@
+"""Noticing commits soon. Polling is the contract; this makes the wait short where it can be."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import Engine
+
+from effects.hints import channel
+
+SQLITE_LOOK_SECONDS = 0.005  # `PRAGMA data_version` costs some 4 µs
+LISTEN_SECONDS = 1.0
+RECONNECT_SECONDS = 5.0
+
+_log = logging.getLogger("effects.worker")
+
+
+class Wakeup(threading.Thread):
+    """Calls `wake` when somebody else may have committed a job.
+
+    PostgreSQL: LISTEN on a connection of its own; a NOTIFY is sent after the commit (`effects.hints`).
+    SQLite: `PRAGMA data_version` tells whether another connection has committed since the last look.
+    Without either (a pooler that swallows NOTIFY, an error), polling finds the job.
+    """
+
+    def __init__(self, engine: Engine, schema: str | None, wake: Callable[[], None]) -> None:
+        super().__init__(name="effects-wakeup", daemon=True)
+        self._engine, self._channel, self._wake = engine, channel(schema), wake
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        watch = self._listen if self._engine.dialect.name == "postgresql" else self._look
+        while not self._stop.is_set():
+            try:
+                watch()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the worker goes on by polling
+                _log.debug("wakeup.failed", extra={"error": type(error).__name__})
+                self._stop.wait(RECONNECT_SECONDS)
+
+    def _listen(self) -> None:
+        connection: Any = self._engine.raw_connection()
+        connection.detach()  # it stays in LISTEN and must not go back to the pool
+        try:
+            driver = connection.driver_connection
+            driver.autocommit = True
+            driver.execute(f"LISTEN {self._channel}")
+            while not self._stop.is_set():
+                for _ in driver.notifies(timeout=LISTEN_SECONDS, stop_after=1):
+                    self._wake()
+        finally:
+            connection.close()
+
+    def _look(self) -> None:
+        connection: Any = self._engine.raw_connection()
+        try:
+            cursor = connection.cursor()
+            seen = None
+            while not self._stop.wait(SQLITE_LOOK_SECONDS):
+                version = cursor.execute("PRAGMA data_version").fetchone()
+                if version != seen:
+                    seen = version
+                    self._wake()
+        finally:
+            connection.close()
+
+    def stop(self) -> None:
+        self._stop.set()

@@ -1,0 +1,306 @@
+"""The worker process: one dispatcher, lanes of threads, and the services beside them.
+
+    claim ─▶ intake ─▶ lanes (threads) ─▶ settler        beside it: pulse · rescuer · wakeup
+
+The dispatcher runs in the thread that called `run` or `drain`. A crash anywhere leaves rows that say how far
+each job had come; `effects.store.liveness.rescue` reads them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+from effects.app import Effects
+from effects.job import DEFAULT_QUEUE, QUARANTINE_QUEUE, Job
+from effects.outcome import Unknown
+from effects.settlement import GivenBack, Settlement
+from effects.store import migrate
+from effects.store.claim import Lane, claim
+from effects.store.liveness import WorkerIdentity, leave, release
+from effects.worker.attempt import RunningAttempt
+from effects.worker.intake import Intake
+from effects.worker.lane import LaneThreads
+from effects.worker.outage import Outage
+from effects.worker.pulse import Pulse, Rescuer
+from effects.worker.releaser import Releaser
+from effects.worker.settler import Settler
+from effects.worker.wakeup import Wakeup
+
+EXIT_DONE = 0
+EXIT_ERRORS = 1  # drained, and at least one job ended dead
+EXIT_TIME = 3  # drained, and the time ran out with work left
+EXIT_STUCK = 75  # too many threads hang in handlers: the supervisor must start a fresh process
+
+STUCK_MAX = 4
+FLUSH_SECONDS = 30.0
+
+_log = logging.getLogger("effects.worker")
+
+
+@dataclass(slots=True)
+class DrainResult:
+    """What a drain did. `finished` is False when the time ran out first."""
+
+    finished: bool = True
+    counts: dict[str, int] = field(default_factory=dict)
+    exit_code: int = EXIT_DONE
+
+
+class Worker:
+    """Carries out the jobs of one Effects.
+
+    Args:
+        app: settings, database and job types. Checked here and when the worker starts: a database that it
+            does not know is refused with SchemaMismatch.
+        lanes: queue → threads. Default: the `default` lane, every lane that a job type or EFFECTS_LANES names.
+        settled: called after every recorded outcome, from the settling thread (for progress bars).
+        rescue: whether to take back the jobs of workers that are gone. Default yes.
+    """
+
+    def __init__(
+        self,
+        app: Effects,
+        *,
+        lanes: Mapping[str, int] | None = None,
+        grace_seconds: float | None = None,
+        settled: Callable[[Settlement], None] | None = None,
+        rescue: bool = True,
+    ) -> None:
+        self.app = app
+        self.counts: dict[str, int] = {}
+        self._grace_seconds = app.settings.grace_seconds if grace_seconds is None else grace_seconds
+        self._told = settled
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._aborting = threading.Event()
+        self._outage = Outage()
+        self._lanes = self._make_lanes(lanes)
+        self._pulse = Pulse(
+            app, self._outage, self._identity, disowned=self._disown, cancelled=self._pass_on_cancel
+        )
+        self._rescuer = Rescuer(app, self._outage, rescued=self._wake.set) if rescue else None
+        self._settler = Settler(
+            app.store, app.job_types, app.ledgers, self._outage,
+            busy=self._busy, wake=self._wake.set, settled=self._count,
+        )  # fmt: skip
+        self._intake = Intake(app, Releaser(self._mark).release, self._settler.add)
+        self._wakeup = Wakeup(app.engine, app.settings.schema, self._wake.set)
+
+    # -- running ---------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Work until `stop` is called; the exit code.
+
+        Raises:
+            SchemaMismatch: the tables are not those of this version.
+        """
+        self._start()
+        try:
+            while not self._stopping.is_set() and not self._too_many_stuck():
+                if not self._round():
+                    self._rest()
+        finally:
+            self._finish()
+        return EXIT_STUCK if self._too_many_stuck() else EXIT_DONE
+
+    def drain(self, max_seconds: float | None = None) -> DrainResult:
+        """Work until nothing is due, or until `max_seconds` have passed; nothing starts after that.
+
+        Jobs that are due later, retries included, are not waited for. Two drains at once are harmless.
+        """
+        give_up_at = time.monotonic() + max_seconds if max_seconds is not None else float("inf")
+        self._start()
+        finished = False
+        try:
+            while not finished and not self._stopping.is_set() and time.monotonic() < give_up_at:
+                finished = not self._round() and self._all_settled(give_up_at) and not self._round()
+                if self._too_many_stuck():
+                    break
+        finally:
+            self._finish()
+        dead = self.counts.get("dead", 0)
+        code = (
+            EXIT_STUCK
+            if self._too_many_stuck()
+            else EXIT_TIME
+            if not finished
+            else EXIT_ERRORS
+            if dead
+            else EXIT_DONE
+        )
+        return DrainResult(finished=finished, counts=dict(self.counts), exit_code=code)
+
+    def stop(self) -> None:
+        """Stop claiming, finish or give back, and end within the grace period. Called again: end at once.
+
+        Safe in a signal handler.
+        """
+        if self._stopping.is_set():
+            self._aborting.set()
+        self._stopping.set()
+        self._wake.set()
+
+    # -- the dispatcher --------------------------------------------------------------------------------------
+
+    def _round(self) -> bool:
+        """Claim for every lane that has room; whether anything was claimed or remains to be looked at."""
+        self._wake.clear()
+        progress = False
+        for lane in self._lanes:
+            for settlement in lane.overdue():
+                self._settler.add(settlement)
+            room = lane.room()
+            if room > 0 and self._pulse.fresh and not self._stopping.is_set():
+                progress |= self._claim(lane, room)
+        return progress
+
+    def _claim(self, lane: LaneThreads, room: int) -> bool:
+        claimed = self._outage.ride_out(
+            lambda: claim(self.app.store, lane.lane, self._pulse.worker.id, room),
+            give_up=self._stopping.is_set,
+        )
+        if claimed is None:
+            return False
+        for attempt in self._intake.attempts(claimed.jobs):
+            lane.accept(attempt)
+        return bool(claimed.jobs) or claimed.more
+
+    def _rest(self) -> None:
+        """Until somebody wakes us, the next known retry, the next poll, or the next look at time limits."""
+        wait = self.app.settings.poll_seconds * (0.5 + random.random() / 2)  # noqa: S311 - jitter
+        retry_at = self._settler.next_retry()
+        now = time.monotonic()
+        deadlines = [attempt.deadline for lane in self._lanes for attempt in lane.running]
+        soonest = min([now + wait, *deadlines, *([retry_at] if retry_at is not None else [])])
+        self._wake.wait(max(0.0, soonest - now))
+
+    def _all_settled(self, give_up_at: float) -> bool:
+        """Wait for what runs; False as soon as there is room to claim more, or the time is up."""
+        while self._busy() or self._settler.pending:
+            if self._stopping.is_set() or time.monotonic() >= give_up_at:
+                return False
+            self._wake.wait(0.02)
+            if self._wake.is_set():
+                return False
+        return True
+
+    # -- start and end ---------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._outage.ride_out(lambda: migrate.check(self.app.store), give_up=self._stopping.is_set)
+        self._outage.ride_out(self._pulse.first, give_up=self._stopping.is_set)
+        lanes = " ".join(f"{lane.lane.queue}={lane.threads}" for lane in self._lanes)
+        _log.info("worker.started", extra={"worker": self._pulse.worker.id, "lanes": lanes})
+        for service in (self._settler, self._pulse, self._rescuer, self._wakeup):
+            if service is not None:
+                service.start()
+        for lane in self._lanes:
+            lane.start()
+
+    def _finish(self) -> None:
+        """Give back what was not begun, let the rest end within the grace, record what is left, leave."""
+        self._stopping.set()
+        for service in (self._rescuer, self._wakeup):
+            if service is not None:
+                service.stop()
+        for lane in self._lanes:
+            for attempt in lane.unstarted():
+                self._give_back(attempt)
+        self._wait_for_running(time.monotonic() + self._grace_seconds)
+        for lane in self._lanes:
+            for attempt in lane.running:
+                if lane.take_over(attempt):
+                    self._settler.add(_cut_short(attempt))
+            lane.close()
+        self._settler.close(0.0 if self._outage.under_way and self._aborting.is_set() else FLUSH_SECONDS)
+        self._pulse.stop()
+        self._outage.ride_out(lambda: leave(self.app.store, self._pulse.worker.id), give_up=lambda: True)
+        _log.info("worker.stopped", extra={"worker": self._pulse.worker.id, **self.counts})
+
+    def _wait_for_running(self, until: float) -> None:
+        while self._busy() and time.monotonic() < until and not self._aborting.is_set():
+            for lane in self._lanes:
+                for settlement in lane.overdue():
+                    self._settler.add(settlement)
+            self._aborting.wait(0.02)
+
+    # -- what the parts tell each other ----------------------------------------------------------------------
+
+    def _make_lanes(self, given: Mapping[str, int] | None) -> list[LaneThreads]:
+        job_types = list(self.app.job_types)
+        settings = self.app.settings
+        margin = settings.lease_seconds / 2
+        leases = {job_type.name: job_type.time_limit_seconds + margin for job_type in job_types}
+        if given is None:
+            named = {DEFAULT_QUEUE: settings.threads, **{one.queue: settings.threads for one in job_types}}
+            given = {**named, **settings.lane_threads()}
+        return [
+            LaneThreads(
+                Lane(queue=queue, lease_seconds=leases), threads,
+                may_start=self._may_start, finish=self._settle, give_back=self._give_back, wake=self._wake.set,
+            )
+            for queue, threads in {**given, QUARANTINE_QUEUE: 1}.items()
+        ]  # fmt: skip
+
+    def _identity(self) -> WorkerIdentity:
+        return WorkerIdentity(
+            id=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=version("effects"),
+            lanes=",".join(lane.lane.queue for lane in self._lanes),
+        )
+
+    def _may_start(self) -> bool:
+        return not self._stopping.is_set() and self._pulse.fresh
+
+    def _settle(self, settlement: Settlement) -> None:
+        self._settler.add(settlement)
+
+    def _give_back(self, attempt: RunningAttempt) -> None:
+        self._settler.add(attempt.settle(GivenBack()))
+
+    def _mark(self, jobs: list[Job]) -> set[int] | None:
+        return self._outage.ride_out(
+            lambda: release(self.app.store, jobs, self.app.ledgers), give_up=self._stopping.is_set
+        )
+
+    def _disown(self) -> None:
+        for lane in self._lanes:
+            for attempt in lane.running:
+                attempt.lost = True
+
+    def _pass_on_cancel(self, job_ids: set[int]) -> None:
+        for lane in self._lanes:
+            for attempt in lane.running:
+                if attempt.job.id in job_ids:
+                    attempt.cancel_requested = True
+
+    def _busy(self) -> bool:
+        return any(not lane.idle for lane in self._lanes)
+
+    def _too_many_stuck(self) -> bool:
+        return any(lane.stuck >= min(STUCK_MAX, lane.threads) for lane in self._lanes)
+
+    def _count(self, settlement: Settlement) -> None:
+        if settlement.outcome or settlement.ends:
+            word = settlement.status if settlement.ends else settlement.outcome
+            self.counts[word] = self.counts.get(word, 0) + 1
+        if self._told is not None:
+            self._told(settlement)
+
+
+def _cut_short(attempt: RunningAttempt) -> Settlement:
+    """The grace is over and the handler still runs: released means unknown; else it was never begun."""
+    if attempt.released:
+        return attempt.settle(Unknown("the worker stopped before a verdict came", code="shutdown"))
+    return attempt.settle(GivenBack())
