@@ -131,10 +131,7 @@ def _insert(app: Effects, connection: Connection, rows: Sequence[JobRow]) -> lis
     inserted = insert_jobs(app.store, connection, rows)
     missing = [row for row in rows if row.n not in inserted]
     first = _first_receipts(app, connection, missing) if missing else {}
-    return [
-        first.get(row.n) or Receipt(job_id=inserted[row.n], job_type=row.job_type, key=row.key)
-        for row in rows
-    ]
+    return [first.get(row.n) or Receipt(job_id=inserted[row.n], job_type=row.job_type, key=row.key) for row in rows]
 
 
 def _first_receipts(app: Effects, connection: Connection, rows: Sequence[JobRow]) -> dict[int, Receipt]:

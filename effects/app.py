@@ -48,9 +48,7 @@ class Effects:
         job_types: Iterable[JobType[Any]] = (),
         **options: Any,
     ) -> None:
-        self.settings = settings or Settings.from_environment(
-            os.environ, database_url=database_url, **options
-        )
+        self.settings = settings or Settings.from_environment(os.environ, database_url=database_url, **options)
         self.keys = KeyRing(self.settings.keys)
         self.engine = engine or create_engine(self.settings.database_url)
         self.store = Store(self.engine, schema=self.settings.schema, builders=list(installed_tables()))
@@ -132,10 +130,9 @@ def _schema_errors() -> Iterator[None]:
     try:
         yield
     except (OperationalError, ProgrammingError) as error:
-        missing = getattr(error.orig, "sqlstate", None) == "42P01" or "no such table: effects_" in str(
-            error.orig
-        )
-        if missing:
+        said = str(error.orig)
+        tables = ("no such table: effects_", "no such table: sqlite_sequence")  # the latter where there are none
+        if getattr(error.orig, "sqlstate", None) == "42P01" or any(said.startswith(name) for name in tables):
             raise SchemaMismatch("the database has no tables of effects: run `effects init`") from error
         raise
 

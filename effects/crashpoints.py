@@ -34,7 +34,7 @@ def declare(points: dict[str, str]) -> None:
     POINTS.update(points)
 
 
-class CrashPoint(Exception):  # noqa: N818 - it is raised only by tests and names the place, not an error
+class CrashPoint(Exception):
     """A test asked for an exception here."""
 
 

@@ -137,9 +137,7 @@ class JobType(Generic[P]):
                 f"{PAYLOAD_BYTES_MAX:,}; store the large part elsewhere and give its id"
             )
         if "\\u0000" in text:
-            raise PayloadInvalid(
-                f"{self.name}: the payload holds a NUL character, which PostgreSQL cannot store"
-            )
+            raise PayloadInvalid(f"{self.name}: the payload holds a NUL character, which PostgreSQL cannot store")
         return text
 
     def _encode(self, payload: P | Mapping[str, Any]) -> str:
@@ -178,9 +176,7 @@ class JobType(Generic[P]):
         if not _NAME.fullmatch(self.name):
             raise ConfigurationError(f"{who}: the name must be dotted lower case, such as 'report.chunk'")
         if self.on_unknown not in ON_UNKNOWN:
-            raise ConfigurationError(
-                f"{who}: on_unknown is {self.on_unknown!r}; give one of {', '.join(ON_UNKNOWN)}"
-            )
+            raise ConfigurationError(f"{who}: on_unknown is {self.on_unknown!r}; give one of {', '.join(ON_UNKNOWN)}")
         if not self.queue or self.queue == QUARANTINE_QUEUE:
             raise ConfigurationError(f"{who}: queue {self.queue!r} is not a lane that a job type may name")
         if self.time_limit_seconds <= 0:

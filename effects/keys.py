@@ -71,9 +71,7 @@ class KeyRing:
         """
         key_id = self.key_id(sealed)
         if key_id not in self._keys:
-            raise KeyUnavailable(
-                f"EFFECTS_KEYS does not hold the key {key_id!r} that {table}.{field} is sealed with"
-            )
+            raise KeyUnavailable(f"EFFECTS_KEYS does not hold the key {key_id!r} that {table}.{field} is sealed with")
         body = sealed[2 + len(key_id) :]
         nonce, ciphertext = body[:NONCE_BYTES], body[NONCE_BYTES:]
         try:
@@ -131,9 +129,7 @@ def _parse(text: str) -> Iterator[tuple[str, bytes]]:
         try:
             key = base64.b64decode(encoded, validate=True)
         except binascii.Error:
-            raise ConfigurationError(
-                f"EFFECTS_KEYS, entry {number} ({key_id}): the key is not base64"
-            ) from None
+            raise ConfigurationError(f"EFFECTS_KEYS, entry {number} ({key_id}): the key is not base64") from None
         if len(key) != KEY_BYTES:
             raise ConfigurationError(
                 f"EFFECTS_KEYS, entry {number} ({key_id}): {len(key)} bytes; a key has {KEY_BYTES}"

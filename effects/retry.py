@@ -43,7 +43,7 @@ class Polynomial:
     power: float = 2.0
 
     def __call__(self, attempt: int) -> float:
-        return attempt**self.power * self.seconds
+        return float(attempt**self.power) * self.seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,7 @@ class Settings:
             raise ConfigurationError("EFFECTS_SCHEMA is for PostgreSQL; SQLite has no schemas: unset it")
         for name in ("threads", "heartbeat_seconds", "lease_seconds", "poll_seconds", "grace_seconds"):
             if getattr(self, name) <= 0:
-                raise ConfigurationError(
-                    f"EFFECTS_{name.upper()} is {getattr(self, name)}; it must be above 0"
-                )
+                raise ConfigurationError(f"EFFECTS_{name.upper()} is {getattr(self, name)}; it must be above 0")
         if self.lease_seconds < 3 * self.heartbeat_seconds:
             raise ConfigurationError(
                 f"EFFECTS_LEASE_SECONDS is {self.lease_seconds:g} and EFFECTS_HEARTBEAT_SECONDS "
@@ -72,9 +70,7 @@ class Settings:
         if self.log_format not in ("text", "json"):
             raise ConfigurationError(f"EFFECTS_LOG_FORMAT is {self.log_format!r}; give text or json")
         if self.log_level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-            raise ConfigurationError(
-                f"EFFECTS_LOG_LEVEL is {self.log_level!r}; give DEBUG, INFO, WARNING or ERROR"
-            )
+            raise ConfigurationError(f"EFFECTS_LOG_LEVEL is {self.log_level!r}; give DEBUG, INFO, WARNING or ERROR")
         self.lane_threads()
 
     @classmethod
@@ -116,13 +112,9 @@ def _check_url(database_url: str) -> None:
             "EFFECTS_DATABASE_URL is not a database URL; give sqlite:///file.db or postgresql://user@host/name"
         ) from None
     if url.get_backend_name() not in ("sqlite", "postgresql"):
-        raise ConfigurationError(
-            f"EFFECTS_DATABASE_URL names {url.get_backend_name()}; use sqlite or postgresql"
-        )
+        raise ConfigurationError(f"EFFECTS_DATABASE_URL names {url.get_backend_name()}; use sqlite or postgresql")
     if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
-        raise ConfigurationError(
-            "EFFECTS_DATABASE_URL names an in-memory database, which no worker could share"
-        )
+        raise ConfigurationError("EFFECTS_DATABASE_URL names an in-memory database, which no worker could share")
 
 
 def _convert(name: str, default: object, text: str) -> object:

@@ -27,6 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import SchemaItem
 from sqlalchemy.sql.expression import ColumnElement
 from sqlalchemy.types import JSON, TypeEngine
 
@@ -207,9 +208,7 @@ def _job_indexes(jobs: Table) -> None:
     _partial("ix_effects_jobs_running_until", jobs, ["locked_until"], "status = 'running'")
     _partial("ux_effects_jobs_group_running", jobs, ["group_key"],
              "status = 'running' AND group_key IS NOT NULL", unique=True)  # fmt: skip
-    _partial(
-        "ux_effects_jobs_requeued_from", jobs, ["requeued_from"], "requeued_from IS NOT NULL", unique=True
-    )
+    _partial("ux_effects_jobs_requeued_from", jobs, ["requeued_from"], "requeued_from IS NOT NULL", unique=True)
 
 
 def _limit_tables(metadata: MetaData) -> list[Table]:
@@ -303,7 +302,7 @@ def _record_tables(metadata: MetaData) -> list[Table]:
     return [actions, workers, ledger]
 
 
-def ledger_columns() -> list[Column[Any]]:
+def ledger_columns() -> list[SchemaItem]:
     """What every ledger has, whichever package it belongs to."""
     return [
         Column("digest", Text, nullable=False),

@@ -14,6 +14,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects.crashpoints import point
+from effects.job import QUARANTINE_QUEUE
 from effects.settlement import MESSAGE_CHARS_MAX, Settlement
 from effects.store.ledger import Ledger
 from effects.store.schema import FACTS
@@ -80,19 +81,26 @@ def _row(settlement: Settlement, now: float) -> _Row:
         detail=settlement.detail,
         took=settlement.duration_seconds,
         ago=max(0.0, now - settlement.ended_at_monotonic) if settlement.ended_at_monotonic else 0.0,
-        queue=placed.queue if placed else "quarantine" if settlement.lost else job.home_queue,
+        queue=_next_queue(settlement),
         priority=placed.priority if placed else None,
         group_key=placed.group_key if placed else None,
         limit_key=placed.limit_key if placed else None,
     )
 
 
+def _next_queue(settlement: Settlement) -> str:
+    job, placed = settlement.job, settlement.placement
+    if placed is not None:
+        return placed.queue
+    if settlement.lost:
+        return QUARANTINE_QUEUE
+    return job.home_queue if settlement.outcome else job.queue  # given back: it stays where it was
+
+
 # -- the statements --------------------------------------------------------------------------------------------
 
 _MOVED = ", ".join(
-    name
-    for name in FACTS
-    if name not in ("attempts", "lost_count", "unknown_count", "error_code", "last_error")
+    name for name in FACTS if name not in ("attempts", "lost_count", "unknown_count", "error_code", "last_error")
 )
 _HISTORY = f"id, {_MOVED}, attempts, lost_count, unknown_count, error_code, last_error, status, finished_at"
 _ATTEMPT = (
@@ -165,7 +173,8 @@ def _again(sql: Sql) -> str:
         status = r.status, attempts = attempts - r.refund, lease_token = lease_token + 1,
         run_at = CASE WHEN r.refund = 1 AND r.delay = 0 THEN run_at ELSE {sql.after("r.delay")} END,
         lost_count = lost_count + r.lost, unknown_count = unknown_count + r.unknown,
-        quarantined_from = CASE WHEN r.lost = 1 THEN COALESCE(quarantined_from, j.queue) ELSE NULL END,
+        quarantined_from = CASE WHEN r.lost = 1 THEN COALESCE(quarantined_from, j.queue)
+            WHEN r.queue = j.queue THEN quarantined_from ELSE NULL END,
         queue = r.queue, priority = COALESCE(r.priority, j.priority), prepared = true,
         group_key = COALESCE(r.group_key, j.group_key), limit_key = COALESCE(r.limit_key, j.limit_key),
         last_error = COALESCE(r.message, last_error), error_code = COALESCE(r.error_code, j.error_code),

@@ -63,10 +63,10 @@ class RunningAttempt:
         if self.job_type.on_unknown == "repeat" or self._marked:
             return
         if self.remaining_seconds() <= 0 or not self._release(self.job):
-            raise LeaseLost(
-                f"job {self.job.id}: the lease of attempt {self.number} is gone; the effect is not begun"
-            )
+            raise LeaseLost(f"job {self.job.id}: the lease of attempt {self.number} is gone; the effect is not begun")
         self._marked = True
+        if self.lost:  # given up while the mark was being written: whoever did so may not have seen it
+            raise LeaseLost
 
     def start(self) -> None:
         self.started = time.monotonic()
@@ -77,14 +77,14 @@ class RunningAttempt:
         settlement = decide(self.job, self.job_type, ending, released=self.released)
         return _with_evidence(settlement, self.started, error)
 
-    def run(self) -> Settlement | None:
-        """Perform, and say what must be written; None if the lease was lost and nothing may be. Never raises."""
+    def run(self) -> Settlement:
+        """Perform, and say what must be written. Never raises."""
         point("perform.before")
         try:
             outcome = self.job_type.perform(self.payload, self)
-        except LeaseLost:
-            return None
-        except BaseException as error:  # noqa: BLE001 - a handler must not take its thread down with it
+        except LeaseLost:  # where the job is another's by now, the fence drops this
+            return self.settle(Retry("the lease was gone before the effect began", code="lease_lost"))
+        except BaseException as error:
             return self.settle(self._classify(error), error)
         point("perform.after")
         if outcome is None:
@@ -98,7 +98,7 @@ class RunningAttempt:
         if isinstance(error, Exception):
             try:
                 return self.job_type.classify(error, released=self.released)
-            except Exception as second:  # noqa: BLE001 - a fault in classify is a failure like another
+            except Exception as second:
                 code = f"{code}, and classify: {type(second).__name__}"
         if self.released:
             return Unknown(safe_message(error), code=code)

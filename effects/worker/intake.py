@@ -28,9 +28,7 @@ class Intake:
         finish: takes the settlements of jobs that are not to run.
     """
 
-    def __init__(
-        self, app: Effects, release: Callable[[Job], bool], finish: Callable[[Settlement], None]
-    ) -> None:
+    def __init__(self, app: Effects, release: Callable[[Job], bool], finish: Callable[[Settlement], None]) -> None:
         self._app, self._release, self._finish = app, release, finish
 
     def attempts(self, jobs: Sequence[Job]) -> list[RunningAttempt]:
@@ -50,11 +48,7 @@ class Intake:
                 ready[job.job_type].append((job, payload))
             else:
                 self._end(job, job_type, ending)
-        made = {
-            a.job.id: a
-            for name, batch in ready.items()
-            for a in self._load(self._app.job_types.get(name), batch)
-        }
+        made = {a.job.id: a for name, batch in ready.items() for a in self._load(self._app.job_types.get(name), batch)}
         return [made[job.id] for job in jobs if job.id in made]
 
     def _not_to_run(self, job: Job, done: bool) -> Ending | None:
@@ -106,12 +100,9 @@ class Intake:
                 for job, _ in batch:
                     self._end(job, job_type, GivenBack())
                 return []
-            except Exception as error:  # noqa: BLE001 - a job type's own code
+            except Exception as error:
                 return self._load_failed(job_type, batch, error)
-        return [
-            RunningAttempt(job, job_type, payload, loaded.get(job.id), self._release)
-            for job, payload in batch
-        ]
+        return [RunningAttempt(job, job_type, payload, loaded.get(job.id), self._release) for job, payload in batch]
 
     def _load_failed(
         self, job_type: JobType[Any], batch: Sequence[tuple[Job, Any]], error: Exception

@@ -19,6 +19,8 @@ class LaneThreads:
     """The threads of one lane.
 
     Args:
+        prefetch: whether to claim more than free threads can start now. Not in quarantine: a job that kills
+            its worker would take the innocent ones behind it along.
         may_start: asked before every attempt; False sends the job back unstarted.
         finish: takes every settlement; give_back: takes every attempt that was not started.
         wake: called when the lane can take more.
@@ -29,6 +31,7 @@ class LaneThreads:
         lane: Lane,
         threads: int,
         *,
+        prefetch: bool,
         may_start: Callable[[], bool],
         finish: Callable[[Settlement], None],
         give_back: Callable[[RunningAttempt], None],
@@ -36,7 +39,8 @@ class LaneThreads:
     ) -> None:
         self.lane = lane
         self.threads = threads
-        self.stuck = 0
+        self.stuck = 0  # threads that were given up and have not come back
+        self._prefetch = prefetch
         self._may_start, self._finish, self._give_back, self._wake = may_start, finish, give_back, wake
         self._buffer: SimpleQueue[RunningAttempt | None] = SimpleQueue()
         self._running: dict[int, RunningAttempt] = {}
@@ -65,7 +69,7 @@ class LaneThreads:
     def room(self) -> int:
         """How many more jobs to claim: what free threads can start now, plus at most a second's work."""
         prefetch = 0
-        if self._average_seconds is not None:
+        if self._prefetch and self._average_seconds is not None:
             prefetch = int(self.threads * PREFETCH_SECONDS / max(self._average_seconds, 1e-5))
         prefetch = min(prefetch, CLAIM_MAX)
         self._low_water = prefetch // 2
@@ -79,7 +83,7 @@ class LaneThreads:
 
     def unstarted(self) -> list[RunningAttempt]:
         """Take back everything that no thread has begun."""
-        taken = []
+        taken: list[RunningAttempt] = []
         while True:
             try:
                 attempt = self._buffer.get_nowait()
@@ -121,9 +125,9 @@ class LaneThreads:
             running[attempt.job.id] = attempt
             settlement = attempt.run()
             if running.pop(attempt.job.id, None) is None:
+                self.stuck -= 1
                 return  # given up while it ran: another thread has this one's place
-            if settlement is not None:
-                finish(settlement)
+            finish(settlement)
             self._learn(time.monotonic() - attempt.started)
             if self._buffer.qsize() <= self._low_water:
                 threads_wake()

@@ -38,9 +38,7 @@ class Outage:
             self._down_since = self._down_since or now
             if now - self._logged_at >= LOG_EVERY_SECONDS:
                 self._logged_at = now
-                _log.warning(
-                    "database.away", extra={"seconds": round(now - self._down_since, 1), "error": str(error)}
-                )
+                _log.warning("database.away", extra={"seconds": round(now - self._down_since, 1), "error": str(error)})
 
     def over(self) -> None:
         """A statement succeeded."""

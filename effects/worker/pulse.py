@@ -60,12 +60,14 @@ class Pulse(threading.Thread):
             self._outage.ride_out(self._beat, give_up=self._stop.is_set)
 
     def _beat(self) -> None:
-        asked_at = (
-            time.monotonic()
-        )  # before the statement: a slow answer must not make the lease look younger
+        asked_at = time.monotonic()  # before the statement: a slow answer must not make the lease look younger
+        silent_seconds = asked_at - self._beat_at
         alive, cancelled = heartbeat(self._app.store, self.worker.id)
-        if not alive:
-            _log.error("worker.disowned", extra={"worker": self.worker.id})
+        if not alive or silent_seconds > self._app.settings.lease_seconds:
+            _log.error(
+                "worker.disowned",
+                extra={"worker": self.worker.id, "silent_seconds": round(silent_seconds, 1)},
+            )
             self._disowned()
             self.worker = self._identity()
             register(self._app.store, self.worker)
@@ -96,7 +98,7 @@ class Rescuer(threading.Thread):
                 self.round()
             except StoreUnavailable as error:
                 self._outage.began(error)
-            except Exception as error:  # noqa: BLE001 - the next round may fare better; the others must go on
+            except Exception as error:
                 _log.error("rescue.failed", extra={"error": type(error).__name__})
             self._stop.wait(interval * (0.75 + random.random() / 2))  # noqa: S311 - jitter
 

@@ -78,15 +78,15 @@ class Settler(threading.Thread):
             heapq.heappop(self._timers)
         return self._timers[0] if self._timers else None
 
-    def flush(self, timeout_seconds: float) -> bool:
-        """Wait until everything is written; False if the time ran out."""
-        return self._idle.wait(timeout_seconds)
-
-    def close(self, timeout_seconds: float) -> None:
-        """Write what is waiting and end; after the time, whatever is left is left to rescue."""
+    def close(self, timeout_seconds: float, *, abort: Callable[[], bool]) -> None:
+        """Write what is waiting and end. After the time, or once `abort()`, what is left is left to rescue."""
         self._closing = True
         self._arrived.set()
-        self.join(timeout_seconds)
+        until = time.monotonic() + timeout_seconds
+        while self.is_alive() and time.monotonic() < until:
+            self.join(0.05)
+            if abort() and self._outage.under_way:
+                break
         self._abandon = True
 
     def run(self) -> None:
@@ -117,7 +117,7 @@ class Settler(threading.Thread):
             written = self._outage.ride_out(
                 lambda: settle(self._store, batch, self._ledgers), give_up=lambda: self._abandon
             )
-        except Exception as error:  # noqa: BLE001 - any fault of one row, or of one `apply`
+        except Exception as error:
             if len(batch) > 1:
                 middle = len(batch) // 2
                 self._write(batch[:middle])
@@ -131,9 +131,7 @@ class Settler(threading.Thread):
     def _after_failure(self, settlement: Settlement, error: Exception) -> None:
         """One outcome that cannot be written as it is: record that, as plainly as possible, once."""
         job, code = settlement.job, "settle_failed" if settlement.apply is None else "apply_failed"
-        _log.error(
-            "settle.failed", extra={"job": job.id, "type": job.job_type, "error": type(error).__name__}
-        )
+        _log.error("settle.failed", extra={"job": job.id, "type": job.job_type, "error": type(error).__name__})
         if settlement.error_code in _UNWRITABLE:
             return  # not even this can be written: the lease runs out and rescue takes the job
         failure = Retry(f"recording the outcome failed: {type(error).__name__}", code=code)
@@ -170,9 +168,7 @@ def _log_stale(settlement: Settlement) -> None:
 
 
 def _log_outcome(settlement: Settlement) -> None:
-    level = _LEVELS.get(
-        settlement.status, logging.WARNING if settlement.outcome == "failed" else logging.INFO
-    )
+    level = _LEVELS.get(settlement.status, logging.WARNING if settlement.outcome == "failed" else logging.INFO)
     if not settlement.outcome or not _log.isEnabledFor(level):
         return
     job = settlement.job

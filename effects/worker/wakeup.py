@@ -36,7 +36,7 @@ class Wakeup(threading.Thread):
         while not self._stop.is_set():
             try:
                 watch()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the worker goes on by polling
+            except Exception as error:
                 _log.debug("wakeup.failed", extra={"error": type(error).__name__})
                 self._stop.wait(RECONNECT_SECONDS)
 

@@ -81,12 +81,11 @@ class Worker:
         self._told = settled
         self._wake = threading.Event()
         self._stopping = threading.Event()
+        self._asked = False  # by `stop`, in contrast to a drain that has come to its end
         self._aborting = threading.Event()
         self._outage = Outage()
         self._lanes = self._make_lanes(lanes)
-        self._pulse = Pulse(
-            app, self._outage, self._identity, disowned=self._disown, cancelled=self._pass_on_cancel
-        )
+        self._pulse = Pulse(app, self._outage, self._identity, disowned=self._disown, cancelled=self._pass_on_cancel)
         self._rescuer = Rescuer(app, self._outage, rescued=self._wake.set) if rescue else None
         self._settler = Settler(
             app.store, app.job_types, app.ledgers, self._outage,
@@ -103,13 +102,13 @@ class Worker:
         Raises:
             SchemaMismatch: the tables are not those of this version.
         """
-        self._start()
-        try:
-            while not self._stopping.is_set() and not self._too_many_stuck():
-                if not self._round():
-                    self._rest()
-        finally:
-            self._finish()
+        if self._start():
+            try:
+                while not self._stopping.is_set() and not self._too_many_stuck():
+                    if not self._round():
+                        self._rest()
+            finally:
+                self._finish()
         return EXIT_STUCK if self._too_many_stuck() else EXIT_DONE
 
     def drain(self, max_seconds: float | None = None) -> DrainResult:
@@ -118,24 +117,18 @@ class Worker:
         Jobs that are due later, retries included, are not waited for. Two drains at once are harmless.
         """
         give_up_at = time.monotonic() + max_seconds if max_seconds is not None else float("inf")
-        self._start()
         finished = False
-        try:
-            while not finished and not self._stopping.is_set() and time.monotonic() < give_up_at:
-                finished = not self._round() and self._all_settled(give_up_at) and not self._round()
-                if self._too_many_stuck():
-                    break
-        finally:
-            self._finish()
+        if self._start():
+            try:
+                while not (finished or self._stopping.is_set() or self._too_many_stuck()):
+                    if time.monotonic() >= give_up_at:
+                        break
+                    finished = not self._round() and self._all_settled(give_up_at) and not self._round()
+            finally:
+                self._finish()
         dead = self.counts.get("dead", 0)
         code = (
-            EXIT_STUCK
-            if self._too_many_stuck()
-            else EXIT_TIME
-            if not finished
-            else EXIT_ERRORS
-            if dead
-            else EXIT_DONE
+            EXIT_STUCK if self._too_many_stuck() else EXIT_TIME if not finished else EXIT_ERRORS if dead else EXIT_DONE
         )
         return DrainResult(finished=finished, counts=dict(self.counts), exit_code=code)
 
@@ -144,8 +137,9 @@ class Worker:
 
         Safe in a signal handler.
         """
-        if self._stopping.is_set():
+        if self._asked:
             self._aborting.set()
+        self._asked = True
         self._stopping.set()
         self._wake.set()
 
@@ -195,9 +189,17 @@ class Worker:
 
     # -- start and end ---------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        self._outage.ride_out(lambda: migrate.check(self.app.store), give_up=self._stopping.is_set)
-        self._outage.ride_out(self._pulse.first, give_up=self._stopping.is_set)
+    def _start(self) -> bool:
+        """Check the tables, write the worker's row, look for lost jobs, start the threads.
+
+        False if we were told to stop while the database was away.
+        """
+        for step in (lambda: migrate.check(self.app.store), self._pulse.first):
+            self._outage.ride_out(step, give_up=self._stopping.is_set)
+            if self._stopping.is_set():
+                return False
+        if self._rescuer is not None:  # a drain may end before the rescuer's own first round
+            self._outage.ride_out(self._rescuer.round, give_up=self._stopping.is_set)
         lanes = " ".join(f"{lane.lane.queue}={lane.threads}" for lane in self._lanes)
         _log.info("worker.started", extra={"worker": self._pulse.worker.id, "lanes": lanes})
         for service in (self._settler, self._pulse, self._rescuer, self._wakeup):
@@ -205,9 +207,13 @@ class Worker:
                 service.start()
         for lane in self._lanes:
             lane.start()
+        return True
 
     def _finish(self) -> None:
-        """Give back what was not begun, let the rest end within the grace, record what is left, leave."""
+        """Give back what was not begun, let the rest end, record what is left, leave.
+
+        After `stop` the running handlers have the grace period; at the end of a drain, their own deadlines.
+        """
         self._stopping.set()
         for service in (self._rescuer, self._wakeup):
             if service is not None:
@@ -215,19 +221,23 @@ class Worker:
         for lane in self._lanes:
             for attempt in lane.unstarted():
                 self._give_back(attempt)
-        self._wait_for_running(time.monotonic() + self._grace_seconds)
+        self._wait_for_running()
         for lane in self._lanes:
             for attempt in lane.running:
                 if lane.take_over(attempt):
                     self._settler.add(_cut_short(attempt))
             lane.close()
-        self._settler.close(0.0 if self._outage.under_way and self._aborting.is_set() else FLUSH_SECONDS)
+        self._settler.close(FLUSH_SECONDS, abort=self._aborting.is_set)
         self._pulse.stop()
         self._outage.ride_out(lambda: leave(self.app.store, self._pulse.worker.id), give_up=lambda: True)
         _log.info("worker.stopped", extra={"worker": self._pulse.worker.id, **self.counts})
 
-    def _wait_for_running(self, until: float) -> None:
-        while self._busy() and time.monotonic() < until and not self._aborting.is_set():
+    def _wait_for_running(self) -> None:
+        asked_at: float | None = None
+        while self._busy() and not self._aborting.is_set():
+            asked_at = asked_at or (time.monotonic() if self._asked else None)
+            if asked_at is not None and time.monotonic() - asked_at > self._grace_seconds:
+                return
             for lane in self._lanes:
                 for settlement in lane.overdue():
                     self._settler.add(settlement)
@@ -245,7 +255,7 @@ class Worker:
             given = {**named, **settings.lane_threads()}
         return [
             LaneThreads(
-                Lane(queue=queue, lease_seconds=leases), threads,
+                Lane(queue=queue, lease_seconds=leases), threads, prefetch=queue != QUARANTINE_QUEUE,
                 may_start=self._may_start, finish=self._settle, give_back=self._give_back, wake=self._wake.set,
             )
             for queue, threads in {**given, QUARANTINE_QUEUE: 1}.items()
@@ -275,7 +285,9 @@ class Worker:
         )
 
     def _disown(self) -> None:
+        """Our leases are gone: nothing that waits here may start, nothing that runs may release."""
         for lane in self._lanes:
+            lane.unstarted()
             for attempt in lane.running:
                 attempt.lost = True
 
@@ -289,7 +301,7 @@ class Worker:
         return any(not lane.idle for lane in self._lanes)
 
     def _too_many_stuck(self) -> bool:
-        return any(lane.stuck >= min(STUCK_MAX, lane.threads) for lane in self._lanes)
+        return sum(lane.stuck for lane in self._lanes) >= STUCK_MAX
 
     def _count(self, settlement: Settlement) -> None:
         if settlement.outcome or settlement.ends:
