@@ -6,7 +6,7 @@ package that brings its own table (`delivered_webhooks`, `sent_emails`, …) giv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -81,7 +81,7 @@ def _mark_released(table: str) -> Statement:
         return f"""
         UPDATE {getattr(sql, table)} SET released_at = {sql.now}, updated_at = {sql.now},
             state = CASE WHEN state IN ('intended', 'refused', 'abandoned') THEN 'released' ELSE state END
-        WHERE job_id IN {sql.any_of("ids", "int")}"""
+        WHERE job_id {sql.any_of("ids", "int")}"""
 
     return build
 
@@ -117,6 +117,13 @@ def _find(table: str) -> Statement:
 CORE_LEDGER = TableLedger("effect_ledger")
 
 
+def all_ledgers(ledgers: Mapping[str, Ledger]) -> list[Ledger]:
+    """Every ledger once, the core's first: jobs of types that are not registered here may be in that."""
+    distinct: dict[str, Ledger] = {CORE_LEDGER.table: CORE_LEDGER}
+    distinct.update((ledger.table, ledger) for ledger in ledgers.values())
+    return list(distinct.values())
+
+
 def states(store: Store, connection: Connection, table: str, job_ids: Sequence[int]) -> dict[int, str]:
     """The ledger's word on each of these jobs' effects."""
     found: Sequence[Any] = store.all(connection, _states(table), ids=as_json(job_ids))
@@ -126,6 +133,6 @@ def states(store: Store, connection: Connection, table: str, job_ids: Sequence[i
 @cache
 def _states(table: str) -> Statement:
     def build(sql: Sql) -> str:
-        return f"SELECT job_id, state FROM {getattr(sql, table)} WHERE job_id IN {sql.any_of('ids', 'int')}"
+        return f"SELECT job_id, state FROM {getattr(sql, table)} WHERE job_id {sql.any_of('ids', 'int')}"
 
     return build
