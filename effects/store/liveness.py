@@ -34,11 +34,12 @@ class WorkerIdentity(msgspec.Struct, frozen=True):
 def _register(sql: Sql) -> str:
     return f"""
     INSERT INTO {sql.workers} (id, host, pid, version, lanes, started_at, seen_at)
-    VALUES (:id, :host, :pid, :version, :lanes, {sql.now}, {sql.now})"""
+    VALUES (:id, :host, :pid, :version, :lanes, {sql.now}, {sql.now})
+    ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at"""
 
 
 def register(store: Store, worker: WorkerIdentity) -> None:
-    """Write the worker's row; without it none of its leases would hold."""
+    """Write the worker's row; without it none of its leases would hold. Repeating it is harmless."""
     with store.single() as connection:
         store.write(connection, _register, **msgspec.structs.asdict(worker))
 
@@ -83,8 +84,9 @@ def leave(store: Store, worker: str) -> None:
 
 def _release(sql: Sql) -> str:
     return f"""
+    WITH r AS ({sql.rows("rows", {"id": "int", "token": "int"})})
     UPDATE {sql.jobs} AS j SET released_at = {sql.now}
-    FROM {sql.rows("rows", {"id": "int", "token": "int"})} AS r WHERE j.id = r.id AND j.lease_token = r.token
+    FROM r WHERE j.id {sql.among("r")} AND j.id = r.id AND j.lease_token = r.token
     RETURNING {sql.own("j", "id")}"""
 
 
@@ -121,7 +123,7 @@ def _lost_jobs(sql: Sql) -> str:
         {sql.seconds("j.age_from")} AS age_seconds, false AS expired, j.released_at IS NOT NULL AS released,
         j.locked_until < {sql.now} AS overdue
     FROM {sql.jobs} AS j
-    WHERE j.status = 'running' AND j.job_type IN {sql.any_of("types")} AND (j.locked_until < {sql.now} OR NOT EXISTS (
+    WHERE j.status = 'running' AND j.job_type {sql.any_of("types")} AND (j.locked_until < {sql.now} OR NOT EXISTS (
         SELECT 1 FROM {sql.workers} AS w WHERE w.id = j.locked_by AND w.seen_at >= {silent}))
     ORDER BY j.id LIMIT {RESCUE_BATCH} {sql.lock(of="j")}"""
 
@@ -153,11 +155,7 @@ def rescue(store: Store, registry: Registry, ledgers: Mapping[str, Ledger], leas
 def _lost_settlement(row: Any, registry: Registry) -> Settlement:
     job_type = registry.get(row.job_type)
     released = bool(row.released) or job_type.on_unknown == "repeat"
-    reason = (
-        "its time limit passed and its worker did not say so"
-        if row.overdue
-        else "its worker stopped answering"
-    )
+    reason = "its time limit passed and its worker did not say so" if row.overdue else "its worker stopped answering"
     return decide(job_of(row), job_type, Lost(reason), released=released)
 
 

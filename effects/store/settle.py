@@ -136,7 +136,8 @@ def _end(sql: Sql) -> str:
     return f"""
     WITH r AS MATERIALIZED {_rows(sql)},
     gone AS (
-        DELETE FROM {sql.jobs} AS j USING r WHERE j.id = r.id AND j.lease_token = r.token RETURNING j.*
+        DELETE FROM {sql.jobs} AS j
+        WHERE j.id {sql.among("r")} AND (j.id, j.lease_token) IN (SELECT id, token FROM r) RETURNING j.*
     ), history AS (
         INSERT INTO {sql.job_history} ({_HISTORY})
         SELECT {_history_values(sql, "gone")} FROM gone JOIN r ON r.id = gone.id
@@ -169,6 +170,7 @@ def _end_delete(sql: Sql) -> str:
 def _again(sql: Sql) -> str:
     """Back to work. Answers what the attempt log needs and whether a cancel was asked for meanwhile."""
     return f"""
+    WITH r AS ({_rows(sql)})
     UPDATE {sql.jobs} AS j SET
         status = r.status, attempts = attempts - r.refund, lease_token = lease_token + 1,
         run_at = CASE WHEN r.refund = 1 AND r.delay = 0 THEN run_at ELSE {sql.after("r.delay")} END,
@@ -179,15 +181,16 @@ def _again(sql: Sql) -> str:
         group_key = COALESCE(r.group_key, j.group_key), limit_key = COALESCE(r.limit_key, j.limit_key),
         last_error = COALESCE(r.message, last_error), error_code = COALESCE(r.error_code, j.error_code),
         locked_until = NULL, released_at = NULL, updated_at = {sql.now}
-    FROM {_rows(sql)} AS r WHERE j.id = r.id AND j.lease_token = r.token
+    FROM r WHERE j.id {sql.among("r")} AND j.id = r.id AND j.lease_token = r.token
     RETURNING {sql.own("j", "id")}, cancel_requested"""
 
 
 def _again_attempts(sql: Sql) -> str:
     return f"""
+    WITH r AS ({_rows(sql)})
     INSERT INTO {sql.job_attempts} ({_ATTEMPT})
     SELECT {_attempt_values(sql, "j").replace("j.attempts", "j.attempts + r.refund")}
-    FROM {_rows(sql)} AS r JOIN {sql.jobs} AS j ON j.id = r.id AND j.lease_token = r.token + 1
+    FROM r JOIN {sql.jobs} AS j ON j.id {sql.among("r")} AND j.id = r.id AND j.lease_token = r.token + 1
     WHERE r.outcome <> ''"""
 
 
@@ -244,13 +247,14 @@ def _write_again(
     """Which jobs went back to work, and the ends of those that somebody had asked to cancel meanwhile."""
     if not again:
         return set(), []
-    rows = as_json([_row(one, now) for one in again])
-    found = store.all(connection, _again, rows=rows)
-    store.write(connection, _again_attempts, rows=rows)
+    rows = [_row(one, now) for one in again]
+    found = store.all(connection, _again, rows=as_json(rows))
+    resumed = {row.id for row in found}  # a stale one, or one repeated after an unanswered COMMIT, logs nothing
+    store.write(connection, _again_attempts, rows=as_json([row for row in rows if row.id in resumed]))
     cancelled = {row.id for row in found if row.cancel_requested}
     ends = [_cancelled(one) for one in again if one.job.id in cancelled]
     _write_ends(store, connection, ends, now)
-    return {row.id for row in found}, ends
+    return resumed, ends
 
 
 def _cancelled(settlement: Settlement) -> Settlement:

@@ -79,14 +79,14 @@ class RunningAttempt:
 
     def run(self) -> Settlement:
         """Perform, and say what must be written. Never raises."""
-        point("perform.before")
         try:
+            point("perform.before")
             outcome = self.job_type.perform(self.payload, self)
+            point("perform.after")
         except LeaseLost:  # where the job is another's by now, the fence drops this
             return self.settle(Retry("the lease was gone before the effect began", code="lease_lost"))
         except BaseException as error:
             return self.settle(self._classify(error), error)
-        point("perform.after")
         if outcome is None:
             outcome = Done()
         if not isinstance(outcome, _OUTCOMES):

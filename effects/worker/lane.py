@@ -43,7 +43,8 @@ class LaneThreads:
         self._prefetch = prefetch
         self._may_start, self._finish, self._give_back, self._wake = may_start, finish, give_back, wake
         self._buffer: SimpleQueue[RunningAttempt | None] = SimpleQueue()
-        self._running: dict[int, RunningAttempt] = {}
+        self._running: dict[RunningAttempt, bool] = {}  # begun, and nobody has settled it
+        self._open: set[RunningAttempt] = set()  # accepted, and not yet handed on to the settler
         self._numbers = itertools.count(1)
         self._average_seconds: float | None = None
         self._low_water = 0
@@ -60,11 +61,11 @@ class LaneThreads:
 
     @property
     def running(self) -> list[RunningAttempt]:
-        return list(self._running.values())
+        return list(self._running)
 
     @property
     def idle(self) -> bool:
-        return not self._running and self._buffer.empty()
+        return not self._open
 
     def room(self) -> int:
         """How many more jobs to claim: what free threads can start now, plus at most a second's work."""
@@ -79,6 +80,7 @@ class LaneThreads:
         return max(0, self.threads - len(self._running) + prefetch - waiting)
 
     def accept(self, attempt: RunningAttempt) -> None:
+        self._open.add(attempt)
         self._buffer.put(attempt)
 
     def unstarted(self) -> list[RunningAttempt]:
@@ -90,6 +92,7 @@ class LaneThreads:
             except Empty:
                 return taken
             if attempt is not None:
+                self._open.discard(attempt)
                 taken.append(attempt)
 
     def overdue(self) -> list[Settlement]:
@@ -106,7 +109,8 @@ class LaneThreads:
     def take_over(self, attempt: RunningAttempt) -> bool:
         """Become the one who settles it. Its handler's own answer, if it ever comes, is dropped."""
         attempt.lost = True
-        return self._running.pop(attempt.job.id, None) is not None
+        self._open.discard(attempt)
+        return self._running.pop(attempt, False)
 
     def close(self) -> None:
         """End the threads once they are free."""
@@ -120,14 +124,16 @@ class LaneThreads:
         while (attempt := get()) is not None:
             if not self._may_start():
                 self._give_back(attempt)
+                self._open.discard(attempt)
                 continue
             attempt.start()
-            running[attempt.job.id] = attempt
+            running[attempt] = True
             settlement = attempt.run()
-            if running.pop(attempt.job.id, None) is None:
+            if not running.pop(attempt, False):
                 self.stuck -= 1
                 return  # given up while it ran: another thread has this one's place
             finish(settlement)
+            self._open.discard(attempt)
             self._learn(time.monotonic() - attempt.started)
             if self._buffer.qsize() <= self._low_water:
                 threads_wake()

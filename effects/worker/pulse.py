@@ -57,7 +57,10 @@ class Pulse(threading.Thread):
 
     def run(self) -> None:
         while not self._stop.wait(self._app.settings.heartbeat_seconds):
-            self._outage.ride_out(self._beat, give_up=self._stop.is_set)
+            try:
+                self._outage.ride_out(self._beat, give_up=self._stop.is_set)
+            except Exception as error:  # without a pulse this worker would start nothing, for ever
+                _log.error("heartbeat.failed", extra={"error": type(error).__name__})
 
     def _beat(self) -> None:
         asked_at = time.monotonic()  # before the statement: a slow answer must not make the lease look younger

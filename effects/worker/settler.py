@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from effects.job_type import Registry
-from effects.outcome import Retry
+from effects.outcome import Retry, Unknown
 from effects.settlement import Settlement, decide
 from effects.store.ledger import Ledger
 from effects.store.settle import Settled, settle
@@ -25,7 +25,6 @@ ENOUGH = 100
 TIMERS_MAX = 10_000
 
 _log = logging.getLogger("effects.worker")
-_UNWRITABLE = ("settle_failed", "apply_failed")
 _LEVELS = {"succeeded": logging.INFO, "dead": logging.ERROR, "cancelled": logging.INFO}
 
 
@@ -111,8 +110,11 @@ class Settler(threading.Thread):
         count = min(len(self._pending), BATCH_MAX)
         return [self._pending.popleft() for _ in range(count)]
 
-    def _write(self, batch: Sequence[Settlement]) -> None:
-        """Write a batch; one that fails is cut in two, so that a bad row harms itself alone."""
+    def _write(self, batch: Sequence[Settlement], *, plain: bool = False) -> None:
+        """Write a batch; one that fails is cut in two, so that a bad row harms itself alone.
+
+        Where not even a `plain` one can be written, the lease runs out and rescue takes the job.
+        """
         try:
             written = self._outage.ride_out(
                 lambda: settle(self._store, batch, self._ledgers), give_up=lambda: self._abandon
@@ -122,7 +124,7 @@ class Settler(threading.Thread):
                 middle = len(batch) // 2
                 self._write(batch[:middle])
                 self._write(batch[middle:])
-            else:
+            elif not plain:
                 self._after_failure(batch[0], error)
         else:
             if written is not None:
@@ -132,13 +134,13 @@ class Settler(threading.Thread):
         """One outcome that cannot be written as it is: record that, as plainly as possible, once."""
         job, code = settlement.job, "settle_failed" if settlement.apply is None else "apply_failed"
         _log.error("settle.failed", extra={"job": job.id, "type": job.job_type, "error": type(error).__name__})
-        if settlement.error_code in _UNWRITABLE:
-            return  # not even this can be written: the lease runs out and rescue takes the job
-        failure = Retry(f"recording the outcome failed: {type(error).__name__}", code=code)
+        text = f"recording the outcome failed: {type(error).__name__}"
+        # What the handler did is not undone by our failure to write it down: the type's policy for it decides.
+        happened = settlement.verdict in ("done", "unknown")
+        failure = Unknown(text, code=code) if happened else Retry(text, code=code)
         plain = decide(job, self._job_types.get(job.job_type), failure, released=True)
-        # What the handler did is not undone by our failure to write it down.
-        verdict = "unknown" if settlement.verdict == "done" else settlement.verdict
-        self._write([replace(plain, error_code=code, verdict=verdict)])
+        verdict = "unknown" if happened else settlement.verdict
+        self._write([replace(plain, outcome="failed", verdict=verdict)], plain=True)
 
     def _report(self, written: Settled) -> None:
         for settlement in written.accepted:

@@ -135,12 +135,16 @@ class Worker:
     def stop(self) -> None:
         """Stop claiming, finish or give back, and end within the grace period. Called again: end at once.
 
-        Safe in a signal handler.
+        Safe in a signal handler: the events are set by a thread of its own, because the interrupted thread may be
+        inside one of their locks.
         """
-        if self._asked:
-            self._aborting.set()
-        self._asked = True
+        again, self._asked = self._asked, True
+        threading.Thread(target=self._end, args=(again,), name="effects-stop", daemon=True).start()
+
+    def _end(self, at_once: bool) -> None:
         self._stopping.set()
+        if at_once:
+            self._aborting.set()
         self._wake.set()
 
     # -- the dispatcher --------------------------------------------------------------------------------------
