@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
-Action: TypeAlias = Literal["kill", "raise"]
+Action: TypeAlias = Literal["kill", "raise", "pause"]
+ACTIONS: tuple[Action, ...] = ("kill", "raise", "pause")
 
 # The name of every point, and where it stands. A test fails for a point without a row and a row without a test.
 POINTS: dict[str, str] = {
@@ -54,9 +55,13 @@ def install(hook: Callable[[str], None] | None) -> None:
 
 
 def plan(name: str, *, nth: int = 1, action: Action = "kill") -> Callable[[str], None]:
-    """A hook that kills (SIGKILL) or raises when `name` is passed for the n-th time."""
-    if name not in POINTS:
-        raise ValueError(f"no crash point is called {name!r}")
+    """A hook that kills (SIGKILL), raises, or pauses (SIGSTOP) when `name` is passed for the n-th time.
+
+    Raises:
+        ValueError: there is no such action.
+    """
+    if action not in ACTIONS:
+        raise ValueError(f"{action!r} is no action; give one of {', '.join(ACTIONS)}")
     passed = 0
 
     def hook(passing: str) -> None:
@@ -65,16 +70,16 @@ def plan(name: str, *, nth: int = 1, action: Action = "kill") -> Callable[[str],
             return
         passed += 1
         if passed == nth:
-            if action == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise CrashPoint(name)
+            if action == "raise":
+                raise CrashPoint(name)
+            os.kill(os.getpid(), signal.SIGKILL if action == "kill" else signal.SIGSTOP)
 
     return hook
 
 
 def install_from_environment() -> None:
-    """Read `EFFECTS_CRASHPOINT=name[:nth[:action]]`, for workers that a test starts as processes."""
+    """Read `EFFECTS_CRASHPOINT=name[:nth[:action]]`, for processes that a test starts."""
     text = os.environ.get("EFFECTS_CRASHPOINT")
     if text:
-        name, nth, action = (text.split(":") + ["1", "kill"])[:3] if ":" in text else (text, "1", "kill")
-        install(plan(name, nth=int(nth), action="raise" if action == "raise" else "kill"))
+        name, nth, action = [*text.split(":"), "1", "kill"][:3] if ":" in text else (text, "1", "kill")
+        install(plan(name, nth=int(nth), action=cast(Action, action)))

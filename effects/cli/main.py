@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from effects.cli.context import Context
+from effects.crashpoints import install_from_environment
 from effects.errors import ConfigurationError, EffectsError, StoreUnavailable
 
 EXIT_ERROR = 2
@@ -125,9 +126,7 @@ def _reason(error: EffectsError) -> str:
 @click.group(cls=EffectsGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--app", "app_path", envvar="EFFECTS_APP", metavar="MODULE:ATTRIBUTE",
               help="The app's own Effects, such as shop.effects:app.")  # fmt: skip
-@click.option(
-    "--database-url", metavar="URL", help="Over EFFECTS_DATABASE_URL; default sqlite:///effects.db."
-)
+@click.option("--database-url", metavar="URL", help="Over EFFECTS_DATABASE_URL; default sqlite:///effects.db.")
 @click.option("--schema", metavar="NAME", help="PostgreSQL schema of the tables; over EFFECTS_SCHEMA.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Over EFFECTS_LOG_FORMAT.")
 @click.option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
@@ -145,4 +144,5 @@ def cli(ctx: click.Context, /, **options: str | None) -> None:
 
 def main() -> None:
     """The console script."""
+    install_from_environment()  # only where a test has set EFFECTS_CRASHPOINT
     cli.main(prog_name="effects")
