@@ -1,0 +1,1 @@
+"""Speed, measured beside peers and judged as ratios. `python -m benchmarks --help`."""

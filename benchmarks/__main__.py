@@ -1,0 +1,73 @@
+"""`python -m benchmarks`: run the comparisons and print a table each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import drain_postgresql, drain_sqlite, enqueue_bulk, pickup, servers, statements
+from benchmarks.options import Options
+from benchmarks.rounds import Report
+from benchmarks.tables import render
+
+COMPARISONS: dict[str, Callable[[Options], Report]] = {
+    "drain_postgresql": drain_postgresql.run,
+    "drain_sqlite": drain_sqlite.run,
+    "enqueue_bulk": enqueue_bulk.run,
+    "pickup": pickup.run,
+    "statements": statements.run,
+}
+ROUNDS = 5
+QUICK_ROUNDS, QUICK_SCALE = 1, 0.1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code 0 if every goal was met, else 1; a quick run judges nothing."""
+    asked = _parser().parse_args(arguments)
+    rounds = asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS)
+    reports = []
+    with servers.postgresql() as server:
+        facts = {"date": time.strftime("%Y-%m-%d"), **servers.surroundings(), **server.settings()}
+        _print_header(facts, rounds, asked.quick)
+        options = Options(server, rounds, QUICK_SCALE if asked.quick else 1.0, _say)
+        for name in asked.only or COMPARISONS:
+            report = COMPARISONS[name](options)
+            reports.append(report)
+            _say("")
+            print(render(report) + "\n", flush=True)
+    if asked.json:
+        found = {"surroundings": facts, "rounds": rounds, "quick": asked.quick}
+        text = json.dumps({**found, "reports": [report.as_json() for report in reports]}, indent=1)
+        asked.json.write_text(text + "\n", encoding="utf-8")
+    missed = [goal for report in reports for goal in report.goals if not goal.met and not goal.aim]
+    return 1 if missed and not asked.quick else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--rounds", type=int, help=f"interleaved rounds; default {ROUNDS}")
+    parser.add_argument("--quick", action="store_true", help="one small round: does it run? not for quoting")
+    parser.add_argument("--only", action="append", choices=list(COMPARISONS), metavar="NAME",
+                        help=f"this comparison alone (repeatable): {', '.join(COMPARISONS)}")  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample as JSON")
+    return parser
+
+
+def _print_header(facts: dict[str, str], rounds: int, quick: bool) -> None:
+    kind = "a QUICK run, its figures mean nothing" if quick else "medians"
+    print(f"## {kind}: {rounds} interleaved round{'s' if rounds > 1 else ''}\n")
+    print("\n".join(f"- {name}: {value}" for name, value in facts.items()) + "\n", flush=True)
+
+
+def _say(text: str) -> None:
+    """Progress, on a terminal only."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

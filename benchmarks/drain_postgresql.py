@@ -1,0 +1,48 @@
+"""No-op jobs on PostgreSQL, drained by one worker process: ours, PgQueuer, and a bare loop as the floor."""
+
+from __future__ import annotations
+
+from benchmarks.drains import System, drain_postgresql
+from benchmarks.options import Options
+from benchmarks.rounds import Contender, Goal, Report, interleave
+from benchmarks.systems import bare, ours, pgqueuer
+
+JOBS = 30_000
+COLUMN = "jobs/s"
+OURS, BARE = "effects", "bare psycopg loop"
+BARE_SHARE = 0.4
+
+
+def run(options: Options) -> Report:
+    count = options.size(JOBS)
+    systems: list[tuple[str, str, System]] = [
+        (OURS, "defaults: 10 threads; history and attempt log on", ours.system()),
+        (BARE, "claim, insert history, delete; batch 500", bare.system(500)),
+    ]
+    for driver in ("psycopg", "asyncpg"):
+        for batch in (100, 500, 1000):
+            setting = f"{'a pool' if driver == 'asyncpg' else 'one connection'}, uvloop, log table on"
+            systems.append((f"PgQueuer on {driver}, batch {batch}", setting, pgqueuer.system(driver, batch)))
+
+    def contender(name: str, setting: str, system: System) -> Contender:
+        def measure() -> float:
+            with options.server.database() as database:
+                return drain_postgresql(system, database, count)
+
+        return Contender(name, setting, measure)
+
+    rows = interleave([contender(*one) for one in systems], options.rounds, COLUMN, options.say)
+    title = f"{count:,} no-op jobs on PostgreSQL, one worker process"
+    report = Report("drain_postgresql", title, [COLUMN], rows, baseline=BARE)
+    rate = report.row(OURS).median(COLUMN)
+    report.goals = [
+        Goal("effects / bare loop", rate / report.row(BARE).median(COLUMN), BARE_SHARE),
+        _beside(report, rate, "psycopg"),
+        _beside(report, rate, "asyncpg", aim=True),
+    ]
+    return report
+
+
+def _beside(report: Report, rate: float, driver: str, *, aim: bool = False) -> Goal:
+    best = report.best(f"PgQueuer on {driver}")
+    return Goal(f"effects / {best.name} (its best)", rate / best.median(COLUMN), 1.0, aim=aim)

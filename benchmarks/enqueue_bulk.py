@@ -1,0 +1,125 @@
+"""Enqueue on PostgreSQL: `enqueue_many` through a Session, beside bare psycopg writing the same rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import psycopg
+from psycopg.types.json import Jsonb
+from sqlalchemy.orm import Session
+
+from benchmarks.drains import payload
+from benchmarks.options import Options
+from benchmarks.rounds import Contender, Goal, Report, Row, interleave
+from benchmarks.systems import ours
+from effects import Effects, NewJob, enqueue, enqueue_many
+
+BATCH = 1000
+BATCHES = 20
+SINGLES = 1000
+COLUMN = "rows/s"
+BARE_SHARE = 0.4
+OURS, OURS_ONE = "effects, enqueue_many", "effects, enqueue"
+BARE_VALUES, BARE_MANY, BARE_ONE = "bare INSERT … VALUES", "bare executemany", "bare INSERT"
+
+_COLUMNS = "job_type, queue, priority, payload, prepared"
+_PLACES = "(%s, 'default', 5, %s, true)"
+_ROW = f"INSERT INTO effects_jobs ({_COLUMNS}) VALUES {_PLACES}"
+_ROWS = f"INSERT INTO effects_jobs ({_COLUMNS}) VALUES {', '.join([_PLACES] * BATCH)}"
+
+
+def run(options: Options) -> Report:
+    batches, singles = options.size(BATCHES), options.size(SINGLES)
+
+    def contender(name: str, setting: str, measure: Callable[[str], float]) -> Contender:
+        def once() -> float:
+            with options.server.database() as database:
+                ours.install(database).dispose()
+                return measure(database)
+
+        return Contender(name, setting, once)
+
+    many = f"{BATCH:,} rows a transaction"
+    contenders = [
+        contender(OURS, f"{many}, through a Session", lambda url: _ours(url, batches, _many)),
+        contender(BARE_VALUES, f"{many}, one statement", lambda url: _bare(url, batches, _values)),
+        contender(BARE_MANY, f"{many}, psycopg's pipeline", lambda url: _bare(url, batches, _executemany)),
+        contender(OURS_ONE, "1 row a transaction, through a Session", lambda url: _ours(url, singles, _one)),
+        contender(BARE_ONE, "1 row a transaction", lambda url: _bare(url, singles, _bare_one)),
+    ]
+    rows = interleave(contenders, options.rounds, COLUMN, options.say)
+    report = Report("enqueue_bulk", "enqueue into effects_jobs on PostgreSQL", [COLUMN], rows)
+    bare = report.best("bare")
+    report.baseline = bare.name
+    report.goals = [Goal(f"{OURS} / {bare.name} (the quicker)", _ratio(report.row(OURS), bare), BARE_SHARE)]
+    report.notes = ["The bare rows are those that a plain INSERT may write: no check of the payload, no receipts."]
+    return report
+
+
+def _ratio(row: Row, other: Row) -> float:
+    return row.median(COLUMN) / other.median(COLUMN)
+
+
+def _bodies(start: int, count: int) -> Iterable[dict[str, object]]:
+    return (payload(number) for number in range(start, start + count))
+
+
+# -- effects -------------------------------------------------------------------------------------------------
+
+
+def _ours(database: str, turns: int, write: Callable[[Effects, Session, int], int]) -> float:
+    effects = ours.app(database)
+    try:
+        with Session(effects.engine) as session, session.begin():
+            write(effects, session, 0)  # the first statement compiles
+        rows, begun = 0, time.perf_counter()
+        for turn in range(turns):
+            with Session(effects.engine) as session, session.begin():
+                rows += write(effects, session, turn)
+        return rows / (time.perf_counter() - begun)
+    finally:
+        effects.dispose()
+
+
+def _many(effects: Effects, session: Session, turn: int) -> int:
+    jobs = [NewJob(job_type=ours.JOB_TYPE, payload=body) for body in _bodies(turn * BATCH, BATCH)]
+    return len(enqueue_many(jobs, session=session, effects=effects))
+
+
+def _one(effects: Effects, session: Session, turn: int) -> int:
+    enqueue(ours.JOB_TYPE, payload(turn), session=session, effects=effects)
+    return 1
+
+
+# -- psycopg -------------------------------------------------------------------------------------------------
+
+
+def _bare(database: str, turns: int, write: Callable[[psycopg.Cursor[object], int], int]) -> float:
+    with psycopg.connect(database) as connection:
+        with connection.transaction(), connection.cursor() as cursor:
+            write(cursor, 0)
+        rows, begun = 0, time.perf_counter()
+        for turn in range(turns):
+            with connection.transaction(), connection.cursor() as cursor:
+                rows += write(cursor, turn)
+        return rows / (time.perf_counter() - begun)
+
+
+def _parameters(turn: int) -> Sequence[tuple[str, Jsonb]]:
+    return [(ours.JOB_TYPE, Jsonb(body)) for body in _bodies(turn * BATCH, BATCH)]
+
+
+def _values(cursor: psycopg.Cursor[object], turn: int) -> int:
+    cursor.execute(_ROWS, [value for row in _parameters(turn) for value in row])
+    return BATCH
+
+
+def _executemany(cursor: psycopg.Cursor[object], turn: int) -> int:
+    cursor.executemany(_ROW, _parameters(turn))
+    return BATCH
+
+
+def _bare_one(cursor: psycopg.Cursor[object], turn: int) -> int:
+    cursor.execute(_ROW, (ours.JOB_TYPE, Jsonb(payload(turn))))
+    return 1
