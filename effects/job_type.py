@@ -210,6 +210,17 @@ class Registry:
             raise ConfigurationError(f"job type {job_type.name!r} is registered twice")
         self._by_name[job_type.name] = job_type
 
+    def replace(self, job_type: JobType[Any]) -> None:
+        """Register one over the registered one of its name: a built-in type with other policies.
+
+        Raises:
+            ConfigurationError: the declaration is wrong.
+            UnknownJobType: there is none to replace.
+        """
+        job_type.check()
+        self.get(job_type.name)
+        self._by_name[job_type.name] = job_type
+
     def get(self, name: str) -> JobType[Any]:
         """The job type of this name.
 

@@ -1,5 +1,168 @@
-"""The job type."""
+"""The job type `webhook.deliver`: one event to one endpoint."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import msgspec
+from sqlalchemy import Connection
+
+from effects.errors import KeyUnavailable
+from effects.job import Job
+from effects.job_type import Attempt, JobType, Placement
+from effects.outcome import Cancelled, Outcome, Refused, Snooze
+from effects.retry import DAY_SECONDS, Listed, RetryPolicy
+from effects_webhooks import signing
+from effects_webhooks.classify import classify
+from effects_webhooks.endpoints import limit_key, open_secret
+from effects_webhooks.errors import SecretInvalid
+from effects_webhooks.network import GuardedBackend
+from effects_webhooks.tables import events as table
+from effects_webhooks.tables.ledger import DeliveryLedger
+from effects_webhooks.transport import DEADLINE_SECONDS, Transports
+
+if TYPE_CHECKING:
+    from effects.app import Effects
+
+# The schedule of the Standard Webhooks specification: 10 tries in about 76 hours.
+SCHEDULE = RetryPolicy(
+    backoff=Listed((5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)),
+    max_age_seconds=5 * DAY_SECONDS,
+)
+RECHECK_SECONDS = 60.0  # while our own configuration is at fault
+_MARGIN_SECONDS = 1.0  # the transport ends before the attempt's time limit does
+_CACHED_KEYS_MAX = 10_000
 
 
-def job_types(app):
-    return []
+class DeliverPayload(msgspec.Struct, frozen=True):
+    """Ids only: URL, status and secrets are read when the request is sent."""
+
+    event_id: str
+    endpoint_id: str
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """What one delivery needs. Secrets are still sealed, newest first."""
+
+    body: bytes
+    url: str
+    active: bool
+    secrets: Sequence[tuple[str, bytes]]
+
+
+class WebhookDelivery(JobType[DeliverPayload]):
+    """Sends one event to one endpoint, signed by Standard Webhooks 1.0.0.
+
+    Args:
+        app: the Effects whose database, keys and settings it uses.
+        retry: default 10 tries after 5 s, 5 min, 30 min, 2, 5, 10, 14, 20 and 24 h, for at most 5 days.
+        deadline_seconds: limit of the whole exchange, from the name's resolution to the answer's last byte. Default 15.
+        ssl_context: instead of the verifying one that all share; for a private certificate authority.
+
+    A crash between request and record repeats the request with the same `webhook-id` and the same bytes.
+    """
+
+    name = "webhook.deliver"
+    payload = DeliverPayload
+    queue = "webhooks"
+    time_limit_seconds = 20.0
+    on_unknown = "repeat"
+
+    def __init__(
+        self,
+        app: Effects,
+        *,
+        retry: RetryPolicy = SCHEDULE,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.retry = retry
+        self.ledger = DeliveryLedger()
+        self._app = app
+        self._deadline_seconds = deadline_seconds
+        backend = GuardedBackend(allow_private=app.settings.allow_private_addresses)
+        self._transports = Transports(backend, ssl_context=ssl_context)
+        self._keys: dict[str, bytes] = {}
+        self._user_agent = f"effects/{version('effects')}"
+
+    def place(self, payload: DeliverPayload) -> Placement:
+        return Placement(limit_key=limit_key(payload.endpoint_id))
+
+    def load(self, connection: Connection, jobs: Sequence[tuple[Job, DeliverPayload]]) -> Mapping[int, Loaded]:
+        """Bodies, endpoints and secrets of the whole batch in three queries; a job whose rows are gone is left out."""
+        store = self._app.store
+        endpoint_ids = {payload.endpoint_id for _, payload in jobs}
+        bodies = table.bodies(store, connection, {payload.event_id for _, payload in jobs})
+        addresses = {row.id: row for row in table.addresses(store, connection, endpoint_ids)}
+        secrets: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
+        for row in table.secrets(store, connection, endpoint_ids):
+            secrets[row.endpoint_id].append((row.id, bytes(row.sealed)))
+        loaded = {}
+        for job, payload in jobs:
+            body, address = bodies.get(payload.event_id), addresses.get(payload.endpoint_id)
+            if body is not None and address is not None:
+                loaded[job.id] = Loaded(body, address.url, address.status == "active", secrets[address.id])
+        return loaded
+
+    def perform(self, payload: DeliverPayload, attempt: Attempt) -> Outcome:
+        loaded: Loaded | None = attempt.loaded
+        if loaded is None:
+            return Refused("the event or its endpoint is no longer stored", code="not_found")
+        if not loaded.active:
+            return Cancelled("the endpoint is disabled")
+        if attempt.cancel_requested:
+            return Cancelled("cancelled by request")
+        try:
+            keys = [self._key(payload.endpoint_id, *secret) for secret in loaded.secrets]
+        except (KeyUnavailable, SecretInvalid) as error:
+            return Snooze(RECHECK_SECONDS, str(error))  # the operator's fault and to mend: costs no try
+        if not keys:
+            return Snooze(RECHECK_SECONDS, "the endpoint has no secret to sign with")
+        seconds = min(self._deadline_seconds, attempt.remaining_seconds() - _MARGIN_SECONDS)
+        headers = self._headers(payload.event_id, loaded.body, keys)
+        exchange = self._transports.post(loaded.url, headers, loaded.body, seconds=seconds)
+        return classify(exchange, host=_host(loaded.url))
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._transports.close()
+
+    def _headers(self, event_id: str, body: bytes, keys: Sequence[bytes]) -> dict[str, str]:
+        """Signed anew at each try: verifiers refuse what is older than 5 minutes."""
+        timestamp = int(time.time())
+        return {
+            "content-type": "application/json",
+            "user-agent": self._user_agent,
+            "accept-encoding": "identity",  # a compressed answer could be a bomb
+            signing.ID_HEADER: event_id,
+            signing.TIMESTAMP_HEADER: str(timestamp),
+            signing.SIGNATURE_HEADER: " ".join(signing.sign_with(key, event_id, timestamp, body) for key in keys),
+        }
+
+    def _key(self, endpoint_id: str, secret_id: str, sealed: bytes) -> bytes:
+        """The opened secret; a secret's row never changes its value, so it is opened once a process."""
+        key = self._keys.get(secret_id)
+        if key is None:
+            if len(self._keys) >= _CACHED_KEYS_MAX:
+                self._keys.clear()
+            key = open_secret(self._app, endpoint_id, secret_id, sealed)
+            self._keys[secret_id] = key
+        return key
+
+
+def _host(url: str) -> str:
+    try:
+        return httpx.URL(url).host
+    except httpx.InvalidURL:
+        return ""
+
+
+def job_types(app: Effects) -> list[JobType[Any]]:
+    """The entry point `effects.job_types`."""
+    return [WebhookDelivery(app)]

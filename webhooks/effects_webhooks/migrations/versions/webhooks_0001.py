@@ -1,0 +1,82 @@
+"""The tables of webhooks."""
+
+import sqlalchemy as sa
+from alembic import op
+
+from effects.store.schema import DatabaseNow, Json, UtcTime
+
+revision = "webhooks_0001"
+down_revision = None
+branch_labels = ("webhooks",)
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "effects_delivered_webhooks",
+        sa.Column("event_id", sa.Text(), nullable=False),
+        sa.Column("endpoint_id", sa.Text(), nullable=False),
+        sa.Column("status_code", sa.Integer(), nullable=True),
+        sa.Column("tries", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), server_default="intended", nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("released_at", UtcTime(), nullable=True),
+        sa.Column("expires_at", UtcTime(), nullable=True),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.CheckConstraint(
+            "state IN ('intended', 'released', 'done', 'refused', 'unknown', 'abandoned')",
+            name="ck_ledger_state",
+        ),
+        sa.PrimaryKeyConstraint("event_id", "endpoint_id"),
+    )
+    op.create_index("ix_effects_delivered_webhooks_job_id", "effects_delivered_webhooks", ["job_id"], unique=False)
+    op.create_table(
+        "effects_webhook_endpoints",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("tenant", sa.Text(), server_default="", nullable=False),
+        sa.Column("url", sa.Text(), nullable=False),
+        sa.Column("patterns", Json, server_default=sa.text("'[\"*\"]'"), nullable=False),
+        sa.Column("status", sa.Text(), server_default="active", nullable=False),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("description", sa.Text(), nullable=True),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.CheckConstraint("status IN ('active', 'disabled')", name="ck_effects_webhook_endpoints_status"),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index(
+        "ix_effects_webhook_endpoints_tenant", "effects_webhook_endpoints", ["tenant", "status"], unique=False
+    )
+    op.create_table(
+        "effects_webhook_events",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("tenant", sa.Text(), server_default="", nullable=False),
+        sa.Column("type", sa.Text(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=True),
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.Column("occurred_at", UtcTime(), nullable=False),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index(
+        "ux_effects_webhook_events_key",
+        "effects_webhook_events",
+        ["tenant", "key"],
+        unique=True,
+        sqlite_where=sa.text("key IS NOT NULL"),
+        postgresql_where=sa.text("key IS NOT NULL"),
+    )
+    op.create_table(
+        "effects_webhook_secrets",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("endpoint_id", sa.Text(), nullable=False),
+        sa.Column("sealed", sa.LargeBinary(), nullable=False),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("expires_at", UtcTime(), nullable=True),
+        sa.ForeignKeyConstraint(["endpoint_id"], ["effects_webhook_endpoints.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("ix_effects_webhook_secrets_endpoint_id", "effects_webhook_secrets", ["endpoint_id"], unique=False)

@@ -1,0 +1,139 @@
+"""Standard Webhooks 1.0.0: signing what we send, verifying what somebody received.
+
+The signed content is `id.timestamp.body`, byte for byte; the key is the decoded secret; the signature is
+`v1,` and the base64 text of HMAC-SHA256. A header may hold several of them, parted by one space: one for each
+secret while a secret is replaced.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+
+from effects_webhooks.errors import SecretInvalid, SignatureInvalid
+
+ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER = "webhook-id", "webhook-timestamp", "webhook-signature"
+
+SECRET_PREFIX = "whsec_"  # noqa: S105 - the public prefix of the format, no secret
+SECRET_BYTES = 32
+_SECRET_BYTES_MIN, _SECRET_BYTES_MAX = 24, 64
+TOLERANCE_SECONDS = 300
+
+_ID = re.compile(r"[!-\-/-~]{1,256}")  # visible ASCII without the dot, which parts the signed fields
+_TIMESTAMP = re.compile(r"[0-9]{1,12}")  # not \d: int() would take digits of every script
+
+
+def generate_secret() -> str:
+    """A fresh secret of 32 random bytes."""
+    return SECRET_PREFIX + base64.b64encode(os.urandom(SECRET_BYTES)).decode()
+
+
+def parse_secret(secret: str) -> bytes:
+    """The key that a secret stands for.
+
+    Strict: padded standard base64 of 24 to 64 bytes. Lenient decoders drop the characters they do not know,
+    so that a URL-safe secret would silently become another, shorter key.
+
+    Raises:
+        SecretInvalid: says what is wrong; never quotes the secret.
+    """
+    if not isinstance(secret, str) or not secret.startswith(SECRET_PREFIX):
+        raise SecretInvalid(f"the secret does not begin with {SECRET_PREFIX}")
+    try:
+        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        raise SecretInvalid("the secret is not padded base64 in the standard alphabet (+ and /)") from None
+    if not _SECRET_BYTES_MIN <= len(key) <= _SECRET_BYTES_MAX:
+        raise SecretInvalid(f"the secret has {len(key)} bytes; give {_SECRET_BYTES_MIN} to {_SECRET_BYTES_MAX}")
+    return key
+
+
+def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
+    """The signature of one request: `v1,` and 44 characters.
+
+    Args:
+        secret: `whsec_…`.
+        message_id: value of `webhook-id`; the same on every try.
+        timestamp: value of `webhook-timestamp`: whole seconds since 1970 of this try. An integer, because a
+            datetime in another zone is signed wrongly by more than one library.
+        body: the very bytes that are sent.
+
+    Raises:
+        SecretInvalid: the secret is malformed.
+        SignatureInvalid: the id holds a dot, or anything but visible ASCII.
+    """
+    return sign_with(parse_secret(secret), message_id, timestamp, body)
+
+
+def sign_with(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
+    """`sign` with the decoded key."""
+    if not _ID.fullmatch(message_id):
+        raise SignatureInvalid("the message id must be visible ASCII without a dot")
+    content = f"{message_id}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode()
+
+
+def verify(
+    secrets: Iterable[str] | str,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    tolerance_seconds: float = TOLERANCE_SECONDS,
+    now: float | None = None,
+) -> str:
+    """Check that a received request is what the holder of one of the secrets signed, and fresh.
+
+    Args:
+        secrets: one secret, or several while one is being replaced.
+        headers: the request's; names in any case.
+        body: the received bytes, before any parsing.
+        tolerance_seconds: how far `webhook-timestamp` may be from now, before or after. Default 300.
+        now: seconds since 1970; default this machine's clock.
+
+    Returns:
+        The message id. It is the same on every repeat: store it, and skip what you have seen.
+
+    Raises:
+        SignatureInvalid: whatever is missing, malformed, stale or forged. No other error comes from what a
+            stranger sent. Its subclass SecretInvalid says that a secret of yours is malformed.
+    """
+    keys = [parse_secret(secret) for secret in ([secrets] if isinstance(secrets, str) else secrets)]
+    if not keys:
+        raise SecretInvalid("verify needs at least one secret")
+    message_id, timestamp, signatures = _fields(headers)
+    age = (time.time() if now is None else now) - timestamp
+    if abs(age) > tolerance_seconds:
+        raise SignatureInvalid(f"webhook-timestamp is {abs(age):.0f} s {'old' if age > 0 else 'ahead'}")
+    expected = [sign_with(key, message_id, timestamp, bytes(body)).encode() for key in keys]
+    # Every pair is compared, so that the time taken says nothing about which secret fitted.
+    matches = [hmac.compare_digest(one, given) for one in expected for given in signatures]
+    if not any(matches):
+        raise SignatureInvalid("no signature in webhook-signature fits")
+    return message_id
+
+
+def _fields(headers: Mapping[str, str]) -> tuple[str, int, list[bytes]]:
+    """Id, timestamp and the given `v1` tokens; tokens of other versions are for other verifiers."""
+    lowered = {str(name).lower(): value for name, value in headers.items()}
+    message_id, timestamp, signatures = (
+        _text(lowered, name) for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER)
+    )
+    if not _ID.fullmatch(message_id):
+        raise SignatureInvalid("webhook-id must be visible ASCII without a dot")
+    if not _TIMESTAMP.fullmatch(timestamp):
+        raise SignatureInvalid("webhook-timestamp is not a whole number of seconds")
+    tokens = [token for token in signatures.split(" ") if token.startswith("v1,")]
+    return message_id, int(timestamp), [token.encode(errors="replace") for token in tokens]
+
+
+def _text(headers: Mapping[str, object], name: str) -> str:
+    value = headers.get(name)
+    if not isinstance(value, str) or not value:
+        raise SignatureInvalid(f"the header {name} is missing")
+    return value

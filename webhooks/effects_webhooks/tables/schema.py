@@ -1,0 +1,75 @@
+"""The columns. Times as in the core: `timestamptz` on PostgreSQL, milliseconds since 1970 on SQLite."""
+
+from __future__ import annotations
+
+from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text, text
+
+from effects.store.schema import Json, UtcTime, ledger_columns, now_column
+
+
+def build_tables(metadata: MetaData) -> dict[str, Table]:
+    """This package's tables in this MetaData, by their names without the prefix."""
+    tables = [*_endpoint_tables(metadata), *_event_tables(metadata)]
+    return {table.name.removeprefix("effects_"): table for table in tables}
+
+
+def _tenant() -> Column[str]:
+    # Empty for apps without tenants, never NULL: NULLs are all different to a unique index.
+    return Column("tenant", Text, nullable=False, server_default="")
+
+
+def _endpoint_tables(metadata: MetaData) -> list[Table]:
+    endpoints = Table(
+        "effects_webhook_endpoints",
+        metadata,
+        Column("id", Text, primary_key=True),
+        _tenant(),
+        Column("url", Text, nullable=False),
+        Column("patterns", Json, nullable=False, server_default=text("'[\"*\"]'")),
+        Column("status", Text, nullable=False, server_default="active"),
+        Column("reason", Text),
+        Column("description", Text),
+        now_column("created_at"),
+        now_column("updated_at"),
+        CheckConstraint("status IN ('active', 'disabled')", name="ck_effects_webhook_endpoints_status"),
+    )
+    Index("ix_effects_webhook_endpoints_tenant", endpoints.c.tenant, endpoints.c.status)
+    secrets = Table(
+        "effects_webhook_secrets",
+        metadata,
+        Column("id", Text, primary_key=True),
+        Column("endpoint_id", Text, ForeignKey(endpoints.c.id, ondelete="CASCADE"), nullable=False, index=True),
+        Column("sealed", LargeBinary, nullable=False),
+        now_column("created_at"),
+        Column("expires_at", UtcTime),  # sign with it until then; NULL is for ever
+    )
+    return [endpoints, secrets]
+
+
+def _event_tables(metadata: MetaData) -> list[Table]:
+    events = Table(
+        "effects_webhook_events",
+        metadata,
+        Column("id", Text, primary_key=True),
+        _tenant(),
+        Column("type", Text, nullable=False),
+        Column("key", Text),
+        Column("digest", Text, nullable=False),
+        Column("body", LargeBinary, nullable=False),  # the bytes that are signed and sent; never JSONB
+        Column("occurred_at", UtcTime, nullable=False),
+        now_column("created_at"),
+    )
+    Index(
+        "ux_effects_webhook_events_key", events.c.tenant, events.c.key, unique=True,
+        sqlite_where=text("key IS NOT NULL"), postgresql_where=text("key IS NOT NULL"),
+    )  # fmt: skip
+    delivered = Table(
+        "effects_delivered_webhooks",
+        metadata,
+        Column("event_id", Text, primary_key=True),
+        Column("endpoint_id", Text, primary_key=True),
+        Column("status_code", Integer),  # of the newest answer
+        Column("tries", Integer, nullable=False, server_default=text("0")),
+        *ledger_columns(),
+    )
+    return [events, delivered]
