@@ -74,7 +74,7 @@ def claim(store: Store, lane: Lane, worker: str, want: int) -> Claimed:
     with store.read() as connection:
         keys, groups = _probe(store, connection, lane)
     more = bool(lane.limit_cursor or lane.group_cursor)
-    if not keys and not groups:
+    if not keys and not groups.names:
         with store.single() as connection:
             jobs = _take(store, connection, lane, worker, want, [], [])
             point("claim.before_commit")
@@ -117,7 +117,7 @@ def _probe_limits(sql: Sql) -> str:
 
 
 def _probe_groups(sql: Sql) -> str:
-    """Groups with live jobs behind the cursor."""
+    """Groups with live jobs behind the cursor. A plain INSERT may name a group that has no row yet."""
     return f"""
     WITH RECURSIVE groups(g, n) AS (
         SELECT (SELECT min(group_key) FROM {sql.jobs} WHERE group_key > :cursor), 1
@@ -125,21 +125,30 @@ def _probe_groups(sql: Sql) -> str:
         SELECT (SELECT min(group_key) FROM {sql.jobs} WHERE group_key > groups.g), n + 1
         FROM groups WHERE g IS NOT NULL AND n < {PROBES_PER_ROUND}
     )
-    SELECT g AS group_key FROM groups WHERE g IS NOT NULL"""
+    SELECT g AS group_key, EXISTS (SELECT 1 FROM {sql.job_groups} WHERE group_key = g) AS known
+    FROM groups WHERE g IS NOT NULL"""
 
 
-def _probe(store: Store, connection: Connection, lane: Lane) -> tuple[list[tuple[str, int]], list[str]]:
-    """One round of both scans; moves the lane's cursors, back to the start where a scan came to its end."""
+class _Groups(msgspec.Struct, frozen=True):
+    """The groups of one round, and those of them that have no row to lock."""
+
+    names: list[str]
+    rowless: list[str]
+
+
+def _probe(store: Store, connection: Connection, lane: Lane) -> tuple[list[tuple[str, int]], _Groups]:
+    """One round of both scans; moves the lane's cursors, back to the start where a scan came to its end.
+
+    An empty round at the end is not begun anew here: where every key is paused that would never end.
+    """
     found = store.all(connection, _probe_limits, queue=lane.queue, cursor=lane.limit_cursor)
     last = [row.limit_key for row in found if row.priority == -32768 and row.limit_key is not None]
     keys = [(row.limit_key, row.priority) for row in found if row.priority != -32768]
-    if not keys and not last and lane.limit_cursor:
-        lane.limit_cursor = ""
-        return _probe(store, connection, lane)
     lane.limit_cursor = last[0] if last else ""
-    groups = [row.group_key for row in store.all(connection, _probe_groups, cursor=lane.group_cursor)]
-    lane.group_cursor = groups[-1] if len(groups) >= PROBES_PER_ROUND else ""
-    return keys, groups
+    probed = store.all(connection, _probe_groups, cursor=lane.group_cursor)
+    names = [row.group_key for row in probed]
+    lane.group_cursor = names[-1] if len(names) >= PROBES_PER_ROUND else ""
+    return keys, _Groups(names, [row.group_key for row in probed if not row.known])
 
 
 # -- limits --------------------------------------------------------------------------------------------------
@@ -148,18 +157,18 @@ def _probe(store: Store, connection: Connection, lane: Lane) -> tuple[list[tuple
 def _lock_limits(sql: Sql) -> str:
     return f"""
     SELECT limit_key, max_in_flight FROM {sql.limits}
-    WHERE limit_key IN {sql.any_of("keys")} AND max_in_flight IS NOT NULL ORDER BY limit_key {sql.lock()}"""
+    WHERE limit_key {sql.any_of("keys")} AND max_in_flight IS NOT NULL ORDER BY limit_key {sql.lock()}"""
 
 
 def _capped(sql: Sql) -> str:
     return f"""
-    SELECT limit_key FROM {sql.limits} WHERE limit_key IN {sql.any_of("keys")} AND max_in_flight IS NOT NULL"""
+    SELECT limit_key FROM {sql.limits} WHERE limit_key {sql.any_of("keys")} AND max_in_flight IS NOT NULL"""
 
 
 def _in_flight(sql: Sql) -> str:
     return f"""
     SELECT limit_key, count(*) AS running FROM {sql.jobs}
-    WHERE status = 'running' AND limit_key IN {sql.any_of("keys")} GROUP BY limit_key"""
+    WHERE status = 'running' AND limit_key {sql.any_of("keys")} GROUP BY limit_key"""
 
 
 def _rooms(store: Store, connection: Connection, keys: Sequence[tuple[str, int]], want: int) -> list[_Open]:
@@ -183,10 +192,16 @@ def _rooms(store: Store, connection: Connection, keys: Sequence[tuple[str, int]]
 # -- groups --------------------------------------------------------------------------------------------------
 
 
+def _add_groups(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.job_groups} (group_key)
+    SELECT r.group_key FROM {sql.rows("rows", {"group_key": "text"})} AS r WHERE true ON CONFLICT DO NOTHING"""
+
+
 def _lock_open_groups(sql: Sql) -> str:
     return f"""
     SELECT group_key FROM {sql.job_groups}
-    WHERE group_key IN {sql.any_of("groups")} AND NOT blocked ORDER BY group_key {sql.lock()}"""
+    WHERE group_key {sql.any_of("groups")} AND NOT blocked ORDER BY group_key {sql.lock()}"""
 
 
 def _group_heads(sql: Sql) -> str:
@@ -195,14 +210,21 @@ def _group_heads(sql: Sql) -> str:
     SELECT j.id, j.limit_key, l.max_in_flight FROM {sql.job_groups} AS g
     JOIN {sql.jobs} AS j ON j.id = (SELECT min(id) FROM {sql.jobs} WHERE group_key = g.group_key)
     LEFT JOIN {sql.limits} AS l ON l.limit_key = j.limit_key
-    WHERE g.group_key IN {sql.any_of("groups")} AND j.status <> 'running' AND j.run_at <= {sql.now}
-    AND j.queue = :queue AND (l.paused_until > {sql.now}) IS NOT TRUE"""
+    LEFT JOIN {sql.limits} AS parent ON parent.limit_key = l.parent_key
+    WHERE g.group_key {sql.any_of("groups")} AND j.status <> 'running' AND j.run_at <= {sql.now}
+    AND j.queue = :queue AND (l.paused_until > {sql.now}) IS NOT TRUE
+    AND (parent.paused_until > {sql.now}) IS NOT TRUE"""
 
 
-def _heads(store: Store, connection: Connection, lane: Lane, groups: Sequence[str]) -> list[_Head]:
-    if not groups:
+def _heads(store: Store, connection: Connection, lane: Lane, groups: _Groups) -> list[_Head]:
+    if not groups.names:
         return []
-    locked = [row.group_key for row in store.all(connection, _lock_open_groups, groups=as_json(groups))]
+    if groups.rowless:
+        missing = [{"group_key": group} for group in sorted(groups.rowless)]
+        store.write(connection, _add_groups, rows=as_json(missing))
+    locked = [
+        row.group_key for row in store.all(connection, _lock_open_groups, groups=as_json(groups.names))
+    ]
     if not locked:
         return []
     found = store.all(connection, _group_heads, groups=as_json(locked), queue=lane.queue)
@@ -246,7 +268,7 @@ def _take_sql(limit: int, per_key: int) -> Statement:
 
 def _candidates_postgresql(sql: Sql, limit: int, per_key: int) -> str:
     head = "SELECT id, priority, run_at, limit_key FROM"
-    due = f"run_at <= {sql.now} AND job_type IN {sql.any_of('types')}"
+    due = f"run_at <= {sql.now} AND job_type {sql.any_of('types')}"
     first = f"{due} ORDER BY run_at, id LIMIT"
     return f"""
             (SELECT j.*, {limit} AS room FROM priorities CROSS JOIN LATERAL (
@@ -264,7 +286,7 @@ def _candidates_postgresql(sql: Sql, limit: int, per_key: int) -> str:
 
 def _candidates_sqlite(sql: Sql, limit: int, per_key: int) -> str:
     pick = "j.id, j.priority, j.run_at, j.limit_key"
-    due = f"run_at <= {sql.now} AND job_type IN {sql.any_of('types')}"
+    due = f"run_at <= {sql.now} AND job_type {sql.any_of('types')}"
     first = f"{due} ORDER BY run_at, id LIMIT"
     return f"""
             SELECT {pick}, {limit} AS room FROM priorities JOIN {sql.jobs} AS j
@@ -283,17 +305,15 @@ def _lease(sql: Sql) -> str:
     """The update of the picked rows. `status <> 'running'` is checked again on the row that is locked."""
     if sql.postgresql:
         seconds = "CAST(CAST(:leases AS jsonb) ->> jobs.job_type AS double precision)"
-        update, source = f"UPDATE {sql.jobs} AS jobs", "FROM picked WHERE jobs.id = picked.id"
     else:
         seconds = "(:leases ->> ('$.\"' || jobs.job_type || '\"'))"
-        update, source = f"UPDATE {sql.jobs} AS jobs", "WHERE id IN (SELECT id FROM picked)"
     return f"""
-        {update} SET status = 'running', attempts = attempts + 1, lease_token = lease_token + 1,
+        UPDATE {sql.jobs} AS jobs SET status = 'running', attempts = attempts + 1, lease_token = lease_token + 1,
             locked_by = :worker, locked_until = {sql.after(seconds)}, started_at = {sql.now}, released_at = NULL,
             updated_at = {sql.now}
-        {source} AND status <> 'running'
-        RETURNING {sql.own("jobs", "id")}, job_type, {sql.json_text("payload")} AS payload, queue, priority, attempts, max_attempts,
-            lease_token, lost_count, unknown_count, prepared, cancel_requested, group_key, limit_key,
+        WHERE id {sql.among("picked")} AND status <> 'running'
+        RETURNING id, job_type, {sql.json_text("payload")} AS payload, queue, priority, attempts,
+            max_attempts, lease_token, lost_count, unknown_count, prepared, cancel_requested, group_key, limit_key,
             idempotency_key, quarantined_from, requeued_from, trace_context,
             {sql.seconds("age_from")} AS age_seconds, {sql.epoch("run_at")} AS run_at,
             expires_at <= {sql.now} AS expired"""

@@ -84,7 +84,7 @@ def leave(store: Store, worker: str) -> None:
 
 def _release(sql: Sql) -> str:
     return f"""
-    WITH r AS ({sql.rows("rows", {"id": "int", "token": "int"})})
+    WITH r AS {sql.rows("rows", {"id": "int", "token": "int"})}
     UPDATE {sql.jobs} AS j SET released_at = {sql.now}
     FROM r WHERE j.id {sql.among("r")} AND j.id = r.id AND j.lease_token = r.token
     RETURNING {sql.own("j", "id")}"""

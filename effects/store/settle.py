@@ -170,7 +170,7 @@ def _end_delete(sql: Sql) -> str:
 def _again(sql: Sql) -> str:
     """Back to work. Answers what the attempt log needs and whether a cancel was asked for meanwhile."""
     return f"""
-    WITH r AS ({_rows(sql)})
+    WITH r AS {_rows(sql)}
     UPDATE {sql.jobs} AS j SET
         status = r.status, attempts = attempts - r.refund, lease_token = lease_token + 1,
         run_at = CASE WHEN r.refund = 1 AND r.delay = 0 THEN run_at ELSE {sql.after("r.delay")} END,
@@ -187,7 +187,7 @@ def _again(sql: Sql) -> str:
 
 def _again_attempts(sql: Sql) -> str:
     return f"""
-    WITH r AS ({_rows(sql)})
+    WITH r AS {_rows(sql)}
     INSERT INTO {sql.job_attempts} ({_ATTEMPT})
     SELECT {_attempt_values(sql, "j").replace("j.attempts", "j.attempts + r.refund")}
     FROM r JOIN {sql.jobs} AS j ON j.id {sql.among("r")} AND j.id = r.id AND j.lease_token = r.token + 1

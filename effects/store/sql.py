@@ -82,11 +82,24 @@ class Sql:
         return f"(SELECT {picked} FROM json_each(:{parameter}))"
 
     def any_of(self, parameter: str, kind: str = "text") -> str:
-        """The values of a JSON array, for `x IN (…)`."""
+        """The right side of a comparison with any value of a JSON array: `id {sql.any_of("ids", "int")}`.
+
+        An array and not a subquery on PostgreSQL: a filter keeps the order of the index, a semi-join may sort
+        everything before the first row.
+        """
         if self.postgresql:
             values = f"jsonb_array_elements_text(CAST(:{parameter} AS jsonb))"
-            return f"(SELECT CAST(v AS {_POSTGRES_TYPES[kind]}) FROM {values} AS v)"
-        return f"(SELECT value FROM json_each(:{parameter}))"
+            return f"= ANY(ARRAY(SELECT CAST(v AS {_POSTGRES_TYPES[kind]}) FROM {values} AS v))"
+        return f"IN (SELECT value FROM json_each(:{parameter}))"
+
+    def among(self, relation: str, column: str = "id") -> str:
+        """The right side of `id {sql.among("picked")}`, which the planner cannot turn into a nested scan.
+
+        Statistics of a queue table are always wrong; a join on them may read the whole table once a row.
+        """
+        if self.postgresql:
+            return f"= ANY(ARRAY(SELECT {column} FROM {relation}))"
+        return f"IN (SELECT {column} FROM {relation})"
 
     def own(self, alias: str, column: str) -> str:
         """A column of the updated table in RETURNING, where SQLite knows no alias."""

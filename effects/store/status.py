@@ -142,3 +142,13 @@ def _workers(sql: Sql) -> str:
     SELECT w.id, w.version, w.lanes, {sql.epoch("w.started_at")} AS started_at, {sql.seconds("w.seen_at")} AS silent,
         (SELECT count(*) FROM {sql.jobs} AS j WHERE j.status = 'running' AND j.locked_by = w.id) AS running
     FROM {sql.workers} AS w ORDER BY w.started_at"""
+
+
+def _due(sql: Sql) -> str:
+    return f"SELECT count(*) FROM {sql.jobs} WHERE status <> 'running' AND run_at <= {sql.now}"
+
+
+def due_jobs(store: Store) -> int:
+    """How many jobs could start now, for a progress bar."""
+    with store.read() as connection:
+        return int(store.value(connection, _due))
