@@ -104,9 +104,7 @@ def load_app(path: str) -> Effects:
     except Exception as error:
         if isinstance(error, ConfigurationError):
             raise
-        raise ConfigurationError(
-            f"--app: importing {module_name} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise ConfigurationError(f"--app: importing {module_name} failed: {type(error).__name__}: {error}") from error
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise ConfigurationError(f"--app: {module_name} has no attribute {attribute!r}")

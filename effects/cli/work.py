@@ -1,0 +1,107 @@
+"""`effects work`: the worker in this terminal, or from cron."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+
+import click
+
+from effects.app import Effects
+from effects.cli.context import Context, pass_context
+from effects.cli.progress import WorkProgress
+from effects.store.status import due_jobs
+from effects.worker import Worker
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@click.command()
+@click.option("--drain", is_flag=True, help="End when nothing is due: the form for cron.")
+@click.option("--max-seconds", type=click.FloatRange(min=0, min_open=True), metavar="N",
+              help="With --drain: start nothing after N seconds.")  # fmt: skip
+@click.option("--lane", "lanes", multiple=True, metavar="NAME[=THREADS]",
+              help="Serve this lane only; give it again for more. Default: every lane.")  # fmt: skip
+@click.option("--threads", type=click.IntRange(min=1), metavar="N",
+              help="Threads of a lane that names none; over EFFECTS_THREADS.")  # fmt: skip
+@click.option("--grace-seconds", type=click.FloatRange(min=0, min_open=True), metavar="N",
+              help="Time for running handlers when told to stop; over EFFECTS_GRACE_SECONDS.")  # fmt: skip
+@click.option("--progress/--no-progress", default=None, help="Show a progress bar. Default: on a terminal.")
+@pass_context
+def work(
+    context: Context,
+    *,
+    drain: bool,
+    max_seconds: float | None,
+    lanes: Sequence[str],
+    threads: int | None,
+    grace_seconds: float | None,
+    progress: bool | None,
+) -> int:
+    """Carry out jobs until told to stop (SIGTERM, Ctrl-C); a second signal ends at once.
+
+    Exit codes: 0 stopped in order, or drained; 1 drained, and at least one job ended dead; 2 an error; 3 the time
+    ran out before everything due was done; 75 too many handlers hang: start a fresh process.
+    """
+    if max_seconds is not None and not drain:
+        raise click.UsageError("--max-seconds goes with --drain")
+    app = context.app
+    app.settings = replace(
+        app.settings,
+        threads=threads or app.settings.threads,
+        grace_seconds=grace_seconds or app.settings.grace_seconds,
+    )
+    shown = sys.stderr.isatty() if progress is None else progress
+    if shown and context.log_level is None:
+        logging.getLogger("effects.worker").setLevel(logging.WARNING)  # the bar says the rest
+    bar = WorkProgress(due_jobs(app.store) if drain else None) if shown else None
+    worker = Worker(app, lanes=_lane_threads(app, lanes) if lanes else None, settled=bar.settled if bar else None)
+    with bar or nullcontext(), _stopping(worker.stop):
+        return worker.drain(max_seconds).exit_code if drain else worker.run()
+
+
+def _lane_threads(app: Effects, lanes: Sequence[str]) -> dict[str, int]:
+    """`NAME=THREADS` as given; a bare `NAME` with the threads of EFFECTS_LANES, else EFFECTS_THREADS."""
+    chosen: dict[str, int] = {}
+    for lane in lanes:
+        name, equals, count = (part.strip() for part in lane.partition("="))
+        if not name or (equals and not (count.isdigit() and int(count) > 0)):
+            raise click.UsageError(f"--lane is {lane!r}; give NAME or NAME=THREADS, such as emails=8")
+        chosen[name] = int(count) if equals else app.settings.lane_threads().get(name, app.settings.threads)
+    return chosen
+
+
+@contextmanager
+def _stopping(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` for each SIGINT and SIGTERM, from a thread.
+
+    Not from the handler: that runs between two steps of the main thread, which may hold the very lock of
+    the event that `stop` sets.
+    """
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+
+    def listen() -> None:
+        while received := reader.recv(1):
+            if received[0] in STOP_SIGNALS:
+                stop()
+
+    before = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
+    wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    listener = threading.Thread(target=listen, name="effects-signals", daemon=True)
+    listener.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        writer.close()
+        listener.join()
+        reader.close()
