@@ -42,9 +42,9 @@ class Wakeup(threading.Thread):
 
     def _listen(self) -> None:
         connection: Any = self._engine.raw_connection()
+        driver = connection.driver_connection
         connection.detach()  # it stays in LISTEN and must not go back to the pool
         try:
-            driver = connection.driver_connection
             driver.autocommit = True
             driver.execute(f"LISTEN {self._channel}")
             while not self._stop.is_set():
