@@ -49,9 +49,7 @@ def create_engine(database_url: str) -> Engine:
 def _sqlite_engine(url: sa.URL) -> Engine:
     if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
         raise ConfigurationError(f"SQLite is {sqlite3.sqlite_version}; effects needs 3.38 or later")
-    engine = sa.create_engine(
-        url, connect_args={"timeout": SQLITE_BUSY_SECONDS}, pool_size=10, max_overflow=20
-    )
+    engine = sa.create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS}, pool_size=10, max_overflow=20)
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, record: Any) -> None:

@@ -157,9 +157,7 @@ def lock_groups(store: Store, connection: Connection, groups: set[str]) -> None:
     given after the wait, so that they rise in the order of commit.
     """
     if groups:
-        store.write(
-            connection, _lock_groups, rows=as_json([{"group_key": group} for group in sorted(groups)])
-        )
+        store.write(connection, _lock_groups, rows=as_json([{"group_key": group} for group in sorted(groups)]))
 
 
 def _holders(sql: Sql) -> str:

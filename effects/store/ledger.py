@@ -70,7 +70,9 @@ class TableLedger:
         store.write(connection, _record(self.table), rows=as_json(entries))
 
     def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
-        """The effects of this very key, one a job type at most. Needs the columns `job_type` and `key`."""
+        """The effects of this very key, one a job type at most; none where a table has other columns than those."""
+        if "key" not in store.tables[self.table].columns:
+            return []
         found = store.all(connection, _find(self.table), key=key)
         return [LedgerRow(row.key, row.state, row.job_id) for row in found]
 

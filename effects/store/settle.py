@@ -55,9 +55,9 @@ class _Row(msgspec.Struct):
 
 
 _COLUMNS = {
-    "id": "int", "token": "int", "status": "text", "outcome": "text", "verdict": "text", "delay": "num", "refund": "int",
-    "lost": "int", "unknown": "int", "error_code": "text", "message": "text", "error_type": "text", "stack": "text",
-    "detail": "json", "took": "num", "ago": "num", "queue": "text", "priority": "int", "group_key": "text",
+    "id": "int", "token": "int", "status": "text", "outcome": "text", "verdict": "text", "delay": "num",
+    "refund": "int", "lost": "int", "unknown": "int", "error_code": "text", "message": "text", "error_type": "text",
+    "stack": "text", "detail": "json", "took": "num", "ago": "num", "queue": "text", "priority": "int", "group_key": "text",
     "limit_key": "text",
 }  # fmt: skip
 

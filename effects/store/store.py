@@ -32,9 +32,7 @@ class Store:
         builders: further tables, from the effect packages.
     """
 
-    def __init__(
-        self, engine: Engine, *, schema: str | None = None, builders: Sequence[TableBuilder] = ()
-    ) -> None:
+    def __init__(self, engine: Engine, *, schema: str | None = None, builders: Sequence[TableBuilder] = ()) -> None:
         self.engine = engine
         self.schema = schema
         self.is_postgresql = engine.dialect.name == "postgresql"
