@@ -30,7 +30,8 @@ _SERIES = {
     "sqlite": "(WITH RECURSIVE s(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s WHERE i < {n}) SELECT i FROM s) AS s",
 }
 _PILES = {
-    "ended": "INSERT INTO effects_job_history (id, job_type, status) SELECT 10000000 + i, 'scripted', 'succeeded' FROM {s}",
+    "ended": "INSERT INTO effects_job_history (id, job_type, status) "
+    "SELECT 10000000 + i, 'scripted', 'succeeded' FROM {s}",
     "scheduled": "INSERT INTO effects_jobs (job_type, prepared, run_at) SELECT 'scripted', true, {later} FROM {s}",
     "paused": "INSERT INTO effects_jobs (job_type, prepared, limit_key) SELECT 'scripted', true, 'dead' FROM {s}",
     "due": "INSERT INTO effects_jobs (job_type, prepared, priority) SELECT 'scripted', true, 7 FROM {s}",
