@@ -52,13 +52,14 @@ class _Row(msgspec.Struct):
     priority: int | None
     group_key: str | None
     limit_key: str | None
+    placed: bool
 
 
 _COLUMNS = {
     "id": "int", "token": "int", "status": "text", "outcome": "text", "verdict": "text", "delay": "num",
     "refund": "int", "lost": "int", "unknown": "int", "error_code": "text", "message": "text", "error_type": "text",
     "stack": "text", "detail": "json", "took": "num", "ago": "num", "queue": "text", "priority": "int", "group_key": "text",
-    "limit_key": "text",
+    "limit_key": "text", "placed": "bool",
 }  # fmt: skip
 
 
@@ -85,6 +86,7 @@ def _row(settlement: Settlement, now: float) -> _Row:
         priority=placed.priority if placed else None,
         group_key=placed.group_key if placed else None,
         limit_key=placed.limit_key if placed else None,
+        placed=placed is not None,
     )
 
 
@@ -177,7 +179,7 @@ def _again(sql: Sql) -> str:
         lost_count = lost_count + r.lost, unknown_count = unknown_count + r.unknown,
         quarantined_from = CASE WHEN r.lost = 1 THEN COALESCE(quarantined_from, j.queue)
             WHEN r.queue = j.queue THEN quarantined_from ELSE NULL END,
-        queue = r.queue, priority = COALESCE(r.priority, j.priority), prepared = true,
+        queue = r.queue, priority = COALESCE(r.priority, j.priority), prepared = (prepared OR r.placed),
         group_key = COALESCE(r.group_key, j.group_key), limit_key = COALESCE(r.limit_key, j.limit_key),
         last_error = COALESCE(r.message, last_error), error_code = COALESCE(r.error_code, j.error_code),
         locked_until = NULL, released_at = NULL, updated_at = {sql.now}

@@ -1,0 +1,349 @@
+"""Settle: each attempt's end is written once, by its owner alone, all of it or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import Connection, text
+
+from effects import (
+    Cancelled,
+    Done,
+    Effects,
+    Job,
+    NewJob,
+    Outcome,
+    Refused,
+    Retry,
+    Snooze,
+    Unknown,
+    enqueue,
+    enqueue_many,
+)
+from effects.settlement import Ending, Expired, GivenBack, Lost, TimedOut, Unready
+from effects.store.settle import settle
+from tests.conformance.test_claim import at_once
+from tests.conftest import AppFactory
+from tests.support.hands import Hand, everything, row, rows, run_sql
+from tests.support.scripted import Scripted
+
+FACTS = ("status", "attempts", "error_code", "lost_count", "unknown_count", "queue")
+
+
+class Expected(msgspec.Struct, kw_only=True):
+    """Where a job stands after one attempt ended so."""
+
+    status: str
+    attempts: int = 1
+    error_code: str | None = None
+    lost_count: int = 0
+    unknown_count: int = 0
+    queue: str = "default"
+    logged: str | None = None  # the outcome in the attempt log; None: no row
+    verdict: str | None = None
+    ledger: str = "intended"
+    wait: float = 0.0
+
+
+ENDINGS: list[tuple[Ending, Expected]] = [
+    (Done(), Expected(status="succeeded", logged="succeeded", verdict="done", ledger="done")),
+    (
+        Retry("busy", code="503", after_seconds=7.0),
+        Expected(status="failed", error_code="503", logged="failed", verdict="not_done", wait=7.0),
+    ),
+    (Snooze(30.0), Expected(status="queued", attempts=0, logged="snoozed", wait=30.0)),
+    (
+        Refused("no", code="550"),
+        Expected(status="dead", error_code="550", logged="refused", verdict="not_done", ledger="refused"),
+    ),
+    (Cancelled(), Expected(status="cancelled", error_code="cancelled", logged="cancelled", ledger="abandoned")),
+    (
+        Unknown("no reply"),
+        Expected(
+            status="failed", error_code="unknown", unknown_count=1, logged="unknown", verdict="unknown",
+            ledger="unknown", wait=1.0,
+        ),
+    ),
+    (
+        Lost(),
+        Expected(
+            status="failed", error_code="lost", lost_count=1, unknown_count=1, queue="quarantine", logged="lost",
+            verdict="unknown", ledger="unknown",
+        ),
+    ),
+    (
+        TimedOut(60.0),
+        Expected(
+            status="failed", error_code="timed_out", unknown_count=1, logged="timed_out", verdict="unknown",
+            ledger="unknown", wait=1.0,
+        ),
+    ),
+    (GivenBack(), Expected(status="queued", attempts=0)),
+    (Expired(), Expected(status="cancelled", attempts=0, error_code="expired", ledger="abandoned")),
+    (
+        Unready(queue="slow", priority=3, group_key=None, limit_key="l"),
+        Expected(status="queued", attempts=0, queue="slow"),
+    ),
+]  # fmt: skip
+
+
+def by_name(value: object) -> str:
+    return type(value).__name__
+
+
+@pytest.mark.parametrize(("ending", "expected"), ENDINGS, ids=by_name)
+def test_every_ending_writes_its_own_rows(app: Effects, ending: Ending, expected: Expected) -> None:
+    receipt = enqueue("scripted", {}, key="k", effects=app)
+    hand = Hand(app, "w1")
+    job = hand.claim_one()
+    settled = hand.settle((job, ending))
+    assert ([one.job.id for one in settled.accepted], settled.stale) == ([receipt.job_id], [])
+    ended = expected.status in ("succeeded", "dead", "cancelled")
+    assert len(rows(app, "jobs")) == (not ended)
+    found = row(app, "job_history" if ended else "jobs")
+    assert {name: found[name] for name in FACTS} == {name: getattr(expected, name) for name in FACTS}
+    logged = [(one["outcome"], one["verdict"], one["worker"], one["attempt"]) for one in rows(app, "job_attempts")]
+    assert logged == ([(expected.logged, expected.verdict, "w1", 1)] if expected.logged else [])
+    assert row(app, "effect_ledger")["state"] == expected.ledger
+
+
+@pytest.mark.parametrize(
+    ("ending", "expected"), [(ending, one) for ending, one in ENDINGS if one.wait or one.queue != "default"],
+    ids=by_name,
+)  # fmt: skip
+def test_a_job_that_goes_back_waits_where_and_as_long_as_it_should(
+    app: Effects, ending: Ending, expected: Expected
+) -> None:
+    enqueue("scripted", {}, effects=app)
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), ending))
+    if expected.wait:
+        assert hand.claim(queue=expected.queue) == []
+    app.store.shift_clock(expected.wait + 1)
+    again = hand.claim_one(queue=expected.queue)
+    assert (again.lease_token, again.attempts) == (3, expected.attempts + 1)
+
+
+def test_history_keeps_the_facts_of_the_job(app: Effects) -> None:
+    later = datetime.now(UTC) + timedelta(days=1)
+    enqueue(
+        "scripted", {"name": "x"}, key="k", limit_key="l", group_key="g", priority=2, max_attempts=4,
+        expires_at=later, trace_context="00-aa", effects=app,
+    )  # fmt: skip
+    live = row(app, "jobs")
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Done(detail={"status": 204})))
+    ended = row(app, "job_history")
+    changed = {"attempts", "lease_token", "status", "finished_at"}
+    assert {name: ended[name] for name in ended if name not in changed} == {
+        name: live[name] for name in ended if name not in changed
+    }
+    assert ended["lease_token"] == 1
+    assert "204" in str(row(app, "job_attempts")["detail"])
+
+
+def test_the_attempt_log_has_a_row_an_attempt(app: Effects) -> None:
+    enqueue("scripted", {}, effects=app)
+    hand = Hand(app)
+    for ending in (Retry("a"), Snooze(5), Retry("b"), Done()):
+        hand.settle((hand.claim_one(), ending))
+        app.store.shift_clock(100)
+    logged = [(one["attempt"], one["lease_token"], one["outcome"]) for one in rows(app, "job_attempts")]
+    assert logged == [(1, 1, "failed"), (2, 3, "snoozed"), (2, 5, "failed"), (3, 7, "succeeded")]
+    assert row(app, "job_history")["attempts"] == 3
+
+
+def test_a_long_message_is_cut(app: Effects) -> None:
+    enqueue("scripted", {}, effects=app)
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Refused("x" * 10_000)))
+    assert row(app, "job_attempts")["message"] == "x" * 4096
+
+
+# -- the fence -----------------------------------------------------------------------------------------
+
+LATE: list[Ending] = [ending for ending, _ in ENDINGS if not isinstance(ending, Lost)]
+
+
+@pytest.mark.parametrize("ending", LATE, ids=by_name)
+@pytest.mark.parametrize("meanwhile", ["rescued", "claimed again", "ended"])
+def test_a_stale_token_changes_nothing(app: Effects, ending: Ending, meanwhile: str) -> None:
+    enqueue("scripted", {}, key="k", effects=app)
+    zombie, rescuer = Hand(app, "zombie"), Hand(app, "rescuer")
+    job = zombie.claim_one()
+    run_sql(app, "DELETE FROM effects_workers WHERE id = 'zombie'")
+    assert [one.job.id for one in rescuer.rescue().accepted] == [job.id]
+    if meanwhile != "rescued":
+        again = rescuer.claim_one(queue="quarantine")
+        if meanwhile == "ended":
+            rescuer.settle((again, Done()))
+    before = everything(app)
+    late = zombie.settle((job, ending))
+    assert (late.accepted, [one.job.id for one in late.stale]) == ([], [job.id])
+    assert everything(app) == before
+
+
+def test_a_batch_keeps_its_good_rows_beside_a_stale_one(app: Effects) -> None:
+    enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(5)], effects=app)
+    hand = Hand(app)
+    jobs = hand.claim()
+    jobs = jobs if len(jobs) == 5 else jobs + hand.claim()
+    hand.settle((jobs[2], GivenBack()))
+    settled = hand.settle(*((job, Done()) for job in jobs))
+    assert [one.job.id for one in settled.stale] == [jobs[2].id]
+    assert len(settled.accepted) == len(rows(app, "job_history")) == 4
+
+
+@pytest.mark.parametrize("ending", [Done(), Retry("x"), Refused("x"), Unknown("x"), Snooze(5)], ids=by_name)
+def test_repeating_a_settle_whose_answer_was_lost_is_accepted_and_changes_nothing(
+    app: Effects, ending: Outcome
+) -> None:
+    enqueue("scripted", {}, key="k", effects=app)
+    hand = Hand(app)
+    settlement = hand.decide(hand.claim_one(), ending)
+    settle(app.store, [settlement], app.ledgers)
+    before = everything(app)
+    repeated = settle(app.store, [settlement], app.ledgers)
+    assert (len(repeated.accepted), len(repeated.stale)) == (1, 0)
+    assert everything(app) == before
+
+
+def test_two_hands_settle_many_jobs_each_exactly_once(app: Effects, app_factory: AppFactory) -> None:
+    count = 600
+    enqueue_many([NewJob(job_type="scripted", payload={}, key=f"k{n}") for n in range(count)], effects=app)
+    hands = [Hand(app_factory(), f"w{n}") for n in range(2)]
+    accepted: list[int] = []
+
+    def work(number: int) -> None:
+        hand = hands[number]
+        while jobs := hand.claim(64):
+            settled = hand.settle(*((job, Done()) for job in jobs))
+            accepted.extend(one.job.id for one in settled.accepted)
+
+    at_once(2, work)
+    assert len(accepted) == len(set(accepted)) == count
+    assert len(rows(app, "job_history", "status = 'succeeded'")) == count
+    assert len(rows(app, "job_attempts")) == len(rows(app, "effect_ledger", "state = 'done'")) == count
+    assert rows(app, "jobs") == []
+
+
+# -- cancel --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "ledger"),
+    [
+        (Retry("busy"), "cancelled", "abandoned"),
+        (Snooze(5), "cancelled", "abandoned"),
+        (GivenBack(), "cancelled", "abandoned"),
+        (Unknown("no reply"), "cancelled", "unknown"),
+        (Lost(), "cancelled", "unknown"),
+        (Done(), "succeeded", "done"),
+        (Refused("no"), "dead", "refused"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else by_name(value),
+)
+def test_a_cancel_while_it_runs_ends_a_job_that_would_go_back(
+    app: Effects, ending: Ending, status: str, ledger: str
+) -> None:
+    enqueue("scripted", {}, key="k", effects=app)
+    hand = Hand(app)
+    job = hand.claim_one()
+    run_sql(app, "UPDATE effects_jobs SET cancel_requested = true")
+    assert hand.heartbeat() == (True, {job.id})
+    settled = hand.settle((job, ending))
+    assert len(settled.accepted) == 1
+    assert rows(app, "jobs") == []
+    assert row(app, "job_history")["status"] == status
+    assert row(app, "effect_ledger")["state"] == ledger
+
+
+# -- apply ---------------------------------------------------------------------------------------------
+
+
+def write_mark(connection: Connection) -> None:
+    connection.execute(text("INSERT INTO effects_job_groups (group_key) VALUES ('applied')"))
+
+
+def fail(connection: Connection) -> None:
+    write_mark(connection)
+    raise ZeroDivisionError
+
+
+def test_apply_commits_with_the_outcome(app: Effects) -> None:
+    enqueue("scripted", {}, effects=app)
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Done(apply=write_mark)))
+    assert len(rows(app, "job_groups")) == len(rows(app, "job_history")) == 1
+
+
+def test_apply_that_fails_takes_the_outcome_with_it(app: Effects) -> None:
+    enqueue("scripted", {}, key="k", effects=app)
+    hand = Hand(app)
+    job = hand.claim_one()
+    before = everything(app)
+    with pytest.raises(ZeroDivisionError):
+        hand.settle((job, Done(apply=fail)))
+    assert everything(app) == before
+    assert rows(app, "job_groups") == []
+    assert len(hand.settle((job, Done())).accepted) == 1
+
+
+def test_apply_of_a_stale_attempt_is_not_run(app: Effects) -> None:
+    enqueue("scripted", {}, effects=app)
+    hand = Hand(app)
+    job = hand.claim_one()
+    hand.settle((job, GivenBack()))
+    assert hand.settle((job, Done(apply=fail))).accepted == []
+    assert rows(app, "job_groups") == []
+
+
+def test_apply_may_enqueue_a_follow_up(app: Effects) -> None:
+    def follow(connection: Connection) -> None:
+        enqueue("scripted", {"name": "second"}, key="k2", session=connection, effects=app)
+
+    enqueue("scripted", {"name": "first"}, key="k1", effects=app)
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Done(apply=follow)))
+    assert row(app, "jobs")["idempotency_key"] == "k2"
+
+
+# -- policies over a whole life --------------------------------------------------------------------------
+
+
+def attempts_until_end(hand: Hand, answer: Callable[[Job], Ending], *, released: bool = False) -> dict[str, Any]:
+    for _ in range(50):
+        found = hand.claim() or hand.claim(queue="quarantine")
+        if found:
+            hand.settle((found[0], answer(found[0])), released=released)
+        ended = rows(hand.app, "job_history")
+        if ended:
+            return ended[0]
+        hand.app.store.shift_clock(3600)
+    raise AssertionError("it never ended")
+
+
+def test_attempts_run_out(app: Effects) -> None:
+    enqueue("scripted", {}, effects=app)
+    ended = attempts_until_end(Hand(app), lambda job: Retry("busy"))
+    assert (ended["status"], ended["attempts"], ended["error_code"]) == ("dead", 5, "failed")
+    assert "gave up after 5 attempts" in ended["last_error"]
+
+
+def test_the_jobs_own_max_attempts_comes_first(app: Effects) -> None:
+    enqueue("scripted", {}, max_attempts=2, effects=app)
+    ended = attempts_until_end(Hand(app), lambda job: Retry("busy"))
+    assert (ended["status"], ended["attempts"]) == ("dead", 2)
+
+
+@pytest.mark.parametrize(("policy", "attempts", "code"), [("repeat_once", 2, "unknown"), ("hold", 1, "unknown")])
+def test_unknowns_go_by_their_policy(app_factory: AppFactory, policy: Any, attempts: int, code: str) -> None:
+    app = app_factory(job_types=[Scripted(on_unknown=policy)])
+    enqueue("scripted", {}, key="k", effects=app)
+    ended = attempts_until_end(Hand(app), lambda job: Unknown("no reply"), released=True)
+    assert (ended["status"], ended["attempts"], ended["error_code"]) == ("dead", attempts, code)
+    assert row(app, "effect_ledger")["state"] == "unknown"
