@@ -179,19 +179,27 @@ class Transports:
         exchange = Exchange(seconds)
         with running(exchange):
             try:
-                request = httpx.Request("POST", url, headers=dict(headers), content=body)
+                request = httpx.Request("POST", _checked(url), headers=dict(headers), content=body)
                 with self.lease(request.url) as transport:
                     response = transport.handle_request(request)
                     _read(exchange, response)
             except AddressRefused as refusal:
                 exchange.fail("blocked_address", str(refusal))
-            except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, UnicodeError):
+            except (httpx.InvalidURL, httpx.LocalProtocolError):
                 exchange.fail("bad_url", "the URL cannot be requested")
             except httpx.TransportError as error:
                 _explain(exchange, error)
             if exchange.status is not None:
                 point("webhook.answered")
         return exchange
+
+
+def _checked(url: str) -> httpx.URL:
+    """The URL, if a request can be made of it: a row may have been written by somebody else."""
+    parsed = httpx.URL(url)
+    if parsed.scheme not in ("http", "https") or not parsed.host or not 0 < (parsed.port or 443) < 65536:
+        raise httpx.InvalidURL("not a web address")
+    return parsed
 
 
 def _close_all(entries: OrderedDict[str, _Entry]) -> None:

@@ -1,0 +1,1 @@
+"""Peers with real sockets: receivers that count, proxies that cut."""
