@@ -1,0 +1,159 @@
+"""`effects init` makes the tables that the code declares, once, and a worker knows its own from others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, MetaData, Table, inspect, text
+
+from effects import Done, Effects, SchemaMismatch, enqueue
+from effects.store import migrate
+from tests.support import databases
+from tests.support.hands import Hand, rows, run_sql
+from tests.support.scripted import Scripted
+
+
+@pytest.fixture
+def empty(empty_database_url: str) -> Iterator[Effects]:
+    """An app on a database without tables."""
+    app = Effects(empty_database_url, job_types=[Scripted()])
+    yield app
+    app.dispose()
+
+
+def test_init_twice_is_init_once(empty: Effects) -> None:
+    assert "core_0001" in migrate.init(empty.store)
+    assert migrate.init(empty.store) == []
+    migrate.check(empty.store)
+
+
+def ours(thing: Any, name: str | None, kind: str, *_: Any) -> bool:
+    return kind != "table" or (str(name).startswith("effects_") and name != migrate.VERSION_TABLE)
+
+
+def test_the_migrated_tables_are_the_declared_ones(app: Effects) -> None:
+    with app.store.read() as connection:
+        context = MigrationContext.configure(connection, opts={"include_object": ours, "compare_type": True})
+        assert compare_metadata(context, app.store.metadata) == []
+
+
+def described(connection: Connection, name: str) -> dict[str, Any]:
+    """A table as the database knows it, whatever order things were made in."""
+    inspector = inspect(connection)
+    table = Table(name, MetaData(), autoload_with=connection)
+    return {
+        "columns": [(column["name"], str(column["type"]), column["nullable"], column["default"])
+                    for column in inspector.get_columns(name)],
+        "key": inspector.get_pk_constraint(name)["constrained_columns"],
+        "unique": sorted(str(one["column_names"]) for one in inspector.get_unique_constraints(name)),
+        "checks": sorted((str(one["name"]), one["sqltext"]) for one in inspector.get_check_constraints(name)),
+        "indexes": sorted(
+            (str(index.name), index.unique, str(index.columns.keys()),
+             [f"{option}: {value}" for option, value in index.dialect_kwargs.items()])
+            for index in table.indexes
+        ),
+        "autoincrement": autoincrements(connection, name),
+    }  # fmt: skip
+
+
+def autoincrements(connection: Connection, name: str) -> object:
+    if connection.dialect.name == "sqlite":
+        statement = "SELECT sql LIKE '%AUTOINCREMENT%' FROM sqlite_master WHERE name = :name"
+    else:
+        statement = "SELECT reloptions FROM pg_class WHERE oid = CAST(:name AS regclass)"
+    return connection.execute(text(statement), {"name": name}).scalar()
+
+
+def test_they_have_the_same_defaults_checks_and_partial_indexes(empty: Effects) -> None:
+    empty.store.metadata.create_all(empty.engine)
+    declared = all_described(empty)
+    empty.store.metadata.drop_all(empty.engine)
+    migrate.init(empty.store)
+    assert all_described(empty) == declared
+
+
+def all_described(app: Effects) -> dict[str, Any]:
+    with app.store.read() as connection:
+        return {table.name: described(connection, table.name) for table in app.store.tables.values()}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("DELETE FROM effects_schema_version", "no tables of effects: run `effects init`"),
+        ("DELETE FROM effects_schema_version WHERE version_num LIKE 'web%'", "older version: run `effects init`"),
+        ("INSERT INTO effects_schema_version VALUES ('core_9999')", r"newer.*core_9999.*upgrade the package"),
+    ],
+    ids=["absent", "older", "newer"],
+)
+def test_a_schema_that_is_not_known_is_refused_with_what_to_run(app: Effects, change: str, says: str) -> None:
+    migrate.check(app.store)
+    run_sql(app, change)
+    with pytest.raises(SchemaMismatch, match=says):
+        migrate.check(app.store)
+
+
+def test_a_database_without_anything_is_refused(empty: Effects) -> None:
+    with pytest.raises(SchemaMismatch, match="run `effects init`"):
+        migrate.check(empty.store)
+
+
+def test_init_that_fails_half_way_leaves_nothing(empty: Effects) -> None:
+    run_sql(empty, "CREATE TABLE effects_workers (in_the_way integer)")
+    with pytest.raises(Exception, match="effects_workers"):
+        migrate.init(empty.store)
+    assert inspect(empty.engine).get_table_names() == ["effects_workers"]
+    run_sql(empty, "DROP TABLE effects_workers")
+    assert migrate.init(empty.store)
+
+
+def test_two_inits_at_once_make_one_set_of_tables(empty: Effects, empty_database_url: str) -> None:
+    other = Effects(empty_database_url)
+    applied: list[list[str]] = []
+    threads = [
+        threading.Thread(target=lambda app=app: applied.append(migrate.init(app.store))) for app in (empty, other)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    other.dispose()
+    assert [bool(revisions) for revisions in sorted(applied)] == [False, True]
+    migrate.check(empty.store)
+
+
+def test_each_schema_on_postgresql_is_a_world_of_its_own(postgresql_server: str) -> None:
+    with databases.postgresql_database(postgresql_server) as url:
+        apps = [Effects(url, job_types=[Scripted()], schema=name) for name in ("one", "two")]
+        try:
+            for app in apps:
+                assert migrate.init(app.store)
+                assert migrate.init(app.store) == []
+                migrate.check(app.store)
+            live_and_die(apps[0])
+            assert len(rows(apps[0], "job_history")) == len(rows(apps[0], "job_attempts")) == 2
+            assert rows(apps[1], "job_history") == []
+            with apps[0].engine.connect() as connection:
+                assert inspect(connection).get_table_names("public") == []
+        finally:
+            for app in apps:
+                app.dispose()
+
+
+def live_and_die(app: Effects) -> None:
+    """Every kind of statement once, in the schema of this app."""
+    first = enqueue("scripted", {}, key="k", group_key="g", effects=app)
+    assert enqueue("scripted", {}, key="k", group_key="g", effects=app).existing
+    enqueue("scripted", {}, limit_key="l", effects=app)
+    hand = Hand(app)
+    jobs = hand.claim(4)
+    assert hand.release(*jobs) == {job.id for job in jobs}
+    assert first.job_id in {job.id for job in jobs}
+    assert hand.heartbeat() == (True, set())
+    assert hand.rescue().accepted == []
+    hand.settle(*((job, Done()) for job in jobs), released=True)
