@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import importlib
 import os
 import sys
@@ -115,9 +116,11 @@ def load_app(path: str) -> Effects:
 
 
 def actor() -> str:
-    """Who acts, for the audit: the user's login name at this host's command line."""
-    user = os.environ.get("SUDO_USER") or os.environ.get("USER") or os.environ.get("LOGNAME") or "unknown"
-    return f"cli:{user}"
+    """Who acts, for the audit: the login name, behind sudo too, at the command line."""
+    try:
+        return f"cli:{os.environ.get('SUDO_USER') or getpass.getuser()}"
+    except (KeyError, OSError):  # a user id without a name, as in a container
+        return f"cli:{os.getuid()}"
 
 
 def _check_file(database_url: str) -> None:

@@ -19,25 +19,26 @@ def _state(story: EffectStory, now: dt.datetime) -> str:
     if not story.jobs:
         return f"is {story.state}; the history of its job is gone."
     newest = story.jobs[0]
+    tried = f"{_tries(story)}{_answer(story)}"
     match story.state:
         case "done":
-            return f"is done: {_when(newest)}, after {_tries(story)}{_answer(story)}. Nothing more happens."
-        case "unknown":
-            return f"is unknown: it may have happened; {_tries(story)}{_answer(story)}. {_next(story, now)}"
+            text = f"was done{_at(newest)}, after {tried}. Nothing more happens."
         case "refused":
-            return f"was refused: {_when(newest)}, after {_tries(story)}{_answer(story)}. {_next(story, now)}"
+            text = f"was refused{_at(newest)}, after {tried}. {_next(story, now)}"
+        case "unknown":
+            text = f"is unknown, it may or may not have happened, after {tried}. {_next(story, now)}"
         case "abandoned":
-            why = newest.error_code if newest.status == "dead" else newest.status
-            reason = f" ({newest.last_error})" if newest.last_error else ""
-            return f"was given up: {why}{reason} {_when(newest)}, after {_tries(story)}. {_next(story, now)}"
+            reason = newest.last_error or newest.error_code or newest.status
+            text = f"was given up{_at(newest)} ({reason}), after {tried}. {_next(story, now)}"
         case _ if newest.status == "running":
-            return f"is being carried out: {_tries(story)} before this one{_answer(story)}. {_next(story, now)}"
+            text = f"is being carried out, after {tried} before. {_next(story, now)}"
         case _:
-            return f"is waiting: {_tries(story)} so far{_answer(story)}. {_next(story, now)}"
+            text = f"is waiting, after {tried}. {_next(story, now)}"
+    return text
 
 
-def _when(job: JobRecord) -> str:
-    return f"at {moment(job.finished_at)}" if job.finished_at else "while its job is still live"
+def _at(job: JobRecord) -> str:
+    return f" at {moment(job.finished_at)}" if job.finished_at else ""
 
 
 def _tries(story: EffectStory) -> str:
@@ -50,7 +51,7 @@ def _answer(story: EffectStory) -> str:
     if not story.attempts:
         return ""
     answer = answer_of(story.attempts[-1])
-    return f"; the last answer was: {answer}" if answer else ""
+    return f" (the last answer: {answer})" if answer else ""
 
 
 def _next(story: EffectStory, now: dt.datetime) -> str:

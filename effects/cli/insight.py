@@ -10,7 +10,7 @@ import msgspec
 
 from effects.cli.context import Context, json_option, pass_context
 from effects.cli.evidence import actions_table, attempts_table, sentence
-from effects.cli.output import Table, duration
+from effects.cli.output import Table, cell, duration
 from effects.job import ENDED, LIVE
 from effects.store import lookup
 from effects.store.audit import CHECKS
@@ -54,7 +54,7 @@ def why(context: Context, key: str, as_json: bool) -> None:
     for number, story in enumerate(stories):
         if number:
             context.echo("")
-        context.echo(sentence(story, now))
+        context.echo(cell(sentence(story, now)))
         context.echo(attempts_table(story.attempts))
         if story.actions:
             context.echo(actions_table(story.actions))

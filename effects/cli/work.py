@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import signal
-import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import click
 
+from effects import crashpoints
 from effects.app import Effects
 from effects.cli.context import Context, pass_context
 from effects.cli.progress import WorkProgress
@@ -51,6 +50,7 @@ def work(
     """
     if max_seconds is not None and not drain:
         raise click.UsageError("--max-seconds goes with --drain")
+    crashpoints.install_from_environment()
     app = context.app
     app.settings = replace(
         app.settings,
@@ -79,29 +79,10 @@ def _lane_threads(app: Effects, lanes: Sequence[str]) -> dict[str, int]:
 
 @contextmanager
 def _stopping(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` for each SIGINT and SIGTERM, from a thread.
-
-    Not from the handler: that runs between two steps of the main thread, which may hold the very lock of
-    the event that `stop` sets.
-    """
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-
-    def listen() -> None:
-        while received := reader.recv(1):
-            if received[0] in STOP_SIGNALS:
-                stop()
-
-    before = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
-    wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    listener = threading.Thread(target=listen, name="effects-signals", daemon=True)
-    listener.start()
+    """Call `stop` for each SIGINT and SIGTERM."""
+    before = {number: signal.signal(number, lambda *_: stop()) for number in STOP_SIGNALS}
     try:
         yield
     finally:
-        signal.set_wakeup_fd(wakeup)
         for number, handler in before.items():
             signal.signal(number, handler)
-        writer.close()
-        listener.join()
-        reader.close()
