@@ -97,13 +97,17 @@ class Rescuer(threading.Thread):
     def run(self) -> None:
         interval = min(30.0, self._app.settings.lease_seconds / 4)
         while not self._stop.is_set():
-            try:
-                self.round()
-            except StoreUnavailable as error:
-                self._outage.began(error)
-            except Exception as error:
-                _log.error("rescue.failed", extra={"error": type(error).__name__})
+            self.try_round()
             self._stop.wait(interval * (0.75 + random.random() / 2))  # noqa: S311 - jitter
+
+    def try_round(self) -> None:
+        """A round, whose failure is logged: the next one may fare better, and the worker must go on."""
+        try:
+            self.round()
+        except StoreUnavailable as error:
+            self._outage.began(error)
+        except Exception as error:
+            _log.error("rescue.failed", extra={"error": type(error).__name__})
 
     def round(self) -> int:
         """Rescue until a batch comes back short; the number of jobs taken back."""

@@ -203,7 +203,7 @@ class Worker:
             if self._stopping.is_set():
                 return False
         if self._rescuer is not None:  # a drain may end before the rescuer's own first round
-            self._outage.ride_out(self._rescuer.round, give_up=self._stopping.is_set)
+            self._rescuer.try_round()
         lanes = " ".join(f"{lane.lane.queue}={lane.threads}" for lane in self._lanes)
         _log.info("worker.started", extra={"worker": self._pulse.worker.id, "lanes": lanes})
         for service in (self._settler, self._pulse, self._rescuer, self._wakeup):

@@ -1,0 +1,150 @@
+"""Every crash point × kill, raise, pause past the lease: what is on disk, what becomes of it, what the peer saw."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from effects import Effects, crashpoints, enqueue
+from effects.worker import Worker
+from tests.faults.crash_table import HELD, TABLE, Row
+from tests.peers.desk import Desk
+from tests.support.errands import Errand, errands_app
+from tests.support.hands import Hand, rows, run_sql
+from tests.support.processes import Child, Fleet, with_crash_point
+from tests.support.waiting import wait_until
+
+LEASE_SECONDS = 1.2
+SHORT_LEASE = {"EFFECTS_LEASE_SECONDS": str(LEASE_SECONDS), "EFFECTS_HEARTBEAT_SECONDS": "0.2"}
+KEY = "the:one"
+
+
+@pytest.fixture
+def app(database_url: str) -> Any:
+    made = errands_app(database_url, lease_seconds=LEASE_SECONDS, heartbeat_seconds=0.2, poll_seconds=0.2)
+    yield made
+    made.dispose()
+
+
+def test_the_table_and_the_points_name_each_other() -> None:
+    for action in crashpoints.ACTIONS:
+        assert {row.point for row in TABLE if row.action == action} == set(crashpoints.POINTS)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=str)
+def test_a_crash_leaves_what_the_table_says(row: Row, app: Effects, desk: Desk, processes: Fleet) -> None:
+    errand = Errand("one", desk.port, row.steps or (("release", "do") if row.kind == HELD else ("do",)))
+    desk.hold("one")  # only those that ask stand here
+    child = _strike(row, errand, app, desk, processes)
+    assert row.state in ("", _state(app))
+    desk.open("one")
+    _recover(row, app, child)
+    before = rows(app, "job_history") + rows(app, "job_attempts")
+    _end(row, child)
+    assert rows(app, "job_history") + rows(app, "job_attempts") == before  # a late word changes nothing
+    _check(row, app, desk)
+
+
+def _strike(row: Row, errand: Errand, app: Effects, desk: Desk, processes: Fleet) -> Child:
+    """Bring one job to the point and let the action happen there; returns when it has."""
+    plan = {"EFFECTS_CRASHPOINT": f"{row.point}:1:{row.action}", **SHORT_LEASE}
+    if row.point.startswith("enqueue."):
+        child = processes.start(with_crash_point, enqueue_one, row.kind, errand, **plan)
+    else:
+        enqueue_one(row.kind, errand, app)
+        if row.point.startswith("rescue."):
+            Hand(app, "gone").claim_one()
+            _all_silent(app)
+        child = processes.worker(**plan)
+    if row.action == "kill":
+        assert child.wait() == -signal.SIGKILL, child.output
+    elif row.action == "pause":
+        child.wait_frozen()
+    else:
+        by_itself = "error_type = 'CrashPoint'"  # recorded as the attempt's error, or told in the log
+        wait_until(lambda: "CrashPoint" in child.output or rows(app, "job_attempts", by_itself))
+    return child
+
+
+def enqueue_one(kind: str, errand: Errand, app: Effects | None = None) -> None:
+    enqueue(kind, errand, key=KEY, effects=app or errands_app())
+
+
+def _state(app: Effects) -> str:
+    """Where the one job is, as the database has it."""
+    found = rows(app, "jobs", "idempotency_key = :key", key=KEY) or rows(app, "job_history")
+    if not found:
+        return "absent"
+    return "released" if found[0].get("released_at") else str(found[0]["status"])
+
+
+def _recover(row: Row, app: Effects, child: Child) -> None:
+    """A clean worker does what is left to do; of the dead it is enough that their silence is long."""
+    if row.ended == "absent":
+        Worker(app).drain()
+        return
+    if row.locks:
+        child.thaw()
+        if row.point.startswith("enqueue."):
+            assert child.wait() == 0
+            Worker(app).drain()
+    elif row.action == "kill" or (row.action == "raise" and _ends_the_worker(row)):
+        child.wait()
+        _all_silent(app)
+    wait_until(lambda: _drained(app, alone=child.frozen or child.exit_code is not None))
+
+
+def _drained(app: Effects, *, alone: bool) -> bool:
+    if alone:
+        Worker(app).drain()
+    return not rows(app, "jobs")
+
+
+def _ends_the_worker(row: Row) -> bool:
+    return row.point.startswith(("claim.", "enqueue."))
+
+
+def _end(row: Row, child: Child) -> None:
+    """Wake the paused one, let it find that its lease is gone, and stop whoever still lives."""
+    child.thaw()
+    if row.point.startswith("enqueue."):
+        assert child.wait() == {"kill": -signal.SIGKILL, "raise": 1, "pause": 0}[row.action]
+        return
+    if row.action == "pause":
+        child.wait_logged("worker.disowned")
+    child.send(signal.SIGTERM)
+    expected = {"kill": -signal.SIGKILL, "raise": 1 if _ends_the_worker(row) else 0, "pause": 0}
+    assert child.wait() == expected[row.action], child.output
+    assert "Traceback" not in child.output or _ends_the_worker(row)
+
+
+def _check(row: Row, app: Effects, desk: Desk) -> None:
+    assert desk.done.count("one") in row.effects
+    assert _state(app) == row.ended
+    outcomes = tuple(one["outcome"] for one in rows(app, "job_attempts", "attempt > 0") if one["job_id"] == 1)
+    if row.outcomes is None:
+        assert outcomes[-1] == "succeeded"
+        assert desk.done.count("one") <= 1 + outcomes.count("lost")
+    else:
+        assert outcomes == row.outcomes
+    if "follow" in row.steps:
+        assert desk.done.count("one-then") == 1  # all of the outcome or nothing of it
+    if row.ended == "dead":
+        assert rows(app, "job_history")[0]["error_code"] == "unknown"
+    if row.ended != "absent":
+        [effect] = rows(app, "effect_ledger")
+        assert effect["state"] == {"succeeded": "done", "dead": "unknown"}[row.ended]
+        assert enqueue(row.kind, _payload(app), key=KEY, effects=app).existing  # its caller may safely ask again
+
+
+def _payload(app: Effects) -> Any:
+    from msgspec.json import decode
+
+    found = rows(app, "job_history")[0]["payload"]
+    return decode(found) if isinstance(found, str) else found
+
+
+def _all_silent(app: Effects) -> None:
+    run_sql(app, f"UPDATE {app.store.sql.workers} SET seen_at = {app.store.sql.after('-3600')}")
