@@ -15,8 +15,8 @@ from sqlalchemy import Connection, Row
 
 from effects.errors import JobNotFound
 from effects.settlement import Settlement
-from effects.store.claim import job_of
 from effects.store.enqueue import JobRow, insert_jobs, reserve_ids
+from effects.store.job_rows import job_columns, job_of
 from effects.store.ledger import CORE_LEDGER, Ledger
 from effects.store.settle import write_settlements
 from effects.store.sql import Sql
@@ -183,9 +183,7 @@ def _act(sql: Sql) -> str:
 
 def _lock_live(sql: Sql) -> str:
     return f"""
-    SELECT id, job_type, status, {sql.json_text("payload")} AS payload, queue, priority, attempts, max_attempts,
-        lease_token, lost_count, unknown_count, prepared, cancel_requested, group_key, limit_key, idempotency_key,
-        quarantined_from, requeued_from, trace_context, {sql.seconds("age_from")} AS age_seconds, false AS expired
+    SELECT {job_columns(sql)}, status
     FROM {sql.jobs} WHERE id = :id {sql.lock(skip=False)}"""
 
 

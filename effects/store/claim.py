@@ -13,30 +13,21 @@ Priorities are scanned loosely too, so that jobs scheduled for later are never r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from effects.crashpoints import point
 from effects.job import Job
 from effects.store.sql import Sql
-from effects.store.store import Statement, Store, as_json
+from effects.store.store import Store, as_json
+from effects.store.take import LIMITED, SIZES, Head, Lane, Open, keys_in_use, take_any, take_plain
 
 PROBES_PER_ROUND = 128  # keys looked at in one round; the next round goes on behind the last of them
-_SIZES = (1, 4, 16, 64, 128, 256, 512)  # a LIMIT is a literal: a bound one may get a generic plan that scans
-CLAIM_MAX = _SIZES[-1]
+CLAIM_MAX = SIZES[-1]
 
-
-class Lane(msgspec.Struct):
-    """What a claim asks for, and where its loose scans go on."""
-
-    queue: str
-    lease_seconds: Mapping[str, float]  # job type → seconds until `locked_until`; also the types that we know
-    limit_cursor: str = ""
-    group_cursor: str = ""
+__all__ = ["CLAIM_MAX", "PROBES_PER_ROUND", "Claimed", "Lane", "claim"]
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -44,21 +35,6 @@ class Claimed(msgspec.Struct, frozen=True):
 
     jobs: list[Job]
     more: bool
-
-
-class _Open(msgspec.Struct, frozen=True):
-    """A key with waiting jobs of one priority, and how many more of it may be in flight."""
-
-    limit_key: str
-    priority: int
-    room: int
-
-
-class _Head(msgspec.Struct, frozen=True):
-    """The first live job of a group, and the room under its limit."""
-
-    id: int
-    room: int
 
 
 def claim(store: Store, lane: Lane, worker: str, want: int) -> Claimed:
@@ -70,32 +46,55 @@ def claim(store: Store, lane: Lane, worker: str, want: int) -> Claimed:
     Raises:
         StoreUnavailable: the database is away.
     """
-    want = max(1, min(want, CLAIM_MAX))
+    limit = max(size for size in SIZES if size <= max(1, want))
+    claimed = Claimed([], more=False)
+    if not lane.keyed:
+        claimed = _claim_plain(store, lane, worker, limit)
+    if lane.keyed:
+        claimed = _claim_any(store, lane, worker, limit)
+    point("claim.committed")
+    return claimed
+
+
+def _claim_plain(store: Store, lane: Lane, worker: str, limit: int) -> Claimed:
+    """One statement where no job has a key, which is the common case; nothing where any has one."""
+    with store.single() as connection:
+        jobs = take_plain(store, connection, lane, worker, limit)
+        point("claim.before_commit")
+    if not jobs:
+        with store.read() as connection:
+            lane.keyed = bool(store.value(connection, _keys_in_use, queue=lane.queue))
+    return Claimed(jobs, more=False)
+
+
+def _keys_in_use(sql: Sql) -> str:
+    return f"SELECT {keys_in_use(sql)}"
+
+
+def _claim_any(store: Store, lane: Lane, worker: str, limit: int) -> Claimed:
     with store.read() as connection:
         keys, groups = _probe(store, connection, lane)
     more = bool(lane.limit_cursor or lane.group_cursor)
+    lane.keyed = bool(keys or groups.names or more)
     if not keys and not groups.names:
         with store.single() as connection:
-            jobs = _take(store, connection, lane, worker, want, [], [])
+            jobs = take_any(store, connection, lane, worker, limit, [], [])
             point("claim.before_commit")
     else:
         with store.begin() as connection:
-            opened = _rooms(store, connection, keys, want)
+            opened = _rooms(store, connection, keys, limit)
             heads = _heads(store, connection, lane, groups)
-            jobs = _take(store, connection, lane, worker, want, opened, heads)
+            jobs = take_any(store, connection, lane, worker, limit, opened, heads)
             point("claim.before_commit")
-    point("claim.committed")
-    return Claimed(jobs=jobs, more=more)
+    return Claimed(jobs, more)
 
 
 # -- the loose scans -----------------------------------------------------------------------------------------
 
-_LIMITED = "status <> 'running' AND limit_key IS NOT NULL AND group_key IS NULL"
-
 
 def _probe_limits(sql: Sql) -> str:
     """Keys with waiting jobs behind the cursor, each priority of each, without the paused ones."""
-    waiting = f"FROM {sql.jobs} WHERE queue = :queue AND {_LIMITED}"
+    waiting = f"FROM {sql.jobs} WHERE queue = :queue AND {LIMITED}"
     paused = f"l.paused_until > {sql.now}"
     return f"""
     WITH RECURSIVE keys(k, n) AS (
@@ -171,7 +170,7 @@ def _in_flight(sql: Sql) -> str:
     WHERE status = 'running' AND limit_key {sql.any_of("keys")} GROUP BY limit_key"""
 
 
-def _rooms(store: Store, connection: Connection, keys: Sequence[tuple[str, int]], want: int) -> list[_Open]:
+def _rooms(store: Store, connection: Connection, keys: Sequence[tuple[str, int]], want: int) -> list[Open]:
     """How many of each key may start. In flight is counted, not stored: no counter can drift.
 
     The count is exact because the key's row is locked while it is taken and used; a key that another worker
@@ -186,7 +185,7 @@ def _rooms(store: Store, connection: Connection, keys: Sequence[tuple[str, int]]
         locked = store.all(connection, _lock_limits, keys=names)
         running = {row.limit_key: row.running for row in store.all(connection, _in_flight, keys=names)}
         room.update({row.limit_key: row.max_in_flight - running.get(row.limit_key, 0) for row in locked})
-    return [_Open(key, priority, room[key]) for key, priority in keys if room.get(key, 0) > 0]
+    return [Open(key, priority, room[key]) for key, priority in keys if room.get(key, 0) > 0]
 
 
 # -- groups --------------------------------------------------------------------------------------------------
@@ -216,155 +215,17 @@ def _group_heads(sql: Sql) -> str:
     AND (parent.paused_until > {sql.now}) IS NOT TRUE"""
 
 
-def _heads(store: Store, connection: Connection, lane: Lane, groups: _Groups) -> list[_Head]:
+def _heads(store: Store, connection: Connection, lane: Lane, groups: _Groups) -> list[Head]:
     if not groups.names:
         return []
     if groups.rowless:
         missing = [{"group_key": group} for group in sorted(groups.rowless)]
         store.write(connection, _add_groups, rows=as_json(missing))
-    locked = [
-        row.group_key for row in store.all(connection, _lock_open_groups, groups=as_json(groups.names))
-    ]
+    locked = [row.group_key for row in store.all(connection, _lock_open_groups, groups=as_json(groups.names))]
     if not locked:
         return []
     found = store.all(connection, _group_heads, groups=as_json(locked), queue=lane.queue)
     limited = [(row.limit_key, 0) for row in found if row.max_in_flight is not None]
     room = {opened.limit_key: opened.room for opened in _rooms(store, connection, limited, CLAIM_MAX)}
-    heads = [_Head(row.id, room.get(row.limit_key, 0) if row.max_in_flight else CLAIM_MAX) for row in found]
+    heads = [Head(row.id, room.get(row.limit_key, 0) if row.max_in_flight else CLAIM_MAX) for row in found]
     return [head for head in heads if head.room > 0]
-
-
-# -- taking --------------------------------------------------------------------------------------------------
-
-_PLAIN = "status <> 'running' AND limit_key IS NULL AND group_key IS NULL"
-_OPEN = {"limit_key": "text", "priority": "int", "room": "int"}
-_HEAD = {"id": "int", "room": "int"}
-
-
-@cache
-def _take_sql(limit: int, per_key: int) -> Statement:
-    """The claim with literal LIMITs, one function for each pair of sizes, so that each is a statement of its own."""
-
-    def build(sql: Sql) -> str:
-        candidates = _candidates_postgresql if sql.postgresql else _candidates_sqlite
-        return f"""
-        WITH RECURSIVE priorities(p) AS (
-            SELECT min(priority) FROM {sql.jobs} WHERE queue = :queue AND {_PLAIN}
-            UNION ALL
-            SELECT (SELECT min(priority) FROM {sql.jobs} WHERE queue = :queue AND {_PLAIN} AND priority > priorities.p)
-            FROM priorities WHERE p IS NOT NULL
-        ), candidates AS ({candidates(sql, limit, per_key)}
-        ), picked AS (
-            SELECT id FROM (
-                SELECT id, priority, run_at, room,
-                       row_number() OVER (PARTITION BY limit_key ORDER BY priority, run_at, id) AS place
-                FROM candidates) AS ranked
-            WHERE place <= room ORDER BY priority, run_at, id LIMIT {limit}
-        )
-        {_lease(sql)}"""
-
-    return build
-
-
-def _candidates_postgresql(sql: Sql, limit: int, per_key: int) -> str:
-    head = "SELECT id, priority, run_at, limit_key FROM"
-    due = f"run_at <= {sql.now} AND job_type {sql.any_of('types')}"
-    first = f"{due} ORDER BY run_at, id LIMIT"
-    return f"""
-            (SELECT j.*, {limit} AS room FROM priorities CROSS JOIN LATERAL (
-                {head} {sql.jobs} WHERE queue = :queue AND {_PLAIN} AND priority = p
-                AND {first} {limit} {sql.lock()}) AS j
-             WHERE p IS NOT NULL LIMIT {limit})
-            UNION ALL
-            (SELECT j.*, o.room FROM {sql.rows("opened", _OPEN)} AS o CROSS JOIN LATERAL (
-                {head} {sql.jobs} WHERE queue = :queue AND {_LIMITED} AND limit_key = o.limit_key
-                AND priority = o.priority AND {first} {per_key} {sql.lock()}) AS j)
-            UNION ALL
-            (SELECT j.*, h.room FROM {sql.rows("heads", _HEAD)} AS h CROSS JOIN LATERAL (
-                {head} {sql.jobs} WHERE id = h.id AND status <> 'running' AND {due} {sql.lock()}) AS j)"""
-
-
-def _candidates_sqlite(sql: Sql, limit: int, per_key: int) -> str:
-    pick = "j.id, j.priority, j.run_at, j.limit_key"
-    due = f"run_at <= {sql.now} AND job_type {sql.any_of('types')}"
-    first = f"{due} ORDER BY run_at, id LIMIT"
-    return f"""
-            SELECT {pick}, {limit} AS room FROM priorities JOIN {sql.jobs} AS j
-            ON j.id IN (SELECT id FROM {sql.jobs} WHERE queue = :queue AND {_PLAIN} AND priority = p
-                AND {first} {limit})
-            UNION ALL
-            SELECT {pick}, o.room FROM {sql.rows("opened", _OPEN)} AS o JOIN {sql.jobs} AS j
-            ON j.id IN (SELECT id FROM {sql.jobs} WHERE queue = :queue AND {_LIMITED}
-                AND limit_key = o.limit_key AND priority = o.priority AND {first} {per_key})
-            UNION ALL
-            SELECT {pick}, h.room FROM {sql.rows("heads", _HEAD)} AS h JOIN {sql.jobs} AS j
-            ON j.id = h.id WHERE status <> 'running' AND {due}"""
-
-
-def _lease(sql: Sql) -> str:
-    """The update of the picked rows. `status <> 'running'` is checked again on the row that is locked."""
-    if sql.postgresql:
-        seconds = "CAST(CAST(:leases AS jsonb) ->> jobs.job_type AS double precision)"
-    else:
-        seconds = "(:leases ->> ('$.\"' || jobs.job_type || '\"'))"
-    return f"""
-        UPDATE {sql.jobs} AS jobs SET status = 'running', attempts = attempts + 1, lease_token = lease_token + 1,
-            locked_by = :worker, locked_until = {sql.after(seconds)}, started_at = {sql.now}, released_at = NULL,
-            updated_at = {sql.now}
-        WHERE id {sql.among("picked")} AND status <> 'running'
-        RETURNING id, job_type, {sql.json_text("payload")} AS payload, queue, priority, attempts,
-            max_attempts, lease_token, lost_count, unknown_count, prepared, cancel_requested, group_key, limit_key,
-            idempotency_key, quarantined_from, requeued_from, trace_context,
-            {sql.seconds("age_from")} AS age_seconds, {sql.epoch("run_at")} AS run_at,
-            expires_at <= {sql.now} AS expired"""
-
-
-def _take(
-    store: Store,
-    connection: Connection,
-    lane: Lane,
-    worker: str,
-    want: int,
-    opened: Sequence[_Open],
-    heads: Sequence[_Head],
-) -> list[Job]:
-    limit = max(size for size in _SIZES if size <= want)
-    share = max(4, 2 * limit // max(1, len(opened)))
-    found = store.all(
-        connection,
-        _take_sql(limit, min(size for size in _SIZES if size >= min(share, limit))),
-        queue=lane.queue,
-        worker=worker,
-        types=as_json(list(lane.lease_seconds)),
-        leases=as_json(lane.lease_seconds),
-        opened=as_json(opened),
-        heads=as_json(heads),
-    )
-    return [job_of(row) for row in sorted(found, key=lambda row: (row.priority, row.run_at, row.id))]
-
-
-def job_of(row: Row[Any]) -> Job:
-    """A claimed row as the handler's side sees it."""
-    return Job(
-        id=row.id,
-        job_type=row.job_type,
-        payload=row.payload,
-        queue=row.queue,
-        priority=row.priority,
-        attempts=row.attempts,
-        max_attempts=row.max_attempts,
-        lease_token=row.lease_token,
-        lost_count=row.lost_count,
-        unknown_count=row.unknown_count,
-        released=False,
-        prepared=bool(row.prepared),
-        expired=bool(row.expired),
-        cancel_requested=bool(row.cancel_requested),
-        age_seconds=row.age_seconds,
-        key=row.idempotency_key,
-        group_key=row.group_key,
-        limit_key=row.limit_key,
-        quarantined_from=row.quarantined_from,
-        requeued_from=row.requeued_from,
-        trace_context=row.trace_context,
-    )

@@ -12,7 +12,7 @@ from effects.crashpoints import point
 from effects.job import Job
 from effects.job_type import Registry
 from effects.settlement import Lost, Settlement, decide
-from effects.store.claim import job_of
+from effects.store.job_rows import job_columns, job_of
 from effects.store.ledger import Ledger
 from effects.store.settle import Settled, write_settlements
 from effects.store.sql import Sql
@@ -117,11 +117,7 @@ def _lost_jobs(sql: Sql) -> str:
     """Running jobs whose worker is silent or unknown, or whose deadline has passed."""
     silent = sql.after("-CAST(:lease AS double precision)" if sql.postgresql else "-:lease")
     return f"""
-    SELECT j.id, j.job_type, {sql.json_text("j.payload")} AS payload, j.queue, j.priority, j.attempts, j.max_attempts,
-        j.lease_token, j.lost_count, j.unknown_count, j.prepared, j.cancel_requested, j.group_key, j.limit_key,
-        j.idempotency_key, j.quarantined_from, j.requeued_from, j.trace_context,
-        {sql.seconds("j.age_from")} AS age_seconds, false AS expired, j.released_at IS NOT NULL AS released,
-        j.locked_until < {sql.now} AS overdue
+    SELECT {job_columns(sql, "j.")}, j.released_at IS NOT NULL AS released, j.locked_until < {sql.now} AS overdue
     FROM {sql.jobs} AS j
     WHERE j.status = 'running' AND j.job_type {sql.any_of("types")} AND (j.locked_until < {sql.now} OR NOT EXISTS (
         SELECT 1 FROM {sql.workers} AS w WHERE w.id = j.locked_by AND w.seen_at >= {silent}))

@@ -29,38 +29,39 @@ class Settled(msgspec.Struct, frozen=True):
     stale: list[Settlement]
 
 
-class _Row(msgspec.Struct):
-    """One settlement as a row."""
+class _Row(msgspec.Struct, omit_defaults=True):
+    """One settlement as a row. What is at its default is left out: to parse it was most of a settlement's cost."""
 
     id: int
     token: int
     status: str
     outcome: str
-    verdict: str | None
-    delay: float
-    refund: int
-    lost: int
-    unknown: int
-    error_code: str | None
-    message: str | None
-    error_type: str | None
-    stack: str | None
-    detail: object
-    took: float
-    ago: float
-    queue: str | None
-    priority: int | None
-    group_key: str | None
-    limit_key: str | None
-    placed: bool
+    queue: str
+    verdict: str | None = None
+    delay: float = 0.0
+    refund: int = 0
+    lost: int = 0
+    unknown: int = 0
+    error_code: str | None = None
+    message: str | None = None
+    error_type: str | None = None
+    stack: str | None = None
+    detail: object = None
+    took: float = 0.0
+    ago: float = 0.0
+    priority: int | None = None
+    group_key: str | None = None
+    limit_key: str | None = None
+    placed: bool = False
 
 
 _COLUMNS = {
-    "id": "int", "token": "int", "status": "text", "outcome": "text", "verdict": "text", "delay": "num",
-    "refund": "int", "lost": "int", "unknown": "int", "error_code": "text", "message": "text", "error_type": "text",
-    "stack": "text", "detail": "json", "took": "num", "ago": "num", "queue": "text", "priority": "int", "group_key": "text",
-    "limit_key": "text", "placed": "bool",
+    "id": "int", "token": "int", "status": "text", "outcome": "text", "queue": "text", "verdict": "text",
+    "delay": "num", "refund": "int", "lost": "int", "unknown": "int", "error_code": "text", "message": "text",
+    "error_type": "text", "stack": "text", "detail": "json", "took": "num", "ago": "num", "priority": "int",
+    "group_key": "text", "limit_key": "text", "placed": "bool",
 }  # fmt: skip
+_ZERO = {"delay": "0", "refund": "0", "lost": "0", "unknown": "0", "took": "0", "ago": "0", "placed": "false"}
 
 
 def _row(settlement: Settlement, now: float) -> _Row:
@@ -130,7 +131,8 @@ def _attempt_values(sql: Sql, job: str) -> str:
 
 
 def _rows(sql: Sql) -> str:
-    return sql.rows("rows", _COLUMNS)
+    named = ", ".join(f"COALESCE({name}, {_ZERO[name]}) AS {name}" if name in _ZERO else name for name in _COLUMNS)
+    return f"(SELECT {named} FROM {sql.rows('rows', _COLUMNS)} AS given)"
 
 
 def _end(sql: Sql) -> str:

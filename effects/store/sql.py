@@ -75,7 +75,7 @@ class Sql:
         """
         if self.postgresql:
             typed = ", ".join(f"{name} {_POSTGRES_TYPES[kind]}" for name, kind in columns.items())
-            return f"(SELECT * FROM jsonb_to_recordset(CAST(:{parameter} AS jsonb)) AS given({typed}))"
+            return f"(SELECT * FROM json_to_recordset(CAST(:{parameter} AS json)) AS given({typed}))"
         picked = ", ".join(
             f"value {'->' if kind == 'json' else '->>'} '{name}' AS {name}" for name, kind in columns.items()
         )

@@ -116,7 +116,7 @@ def test_the_claim_reads_a_bounded_number_of_rows_on_postgresql(app: Effects, st
         connection.execute(text("UPDATE effects_jobs SET status = 'queued' WHERE status = 'running'"))
 
     assert len(jobs) == WANT
-    assert len(statements) <= 4
+    assert len(statements) <= 5  # a lane's first claim that finds keys tries the plain way first
     assert WANT <= _rows_touched(app, statements) <= ROWS_MAX
 
 

@@ -1,0 +1,199 @@
+"""Taking: one statement that picks waiting jobs in their order and leases them.
+
+Every LIMIT is a literal of a few sizes, because a bound one may get a generic plan that scans; each size is
+therefore a statement of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects.job import Job
+from effects.store.job_rows import job_columns, job_of
+from effects.store.sql import Sql
+from effects.store.store import Statement, Store, as_json
+
+SIZES = (1, 4, 16, 64, 128, 256, 512)
+PLAIN = "status <> 'running' AND limit_key IS NULL AND group_key IS NULL"
+LIMITED = "status <> 'running' AND limit_key IS NOT NULL AND group_key IS NULL"
+
+
+class Lane(msgspec.Struct):
+    """What a claim asks for, and where its loose scans go on."""
+
+    queue: str
+    lease_seconds: Mapping[str, float]  # job type → seconds until `locked_until`; also the types that we know
+    keyed: bool = False  # whether the last claim found keys in use: then it looks for them first
+    limit_cursor: str = ""
+    group_cursor: str = ""
+
+
+class Open(msgspec.Struct, frozen=True):
+    """A key with waiting jobs of one priority, and how many more of it may be in flight."""
+
+    limit_key: str
+    priority: int
+    room: int
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The first live job of a group, and the room under its limit."""
+
+    id: int
+    room: int
+
+
+_OPEN = {"limit_key": "text", "priority": "int", "room": "int"}
+_HEAD = {"id": "int", "room": "int"}
+
+
+def keys_in_use(sql: Sql) -> str:
+    """Whether the lane has jobs with a limit, or the table any with a group; two probes of an index."""
+    return f"""((SELECT min(limit_key) FROM {sql.jobs} WHERE queue = :queue AND {LIMITED}) IS NOT NULL
+                OR (SELECT min(group_key) FROM {sql.jobs} WHERE group_key IS NOT NULL) IS NOT NULL)"""
+
+
+def take_plain(store: Store, connection: Connection, lane: Lane, worker: str, limit: int) -> list[Job]:
+    """Lease plain jobs where no job of the lane has a key, which is what most claims find; else none."""
+    return _leased(store, connection, _plain_alone(limit), lane, worker)
+
+
+def take_any(
+    store: Store,
+    connection: Connection,
+    lane: Lane,
+    worker: str,
+    limit: int,
+    opened: Sequence[Open],
+    heads: Sequence[Head],
+) -> list[Job]:
+    """Lease the first of the plain jobs, those of the open keys and these heads of groups."""
+    share = max(4, 2 * limit // max(1, len(opened)))
+    per_key = min(size for size in SIZES if size >= min(share, limit))
+    statement = _all_kinds(limit, per_key)
+    return _leased(store, connection, statement, lane, worker, opened=as_json(opened), heads=as_json(heads))
+
+
+def _leased(
+    store: Store, connection: Connection, statement: Statement, lane: Lane, worker: str, **keyed: str
+) -> list[Job]:
+    found = store.all(
+        connection,
+        statement,
+        queue=lane.queue,
+        worker=worker,
+        types=as_json(list(lane.lease_seconds)),
+        leases=as_json(lane.lease_seconds),
+        **keyed,
+    )
+    found = sorted(found, key=lambda row: (row.priority, row.run_at, row.id))
+    return [job_of(row, expired=row.expired) for row in found]
+
+
+def _priorities(sql: Sql, condition: str) -> str:
+    waiting = f"FROM {sql.jobs} WHERE queue = :queue AND {PLAIN}"
+    return f"""priorities(p) AS (
+            SELECT CASE WHEN {condition} THEN (SELECT min(priority) {waiting}) END
+            UNION ALL
+            SELECT (SELECT min(priority) {waiting} AND priority > priorities.p) FROM priorities WHERE p IS NOT NULL
+        )"""
+
+
+@cache
+def _plain_alone(limit: int) -> Statement:
+    """Nothing competes but priority and time; where a key is in use, not even the first priority is found."""
+
+    def build(sql: Sql) -> str:
+        plain = _plain_postgresql if sql.postgresql else _plain_sqlite
+        return f"""
+        WITH RECURSIVE {_priorities(sql, f"NOT {keys_in_use(sql)}")}, picked AS (
+            SELECT id FROM ({plain(sql, limit)}) AS due ORDER BY priority, run_at, id LIMIT {limit}
+        )
+        {_lease(sql)}"""
+
+    return build
+
+
+@cache
+def _all_kinds(limit: int, per_key: int) -> Statement:
+    """Plain jobs, heads of open keys and heads of groups compete; no key gets more than its room."""
+
+    def build(sql: Sql) -> str:
+        candidates = _candidates_postgresql if sql.postgresql else _candidates_sqlite
+        return f"""
+        WITH RECURSIVE {_priorities(sql, "true")}, candidates AS (
+            {candidates(sql, limit, per_key)}
+        ), picked AS (
+            SELECT id FROM (
+                SELECT id, priority, run_at, room,
+                       row_number() OVER (PARTITION BY limit_key ORDER BY priority, run_at, id) AS place
+                FROM candidates) AS ranked
+            WHERE place <= room ORDER BY priority, run_at, id LIMIT {limit}
+        )
+        {_lease(sql)}"""
+
+    return build
+
+
+def _due(sql: Sql) -> str:
+    return f"run_at <= {sql.now} AND job_type {sql.any_of('types')}"
+
+
+_COLUMNS = "id, priority, run_at, limit_key"
+
+
+def _plain_postgresql(sql: Sql, limit: int) -> str:
+    return f"""SELECT j.*, {limit} AS room FROM priorities CROSS JOIN LATERAL (
+                SELECT {_COLUMNS} FROM {sql.jobs} WHERE queue = :queue AND {PLAIN} AND priority = p
+                AND {_due(sql)} ORDER BY run_at, id LIMIT {limit} {sql.lock()}) AS j
+             WHERE p IS NOT NULL LIMIT {limit}"""
+
+
+def _candidates_postgresql(sql: Sql, limit: int, per_key: int) -> str:
+    due = _due(sql)
+    return f"""({_plain_postgresql(sql, limit)})
+            UNION ALL
+            (SELECT j.*, o.room FROM {sql.rows("opened", _OPEN)} AS o CROSS JOIN LATERAL (
+                SELECT {_COLUMNS} FROM {sql.jobs} WHERE queue = :queue AND {LIMITED} AND limit_key = o.limit_key
+                AND priority = o.priority AND {due} ORDER BY run_at, id LIMIT {per_key} {sql.lock()}) AS j)
+            UNION ALL
+            (SELECT j.*, h.room FROM {sql.rows("heads", _HEAD)} AS h CROSS JOIN LATERAL (
+                SELECT {_COLUMNS} FROM {sql.jobs} WHERE id = h.id AND status <> 'running'
+                AND {due} {sql.lock()}) AS j)"""
+
+
+def _plain_sqlite(sql: Sql, limit: int) -> str:
+    return f"""SELECT j.id, j.priority, j.run_at, j.limit_key, {limit} AS room FROM priorities JOIN {sql.jobs} AS j
+            ON j.id IN (SELECT id FROM {sql.jobs} WHERE queue = :queue AND {PLAIN} AND priority = p
+                AND {_due(sql)} ORDER BY run_at, id LIMIT {limit})"""
+
+
+def _candidates_sqlite(sql: Sql, limit: int, per_key: int) -> str:
+    pick, due = "j.id, j.priority, j.run_at, j.limit_key", _due(sql)
+    first = f"{due} ORDER BY run_at, id LIMIT"
+    return f"""{_plain_sqlite(sql, limit)}
+            UNION ALL
+            SELECT {pick}, o.room FROM {sql.rows("opened", _OPEN)} AS o JOIN {sql.jobs} AS j
+            ON j.id IN (SELECT id FROM {sql.jobs} WHERE queue = :queue AND {LIMITED}
+                AND limit_key = o.limit_key AND priority = o.priority AND {first} {per_key})
+            UNION ALL
+            SELECT {pick}, h.room FROM {sql.rows("heads", _HEAD)} AS h JOIN {sql.jobs} AS j
+            ON j.id = h.id WHERE status <> 'running' AND {due}"""
+
+
+def _lease(sql: Sql) -> str:
+    """The update of the picked rows. `status <> 'running'` is checked again on the row that is locked."""
+    if sql.postgresql:
+        seconds = "CAST(CAST(:leases AS jsonb) ->> jobs.job_type AS double precision)"
+    else:
+        seconds = "(:leases ->> ('$.\"' || jobs.job_type || '\"'))"
+    return f"""
+        UPDATE {sql.jobs} AS jobs SET status = 'running', attempts = attempts + 1, lease_token = lease_token + 1,
+            locked_by = :worker, locked_until = {sql.after(seconds)}, started_at = {sql.now}, released_at = NULL,
+            updated_at = {sql.now}
+        WHERE id {sql.among("picked")} AND status <> 'running'
+        RETURNING {job_columns(sql)}, {sql.epoch("run_at")} AS run_at, expires_at <= {sql.now} AS expired"""
