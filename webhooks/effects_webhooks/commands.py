@@ -132,8 +132,10 @@ def _listed(patterns: Sequence[str], as_json: bool) -> Sequence[str] | str:
 @click.option("--data", metavar="JSON", help="The event's data, a JSON object.")
 @click.option("--key", metavar="KEY", help="Idempotency key: the same key is one event.")
 @click.option("--tenant", metavar="NAME", help="For the endpoints of this tenant.")
-@click.option("--file", "file", type=click.File("rb"), metavar="FILE",
-              help='One event a line: {"type": …, "data": {…}}, perhaps key, id, occurred_at, tenant. - is stdin.')  # fmt: skip
+@click.option(
+    "--file", "file", type=click.File("rb"), metavar="FILE",
+    help='One event a line: {"type": …, "data": {…}}, perhaps key, id, occurred_at, tenant. -: stdin.',
+)  # fmt: skip
 @json_option
 @pass_context
 def send(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 import time
 from collections import defaultdict
@@ -21,7 +22,6 @@ from effects.retry import DAY_SECONDS, Listed, RetryPolicy
 from effects_webhooks import signing
 from effects_webhooks.classify import classify
 from effects_webhooks.endpoints import limit_key, open_secret
-from effects_webhooks.errors import SecretInvalid
 from effects_webhooks.network import GuardedBackend
 from effects_webhooks.tables import events as table
 from effects_webhooks.tables.ledger import DeliveryLedger
@@ -36,8 +36,10 @@ SCHEDULE = RetryPolicy(
     max_age_seconds=5 * DAY_SECONDS,
 )
 RECHECK_SECONDS = 60.0  # while our own configuration is at fault
+SAY_SECONDS = 10.0
 _MARGIN_SECONDS = 1.0  # the transport ends before the attempt's time limit does
 _CACHED_KEYS_MAX = 10_000
+_log = logging.getLogger("effects.webhooks")
 
 
 class DeliverPayload(msgspec.Struct, frozen=True):
@@ -89,6 +91,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
         backend = GuardedBackend(allow_private=app.settings.allow_private_addresses)
         self._transports = Transports(backend, ssl_context=ssl_context)
         self._keys: dict[str, bytes] = {}
+        self._said_at = float("-inf")
         self._user_agent = f"effects/{version('effects')}"
 
     def place(self, payload: DeliverPayload) -> Placement:
@@ -120,10 +123,10 @@ class WebhookDelivery(JobType[DeliverPayload]):
             return Cancelled("cancelled by request")
         try:
             keys = [self._key(payload.endpoint_id, *secret) for secret in loaded.secrets]
-        except (KeyUnavailable, SecretInvalid) as error:
-            return Snooze(RECHECK_SECONDS, str(error))  # the operator's fault and to mend: costs no try
+        except KeyUnavailable as error:
+            return self._wait_for_operator(str(error))
         if not keys:
-            return Snooze(RECHECK_SECONDS, "the endpoint has no secret to sign with")
+            return self._wait_for_operator(f"endpoint {payload.endpoint_id} has no secret to sign with")
         seconds = min(self._deadline_seconds, attempt.remaining_seconds() - _MARGIN_SECONDS)
         headers = self._headers(payload.event_id, loaded.body, keys)
         exchange = self._transports.post(loaded.url, headers, loaded.body, seconds=seconds)
@@ -132,6 +135,14 @@ class WebhookDelivery(JobType[DeliverPayload]):
     def close(self) -> None:
         """Close the idle connections."""
         self._transports.close()
+
+    def _wait_for_operator(self, reason: str) -> Snooze:
+        """Our own configuration is at fault: it costs no try, and is said in the log, not for every job."""
+        now = time.monotonic()
+        if now - self._said_at > SAY_SECONDS:
+            self._said_at = now
+            _log.error("webhook.waiting", extra={"reason": reason})
+        return Snooze(RECHECK_SECONDS, reason)
 
     def _headers(self, event_id: str, body: bytes, keys: Sequence[bytes]) -> dict[str, str]:
         """Signed anew at each try: verifiers refuse what is older than 5 minutes."""
