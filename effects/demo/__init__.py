@@ -1,0 +1,1 @@
+"""`effects demo`: real events to three partners on this machine. The only module that may import the packages."""
