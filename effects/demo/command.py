@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
@@ -25,7 +26,7 @@ LIMIT_SECONDS = 300.0  # far more than it takes; a demo that hangs is a defect t
 
 _STORY = {
     "good": "accepts",
-    "shaky": "503 twice, then accepts",
+    "shaky": "503 twice first",
     "gone": "nobody listens",
 }
 
@@ -97,7 +98,9 @@ def _wait_for_all(board: Board) -> None:
 
 def _print_account(result: Account) -> None:
     console = Console()
-    table = Table(title=f"\n{result.events} events, {result.events * len(result.partners)} deliveries")
+    table = Table(
+        title=f"\n{result.events} events, {result.events * len(result.partners)} deliveries", box=SIMPLE, padding=(0, 1)
+    )
     for column in ("partner", "delivered", "retried", "dead", "duplicates", "verified"):
         table.add_column(column, justify="left" if column == "partner" else "right", no_wrap=True)
     for row in result.partners:
