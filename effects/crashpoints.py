@@ -81,5 +81,5 @@ def install_from_environment() -> None:
     """Read `EFFECTS_CRASHPOINT=name[:nth[:action]]`, for processes that a test starts."""
     text = os.environ.get("EFFECTS_CRASHPOINT")
     if text:
-        name, nth, action = [*text.split(":"), "1", "kill"][:3] if ":" in text else (text, "1", "kill")
-        install(plan(name, nth=int(nth), action=cast(Action, action)))
+        name, nth, action = [*text.split(":"), "", ""][:3]
+        install(plan(name, nth=int(nth or 1), action=cast(Action, action or "kill")))

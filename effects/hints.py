@@ -97,4 +97,5 @@ def _committed(session: Session) -> None:
 
 @event.listens_for(Session, "after_rollback")
 def _rolled_back(session: Session) -> None:
-    session.info.pop(_PENDING, None)
+    if not session.in_nested_transaction():  # after a savepoint's the rest may still commit: a hint too many is none
+        session.info.pop(_PENDING, None)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from effects.store.ledger import Ledger
 
 P = TypeVar("P")
+CODE_CHARS_MAX = 64
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as an escape, not as a backslash and a word
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 
 
@@ -114,7 +116,7 @@ class JobType(Generic[P]):
 
         An exception that says nothing of its fate counts as *unknown* when the effect was released.
         """
-        code = getattr(error, "code", None) or type(error).__name__
+        code = str(getattr(error, "code", None) or type(error).__name__)[:CODE_CHARS_MAX]
         message = safe_message(error)
         if isinstance(error, errors.Temporary):
             return Retry(message, code=code, after_seconds=error.after_seconds)
@@ -130,24 +132,25 @@ class JobType(Generic[P]):
         Raises:
             PayloadInvalid: it does not convert, is no JSON, or is over 64 KiB.
         """
-        text = self._encode(payload)
-        if len(text.encode()) > PAYLOAD_BYTES_MAX:
+        try:
+            text = self._encode(payload)
+            size = len(text.encode())
+        except (TypeError, ValueError) as error:  # msgspec.ValidationError and UnicodeEncodeError are ValueErrors
+            raise PayloadInvalid(f"{self.name}: the payload is not valid: {error}") from error
+        if size > PAYLOAD_BYTES_MAX:
             raise PayloadInvalid(
-                f"{self.name}: the payload has {len(text.encode()):,} bytes and the limit is "
+                f"{self.name}: the payload has {size:,} bytes and the limit is "
                 f"{PAYLOAD_BYTES_MAX:,}; store the large part elsewhere and give its id"
             )
-        if "\\u0000" in text:
+        if _NUL.search(text):
             raise PayloadInvalid(f"{self.name}: the payload holds a NUL character, which PostgreSQL cannot store")
         return text
 
     def _encode(self, payload: P | Mapping[str, Any]) -> str:
-        try:
-            if self.payload is dict:
-                return json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-            plain = payload if isinstance(payload, Mapping) else msgspec.to_builtins(payload)
-            return msgspec.json.encode(msgspec.convert(plain, self.payload)).decode()
-        except (TypeError, ValueError) as error:  # msgspec.ValidationError is a ValueError
-            raise PayloadInvalid(f"{self.name}: the payload is not valid: {error}") from error
+        if self.payload is dict:
+            return json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        plain = payload if isinstance(payload, Mapping) else msgspec.to_builtins(payload)
+        return msgspec.json.encode(msgspec.convert(plain, self.payload)).decode()
 
     @staticmethod
     def canonical(text: str) -> str:

@@ -80,7 +80,7 @@ class RetryPolicy:
         max_attempts: attempts in all, 1 to 1000; a job may override it. With `Listed` it defaults to
             one more than the waits in the list, else 10.
         max_age_seconds: no attempt starts later than this after the job first fell due. Default 3 days.
-        max_delay_seconds: no single wait is longer (a peer's Retry-After included). Default 1 day.
+        max_delay_seconds: no single wait is longer (a peer's Retry-After included) before jitter. Default 1 day.
         jitter: share of the wait added at random, upward only, so that a promised wait is never
             undercut. 0.2 adds 0 to 20 %. Default 0.2.
 

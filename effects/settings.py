@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -60,7 +61,7 @@ class Settings:
         if self.schema is not None and self.database_url.startswith("sqlite"):
             raise ConfigurationError("EFFECTS_SCHEMA is for PostgreSQL; SQLite has no schemas: unset it")
         for name in ("threads", "heartbeat_seconds", "lease_seconds", "poll_seconds", "grace_seconds"):
-            if getattr(self, name) <= 0:
+            if not 0 < getattr(self, name) < math.inf:  # neither is "nan"
                 raise ConfigurationError(f"EFFECTS_{name.upper()} is {getattr(self, name)}; it must be above 0")
         if self.lease_seconds < 3 * self.heartbeat_seconds:
             raise ConfigurationError(

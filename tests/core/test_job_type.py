@@ -1,0 +1,175 @@
+"""A job type is checked when registered, its payloads both ways, and its exceptions have one fate each."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from effects import (
+    Ambiguous,
+    ConfigurationError,
+    JobType,
+    PayloadInvalid,
+    Permanent,
+    Refused,
+    Retry,
+    Temporary,
+    Unknown,
+    UnknownJobType,
+    errors,
+)
+from effects.job import PAYLOAD_BYTES_MAX
+from effects.job_type import Registry, safe_message
+from tests.support.scripted import BoomError, Script, Scripted
+
+
+@dataclasses.dataclass
+class Order:
+    id: int
+    note: str = ""
+
+
+class Typed(JobType[Order]):
+    name = "order.ship"
+    payload = Order
+
+
+class Loose(JobType[dict[str, Any]]):
+    name = "anything"
+
+
+# -- declarations --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("attributes", "says"),
+    [
+        ({"name": ""}, "dotted lower case"),
+        ({"name": "Report.Chunk"}, "dotted lower case"),
+        ({"name": "a..b"}, "dotted lower case"),
+        ({"name": "ok'; DROP"}, "dotted lower case"),
+        ({"on_unknown": "pray"}, "give one of repeat, repeat_once, hold"),
+        ({"queue": ""}, "not a lane"),
+        ({"queue": "quarantine"}, "not a lane"),
+        ({"time_limit_seconds": 0}, "must be above 0"),
+    ],
+)
+def test_a_wrong_declaration_is_refused(attributes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        Registry([Scripted(**attributes)])
+
+
+def test_the_registry_knows_its_types_by_name() -> None:
+    registry = Registry([Scripted("b"), Scripted("a")])
+    assert registry.names() == ["a", "b"]
+    assert "a" in registry
+    assert [one.name for one in registry] == ["b", "a"]
+    with pytest.raises(ConfigurationError, match="'a' is registered twice"):
+        registry.add(Scripted("a"))
+    with pytest.raises(UnknownJobType, match=r"no job type 'c' is registered \(known: a, b\)"):
+        registry.get("c")
+
+
+def test_a_type_may_be_replaced_by_one_of_its_name() -> None:
+    registry = Registry([Scripted("a")])
+    better = Scripted("a", queue="fast")
+    registry.replace(better)
+    assert registry.get("a") is better
+    with pytest.raises(UnknownJobType):
+        registry.replace(Scripted("b"))
+
+
+# -- payloads ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [Order(7, "x"), {"id": 7, "note": "x"}], ids=["object", "mapping"])
+def test_a_payload_goes_there_and_back(given: Any) -> None:
+    assert Typed().decode(Typed().encode(given)) == Order(7, "x")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"id": "seven"}, {"id": 7, "note": 1}, 7, "text", None, [1], Script()],
+    ids=str,
+)
+def test_a_payload_that_does_not_fit_is_refused(wrong: Any) -> None:
+    with pytest.raises(PayloadInvalid, match=r"order\.ship: the payload is not valid"):
+        Typed().encode(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"x": math.nan}, {"x": math.inf}, {"x": object()}, {"x": b"raw"}, {"x": "\0"}, {"x": "\ud800"}], ids=ascii
+)
+def test_what_json_cannot_hold_is_refused(wrong: Any) -> None:
+    with pytest.raises(PayloadInvalid):
+        Loose().encode(wrong)
+
+
+@pytest.mark.parametrize("text", ["\\u0000", "\\\\u0000", "C:\\u0000"], ids=ascii)
+def test_a_backslash_is_no_nul(text: str) -> None:
+    assert Loose().decode(Loose().encode({"path": text})) == {"path": text}
+
+
+@pytest.mark.parametrize(("extra", "fits"), [(0, True), (1, False)])
+@pytest.mark.parametrize("letter", ["x", "é"])
+def test_the_limit_is_bytes(extra: int, fits: bool, letter: str) -> None:
+    room = PAYLOAD_BYTES_MAX - len('{"x":""}')
+    payload = {"x": letter * (room // len(letter.encode())) + "x" * extra}
+    if fits:
+        assert len(Loose().encode(payload).encode()) == PAYLOAD_BYTES_MAX
+    else:
+        with pytest.raises(PayloadInvalid, match="65,537 bytes and the limit is 65,536"):
+            Loose().encode(payload)
+
+
+@pytest.mark.parametrize("stored", ["", "{", '{"id": "x"}', "[]", "null"])
+def test_a_stored_payload_that_does_not_fit_is_said_so(stored: str) -> None:
+    with pytest.raises(PayloadInvalid, match="the stored payload is not valid"):
+        Typed().decode(stored)
+
+
+def test_the_canonical_text_does_not_depend_on_the_order_of_keys() -> None:
+    assert JobType.canonical('{"b": 1, "a": [2, 3]}') == JobType.canonical('{"a":[2,3],"b":1}')
+    assert JobType.canonical('{"a": [3, 2]}') != JobType.canonical('{"a": [2, 3]}')
+
+
+# -- fates ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "released", "outcome"),
+    [
+        (Temporary("busy", code="421", after_seconds=9), False, Retry("busy", code="421", after_seconds=9)),
+        (Temporary("busy"), True, Retry("busy", code="Temporary")),
+        (Permanent("gone", code="550"), True, Refused("gone", code="550")),
+        (errors.Refused("guard"), True, Refused("guard", code="Refused")),
+        (PayloadInvalid("old"), True, Refused("old", code="PayloadInvalid")),
+        (Ambiguous("cut"), False, Unknown("cut", code="Ambiguous")),
+        (BoomError("secret"), False, Retry("BoomError", code="BoomError")),
+        (BoomError("secret"), True, Unknown("BoomError", code="BoomError")),
+    ],
+)
+def test_an_exception_has_one_fate(error: Exception, released: bool, outcome: Any) -> None:
+    assert Scripted().classify(error, released=released) == outcome
+
+
+def test_a_foreign_exceptions_text_is_never_kept() -> None:
+    assert safe_message(ValueError("password=hunter2")) == "ValueError"
+    assert safe_message(Temporary("our own words")) == "our own words"
+
+
+def test_a_foreign_code_is_text() -> None:
+    class Reply(Exception):
+        code = 550
+
+    outcome = Scripted().classify(Reply(), released=False)
+    assert isinstance(outcome, Retry)
+    assert outcome.code == "550"
+
+
+def test_a_type_without_perform_says_so() -> None:
+    with pytest.raises(NotImplementedError):
+        JobType[dict[str, Any]]().perform({}, None)  # type: ignore[arg-type]

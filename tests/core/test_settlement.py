@@ -1,0 +1,168 @@
+"""The decision at the end of an attempt: one table of what follows from what."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from effects import Cancelled, Done, Fixed, Job, Refused, Retry, RetryPolicy, Snooze, Unknown
+from effects.job import POISON_LOSSES
+from effects.retry import ON_UNKNOWN
+from effects.settlement import (
+    Ending,
+    Expired,
+    GivenBack,
+    Lost,
+    Settlement,
+    TimedOut,
+    Unready,
+    advance,
+    decide,
+    fold,
+)
+from tests.support.scripted import Scripted
+
+OLD = 100_000.0  # beyond the greatest age of the policy below
+POLICY = RetryPolicy(backoff=Fixed(10), max_attempts=3, max_age_seconds=3600.0, jitter=0.0)
+
+
+def job(**facts: Any) -> Job:
+    given: dict[str, Any] = {
+        "id": 1, "job_type": "scripted", "payload": "{}", "queue": "default", "priority": 5, "attempts": 1,
+        "max_attempts": None, "lease_token": 1, "lost_count": 0, "unknown_count": 0, "released": False,
+        "prepared": True, "expired": False, "cancel_requested": False, "age_seconds": 0.0,
+    }  # fmt: skip
+    return Job(**{**given, **facts})
+
+
+def decided(ending: Ending, *, policy: Any = "repeat", released: bool = True, **facts: Any) -> Settlement:
+    job_type = Scripted(on_unknown=policy, retry=POLICY)
+    return decide(job(**facts), job_type, ending, released=released, draw=lambda: 0.0)  # type: ignore[arg-type]
+
+
+RETRY = Retry("busy", code="503")
+UNKNOWN = Unknown("no reply", code="cut")
+LIMIT = TimedOut(60.0)
+PLACED = Unready("slow", 5, None, None)
+AGAIN, DEAD = "failed", "dead"
+
+# ending, what is special about the job · status, outcome in the log, verdict, error code
+TABLE: list[tuple[Ending, dict[str, Any], tuple[str, str, str | None, str | None]]] = [
+    (Done(), {}, ("succeeded", "succeeded", "done", None)),
+    (Done(), {"attempts": 3, "age_seconds": OLD}, ("succeeded", "succeeded", "done", None)),
+    (RETRY, {}, (AGAIN, "failed", "not_done", "503")),
+    (RETRY, {"attempts": 2}, (AGAIN, "failed", "not_done", "503")),
+    (RETRY, {"attempts": 3}, (DEAD, "failed", "not_done", "503")),
+    (RETRY, {"attempts": 4}, (DEAD, "failed", "not_done", "503")),
+    (RETRY, {"attempts": 3, "max_attempts": 9}, (AGAIN, "failed", "not_done", "503")),
+    (RETRY, {"attempts": 1, "max_attempts": 1}, (DEAD, "failed", "not_done", "503")),
+    (RETRY, {"age_seconds": 3590.0}, (AGAIN, "failed", "not_done", "503")),
+    (RETRY, {"age_seconds": 3591.0}, (DEAD, "failed", "not_done", "503")),
+    (Retry("x", after_seconds=4000), {}, (DEAD, "failed", "not_done", "failed")),
+    (Snooze(60), {}, ("queued", "snoozed", None, None)),
+    (Snooze(60), {"attempts": 3, "age_seconds": OLD}, ("queued", "snoozed", None, None)),
+    (Refused("no", code="550"), {}, (DEAD, "refused", "not_done", "550")),
+    (Cancelled(), {}, ("cancelled", "cancelled", None, "cancelled")),
+    (UNKNOWN, {}, (AGAIN, "unknown", "unknown", "cut")),
+    (UNKNOWN, {"unknown_count": 2}, (AGAIN, "unknown", "unknown", "cut")),
+    (UNKNOWN, {"attempts": 3}, (DEAD, "unknown", "unknown", "cut")),
+    (UNKNOWN, {"policy": "repeat_once"}, (AGAIN, "unknown", "unknown", "cut")),
+    (UNKNOWN, {"policy": "repeat_once", "unknown_count": 1}, (DEAD, "unknown", "unknown", "unknown")),
+    (UNKNOWN, {"policy": "hold"}, (DEAD, "unknown", "unknown", "unknown")),
+    (Lost(), {}, (AGAIN, "lost", "unknown", "lost")),
+    (Lost(), {"attempts": 3}, (AGAIN, "lost", "unknown", "lost")),
+    (Lost(), {"released": False, "policy": "hold"}, (AGAIN, "lost", None, "lost")),
+    (Lost(), {"released": False, "policy": "repeat_once", "unknown_count": 1}, (AGAIN, "lost", None, "lost")),
+    (Lost(), {"policy": "repeat_once"}, (AGAIN, "lost", "unknown", "lost")),
+    (Lost(), {"policy": "repeat_once", "unknown_count": 1}, (DEAD, "lost", "unknown", "unknown")),
+    (Lost(), {"policy": "hold"}, (DEAD, "lost", "unknown", "unknown")),
+    (Lost(), {"lost_count": POISON_LOSSES - 2}, (AGAIN, "lost", "unknown", "lost")),
+    (Lost(), {"lost_count": POISON_LOSSES - 1}, (DEAD, "lost", "unknown", "poison")),
+    (Lost(), {"lost_count": POISON_LOSSES - 1, "released": False}, (DEAD, "lost", None, "poison")),
+    (LIMIT, {}, (AGAIN, "timed_out", "unknown", "timed_out")),
+    (LIMIT, {"attempts": 3}, (DEAD, "timed_out", "unknown", "timed_out")),
+    (LIMIT, {"released": False, "policy": "hold"}, (AGAIN, "timed_out", "not_done", "timed_out")),
+    (LIMIT, {"released": False, "policy": "hold", "attempts": 3}, (DEAD, "timed_out", "not_done", "timed_out")),
+    (LIMIT, {"policy": "hold"}, (DEAD, "timed_out", "unknown", "unknown")),
+    (LIMIT, {"policy": "repeat_once", "unknown_count": 1}, (DEAD, "timed_out", "unknown", "unknown")),
+    (GivenBack(), {"attempts": 3, "age_seconds": OLD}, ("queued", "", None, None)),
+    (Expired(), {}, ("cancelled", "", None, "expired")),
+    (PLACED, {}, ("queued", "", None, None)),
+]
+
+
+@pytest.mark.parametrize(("ending", "special", "expected"), TABLE, ids=lambda value: str(value)[:60])
+def test_what_follows(ending: Ending, special: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    found = decided(ending, **special)
+    assert (found.status, found.outcome, found.verdict, found.error_code) == expected
+
+
+ENDINGS: list[Ending] = [
+    Done(), RETRY, Snooze(5), Refused("no"), Cancelled(), UNKNOWN, Lost(), LIMIT, GivenBack(), Expired(), PLACED,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("policy", ON_UNKNOWN)
+def test_what_holds_for_every_decision(ending: Ending, policy: str) -> None:
+    for released, unknowns, attempts, losses, age in itertools.product(
+        (False, True), (0, 1), (1, 3), (0, POISON_LOSSES - 1), (0.0, OLD)
+    ):
+        found = decided(
+            ending, policy=policy, released=released, unknown_count=unknowns, attempts=attempts,
+            lost_count=losses, age_seconds=age,
+        )  # fmt: skip
+        assert found.ends == (found.status in ("succeeded", "dead", "cancelled"))
+        assert (found.verdict == "done") == (found.status == "succeeded")
+        assert found.lost == isinstance(ending, Lost)
+        assert found.refund_attempt == isinstance(ending, Snooze | GivenBack | Expired | Unready)
+        assert found.status != "dead" or (found.error_code and found.message)
+        assert found.delay_seconds >= 0
+        if found.verdict == "unknown":
+            assert released or isinstance(ending, Unknown)
+        if isinstance(ending, Lost | TimedOut) and released:
+            assert found.verdict == "unknown"
+
+
+def test_a_wait_is_the_policys_or_the_peers() -> None:
+    assert decided(RETRY).delay_seconds == 10
+    assert decided(Retry("x", after_seconds=77)).delay_seconds == 77
+    assert decided(Snooze(60)).delay_seconds == 60
+    assert decided(Lost()).delay_seconds == 0
+
+
+def test_evidence_is_carried() -> None:
+    found = decided(Refused("no", code="550", detail={"reply": "550 5.1.1"}))
+    assert (found.message, found.detail) == ("no", {"reply": "550 5.1.1"})
+    assert "gave up after 3 attempts" in str(decided(RETRY, attempts=3).message)
+    assert "older than 3600 s" in str(decided(RETRY, age_seconds=OLD).message)
+    assert "held for a person" in str(decided(UNKNOWN, policy="hold").message)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "ended", "state"),
+    [
+        ([], False, "intended"),
+        ([], True, "abandoned"),
+        (["not_done"], False, "intended"),
+        (["not_done"], True, "refused"),
+        (["not_done", None], True, "abandoned"),
+        (["unknown"], False, "unknown"),
+        (["unknown", "not_done"], True, "unknown"),
+        (["unknown", None], True, "unknown"),
+        (["unknown", "done"], True, "done"),
+        (["done", "unknown"], True, "done"),
+        (["done", "not_done"], False, "done"),
+        (["not_done", "done"], True, "done"),
+    ],
+)
+def test_the_ledgers_state_is_a_fold(verdicts: list[Any], ended: bool, state: str) -> None:
+    assert fold(verdicts, ended=ended) == state
+
+
+@pytest.mark.parametrize("verdict", ["done", "not_done", "unknown", None])
+@pytest.mark.parametrize("ended", [False, True])
+def test_done_is_the_last_word(verdict: Any, ended: bool) -> None:
+    assert advance("done", verdict, ended) == "done"
