@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from effects import Effects
 from effects.keys import generate_key
@@ -35,3 +36,18 @@ def rows(shop: Effects) -> Rows:
             return [dict(row._mapping) for row in connection.execute(text(statement), parameters)]
 
     return read
+
+
+@contextmanager
+def statements(shop: Effects) -> Iterator[list[str]]:
+    """The statements that the engine executes meanwhile."""
+    seen: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        seen.append(statement)
+
+    event.listen(shop.engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(shop.engine, "before_cursor_execute", note)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -13,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import event as sa_event
 from sqlalchemy.orm import Session
 
 from effects import Effects, IdempotencyConflict, set_default
@@ -26,7 +23,7 @@ from effects_webhooks import (
     disable_endpoint,
 )
 from effects_webhooks.event import BODY_BYTES_MAX, matches
-from tests.webhooks.conftest import Rows
+from tests.webhooks.conftest import Rows, statements
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 TABLES = ("webhook_events", "delivered_webhooks", "jobs")
@@ -298,21 +295,6 @@ def test_one_key_from_many_threads_is_one_event(shop: Effects, rows: Rows) -> No
 
 
 # -- many ----------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def statements(shop: Effects) -> Iterator[list[str]]:
-    """The statements that the engine executes meanwhile."""
-    seen: list[str] = []
-
-    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        seen.append(statement)
-
-    sa_event.listen(shop.engine, "before_cursor_execute", note)
-    try:
-        yield seen
-    finally:
-        sa_event.remove(shop.engine, "before_cursor_execute", note)
 
 
 def test_many_events_take_few_statements(shop: Effects, rows: Rows) -> None:

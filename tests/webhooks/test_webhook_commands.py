@@ -1,0 +1,213 @@
+"""`effects webhooks …` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import httpx
+import pytest
+
+from effects_webhooks import generate_secret, sign
+from effects_webhooks.api import BATCH
+from tests.cli.conftest import COMMAND, ROOT, Answer, effects
+from tests.peers.http import Receiver
+from tests.webhooks.conftest import KEYS, Rows
+
+Run: TypeAlias = Callable[..., Answer]
+
+
+@pytest.fixture
+def run(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`effects --database-url … webhooks …`, with a key and leave to reach loopback."""
+    monkeypatch.setenv("EFFECTS_KEYS", KEYS)
+    monkeypatch.setenv("EFFECTS_ALLOW_PRIVATE_ADDRESSES", "true")
+    return lambda *arguments: effects("--database-url", database_url, "webhooks", *arguments)
+
+
+def test_an_endpoint_from_add_to_disable(run: Run) -> None:
+    added = run("endpoints", "add", "http://127.0.0.1:9/x", "--pattern", "order.*", "--pattern", "user.*", "--json")
+    assert added.exit_code == 0
+    assert added.json["secret"].startswith("whsec_")
+    assert added.json["patterns"] == ["order.*", "user.*"]
+    shown = run("endpoints", "show", added.json["id"], "--json").json
+    assert (shown["url"], shown["status"], shown["patterns"]) == (
+        "http://127.0.0.1:9/x",
+        "active",
+        ["order.*", "user.*"],
+    )
+    assert run("endpoints", "disable", added.json["id"], "--reason", "they asked").exit_code == 0
+    listed = run("endpoints", "list", "--json").json
+    assert [(one["id"], one["status"], one["reason"]) for one in listed] == [
+        (added.json["id"], "disabled", "they asked")
+    ]
+    assert run("endpoints", "enable", added.json["id"]).exit_code == 0
+    assert "active" in run("endpoints", "list").out
+
+
+def test_the_secret_is_shown_once(run: Run) -> None:
+    added = run("endpoints", "add", "http://127.0.0.1:9/")
+    secret = next(word for word in added.out.split() if word.startswith("whsec_"))
+    assert "not shown again" in added.err
+    endpoint_id = next(word for word in added.out.split() if word.startswith("ep_"))
+    assert secret not in run("endpoints", "list", "--json").out
+    assert secret not in run("endpoints", "show", endpoint_id, "--json").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("endpoints", "add", "ftp://127.0.0.1/"), "https"),
+        (("endpoints", "add", "https://example.com/", "--pattern", "order*"), "order*"),
+        (("endpoints", "add", "https://example.com/", "--secret", "hunter2"), "whsec_"),
+        (("endpoints", "show", "ep_none"), "ep_none"),
+        (("endpoints", "disable", "ep_none"), "ep_none"),
+        (("send", "--type", "order.paid"), "--data"),
+        (("send", "--type", "order.paid", "--data", "{"), "JSON"),
+        (("send", "--type", "order.paid", "--data", "[1]"), "object"),
+        (("send", "--type", "order paid", "--data", "{}"), "dotted"),
+        (("send", "--type", "order.paid", "--data", '{"a": NaN}'), "NaN"),
+        (("send", "--file", "/does/not/exist"), "No such file"),
+        (("send", "--file", "-", "--key", "k"), "--file"),
+        (("listen", "--secret", "hunter2"), "whsec_"),
+        (("listen",), "--secret"),
+    ],
+)
+def test_an_error_is_one_line_and_exit_code_2(run: Run, arguments: tuple[str, ...], says: str) -> None:
+    answer = run(*arguments)
+    assert answer.exit_code == 2
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("\n") == 1
+    assert says in answer.err
+    assert "hunter2" not in answer.err
+
+
+def test_without_a_key_no_secret_is_stored(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EFFECTS_KEYS")
+    answer = run("endpoints", "add", "http://127.0.0.1:9/")
+    assert answer.exit_code == 2
+    assert "effects keys generate" in answer.err
+    assert run("endpoints", "list", "--json").json == []
+
+
+def test_send_one(run: Run, rows: Rows) -> None:
+    run("endpoints", "add", "http://127.0.0.1:9/")
+    sent = run("send", "--type", "order.paid", "--data", '{"id": 1}', "--key", "k", "--json").json
+    assert len(sent["deliveries"]) == 1
+    again = run("send", "--type", "order.paid", "--data", '{"id": 1}', "--key", "k", "--json").json
+    assert (again["event_id"], again["existing"]) == (sent["event_id"], True)
+    assert run("send", "--type", "order.paid", "--data", '{"id": 2}', "--key", "k").exit_code == 2
+    assert len(rows("SELECT id FROM effects_webhook_events")) == 1
+
+
+def test_of_a_file_the_bad_lines_are_named_and_the_good_ones_sent(run: Run, rows: Rows, tmp_path: Path) -> None:
+    run("endpoints", "add", "http://127.0.0.1:9/")
+    run("send", "--type", "order.paid", "--data", '{"id": 1}', "--key", "taken")
+    lines = [
+        b'{"type": "order.paid", "data": {"n": 1}}',
+        b"",
+        b"no json",
+        b'{"type": "order.paid", "data": {"id": 2}, "key": "taken"}',
+        b'{"type": "order.paid", "data": {"id": 1}, "key": "taken"}',
+        b'{"type": "order paid", "data": {}}',
+        b'{"type": "order.paid"}',
+        b'{"type": "order.paid", "data": {}, "knd": 1}',
+        b'{"type": "order.paid", "data": [1]}',
+        b'\xff{"type": "order.paid", "data": {}}',
+        b'{"type": "order.paid", "data": {"n": "' + b"x" * 300_000 + b'"}}',
+        b'{"type": "order.paid", "data": {"n": 2}, "occurred_at": "2026-11-21T12:00:00Z", "id": "mine"}',
+    ]
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(b"\n".join(lines))  # and the last line has no end
+    answer = run("send", "--file", file, "--json")
+    assert answer.exit_code == 2
+    assert [error["line"] for error in answer.json["errors"]] == [3, 4, 6, 7, 8, 9, 10, 11]
+    assert (answer.json["events"], answer.json["deliveries"], answer.json["existing"]) == (2, 2, 1)
+    for line in (3, 4, 6, 7, 8, 9, 10, 11):
+        assert f"error: line {line}: " in answer.err
+    assert len(rows("SELECT id FROM effects_webhook_events")) == 3
+
+
+def test_a_bad_line_in_every_batch_of_a_long_file_loses_no_other(run: Run, rows: Rows, tmp_path: Path) -> None:
+    count = 2 * BATCH + 7
+    lines = [json.dumps({"type": "order.paid", "data": {"n": n}, "key": f"k{n}"}) for n in range(count)]
+    lines[3], lines[BATCH + 3] = "{", "{"
+    lines[BATCH + 9] = json.dumps({"type": "order.paid", "data": {"n": -1}, "key": "k0"})
+    file = tmp_path / "events.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    answer = run("send", "--file", file)
+    assert answer.exit_code == 2
+    assert f"{count - 3:,} events" in answer.out
+    assert "3 lines refused" in answer.out
+    assert len(rows("SELECT id FROM effects_webhook_events")) == count - 3
+    again = run("send", "--file", file, "--json").json  # what has a key is not sent twice
+    assert (again["events"], again["existing"]) == (0, count - 3)
+
+
+def test_an_empty_file_is_no_error(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(b"")
+    answer = run("send", "--file", file, "--json")
+    assert (answer.exit_code, answer.json["events"]) == (0, 0)
+
+
+def test_what_send_wrote_the_worker_delivers(run: Run, database_url: str) -> None:
+    with Receiver() as receiver:
+        run("endpoints", "add", receiver.url)
+        run("send", "--type", "order.paid", "--data", '{"id": 1}')
+        assert effects("--database-url", database_url, "work", "--drain", "--max-seconds", "30").exit_code == 0
+        assert json.loads(receiver.requests[0].body)["data"] == {"id": 1}
+
+
+# -- listen --------------------------------------------------------------------------------------------------------
+
+
+def test_listen_verifies_prints_and_fails_on_purpose() -> None:
+    secret = generate_secret()
+    process = subprocess.Popen(
+        [*COMMAND, "webhooks", "listen", "--fail-first", "1", "--json"],
+        cwd=ROOT,
+        env={**os.environ, "EFFECTS_WEBHOOK_SECRET": secret, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        url = process.stderr.readline().split()[2]
+        signed = headers(secret, b'{"type":"order.paid","data":{"n":1}}')
+        statuses = [
+            httpx.post(url, content=body, headers=given).status_code
+            for body, given in (
+                (b'{"type":"order.paid","data":{"n":1}}', signed),
+                (b'{"type":"order.paid","data":{"n":1}}', signed),
+                (b'{"type":"order.paid","data":{"n":1}}', signed),
+                (b'{"type":"order.paid","data":{"n":2}}', signed),
+            )
+        ]
+        assert statuses == [503, 200, 200, 401]
+        lines = [json.loads(process.stdout.readline()) for _ in statuses]
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+    assert [(line["status"], line["repeat"]) for line in lines] == [
+        (503, False),
+        (200, False),
+        (200, True),
+        (401, False),
+    ]
+    assert lines[1]["event"]["data"] == {"n": 1}
+    assert lines[3]["event"] is None  # what a stranger sent is not shown
+
+
+def headers(secret: str, body: bytes) -> dict[str, str]:
+    now = int(time.time())
+    return {
+        "webhook-id": "msg_1", "webhook-timestamp": str(now), "webhook-signature": sign(secret, "msg_1", now, body),
+    }  # fmt: skip

@@ -1,0 +1,281 @@
+"""From the event to the partner and back: the worker, a real receiver, both databases."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from typing import Any
+
+import pytest
+import standardwebhooks
+from sqlalchemy import text
+
+from effects import Effects, Fixed, RetryPolicy
+from effects.keys import generate_key
+from effects.worker import Worker
+from effects_webhooks import (
+    WebhookDelivery,
+    WebhookEvent,
+    add_endpoint,
+    deliver_webhook,
+    deliver_webhooks,
+    disable_endpoint,
+    enable_endpoint,
+    generate_secret,
+    verify,
+)
+from effects_webhooks.endpoints import limit_key
+from effects_webhooks.signing import parse_secret
+from effects_webhooks.tables import endpoints as endpoint_table
+from tests.conftest import AppFactory
+from tests.peers.http import Answer, Receiver
+from tests.webhooks.conftest import KEYS, Rows, statements
+
+
+def drain(app: Effects) -> dict[str, int]:
+    return Worker(app).drain(max_seconds=50).counts
+
+
+def ledger(rows: Rows) -> list[dict[str, Any]]:
+    return rows("SELECT state, status_code, tries FROM effects_delivered_webhooks ORDER BY job_id")
+
+
+def test_every_event_arrives_signed_and_byte_for_byte_as_stored(shop: Effects, rows: Rows) -> None:
+    with Receiver() as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        events = [WebhookEvent("order.paid", {"n": n, "name": "Zoë ☕", "z": {"b": 1, "a": 2}}) for n in range(20)]
+        receipts = deliver_webhooks(events, effects=shop)
+        assert drain(shop) == {"succeeded": 20}
+        stored = {row["id"]: bytes(row["body"]) for row in rows("SELECT id, body FROM effects_webhook_events")}
+        assert {request.message_id: request.body for request in receiver.requests} == stored
+        assert set(stored) == {receipt.event_id for receipt in receipts}
+        for request in receiver.requests:
+            assert verify(made.secret, request.headers, request.body) == request.message_id
+            found = standardwebhooks.Webhook(made.secret).verify(request.body, request.headers)
+            assert found["data"]["name"] == "Zoë ☕"
+            assert request.headers["content-type"] == "application/json"
+            assert request.headers["accept-encoding"] == "identity"
+    assert ledger(rows) == [{"state": "done", "status_code": 200, "tries": 1}] * 20
+
+
+def test_every_try_has_the_same_id_and_bytes_and_a_fresh_signature(shop: Effects, rows: Rows) -> None:
+    with Receiver([503, 404, Answer(reset=True), 200]) as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        receipt = deliver_webhook(WebhookEvent("order.paid", {"n": 1}), effects=shop)
+        seen = []
+        for wait in (0, 6, 400, 2500):
+            shop.store.shift_clock(wait)
+            drain(shop)
+            seen.append(ledger(rows)[0])
+        assert {(request.message_id, request.body) for request in receiver.requests} == {
+            (receipt.event_id, receiver.requests[0].body)
+        }
+        for request in receiver.requests:
+            verify(made.secret, request.headers, request.body)
+    assert seen == [
+        {"state": "intended", "status_code": 503, "tries": 1},
+        {"state": "intended", "status_code": 404, "tries": 2},
+        {"state": "unknown", "status_code": 404, "tries": 3},
+        {"state": "done", "status_code": 200, "tries": 4},
+    ]
+    attempts = rows("SELECT outcome, verdict, error_code FROM effects_job_attempts ORDER BY attempt")
+    assert [tuple(row.values()) for row in attempts] == [
+        ("failed", "not_done", "http_503"),
+        ("failed", "not_done", "http_404"),
+        ("unknown", "unknown", "no_answer"),
+        ("succeeded", "done", None),
+    ]
+
+
+def test_the_schedule_is_the_listed_one(shop: Effects, rows: Rows) -> None:
+    policy = shop.job_types.get("webhook.deliver").retry
+    assert policy.max_attempts == 10
+    assert [policy.delay_seconds(attempt, draw=lambda: 0.0) for attempt in range(1, 10)] == [
+        5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400,
+    ]  # fmt: skip
+    assert sum(policy.delay_seconds(attempt, draw=lambda: 1.0) for attempt in range(1, 10)) < policy.max_age_seconds
+
+
+def test_a_shorter_schedule_may_replace_it_and_its_end_is_a_dead_job(shop: Effects, rows: Rows) -> None:
+    policy = RetryPolicy(backoff=Fixed(0), max_attempts=3)
+    shop.job_types.replace(WebhookDelivery(shop, retry=policy))
+    with Receiver([Answer(410, b"gone \x1b[31m")]) as receiver:
+        add_endpoint(receiver.url, effects=shop)
+        deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
+        drain(shop)
+        assert len(receiver.requests) == 3
+    assert ledger(rows) == [{"state": "refused", "status_code": 410, "tries": 3}]
+    history = rows("SELECT status, error_code, last_error FROM effects_job_history")
+    assert [(row["status"], row["error_code"]) for row in history] == [("dead", "http_410")]
+    detail = rows("SELECT detail FROM effects_job_attempts ORDER BY attempt DESC")[0]["detail"]
+    detail = json.loads(detail) if isinstance(detail, str) else detail
+    assert (detail["status"], detail["sent"], detail["response"]) == (410, "answered", "gone \\x1b[31m")
+
+
+def test_one_dead_partner_does_not_touch_another(shop: Effects, rows: Rows) -> None:
+    with Receiver() as good, Receiver([500]) as bad:
+        add_endpoint(good.url, effects=shop)
+        add_endpoint(bad.url, effects=shop)
+        deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(10)], effects=shop)
+        assert drain(shop) == {"succeeded": 10, "failed": 10}
+        assert len(good.requests) == 10
+
+
+def test_what_is_in_flight_to_an_endpoint_is_capped_by_a_row_of_limits(shop: Effects, rows: Rows) -> None:
+    with Receiver() as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+    limits = rows("SELECT limit_key, max_in_flight FROM effects_limits")
+    assert limits == [{"limit_key": limit_key(made.id), "max_in_flight": 4}]
+
+
+# -- what is read when the request is sent -------------------------------------------------------------------------
+
+
+def test_disabling_stops_what_waits_and_enabling_does_not_bring_it_back(shop: Effects, rows: Rows) -> None:
+    with Receiver() as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
+        disable_endpoint(made.id, reason="they asked", effects=shop)
+        assert drain(shop) == {"cancelled": 1}
+        enable_endpoint(made.id, effects=shop)
+        deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
+        assert drain(shop) == {"succeeded": 1}
+        assert len(receiver.requests) == 1
+    assert ledger(rows) == [
+        {"state": "abandoned", "status_code": None, "tries": 0},
+        {"state": "done", "status_code": 200, "tries": 1},
+    ]
+
+
+def test_while_a_secret_is_replaced_both_sign_the_newest_first(shop: Effects) -> None:
+    with Receiver() as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        newer, ended = generate_secret(), generate_secret()
+        with shop.store.begin() as connection:
+            for secret_id, secret in (("sec_zz", newer), ("sec_ended", ended)):
+                sealed = shop.keys.seal(
+                    parse_secret(secret), table="webhook_secrets", row=f"{made.id}/{secret_id}", field="sealed"
+                )
+                endpoint_table.insert_secret(
+                    shop.store, connection, secret_id=secret_id, endpoint_id=made.id, sealed=sealed
+                )
+            for secret_id, column, seconds in (("sec_zz", "created_at", "3600"), ("sec_ended", "expires_at", "-1")):
+                moment = shop.store.sql.after(seconds)
+                connection.execute(
+                    text(f"UPDATE effects_webhook_secrets SET {column} = {moment} WHERE id = '{secret_id}'")
+                )
+        deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
+        drain(shop)
+        request = receiver.requests[0]
+    tokens = request.headers["webhook-signature"].split(" ")
+    assert len(tokens) == 2
+    for secret, token in zip((newer, made.secret), tokens, strict=True):
+        verify(secret, {**request.headers, "webhook-signature": token}, request.body)
+
+
+def test_an_address_that_became_forbidden_is_refused_before_a_byte_is_sent(
+    shop: Effects, app_factory: AppFactory, rows: Rows
+) -> None:
+    strict = app_factory(job_types=[], keys=KEYS)
+    with Receiver() as receiver:
+        add_endpoint(receiver.url, effects=shop)
+        deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
+        assert drain(strict) == {"dead": 1}
+        assert receiver.connections == []
+    history = rows("SELECT status, error_code, last_error FROM effects_job_history")
+    assert (history[0]["status"], history[0]["error_code"]) == ("dead", "blocked_address")
+    assert "127.0.0.1" not in history[0]["last_error"]
+
+
+def test_a_lost_key_costs_no_try_and_is_said_in_the_log(
+    shop: Effects, app_factory: AppFactory, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    keyless = app_factory(job_types=[], keys=f"k2={generate_key()}", allow_private_addresses=True)
+    with Receiver() as receiver:
+        add_endpoint(receiver.url, effects=shop)
+        deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(3)], effects=shop)
+        with caplog.at_level(logging.ERROR, logger="effects.webhooks"):
+            assert drain(keyless) == {"snoozed": 3}
+        assert [record.message for record in caplog.records if record.name == "effects.webhooks"] == ["webhook.waiting"]
+        assert "'k1'" in rows("SELECT last_error FROM effects_jobs")[0]["last_error"]
+        assert receiver.requests == []
+        shop.store.shift_clock(61)
+        assert drain(shop) == {"succeeded": 3}
+    assert {row["attempts"] for row in rows("SELECT attempts FROM effects_job_history")} == {1}
+
+
+def test_a_secret_that_was_copied_to_another_endpoint_does_not_sign(shop: Effects, rows: Rows) -> None:
+    with Receiver() as receiver:
+        ours, theirs = (add_endpoint(receiver.url, [name], effects=shop) for name in ("a", "b"))
+        with shop.store.begin() as connection:
+            connection.execute(text("DELETE FROM effects_webhook_secrets WHERE endpoint_id = :id"), {"id": theirs.id})
+            connection.execute(text("UPDATE effects_webhook_secrets SET endpoint_id = :id"), {"id": theirs.id})
+        deliver_webhooks([WebhookEvent("a", {}), WebhookEvent("b", {})], effects=shop)
+        assert drain(shop) == {"snoozed": 2}
+        assert receiver.requests == []
+    assert ours.secret != theirs.secret
+
+
+def test_secrets_are_nowhere_in_the_database_in_clear(shop: Effects, rows: Rows) -> None:
+    made = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    key = base64.b64decode(made.secret.removeprefix("whsec_"))
+    for table in ("webhook_secrets", "webhook_endpoints"):
+        for row in rows(f"SELECT * FROM effects_{table}"):
+            for value in row.values():
+                raw = bytes(value) if isinstance(value, bytes | memoryview) else str(value).encode()
+                assert key not in raw
+                assert made.secret.removeprefix("whsec_").encode() not in raw
+    assert made.secret not in repr(made)
+
+
+# -- odd rows --------------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_insert_is_delivered(shop: Effects, rows: Rows) -> None:
+    with Receiver() as receiver:
+        receipt = deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
+        made = add_endpoint(receiver.url, effects=shop)
+        payload = json.dumps({"event_id": receipt.event_id, "endpoint_id": made.id})
+        with shop.store.begin() as connection:
+            connection.execute(
+                text("INSERT INTO effects_jobs (job_type, queue, payload) VALUES ('webhook.deliver', 'webhooks', :p)"),
+                {"p": payload},
+            )
+        drain(shop)
+        assert [request.message_id for request in receiver.requests] == [receipt.event_id]
+
+
+@pytest.mark.parametrize("table", ["webhook_events", "webhook_endpoints"])
+def test_a_delivery_whose_rows_are_gone_is_dead(shop: Effects, rows: Rows, table: str) -> None:
+    with Receiver() as receiver:
+        add_endpoint(receiver.url, effects=shop)
+        deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
+        with shop.store.begin() as connection:
+            connection.execute(text(f"DELETE FROM effects_{table}"))
+        assert drain(shop) == {"dead": 1}
+        assert receiver.requests == []
+    assert rows("SELECT error_code FROM effects_job_history") == [{"error_code": "not_found"}]
+
+
+def test_a_batch_is_loaded_with_one_query_for_each_table(shop: Effects) -> None:
+    job_type = shop.job_types.get("webhook.deliver")
+    assert isinstance(job_type, WebhookDelivery)
+    made = [add_endpoint("http://127.0.0.1:9/", effects=shop) for _ in range(3)]
+    receipts = deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(10)], effects=shop)
+    jobs: Any = [
+        (_Numbered(job_id), job_type.decode(json.dumps({"event_id": one.event_id, "endpoint_id": endpoint.id})))
+        for one in receipts
+        for endpoint, job_id in zip(made, one.job_ids, strict=True)
+    ]
+    with shop.store.read() as connection, statements(shop) as seen:
+        loaded = job_type.load(connection, jobs)
+    assert set(loaded) == {job.id for job, _ in jobs}
+    assert len([one for one in seen if "effects_" in one]) == 3
+
+
+class _Numbered:
+    """As much of a job as `load` looks at."""
+
+    def __init__(self, job_id: int) -> None:
+        self.id = job_id
