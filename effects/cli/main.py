@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,7 +17,6 @@ from effects.errors import ConfigurationError, EffectsError, StoreUnavailable
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
-EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 # Command → where it is; a module is imported when its command is named, so that each starts quickly.
 _CORE = {
@@ -86,10 +84,12 @@ def _load(entry: EntryPoint) -> click.Command:
 
 
 def _run(command: Callable[[], Any]) -> int:
-    """Run a command and turn whatever ends it into an exit code."""
+    """Run a command and turn whatever ends it into an exit code.
+
+    A reader that closes our output (`… | head`) ends it quietly with 1: click sees to that.
+    """
     try:
         result = command()
-        sys.stdout.flush()
     except click.Abort:
         return EXIT_INTERRUPTED
     except click.ClickException as error:
@@ -98,10 +98,6 @@ def _run(command: Callable[[], Any]) -> int:
     except EffectsError as error:
         _print_error(_reason(error))
         return EXIT_ERROR
-    except BrokenPipeError:
-        # Whoever read our output has enough. Python would complain once more while it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
     return result if isinstance(result, int) else 0
 
 

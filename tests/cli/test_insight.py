@@ -1,0 +1,200 @@
+"""`effects status`, `why` and `audit`: the words and the numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from effects import Done, Effects, Refused, Retry, Unknown, enqueue
+from effects.store.actions import cancel, requeue
+from tests.cli.conftest import Run
+from tests.cli.test_main import error_line
+from tests.conftest import AppFactory
+from tests.support.hands import Hand, run_sql
+from tests.support.scripted import Scripted
+
+
+@pytest.fixture
+def app(app_factory: AppFactory) -> Effects:
+    return app_factory(job_types=[Scripted(), Scripted("held", on_unknown="hold")])
+
+
+def live(app: Effects, *endings: Any, key: str = "k", job_type: str = "scripted", **options: Any) -> int:
+    """A job after these attempts."""
+    job_id = enqueue(job_type, {}, key=key, effects=app, **options).job_id
+    hand = Hand(app, f"hand of {job_id}")
+    for ending in endings:
+        app.store.shift_clock(600)
+        hand.settle((hand.claim_one(), ending))
+    app.store.shift_clock(-600 * len(endings))
+    return job_id
+
+
+def why(run: Run, key: str = "k") -> str:
+    """The sentence, which the JSON form repeats."""
+    text = run("why", key).out.splitlines()[0]
+    told = run("why", key, "--json").json[0]["sentence"]
+    assert text.split(" in ")[0].split(" for ")[0] == told.split(" in ")[0].split(" for ")[0]
+    return text
+
+
+def test_done(app: Effects, run: Run) -> None:
+    live(app, Retry("not now", detail={"status": 503}), Done(detail={"status": 200}))
+    sentence = why(run)
+    assert sentence.startswith("k (scripted) was done at 20")
+    assert sentence.endswith("after 2 attempts (the last answer: HTTP 200). Nothing more happens.")
+
+
+def test_refused(app: Effects, run: Run) -> None:
+    job_id = live(app, Refused("the address does not exist", detail={"status": 410}))
+    sentence = why(run)
+    assert "k (scripted) was refused at 20" in sentence
+    assert "after 1 attempt (the last answer: HTTP 410, the address does not exist)" in sentence
+    assert f"until somebody runs `effects jobs requeue {job_id}`." in sentence
+
+
+def test_unknown_and_held(app: Effects, run: Run) -> None:
+    job_id = live(app, Unknown("no reply came"), job_type="held")
+    sentence = why(run)
+    assert "is unknown, it may or may not have happened, after 1 attempt" in sentence
+    assert "no reply came" in sentence
+    assert f"Job {job_id} is dead" in sentence
+
+
+def test_unknown_and_repeated(app: Effects, run: Run) -> None:
+    live(app, Unknown("no reply came"))
+    sentence = why(run)
+    assert "is unknown" in sentence
+    assert "The next attempt is due at 20" in sentence
+
+
+def test_waiting(app: Effects, run: Run) -> None:
+    live(app)
+    assert "is waiting, after no attempts. The next attempt has been due for " in why(run)
+    assert "no attempts yet" in run("why", "k").out
+
+
+def test_waiting_to_be_tried_again(app: Effects, run: Run) -> None:
+    live(app, Retry("come back later", code="busy"))
+    sentence = why(run)
+    assert "is waiting, after 1 attempt (the last answer: come back later). The next attempt is due at 20" in sentence
+
+
+def test_waiting_behind_a_pause(app: Effects, run: Run) -> None:
+    live(app, limit_key="partner")
+    pause(app, "partner")
+    sentence = why(run)
+    assert "Its limit partner is paused until 20" in sentence
+    assert "(they asked us to slow down)." in sentence
+
+
+def pause(app: Effects, key: str) -> None:
+    until = app.store.sql.after("600")
+    run_sql(
+        app,
+        "INSERT INTO effects_limits (limit_key, paused_until, pause_reason) "
+        f"VALUES (:key, {until}, 'they asked us to slow down')",
+        key=key,
+    )
+
+
+def test_running(app: Effects, run: Run) -> None:
+    live(app)
+    Hand(app, "worker-7").claim_one()
+    sentence = why(run)
+    assert "is being carried out, after no attempts before. Attempt 1 runs since 20" in sentence
+    assert sentence.endswith("in worker worker-7.")
+
+
+def test_given_up(app: Effects, run: Run) -> None:
+    job_id = live(app)
+    cancel(app.store, app.ledgers, job_id, actor="ann", reason="a mistake")
+    sentence = why(run)
+    assert "was given up at 20" in sentence
+    assert "(cancelled by ann), after no attempts. Nothing more happens" in sentence
+    assert "a mistake" in run("why", "k").out
+
+
+def test_the_story_goes_over_requeued_jobs(app: Effects, run: Run) -> None:
+    first = live(app, Refused("no"))
+    second = requeue(app.store, app.ledgers, first, actor="ann").job_id
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Done()))
+    assert "after 2 attempts in 2 jobs" in why(run)
+    [story] = run("why", "k", "--json").json
+    assert [one["job_id"] for one in story["attempts"]] == [first, second]
+    assert [one["id"] for one in story["jobs"]] == [second, first]
+    assert story["actions"][0]["actor"] == "ann"
+
+
+def test_one_key_of_two_job_types_is_two_effects(app: Effects, run: Run) -> None:
+    live(app)
+    live(app, job_type="held")
+    assert [one["job_type"] for one in run("why", "k", "--json").json] == ["held", "scripted"]
+
+
+def test_an_unknown_key(run: Run) -> None:
+    assert "no effect has the key 'nobody'" in error_line(run("why", "nobody"))
+
+
+def test_what_a_peer_said_cannot_move_the_cursor(app: Effects, run: Run) -> None:
+    live(app, Refused("no\x1b[2J\r\nerror: all is lost"))
+    out = run("why", "k").out
+    assert "\x1b" not in out
+    assert "\nerror" not in out
+
+
+def test_status(app: Effects, run: Run) -> None:
+    live(app, Done(), key="a")
+    live(app, Refused("no", code="gone"), key="b")
+    live(app, Retry("not now", code="busy"), key="c")
+    live(app, key="d", limit_key="partner")
+    pause(app, "partner")
+    status = run("status", "--json").json
+    counts = {(one["job_type"], one["status"]): one["jobs"] for one in status["counts"]}
+    assert counts == {
+        ("scripted", "succeeded"): 1, ("scripted", "dead"): 1, ("scripted", "failed"): 1, ("scripted", "queued"): 1,
+    }  # fmt: skip
+    assert status["oldest_due_seconds"] >= 0
+    assert status["dead_last_hour"] == 1
+    assert {(one["error_code"], one["jobs"]) for one in status["errors"]} == {("gone", 1), ("busy", 1)}
+    assert [(one["limit_key"], one["waiting"]) for one in status["paused"]] == [("partner", 1)]
+    assert {one["alive"] for one in status["workers"]} == {True}
+    text = run("status").out
+    for word in ("scripted", "oldest due job", "gone", "they asked us to slow down", "alive"):
+        assert word in text
+
+
+def test_a_silent_worker_is_called_silent(app: Effects, run: Run) -> None:
+    Hand(app, "quiet")
+    run_sql(app, f"UPDATE effects_workers SET seen_at = {app.store.sql.after('-600')}")
+    [worker] = run("status", "--json").json["workers"]
+    assert (worker["id"], worker["alive"]) == ("quiet", False)
+    assert "silent" in run("status").out
+
+
+def test_status_of_nothing(run: Run) -> None:
+    text = run("status").out
+    assert "no jobs yet" in text
+    assert "nothing is due" in text
+    assert "no worker runs" in text
+
+
+def test_a_clean_audit(app: Effects, run: Run) -> None:
+    live(app, Done())
+    assert run("audit").out == "clean: 13 checks, nothing found\n"
+    answer = run("audit", "--json")
+    assert (answer.exit_code, answer.json) == (0, {"clean": True, "checks": 13, "findings": []})
+
+
+def test_an_audit_with_a_finding_ends_with_1(app: Effects, run: Run) -> None:
+    job_id = live(app, Done())
+    run_sql(app, "DELETE FROM effects_job_attempts")
+    answer = run("audit")
+    assert answer.exit_code == 1
+    assert f"done_proved: Every effect that is done has an attempt that did it. Not so for 1: {job_id}" in answer.out
+    found = run("audit", "--json")
+    assert found.exit_code == 1
+    assert found.json["clean"] is False
+    assert {"check", "sentence", "count", "job_ids"} == set(found.json["findings"][0])
