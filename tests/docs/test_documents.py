@@ -1,0 +1,69 @@
+"""What the documents show is what happens: every Python and console block of every README is executed.
+
+A `console` block's lines that begin with `$ effects` run as written, by the installed command, in order, and
+must exit 0. Other lines of it (`$ pip install …`) are for the reader's machine and are not run here. Each
+document starts on an empty folder, with tables where it does not make them itself.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sybil import Document, Sybil
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
+
+from effects import Effects, default
+from effects.keys import generate_key
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(
+    path.relative_to(ROOT)
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/*.md")]
+    if "```python" in path.read_text() or "```console" in path.read_text()
+)
+
+
+def _run(block: str) -> None:
+    for line in block.splitlines():
+        if line.startswith("$ effects "):
+            command = [str(Path(sys.executable).with_name("effects")), *line.split()[2:]]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+
+
+def _document(path: Path) -> Document:
+    parsers = [
+        PythonCodeBlockParser(),
+        CodeBlockParser(language="console", evaluator=lambda example: _run(str(example.parsed))),
+    ]
+    return Sybil(parsers=parsers).parse(path)
+
+
+def test_there_are_documents_to_execute() -> None:
+    assert Path("README.md") in DOCUMENTS
+    assert Path("webhooks/README.md") in DOCUMENTS
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=str)
+def test_its_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EFFECTS_KEYS", f"test={generate_key()},digest={generate_key()}")
+    monkeypatch.setenv("EFFECTS_GRACE_SECONDS", "1")
+    if "effects init" not in (ROOT / path).read_text():
+        _run("$ effects init")
+    document = _document(ROOT / path)
+    examples = list(document.examples())
+    try:
+        for example in examples:
+            example.evaluate()
+    finally:
+        default().dispose()
+        for value in document.namespace.values():
+            if isinstance(value, Effects):
+                value.dispose()
+    assert examples
+    assert os.listdir(tmp_path)
