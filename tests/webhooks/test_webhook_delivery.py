@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from effects import Effects, Fixed, RetryPolicy
 from effects.keys import generate_key
+from effects.store import lookup
 from effects.worker import Worker
 from effects_webhooks import (
     WebhookDelivery,
@@ -227,6 +228,21 @@ def test_secrets_are_nowhere_in_the_database_in_clear(shop: Effects, rows: Rows)
                 assert key not in raw
                 assert made.secret.removeprefix("whsec_").encode() not in raw
     assert made.secret not in repr(made)
+
+
+def test_why_finds_deliveries_by_the_callers_key_the_events_id_and_the_pair(shop: Effects) -> None:
+    first, second = (add_endpoint("http://127.0.0.1:9/", effects=shop).id for _ in range(2))
+    receipt = deliver_webhook(WebhookEvent("order.paid", {}, key="order:1:paid"), effects=shop)
+    deliver_webhook(WebhookEvent("order.paid", {}, key="order:2:paid", tenant="t"), effects=shop)
+    both = {f"{receipt.event_id}:{first}", f"{receipt.event_id}:{second}"}
+    for key, wanted in (
+        ("order:1:paid", both),
+        (receipt.event_id, both),
+        (f"{receipt.event_id}:{second}", {f"{receipt.event_id}:{second}"}),
+    ):
+        stories = lookup.find_effects(shop.store, shop.ledgers, key)
+        assert {story.key for story in stories} == wanted
+        assert {story.state for story in stories} == {"intended"}
 
 
 # -- odd rows --------------------------------------------------------------------------------------------------------

@@ -35,20 +35,11 @@ def _record(sql: Sql) -> str:
 
 
 def _find(sql: Sql) -> str:
-    """By the event's id, or by its key in any tenant: a loose scan of the tenants, one probe each."""
-    events, mine = sql.webhook_events, "d.event_id || ':' || d.endpoint_id"
     return f"""
-    WITH RECURSIVE tenants(t) AS (
-        SELECT min(tenant) FROM {events}
-        UNION ALL
-        SELECT (SELECT min(tenant) FROM {events} WHERE tenant > tenants.t) FROM tenants WHERE t IS NOT NULL
-    ), meant(id) AS (
-        SELECT id FROM {events} WHERE id = :event_id
-        UNION
-        SELECT e.id FROM tenants JOIN {events} AS e ON e.tenant = tenants.t AND e.key = :key
-    )
-    SELECT {mine} AS key, d.state, d.job_id FROM meant JOIN {sql.delivered_webhooks} AS d ON d.event_id = meant.id
-    WHERE :endpoint_id = '' OR d.endpoint_id = :endpoint_id ORDER BY d.job_id LIMIT {FOUND_MAX}"""
+    SELECT d.event_id, d.endpoint_id, d.state, d.job_id
+    FROM {sql.webhook_events} AS e JOIN {sql.delivered_webhooks} AS d ON d.event_id = e.id
+    WHERE e.key = :key OR e.id = :key OR (e.id = :event_id AND d.endpoint_id = :endpoint_id)
+    ORDER BY d.job_id LIMIT {FOUND_MAX}"""
 
 
 class DeliveryLedger(TableLedger):
@@ -61,11 +52,10 @@ class DeliveryLedger(TableLedger):
         store.write(connection, _record, rows=as_json([_entry(one) for one in settled]))
 
     def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
-        """The deliveries of an event, by its id or its caller's key; of one endpoint as `msg_…:ep_…`."""
-        event_id, _, rest = key.partition(":")
-        endpoint_id = rest if rest.startswith("ep_") else ""
-        found = store.all(connection, _find, event_id=event_id, key=key, endpoint_id=endpoint_id)
-        return [LedgerRow(row.key, row.state, row.job_id) for row in found]
+        """The deliveries of an event, by its caller's key or its id; of one endpoint as `msg_…:ep_…`."""
+        event_id, _, endpoint_id = key.partition(":")
+        found = store.all(connection, _find, key=key, event_id=event_id, endpoint_id=endpoint_id)
+        return [LedgerRow(f"{row.event_id}:{row.endpoint_id}", row.state, row.job_id) for row in found]
 
 
 def _entry(one: Settlement) -> _Entry:

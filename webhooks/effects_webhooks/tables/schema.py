@@ -60,7 +60,7 @@ def _event_tables(metadata: MetaData) -> list[Table]:
         now_column("created_at"),
     )
     Index(
-        "ux_effects_webhook_events_key", events.c.tenant, events.c.key, unique=True,
+        "ux_effects_webhook_events_key", events.c.key, events.c.tenant, unique=True,
         sqlite_where=text("key IS NOT NULL"), postgresql_where=text("key IS NOT NULL"),
     )  # fmt: skip
     delivered = Table(

@@ -64,7 +64,7 @@ def upgrade() -> None:
     op.create_index(
         "ux_effects_webhook_events_key",
         "effects_webhook_events",
-        ["tenant", "key"],
+        ["key", "tenant"],
         unique=True,
         sqlite_where=sa.text("key IS NOT NULL"),
         postgresql_where=sa.text("key IS NOT NULL"),
