@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 CODE_CHARS_MAX = 64
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as an escape, not as a backslash and a word
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # once: it is dear to make
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 
 
@@ -142,13 +143,13 @@ class JobType(Generic[P]):
                 f"{self.name}: the payload has {size:,} bytes and the limit is "
                 f"{PAYLOAD_BYTES_MAX:,}; store the large part elsewhere and give its id"
             )
-        if _NUL.search(text):
+        if "u0000" in text and _NUL.search(text):
             raise PayloadInvalid(f"{self.name}: the payload holds a NUL character, which PostgreSQL cannot store")
         return text
 
     def _encode(self, payload: P | Mapping[str, Any]) -> str:
         if self.payload is dict:
-            return json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            return _JSON.encode(payload)
         plain = payload if isinstance(payload, Mapping) else msgspec.to_builtins(payload)
         return msgspec.json.encode(msgspec.convert(plain, self.payload)).decode()
 

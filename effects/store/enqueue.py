@@ -18,22 +18,22 @@ from effects.store.store import Store, as_json
 BATCH = 1000
 
 
-class JobRow(msgspec.Struct, kw_only=True, omit_defaults=False):
-    """One row to insert. `n` is its place in the batch."""
+class JobRow(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One row to insert. `n` is its place in the batch. What is None is not sent: the database would parse it."""
 
     n: int
     job_type: str
     queue: str
     priority: int
     payload: msgspec.Raw
-    run_at: float | None
-    expires_at: float | None
-    max_attempts: int | None
-    group_key: str | None
-    limit_key: str | None
-    key: str | None
-    digest: str | None
-    trace_context: str | None
+    run_at: float | None = None
+    expires_at: float | None = None
+    max_attempts: int | None = None
+    group_key: str | None = None
+    limit_key: str | None = None
+    key: str | None = None
+    digest: str | None = None
+    trace_context: str | None = None
     requeued_from: int | None = None
     id: int | None = None  # given where another table needed it first (`reserve_ids`)
 
