@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from typing import Literal, TypeAlias, cast
 
@@ -72,7 +73,8 @@ def plan(name: str, *, nth: int = 1, action: Action = "kill") -> Callable[[str],
         if passed == nth:
             if action == "raise":
                 raise CrashPoint(name)
-            os.kill(os.getpid(), signal.SIGKILL if action == "kill" else signal.SIGSTOP)
+            # To this very thread, which takes no further step; a signal to the process might reach another first.
+            signal.pthread_kill(threading.get_ident(), signal.SIGKILL if action == "kill" else signal.SIGSTOP)
 
     return hook
 
