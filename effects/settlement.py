@@ -87,8 +87,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def concerns_effect(self) -> bool:
-        """False where the job merely went back: the ledger learns nothing from it."""
-        return self.ends or self.outcome not in ("", "snoozed")
+        """False where the job merely went back, unbegun: the ledger learns nothing from it."""
+        return self.ends or self.outcome != ""
 
 
 def decide(
