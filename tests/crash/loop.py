@@ -1,0 +1,153 @@
+"""The kill loop: processes that enqueue and deliver are killed at random moments; the receivers keep the books."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from effects import Effects
+from effects.store.audit import audit
+from effects_webhooks import WebhookEvent, deliver_webhook
+from tests.peers.http import Answer, Receiver, Request
+from tests.support.hands import rows
+from tests.support.processes import Child, Fleet
+from tests.support.waiting import wait_until
+
+WORKERS = 3
+KILL_SECONDS = (0.05, 0.5)  # between two kills
+ENQUEUE_SECONDS = 0.02  # between two events
+ANSWER_SECONDS = 0.02  # the slowest receiver
+DRAIN_SECONDS = 100.0
+IMPATIENCE = {
+    "EFFECTS_LEASE_SECONDS": "1",
+    "EFFECTS_HEARTBEAT_SECONDS": "0.2",
+    "EFFECTS_ALLOW_PRIVATE_ADDRESSES": "true",
+    "EFFECTS_LOG_LEVEL": "WARNING",
+}
+
+
+def event(number: int) -> WebhookEvent:
+    return WebhookEvent("order.paid", {"number": number, "text": "ü" * (number % 50)}, key=f"order:{number}:paid")
+
+
+def enqueue_for_ever(acknowledged: str) -> None:
+    """One event after the other; a line in the file for each whose commit has returned.
+
+    Started again after a kill, it repeats the one that it knows nothing of, with the same key.
+    """
+    app = Effects()
+    file = os.open(acknowledged, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    number = os.fstat(file).st_size // 64
+    pause = threading.Event()
+    while True:
+        if number % 2:
+            receipt = deliver_webhook(event(number), effects=app)
+        else:
+            with Session(app.engine) as session, session.begin():
+                receipt = deliver_webhook(event(number), session=session, effects=app)
+        os.write(file, f"{receipt.event_id}".ljust(63).encode() + b"\n")
+        number += 1
+        pause.wait(ENQUEUE_SECONDS)
+
+
+@dataclass
+class KillLoop:
+    """Runs, kills, drains, and compares.
+
+    Args:
+        looker: an app of the test's own process.
+        seed: of the moments, the victims and the receivers' slowness.
+    """
+
+    looker: Effects
+    fleet: Fleet
+    folder: Path
+    keys: str
+    seed: int
+    killed: Counter[str] = field(default_factory=Counter)
+
+    def run(self, kills: int) -> None:
+        draw = random.Random(self.seed)
+        pause = threading.Event()
+        crew = {"enqueuer": self._start("enqueuer"), **{name: self._start(name) for name in self._names()}}
+        wait_until(lambda: self.acknowledged())
+        while sum(self.killed.values()) < kills:
+            pause.wait(draw.uniform(*KILL_SECONDS))
+            victim = draw.choice(list(crew))
+            crew[victim].send(signal.SIGKILL)
+            assert crew[victim].wait() == -signal.SIGKILL, crew[victim].output
+            self.killed[victim] += 1
+            crew[victim] = self._start(victim)
+        for child in crew.values():
+            child.kill()
+
+    def drain(self) -> None:
+        """The last drain: one worker that nobody harms, until nothing is live."""
+        worker = self._start("last")
+        wait_until(lambda: not rows(self.looker, "jobs") or worker.exit_code is not None, seconds=DRAIN_SECONDS)
+        worker.send(signal.SIGTERM)
+        assert worker.wait() == 0, worker.output
+
+    def acknowledged(self) -> list[str]:
+        """The ids of the events whose commit has returned."""
+        file = self._acknowledged
+        return [line.strip() for line in file.read_text().splitlines()] if file.exists() else []
+
+    @property
+    def _acknowledged(self) -> Path:
+        return self.folder / "acknowledged"
+
+    def _names(self) -> list[str]:
+        return [f"worker-{n}" for n in range(WORKERS)]
+
+    def _start(self, name: str) -> Child:
+        env = {**IMPATIENCE, "EFFECTS_KEYS": self.keys}
+        if name == "enqueuer":
+            return self.fleet.start(enqueue_for_ever, str(self._acknowledged), **env)
+        return self.fleet.worker(app="tests.crash.app:app", **env)
+
+
+def slow_answers(seed: int) -> Any:
+    """A receiver's script: every request is accepted, some a little later."""
+    draw = random.Random(seed)
+    pause = threading.Event()
+
+    def answer(request: Request) -> Answer:
+        pause.wait(draw.uniform(0, ANSWER_SECONDS))
+        return Answer(200)
+
+    return answer
+
+
+def faults(app: Effects, acknowledged: list[str], receivers: dict[str, Receiver]) -> list[str]:
+    """Everything that should not be so; `receivers` are by endpoint id."""
+    found: list[str] = [f"stuck: job {job['id']} is {job['status']}" for job in rows(app, "jobs")]
+    if len(set(acknowledged)) != len(acknowledged):
+        found.append("two events for one key")
+    jobs = {job["id"]: job for job in rows(app, "job_history")}
+    losses = Counter(row["job_id"] for row in rows(app, "job_attempts", "outcome IN ('lost', 'unknown')"))
+    deliveries = {(row["event_id"], row["endpoint_id"]): row for row in rows(app, "delivered_webhooks")}
+    for endpoint_id, receiver in receivers.items():
+        bodies = receiver.bodies_by_id()
+        for event_id in acknowledged:
+            delivery = deliveries.get((event_id, endpoint_id))
+            job = jobs.get(delivery["job_id"]) if delivery else None
+            if event_id not in bodies and (job is None or job["status"] != "dead"):
+                found.append(f"lost: {event_id} to {endpoint_id}")
+        for event_id, received in bodies.items():
+            delivery = deliveries.get((event_id, endpoint_id))
+            if delivery is None:
+                found.append(f"invented: {event_id} to {endpoint_id}")
+            elif len(received) > 1 + losses[delivery["job_id"]]:
+                found.append(f"unexplained: {event_id} to {endpoint_id}, {len(received)} times")
+            if len(set(received)) > 1:
+                found.append(f"changed: {event_id} came with different bytes")
+    return found + [f"audit: {one.sentence} {one.count} {one.job_ids}" for one in audit(app)]
