@@ -18,7 +18,7 @@ from effects import Done, Outcome, Refused, Retry, Unknown
 from effects_webhooks.classify import classify, excerpt
 from effects_webhooks.exchange import Exchange
 from effects_webhooks.network import GuardedBackend
-from effects_webhooks.transport import BODY_KEPT_BYTES, Transports
+from effects_webhooks.transport import BODY_KEPT_BYTES, Transports, explain
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer, read_request
 from tests.support.waiting import wait_until
@@ -376,6 +376,21 @@ def test_two_names_on_one_address_never_share_a_tls_connection(authority: trustm
 def test_every_error_of_httpcore_has_a_name_in_httpx(error: type[Exception]) -> None:
     if error is not httpcore.ConnectionNotAvailable:  # the pool's own signal, which it never lets out
         assert issubclass(getattr(httpx, error.__name__), httpx.TransportError)
+
+
+def kinds(base: type[Exception]) -> list[type[Exception]]:
+    return [base, *(deeper for kind in base.__subclasses__() for deeper in kinds(kind))]
+
+
+@pytest.mark.parametrize("error", kinds(httpx.TransportError))
+@pytest.mark.parametrize("wrote", [False, True])
+def test_every_error_of_httpx_has_its_outcome(error: type[httpx.TransportError], wrote: bool) -> None:
+    exchange = Exchange(1)
+    exchange.wrote = wrote
+    explain(exchange, error("https://partner.test/?token=hunter2"))
+    outcome = outcome_of(exchange)
+    assert isinstance(outcome, Unknown if wrote else Retry)
+    assert "hunter2" not in repr(outcome)
 
 
 @pytest.mark.parametrize("status", range(100, 600))

@@ -132,10 +132,6 @@ class WebhookDelivery(JobType[DeliverPayload]):
         exchange = self._transports.post(loaded.url, headers, loaded.body, seconds=seconds)
         return classify(exchange, host=_host(loaded.url))
 
-    def close(self) -> None:
-        """Close the idle connections."""
-        self._transports.close()
-
     def _wait_for_operator(self, reason: str) -> Snooze:
         """Our own configuration is at fault: it costs no try, and is said in the log, not for every job."""
         now = time.monotonic()

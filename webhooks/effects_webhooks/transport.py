@@ -188,7 +188,7 @@ class Transports:
             except (httpx.InvalidURL, httpx.LocalProtocolError):
                 exchange.fail("bad_url", "the URL cannot be requested")
             except httpx.TransportError as error:
-                _explain(exchange, error)
+                explain(exchange, error)
             if exchange.status is not None:
                 point("webhook.answered")
         return exchange
@@ -224,7 +224,7 @@ def _read(exchange: Exchange, response: httpx.Response) -> None:
         response.close()
 
 
-def _explain(exchange: Exchange, error: httpx.TransportError) -> None:
+def explain(exchange: Exchange, error: httpx.TransportError) -> None:
     """Give the fault its code, by its class and the phase in which it came."""
     timed_out = isinstance(error, httpx.TimeoutException)
     if exchange.wrote:
