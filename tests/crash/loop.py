@@ -22,7 +22,8 @@ from tests.support.processes import Child, Fleet
 from tests.support.waiting import wait_until
 
 WORKERS = 3
-KILL_SECONDS = (0.05, 0.5)  # between two kills
+KILL_SECONDS = (0.0, 0.3)  # between two kills
+KILLED_WHILE_STARTING = 0.2  # share; the others are given the time to begin their work
 ENQUEUE_SECONDS = 0.02  # between two events
 ANSWER_SECONDS = 0.02  # the slowest receiver
 DRAIN_SECONDS = 100.0
@@ -30,7 +31,6 @@ IMPATIENCE = {
     "EFFECTS_LEASE_SECONDS": "1",
     "EFFECTS_HEARTBEAT_SECONDS": "0.2",
     "EFFECTS_ALLOW_PRIVATE_ADDRESSES": "true",
-    "EFFECTS_LOG_LEVEL": "WARNING",
 }
 
 
@@ -46,6 +46,7 @@ def enqueue_for_ever(acknowledged: str) -> None:
     app = Effects()
     file = os.open(acknowledged, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     number = os.fstat(file).st_size // 64
+    print("started", flush=True)
     pause = threading.Event()
     while True:
         if number % 2:
@@ -80,8 +81,10 @@ class KillLoop:
         crew = {"enqueuer": self._start("enqueuer"), **{name: self._start(name) for name in self._names()}}
         wait_until(lambda: self.acknowledged())
         while sum(self.killed.values()) < kills:
-            pause.wait(draw.uniform(*KILL_SECONDS))
             victim = draw.choice(list(crew))
+            if draw.random() > KILLED_WHILE_STARTING:
+                crew[victim].wait_logged("started")
+            pause.wait(draw.uniform(*KILL_SECONDS))
             crew[victim].send(signal.SIGKILL)
             assert crew[victim].wait() == -signal.SIGKILL, crew[victim].output
             self.killed[victim] += 1

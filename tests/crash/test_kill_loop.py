@@ -44,6 +44,7 @@ def test_kills_lose_nothing_and_explain_every_repeat(
         loop.run(KILLS)
         loop.drain()
         found = faults(app, loop.acknowledged(), receivers)
+        assert len(faults(app, ["msg_never_sent"], receivers)) == len(found) + 2  # the judges do notice a loss
     lost = len(rows(app, "job_attempts", "outcome = 'lost'"))
     repeats = sum(len(bodies) - 1 for receiver in receivers.values() for bodies in receiver.bodies_by_id().values())
     summary = (

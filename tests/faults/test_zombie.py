@@ -1,0 +1,120 @@
+"""A worker that is frozen beyond its lease, replaced, and woken: it finds the door shut."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from effects import Effects, enqueue
+from effects.keys import generate_key
+from effects.worker import Worker
+from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
+from tests.conftest import AppFactory
+from tests.faults.freezing import freeze_between_writes
+from tests.peers.desk import Desk
+from tests.peers.http import Answer, Receiver
+from tests.support.errands import Errand, errands_app
+from tests.support.hands import rows
+from tests.support.processes import Child, Fleet, fleet
+from tests.support.waiting import wait_until
+
+LEASE_SECONDS = 1.2
+SHORT = {"EFFECTS_LEASE_SECONDS": str(LEASE_SECONDS), "EFFECTS_HEARTBEAT_SECONDS": "0.2"}
+OPTIONS: dict[str, Any] = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds": 0.2, "poll_seconds": 0.2}
+
+
+@pytest.fixture
+def app(database_url: str) -> Iterator[Effects]:
+    made = errands_app(database_url, **OPTIONS)
+    yield made
+    made.dispose()
+
+
+def test_a_woken_worker_is_refused_the_release_and_sends_nothing(app: Effects, desk: Desk, processes: Fleet) -> None:
+    desk.hold("letter")
+    enqueue("errand.held", Errand("letter", desk.port, ("ask", "release", "do")), key="letter", effects=app)
+    zombie = processes.worker(**SHORT)
+    desk.wait_asked("letter")
+    freeze_between_writes(zombie, app)
+    desk.open("letter")  # its answer waits in the socket
+    _replace(app)
+    assert desk.done == ["letter"]
+    truth = _truth(app)
+    _wake(zombie)
+    assert _truth(app) == truth
+    assert desk.done == ["letter"]
+    assert desk.asked == ["letter", "letter"]  # both came as far as the question
+    assert zombie.output.count("lease.lost") == 1
+    assert [row["outcome"] for row in rows(app, "job_attempts")] == ["lost", "succeeded"]
+
+
+def test_a_late_outcome_does_not_touch_the_newer_attempt(app: Effects, desk: Desk, processes: Fleet) -> None:
+    """The second attempt is still running when the first one's outcome comes."""
+    desk.hold("letter")
+    enqueue("errand", Errand("letter", desk.port, ("ask", "do")), key="letter", effects=app)
+    zombie = processes.worker(**SHORT)
+    desk.wait_asked("letter")
+    freeze_between_writes(zombie, app)
+    second = processes.worker()
+    desk.wait_asked("letter", 2)
+    truth = _truth(app)
+    desk.open("letter")
+    freeze_between_writes(second, app)  # the newer attempt stays as it is while the zombie speaks
+    _wake(zombie)
+    assert _truth(app) == truth
+    assert [row["status"] for row in rows(app, "jobs")] == ["running"]
+    second.thaw()
+    wait_until(lambda: not rows(app, "jobs"))
+    assert desk.done == ["letter", "letter"]
+    assert [row["outcome"] for row in rows(app, "job_attempts")] == ["lost", "succeeded"]
+
+
+def test_a_late_webhook_outcome_changes_nothing(app_factory: AppFactory, database_url: str, tmp_path: Path) -> None:
+    keys = f"k1={generate_key()}"
+    shop = app_factory(job_types=[], keys=keys, allow_private_addresses=True, **OPTIONS)
+    late = threading.Event()
+    answers = iter([Answer(503, wait=late), Answer(200)])
+    with Receiver(lambda request: next(answers)) as receiver, fleet(database_url, tmp_path) as processes:
+        add_endpoint(receiver.url, effects=shop)
+        deliver_webhook(WebhookEvent("order.paid", {"n": 1}), effects=shop)
+        env = {**SHORT, "EFFECTS_KEYS": keys, "EFFECTS_ALLOW_PRIVATE_ADDRESSES": "true"}
+        zombie = processes.worker(app="tests.crash.app:app", **env)
+        receiver.wait_for(1)
+        freeze_between_writes(zombie, shop)
+        _replace(shop)
+        truth = _truth(shop)
+        late.set()  # the 503 that the zombie will read
+        _wake(zombie)
+        assert _truth(shop) == truth
+        assert len(receiver.requests) == 2
+        assert len({(request.message_id, request.body) for request in receiver.requests}) == 1
+    [delivery] = rows(shop, "delivered_webhooks")
+    assert (delivery["state"], delivery["status_code"]) == ("done", 200)
+
+
+def _replace(app: Effects) -> None:
+    """A second worker takes the job back once the lease is over, and finishes it."""
+
+    def done() -> bool:
+        Worker(app).drain()
+        return not rows(app, "jobs")
+
+    wait_until(done)
+
+
+def _wake(zombie: Child) -> None:
+    """Let it go on, find out, and end in order."""
+    zombie.thaw()
+    zombie.wait_logged("worker.disowned")
+    zombie.send(signal.SIGTERM)
+    assert zombie.wait() == 0, zombie.output
+    assert "Traceback" not in zombie.output
+
+
+def _truth(app: Effects) -> Any:
+    return {table: rows(app, table) for table in ("jobs", "job_history", "job_attempts", "effect_ledger")}
