@@ -53,7 +53,7 @@ class Sql:
     def seconds(self, start: str, end: str | None = None) -> str:
         """Seconds from `start` to `end` (default now), as a number."""
         if self.postgresql:
-            return f"CAST(extract(epoch FROM {end or self.now} - {start}) AS double precision)"
+            return f"date_part('epoch', {end or self.now} - {start})"
         return f"(({end or self.now} - {start}) / 1000.0)"
 
     def time(self, expression: str) -> str:
@@ -65,7 +65,7 @@ class Sql:
     def epoch(self, expression: str) -> str:
         """A time as seconds since 1970."""
         if self.postgresql:
-            return f"CAST(extract(epoch FROM {expression}) AS double precision)"
+            return f"date_part('epoch', {expression})"  # extract would go through numeric
         return f"({expression} / 1000.0)"
 
     def rows(self, parameter: str, columns: Mapping[str, str]) -> str:
