@@ -22,7 +22,7 @@ from effects.crashpoints import point
 from effects.job import Job
 from effects.store.sql import Sql
 from effects.store.store import Store, as_json
-from effects.store.take import LIMITED, SIZES, Head, Lane, Open, keys_in_use, take_any, take_plain
+from effects.store.take import LIMITED, PLAIN, SIZES, Head, Lane, Open, keys_in_use, take_any, take_plain
 
 PROBES_PER_ROUND = 128  # keys looked at in one round; the next round goes on behind the last of them
 CLAIM_MAX = SIZES[-1]
@@ -58,13 +58,33 @@ def claim(store: Store, lane: Lane, worker: str, want: int) -> Claimed:
 
 def _claim_plain(store: Store, lane: Lane, worker: str, limit: int) -> Claimed:
     """One statement where no job has a key, which is the common case; nothing where any has one."""
-    with store.single() as connection:
-        jobs = take_plain(store, connection, lane, worker, limit)
-        point("claim.before_commit")
+    jobs: list[Job] = []
+    if store.is_postgresql or _plain_due(store, lane):
+        with store.single() as connection:
+            jobs = take_plain(store, connection, lane, worker, limit)
+            point("claim.before_commit")
     if not jobs:
         with store.read() as connection:
             lane.keyed = bool(store.value(connection, _keys_in_use, queue=lane.queue))
     return Claimed(jobs, more=False)
+
+
+def _plain_due(store: Store, lane: Lane) -> bool:
+    """SQLite: look before taking the write lock, for which every other process would wait."""
+    with store.read() as connection:
+        return bool(store.value(connection, _any_plain_due, queue=lane.queue))
+
+
+def _any_plain_due(sql: Sql) -> str:
+    waiting = f"FROM {sql.jobs} WHERE queue = :queue AND {PLAIN}"
+    return f"""
+    WITH RECURSIVE priorities(p) AS (
+        SELECT min(priority) {waiting}
+        UNION ALL
+        SELECT (SELECT min(priority) {waiting} AND priority > priorities.p) FROM priorities WHERE p IS NOT NULL
+    )
+    SELECT EXISTS (SELECT 1 FROM priorities WHERE p IS NOT NULL
+        AND (SELECT min(run_at) {waiting} AND priority = p) <= {sql.now})"""
 
 
 def _keys_in_use(sql: Sql) -> str:
@@ -75,11 +95,12 @@ def _claim_any(store: Store, lane: Lane, worker: str, limit: int) -> Claimed:
     with store.read() as connection:
         keys, groups = _probe(store, connection, lane)
     more = bool(lane.limit_cursor or lane.group_cursor)
-    lane.keyed = bool(keys or groups.names or more)
+    jobs: list[Job] = []
     if not keys and not groups.names:
-        with store.single() as connection:
-            jobs = take_any(store, connection, lane, worker, limit, [], [])
-            point("claim.before_commit")
+        if store.is_postgresql or _plain_due(store, lane):
+            with store.single() as connection:
+                jobs = take_any(store, connection, lane, worker, limit, [], [])
+                point("claim.before_commit")
     else:
         with store.begin() as connection:
             opened = _rooms(store, connection, keys, limit)
@@ -93,26 +114,33 @@ def _claim_any(store: Store, lane: Lane, worker: str, limit: int) -> Claimed:
 
 
 def _probe_limits(sql: Sql) -> str:
-    """Keys with waiting jobs behind the cursor, each priority of each, without the paused ones."""
+    """Keys with waiting jobs behind the cursor, each priority of each, without the paused and the full ones.
+
+    Full is told here without a lock, to spare a round of locks that would find nothing; `_rooms` tells it again.
+    """
     waiting = f"FROM {sql.jobs} WHERE queue = :queue AND {LIMITED}"
-    paused = f"l.paused_until > {sql.now}"
     return f"""
-    WITH RECURSIVE keys(k, n) AS (
+    WITH RECURSIVE running(k, n) AS (
+        SELECT limit_key, count(*) FROM {sql.jobs}
+        WHERE status = 'running' AND limit_key IS NOT NULL GROUP BY limit_key
+    ), keys(k, n) AS (
         SELECT (SELECT min(limit_key) {waiting} AND limit_key > :cursor), 1
         UNION ALL
         SELECT (SELECT min(limit_key) {waiting} AND limit_key > keys.k), n + 1
         FROM keys WHERE k IS NOT NULL AND n < {PROBES_PER_ROUND}
     ), pairs(k, p) AS (
-        SELECT k, (SELECT min(priority) {waiting} AND limit_key = k) FROM keys
+        SELECT keys.k, (SELECT min(priority) {waiting} AND limit_key = keys.k) FROM keys
         LEFT JOIN {sql.limits} AS l ON l.limit_key = keys.k
         LEFT JOIN {sql.limits} AS parent ON parent.limit_key = l.parent_key
-        WHERE k IS NOT NULL AND ({paused}) IS NOT TRUE AND ({paused.replace("l.", "parent.")}) IS NOT TRUE
+        LEFT JOIN running ON running.k = keys.k
+        WHERE keys.k IS NOT NULL AND (running.n >= l.max_in_flight) IS NOT TRUE
+        AND (l.paused_until > {sql.now}) IS NOT TRUE AND (parent.paused_until > {sql.now}) IS NOT TRUE
         UNION ALL
         SELECT k, (SELECT min(priority) {waiting} AND limit_key = pairs.k AND priority > pairs.p)
         FROM pairs WHERE p IS NOT NULL
     )
-    SELECT k AS limit_key, p AS priority FROM pairs WHERE p IS NOT NULL
-    UNION ALL SELECT max(k), -32768 FROM keys WHERE n = {PROBES_PER_ROUND}"""
+    SELECT k AS limit_key, p AS priority, NULL AS last, 0 AS seen FROM pairs WHERE p IS NOT NULL
+    UNION ALL SELECT NULL, NULL, max(k), count(k) FROM keys"""
 
 
 def _probe_groups(sql: Sql) -> str:
@@ -140,13 +168,13 @@ def _probe(store: Store, connection: Connection, lane: Lane) -> tuple[list[tuple
 
     An empty round at the end is not begun anew here: where every key is paused that would never end.
     """
-    found = store.all(connection, _probe_limits, queue=lane.queue, cursor=lane.limit_cursor)
-    last = [row.limit_key for row in found if row.priority == -32768 and row.limit_key is not None]
-    keys = [(row.limit_key, row.priority) for row in found if row.priority != -32768]
-    lane.limit_cursor = last[0] if last else ""
+    *found, round_ = store.all(connection, _probe_limits, queue=lane.queue, cursor=lane.limit_cursor)
+    keys = [(row.limit_key, row.priority) for row in found]
+    lane.limit_cursor = round_.last if round_.seen >= PROBES_PER_ROUND else ""
     probed = store.all(connection, _probe_groups, cursor=lane.group_cursor)
     names = [row.group_key for row in probed]
     lane.group_cursor = names[-1] if len(names) >= PROBES_PER_ROUND else ""
+    lane.keyed = bool(round_.seen or names)
     return keys, _Groups(names, [row.group_key for row in probed if not row.known])
 
 

@@ -40,6 +40,7 @@ class LaneThreads:
         self.lane = lane
         self.threads = threads
         self.stuck = 0  # threads that were given up and have not come back
+        self.asked = True  # there may be something to claim; False after a claim that found nothing
         self._prefetch = prefetch
         self._may_start, self._finish, self._give_back, self._wake = may_start, finish, give_back, wake
         self._buffer: SimpleQueue[RunningAttempt | None] = SimpleQueue()
@@ -135,7 +136,7 @@ class LaneThreads:
             finish(settlement)
             self._open.discard(attempt)
             self._learn(time.monotonic() - attempt.started)
-            if self._buffer.qsize() <= self._low_water:
+            if self.asked and self._buffer.qsize() <= self._low_water:
                 threads_wake()
 
     def _learn(self, seconds: float) -> None:

@@ -7,10 +7,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from effects.job import QUARANTINE_QUEUE
 from effects.job_type import Registry
 from effects.outcome import Retry, Unknown
 from effects.settlement import Settlement, decide
@@ -33,7 +34,7 @@ class Settler(threading.Thread):
 
     Args:
         busy: whether more outcomes are to be expected soon; then a small batch lingers 10 ms.
-        wake: called after a write that may have made jobs claimable.
+        wake: called after every write with the lanes in which it may have made jobs claimable.
         settled: told of every accepted settlement (progress, counts).
     """
 
@@ -45,7 +46,7 @@ class Settler(threading.Thread):
         outage: Outage,
         *,
         busy: Callable[[], bool],
-        wake: Callable[[], None],
+        wake: Callable[[Collection[str]], None],
         settled: Callable[[Settlement], None],
     ) -> None:
         super().__init__(name="effects-settler", daemon=True)
@@ -149,11 +150,22 @@ class Settler(threading.Thread):
             _log_outcome(settlement)
         for settlement in written.stale:
             _log_stale(settlement)
-        self._wake()
+        self._wake({lane for one in written.accepted for lane in _opened_lanes(one)})
 
     def _remember_retry(self, settlement: Settlement) -> None:
         if not settlement.ends and len(self._timers) < TIMERS_MAX:
             heapq.heappush(self._timers, time.monotonic() + settlement.delay_seconds + 0.001)
+
+
+def _opened_lanes(settlement: Settlement) -> Iterator[str]:
+    """Where the end of this attempt lets others run: behind its limit or its group, or the job itself again."""
+    job = settlement.job
+    if job.limit_key is not None or job.group_key is not None:
+        yield job.home_queue
+    if not settlement.ends:
+        yield from (job.home_queue, job.queue, QUARANTINE_QUEUE if settlement.lost else job.queue)
+        if settlement.placement is not None:
+            yield settlement.placement.queue
 
 
 def _log_stale(settlement: Settlement) -> None:

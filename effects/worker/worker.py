@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
@@ -86,13 +86,13 @@ class Worker:
         self._outage = Outage()
         self._lanes = self._make_lanes(lanes)
         self._pulse = Pulse(app, self._outage, self._identity, disowned=self._disown, cancelled=self._pass_on_cancel)
-        self._rescuer = Rescuer(app, self._outage, rescued=self._wake.set) if rescue else None
+        self._rescuer = Rescuer(app, self._outage, rescued=self._ask) if rescue else None
         self._settler = Settler(
             app.store, app.job_types, app.ledgers, self._outage,
-            busy=self._busy, wake=self._wake.set, settled=self._count,
+            busy=self._busy, wake=self._ask, settled=self._count,
         )  # fmt: skip
         self._intake = Intake(app, Releaser(self._mark).release, self._settler.add)
-        self._wakeup = Wakeup(app.engine, app.settings.schema, self._wake.set)
+        self._wakeup = Wakeup(app.engine, app.settings.schema, self._ask)
 
     # -- running ---------------------------------------------------------------------------------------------
 
@@ -156,10 +156,19 @@ class Worker:
         for lane in self._lanes:
             for settlement in lane.overdue():
                 self._settler.add(settlement)
-            room = lane.room()
+            room = lane.room() if lane.asked else 0
             if room > 0 and self._pulse.fresh and not self._stopping.is_set():
-                progress |= self._claim(lane, room)
+                lane.asked = False  # before the claim: whoever asks while it runs is heard
+                if self._claim(lane, room):  # not `|=`, which reads before it claims
+                    lane.asked = True
+                progress |= lane.asked
         return progress
+
+    def _ask(self, queues: Collection[str] | None = None) -> None:
+        """Have these lanes, or all, look at the queue again."""
+        for lane in self._lanes:
+            lane.asked |= queues is None or lane.lane.queue in queues
+        self._wake.set()
 
     def _claim(self, lane: LaneThreads, room: int) -> bool:
         claimed = self._outage.ride_out(
@@ -179,7 +188,8 @@ class Worker:
         now = time.monotonic()
         deadlines = [attempt.deadline for lane in self._lanes for attempt in lane.running]
         soonest = min([now + wait, *deadlines, *([retry_at] if retry_at is not None else [])])
-        self._wake.wait(max(0.0, soonest - now))
+        if not self._wake.wait(max(0.0, soonest - now)):
+            self._ask()
 
     def _all_settled(self, give_up_at: float) -> bool:
         """Wait for what runs; False as soon as there is room to claim more, or the time is up."""
