@@ -21,7 +21,7 @@ from effects.store.store import Store
 from effects.worker.outage import Outage
 
 BATCH_MAX = 500
-LINGER_SECONDS = 0.01  # how long a lone outcome waits for company while other attempts run
+LINGER_SECONDS = 0.002  # how long a lone outcome waits for company while other attempts run
 ENOUGH = 100
 TIMERS_MAX = 10_000
 
@@ -33,7 +33,7 @@ class Settler(threading.Thread):
     """Writes settlements until it is closed, in batches, whatever becomes of the database meanwhile.
 
     Args:
-        busy: whether more outcomes are to be expected soon; then a small batch lingers 10 ms.
+        busy: whether more outcomes are to be expected soon; then a small batch lingers 2 ms.
         wake: called after every write with the lanes in which it may have made jobs claimable.
         settled: told of every accepted settlement (progress, counts).
     """
