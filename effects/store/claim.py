@@ -22,7 +22,18 @@ from effects.crashpoints import point
 from effects.job import Job
 from effects.store.sql import Sql
 from effects.store.store import Store, as_json
-from effects.store.take import LIMITED, PLAIN, SIZES, Head, Lane, Open, keys_in_use, take_any, take_plain
+from effects.store.take import (
+    LIMITED,
+    PLAIN,
+    SIZES,
+    Head,
+    Lane,
+    Open,
+    keys_in_use,
+    loose_priorities,
+    take_any,
+    take_plain,
+)
 
 PROBES_PER_ROUND = 128  # keys looked at in one round; the next round goes on behind the last of them
 CLAIM_MAX = SIZES[-1]
@@ -76,15 +87,10 @@ def _plain_due(store: Store, lane: Lane) -> bool:
 
 
 def _any_plain_due(sql: Sql) -> str:
-    waiting = f"FROM {sql.jobs} WHERE queue = :queue AND {PLAIN}"
+    soonest = sql.least("run_at", f"FROM {sql.jobs} WHERE queue = :queue AND {PLAIN} AND priority = p")
     return f"""
-    WITH RECURSIVE priorities(p) AS (
-        SELECT min(priority) {waiting}
-        UNION ALL
-        SELECT (SELECT min(priority) {waiting} AND priority > priorities.p) FROM priorities WHERE p IS NOT NULL
-    )
-    SELECT EXISTS (SELECT 1 FROM priorities WHERE p IS NOT NULL
-        AND (SELECT min(run_at) {waiting} AND priority = p) <= {sql.now})"""
+    WITH RECURSIVE {loose_priorities(sql, "true")}
+    SELECT EXISTS (SELECT 1 FROM priorities WHERE p IS NOT NULL AND {soonest} <= {sql.now})"""
 
 
 def _keys_in_use(sql: Sql) -> str:
@@ -124,19 +130,19 @@ def _probe_limits(sql: Sql) -> str:
         SELECT limit_key, count(*) FROM {sql.jobs}
         WHERE status = 'running' AND limit_key IS NOT NULL GROUP BY limit_key
     ), keys(k, n) AS (
-        SELECT (SELECT min(limit_key) {waiting} AND limit_key > :cursor), 1
+        SELECT {sql.least("limit_key", f"{waiting} AND limit_key > :cursor")}, 1
         UNION ALL
-        SELECT (SELECT min(limit_key) {waiting} AND limit_key > keys.k), n + 1
+        SELECT {sql.least("limit_key", f"{waiting} AND limit_key > keys.k")}, n + 1
         FROM keys WHERE k IS NOT NULL AND n < {PROBES_PER_ROUND}
     ), pairs(k, p) AS (
-        SELECT keys.k, (SELECT min(priority) {waiting} AND limit_key = keys.k) FROM keys
+        SELECT keys.k, {sql.least("priority", f"{waiting} AND limit_key = keys.k")} FROM keys
         LEFT JOIN {sql.limits} AS l ON l.limit_key = keys.k
         LEFT JOIN {sql.limits} AS parent ON parent.limit_key = l.parent_key
         LEFT JOIN running ON running.k = keys.k
         WHERE keys.k IS NOT NULL AND (running.n >= l.max_in_flight) IS NOT TRUE
         AND (l.paused_until > {sql.now}) IS NOT TRUE AND (parent.paused_until > {sql.now}) IS NOT TRUE
         UNION ALL
-        SELECT k, (SELECT min(priority) {waiting} AND limit_key = pairs.k AND priority > pairs.p)
+        SELECT k, {sql.least("priority", f"{waiting} AND limit_key = pairs.k AND priority > pairs.p")}
         FROM pairs WHERE p IS NOT NULL
     )
     SELECT k AS limit_key, p AS priority, NULL AS last, 0 AS seen FROM pairs WHERE p IS NOT NULL
@@ -147,9 +153,9 @@ def _probe_groups(sql: Sql) -> str:
     """Groups with live jobs behind the cursor. A plain INSERT may name a group that has no row yet."""
     return f"""
     WITH RECURSIVE groups(g, n) AS (
-        SELECT (SELECT min(group_key) FROM {sql.jobs} WHERE group_key > :cursor), 1
+        SELECT {sql.least("group_key", f"FROM {sql.jobs} WHERE group_key > :cursor")}, 1
         UNION ALL
-        SELECT (SELECT min(group_key) FROM {sql.jobs} WHERE group_key > groups.g), n + 1
+        SELECT {sql.least("group_key", f"FROM {sql.jobs} WHERE group_key > groups.g")}, n + 1
         FROM groups WHERE g IS NOT NULL AND n < {PROBES_PER_ROUND}
     )
     SELECT g AS group_key, EXISTS (SELECT 1 FROM {sql.job_groups} WHERE group_key = g) AS known

@@ -53,8 +53,9 @@ _HEAD = {"id": "int", "room": "int"}
 
 def keys_in_use(sql: Sql) -> str:
     """Whether the lane has jobs with a limit, or the table any with a group; two probes of an index."""
-    return f"""((SELECT min(limit_key) FROM {sql.jobs} WHERE queue = :queue AND {LIMITED}) IS NOT NULL
-                OR (SELECT min(group_key) FROM {sql.jobs} WHERE group_key IS NOT NULL) IS NOT NULL)"""
+    limited = sql.least("limit_key", f"FROM {sql.jobs} WHERE queue = :queue AND {LIMITED}")
+    grouped = sql.least("group_key", f"FROM {sql.jobs} WHERE group_key IS NOT NULL")
+    return f"({limited} IS NOT NULL OR {grouped} IS NOT NULL)"
 
 
 def take_plain(store: Store, connection: Connection, lane: Lane, worker: str, limit: int) -> list[Job]:
@@ -94,12 +95,13 @@ def _leased(
     return [job_of(row, expired=row.expired) for row in found]
 
 
-def _priorities(sql: Sql, condition: str) -> str:
+def loose_priorities(sql: Sql, condition: str) -> str:
+    """The priorities of waiting plain jobs, one probe each; none unless the condition holds."""
     waiting = f"FROM {sql.jobs} WHERE queue = :queue AND {PLAIN}"
     return f"""priorities(p) AS (
-            SELECT CASE WHEN {condition} THEN (SELECT min(priority) {waiting}) END
+            SELECT CASE WHEN {condition} THEN {sql.least("priority", waiting)} END
             UNION ALL
-            SELECT (SELECT min(priority) {waiting} AND priority > priorities.p) FROM priorities WHERE p IS NOT NULL
+            SELECT {sql.least("priority", f"{waiting} AND priority > p")} FROM priorities WHERE p IS NOT NULL
         )"""
 
 
@@ -110,7 +112,7 @@ def _plain_alone(limit: int) -> Statement:
     def build(sql: Sql) -> str:
         plain = _plain_postgresql if sql.postgresql else _plain_sqlite
         return f"""
-        WITH RECURSIVE {_priorities(sql, f"NOT {keys_in_use(sql)}")}, picked AS (
+        WITH RECURSIVE {loose_priorities(sql, f"NOT {keys_in_use(sql)}")}, picked AS (
             SELECT id FROM ({plain(sql, limit)}) AS due ORDER BY priority, run_at, id LIMIT {limit}
         )
         {_lease(sql)}"""
@@ -125,7 +127,7 @@ def _all_kinds(limit: int, per_key: int) -> Statement:
     def build(sql: Sql) -> str:
         candidates = _candidates_postgresql if sql.postgresql else _candidates_sqlite
         return f"""
-        WITH RECURSIVE {_priorities(sql, "true")}, candidates AS (
+        WITH RECURSIVE {loose_priorities(sql, "true")}, candidates AS (
             {candidates(sql, limit, per_key)}
         ), picked AS (
             SELECT id FROM (
