@@ -177,6 +177,7 @@ def _job_tables(metadata: MetaData) -> list[Table]:
         CheckConstraint(STATUS_ENDED, name="ck_effects_job_history_status"),
     )
     _partial("ix_effects_job_history_failed", history, ["status", "finished_at"], "status <> 'succeeded'")
+    _partial("ix_effects_job_history_requeued_from", history, ["requeued_from"], "requeued_from IS NOT NULL")
     attempts = Table(
         "effects_job_attempts",
         metadata,
@@ -209,6 +210,7 @@ def _job_indexes(jobs: Table) -> None:
     _partial("ux_effects_jobs_group_running", jobs, ["group_key"],
              "status = 'running' AND group_key IS NOT NULL", unique=True)  # fmt: skip
     _partial("ux_effects_jobs_requeued_from", jobs, ["requeued_from"], "requeued_from IS NOT NULL", unique=True)
+    _partial("ix_effects_jobs_definition", jobs, ["definition_id"], "definition_id IS NOT NULL")
 
 
 def _limit_tables(metadata: MetaData) -> list[Table]:
@@ -252,7 +254,13 @@ def _schedule_tables(metadata: MetaData) -> list[Table]:
         Column("max_attempts", Integer),
         Column("overlap", Text, nullable=False, server_default="skip"),
         Column("catch_up", Text, nullable=False, server_default="latest"),
-        _flag("enabled", "true"),
+        _int("catch_up_max", 100),
+        Column("key", Text),
+        _flag("in_code"),
+        _flag("retired"),  # in code once, and no longer
+        _flag("enabled", "true"),  # the operator's word, which no deploy changes
+        Column("paused_by", Text),
+        now_column("last_slot"),  # slots up to here have been dealt with
         now_column("created_at"),
         now_column("updated_at"),
         sqlite_autoincrement=True,
@@ -263,7 +271,12 @@ def _schedule_tables(metadata: MetaData) -> list[Table]:
         Column("definition_id", BigInteger, primary_key=True, autoincrement=False),
         Column("slot", UtcTime, primary_key=True),
         Column("job_id", BigInteger),
+        Column("outcome", Text, nullable=False, server_default="enqueued"),
+        Column("reason", Text),
         now_column("created_at"),
+        CheckConstraint(
+            "outcome IN ('enqueued', 'existing', 'skipped', 'failed')", name="ck_effects_definition_runs_outcome"
+        ),
     )
     return [definitions, runs]
 
@@ -299,7 +312,14 @@ def _record_tables(metadata: MetaData) -> list[Table]:
         Column("key", Text, primary_key=True),
         *ledger_columns(),
     )
-    return [actions, workers, ledger]
+    pruned = Table(
+        "effects_pruned",
+        metadata,
+        Column("name", Text, primary_key=True),
+        Column("job_id", BigInteger, nullable=False),  # of ended jobs up to this id, some are gone
+        now_column("updated_at"),
+    )
+    return [actions, workers, ledger, pruned]
 
 
 def ledger_columns() -> list[SchemaItem]:

@@ -17,7 +17,12 @@ def upgrade() -> None:
         sa.Column("definition_id", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("slot", UtcTime(), nullable=False),
         sa.Column("job_id", sa.BigInteger(), nullable=True),
+        sa.Column("outcome", sa.Text(), server_default="enqueued", nullable=False),
+        sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.CheckConstraint(
+            "outcome IN ('enqueued', 'existing', 'skipped', 'failed')", name="ck_effects_definition_runs_outcome"
+        ),
         sa.PrimaryKeyConstraint("definition_id", "slot"),
     )
     op.create_table(
@@ -81,7 +86,13 @@ def upgrade() -> None:
         sa.Column("max_attempts", sa.Integer(), nullable=True),
         sa.Column("overlap", sa.Text(), server_default="skip", nullable=False),
         sa.Column("catch_up", sa.Text(), server_default="latest", nullable=False),
+        sa.Column("catch_up_max", sa.Integer(), server_default=sa.text("100"), nullable=False),
+        sa.Column("key", sa.Text(), nullable=True),
+        sa.Column("in_code", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("retired", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("enabled", sa.Boolean(), server_default=sa.text("true"), nullable=False),
+        sa.Column("paused_by", sa.Text(), nullable=True),
+        sa.Column("last_slot", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
@@ -132,6 +143,14 @@ def upgrade() -> None:
         unique=False,
         sqlite_where=sa.text("status <> 'succeeded'"),
         postgresql_where=sa.text("status <> 'succeeded'"),
+    )
+    op.create_index(
+        "ix_effects_job_history_requeued_from",
+        "effects_job_history",
+        ["requeued_from"],
+        unique=False,
+        sqlite_where=sa.text("requeued_from IS NOT NULL"),
+        postgresql_where=sa.text("requeued_from IS NOT NULL"),
     )
     op.create_table(
         "effects_jobs",
@@ -226,6 +245,14 @@ def upgrade() -> None:
         postgresql_where=sa.text("status = 'running' AND group_key IS NOT NULL"),
     )
     op.create_index(
+        "ix_effects_jobs_definition",
+        "effects_jobs",
+        ["definition_id"],
+        unique=False,
+        sqlite_where=sa.text("definition_id IS NOT NULL"),
+        postgresql_where=sa.text("definition_id IS NOT NULL"),
+    )
+    op.create_index(
         "ux_effects_jobs_requeued_from",
         "effects_jobs",
         ["requeued_from"],
@@ -250,6 +277,13 @@ def upgrade() -> None:
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.CheckConstraint("max_in_flight > 0", name="ck_effects_limits_max_in_flight"),
         sa.PrimaryKeyConstraint("limit_key"),
+    )
+    op.create_table(
+        "effects_pruned",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("name"),
     )
     op.create_table(
         "effects_workers",
