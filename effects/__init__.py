@@ -22,6 +22,7 @@ from effects.errors import (
 from effects.job import Job, NewJob, Receipt
 from effects.job_type import Attempt, JobType, Placement
 from effects.outcome import Cancelled, Done, Outcome, Refused, Retry, Snooze, Unknown
+from effects.redact import Sensitive
 from effects.retry import Exponential, Fixed, Linear, Listed, Polynomial, RetryPolicy
 from effects.settings import Settings
 
@@ -56,6 +57,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "SchemaMismatch",
+    "Sensitive",
     "Settings",
     "Snooze",
     "StoreUnavailable",

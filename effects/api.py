@@ -10,8 +10,10 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects.app import AnySession, Effects, default
-from effects.errors import EnqueueError, IdempotencyConflict
+from effects.errors import EnqueueError, IdempotencyConflict, KeyUnavailable
 from effects.job import KEY_CHARS_MAX, NewJob, Receipt
+from effects.job_type import JobType
+from effects.sealing import seal_payload
 from effects.store.enqueue import JobRow, insert_jobs, key_holders
 
 
@@ -45,6 +47,7 @@ def enqueue(
         PayloadInvalid: the payload does not fit the job type.
         IdempotencyConflict: the key was used with another payload.
         UnknownJobType: nothing of that name is registered.
+        KeyUnavailable: the payload has sensitive fields, and EFFECTS_KEYS holds no key to seal them with.
         StoreUnavailable: the database is away (without `session`). With a key, calling again is safe.
     """
     job = NewJob(
@@ -65,14 +68,15 @@ def enqueue_many(
         rolled back to a savepoint.
     """
     app = effects or default()
+    jobs = list(jobs)
     rows = [_row(app, number, job) for number, job in enumerate(jobs)]
     if not rows:
         return []
     with app.writing(session, {row.queue for row in rows}) as connection:
         if len(rows) == 1 or all(row.digest is None for row in rows):
-            return _insert(app, connection, rows)
+            return _insert(app, connection, rows, jobs)
         with connection.begin_nested():
-            return _insert(app, connection, rows)
+            return _insert(app, connection, rows, jobs)
 
 
 def insert_known(app: Effects, connection: Connection, jobs: Sequence[NewJob], ids: Sequence[int]) -> None:
@@ -96,16 +100,26 @@ def _row(app: Effects, number: int, job: NewJob) -> JobRow:
         job_type=job.job_type,
         queue=job.queue or placed.queue or job_type.queue,
         priority=job_type.priority if job.priority is None else job.priority,
-        payload=msgspec.Raw(payload.encode()),
+        payload=msgspec.Raw(seal_payload(app.keys, job_type, payload).encode()),
         run_at=_epoch("run_at", job.run_at),
         expires_at=_epoch("expires_at", job.expires_at),
         max_attempts=job.max_attempts,
         group_key=job.group_key or placed.group_key,
         limit_key=job.limit_key or placed.limit_key,
         key=job.key,
-        digest=app.keys.digest(job_type.canonical(payload)) if job.key is not None else None,
+        digest=_digest(app, job_type, payload) if job.key is not None else None,
         trace_context=job.trace_context,
     )
+
+
+def _digest(app: Effects, job_type: JobType[Any], payload: str) -> str:
+    """Of the payload in clear: a sealed one is another text each time."""
+    if job_type.sensitive and not app.keys.digests_are_keyed:
+        raise KeyUnavailable(
+            f"{job_type.name} has sensitive fields, and a plain digest would let a guess at them be confirmed: "
+            "EFFECTS_KEYS needs a key named digest (see `effects keys generate`)"
+        )
+    return app.keys.digest(job_type.canonical(payload))
 
 
 def _check(job: NewJob) -> None:
@@ -127,14 +141,16 @@ def _epoch(name: str, moment: datetime | None) -> float | None:
     return moment.timestamp()
 
 
-def _insert(app: Effects, connection: Connection, rows: Sequence[JobRow]) -> list[Receipt]:
+def _insert(app: Effects, connection: Connection, rows: Sequence[JobRow], jobs: Sequence[NewJob]) -> list[Receipt]:
     inserted = insert_jobs(app.store, connection, rows)
     missing = [row for row in rows if row.n not in inserted]
-    first = _first_receipts(app, connection, missing) if missing else {}
+    first = _first_receipts(app, connection, missing, jobs) if missing else {}
     return [first.get(row.n) or Receipt(job_id=inserted[row.n], job_type=row.job_type, key=row.key) for row in rows]
 
 
-def _first_receipts(app: Effects, connection: Connection, rows: Sequence[JobRow]) -> dict[int, Receipt]:
+def _first_receipts(
+    app: Effects, connection: Connection, rows: Sequence[JobRow], jobs: Sequence[NewJob]
+) -> dict[int, Receipt]:
     """The receipts of the jobs that hold these keys already."""
     keys = [(row.job_type, row.key) for row in rows if row.key is not None]
     holders = key_holders(app.store, connection, keys)
@@ -142,7 +158,8 @@ def _first_receipts(app: Effects, connection: Connection, rows: Sequence[JobRow]
     for row in rows:
         assert row.key is not None
         digest, job_id = holders[row.job_type, row.key]
-        canonical = app.job_types.get(row.job_type).canonical(bytes(row.payload).decode())
+        job_type = app.job_types.get(row.job_type)
+        canonical = job_type.canonical(job_type.encode(jobs[row.n].payload))  # the row's may be sealed
         if digest != app.keys.digest(canonical, like=digest):
             raise IdempotencyConflict(
                 f"{row.job_type}: the idempotency key {row.key!r} belongs to job {job_id}, which has another payload; "

@@ -159,6 +159,12 @@ def default() -> Effects:
 
 def set_default(effects: Effects | None) -> None:
     """Make this the process's Effects; None forgets it."""
-    global _default  # noqa: PLW0603
+    replace_default(effects)
+
+
+def replace_default(effects: Effects | None) -> Effects | None:
+    """`set_default`, and what was the default before; None if there was none."""
+    global _default
     with _default_lock:
-        _default = effects
+        before, _default = _default, effects
+        return before

@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from effects.redact import repr_without
+
 JobStatus: TypeAlias = Literal["queued", "running", "failed", "succeeded", "dead", "cancelled"]
 LIVE: tuple[JobStatus, ...] = ("queued", "running", "failed")
 ENDED: tuple[JobStatus, ...] = ("succeeded", "dead", "cancelled")
@@ -49,6 +51,10 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     limit_key: str | None = None
     max_attempts: int | None = None
     trace_context: str | None = None
+
+    def __repr__(self) -> str:
+        """Without the payload."""
+        return repr_without(self, ("payload",))
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +98,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def home_queue(self) -> str:
         """The lane that the job belongs to when it is not in quarantine."""
         return self.quarantined_from or self.queue
+
+    def __repr__(self) -> str:
+        """Without the payload."""
+        return repr_without(self, ("payload",))
 
 
 Loaded: TypeAlias = Mapping[int, Any]  # job id → what `JobType.load` fetched for it

@@ -15,6 +15,7 @@ from effects import errors
 from effects.errors import ConfigurationError, PayloadInvalid, UnknownJobType
 from effects.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, PAYLOAD_BYTES_MAX, QUARANTINE_QUEUE, Job
 from effects.outcome import Outcome, Refused, Retry, Unknown
+from effects.redact import hide_in_repr, sensitive_fields, why_invalid
 from effects.retry import ON_UNKNOWN, OnUnknown, RetryPolicy
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 CODE_CHARS_MAX = 64
+SEALED = "$sealed"  # where a stored payload keeps its sensitive fields
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as an escape, not as a backslash and a word
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # once: it is dear to make
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
@@ -77,7 +79,8 @@ class JobType(Generic[P]):
 
     Attributes:
         name: dotted lower-case name, stored in every row: `email.send`.
-        payload: dataclass, msgspec Struct, or `dict` (the default, unchecked).
+        payload: dataclass, msgspec Struct, or `dict` (the default, unchecked). Fields marked
+            `Annotated[…, Sensitive]` are sealed in the database, and left out of its `repr`.
         queue: lane. Lanes have threads of their own, so that one never delays another.
         priority: lower runs first; any small integer. Default 5.
         retry: the RetryPolicy.
@@ -137,7 +140,8 @@ class JobType(Generic[P]):
             text = self._encode(payload)
             size = len(text.encode())
         except (TypeError, ValueError) as error:  # msgspec.ValidationError and UnicodeEncodeError are ValueErrors
-            raise PayloadInvalid(f"{self.name}: the payload is not valid: {error}") from error
+            # Without its cause, whose text may quote what was given.
+            raise PayloadInvalid(f"{self.name}: the payload is not valid: {why_invalid(error)}") from None
         if size > PAYLOAD_BYTES_MAX:
             raise PayloadInvalid(
                 f"{self.name}: the payload has {size:,} bytes and the limit is "
@@ -145,6 +149,8 @@ class JobType(Generic[P]):
             )
         if "u0000" in text and _NUL.search(text):
             raise PayloadInvalid(f"{self.name}: the payload holds a NUL character, which PostgreSQL cannot store")
+        if SEALED in text and SEALED in msgspec.json.decode(text):
+            raise PayloadInvalid(f"{self.name}: the field name {SEALED} is kept for sealed fields; use another")
         return text
 
     def _encode(self, payload: P | Mapping[str, Any]) -> str:
@@ -168,7 +174,12 @@ class JobType(Generic[P]):
         try:
             return msgspec.json.decode(text, type=self.payload)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise PayloadInvalid(f"{self.name}: the stored payload is not valid: {error}") from error
+            raise PayloadInvalid(f"{self.name}: the stored payload is not valid: {why_invalid(error)}") from None
+
+    @property
+    def sensitive(self) -> tuple[str, ...]:
+        """The payload's fields that are sealed in the database, by their names in JSON."""
+        return sensitive_fields(self.payload)
 
     def check(self) -> None:
         """Refuse a wrong declaration when it is registered.
@@ -185,6 +196,11 @@ class JobType(Generic[P]):
             raise ConfigurationError(f"{who}: queue {self.queue!r} is not a lane that a job type may name")
         if self.time_limit_seconds <= 0:
             raise ConfigurationError(f"{who}: time_limit_seconds must be above 0")
+        try:
+            if self.sensitive:
+                hide_in_repr(self.payload)
+        except (NameError, TypeError) as error:
+            raise ConfigurationError(f"{who}: the types of its payload class cannot be read: {error}") from error
 
 
 def safe_message(error: BaseException) -> str:

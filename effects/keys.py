@@ -82,6 +82,14 @@ class KeyRing:
                 "another row, or the key's value differs from the one that sealed it"
             ) from None
 
+    def reseal(self, sealed: bytes, *, table: str, row: str, field: str) -> bytes:
+        """The same value under the first key.
+
+        Raises:
+            KeyUnavailable: as `open`.
+        """
+        return self.seal(self.open(sealed, table=table, row=row, field=field), table=table, row=row, field=field)
+
     @staticmethod
     def key_id(sealed: bytes) -> str:
         """Which key a sealed value needs.
@@ -103,6 +111,11 @@ class KeyRing:
         if keyed and self._digest_key is not None:
             return "hmac:" + hmac.new(self._digest_key, text.encode(), hashlib.sha256).hexdigest()
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def digests_are_keyed(self) -> bool:
+        """Whether there is a `digest` key."""
+        return self._digest_key is not None
 
     def __repr__(self) -> str:
         return f"KeyRing(ids={self.ids!r})"

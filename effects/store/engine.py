@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import weakref
@@ -14,6 +15,10 @@ from sqlalchemy.engine import make_url
 from effects.errors import ConfigurationError
 
 SQLITE_BUSY_SECONDS = 30.0
+# At DEBUG, SQLAlchemy logs every row that it reads. Our engines have a logger of their own that does not, whatever
+# the level of the others; to see the statements, set its level.
+LOGGING_NAME = "effects"
+logging.getLogger(f"sqlalchemy.engine.Engine.{LOGGING_NAME}").setLevel(logging.WARNING)
 SQLITE_VERSION_MIN = (3, 38, 0)  # RETURNING (3.35) and the JSON operators (3.38)
 
 
@@ -41,6 +46,7 @@ def create_engine(database_url: str) -> Engine:
             max_overflow=20,
             pool_use_lifo=True,
             hide_parameters=True,  # a payload must not reach a log by way of an error's text
+            logging_name=LOGGING_NAME,
         )
     _dispose_after_fork(engine)
     return engine
@@ -49,7 +55,14 @@ def create_engine(database_url: str) -> Engine:
 def _sqlite_engine(url: sa.URL) -> Engine:
     if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
         raise ConfigurationError(f"SQLite is {sqlite3.sqlite_version}; effects needs 3.38 or later")
-    engine = sa.create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS}, pool_size=10, max_overflow=20)
+    engine = sa.create_engine(
+        url,
+        connect_args={"timeout": SQLITE_BUSY_SECONDS},
+        pool_size=10,
+        max_overflow=20,
+        hide_parameters=True,
+        logging_name=LOGGING_NAME,
+    )
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, record: Any) -> None:

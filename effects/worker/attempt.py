@@ -14,6 +14,7 @@ from effects.errors import LeaseLost
 from effects.job import Job
 from effects.job_type import JobType, safe_message
 from effects.outcome import Done, Outcome, Refused, Retry, Unknown
+from effects.redact import secret_texts, strike_out
 from effects.settlement import Ending, Settlement, decide
 
 STACK_CHARS_MAX = 4096
@@ -75,7 +76,19 @@ class RunningAttempt:
     def settle(self, ending: Ending, error: BaseException | None = None) -> Settlement:
         """The decision about this attempt, with its timing and its error."""
         settlement = decide(self.job, self.job_type, ending, released=self.released)
-        return _with_evidence(settlement, self.started, error)
+        return _with_evidence(self._without_secrets(settlement), self.started, error)
+
+    def _without_secrets(self, settlement: Settlement) -> Settlement:
+        """What a handler says of its attempt is stored and shown; it may quote its payload."""
+        if not self.job_type.sensitive or not (settlement.message or settlement.detail or settlement.error_code):
+            return settlement
+        secrets = secret_texts(self.payload, self.job_type.sensitive)
+        return replace(
+            settlement,
+            message=strike_out(settlement.message, secrets),
+            detail=strike_out(settlement.detail, secrets),
+            error_code=strike_out(settlement.error_code, secrets),
+        )
 
     def run(self) -> Settlement:
         """Perform, and say what must be written. Never raises."""

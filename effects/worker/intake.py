@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from effects.app import Effects
-from effects.errors import PayloadInvalid, StoreUnavailable
+from effects.errors import KeyUnavailable, PayloadInvalid, StoreUnavailable
 from effects.job import Job
 from effects.job_type import JobType
-from effects.outcome import Cancelled, Outcome, Refused, Retry
+from effects.outcome import Cancelled, Outcome, Refused, Retry, Snooze
+from effects.sealing import open_payload, seal_payload, sealed_document
 from effects.settlement import Ending, Expired, GivenBack, Settlement, Unready, decide
 from effects.store.enqueue import adopt
 from effects.store.ledger import CORE_LEDGER, states
+from effects.store.rotate import replace_payload
 from effects.worker.attempt import RunningAttempt
+
+RECHECK_SECONDS = 60.0  # while EFFECTS_KEYS lacks a key
+SAY_SECONDS = 10.0
 
 _log = logging.getLogger("effects.worker")
 
@@ -30,20 +36,33 @@ class Intake:
 
     def __init__(self, app: Effects, release: Callable[[Job], bool], finish: Callable[[Settlement], None]) -> None:
         self._app, self._release, self._finish = app, release, finish
+        self._said_at = float("-inf")
 
     def attempts(self, jobs: Sequence[Job]) -> list[RunningAttempt]:
         """The attempts that can run, in the order of the claim."""
         ready: dict[str, list[tuple[Job, Any]]] = defaultdict(list)
-        done = self._already_done(jobs)
+        try:
+            done = self._already_done(jobs)
+        except StoreUnavailable:
+            for job in jobs:
+                self._end(job, self._app.job_types.get(job.job_type), GivenBack())
+            return []
         for job in jobs:
             job_type = self._app.job_types.get(job.job_type)
             ending = self._not_to_run(job, job.id in done)
             if ending is None:
                 try:
-                    payload = job_type.decode(job.payload)
-                    ending = None if job.prepared else self._prepare(job, job_type, payload)
+                    clear = open_payload(self._app.keys, job.job_type, job.payload)
+                    payload = job_type.decode(clear)
+                    ending = None if job.prepared else self._prepare(job, job_type, payload, clear)
                 except PayloadInvalid as error:
                     ending = Refused(str(error), code="payload_invalid")
+                except KeyUnavailable as error:
+                    ending = self._wait_for_operator(str(error))
+                except StoreUnavailable:
+                    ending = GivenBack()
+                except Exception as error:  # a job type's own `place`
+                    ending = Retry(f"prepare failed: {type(error).__name__}", code="prepare_failed")
             if ending is None:
                 ready[job.job_type].append((job, payload))
             else:
@@ -72,10 +91,20 @@ class Intake:
             done.update(job_id for job_id, state in found.items() if state == "done")
         return done
 
-    def _prepare(self, job: Job, job_type: JobType[Any], payload: Any) -> Ending:
-        """A job from a plain INSERT goes back to the lane, group and limit of its type, with its intent written."""
+    def _wait_for_operator(self, reason: str) -> Snooze:
+        """Our own configuration is at fault: it costs no try, and is said in the log, not for every job."""
+        now = time.monotonic()
+        if now - self._said_at > SAY_SECONDS:
+            self._said_at = now
+            _log.error("job.waiting", extra={"reason": reason})
+        return Snooze(RECHECK_SECONDS, reason)
+
+    def _prepare(self, job: Job, job_type: JobType[Any], payload: Any, clear: str) -> Ending:
+        """A job from a plain INSERT goes back to the lane, group and limit of its type, sealed, its intent written."""
+        if job_type.sensitive and sealed_document(job.payload) is None:
+            replace_payload(self._app.store, job, seal_payload(self._app.keys, job_type, clear))
         if job.key is not None and job_type.ledger is None:
-            digest = self._app.keys.digest(job_type.canonical(job.payload))
+            digest = self._app.keys.digest(job_type.canonical(clear))
             with self._app.store.begin() as connection:
                 holder = adopt(self._app.store, connection, job, digest)
             if holder != job.id:

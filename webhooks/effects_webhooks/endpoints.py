@@ -12,6 +12,7 @@ from sqlalchemy import Row
 
 from effects.app import AnySession, Effects, default
 from effects.job import KEY_CHARS_MAX
+from effects.sealing import SealedColumn
 from effects_webhooks.errors import EndpointInvalid, EndpointNotFound
 from effects_webhooks.event import check_pattern
 from effects_webhooks.guard import check_url
@@ -150,6 +151,23 @@ def open_secret(app: Effects, endpoint_id: str, secret_id: str, sealed: bytes) -
         KeyUnavailable: its key is not in EFFECTS_KEYS, or the row was altered.
     """
     return app.keys.open(sealed, **_context(endpoint_id, secret_id))
+
+
+def sealed_columns() -> list[SealedColumn]:
+    """The entry point `effects.sealed`: what `effects keys` counts and rotates."""
+    return [
+        SealedColumn(
+            table="webhook_secrets",
+            column="sealed",
+            id_column="id",
+            columns=("endpoint_id",),
+            context=_context_of,
+        )
+    ]
+
+
+def _context_of(row: Row[Any]) -> dict[str, str]:
+    return _context(row.endpoint_id, row.id)
 
 
 def _context(endpoint_id: str, secret_id: str) -> dict[str, str]:

@@ -1,0 +1,113 @@
+"""Sensitive fields of a payload, sealed inside its JSON under the key ring.
+
+    {"user": "ann", "$sealed": {"key": "k20261121", "value": "<base64>"}}
+
+All sensitive fields of a payload are one sealed value (AES-256-GCM, see `effects.keys`), bound to the job type:
+no field can be moved to another one, to another type, or be mixed with those of another payload. It is not bound
+to the job's id: a job has none before it is written, and a requeue carries the payload to a new one. So whoever
+may write to the database may give a job the sealed fields of another job of the same type, as they may
+rewrite its clear ones.
+
+The key's id stands beside the value in clear, so that SQL can count and find what a rotation has to do.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sqlalchemy import Row
+
+from effects.errors import KeyUnavailable
+from effects.job_type import SEALED, JobType
+from effects.keys import KeyRing
+
+_MARK = f'"{SEALED}"'
+
+
+@dataclass(frozen=True, slots=True)
+class SealedColumn:
+    """A column of sealed bytes, for `effects keys`; packages offer theirs by the entry point `effects.sealed`.
+
+    Args:
+        table: its name without the prefix.
+        column, id_column: of the sealed bytes, and of the primary key.
+        columns: what else `context` needs of the row.
+        context: the row's `table`, `row` and `field`, as they were given to `KeyRing.seal`.
+    """
+
+    table: str
+    column: str
+    id_column: str
+    columns: tuple[str, ...]
+    context: Callable[[Row[Any]], Mapping[str, str]]
+
+
+def seal_payload(keys: KeyRing, job_type: JobType[Any], text: str) -> str:
+    """The payload's JSON with its sensitive fields sealed; as it is where its type has none.
+
+    Raises:
+        KeyUnavailable: EFFECTS_KEYS holds no key.
+    """
+    fields = job_type.sensitive
+    if not fields:
+        return text
+    document = msgspec.json.decode(text)
+    secret = {name: document.pop(name) for name in fields if name in document}
+    document[SEALED] = _seal(keys, job_type.name, msgspec.json.encode(secret))
+    return msgspec.json.encode(document).decode()
+
+
+def open_payload(keys: KeyRing, job_type: str, text: str) -> str:
+    """The payload's JSON with every field in clear.
+
+    Raises:
+        KeyUnavailable: its key is not in the ring, or the value was altered or comes from another job type.
+    """
+    document = sealed_document(text)
+    if document is None:
+        return text
+    document.update(msgspec.json.decode(_open(keys, job_type, document.pop(SEALED))))
+    return msgspec.json.encode(document).decode()
+
+
+def reseal_payload(keys: KeyRing, job_type: str, text: str) -> str:
+    """The payload's JSON sealed under the first key.
+
+    Raises:
+        KeyUnavailable: as `open_payload`.
+    """
+    document = sealed_document(text)
+    if document is None:
+        return text
+    document[SEALED] = _seal(keys, job_type, _open(keys, job_type, document[SEALED]))
+    return msgspec.json.encode(document).decode()
+
+
+def sealed_document(text: str) -> dict[str, Any] | None:
+    """The payload as a mapping if some of its fields are sealed, else None. Costs a search where none are."""
+    if _MARK not in text:
+        return None
+    document = msgspec.json.decode(text)
+    return document if isinstance(document, dict) and SEALED in document else None
+
+
+def _seal(keys: KeyRing, job_type: str, value: bytes) -> dict[str, str]:
+    sealed = keys.seal(value, **_context(job_type))
+    return {"key": keys.key_id(sealed), "value": base64.b64encode(sealed).decode()}
+
+
+def _open(keys: KeyRing, job_type: str, sealed: Any) -> bytes:
+    try:
+        value = base64.b64decode(sealed["value"], validate=True)
+    except (KeyError, TypeError, ValueError, binascii.Error):
+        raise KeyUnavailable(f"the sealed fields of a {job_type} payload are not in the sealed format") from None
+    return keys.open(value, **_context(job_type))
+
+
+def _context(job_type: str) -> dict[str, str]:
+    return {"table": "jobs", "row": job_type, "field": "payload"}

@@ -1,0 +1,244 @@
+"""For the tests of apps that use effects: a whole effects on a temporary database, its clock, and its crashes.
+
+    def test_a_page_goes_out_once() -> None:
+        with Toolkit(job_types=[PageOnCall()]) as toolkit:
+            alert("disk full")                                     # the app's code, which enqueues
+            toolkit.assert_enqueued("pager.page", team="db")
+            toolkit.drain()
+
+Under pytest the fixture `effects_toolkit` gives one. The database is a real one, SQLite, with the real worker.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import tempfile
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from effects import app as composition
+from effects import crashpoints
+from effects.app import Effects
+from effects.job_type import Attempt, JobType
+from effects.keys import generate_key
+from effects.outcome import Done, Outcome
+from effects.sealing import open_payload
+from effects.settings import Settings
+from effects.store import migrate
+from effects.store.payloads import payloads
+from effects.worker import DrainResult, Worker
+
+__all__ = ["Captured", "Enqueued", "Toolkit"]
+
+_DRAIN_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """A job that was enqueued, live or ended. `payload` is typed, its sensitive fields in clear."""
+
+    job_id: int
+    status: str
+    key: str | None
+    queue: str
+    payload: Any
+
+
+@dataclass(slots=True)
+class Captured:
+    """What a captured job type was asked to carry out, one entry an attempt.
+
+    `loaded` has what the type's `load` fetched: for `webhook.deliver` the event's `body` and the endpoint's `url`.
+    """
+
+    job_type: str
+    payloads: list[Any] = field(default_factory=list)
+    loaded: list[Any] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+
+class Toolkit:
+    """Effects on a SQLite file of its own, which is also the process's default until the end.
+
+    Job types of installed packages are captured: their jobs are recorded and settled as done, and nothing leaves
+    the process. Those given here, or by `add`, are carried out. The environment's settings are not read; the
+    keys are fresh ones.
+
+    Args:
+        job_types: the app's own.
+        **options: settings, such as `threads=2` (see `effects.Settings`).
+
+    Raises:
+        ConfigurationError: a setting or a job type is wrong; names it.
+    """
+
+    def __init__(self, *, job_types: Iterable[JobType[Any]] = (), **options: Any) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="effects-toolkit-")
+        values: dict[str, Any] = {
+            "database_url": f"sqlite:///{Path(self._folder.name) / 'effects.db'}",
+            "keys": f"test={generate_key()},digest={generate_key()}",
+            **options,
+        }
+        self._captured: dict[str, Captured] = {}
+        self.app = Effects(settings=Settings(**values))
+        for name in self.app.job_types.names():
+            self.capture(name)
+        self.add(*job_types)
+        self._before: Effects | None = None
+
+    def __enter__(self) -> Self:
+        migrate.init(self.app.store)
+        self._before = composition.replace_default(self.app)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        composition.replace_default(self._before)
+        self.app.dispose()
+        self._folder.cleanup()
+
+    # -- job types ---------------------------------------------------------------------------------------
+
+    def add(self, *job_types: JobType[Any]) -> None:
+        """Register the app's own job types; one of a known name takes its place, and is carried out.
+
+        Raises:
+            ConfigurationError: a declaration is wrong.
+        """
+        for job_type in job_types:
+            self._captured.pop(job_type.name, None)
+            if job_type.name in self.app.job_types:
+                self.app.job_types.replace(job_type)
+            else:
+                self.app.add(job_type)
+
+    def capture(self, job_type: str, outcome: Outcome | None = None) -> Captured:
+        """Carry out this type's jobs no more: record them, and settle them with `outcome` (default `Done()`).
+
+        Raises:
+            UnknownJobType: there is none of this name.
+        """
+        captured = Captured(job_type)
+        recorder = copy.copy(self.app.job_types.get(job_type))
+
+        def perform(payload: Any, attempt: Attempt) -> Outcome:
+            captured.payloads.append(payload)
+            captured.loaded.append(attempt.loaded)
+            return Done() if outcome is None else outcome
+
+        recorder.perform = perform  # type: ignore[method-assign]
+        self.app.job_types.replace(recorder)
+        self._captured[job_type] = captured
+        return captured
+
+    def captured(self, job_type: str) -> Captured:
+        """What a captured type was asked to do so far.
+
+        Raises:
+            KeyError: this type is carried out, not captured.
+        """
+        return self._captured[job_type]
+
+    # -- what was enqueued -------------------------------------------------------------------------------
+
+    def enqueued(self, job_type: str) -> list[Enqueued]:
+        """The jobs of a type, live and ended, oldest first.
+
+        Raises:
+            UnknownJobType: there is none of this name.
+        """
+        known = self.app.job_types.get(job_type)
+        return [
+            Enqueued(
+                row.id,
+                row.status,
+                row.idempotency_key,
+                row.queue,
+                known.decode(open_payload(self.app.keys, job_type, row.payload)),
+            )
+            for row in payloads(self.app.store, job_type)
+        ]
+
+    def assert_enqueued(
+        self, job_type: str, *, times: int | None = None, key: str | None = None, **payload: Any
+    ) -> list[Enqueued]:
+        """Fail unless jobs of this type with these payload fields were enqueued (`times` of them, if given).
+
+        Returns:
+            Those that match.
+
+        Raises:
+            AssertionError: says what there is instead. Sensitive fields stay hidden.
+            UnknownJobType: there is no such type.
+        """
+        found = self.enqueued(job_type)
+        matching = [one for one in found if (key is None or one.key == key) and _fits(one.payload, payload)]
+        if (times is None and not matching) or (times is not None and len(matching) != times):
+            wanted = f"{'at least one' if times is None else times} {job_type} with {sorted(payload)}"
+            there = "".join(f"\n  {one!r}" for one in found) or " none of this type"
+            raise AssertionError(f"expected {wanted}{f' and key {key!r}' if key else ''}; there are:{there}")
+        return matching
+
+    # -- time and work -----------------------------------------------------------------------------------
+
+    def drain(self, max_seconds: float = _DRAIN_SECONDS) -> DrainResult:
+        """Let a worker do everything that is due, in this process. Retries due later wait: see `move_clock`."""
+        return Worker(self.app).drain(max_seconds)
+
+    def move_clock(self, seconds: float) -> None:
+        """Move the database's clock as effects sees it; every time in the queue is by that clock."""
+        self.app.store.shift_clock(seconds)
+
+    def crash_at(self, point: str, *, nth: int = 1) -> None:
+        """Let a worker be killed (SIGKILL) where it passes `point`, then move the clock until its jobs count as lost.
+
+        The worker is a forked child: what it wrote to the database stays, what it held in memory is gone, this
+        test's lists included. The next `drain` rescues what it left. Points of effects are in
+        `effects.crashpoints.POINTS`; an app adds its own by `declare({"invoice.charged": "…"})` and passes them by
+        `point("invoice.charged")`. POSIX only.
+
+        Raises:
+            ValueError: no such point is declared.
+            AssertionError: the worker ended without passing it.
+        """
+        if point not in crashpoints.POINTS:
+            raise ValueError(f"no crash point {point!r} is declared (see effects.crashpoints.declare)")
+        self.app.engine.dispose()  # a SQLite connection must not be carried over a fork
+        with warnings.catch_warnings():
+            # Python 3.12 warns of threads. The child starts its own and takes no lock of ours.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            self._crash(point, nth)
+        _, status = os.waitpid(child, 0)
+        if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
+            raise AssertionError(
+                f"the worker ended without passing {point} {f'{nth} times' if nth > 1 else ''}".strip()
+            )
+        limits = [job_type.time_limit_seconds for job_type in self.app.job_types]
+        self.move_clock(self.app.settings.lease_seconds + max(limits) + 1)
+
+    def _crash(self, point: str, nth: int) -> None:
+        """The child's whole life; it never returns."""
+        try:
+            crashpoints.install(crashpoints.plan(point, nth=nth))
+            Worker(self.app).drain(_DRAIN_SECONDS)
+        finally:
+            os._exit(0)
+
+
+def _fits(payload: Any, wanted: Mapping[str, Any]) -> bool:
+    facts = msgspec.to_builtins(payload, str_keys=True)
+    plain = msgspec.to_builtins(dict(wanted), str_keys=True)
+    return all(name in facts and facts[name] == value for name, value in plain.items())
