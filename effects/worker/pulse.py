@@ -37,7 +37,7 @@ class Pulse(threading.Thread):
         super().__init__(name="effects-pulse", daemon=True)
         self._app, self._outage, self._identity = app, outage, identity
         self._disowned, self._cancelled = disowned, cancelled
-        self._stop = threading.Event()
+        self._ending = threading.Event()
         self._beat_at = time.monotonic()
         self.worker = identity()
 
@@ -56,9 +56,9 @@ class Pulse(threading.Thread):
         return time.monotonic() - self._beat_at < self._app.settings.lease_seconds / 2
 
     def run(self) -> None:
-        while not self._stop.wait(self._app.settings.heartbeat_seconds):
+        while not self._ending.wait(self._app.settings.heartbeat_seconds):
             try:
-                self._outage.ride_out(self._beat, give_up=self._stop.is_set)
+                self._outage.ride_out(self._beat, give_up=self._ending.is_set)
             except Exception as error:  # without a pulse this worker would start nothing, for ever
                 _log.error("heartbeat.failed", extra={"error": type(error).__name__})
 
@@ -79,7 +79,7 @@ class Pulse(threading.Thread):
             self._cancelled(cancelled)
 
     def stop(self) -> None:
-        self._stop.set()
+        self._ending.set()
 
 
 class Rescuer(threading.Thread):
@@ -92,13 +92,13 @@ class Rescuer(threading.Thread):
     def __init__(self, app: Effects, outage: Outage, *, rescued: Callable[[], None]) -> None:
         super().__init__(name="effects-rescuer", daemon=True)
         self._app, self._outage, self._rescued = app, outage, rescued
-        self._stop = threading.Event()
+        self._ending = threading.Event()
 
     def run(self) -> None:
         interval = min(30.0, self._app.settings.lease_seconds / 4)
-        while not self._stop.is_set():
+        while not self._ending.is_set():
             self.try_round()
-            self._stop.wait(interval * (0.75 + random.random() / 2))  # noqa: S311 - jitter
+            self._ending.wait(interval * (0.75 + random.random() / 2))  # noqa: S311 - jitter
 
     def try_round(self) -> None:
         """A round, whose failure is logged: the next one may fare better, and the worker must go on."""
@@ -112,7 +112,7 @@ class Rescuer(threading.Thread):
     def round(self) -> int:
         """Rescue until a batch comes back short; the number of jobs taken back."""
         total = 0
-        while not self._stop.is_set() and not self._too_early():
+        while not self._ending.is_set() and not self._too_early():
             app = self._app
             settled = rescue(app.store, app.job_types, app.ledgers, app.settings.lease_seconds)
             for one in settled.accepted:
@@ -133,4 +133,4 @@ class Rescuer(threading.Thread):
             return seconds_up(self._app.store, connection) < lease
 
     def stop(self) -> None:
-        self._stop.set()
+        self._ending.set()

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from effects.hints import channel
 
 SQLITE_LOOK_SECONDS = 0.005  # `PRAGMA data_version` costs some 4 µs
-LISTEN_SECONDS = 1.0
+LISTEN_SECONDS = 0.25  # a stop is noticed after so long
 RECONNECT_SECONDS = 5.0
 
 _log = logging.getLogger("effects.worker")
@@ -29,16 +29,16 @@ class Wakeup(threading.Thread):
     def __init__(self, engine: Engine, schema: str | None, wake: Callable[[], None]) -> None:
         super().__init__(name="effects-wakeup", daemon=True)
         self._engine, self._channel, self._wake = engine, channel(schema), wake
-        self._stop = threading.Event()
+        self._ending = threading.Event()
 
     def run(self) -> None:
         watch = self._listen if self._engine.dialect.name == "postgresql" else self._look
-        while not self._stop.is_set():
+        while not self._ending.is_set():
             try:
                 watch()
             except Exception as error:
                 _log.debug("wakeup.failed", extra={"error": type(error).__name__})
-                self._stop.wait(RECONNECT_SECONDS)
+                self._ending.wait(RECONNECT_SECONDS)
 
     def _listen(self) -> None:
         connection: Any = self._engine.raw_connection()
@@ -47,7 +47,7 @@ class Wakeup(threading.Thread):
         try:
             driver.autocommit = True
             driver.execute(f"LISTEN {self._channel}")
-            while not self._stop.is_set():
+            while not self._ending.is_set():
                 for _ in driver.notifies(timeout=LISTEN_SECONDS, stop_after=1):
                     self._wake()
         finally:
@@ -58,7 +58,7 @@ class Wakeup(threading.Thread):
         try:
             cursor = connection.cursor()
             seen = None
-            while not self._stop.wait(SQLITE_LOOK_SECONDS):
+            while not self._ending.wait(SQLITE_LOOK_SECONDS):
                 version = cursor.execute("PRAGMA data_version").fetchone()
                 if version != seen:
                     seen = version
@@ -67,4 +67,4 @@ class Wakeup(threading.Thread):
             connection.close()
 
     def stop(self) -> None:
-        self._stop.set()
+        self._ending.set()

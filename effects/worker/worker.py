@@ -42,6 +42,7 @@ EXIT_STUCK = 75  # too many threads hang in handlers: the supervisor must start 
 
 STUCK_MAX = 4
 FLUSH_SECONDS = 30.0
+JOIN_SECONDS = 2.0
 
 _log = logging.getLogger("effects.worker")
 
@@ -243,8 +244,15 @@ class Worker:
             lane.close()
         self._settler.close(FLUSH_SECONDS, abort=self._aborting.is_set)
         self._pulse.stop()
+        self._join_services(time.monotonic() + JOIN_SECONDS)
         self._outage.ride_out(lambda: leave(self.app.store, self._pulse.worker.id), give_up=lambda: True)
         _log.info("worker.stopped", extra={"worker": self._pulse.worker.id, **self.counts})
+
+    def _join_services(self, until: float) -> None:
+        """They hold connections, and a heartbeat under way would find us gone; one that hangs is left behind."""
+        for service in (self._pulse, self._rescuer, self._wakeup):
+            if service is not None:
+                service.join(max(0.0, until - time.monotonic()))
 
     def _wait_for_running(self) -> None:
         asked_at: float | None = None

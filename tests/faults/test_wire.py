@@ -1,0 +1,226 @@
+"""The wire to PostgreSQL is cut at every place where something becomes durable, before it does and after.
+
+In both cases the client sees the same error. No effect is lost or doubled, and the worker goes on by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import pytest
+
+from effects import Effects, NewJob, enqueue, enqueue_many
+from effects.errors import StoreUnavailable
+from effects.keys import generate_key
+from effects.store.audit import audit
+from effects.worker import Worker
+from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
+from tests.peers.desk import Desk
+from tests.peers.http import Receiver
+from tests.peers.proxy import Cut, Proxy, When
+from tests.support.errands import Errand, errands_app
+from tests.support.hands import Hand, rows, run_sql
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+
+WHENS = get_args(When)
+OPTIONS: dict[str, Any] = {
+    "lease_seconds": 1.5, "heartbeat_seconds": 0.3, "poll_seconds": 0.1, "time_limit_seconds": 2.0,
+}  # fmt: skip
+TWICE = ("lost", "succeeded")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where the worker writes: the SQL to know it by, a job that leads there, how its attempts read then."""
+
+    name: str
+    marker: str
+    in_transaction: bool
+    prepare: Callable[[Effects, Desk], None]
+    before: tuple[str, ...] = ("succeeded",)
+    after: tuple[str, ...] = ("succeeded",)
+
+    def __str__(self) -> str:
+        return self.name.replace(" ", "-")
+
+
+def _one(kind: str = "errand", *steps: str, **options: Any) -> Callable[[Effects, Desk], None]:
+    def prepare(app: Effects, desk: Desk) -> None:
+        enqueue(kind, Errand("one", desk.port, steps or ("do",)), effects=app, **options)
+
+    return prepare
+
+
+def _busy(app: Effects, desk: Desk) -> None:
+    desk.busy["one"] = 1
+    _one()(app, desk)
+
+
+def _lost(app: Effects, desk: Desk) -> None:
+    _one(key="k")(app, desk)
+    Hand(app, "gone").claim_one()
+    run_sql(app, f"UPDATE {app.store.sql.workers} SET seen_at = {app.store.sql.after('-3600')}")
+
+
+def _inserted(app: Effects, desk: Desk) -> None:
+    """By a plain INSERT, so that its intent is written by the worker."""
+    run_sql(
+        app,
+        "INSERT INTO effects_jobs (job_type, payload, idempotency_key) VALUES ('errand', CAST(:payload AS jsonb), 'k')",
+        payload=f'{{"name": "one", "port": {desk.port}}}',
+    )
+
+
+TAKE, END = "status = 'running', attempts", "DELETE FROM effects_jobs AS j"
+SITES = [
+    Site("register", "INSERT INTO effects_workers", False, _one()),
+    Site("claim plain", TAKE, False, _one(), after=TWICE),
+    Site("claim limited", TAKE, True, _one(limit_key="l"), after=TWICE),
+    Site("claim grouped", TAKE, True, _one(group_key="g"), after=TWICE),
+    Site("adopt", "INSERT INTO effects_effect_ledger", True, _inserted),
+    Site("heartbeat", "UPDATE effects_workers SET seen_at", False, _one()),
+    Site("release", "SET released_at", True, _one("errand.held", "release", "do", key="k")),
+    Site("settle alone", END, False, _one()),
+    Site("settle with ledger", END, True, _one(key="k")),
+    Site("settle with apply", END, True, _one("errand", "do", "follow")),
+    Site("settle again", "status = r.status", True, _busy, ("failed", "succeeded"), ("failed", "succeeded")),
+    Site("rescue", "AS overdue", True, _lost, TWICE, TWICE),
+]  # fmt: skip
+
+
+@pytest.fixture
+def direct(database_url: str) -> Iterator[Effects]:
+    made = errands_app(database_url, **OPTIONS)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def proxy(database_url: str) -> Iterator[Proxy]:
+    with Proxy(database_url) as made:
+        yield made
+
+
+@pytest.mark.parametrize("when", WHENS)
+@pytest.mark.parametrize("site", SITES, ids=str)
+def test_a_cut_costs_the_worker_nothing(
+    site: Site, when: When, direct: Effects, proxy: Proxy, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.prepare(direct, desk)
+    with _worker(proxy) as worker:
+        proxy.arm(Cut(site.marker, when, site.in_transaction))
+        worker.start()
+        wait_until(lambda: proxy.cuts)
+        wait_until(lambda: not rows(direct, "jobs"))
+    assert desk.done.count("one") == 1
+    assert desk.done.count("one-then") == (site.name == "settle with apply")
+    first = min(row["id"] for row in rows(direct, "job_history"))
+    outcomes = [row["outcome"] for row in rows(direct, "job_attempts", "job_id = :first", first=first)]
+    assert tuple(outcomes) == getattr(site, when)
+    assert {row["status"] for row in rows(direct, "job_history")} == {"succeeded"}
+    assert audit(direct) == []
+    _assert_calm(caplog)
+
+
+@pytest.mark.parametrize("when", WHENS)
+def test_a_cut_while_the_worker_leaves(when: When, direct: Effects, proxy: Proxy, desk: Desk) -> None:
+    _one()(direct, desk)
+    with _worker(proxy) as worker:
+        worker.start()
+        wait_until(lambda: rows(direct, "job_history"))
+        proxy.arm(Cut("DELETE FROM effects_workers WHERE id", when, False))
+    assert proxy.cuts == 1
+    assert len(rows(direct, "workers")) == (when == "before")  # a row that is left behind is found by the next rescue
+    run_sql(direct, f"UPDATE {direct.store.sql.workers} SET seen_at = {direct.store.sql.after('-3600')}")
+    Worker(direct).drain()
+    assert rows(direct, "workers") == []
+
+
+@pytest.mark.parametrize("when", WHENS)
+@pytest.mark.parametrize("key", [None, "order:1"])
+def test_an_enqueue_that_was_cut_may_be_repeated_by_its_key(
+    key: str | None, when: When, direct: Effects, proxy: Proxy, desk: Desk
+) -> None:
+    job = NewJob(job_type="errand", payload=Errand("one", desk.port), key=key)
+    with _through(proxy) as app:
+        proxy.arm(Cut("INSERT INTO effects_jobs", when, True))
+        with pytest.raises(StoreUnavailable):
+            enqueue_many([job], effects=app)
+        assert len(rows(direct, "jobs")) == (when == "after")
+        if key is not None:
+            [receipt] = enqueue_many([job], effects=app)
+            assert receipt.existing is (when == "after")
+            assert len(rows(direct, "jobs")) == 1
+    Worker(direct).drain()
+    assert desk.done.count("one") == (1 if key is not None or when == "after" else 0)
+
+
+@pytest.mark.parametrize("when", WHENS)
+def test_an_event_that_was_cut_may_be_repeated_by_its_key(when: When, database_url: str, proxy: Proxy) -> None:
+    options: dict[str, Any] = {"keys": f"k1={generate_key()}", "allow_private_addresses": True}
+    shop, through = Effects(database_url, **options), Effects(proxy.url, **options)
+    event = WebhookEvent("order.paid", {"n": 1}, key="order:1:paid")
+    with Receiver() as one, Receiver() as two:
+        for receiver in (one, two):
+            add_endpoint(receiver.url, effects=shop)
+        proxy.arm(Cut("INSERT INTO effects_webhook_events", when, True))
+        with pytest.raises(StoreUnavailable):
+            deliver_webhook(event, effects=through)
+        assert len(rows(shop, "delivered_webhooks")) == (2 if when == "after" else 0)
+        receipt = deliver_webhook(event, effects=through)
+        assert receipt.existing is (when == "after")
+        Worker(shop).drain()
+        assert [request.message_id for request in one.requests + two.requests] == [receipt.event_id] * 2
+    assert audit(shop) == []
+    for app in (shop, through):
+        app.dispose()
+
+
+@contextmanager
+def _through(proxy: Proxy) -> Iterator[Effects]:
+    app = errands_app(proxy.url, **OPTIONS)
+    try:
+        yield app
+    finally:
+        app.dispose()
+
+
+class _Running:
+    """A worker in a thread."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.codes: list[int] = []
+        self._thread = threading.Thread(target=lambda: self.codes.append(worker.run()))
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.worker.stop()
+        self._thread.join(30)
+        assert self.codes == [0], "the worker did not end in order"
+
+
+@contextmanager
+def _worker(proxy: Proxy) -> Iterator[_Running]:
+    """A worker behind the proxy; at the end it is told to stop and must do so in order."""
+    with _through(proxy) as app:
+        running = _Running(Worker(app))
+        try:
+            yield running
+        finally:
+            running.stop()
+
+
+def _assert_calm(caplog: pytest.LogCaptureFixture) -> None:
+    """No error, no traceback, and of the outage at most one line."""
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info] == []
+    assert len([record for record in caplog.records if record.getMessage() == "database.away"]) <= 1
