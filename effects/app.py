@@ -13,10 +13,12 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
-from effects.errors import EnqueueError, SchemaMismatch
+from effects.errors import ConfigurationError, EnqueueError, SchemaMismatch
 from effects.hints import Hints
 from effects.job_type import JobType, Registry, installed_job_types
 from effects.keys import KeyRing
+from effects.prune import PRUNE_SCHEDULE, Prune
+from effects.schedules import Schedule
 from effects.settings import Settings
 from effects.store.engine import create_engine
 from effects.store.ledger import CORE_LEDGER, Ledger
@@ -33,6 +35,7 @@ class Effects:
         settings: all settings at once; else the environment's, with the keyword arguments on top.
         engine: the app's own engine instead of one made from the URL.
         job_types: the app's own, beside those that installed packages offer.
+        schedules: the app's own; `effects init` registers them.
         **options: single settings, such as `schema="jobs"` (see Settings).
 
     Raises:
@@ -46,6 +49,7 @@ class Effects:
         settings: Settings | None = None,
         engine: Engine | None = None,
         job_types: Iterable[JobType[Any]] = (),
+        schedules: Iterable[Schedule] = (),
         **options: Any,
     ) -> None:
         self.settings = settings or Settings.from_environment(os.environ, database_url=database_url, **options)
@@ -54,7 +58,9 @@ class Effects:
         self.store = Store(self.engine, schema=self.settings.schema, builders=list(installed_tables()))
         self.hints = Hints(self.engine, self.settings.schema)
         self.job_types = Registry()
-        self.add(*installed_job_types(self), *job_types)
+        self.schedules: dict[str, Schedule] = {}
+        self.add(Prune(self), *installed_job_types(self), *job_types)
+        self.add_schedules(PRUNE_SCHEDULE, *schedules)
 
     def add(self, *job_types: JobType[Any]) -> None:
         """Register further job types.
@@ -64,6 +70,20 @@ class Effects:
         """
         for job_type in job_types:
             self.job_types.add(job_type)
+
+    def add_schedules(self, *schedules: Schedule) -> None:
+        """Declare further schedules; `effects init` registers them in the database.
+
+        One of a built-in schedule's name (`effects.prune`) takes its place.
+
+        Raises:
+            ConfigurationError: a job type is not registered, a payload does not fit it, or a name is taken.
+        """
+        for schedule in schedules:
+            schedule.check(self.job_types)
+            if self.schedules.get(schedule.name, PRUNE_SCHEDULE) is not PRUNE_SCHEDULE:
+                raise ConfigurationError(f"schedule {schedule.name!r} is declared twice")
+            self.schedules[schedule.name] = schedule
 
     @property
     def ledgers(self) -> Mapping[str, Ledger]:

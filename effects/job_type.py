@@ -89,6 +89,9 @@ class JobType(Generic[P]):
         on_unknown: what to do when the effect may have happened: `repeat` (the peer knows the same key
             again; the default), `repeat_once`, or `hold` for a person.
         ledger: the table that records the effects of this type. Default: the core's, for jobs with a key.
+        retention_days: how long its ended jobs are kept. Default: EFFECTS_RETENTION_JOBS_DAYS, 7 days.
+        retention_effects_days: how long its idempotency keys are remembered. Default: EFFECTS_RETENTION_EFFECTS_DAYS,
+            90 days.
     """
 
     name: str = ""
@@ -99,6 +102,8 @@ class JobType(Generic[P]):
     time_limit_seconds: float = 60.0
     on_unknown: OnUnknown = "repeat"
     ledger: Ledger | None = None
+    retention_days: float | None = None
+    retention_effects_days: float | None = None
 
     def perform(self, payload: P, attempt: Attempt) -> Outcome | None:
         """Carry out one attempt, in a thread, with no transaction open. None means Done().
@@ -114,6 +119,17 @@ class JobType(Generic[P]):
     def place(self, payload: P) -> Placement:
         """Lane, group and limit of a job whose caller did not give them."""
         return Placement()
+
+    def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
+        """Delete rows of this type's own that no effect needs any more and that are older than `keep_seconds`.
+
+        In small batches, each in a transaction of its own; `go_on` is asked before each. Called by `effects prune`
+        after the ledgers have been pruned.
+
+        Returns:
+            How many rows went, or with `dry_run` would go.
+        """
+        return 0
 
     def classify(self, error: Exception, *, released: bool) -> Outcome:
         """The one place where an exception of `perform` becomes an outcome.
@@ -194,6 +210,9 @@ class JobType(Generic[P]):
             raise ConfigurationError(f"{who}: on_unknown is {self.on_unknown!r}; give one of {', '.join(ON_UNKNOWN)}")
         if not self.queue or self.queue == QUARANTINE_QUEUE:
             raise ConfigurationError(f"{who}: queue {self.queue!r} is not a lane that a job type may name")
+        for name in ("retention_days", "retention_effects_days"):
+            if (days := getattr(self, name)) is not None and not days > 0:
+                raise ConfigurationError(f"{who}: {name} is {days}; it must be above 0")
         if self.time_limit_seconds <= 0:
             raise ConfigurationError(f"{who}: time_limit_seconds must be above 0")
         try:

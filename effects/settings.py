@@ -16,6 +16,10 @@ from effects.errors import ConfigurationError
 
 DEFAULT_DATABASE_URL = "sqlite:///effects.db"
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_ABOVE_ZERO = (
+    "threads", "heartbeat_seconds", "lease_seconds", "poll_seconds", "grace_seconds", "retention_jobs_days",
+    "retention_dead_days", "retention_effects_days",
+)  # fmt: skip
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
 
 
@@ -34,6 +38,11 @@ class Settings:
         lease_seconds: a worker silent for longer has lost its jobs. Default 120; at least 3 heartbeats.
         poll_seconds: longest idle wait between two looks at the queue. Default 1.
         grace_seconds: time that a stopping worker gives its running handlers. Default 30.
+        retention_jobs_days: how long ended jobs are kept, with their attempts. Default 7. A job type may say
+            otherwise (`retention_days`).
+        retention_dead_days: how long a dead or unknown job is kept after somebody closed it. Default 30.
+        retention_effects_days: how long an idempotency key is remembered after its effect's last change.
+            Default 90; a job type may say otherwise (`retention_effects_days`).
         allow_private_addresses: let webhooks reach loopback and private networks. Default no.
         log_format: `text` or `json`. log_level: DEBUG, INFO, WARNING or ERROR.
 
@@ -50,6 +59,9 @@ class Settings:
     lease_seconds: float = 120.0
     poll_seconds: float = 1.0
     grace_seconds: float = 30.0
+    retention_jobs_days: float = 7.0
+    retention_dead_days: float = 30.0
+    retention_effects_days: float = 90.0
     allow_private_addresses: bool = False
     log_format: str = "text"
     log_level: str = "INFO"
@@ -60,7 +72,7 @@ class Settings:
             raise ConfigurationError(f"EFFECTS_SCHEMA is {self.schema!r}; give a plain lower-case identifier")
         if self.schema is not None and self.database_url.startswith("sqlite"):
             raise ConfigurationError("EFFECTS_SCHEMA is for PostgreSQL; SQLite has no schemas: unset it")
-        for name in ("threads", "heartbeat_seconds", "lease_seconds", "poll_seconds", "grace_seconds"):
+        for name in _ABOVE_ZERO:
             if not 0 < getattr(self, name) < math.inf:  # neither is "nan"
                 raise ConfigurationError(f"EFFECTS_{name.upper()} is {getattr(self, name)}; it must be above 0")
         if self.lease_seconds < 3 * self.heartbeat_seconds:

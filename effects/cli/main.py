@@ -26,6 +26,8 @@ _CORE = {
     "why": "effects.cli.insight:why",
     "audit": "effects.cli.insight:audit",
     "jobs": "effects.cli.jobs:jobs",
+    "schedules": "effects.cli.schedules:schedules",
+    "prune": "effects.cli.prune:prune",
     "keys": "effects.cli.keys:keys",
 }
 

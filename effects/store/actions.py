@@ -27,6 +27,9 @@ Cancelling: TypeAlias = Literal["cancelled", "cancel_requested"]
 # Words of `effects_job_actions.action`. `send_again` stands at the new job and starts its effect anew: the
 # ledger's fold looks at no job before it.
 CANCEL, RUN_NOW, REQUEUE, SEND_AGAIN = "cancel", "run_now", "requeue", "send_again"
+# What a person may say to a dead letter or an unknown outcome; each of them, and a requeue, closes it.
+IGNORE, MARK_DONE, GIVE_UP = "ignore", "mark_done", "give_up"
+CLOSING = (REQUEUE, IGNORE, MARK_DONE, GIVE_UP)
 
 
 class Requeued(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ from effects.worker.lane import LaneThreads
 from effects.worker.outage import Outage
 from effects.worker.pulse import Pulse, Rescuer
 from effects.worker.releaser import Releaser
+from effects.worker.scheduler import Scheduler
 from effects.worker.settler import Settler
 from effects.worker.wakeup import Wakeup
 
@@ -88,6 +89,7 @@ class Worker:
         self._lanes = self._make_lanes(lanes)
         self._pulse = Pulse(app, self._outage, self._identity, disowned=self._disown, cancelled=self._pass_on_cancel)
         self._rescuer = Rescuer(app, self._outage, rescued=self._ask) if rescue else None
+        self._scheduler = Scheduler(app, self._outage, fired=self._ask)
         self._settler = Settler(
             app.store, app.job_types, app.ledgers, self._outage,
             busy=self._busy, wake=self._ask, settled=self._count,
@@ -215,9 +217,10 @@ class Worker:
                 return False
         if self._rescuer is not None:  # a drain may end before the rescuer's own first round
             self._rescuer.try_round()
+        self._scheduler.try_round()  # likewise: cron's worker makes the jobs of today's slots, and does them
         lanes = " ".join(f"{lane.lane.queue}={lane.threads}" for lane in self._lanes)
         _log.info("worker.started", extra={"worker": self._pulse.worker.id, "lanes": lanes})
-        for service in (self._settler, self._pulse, self._rescuer, self._wakeup):
+        for service in (self._settler, self._pulse, self._rescuer, self._scheduler, self._wakeup):
             if service is not None:
                 service.start()
         for lane in self._lanes:
@@ -230,7 +233,7 @@ class Worker:
         After `stop` the running handlers have the grace period; at the end of a drain, their own deadlines.
         """
         self._stopping.set()
-        for service in (self._rescuer, self._wakeup):
+        for service in (self._rescuer, self._scheduler, self._wakeup):
             if service is not None:
                 service.stop()
         for lane in self._lanes:
@@ -250,7 +253,7 @@ class Worker:
 
     def _join_services(self, until: float) -> None:
         """They hold connections, and a heartbeat under way would find us gone; one that hangs is left behind."""
-        for service in (self._pulse, self._rescuer, self._wakeup):
+        for service in (self._pulse, self._rescuer, self._scheduler, self._wakeup):
             if service is not None:
                 service.join(max(0.0, until - time.monotonic()))
 

@@ -1,0 +1,141 @@
+"""What happens at a slot: its row and its job, in one commit."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects.api import enqueue
+from effects.app import Effects
+from effects.errors import EnqueueError
+from effects.job import Receipt
+from effects.schedules import Schedule
+from effects.store import schedules as store_schedules
+from effects.store.records import moment
+from effects.store.schedules import Definition, SlotOutcome
+
+SLOTS_PER_COMMIT = 50
+_log = logging.getLogger("effects.schedules")
+
+
+class Fired(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one slot."""
+
+    name: str
+    slot: datetime
+    outcome: SlotOutcome
+    job_id: int | None = None
+    reason: str | None = None
+
+
+def fire_due(app: Effects, definition: Definition) -> list[Fired]:
+    """Run the slots of a schedule that are due by the database's clock, at most 50, in one transaction.
+
+    Any number of callers at once make each slot once: the schedule's row is locked, and the slot's row is unique.
+    A crash before the commit leaves neither slot nor job. A slot whose job cannot be enqueued (its key belongs
+    to another payload, its payload no longer fits) is recorded as failed, and the next one goes on.
+
+    Raises:
+        StoreUnavailable: the database is away; calling again is safe.
+    """
+    store = app.store
+    with store.begin() as connection:
+        locked = store_schedules.lock(store, connection, definition.id)
+        if locked is None:
+            return []
+        now = moment(store.now(connection))
+        slots = locked.schedule.missed(locked.last_slot, now)[:SLOTS_PER_COMMIT]
+        fired = [one for slot in slots if (one := _fire(app, connection, locked, slot)) is not None]
+        passed = slots or locked.schedule.times.newest(now, since=locked.last_slot)  # dropped ones are dealt with too
+        if passed:
+            store_schedules.advance(store, connection, locked.id, passed[-1])
+    _tell_of_dropped(locked, slots, passed)
+    _tell(app, locked.schedule, fired)
+    return fired
+
+
+def fire_now(app: Effects, name: str, *, actor: str, slot: datetime | None = None) -> Fired:
+    """Run a schedule by hand, as if this moment, or `slot`, were one of its slots; paused ones too.
+
+    Overlap is not looked at, except that with `queue` the job waits for its turn. The same slot twice runs once.
+
+    Raises:
+        ConfigurationError: there is no such schedule.
+        EnqueueError: its job cannot be enqueued; nothing was written.
+    """
+    store = app.store
+    with store.begin() as connection:
+        definition = store_schedules.get(store, connection, name)
+        slot = (slot or moment(store.now(connection))).astimezone(UTC).replace(microsecond=0)
+        if not store_schedules.take_slot(store, connection, definition.id, slot):
+            raise EnqueueError(f"schedule {name!r}: the slot {slot.isoformat()} has run already")
+        fired = _enqueue(app, connection, definition, slot, reason=f"run by {actor}")
+    _tell(app, definition.schedule, [fired])
+    return fired
+
+
+def _fire(app: Effects, connection: Connection, definition: Definition, slot: datetime) -> Fired | None:
+    """None where another has had this slot."""
+    store, schedule = app.store, definition.schedule
+    if not store_schedules.take_slot(store, connection, definition.id, slot):
+        return None
+    if schedule.overlap == "skip" and store_schedules.has_live_job(store, connection, definition.id):
+        return _end(app, connection, definition, slot, "skipped", reason="a job of this schedule is still live")
+    try:
+        return _enqueue(app, connection, definition, slot)
+    except EnqueueError as error:
+        return _end(app, connection, definition, slot, "failed", reason=str(error))
+
+
+def _enqueue(
+    app: Effects, connection: Connection, definition: Definition, slot: datetime, reason: str | None = None
+) -> Fired:
+    schedule = definition.schedule
+    receipt: Receipt = enqueue(
+        schedule.job_type,
+        schedule.payload_of(slot),
+        key=schedule.key_of(slot),
+        group_key=schedule.group_key,
+        max_attempts=schedule.max_attempts,
+        session=connection,
+        effects=app,
+    )
+    if not receipt.existing:
+        store_schedules.name_job(app.store, connection, receipt.job_id, definition.id, slot)
+    outcome: SlotOutcome = "existing" if receipt.existing else "enqueued"
+    return _end(app, connection, definition, slot, outcome, job_id=receipt.job_id, reason=reason)
+
+
+def _end(
+    app: Effects,
+    connection: Connection,
+    definition: Definition,
+    slot: datetime,
+    outcome: SlotOutcome,
+    *,
+    job_id: int | None = None,
+    reason: str | None = None,
+) -> Fired:
+    store_schedules.end_slot(app.store, connection, definition.id, slot, outcome, job_id=job_id, reason=reason)
+    return Fired(name=definition.schedule.name, slot=slot, outcome=outcome, job_id=job_id, reason=reason)
+
+
+def _tell_of_dropped(definition: Definition, slots: list[datetime], passed: list[datetime]) -> None:
+    """Slots that nobody was there for, and that `catch_up` does not want."""
+    first = next(definition.schedule.times.after(definition.last_slot), None)
+    if passed and first is not None and first < (slots[0] if slots else passed[-1] + timedelta(minutes=1)):
+        fields = {"schedule": definition.schedule.name, "from": first.isoformat(), "to": passed[-1].isoformat()}
+        _log.warning("schedule.missed", extra={**fields, "catch_up": definition.schedule.catch_up})
+
+
+def _tell(app: Effects, schedule: Schedule, fired: list[Fired]) -> None:
+    """After the commit: the log, and the idle workers of the lane."""
+    for one in fired:
+        level = logging.ERROR if one.outcome == "failed" else logging.INFO
+        fields = {"schedule": one.name, "slot": one.slot.isoformat(), "outcome": one.outcome, "job": one.job_id}
+        _log.log(level, "schedule.slot", extra={**fields, **({"reason": one.reason} if one.reason else {})})
+    if any(one.outcome == "enqueued" for one in fired):
+        app.hints.send([app.job_types.get(schedule.job_type).queue])  # placed elsewhere, polling finds it

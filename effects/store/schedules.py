@@ -1,0 +1,366 @@
+"""Schedules and their slots in the database.
+
+One row a slot, unique, written in the commit that writes its job: any number of workers may look at the same
+schedule at the same moment, and no leader is needed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from sqlalchemy import Connection, Row
+
+from effects.errors import ConfigurationError
+from effects.schedules import Schedule
+from effects.store.records import moment, moment_or_none
+from effects.store.sql import Sql
+from effects.store.store import Store, as_json
+
+SlotOutcome: TypeAlias = Literal["enqueued", "existing", "skipped", "failed"]
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """A stored schedule; its slots up to `last_slot` have been dealt with."""
+
+    id: int
+    schedule: Schedule
+    last_slot: dt.datetime
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """What registering the app's schedules changed, by name."""
+
+    added: list[str]
+    changed: list[str]
+    retired: list[str]
+
+
+class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule for people. `state` is `active`, `paused` or `retired`; `last_*` is its newest slot."""
+
+    name: str
+    job_type: str
+    cron: str
+    zone: str
+    catch_up: str
+    overlap: str
+    state: str
+    paused_by: str | None
+    in_code: bool
+    next_slot: dt.datetime | None
+    last_slot: dt.datetime | None
+    last_outcome: str | None
+    last_reason: str | None
+    last_job_id: int | None
+
+
+# -- what an app and an operator declare -----------------------------------------------------------------
+
+
+def register(store: Store, schedules: Sequence[Schedule], *, retire_types: Iterable[str] = ()) -> Registered:
+    """Make the database's schedules those of the app's code.
+
+    A pause stays. A changed cron text or zone begins anew: no slot before this moment runs by it. A schedule of
+    a job type among `retire_types` that was in code and no longer is does not run until it is in code again.
+    Running it again changes nothing; a crash half-way leaves nothing.
+    """
+    with store.begin() as connection:
+        before = {row.name: row for row in store.all(connection, _rows)}
+        rows = [_columns(one) for one in schedules]
+        store.write(connection, _upsert, rows=as_json(rows))
+        keep = as_json([one.name for one in schedules])
+        gone = store.all(connection, _retire, keep=keep, types=as_json(sorted(retire_types)))
+    return Registered(
+        added=[one.name for one in schedules if one.name not in before],
+        changed=[one["name"] for one in rows if one["name"] in before and _differs(before[one["name"]], one)],
+        retired=sorted(row.name for row in gone),
+    )
+
+
+def add(store: Store, schedule: Schedule) -> None:
+    """Write an operator's schedule; its first slot is the next one.
+
+    Raises:
+        ConfigurationError: there is one of this name.
+    """
+    with store.begin() as connection:
+        if store.one(connection, _by_name, name=schedule.name) is not None:
+            raise ConfigurationError(f"there is a schedule {schedule.name!r} already")
+        store.write(connection, _upsert, rows=as_json([{**_columns(schedule), "in_code": False}]))
+
+
+def pause(store: Store, name: str, *, actor: str, reason: str | None = None) -> None:
+    """Let no slot run until `resume`; slots that fall into the pause are never caught up.
+
+    Raises:
+        ConfigurationError: there is no such schedule.
+    """
+    with store.begin() as connection:
+        said = f"{actor}: {reason}" if reason else actor
+        if not store.write(connection, _pause, name=name, paused_by=said):
+            raise _unknown(store, connection, name)
+
+
+def resume(store: Store, name: str) -> None:
+    """Go on with the next slot.
+
+    Raises:
+        ConfigurationError: there is no such schedule, or the app's code no longer has it.
+    """
+    with store.begin() as connection:
+        row = store.one(connection, _by_name, name=name)
+        if row is None:
+            raise _unknown(store, connection, name)
+        if row.retired:
+            raise ConfigurationError(f"schedule {name!r} is no longer in the app's code: put it back, and run init")
+        store.write(connection, _resume, name=name)
+
+
+def get(store: Store, connection: Connection, name: str) -> Definition:
+    """A schedule by its name, whatever its state.
+
+    Raises:
+        ConfigurationError: there is no such schedule, or its row is not valid any more.
+    """
+    row = store.one(connection, _by_name, name=name)
+    if row is None:
+        raise _unknown(store, connection, name)
+    return _definition(row)
+
+
+def states(store: Store) -> list[ScheduleState]:
+    """Every schedule by name, with its next slot and the last one."""
+    with store.read() as connection:
+        now = moment(store.now(connection))
+        return [_state(row, now) for row in store.all(connection, _states)]
+
+
+def _state(row: Row[Any], now: dt.datetime) -> ScheduleState:
+    state = "retired" if row.retired else "active" if row.enabled else "paused"
+    return ScheduleState(
+        name=row.name,
+        job_type=row.job_type,
+        cron=row.cron,
+        zone=row.zone,
+        catch_up=row.catch_up,
+        overlap=row.overlap,
+        state=state,
+        paused_by=row.paused_by,
+        in_code=bool(row.in_code),
+        next_slot=next(_definition(row).schedule.times.after(now), None) if state == "active" else None,
+        last_slot=moment_or_none(row.slot),
+        last_outcome=row.outcome,
+        last_reason=row.reason,
+        last_job_id=row.job_id,
+    )
+
+
+def _unknown(store: Store, connection: Connection, name: str) -> ConfigurationError:
+    known = ", ".join(row.name for row in store.all(connection, _rows)) or "none"
+    return ConfigurationError(f"there is no schedule {name!r} (known: {known})")
+
+
+def _columns(schedule: Schedule) -> dict[str, Any]:
+    return {
+        "name": schedule.name,
+        "job_type": schedule.job_type,
+        "payload": msgspec.Raw(schedule.template().encode()),
+        "cron": schedule.cron,
+        "zone": schedule.zone,
+        "max_attempts": schedule.max_attempts,
+        "overlap": schedule.overlap,
+        "catch_up": schedule.catch_up,
+        "catch_up_max": schedule.catch_up_max,
+        "key": schedule.key,
+        "in_code": True,
+    }
+
+
+def _differs(row: Row[Any], new: dict[str, Any]) -> bool:
+    same = all(getattr(row, name) == value for name, value in new.items() if name not in ("payload", "in_code"))
+    return not same or bool(row.retired) or json.loads(row.payload) != json.loads(bytes(new["payload"]))
+
+
+def _definition(row: Row[Any]) -> Definition:
+    schedule = Schedule(
+        name=row.name,
+        job_type=row.job_type,
+        payload=json.loads(row.payload),
+        cron=row.cron,
+        zone=row.zone,
+        catch_up=row.catch_up,
+        catch_up_max=row.catch_up_max,
+        overlap=row.overlap,
+        max_attempts=row.max_attempts,
+        key=row.key,
+    )
+    return Definition(row.id, schedule, moment(row.last_slot))
+
+
+# -- what a worker does ----------------------------------------------------------------------------------
+
+
+def active(store: Store, connection: Connection, types: Sequence[str]) -> tuple[list[Definition], list[str]]:
+    """The schedules that run, of job types known here; and the names of those whose rows are not valid.
+
+    A row may be invalid where a plain INSERT wrote it, or where a zone has been renamed.
+    """
+    good, bad = [], []
+    for row in store.all(connection, _active, types=as_json(types)):
+        try:
+            good.append(_definition(row))
+        except (ConfigurationError, ValueError):
+            bad.append(row.name)
+    return good, bad
+
+
+def lock(store: Store, connection: Connection, definition_id: int) -> Definition | None:
+    """The schedule as it is now, held until the transaction ends; None where it does not run or another holds it."""
+    row = store.one(connection, _lock, id=definition_id)
+    return _definition(row) if row is not None else None
+
+
+def take_slot(store: Store, connection: Connection, definition_id: int, slot: dt.datetime) -> bool:
+    """Write the slot's row; False where it is there already, and the slot is not ours."""
+    return store.one(connection, _take, id=definition_id, slot=slot.timestamp()) is not None
+
+
+def has_live_job(store: Store, connection: Connection, definition_id: int) -> bool:
+    return store.one(connection, _live, id=definition_id) is not None
+
+
+def name_job(store: Store, connection: Connection, job_id: int, definition_id: int, slot: dt.datetime) -> None:
+    """Write into a new job which slot it is."""
+    store.write(connection, _name_job, job_id=job_id, id=definition_id, slot=slot.timestamp())
+
+
+def end_slot(
+    store: Store,
+    connection: Connection,
+    definition_id: int,
+    slot: dt.datetime,
+    outcome: SlotOutcome,
+    *,
+    job_id: int | None = None,
+    reason: str | None = None,
+) -> None:
+    """Record what became of a slot that was taken in this transaction."""
+    given = {"outcome": outcome, "job_id": job_id, "reason": reason}
+    store.write(connection, _end, id=definition_id, slot=slot.timestamp(), **given)
+
+
+def advance(store: Store, connection: Connection, definition_id: int, slot: dt.datetime) -> None:
+    """Slots up to this one have been dealt with."""
+    store.write(connection, _advance, id=definition_id, slot=slot.timestamp())
+
+
+# -- the statements --------------------------------------------------------------------------------------
+
+_GIVEN = {
+    "name": "text", "job_type": "text", "payload": "json", "cron": "text", "zone": "text", "max_attempts": "int",
+    "overlap": "text", "catch_up": "text", "catch_up_max": "int", "key": "text", "in_code": "bool",
+}  # fmt: skip
+_PLAIN = ", ".join(f"d.{name}" for name in _GIVEN if name != "payload")
+
+
+def _select(sql: Sql) -> str:
+    return (
+        f"SELECT d.id, {_PLAIN}, {sql.json_text('d.payload')} AS payload, d.enabled, d.retired, d.paused_by, "
+        f"{sql.epoch('d.last_slot')} AS last_slot"
+    )
+
+
+def _rows(sql: Sql) -> str:
+    return f"{_select(sql)} FROM {sql.job_definitions} AS d ORDER BY d.name"
+
+
+def _by_name(sql: Sql) -> str:
+    return f"{_select(sql)} FROM {sql.job_definitions} AS d WHERE d.name = :name"
+
+
+def _states(sql: Sql) -> str:
+    return f"""
+    {_select(sql)}, {sql.epoch("r.slot")} AS slot, r.outcome, r.reason, r.job_id
+    FROM {sql.job_definitions} AS d LEFT JOIN {sql.definition_runs} AS r ON r.definition_id = d.id
+        AND r.slot = (SELECT max(slot) FROM {sql.definition_runs} WHERE definition_id = d.id)
+    ORDER BY d.name"""
+
+
+def _active(sql: Sql) -> str:
+    return f"""
+    {_select(sql)} FROM {sql.job_definitions} AS d
+    WHERE d.enabled AND NOT d.retired AND d.job_type {sql.any_of("types")} ORDER BY d.id"""
+
+
+def _lock(sql: Sql) -> str:
+    return f"""
+    {_select(sql)} FROM {sql.job_definitions} AS d
+    WHERE d.id = :id AND d.enabled AND NOT d.retired {sql.lock(of="d")}"""
+
+
+def _upsert(sql: Sql) -> str:
+    names = ", ".join(_GIVEN)
+    taken = ", ".join(f"{name} = excluded.{name}" for name in _GIVEN if name != "name")
+    old = sql.job_definitions
+    moved = f"{old}.cron <> excluded.cron OR {old}.zone <> excluded.zone OR {old}.retired"
+    return f"""
+    INSERT INTO {old} ({names}, last_slot, created_at, updated_at)
+    SELECT {", ".join(f"r.{name}" for name in _GIVEN)}, {sql.now}, {sql.now}, {sql.now}
+    FROM {sql.rows("rows", _GIVEN)} AS r WHERE true ORDER BY r.name
+    ON CONFLICT (name) DO UPDATE SET {taken}, retired = false, updated_at = {sql.now},
+        last_slot = CASE WHEN {moved} THEN {sql.now} ELSE {old}.last_slot END"""
+
+
+def _retire(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.job_definitions} SET retired = true, updated_at = {sql.now}
+    WHERE in_code AND NOT retired AND job_type {sql.any_of("types")} AND NOT (name {sql.any_of("keep")})
+    RETURNING name"""
+
+
+def _pause(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.job_definitions} SET enabled = false, paused_by = :paused_by, updated_at = {sql.now}
+    WHERE name = :name"""
+
+
+def _resume(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.job_definitions} SET paused_by = NULL, updated_at = {sql.now},
+        last_slot = CASE WHEN enabled THEN last_slot ELSE {sql.now} END, enabled = true
+    WHERE name = :name"""
+
+
+def _take(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.definition_runs} (definition_id, slot, created_at)
+    VALUES (:id, {sql.time(_number(sql))}, {sql.now}) ON CONFLICT DO NOTHING RETURNING definition_id"""
+
+
+def _live(sql: Sql) -> str:
+    return f"SELECT id FROM {sql.jobs} WHERE definition_id = :id LIMIT 1"
+
+
+def _name_job(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.jobs} SET definition_id = :id, slot = {sql.time(_number(sql))} WHERE id = :job_id"""
+
+
+def _end(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.definition_runs} SET outcome = :outcome, job_id = :job_id, reason = :reason
+    WHERE definition_id = :id AND slot = {sql.time(_number(sql))}"""
+
+
+def _advance(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.job_definitions} SET last_slot = {sql.time(_number(sql))}, updated_at = {sql.now}
+    WHERE id = :id AND last_slot < {sql.time(_number(sql))}"""
+
+
+def _number(sql: Sql) -> str:
+    return "CAST(:slot AS double precision)" if sql.postgresql else ":slot"
