@@ -1,0 +1,285 @@
+"""Workers, zombies, rescue and a moving clock over a real store, against the model of who owns what.
+
+Every rule does one thing to the database and to the model; after each step both must tell the same story.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeAlias
+
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+from sqlalchemy import text
+
+from effects import (
+    Cancelled,
+    Done,
+    Effects,
+    Fixed,
+    JobNotFound,
+    Refused,
+    Retry,
+    RetryPolicy,
+    Snooze,
+    Unknown,
+    enqueue,
+)
+from effects.job import QUARANTINE_QUEUE
+from effects.settlement import Ending, GivenBack, Settlement, TimedOut
+from effects.store import actions
+from tests.properties.model import TIME_LIMIT_SECONDS, Model, ModelJob, Ticket
+from tests.support.hands import Hand, everything
+from tests.support.scripted import Scripted
+
+STEP_SECONDS = 50.0  # no lease, deadline or delay is a multiple of it, so real time in between changes nothing
+CAP = 2
+POLICY = RetryPolicy(backoff=Fixed(20), max_attempts=4, jitter=0.0)
+
+Found: TypeAlias = dict[str, list[dict[str, Any]]]
+
+KEYS = st.one_of(st.none(), st.sampled_from(["k1", "k2", "k3"]))
+ENDINGS: st.SearchStrategy[Ending] = st.sampled_from(
+    [
+        Done(), Retry("busy"), Refused("no"), Unknown("no reply"), Snooze(20.0), Cancelled(), GivenBack(),
+        TimedOut(TIME_LIMIT_SECONDS),
+    ]
+)  # fmt: skip
+
+
+def machine_types() -> list[Scripted]:
+    """One job type for each policy about the unknown."""
+    settings: dict[str, Any] = {"retry": POLICY, "time_limit_seconds": TIME_LIMIT_SECONDS}
+    return [
+        Scripted("repeat", on_unknown="repeat", **settings),
+        Scripted("once", on_unknown="repeat_once", **settings),
+        Scripted("hold", on_unknown="hold", **settings),
+    ]
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Bound to an app by a subclass (`machine_on`)."""
+
+    app: ClassVar[Effects]
+    workers = Bundle("workers")
+    tickets = Bundle("tickets")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model()
+        self.hands: dict[str, Hand] = {}
+        self.held: list[Ticket] = []
+        empty(self.app)
+
+    # -- the app and its operators ---------------------------------------------------------------------
+
+    @initialize(target=workers)
+    def two_workers_start(self) -> Any:
+        return multiple(self.worker_starts(), self.worker_starts())
+
+    @precondition(lambda self: len(self.model.jobs) < 6)
+    @rule(
+        job_type=st.sampled_from(["repeat", "once", "hold"]), key=KEYS,
+        group=st.one_of(st.none(), st.none(), st.just("g")), limit=st.one_of(st.none(), st.none(), st.just("l")),
+    )  # fmt: skip
+    def enqueue(self, job_type: str, key: str | None, group: str | None, limit: str | None) -> None:
+        receipt = enqueue(job_type, {}, key=key, group_key=group, limit_key=limit, effects=self.app)
+        known = [
+            job for job in self.model.jobs.values() if key is not None and (job.job_type, job.key) == (job_type, key)
+        ]
+        assert receipt.existing == bool(known)
+        if known:
+            assert receipt.job_id == known[0].id
+            return
+        assert receipt.job_id not in self.model.jobs
+        self.model.jobs[receipt.job_id] = ModelJob(receipt.job_id, job_type, key, group, limit, self.model.clock)
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        job = self.model.jobs[data.draw(st.sampled_from(sorted(self.model.jobs)))]
+        try:
+            answer = actions.cancel(self.app.store, self.app.ledgers, job.id, actor="test")
+        except JobNotFound:
+            assert not job.live
+            return
+        assert job.live
+        assert (answer == "cancelled") == (job.status != "running")
+        if answer == "cancelled":
+            job.cancelled()
+        else:
+            job.cancel = True
+
+    @rule(steps=st.integers(1, 4))
+    def time_passes(self, steps: int) -> None:
+        self.model.clock += steps * STEP_SECONDS
+        self.app.store.shift_clock(steps * STEP_SECONDS)
+
+    # -- the workers -----------------------------------------------------------------------------------
+
+    @precondition(lambda self: len(self.hands) < 4)
+    @rule(target=workers)
+    def worker_starts(self) -> str:
+        name = f"w{len(self.hands)}"
+        self.hands[name] = Hand(self.app, name)
+        self.model.seen[name] = self.model.clock
+        return name
+
+    @rule(worker=workers)
+    def heartbeat(self, worker: str) -> None:
+        alive, cancels = self.hands[worker].heartbeat()
+        assert alive == (worker in self.model.seen)
+        if alive:
+            self.model.seen[worker] = self.model.clock
+        owned = [job for job in self.model.jobs.values() if job.owner == worker and job.cancel]
+        assert cancels == {job.id for job in owned}
+
+    @rule(worker=consumes(workers))
+    def worker_dies(self, worker: str) -> None:
+        """It says nothing more; its threads may still wake up and act on what they hold."""
+
+    @rule(target=tickets, worker=workers, queue=st.sampled_from([None, "default", QUARANTINE_QUEUE]))
+    def claim(self, worker: str, queue: str | None) -> Any:
+        queue = queue or ("default" if self.model.claimable("default") else QUARANTINE_QUEUE)
+        expected = self.model.claimable(queue)
+        capped = [job.id for job in expected if job.limit is not None]
+        free = {job.id for job in expected} - set(capped)
+        room = max(0, CAP - self.model.running("l"))
+        found = {job.id: job for job in self.hands[worker].claim(64, queue=queue)}
+        assert free <= found.keys() <= free | set(capped)
+        assert len(found) == len(free) + min(room, len(capped))
+        for job_id, job in found.items():
+            self.model.jobs[job_id].claimed(worker, self.model.clock)
+            assert (job.lease_token, job.attempts) == (self.model.jobs[job_id].token, self.model.jobs[job_id].attempts)
+        taken = [Ticket(worker, job) for job in found.values()]
+        self.held += taken
+        return multiple(*taken)
+
+    @rule(ticket=tickets)
+    def release(self, ticket: Ticket) -> None:
+        """Also late: of an attempt that was rescued, given back or settled long ago."""
+        owns = self.model.owner_of(ticket)
+        marked = self.hands[ticket.worker].release(ticket.job)
+        assert marked == ({ticket.job.id} if owns else set())
+        if owns:
+            ticket.released = True
+            self.model.jobs[ticket.job.id].mark_released()
+
+    @rule(ticket=tickets, ending=ENDINGS)
+    def settle(self, ticket: Ticket, ending: Ending) -> None:
+        """Also late, also twice."""
+        hand = self.hands[ticket.worker]
+        decision = hand.decide(ticket.job, ending, released=ticket.released)
+        owns = self.model.owner_of(ticket)
+        settled = hand.settle((ticket.job, ending), released=ticket.released)
+        assert bool(settled.accepted) == (owns or self.model.recorded_as(ticket, decision.outcome))
+        if owns:
+            self.model.jobs[ticket.job.id].settled(decision, self.model.clock)
+
+    def _zombies(self) -> list[Ticket]:
+        """Tickets of jobs that a newer attempt is running."""
+        running = [ticket for ticket in self.held if self.model.jobs[ticket.job.id].status == "running"]
+        return [ticket for ticket in running if not self.model.owner_of(ticket)]
+
+    @precondition(lambda self: self._zombies())
+    @rule(data=st.data())
+    def zombie_releases(self, data: st.DataObject) -> None:
+        zombies = self._zombies()
+        self.release(zombies[data.draw(st.integers(0, len(zombies) - 1))])
+
+    @precondition(lambda self: self._zombies())
+    @rule(data=st.data(), ending=ENDINGS)
+    def zombie_settles(self, data: st.DataObject, ending: Ending) -> None:
+        zombies = self._zombies()
+        self.settle(zombies[data.draw(st.integers(0, len(zombies) - 1))], ending)
+
+    @rule(worker=workers)
+    def rescue(self, worker: str) -> None:
+        expected = self.model.lost()
+        settled = self.hands[worker].rescue()
+        assert {one.job.id for one in settled.accepted} == expected
+        assert settled.stale == []
+        for one in settled.accepted:
+            self._check_rescue(self.model.jobs[one.job.id], one)
+            self.model.jobs[one.job.id].settled(one, self.model.clock)
+        self.model.bury()
+
+    @precondition(lambda self: any(job.status == "running" for job in self.model.jobs.values()))
+    @rule(target=tickets, worker=workers)
+    def all_others_freeze(self, worker: str) -> Any:
+        """For longer than the lease, while this one lives, rescues and takes over."""
+        self.time_passes(3)
+        self.heartbeat(worker)
+        self.rescue(worker)
+        return self.claim(worker, QUARANTINE_QUEUE)
+
+    def _check_rescue(self, job: ModelJob, settlement: Settlement) -> None:
+        begun = job.marked or job.job_type == "repeat"
+        assert settlement.lost
+        assert settlement.verdict == ("unknown" if begun else None)
+        assert (settlement.job.lease_token, settlement.job.attempts) == (job.token, job.attempts)
+
+    # -- what must hold after every step ---------------------------------------------------------------
+
+    @invariant()
+    def the_database_tells_the_models_story(self) -> None:
+        found = everything(self.app)
+        self._nothing_lost_and_nothing_twice(found)
+        self._every_job_stands_where_the_model_says(found)
+        self._the_log_holds_the_owners_words_and_no_others(found)
+        states = {one["job_id"]: one["state"] for one in found["effect_ledger"]}
+        assert states == {job.id: job.state for job in self.model.jobs.values() if job.key is not None}
+
+    def _nothing_lost_and_nothing_twice(self, found: Found) -> None:
+        """Live and ended jobs are those that were acknowledged; a group runs one at a time; the cap holds."""
+        ids = [one["id"] for table in ("jobs", "job_history") for one in found[table]]
+        assert sorted(ids) == sorted(self.model.jobs)
+        running = [one for one in found["jobs"] if one["status"] == "running"]
+        assert sum(one["group_key"] == "g" for one in running) <= 1
+        assert sum(one["limit_key"] == "l" for one in running) <= CAP
+
+    def _every_job_stands_where_the_model_says(self, found: Found) -> None:
+        for one in found["jobs"] + found["job_history"]:
+            job = self.model.jobs[one["id"]]
+            assert (one["status"], one["attempts"], one["lost_count"], one["unknown_count"]) == (
+                job.status, job.attempts, job.lost, job.unknowns,
+            )  # fmt: skip
+        for one in found["jobs"]:
+            job = self.model.jobs[one["id"]]
+            assert (one["lease_token"], one["queue"], bool(one["cancel_requested"])) == (
+                job.token,
+                job.queue,
+                job.cancel,
+            )
+            assert (one["released_at"] is not None) == job.marked
+            assert job.owner is None or one["locked_by"] == job.owner
+
+    def _the_log_holds_the_owners_words_and_no_others(self, found: Found) -> None:
+        logged = {
+            (one["job_id"], one["lease_token"]): (one["outcome"], one["verdict"]) for one in found["job_attempts"]
+        }
+        said = {(job.id, token): words for job in self.model.jobs.values() for token, words in job.log.items()}
+        assert logged == said
+
+
+def empty(app: Effects) -> None:
+    """As after `effects init`, with one cap; the clock back at now."""
+    app.store.shift_clock(-app.store.sql.shift_seconds)
+    tables = ("jobs", "job_history", "job_attempts", "job_actions", "job_groups", "limits", "workers", "effect_ledger")
+    with app.store.begin() as connection:
+        for table in tables:
+            connection.execute(text(f"DELETE FROM {getattr(app.store.sql, table)}"))
+        connection.execute(text(f"INSERT INTO {app.store.sql.limits} (limit_key, max_in_flight) VALUES ('l', {CAP})"))
+
+
+def machine_on(app: Effects) -> type[QueueMachine]:
+    """The machine bound to this app, which must have `machine_types()`."""
+    return type("BoundMachine", (QueueMachine,), {"app": app})

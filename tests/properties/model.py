@@ -1,0 +1,149 @@
+"""The oracle of the state machine: who owns what, and what has been said about it. No database here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from effects import Job
+from effects.job import QUARANTINE_QUEUE
+from effects.settlement import LedgerState, Settlement, Verdict, advance, fold
+
+LEASE_SECONDS = 120.0
+TIME_LIMIT_SECONDS = 330.0
+
+
+@dataclass
+class Ticket:
+    """What a worker believes it holds: a claimed job. Nobody tells it when that stops being true."""
+
+    worker: str
+    job: Job
+    released: bool = False
+
+
+@dataclass
+class ModelJob:
+    """One acknowledged job, as it must stand in the database."""
+
+    id: int
+    job_type: str
+    key: str | None
+    group: str | None
+    limit: str | None
+    run_at: float
+    status: str = "queued"
+    queue: str = "default"
+    token: int = 0
+    attempts: int = 0
+    lost: int = 0
+    unknowns: int = 0
+    owner: str | None = None
+    claimed_at: float = 0.0
+    cancel: bool = False
+    state: LedgerState = "intended"
+    marked: bool = False  # the running attempt has passed its point of no return
+    log: dict[int, tuple[str, Verdict | None]] = field(default_factory=dict)  # token → outcome, verdict
+    verdicts: list[Verdict | None] = field(default_factory=list)
+
+    @property
+    def live(self) -> bool:
+        return self.status in ("queued", "running", "failed")
+
+    def waits(self, queue: str, clock: float) -> bool:
+        return self.status in ("queued", "failed") and self.queue == queue and self.run_at <= clock
+
+    def claimed(self, worker: str, clock: float) -> None:
+        self.status, self.owner, self.claimed_at = "running", worker, clock
+        self.token += 1
+        self.attempts += 1
+        self.marked = False
+
+    def mark_released(self) -> None:
+        self.marked = True
+        if self.state in ("intended", "refused", "abandoned"):
+            self.state = "released"
+
+    def settled(self, settlement: Settlement, clock: float) -> None:
+        """The owner's word, or the rescuer's, is what is recorded."""
+        if settlement.outcome:
+            self.log[self.token] = (settlement.outcome, settlement.verdict)
+        self.attempts -= settlement.refund_attempt
+        self.lost += settlement.lost
+        self.unknowns += settlement.verdict == "unknown"
+        self.status, self.owner, self.marked = settlement.status, None, False
+        if settlement.concerns_effect:
+            self._learn(settlement.verdict)
+        if self.live:
+            self._go_back(settlement, clock)
+
+    def cancelled(self) -> None:
+        self.status = "cancelled"
+        self._learn(None)
+
+    def _go_back(self, settlement: Settlement, clock: float) -> None:
+        self.token += 1
+        if not (settlement.refund_attempt and settlement.delay_seconds == 0):
+            self.run_at = clock + settlement.delay_seconds
+        if settlement.lost:
+            self.queue = QUARANTINE_QUEUE
+        elif settlement.outcome:
+            self.queue = "default"
+        if self.cancel:
+            self.cancelled()
+
+    def _learn(self, verdict: Verdict | None) -> None:
+        self.verdicts.append(verdict)
+        self.state = advance(self.state, verdict, not self.live)
+        assert self.state == fold(self.verdicts, ended=not self.live)
+
+
+@dataclass
+class Model:
+    """Every acknowledged job and every worker, by the machine's clock."""
+
+    clock: float = 0.0
+    jobs: dict[int, ModelJob] = field(default_factory=dict)
+    seen: dict[str, float] = field(default_factory=dict)  # registered worker → its last heartbeat
+
+    def owner_of(self, ticket: Ticket) -> bool:
+        job = self.jobs[ticket.job.id]
+        return job.status == "running" and job.token == ticket.job.lease_token
+
+    def recorded_as(self, ticket: Ticket, outcome: str) -> bool:
+        """This very word was recorded for this very attempt: saying it again is the repeat of a lost answer."""
+        return self.jobs[ticket.job.id].log.get(ticket.job.lease_token, ("", None))[0] == outcome != ""
+
+    def heads(self) -> dict[str, int]:
+        """Group → its first live job."""
+        heads: dict[str, int] = {}
+        for job in sorted(self.jobs.values(), key=lambda job: job.id):
+            if job.live and job.group is not None:
+                heads.setdefault(job.group, job.id)
+        return heads
+
+    def claimable(self, queue: str) -> list[ModelJob]:
+        heads = self.heads()
+        waiting = [job for job in self.jobs.values() if job.waits(queue, self.clock)]
+        return [job for job in waiting if job.group is None or heads[job.group] == job.id]
+
+    def running(self, limit: str) -> int:
+        return sum(job.status == "running" and job.limit == limit for job in self.jobs.values())
+
+    def lost(self) -> set[int]:
+        """Running jobs whose worker is silent or gone, or whose deadline has passed."""
+        return {
+            job.id
+            for job in self.jobs.values()
+            if job.status == "running"
+            and (
+                self.clock - self.seen.get(str(job.owner), float("-inf")) > LEASE_SECONDS
+                or self.clock - job.claimed_at > TIME_LIMIT_SECONDS
+            )
+        }
+
+    def bury(self) -> None:
+        """Rescue forgets silent workers that hold nothing."""
+        holding = {job.owner for job in self.jobs.values() if job.status == "running"}
+        for worker, seen in list(self.seen.items()):
+            if self.clock - seen > LEASE_SECONDS and worker not in holding:
+                del self.seen[worker]

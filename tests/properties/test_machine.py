@@ -1,0 +1,88 @@
+"""The fence: with it the machine finds nothing, without it the machine finds the field's common fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from sqlalchemy import TextClause, text
+from sqlalchemy.exc import IntegrityError
+
+from effects import Effects
+from effects.app import installed_tables
+from effects.store.store import Statement, Store
+from tests.conftest import AppFactory
+from tests.properties.machine import machine_on, machine_types
+
+RELAXED = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), stateful_step_count=30)
+
+
+@pytest.mark.timeout(300)
+def test_with_the_fence_the_machine_finds_nothing(app_factory: AppFactory) -> None:
+    app = app_factory(job_types=machine_types())
+    examples = 40 if app.store.is_postgresql else 120
+    run_state_machine_as_test(machine_on(app), settings=settings(RELAXED, max_examples=examples))
+
+
+# How queues of the field guard a completion: by the id alone, or by the id and the status.
+BY_ID, BY_STATUS = "true", "j.status = 'running'"
+
+# Every form in which the fence is written in a statement, and what stands there without it.
+FENCES = {
+    "j.lease_token = r.token": "{instead}",
+    "(j.id, j.lease_token) IN (SELECT id, token FROM r)": "{instead}",
+    "(id, lease_token) IN (SELECT r.id, r.token FROM": "{instead} AND id IN (SELECT r.id FROM",
+}
+
+
+def unfenced(statement: str, instead: str) -> str:
+    for fence, without in FENCES.items():
+        bare = instead if fence.count("j.") else instead.removeprefix("j.")
+        statement = statement.replace(fence, without.format(instead=bare))
+    return statement
+
+
+class FencelessStore(Store):
+    """A mutant of the SQL: the statements named in `mutants` do not look at the lease token."""
+
+    instead = BY_ID
+    mutants: frozenset[str] = frozenset()
+
+    def statement(self, build: Statement) -> TextClause:
+        if build.__name__ not in self.mutants:
+            return super().statement(build)
+        whole = build(self.sql)
+        mutant = unfenced(whole, self.instead)
+        assert mutant != whole, f"{build.__name__} has no fence to remove"
+        return text(mutant)
+
+
+SETTLING = {
+    True: frozenset({"_end", "_again"}),
+    False: frozenset({"_end_history", "_end_attempts", "_end_delete", "_again"}),
+}
+
+
+def without_fence(app: Effects, mutants: frozenset[str], instead: str) -> Effects:
+    app.store = FencelessStore(app.engine, builders=list(installed_tables()))
+    app.store.mutants, app.store.instead = mutants, instead
+    return app
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("instead", [BY_ID, BY_STATUS], ids=["by id", "by id and status"])
+@pytest.mark.parametrize(
+    "mutants",
+    [lambda app: SETTLING[app.store.is_postgresql], lambda app: frozenset({"_release"})],
+    ids=["settle", "release"],
+)
+def test_without_the_fence_the_machine_finds_a_violation(
+    app_factory: AppFactory, mutants: Callable[[Effects], frozenset[str]], instead: str
+) -> None:
+    app = app_factory(job_types=machine_types())
+    machine = machine_on(without_fence(app, mutants(app), instead))
+    hunt = settings(RELAXED, max_examples=2000, phases=[Phase.generate], derandomize=True, report_multiple_bugs=False)
+    with pytest.raises((AssertionError, IntegrityError)):  # the latter where a unique key is the last to notice
+        run_state_machine_as_test(machine, settings=hunt)
