@@ -13,7 +13,7 @@ from effects.cli.evidence import actions_table, attempts_table
 from effects.cli.output import Table
 from effects.job import ENDED, LIVE
 from effects.store import actions, lookup
-from effects.store.records import JobRecord
+from effects.store.records import JobRecord, JobStory
 
 reason_option = click.option("--reason", metavar="TEXT", help="Why; kept with your name in effects_job_actions.")
 
@@ -47,7 +47,11 @@ def list_(context: Context, /, as_json: bool, **filters: Any) -> None:
 @pass_context
 def show(context: Context, job_id: int, as_json: bool) -> None:
     """One job, live or ended, with its attempts and what people did to it. No payload is shown."""
-    story = lookup.get_job(context.app.store, context.app.ledgers, job_id)
+    print_story(context, lookup.get_job(context.app.store, context.app.ledgers, job_id), as_json)
+
+
+def print_story(context: Context, story: JobStory, as_json: bool) -> None:
+    """A job with its attempts and actions."""
     if as_json:
         context.echo(story, as_json=True)
         return

@@ -26,9 +26,12 @@ _CORE = {
     "why": "effects.cli.insight:why",
     "audit": "effects.cli.insight:audit",
     "jobs": "effects.cli.jobs:jobs",
+    "dead": "effects.cli.dead:dead",
     "schedules": "effects.cli.schedules:schedules",
     "prune": "effects.cli.prune:prune",
     "keys": "effects.cli.keys:keys",
+    "metrics": "effects.cli.metrics:metrics",
+    "doctor": "effects.cli.doctor:doctor",
 }
 
 

@@ -54,8 +54,8 @@ def cancel(
     with store.begin() as connection:
         row = store.one(connection, _lock_live, id=job_id)
         if row is None:
-            raise _not_there(store, connection, job_id, "only a live job can be cancelled")
-        _note(store, connection, job_id, CANCEL, actor, reason)
+            raise not_there(store, connection, job_id, "only a live job can be cancelled")
+        note(store, connection, job_id, CANCEL, actor, reason)
         if row.status == "running":
             store.write(connection, _request_cancel, id=job_id)
             return "cancel_requested"
@@ -83,8 +83,8 @@ def run_now(store: Store, job_id: int, *, actor: str, reason: str | None = None)
     with store.begin() as connection:
         row = store.one(connection, _make_due, id=job_id)
         if row is None:
-            raise _not_there(store, connection, job_id, "only a waiting job can be run now")
-        _note(store, connection, job_id, RUN_NOW, actor, reason)
+            raise not_there(store, connection, job_id, "only a waiting job can be run now")
+        note(store, connection, job_id, RUN_NOW, actor, reason)
         return str(row.queue)
 
 
@@ -112,15 +112,15 @@ def requeue(
     with store.begin() as connection:
         row = store.one(connection, _lock_ended, id=job_id)
         if row is None:
-            raise _not_there(store, connection, job_id, "only an ended job can be requeued")
+            raise not_there(store, connection, job_id, "only an ended job can be requeued")
         ledger = ledgers.get(row.job_type, CORE_LEDGER)
         done = _check_requeue(store, connection, row, ledger, again)
         new_id = _insert_again(store, connection, row)
         if row.idempotency_key is not None:
             store.write(connection, _move(ledger.table), old=job_id, new=new_id)
-        _note(store, connection, job_id, REQUEUE, actor, reason)
+        note(store, connection, job_id, REQUEUE, actor, reason)
         if done:
-            _note(store, connection, new_id, SEND_AGAIN, actor, reason)
+            note(store, connection, new_id, SEND_AGAIN, actor, reason)
         return Requeued(new_id, row.queue)
 
 
@@ -163,15 +163,19 @@ def _insert_again(store: Store, connection: Connection, row: Row[Any]) -> int:
         requeued_from=row.id,
     )
     insert_jobs(store, connection, [job])
+    if row.definition_id is not None:  # it is still that schedule's job, at that slot
+        store.write(connection, _inherit, old=row.id, new=new_id)
     return new_id
 
 
-def _not_there(store: Store, connection: Connection, job_id: int, rule: str) -> JobNotFound:
+def not_there(store: Store, connection: Connection, job_id: int, rule: str) -> JobNotFound:
+    """The error for a job that is not in the state which an action needs."""
     status = store.value(connection, _status, id=job_id)
     return JobNotFound(f"there is no job {job_id}" if status is None else f"job {job_id} is {status}: {rule}")
 
 
-def _note(store: Store, connection: Connection, job_id: int, action: str, actor: str, reason: str | None) -> None:
+def note(store: Store, connection: Connection, job_id: int, action: str, actor: str, reason: str | None) -> None:
+    """Write who did what to this job, and why."""
     store.write(connection, _act, id=job_id, action=action, actor=actor, reason=reason)
 
 
@@ -205,8 +209,14 @@ def _lock_ended(sql: Sql) -> str:
     """Two requeues of one job wait here for each other."""
     return f"""
     SELECT id, job_type, status, {sql.json_text("payload")} AS payload, queue, priority, max_attempts, group_key,
-        limit_key, idempotency_key, trace_context
+        limit_key, idempotency_key, definition_id, trace_context
     FROM {sql.job_history} WHERE id = :id {sql.lock(skip=False)}"""
+
+
+def _inherit(sql: Sql) -> str:
+    old = f"FROM {sql.job_history} WHERE id = :old"
+    return f"""
+    UPDATE {sql.jobs} SET definition_id = (SELECT definition_id {old}), slot = (SELECT slot {old}) WHERE id = :new"""
 
 
 def _heir(sql: Sql) -> str:

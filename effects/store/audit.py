@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from effects.store.actions import SEND_AGAIN
+from effects.settlement import UNCOUNTED
+from effects.store.actions import MARK_DONE, SEND_AGAIN
 from effects.store.ledger import all_ledgers
+from effects.store.prune import JOBS_MARK
 from effects.store.sql import Sql
 from effects.store.store import Statement
 
@@ -62,9 +64,9 @@ CHECKS: dict[str, str] = {
     "attempts_logged": "Every attempt that was counted is in the log once.",
     "attempts_fenced": "Every logged attempt belongs to a known job, under a token which that job has had.",
     "requeued_ended": "A requeued job names an ended job that it comes from.",
-    "intent_kept": "Every effect in a ledger has its job, live or ended.",
+    "intent_kept": "Every effect in a ledger has its job, live or ended, or is settled and its job was pruned.",
     "intent_written": "Every live job with a key that has been prepared is the one that a ledger names.",
-    "done_proved": "Every effect that is done has an attempt that did it.",
+    "done_proved": "Every effect that is done has an attempt that did it, or somebody's word that it happened.",
     "state_folded": "Every effect's state is what the verdicts of its attempts add up to.",
 }
 
@@ -139,10 +141,11 @@ def _done_succeeded(sql: Sql) -> str:
 
 
 def _attempts_logged(sql: Sql) -> str:
-    """A snooze is logged and not counted."""
+    """A snooze or a pause is logged and not counted."""
+    uncounted = ", ".join(f"'{outcome}'" for outcome in UNCOUNTED)
     return f"""
     SELECT k.id FROM {_known(sql)} AS k LEFT JOIN (
-        SELECT job_id, count(*) AS logged FROM {sql.job_attempts} WHERE outcome <> 'snoozed' GROUP BY job_id
+        SELECT job_id, count(*) AS logged FROM {sql.job_attempts} WHERE outcome NOT IN ({uncounted}) GROUP BY job_id
     ) AS log ON log.job_id = k.id
     WHERE k.attempts <> COALESCE(log.logged, 0) + CASE WHEN k.status = 'running' THEN 1 ELSE 0 END"""
 
@@ -181,7 +184,8 @@ def _intent_kept(table: str) -> Statement:
     def build(sql: Sql) -> str:
         return f"""
         SELECT l.job_id AS id FROM {getattr(sql, table)} AS l LEFT JOIN {_known(sql)} AS k ON k.id = l.job_id
-        WHERE k.id IS NULL"""
+        WHERE k.id IS NULL AND (l.state IN ('intended', 'released')
+            OR l.job_id > COALESCE((SELECT job_id FROM {sql.pruned} WHERE name = '{JOBS_MARK}'), 0))"""
 
     return build
 
@@ -214,6 +218,9 @@ def _chains(sql: Sql, table: str) -> str:
         SELECT chain.newest, max(CASE WHEN a.verdict = 'done' THEN 1 ELSE 0 END) AS done,
             max(CASE WHEN a.verdict = 'unknown' THEN 1 ELSE 0 END) AS unknown
         FROM chain JOIN {sql.job_attempts} AS a ON a.job_id = chain.id GROUP BY chain.newest
+    ), vouched AS (
+        SELECT DISTINCT chain.newest FROM chain
+        JOIN {sql.job_actions} AS a ON a.job_id = chain.id AND a.action = '{MARK_DONE}'
     )"""
 
 
@@ -222,8 +229,9 @@ def _done_proved(table: str) -> Statement:
     def build(sql: Sql) -> str:
         return f"""
         {_chains(sql, table)}
-        SELECT l.job_id AS id FROM {getattr(sql, table)} AS l LEFT JOIN verdicts AS v ON v.newest = l.job_id
-        WHERE l.state = 'done' AND COALESCE(v.done, 0) = 0"""
+        SELECT l.job_id AS id FROM {getattr(sql, table)} AS l
+        JOIN {_known(sql)} AS k ON k.id = l.job_id LEFT JOIN verdicts AS v ON v.newest = l.job_id
+        WHERE l.state = 'done' AND COALESCE(v.done, 0) = 0 AND l.job_id NOT IN (SELECT newest FROM vouched)"""
 
     return build
 

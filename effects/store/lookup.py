@@ -96,8 +96,11 @@ def _actions(sql: Sql) -> str:
     FROM {sql.job_actions} WHERE job_id {sql.any_of("ids", "int")} ORDER BY id"""
 
 
-def get_job(store: Store, ledgers: Mapping[str, Ledger], job_id: int) -> JobStory:
+def get_job(store: Store, ledgers: Mapping[str, Ledger], job_id: int, *, earlier: bool = False) -> JobStory:
     """One job, live or ended, with its attempts and actions.
+
+    Args:
+        earlier: with the attempts and actions of the jobs that it was requeued from, too.
 
     Raises:
         JobNotFound: there is none of this id.
@@ -109,7 +112,8 @@ def get_job(store: Store, ledgers: Mapping[str, Ledger], job_id: int) -> JobStor
         state = None
         for ledger in all_ledgers(ledgers):
             state = state or states(store, connection, ledger.table, [job_id]).get(job_id)
-        attempts, actions = _read_log(store, connection, [job_id])
+        ids = [found.id for found in store.all(connection, _chain, id=job_id)] if earlier else [job_id]
+        attempts, actions = _read_log(store, connection, ids)
     return JobStory(job=jobs[0], state=state, attempts=attempts, actions=actions)
 
 

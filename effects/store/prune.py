@@ -245,9 +245,7 @@ def slots(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Pag
     build = _count_slots if dry_run else _delete_slots
     with store.read() if dry_run else store.begin() as connection:
         taken = (
-            int(store.value(connection, build, age=seconds))
-            if dry_run
-            else store.write(connection, build, age=seconds)
+            int(store.value(connection, build, age=seconds)) if dry_run else store.write(connection, build, age=seconds)
         )
     return Page(taken, True if taken == PAGE and not dry_run else None)
 

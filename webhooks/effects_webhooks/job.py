@@ -6,7 +6,7 @@ import logging
 import ssl
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from effects_webhooks.endpoints import limit_key, open_secret
 from effects_webhooks.network import GuardedBackend
 from effects_webhooks.tables import events as table
 from effects_webhooks.tables.ledger import DeliveryLedger
+from effects_webhooks.tables.retention import prune_events
 from effects_webhooks.transport import DEADLINE_SECONDS, Transports
 
 if TYPE_CHECKING:
@@ -131,6 +132,16 @@ class WebhookDelivery(JobType[DeliverPayload]):
         headers = self._headers(payload.event_id, loaded.body, keys)
         exchange = self._transports.post(loaded.url, headers, loaded.body, seconds=seconds)
         return classify(exchange, host=_host(loaded.url))
+
+    def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
+        """Events older than that all of whose deliveries are gone; from then on an event's key may be used anew."""
+        taken, cursor = 0, None
+        while go_on():
+            count, cursor = prune_events(self._app.store, cursor, keep_seconds=keep_seconds, dry_run=dry_run)
+            taken += count
+            if cursor is None:
+                break
+        return taken
 
     def _wait_for_operator(self, reason: str) -> Snooze:
         """Our own configuration is at fault: it costs no try, and is said in the log, not for every job."""

@@ -59,6 +59,7 @@ def _event_tables(metadata: MetaData) -> list[Table]:
         Column("occurred_at", UtcTime, nullable=False),
         now_column("created_at"),
     )
+    Index("ix_effects_webhook_events_created_at", events.c.created_at)  # for retention; it only grows at its end
     Index(
         "ux_effects_webhook_events_key", events.c.key, events.c.tenant, unique=True,
         sqlite_where=text("key IS NOT NULL"), postgresql_where=text("key IS NOT NULL"),

@@ -62,6 +62,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index(
+        "ix_effects_webhook_events_created_at", "effects_webhook_events", ["created_at"], unique=False
+    )
+    op.create_index(
         "ux_effects_webhook_events_key",
         "effects_webhook_events",
         ["key", "tenant"],

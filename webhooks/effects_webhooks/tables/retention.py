@@ -1,0 +1,62 @@
+"""Deleting events that no delivery needs any more."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from effects.store.sql import Sql
+from effects.store.store import Store, as_json
+
+PAGE = 1000
+
+
+class Cursor(NamedTuple):
+    """Where a walk by age goes on."""
+
+    created_at: str
+    id: str
+
+
+def prune_events(
+    store: Store, cursor: Cursor | None, *, keep_seconds: float, dry_run: bool
+) -> tuple[int, Cursor | None]:
+    """One page of events older than `keep_seconds`, oldest first; those without a delivery go.
+
+    Returns:
+        How many went, or would go, and where the next page begins; None at the end.
+    """
+    start = cursor or Cursor("", "")
+    with store.read() as connection:
+        page = store.all(
+            connection, _next if cursor else _first, keep=keep_seconds, created_at=start.created_at, id=start.id
+        )
+    gone = [row.id for row in page if not row.needed]
+    taken = len(gone)
+    if gone and not dry_run:
+        with store.single() as connection:
+            taken = store.write(connection, _delete, ids=as_json(gone))
+    return taken, Cursor(page[-1].created_at, page[-1].id) if len(page) == PAGE else None
+
+
+def _needed(sql: Sql) -> str:
+    return f"EXISTS (SELECT 1 FROM {sql.delivered_webhooks} AS d WHERE d.event_id = e.id)"
+
+
+def _page(sql: Sql, behind: str) -> str:
+    keep = "CAST(:keep AS double precision)" if sql.postgresql else ":keep"
+    return f"""
+    SELECT e.id, CAST(e.created_at AS text) AS created_at, {_needed(sql)} AS needed FROM {sql.webhook_events} AS e
+    WHERE e.created_at <= {sql.after(f"-{keep}")} AND {behind} ORDER BY e.created_at, e.id LIMIT {PAGE}"""
+
+
+def _first(sql: Sql) -> str:
+    return _page(sql, "CAST(:created_at AS text) = CAST(:id AS text)")  # both are empty
+
+
+def _next(sql: Sql) -> str:
+    time = "timestamptz" if sql.postgresql else "INTEGER"
+    return _page(sql, f"(e.created_at, e.id) > (CAST(:created_at AS {time}), :id)")
+
+
+def _delete(sql: Sql) -> str:
+    return f"DELETE FROM {sql.webhook_events} AS e WHERE e.id {sql.any_of('ids')} AND NOT {_needed(sql)}"
