@@ -96,9 +96,7 @@ def app_factory(database_url: str) -> Iterator[AppFactory]:
     """Makes any number of apps on the test's database: `app_factory(job_types=[…], threads=2)`."""
     made: list[Effects] = []
 
-    def make(
-        url: str = database_url, *, job_types: list[JobType[Any]] | None = None, **options: Any
-    ) -> Effects:
+    def make(url: str = database_url, *, job_types: list[JobType[Any]] | None = None, **options: Any) -> Effects:
         app = Effects(url, job_types=[Scripted()] if job_types is None else job_types, **options)
         made.append(app)
         return app

@@ -47,8 +47,8 @@ def described(connection: Connection, name: str) -> dict[str, Any]:
     inspector = inspect(connection)
     table = Table(name, MetaData(), autoload_with=connection)
     return {
-        "columns": [(column["name"], str(column["type"]), column["nullable"], column["default"])
-                    for column in inspector.get_columns(name)],
+        "columns": sorted((column["name"], str(column["type"]), column["nullable"], str(column["default"]))
+                          for column in inspector.get_columns(name)),
         "key": inspector.get_pk_constraint(name)["constrained_columns"],
         "unique": sorted(str(one["column_names"]) for one in inspector.get_unique_constraints(name)),
         "checks": sorted((str(one["name"]), one["sqltext"]) for one in inspector.get_check_constraints(name)),
