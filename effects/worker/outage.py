@@ -25,6 +25,7 @@ class Outage:
         self._lock = threading.Lock()
         self._down_since: float | None = None
         self._logged_at = float("-inf")
+        self._told = False  # the log knows of this outage
         self.ended_at = float("-inf")  # monotonic; when the last outage was over
 
     @property
@@ -37,7 +38,7 @@ class Outage:
             now = time.monotonic()
             self._down_since = self._down_since or now
             if now - self._logged_at >= LOG_EVERY_SECONDS:
-                self._logged_at = now
+                self._logged_at, self._told = now, True
                 _log.warning("database.away", extra={"seconds": round(now - self._down_since, 1), "error": str(error)})
 
     def over(self) -> None:
@@ -47,8 +48,9 @@ class Outage:
         with self._lock:
             if self._down_since is not None:
                 self.ended_at = time.monotonic()
-                _log.warning("database.back", extra={"seconds": round(self.ended_at - self._down_since, 1)})
-                self._down_since, self._logged_at = None, float("-inf")
+                if self._told:  # a database that comes and goes (a full disk: some writes fit) is no flood of lines
+                    _log.warning("database.back", extra={"seconds": round(self.ended_at - self._down_since, 1)})
+                self._down_since, self._told = None, False
 
     def ride_out(self, call: Callable[[], T], *, give_up: Callable[[], bool]) -> T | None:
         """Call until the database answers; None once `give_up()` says so.

@@ -51,7 +51,7 @@ class Wakeup(threading.Thread):
                 for _ in driver.notifies(timeout=LISTEN_SECONDS, stop_after=1):
                     self._wake()
         finally:
-            connection.close()
+            driver.close()  # the pool's way would first roll back, and log a traceback where the server is gone
 
     def _look(self) -> None:
         connection: Any = self._engine.raw_connection()

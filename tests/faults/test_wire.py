@@ -6,7 +6,6 @@ In both cases the client sees the same error. No effect is lost or doubled, and 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from tests.peers.http import Receiver
 from tests.peers.proxy import Cut, Proxy, When
 from tests.support.errands import Errand, errands_app
 from tests.support.hands import Hand, rows, run_sql
+from tests.support.running import Running, running
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -192,32 +192,12 @@ def _through(proxy: Proxy) -> Iterator[Effects]:
         app.dispose()
 
 
-class _Running:
-    """A worker in a thread."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-        self.codes: list[int] = []
-        self._thread = threading.Thread(target=lambda: self.codes.append(worker.run()))
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self.worker.stop()
-        self._thread.join(30)
-        assert self.codes == [0], "the worker did not end in order"
-
-
 @contextmanager
-def _worker(proxy: Proxy) -> Iterator[_Running]:
+def _worker(proxy: Proxy) -> Iterator[Running]:
     """A worker behind the proxy; at the end it is told to stop and must do so in order."""
     with _through(proxy) as app:
-        running = _Running(Worker(app))
-        try:
-            yield running
-        finally:
-            running.stop()
+        with running(Worker(app), start=False) as worker:
+            yield worker
 
 
 def _assert_calm(caplog: pytest.LogCaptureFixture) -> None:

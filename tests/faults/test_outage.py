@@ -1,0 +1,167 @@
+"""The database goes away and comes back: the worker waits quietly, forgets nothing, and needs no restart."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from effects import Effects, enqueue
+from effects.errors import StoreUnavailable
+from effects.store.audit import audit
+from effects.worker import Worker
+from effects.worker.outage import LOG_EVERY_SECONDS
+from tests.peers.desk import Desk
+from tests.peers.proxy import Proxy
+from tests.support.errands import Errand, errands_app
+from tests.support.hands import rows, run_sql
+from tests.support.running import running
+from tests.support.waiting import wait_until
+
+OUTAGE_SECONDS = 6.0  # long enough for a second line in the log
+OPTIONS: dict[str, Any] = {"lease_seconds": 30.0, "heartbeat_seconds": 0.3, "poll_seconds": 0.1}
+
+on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def direct(database_url: str) -> Iterator[Effects]:
+    made = errands_app(database_url, **OPTIONS)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def proxy(database_url: str) -> Iterator[Proxy]:
+    with Proxy(database_url) as made:
+        yield made
+
+
+@pytest.fixture
+def proxied(proxy: Proxy) -> Iterator[Effects]:
+    made = errands_app(proxy.url, **OPTIONS)
+    yield made
+    made.dispose()
+
+
+@on_postgresql
+@pytest.mark.parametrize("kind", ["errand", "errand.held"])
+def test_what_was_done_just_before_the_outage_is_recorded_after_it(
+    kind: str, direct: Effects, proxied: Effects, proxy: Proxy, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.hold("one")
+    steps = ("release", "ask", "do") if kind == "errand.held" else ("ask", "do")
+    enqueue(kind, Errand("one", desk.port, steps), key="one", effects=direct)
+    with running(Worker(proxied)):
+        desk.wait_asked("one")
+        proxy.refuse()
+        desk.open("one")
+        wait_until(lambda: desk.done)
+        enqueue("errand", Errand("two", desk.port), effects=direct)
+        _pass(OUTAGE_SECONDS)
+        assert [row["status"] for row in rows(direct, "jobs")] == ["running", "queued"]
+        proxy.accept()
+        wait_until(lambda: not rows(direct, "jobs"))
+    assert sorted(desk.done) == ["one", "two"]
+    assert [row["outcome"] for row in rows(direct, "job_attempts")] == ["succeeded", "succeeded"]
+    assert audit(direct) == []
+    lines = [record.getMessage() for record in caplog.records]
+    assert 1 <= lines.count("database.away") <= 1 + OUTAGE_SECONDS // LOG_EVERY_SECONDS
+    assert lines.count("database.back") == 1
+    _assert_calm(caplog)
+
+
+@on_postgresql
+def test_a_worker_that_starts_during_an_outage_waits_for_its_end(
+    direct: Effects, proxied: Effects, proxy: Proxy, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    enqueue("errand", Errand("one", desk.port), effects=direct)
+    proxy.refuse()
+    with running(Worker(proxied)):
+        wait_until(lambda: "database.away" in caplog.messages)
+        assert rows(direct, "workers") == []
+        proxy.accept()
+        wait_until(lambda: not rows(direct, "jobs"))
+    assert desk.done == ["one"]
+    _assert_calm(caplog)
+
+
+@on_postgresql
+def test_a_worker_can_be_stopped_during_an_outage(
+    direct: Effects, proxied: Effects, proxy: Proxy, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Twice asked, it leaves without having written; what it held is found by its silence."""
+    desk.hold("one")
+    enqueue("errand", Errand("one", desk.port, ("ask", "do")), effects=direct)
+    with running(Worker(proxied)) as made:
+        desk.wait_asked("one")
+        proxy.refuse()
+        desk.open("one")
+        wait_until(lambda: "database.away" in caplog.messages)
+        made.worker.stop()
+    assert [row["status"] for row in rows(direct, "jobs")] == ["running"]
+    _assert_calm(caplog)
+
+
+@on_sqlite
+def test_a_full_disk_is_waited_out(direct: Effects, desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    """SQLite says so by SQLITE_FULL; `max_page_count` makes it say so without filling a disk."""
+    limit = _PageLimit(direct)
+    long = "one" * 10_000  # its history needs pages of its own
+    desk.hold(long)
+    enqueue("errand", Errand(long, desk.port, ("ask", "do")), key="one", effects=direct)
+    with running(Worker(direct)):
+        desk.wait_asked(long)
+        limit.fill()
+        desk.open(long)
+        wait_until(lambda: desk.done)
+        wait_until(lambda: "database.away" in caplog.messages)
+        assert [row["status"] for row in rows(direct, "jobs")] == ["running"]  # no half of its end was written
+        assert rows(direct, "job_history") == rows(direct, "job_attempts") == []
+        _pass(1.5)  # heartbeats fit all the while, and every one of them seems to be the end of the outage
+        assert caplog.messages.count("database.away") == 1
+        limit.lift()
+        wait_until(lambda: not rows(direct, "jobs"))
+    assert desk.done == [long]
+    assert [row["outcome"] for row in rows(direct, "job_attempts")] == ["succeeded"]
+    assert audit(direct) == []
+    _assert_calm(caplog)
+
+
+class _PageLimit:
+    """Every connection that is checked out gets the limit of the moment."""
+
+    def __init__(self, app: Effects) -> None:
+        self._app = app
+        self._pages = 2**30
+        event.listen(app.engine, "checkout", self._apply)
+
+    def _apply(self, connection: Any, *rest: object) -> None:
+        connection.execute(f"PRAGMA max_page_count = {self._pages}").fetchone()
+
+    def fill(self) -> None:
+        """No page more than there is, and none of those is free."""
+        with self._app.store.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE ballast (b BLOB)")
+        self._pages = 1  # SQLite takes the present size for less than that
+        with pytest.raises(StoreUnavailable) as full:
+            while True:
+                run_sql(self._app, "INSERT INTO ballast VALUES (zeroblob(4000))")
+        assert "full" in str(full.value.__cause__)
+
+    def lift(self) -> None:
+        self._pages = 2**30
+
+
+def _pass(seconds: float) -> None:
+    """The outage lasts for a time of its own: there is nothing to wait for."""
+    threading.Event().wait(seconds)
+
+
+def _assert_calm(caplog: pytest.LogCaptureFixture) -> None:
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info] == []
