@@ -56,6 +56,7 @@ class Settler(threading.Thread):
         self._arrived = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
+        self._awaited: dict[int, threading.Event] = {}  # job id → set once its settlement is written, or given up
         self._closing = False
         self._abandon = False
         self._timers: list[float] = []
@@ -66,6 +67,12 @@ class Settler(threading.Thread):
         self._pending.append(settlement)
         if not self._arrived.is_set():
             self._arrived.set()
+
+    def add_and_wait(self, settlement: Settlement) -> None:
+        """Write this soon, and return when it is written or given up."""
+        written = self._awaited[settlement.job.id] = threading.Event()
+        self.add(settlement)
+        written.wait()
 
     @property
     def pending(self) -> bool:
@@ -88,6 +95,8 @@ class Settler(threading.Thread):
             if abort() and self._outage.under_way:
                 break
         self._abandon = True
+        for written in list(self._awaited.values()):
+            written.set()
 
     def run(self) -> None:
         while True:
@@ -95,13 +104,21 @@ class Settler(threading.Thread):
             self._linger()
             self._arrived.clear()
             while self._pending and not self._abandon:
-                self._write(self._take())
+                batch = self._take()
+                self._write(batch)
+                self._tell(batch)
             if not self._pending:
                 self._idle.set()
                 if self._pending:  # one came between the two lines above
                     self._idle.clear()
             if self._closing and (self._abandon or not self._pending):
                 return
+
+    def _tell(self, batch: Sequence[Settlement]) -> None:
+        if self._awaited:
+            for settlement in batch:
+                if (written := self._awaited.pop(settlement.job.id, None)) is not None:
+                    written.set()
 
     def _linger(self) -> None:
         if len(self._pending) < ENOUGH and not self._closing and self._busy():

@@ -281,7 +281,8 @@ class Worker:
         return [
             LaneThreads(
                 Lane(queue=queue, lease_seconds=leases), threads, prefetch=queue != QUARANTINE_QUEUE,
-                may_start=self._may_start, finish=self._settle, give_back=self._give_back, wake=self._wake.set,
+                may_start=self._may_start, give_back=self._give_back, wake=self._wake.set,
+                finish=self._settle_alone if queue == QUARANTINE_QUEUE else self._settle,
             )
             for queue, threads in {**given, QUARANTINE_QUEUE: 1}.items()
         ]  # fmt: skip
@@ -297,6 +298,10 @@ class Worker:
 
     def _may_start(self) -> bool:
         return not self._stopping.is_set() and self._pulse.fresh
+
+    def _settle_alone(self, settlement: Settlement) -> None:
+        """In quarantine: the next job may be the one that kills us, and must not take this one's outcome along."""
+        self._settler.add_and_wait(settlement)
 
     def _settle(self, settlement: Settlement) -> None:
         self._settler.add(settlement)
