@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
+from effects.alerts import ALERTS_SCHEDULE, Alert
 from effects.errors import ConfigurationError, EnqueueError, SchemaMismatch
 from effects.hints import Hints
 from effects.job_type import JobType, Registry, installed_job_types
@@ -36,6 +37,7 @@ class Effects:
         engine: the app's own engine instead of one made from the URL.
         job_types: the app's own, beside those that installed packages offer.
         schedules: the app's own; `effects init` registers them.
+        alerts: what to watch, and which job says so. With any, the schedule `effects.alerts` checks them every minute.
         **options: single settings, such as `schema="jobs"` (see Settings).
 
     Raises:
@@ -50,6 +52,7 @@ class Effects:
         engine: Engine | None = None,
         job_types: Iterable[JobType[Any]] = (),
         schedules: Iterable[Schedule] = (),
+        alerts: Iterable[Alert] = (),
         **options: Any,
     ) -> None:
         self.settings = settings or Settings.from_environment(os.environ, database_url=database_url, **options)
@@ -61,6 +64,8 @@ class Effects:
         self.schedules: dict[str, Schedule] = {}
         self.add(Prune(self), *installed_job_types(self), *job_types)
         self.add_schedules(PRUNE_SCHEDULE, *schedules)
+        self.alerts: list[Alert] = []
+        self.add_alerts(*alerts)
 
     def add(self, *job_types: JobType[Any]) -> None:
         """Register further job types.
@@ -84,6 +89,20 @@ class Effects:
             if self.schedules.get(schedule.name, PRUNE_SCHEDULE) is not PRUNE_SCHEDULE:
                 raise ConfigurationError(f"schedule {schedule.name!r} is declared twice")
             self.schedules[schedule.name] = schedule
+
+    def add_alerts(self, *alerts: Alert) -> None:
+        """Declare further alerts.
+
+        Raises:
+            ConfigurationError: a job type is not registered, a payload does not fit it, or a name is taken.
+        """
+        for alert in alerts:
+            alert.check(self.job_types)
+            if any(known.name == alert.name for known in self.alerts):
+                raise ConfigurationError(f"alert {alert.name!r} is declared twice")
+            self.alerts.append(alert)
+        if self.alerts and ALERTS_SCHEDULE.name not in self.schedules:
+            self.add_schedules(ALERTS_SCHEDULE)
 
     @property
     def ledgers(self) -> Mapping[str, Ledger]:

@@ -65,7 +65,7 @@ class Context:
             SchemaMismatch: the database has no tables or those of another version; says what to run.
             StoreUnavailable: the database is away.
         """
-        _check_file(self.bare_app.settings.database_url)
+        refuse_missing_file(self.bare_app.settings.database_url)
         migrate.check(self.bare_app.store)
         return self.bare_app
 
@@ -82,7 +82,7 @@ class Context:
 pass_context = click.make_pass_decorator(Context)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
-__all__ = ["Context", "Table", "json_option", "load_app", "pass_context"]
+__all__ = ["Context", "Table", "json_option", "load_app", "pass_context", "refuse_missing_file"]
 
 
 def load_app(path: str) -> Effects:
@@ -123,8 +123,12 @@ def actor() -> str:
         return f"cli:{os.getuid()}"
 
 
-def _check_file(database_url: str) -> None:
-    """Opening a SQLite file would make it; only `effects init` creates a database."""
+def refuse_missing_file(database_url: str) -> None:
+    """Opening a SQLite file would make it; only `effects init` creates a database.
+
+    Raises:
+        SchemaMismatch: the URL names a SQLite file that is not there.
+    """
     url = make_url(database_url)
     if url.get_backend_name() == "sqlite" and url.database and not url.database.startswith("file:"):
         file = Path(url.database)

@@ -31,6 +31,7 @@ _CORE = {
     "prune": "effects.cli.prune:prune",
     "keys": "effects.cli.keys:keys",
     "metrics": "effects.cli.metrics:metrics",
+    "alerts": "effects.cli.alerts:alerts",
     "doctor": "effects.cli.doctor:doctor",
 }
 

@@ -15,8 +15,13 @@ from effects import crashpoints
 from effects.app import Effects
 from effects.cli.context import Context, pass_context
 from effects.cli.progress import WorkProgress
+from effects.errors import ConfigurationError
+from effects.metrics import LOOPBACK, MetricsServer, WorkerMetrics
+from effects.settlement import Settlement
 from effects.store.status import due_jobs
 from effects.worker import Worker
+
+_log = logging.getLogger("effects.worker")
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -32,6 +37,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 @click.option("--grace-seconds", type=click.FloatRange(min=0, min_open=True), metavar="N",
               help="Time for running handlers when told to stop; over EFFECTS_GRACE_SECONDS.")  # fmt: skip
 @click.option("--progress/--no-progress", default=None, help="Show a progress bar. Default: on a terminal.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="N",
+              help="Serve Prometheus metrics at /metrics on this port; 0 takes a free one and logs it.")  # fmt: skip
+@click.option("--metrics-host", default=LOOPBACK, show_default=True, metavar="ADDRESS",
+              help="Where to serve them; there is no password.")  # fmt: skip
 @pass_context
 def work(
     context: Context,
@@ -42,6 +51,8 @@ def work(
     threads: int | None,
     grace_seconds: float | None,
     progress: bool | None,
+    metrics_port: int | None,
+    metrics_host: str,
 ) -> int:
     """Carry out jobs until told to stop (SIGTERM, Ctrl-C); a second signal ends at once.
 
@@ -61,8 +72,15 @@ def work(
     if shown and context.log_level is None:
         logging.getLogger("effects.worker").setLevel(logging.WARNING)  # the bar says the rest
     bar = WorkProgress(due_jobs(app.store) if drain else None) if shown else None
-    worker = Worker(app, lanes=_lane_threads(app, lanes) if lanes else None, settled=bar.settled if bar else None)
-    with bar or nullcontext(), _stopping(worker.stop):
+    counts = WorkerMetrics()
+
+    def settled(settlement: Settlement) -> None:
+        counts.settled(settlement)
+        if bar is not None:
+            bar.settled(settlement)
+
+    worker = Worker(app, lanes=_lane_threads(app, lanes) if lanes else None, settled=settled)
+    with bar or nullcontext(), _serving(app, counts, metrics_port, metrics_host), _stopping(worker.stop):
         return worker.drain(max_seconds).exit_code if drain else worker.run()
 
 
@@ -75,6 +93,22 @@ def _lane_threads(app: Effects, lanes: Sequence[str]) -> dict[str, int]:
             raise click.UsageError(f"--lane is {lane!r}; give NAME or NAME=THREADS, such as emails=8")
         chosen[name] = int(count) if equals else app.settings.lane_threads().get(name, app.settings.threads)
     return chosen
+
+
+@contextmanager
+def _serving(app: Effects, counts: WorkerMetrics, port: int | None, host: str) -> Iterator[None]:
+    """Serve the metrics, if a port was given."""
+    if port is None:
+        yield
+        return
+    try:
+        server = MetricsServer(app, counts, port=port, host=host)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ConfigurationError(f"--metrics-port: {host}:{port} cannot be served: {reason}") from error
+    with server:
+        _log.info("metrics.served", extra={"host": host, "port": server.port})
+        yield
 
 
 @contextmanager

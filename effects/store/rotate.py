@@ -128,20 +128,25 @@ class _Walk:
         self.unreadable: list[tuple[str, str]] = []
 
     def __iter__(self) -> Iterator[int]:
-        """The number of values written by each batch."""
+        """The number of values written by each batch.
+
+        It ends at what was the last row when it began: beside somebody who goes on sealing with an old key, it
+        would never end.
+        """
+        with self._store.read() as connection:
+            until = self._store.value(connection, _last(self._source))
         after: Any = None
-        while ids := self._next_ids(after):
+        while until is not None and (ids := self._next_ids(after, until)):
             after = ids[-1]
             with self._store.begin() as connection:
                 written = self._write(connection, ids)
             yield written
 
-    def _next_ids(self, after: Any) -> list[Any]:
+    def _next_ids(self, after: Any, until: Any) -> list[Any]:
+        behind = {} if after is None else {"after": after}
+        statement = _ids(self._source, bool(behind))
         with self._store.read() as connection:
-            if after is None:
-                found = self._store.all(connection, _ids(self._source, False), newest=self._newest)
-            else:
-                found = self._store.all(connection, _ids(self._source, True), newest=self._newest, after=after)
+            found = self._store.all(connection, statement, newest=self._newest, until=until, **behind)
         return [row.id for row in found]
 
     def _write(self, connection: Connection, ids: Sequence[Any]) -> int:
@@ -196,12 +201,21 @@ def _count(source: _Source) -> Statement:
 
 
 @cache
+def _last(source: _Source) -> Statement:
+    def build(sql: Sql) -> str:
+        return f"SELECT max({source.id_column}) FROM {_table(source, sql)}"
+
+    return build
+
+
+@cache
 def _ids(source: _Source, further: bool) -> Statement:
     def build(sql: Sql) -> str:
         behind = f"{source.id_column} > :after AND" if further else ""
+        within = f"{behind} {source.id_column} <= :until"
         return f"""
         SELECT {source.id_column} AS id FROM {_table(source, sql)}
-        WHERE {behind} {_key_of(source, sql)} <> :newest ORDER BY {source.id_column} LIMIT {BATCH}"""
+        WHERE {within} AND {_key_of(source, sql)} <> :newest ORDER BY {source.id_column} LIMIT {BATCH}"""
 
     return build
 

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     Dialect,
+    Double,
     Index,
     Integer,
     MetaData,
@@ -93,6 +94,10 @@ def now_column(name: str) -> Column[dt.datetime]:
 
 def _int(name: str, default: int = 0) -> Column[int]:
     return Column(name, Integer, nullable=False, server_default=text(str(default)))
+
+
+def _seconds(name: str) -> Column[float]:
+    return Column(name, Double, nullable=False, server_default=text("0"))
 
 
 def _flag(name: str, default: str = "false") -> Column[bool]:
@@ -226,18 +231,30 @@ def _limit_tables(metadata: MetaData) -> list[Table]:
         Column("limit_key", Text, primary_key=True),
         Column("parent_key", Text),
         Column("max_in_flight", Integer),
-        Column("rate_tokens", Integer),
-        Column("rate_period_seconds", Integer),
-        Column("tokens", Integer),
+        Column("rate_tokens", Integer),  # so many starts
+        Column("rate_period_seconds", Double),  # in so many seconds
+        Column("rate_burst", Integer),  # at most so many at once; also what the bucket holds
+        Column("tokens", Double),  # in the bucket at `refilled_at`
         Column("refilled_at", UtcTime),
         Column("paused_until", UtcTime),
         Column("pause_reason", Text),
+        Column("paused_from", UtcTime),  # where a run of pauses began that follow each other closely
+        _seconds("paused_seconds"),  # of that run
+        Column("breaker_after", Integer),  # failures in a row that open the breaker; NULL is no breaker
+        Column("breaker_seconds", Double),  # until one attempt may probe
         Column("breaker_state", Text, nullable=False, server_default="closed"),
         _int("breaker_failures"),
         Column("breaker_changed_at", UtcTime),
+        Column("last_action", Text),
+        Column("last_actor", Text),
+        Column("last_action_at", UtcTime),
         now_column("updated_at"),
         CheckConstraint("max_in_flight > 0", name="ck_effects_limits_max_in_flight"),
+        CheckConstraint("breaker_state IN ('closed', 'open')", name="ck_effects_limits_breaker_state"),
+        # A row with a rate is written with every claim.
+        postgresql_with={"fillfactor": "50", "autovacuum_vacuum_scale_factor": "0.1"},
     )
+    _partial("ix_effects_limits_parent", limits, ["parent_key"], "parent_key IS NOT NULL")
     return [groups, limits]
 
 
@@ -319,7 +336,18 @@ def _record_tables(metadata: MetaData) -> list[Table]:
         Column("job_id", BigInteger, nullable=False),  # of ended jobs up to this id, some are gone
         now_column("updated_at"),
     )
-    return [actions, workers, ledger, pruned]
+    episodes = Table(
+        "effects_alert_episodes",
+        metadata,
+        Column("alert", Text, primary_key=True),
+        Column("subject", Text, primary_key=True),
+        Column("number", Integer, nullable=False),
+        _flag("is_open"),
+        Column("value", Double, nullable=False),
+        now_column("opened_at"),
+        now_column("updated_at"),
+    )
+    return [actions, workers, ledger, pruned, episodes]
 
 
 def ledger_columns() -> list[SchemaItem]:

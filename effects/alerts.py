@@ -1,0 +1,139 @@
+"""Alerts as data: when something is wrong, and which job says so. `effects.alerting` carries them out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from effects.errors import ConfigurationError, PayloadInvalid
+from effects.job_type import Registry
+from effects.schedules import Schedule
+
+CHECK_TYPE = "effects.check_alerts"
+ALERTS_SCHEDULE = Schedule("effects.alerts", CHECK_TYPE, cron="* * * * *", catch_up="none")
+
+_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
+_WORD = re.compile(r"\{(alert|summary|subject|value|limit)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """More than `more_than` jobs (of this type, or of any) died within `within_seconds`. Default: any in an hour."""
+
+    more_than: int = 0
+    within_seconds: float = 3600.0
+    job_type: str | None = None
+
+    @property
+    def limit(self) -> float:
+        return self.more_than
+
+
+@dataclass(frozen=True, slots=True)
+class SameError:
+    """At least `times` jobs of one type share an error code: they wait to be retried, or died within `within_seconds`.
+
+    Each pair of type and code is a subject, with episodes of its own. Default: 20 within an hour.
+    """
+
+    times: int = 20
+    within_seconds: float = 3600.0
+    job_type: str | None = None
+
+    @property
+    def limit(self) -> float:
+        return self.times
+
+
+@dataclass(frozen=True, slots=True)
+class OldDueJobs:
+    """A job has been due for longer than `older_than_seconds` (default 600) in this queue, or in any.
+
+    Each queue is a subject. Jobs behind a paused or full limit count: they wait, whatever for.
+    """
+
+    older_than_seconds: float = 600.0
+    queue: str | None = None
+
+    @property
+    def limit(self) -> float:
+        return self.older_than_seconds
+
+
+Rule: TypeAlias = DeadLetters | SameError | OldDueJobs
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Enqueue a job when a rule begins to hold: one for each episode, however often it is checked.
+
+    An episode lasts until a check finds that the rule no longer holds; the next one enqueues anew.
+
+    Args:
+        name: lower case, up to 64 characters; part of the jobs' idempotency keys.
+        rule: DeadLetters, SameError or OldDueJobs.
+        notify: name of the job type to enqueue.
+        payload: a mapping that converts to its payload. In its strings `{alert}`, `{summary}`, `{subject}`,
+            `{value}` and `{limit}` are filled in; other braces are left alone.
+
+    Raises:
+        ConfigurationError: the name or a number of the rule is wrong.
+    """
+
+    name: str
+    rule: Rule
+    notify: str
+    payload: Mapping[str, Any] = field(default_factory=lambda: {"alert": "{alert}", "summary": "{summary}"})
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigurationError(f"alert {self.name!r}: give a name of lower-case letters, digits, dots and dashes")
+        within = getattr(self.rule, "within_seconds", 1.0)
+        if within <= 0 or self.rule.limit < (0 if isinstance(self.rule, DeadLetters) else 1):
+            raise ConfigurationError(f"alert {self.name!r}: a number of its rule is too small: {self.rule}")
+
+    def check(self, job_types: Registry) -> None:
+        """Refuse a job type that is not registered, or a payload that it would not take.
+
+        Raises:
+            ConfigurationError: names the alert and what is wrong.
+        """
+        try:
+            job_types.get(self.notify).encode(self.payload_of("subject", 1.0))
+        except (ConfigurationError, PayloadInvalid) as error:
+            raise ConfigurationError(f"alert {self.name!r}: {error}") from None
+
+    def summary(self, subject: str, value: float) -> str:
+        """What is wrong, in a sentence."""
+        about = f" ({subject})" if subject else ""
+        match self.rule:
+            case DeadLetters():
+                return f"{value:,.0f} jobs died within {self.rule.within_seconds:,.0f} s{about}"
+            case SameError():
+                return f"{value:,.0f} jobs share one error{about}"
+            case OldDueJobs():
+                return f"a job has been due for {value:,.0f} s{about}"
+
+    def payload_of(self, subject: str, value: float) -> dict[str, Any]:
+        """The payload of one episode's job."""
+        words = {
+            "alert": self.name,
+            "summary": self.summary(subject, value),
+            "subject": subject,
+            "value": f"{value:g}",
+            "limit": f"{self.rule.limit:g}",
+        }
+        filled: dict[str, Any] = _fill(dict(self.payload), words)
+        return filled
+
+
+def _fill(value: Any, words: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return _WORD.sub(lambda found: words[found[1]], value)
+    if isinstance(value, list | tuple):
+        return [_fill(one, words) for one in value]
+    if isinstance(value, Mapping):
+        return {name: _fill(one, words) for name, one in value.items()}
+    return value

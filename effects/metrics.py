@@ -1,0 +1,229 @@
+"""Metrics in the text format of Prometheus (exposition format 0.0.4).
+
+`effects metrics` prints them, `effects work --metrics-port` serves them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
+from types import TracebackType
+from typing import Literal, Self
+
+from effects.app import Effects
+from effects.errors import StoreUnavailable
+from effects.settlement import Settlement
+from effects.store.metrics import Numbers, read_numbers
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LOOPBACK = "127.0.0.1"
+_REQUEST_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value; `suffix` is `_sum` or `_count` in a summary."""
+
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric with its help and its samples."""
+
+    name: str
+    kind: Literal["gauge", "counter", "summary"]
+    help: str
+    samples: Sequence[Sample]
+
+
+def render(families: Iterable[Family]) -> str:
+    """The exposition: for each family its HELP, its TYPE and its samples."""
+    return "".join(f"{line}\n" for family in families for line in _lines(family))
+
+
+def database_families(app: Effects) -> list[Family]:
+    """What the database says of all workers together.
+
+    Raises:
+        StoreUnavailable: the database is away.
+    """
+    return list(_families(read_numbers(app.store, app.settings.lease_seconds)))
+
+
+class WorkerMetrics:
+    """What this worker did since it started, counted as its outcomes are recorded."""
+
+    def __init__(self) -> None:
+        self._attempts: Counter[tuple[str, str]] = Counter()
+        self._seconds: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def settled(self, settlement: Settlement) -> None:
+        """Count one recorded outcome; a job that went back unbegun is none."""
+        if settlement.outcome:
+            name = settlement.job.job_type
+            with self._lock:
+                self._attempts[name, settlement.outcome] += 1
+                self._seconds[name] += settlement.duration_seconds  # type: ignore[assignment]
+
+    def families(self) -> list[Family]:
+        with self._lock:
+            attempts, seconds = dict(self._attempts), dict(self._seconds)
+        counts: Counter[str] = Counter()
+        for (name, _), count in attempts.items():
+            counts[name] += count
+        return [
+            Family(
+                "effects_worker_attempts_total",
+                "counter",
+                "Attempts that this worker recorded, by their outcome.",
+                [Sample(n, {"job_type": name, "outcome": word}) for (name, word), n in sorted(attempts.items())],
+            ),
+            Family(
+                "effects_worker_attempt_seconds",
+                "summary",
+                "How long this worker's attempts took.",
+                [
+                    sample
+                    for name in sorted(counts)
+                    for sample in (
+                        Sample(seconds[name], {"job_type": name}, "_sum"),
+                        Sample(counts[name], {"job_type": name}, "_count"),
+                    )
+                ],
+            ),
+        ]
+
+
+class MetricsServer:
+    """Serves `GET /metrics`, in threads of its own, for as long as the `with` block lasts.
+
+    Bound to loopback by default: the numbers name job types and queues, and there is no password. While the
+    database is away it answers 503.
+
+    Args:
+        port: 0 takes a free one; see `port`.
+
+    Raises:
+        OSError: the port is taken, or the address is not ours.
+    """
+
+    def __init__(self, app: Effects, worker: WorkerMetrics, *, port: int, host: str = LOOPBACK) -> None:
+        self._server = _Server((host, port), _Handler)
+        self._server.app, self._server.worker = app, worker
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="effects-metrics", daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    app: Effects
+    worker: WorkerMetrics
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _REQUEST_SECONDS  # of a peer that connects and says nothing
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != "/metrics":
+            self._answer(404, "text/plain; charset=utf-8", "the metrics are at /metrics\n")
+            return
+        try:
+            families = [*database_families(self.server.app), *self.server.worker.families()]
+        except StoreUnavailable:
+            self._answer(503, "text/plain; charset=utf-8", "the database cannot be reached\n")
+            return
+        self._answer(200, CONTENT_TYPE, render(families))
+
+    def _answer(self, status: int, content_type: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the base class's name
+        """A scrape is no event."""
+
+
+def _families(numbers: Numbers) -> Iterator[Family]:
+    yield Family("effects_build_info", "gauge", "The version of effects.", [Sample(1, {"version": version("effects")})])
+    yield Family(
+        "effects_jobs",
+        "gauge",
+        "Live jobs.",
+        [
+            Sample(one.jobs, {"job_type": one.job_type, "queue": one.queue, "status": one.status})
+            for one in numbers.live
+        ],
+    )
+    yield Family(
+        "effects_due_jobs",
+        "gauge",
+        "Jobs that could start now, paused and capped ones included.",
+        [Sample(one.jobs, {"queue": one.queue}) for one in numbers.due],
+    )
+    yield Family(
+        "effects_oldest_due_seconds",
+        "gauge",
+        "How long the oldest due job of a queue has waited.",
+        [Sample(one.oldest_seconds, {"queue": one.queue}) for one in numbers.due],
+    )
+    yield Family(
+        "effects_dead_jobs",
+        "gauge",
+        "Dead jobs in the history.",
+        [Sample(one.jobs, {"job_type": one.job_type}) for one in numbers.dead],
+    )
+    yield Family(
+        "effects_dead_jobs_last_hour",
+        "gauge",
+        "Jobs that died within the last hour.",
+        [Sample(one.last_hour, {"job_type": one.job_type}) for one in numbers.dead],
+    )
+    yield Family("effects_paused_limits", "gauge", "Limit keys that are paused.", [Sample(numbers.paused_limits)])
+    yield Family(
+        "effects_workers",
+        "gauge",
+        "Workers, alive or silent for longer than a lease.",
+        [Sample(numbers.workers_alive, {"state": "alive"}), Sample(numbers.workers_silent, {"state": "silent"})],
+    )
+
+
+def _lines(family: Family) -> Iterator[str]:
+    text = family.help.replace("\\", r"\\").replace("\n", r"\n")
+    yield f"# HELP {family.name} {text}"
+    yield f"# TYPE {family.name} {family.kind}"
+    for sample in family.samples:
+        labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in sample.labels.items())
+        yield f"{family.name}{sample.suffix}{f'{{{labels}}}' if labels else ''} {sample.value:.17g}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,169 @@
+"""An alert enqueues one job for each episode, whoever checks and however often."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from effects import ConfigurationError, Effects, JobType, Refused, Retry, enqueue
+from effects.alerting import CheckAlerts, check_alerts
+from effects.alerts import Alert, DeadLetters, OldDueJobs, Rule, SameError
+from effects.store.alerts import episodes
+from effects.worker import Worker
+from tests.conftest import AppFactory
+from tests.support.hands import Hand, rows, run_sql
+from tests.support.scripted import Scripted
+
+
+class Page(JobType[dict[str, Any]]):
+    """What an alert enqueues. It stands in a lane that no test works on."""
+
+    name = "page"
+    queue = "pages"
+
+
+def watching(app_factory: AppFactory, *alerts: Alert) -> Effects:
+    return app_factory(job_types=[Scripted(), Page()], alerts=list(alerts))
+
+
+def alert(rule: Rule, name: str = "watch") -> Alert:
+    return Alert(
+        name, rule, notify="page", payload={"text": "{alert}: {summary}", "of": ["{subject}", "{value}/{limit}"]}
+    )
+
+
+def die(app: Effects, code: str = "gone", times: int = 1) -> None:
+    for _ in range(times):
+        enqueue("scripted", {}, effects=app)
+    hand = Hand(app)
+    hand.settle(*((job, Refused("no", code=code)) for job in hand.claim()))
+
+
+def pages(app: Effects) -> list[str]:
+    return [row["idempotency_key"] for row in rows(app, "jobs") if row["job_type"] == "page"]
+
+
+def test_one_job_an_episode(app_factory: AppFactory) -> None:
+    app = watching(app_factory, alert(DeadLetters(more_than=1)))
+    die(app)
+    assert check_alerts(app) == []
+    die(app)
+    [firing] = check_alerts(app)
+    assert (firing.alert, firing.value, firing.summary) == ("watch", 2.0, "2 jobs died within 3,600 s")
+    [again] = check_alerts(app)
+    assert again.job_id is None
+    assert pages(app) == ["alert:watch:1:"]
+    app.store.shift_clock(3700)
+    assert check_alerts(app) == []
+    assert [(one.open, one.number) for one in episodes(app.store)] == [(False, 1)]
+    die(app, times=2)
+    assert check_alerts(app)[0].job_id is not None
+    assert pages(app) == ["alert:watch:1:", "alert:watch:2:"]
+
+
+def test_the_payload_is_filled_in(app_factory: AppFactory) -> None:
+    app = watching(app_factory, alert(SameError(times=2)))
+    die(app, "gone", 2)
+    die(app, "other", 1)
+    check_alerts(app)
+    [job] = [job for job in Hand(app, queue="pages").claim() if job.job_type == "page"]
+    payload = app.job_types.get("page").decode(job.payload)
+    assert payload == {"text": "watch: 2 jobs share one error (scripted: gone)", "of": ["scripted: gone", "2/2"]}
+
+
+def test_the_same_error_counts_jobs_that_wait_to_be_retried(app_factory: AppFactory) -> None:
+    app = watching(app_factory, alert(SameError(times=2, job_type="scripted")))
+    die(app, "busy")
+    enqueue("scripted", {}, effects=app)
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Retry("not now", code="busy")))
+    assert [one.subject for one in check_alerts(app)] == ["scripted: busy"]
+    assert check_alerts(watching(app_factory, alert(SameError(times=2, job_type="page"), "other"))) == []
+
+
+def test_each_subject_has_episodes_of_its_own(app_factory: AppFactory) -> None:
+    app = watching(app_factory, alert(OldDueJobs(older_than_seconds=60)))
+    for queue in ("a", "b"):
+        enqueue("scripted", {}, queue=queue, effects=app)
+    assert check_alerts(app) == []
+    app.store.shift_clock(61)
+    assert {one.subject for one in check_alerts(app)} == {"a", "b"}
+    Hand(app, queue="a").claim()
+    assert [(one.subject, one.job_id) for one in check_alerts(app) if one.subject != "pages"] == [("b", None)]
+    assert {(one.subject, one.open) for one in episodes(app.store)} == {("a", False), ("b", True)}
+    assert watching(app_factory, alert(OldDueJobs(queue="c"))).alerts[0].rule == OldDueJobs(queue="c")
+
+
+def test_many_checks_at_once_enqueue_one_job(app_factory: AppFactory) -> None:
+    app = watching(app_factory, alert(DeadLetters()))
+    die(app)
+    start = threading.Barrier(4)
+    told: list[int | None] = []
+
+    def check() -> None:
+        start.wait()
+        told.extend(one.job_id for one in check_alerts(app))
+
+    threads = [threading.Thread(target=check) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(told) == 4
+    assert sum(job_id is not None for job_id in told) == 1
+    assert len(pages(app)) == 1
+
+
+def test_an_episode_and_its_job_are_one_commit(app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = watching(app_factory, alert(DeadLetters()))
+    die(app)
+    page = app.job_types.get("page")
+    monkeypatch.setattr(page, "encode", lambda payload: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        check_alerts(app)
+    assert episodes(app.store) == []
+    monkeypatch.undo()
+    assert check_alerts(app)[0].job_id is not None
+
+
+def test_as_a_job_of_the_built_in_schedule(app_factory: AppFactory) -> None:
+    app = watching(app_factory, alert(DeadLetters()))
+    assert app.schedules["effects.alerts"].job_type == CheckAlerts.name
+    die(app)
+    enqueue(CheckAlerts.name, {}, effects=app)
+    Worker(app, lanes={"default": 1}).drain()
+    assert pages(app) == ["alert:watch:1:"]
+    assert "effects.alerts" not in watching(app_factory).schedules
+
+
+def test_a_long_strange_subject_makes_a_key(app_factory: AppFactory) -> None:
+    app = watching(app_factory, alert(SameError(times=1)))
+    die(app)
+    run_sql(app, "UPDATE effects_job_history SET error_code = :code", code="x\ny" * 200)
+    [firing] = check_alerts(app)
+    assert firing.job_id is not None
+    assert len(pages(app)[0]) == 255
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("Watch", DeadLetters(), "page"), "give a name of lower-case"),
+        (("watch", DeadLetters(more_than=-1), "page"), "too small"),
+        (("watch", SameError(times=0), "page"), "too small"),
+        (("watch", DeadLetters(within_seconds=0), "page"), "too small"),
+        (("watch", OldDueJobs(older_than_seconds=0), "page"), "too small"),
+        (("watch", DeadLetters(), "nobody"), "no job type 'nobody'"),
+        (("watch", DeadLetters(), "scripted", {"moves": 1}), "payload is not valid"),
+    ],
+)
+def test_wrong_alerts_are_refused(app_factory: AppFactory, arguments: tuple[Any, ...], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        watching(app_factory, Alert(*arguments))
+
+
+def test_a_name_is_given_once(app_factory: AppFactory) -> None:
+    with pytest.raises(ConfigurationError, match="declared twice"):
+        watching(app_factory, alert(DeadLetters()), alert(SameError()))

@@ -1,0 +1,207 @@
+"""A field that is declared sensitive is sealed at rest, clear for its handler, and hidden everywhere else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from effects import (
+    Effects,
+    IdempotencyConflict,
+    JobType,
+    KeyUnavailable,
+    NewJob,
+    PayloadInvalid,
+    Sensitive,
+    enqueue,
+    enqueue_many,
+)
+from effects.redact import HIDDEN, secret_texts, sensitive_fields, strike_out
+from effects.sealing import open_payload, seal_payload
+from effects.store.actions import requeue
+from effects.store.lookup import get_job
+from effects.worker import Worker
+from tests.security.conftest import VaultFactory
+from tests.security.vault import DIGEST, NEW_KEYS, OLD, OLD_KEYS, Card, Charge, ChargeCard
+from tests.support.hands import row, run_sql
+
+CARD = Charge(7, Card("4111-secret", "visa"), "Ann Secret", ["knock-secret"])
+
+
+@dataclasses.dataclass
+class Login:
+    user: str
+    code: Annotated[str, Sensitive]
+
+
+class LoginType(JobType[Login]):
+    name = "login.send"
+    payload = Login
+
+
+def charge_type(app: Effects) -> ChargeCard:
+    found = app.job_types.get("card.charge")
+    assert isinstance(found, ChargeCard)
+    return found
+
+
+def stored(app: Effects, table: str = "jobs") -> dict[str, Any]:
+    payload = row(app, table)["payload"]
+    return json.loads(payload) if isinstance(payload, str) else payload
+
+
+def test_the_declared_fields_are_found_by_their_names_in_json() -> None:
+    assert sensitive_fields(Charge) == ("card", "buyerName", "notes")
+    assert sensitive_fields(Login) == ("code",)
+    assert sensitive_fields(dict) == ()
+    assert sensitive_fields(Card) == ("number",)
+
+
+def test_sealed_in_the_database_and_clear_for_the_handler(vault: VaultFactory) -> None:
+    app = vault()
+    enqueue("card.charge", CARD, effects=app)
+    found = stored(app)
+    assert set(found) == {"orderId", "$sealed"}
+    assert "secret" not in json.dumps(found)
+    Worker(app).drain()
+    assert charge_type(app).seen == [CARD]
+    assert "secret" not in json.dumps(stored(app, "job_history"))
+
+
+def test_the_digest_is_of_what_the_caller_gave(vault: VaultFactory) -> None:
+    app = vault()
+    first = enqueue("card.charge", CARD, key="order:7", effects=app)
+    again = enqueue("card.charge", CARD, key="order:7", effects=app)
+    assert (again.job_id, again.existing) == (first.job_id, True)
+    other = msgspec.structs.replace(CARD, buyer_name="Bob")
+    with pytest.raises(IdempotencyConflict):
+        enqueue("card.charge", other, key="order:7", effects=app)
+    many = [NewJob(job_type="card.charge", payload=CARD, key=key) for key in ("order:7", "order:8")]
+    assert [one.existing for one in enqueue_many(many, effects=app)] == [True, False]
+
+
+def test_without_keys_nothing_is_stored_in_clear(vault: VaultFactory) -> None:
+    app = vault("")
+    with pytest.raises(KeyUnavailable, match="effects keys generate"):
+        enqueue("card.charge", CARD, effects=app)
+    with app.store.read() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM effects_jobs").scalar() == 0
+
+
+def test_a_plain_digest_of_a_secret_is_refused(vault: VaultFactory) -> None:
+    app = vault(f"old={OLD}")
+    enqueue("card.charge", CARD, effects=app)  # no key, no digest
+    with pytest.raises(KeyUnavailable, match="a key named digest"):
+        enqueue("card.charge", CARD, key="order:7", effects=app)
+
+
+def test_a_plain_insert_is_sealed_before_its_first_attempt(vault: VaultFactory) -> None:
+    app = vault()
+    run_sql(
+        app,
+        "INSERT INTO effects_jobs (job_type, payload, idempotency_key) VALUES ('card.charge', :payload, 'order:9')",
+        payload=json.dumps({"orderId": 9, "card": {"number": "4111-secret"}, "say": "retry"}),
+    )
+    Worker(app).drain()
+    assert charge_type(app).seen == [Charge(9, Card("4111-secret"), say="retry")]
+    assert set(stored(app)) == {"orderId", "say", "$sealed"}
+
+
+@pytest.mark.parametrize("keys", [NEW_KEYS, f"old={DIGEST},digest={DIGEST}", ""], ids=["missing", "another", "none"])
+def test_a_worker_without_the_key_waits_and_uses_up_no_attempt(vault: VaultFactory, keys: str) -> None:
+    app = vault()
+    receipt = enqueue("card.charge", CARD, effects=app)
+    wrong = vault(keys)
+    Worker(wrong).drain()
+    story = get_job(app.store, app.ledgers, receipt.job_id)
+    assert (story.job.status, story.job.attempts) == ("queued", 0)
+    assert [one.outcome for one in story.attempts] == ["snoozed"]
+    assert charge_type(wrong).seen == []
+    app.store.shift_clock(61)
+    Worker(app).drain()
+    assert charge_type(app).seen == [CARD]
+
+
+def test_sealed_fields_open_in_their_job_type_only() -> None:
+    app = Effects("sqlite:///unused.db", job_types=[ChargeCard(), LoginType()], keys=OLD_KEYS)
+    sealed = seal_payload(app.keys, charge_type(app), '{"orderId":1,"card":{"number":"4111"}}')
+    assert json.loads(open_payload(app.keys, "card.charge", sealed))["card"] == {"number": "4111"}
+    with pytest.raises(KeyUnavailable):
+        open_payload(app.keys, "login.send", sealed)
+    broken = json.loads(sealed)
+    broken["$sealed"] = {"key": "old"}
+    with pytest.raises(KeyUnavailable, match="not in the sealed format"):
+        open_payload(app.keys, "card.charge", json.dumps(broken))
+    app.dispose()
+
+
+def test_a_dead_one_is_requeued_with_its_secrets(vault: VaultFactory) -> None:
+    app = vault()
+    receipt = enqueue("card.charge", msgspec.structs.replace(CARD, say="retry"), max_attempts=1, effects=app)
+    Worker(app).drain()
+    requeue(app.store, app.ledgers, receipt.job_id, actor="ann")
+    Worker(app).drain()
+    assert [one.card.number for one in charge_type(app).seen] == ["4111-secret", "4111-secret"]
+
+
+@pytest.mark.parametrize("say", ["retry", "raise", ""])
+def test_what_a_handler_says_of_its_payload_is_struck_out(vault: VaultFactory, say: str) -> None:
+    app = vault()
+    payload = msgspec.structs.replace(CARD, say=say)
+    receipt = enqueue("card.charge", payload, max_attempts=1, effects=app)
+    Worker(app).drain()
+    story = get_job(app.store, app.ledgers, receipt.job_id)
+    shown = repr(msgspec.to_builtins(story))
+    assert "secret" not in shown.lower()
+    if say != "raise":  # an exception's text is not kept at all
+        assert HIDDEN in shown
+
+
+@pytest.mark.parametrize("show", [repr, str, "{}".format, "{!r:>3}".format])
+def test_a_payloads_repr_hides_them(show: Any) -> None:
+    ChargeCard().check()
+    LoginType().check()
+    assert show(CARD).strip() == f"Charge(order_id=7, card={HIDDEN}, buyer_name={HIDDEN}, notes={HIDDEN}, say='')"
+    assert "secret" not in show(CARD.card)
+    assert show(Login("ann", "123456")).strip() == f"Login(user='ann', code={HIDDEN})"
+    assert "secret" not in show(NewJob(job_type="card.charge", payload={"card": "4111-secret"}))
+
+
+def test_a_payload_that_does_not_fit_is_not_quoted() -> None:
+    class Picky(msgspec.Struct):
+        code: Annotated[str, Sensitive]
+        size: str
+
+        def __post_init__(self) -> None:
+            raise ValueError(f"no such code: {self.code}")
+
+    class PickyType(JobType[Picky]):
+        name = "picky"
+        payload = Picky
+
+    with pytest.raises(PayloadInvalid) as caught:
+        PickyType().encode({"code": "4111-secret", "size": "s"})
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    with pytest.raises(PayloadInvalid, match=r"Expected `str`, got `int` - at `\$.size`"):
+        PickyType().encode({"code": "x", "size": 3})
+
+
+def test_the_name_of_the_sealed_part_is_kept() -> None:
+    class Free(JobType[dict[str, Any]]):
+        name = "free"
+
+    with pytest.raises(PayloadInvalid, match=r"the field name \$sealed is kept"):
+        Free().encode({"$sealed": 1})
+    assert Free().encode({"text": "$sealed"})
+
+
+def test_short_texts_are_not_struck_out() -> None:
+    assert secret_texts(Login("ann", "no"), ["code"]) == []
+    assert strike_out("no one", []) == "no one"
+    secrets = secret_texts({"a": ["long-one", "long"], "b": 123456}, ["a", "b"])
+    assert strike_out({"x": ["a long-one", 123456, 7]}, secrets) == {"x": [f"a {HIDDEN}", HIDDEN, 7]}
