@@ -1,0 +1,341 @@
+"""What an operator and a monitor look at: metrics, doctor, alerts."""
+
+from __future__ import annotations
+
+import base64
+import signal
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import create_engine, text
+
+from effects import Effects, Refused, Retry, enqueue
+from effects.doctor import examine, exit_code
+from effects.metrics import Family, MetricsServer, Sample, WorkerMetrics, render
+from effects.store.doctor import Finding
+from effects_webhooks import add_endpoint
+from tests.cli.conftest import ROOT, Run
+from tests.cli.test_main import error_line
+from tests.support.hands import Hand, run_sql
+from tests.support.processes import Fleet, fleet
+from tests.support.waiting import wait_until
+
+KEY, DIGEST = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
+
+
+# -- metrics -------------------------------------------------------------------------------------------
+
+
+def parsed(exposition: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """By the parser of Prometheus's own client: every sample by its name and labels."""
+    families = list(text_string_to_metric_families(exposition))
+    assert all(family.documentation for family in families)
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def labels(**named: str) -> frozenset[tuple[str, str]]:
+    return frozenset(named.items())
+
+
+def test_metrics(app: Effects, run: Run) -> None:
+    for outcome in (Refused("no", code="gone"), Retry("not now", code="busy")):
+        enqueue("scripted", {}, effects=app)
+        hand = Hand(app)
+        hand.settle((hand.claim_one(), outcome))
+    enqueue("scripted", {}, queue='odd "lane"\\', effects=app)
+    found = parsed(run("metrics").out)
+    assert found["effects_jobs", labels(job_type="scripted", queue="default", status="failed")] == 1
+    assert found["effects_jobs", labels(job_type="scripted", queue='odd "lane"\\', status="queued")] == 1
+    assert found["effects_due_jobs", labels(queue='odd "lane"\\')] == 1
+    assert found["effects_oldest_due_seconds", labels(queue='odd "lane"\\')] >= 0
+    assert found["effects_dead_jobs", labels(job_type="scripted")] == 1
+    assert found["effects_dead_jobs_last_hour", labels(job_type="scripted")] == 1
+    assert found["effects_workers", labels(state="alive")] == 1
+    assert found["effects_workers", labels(state="silent")] == 0
+    run_sql(app, f"UPDATE effects_workers SET seen_at = {app.store.sql.after('-600')}")
+    assert parsed(run("metrics").out)["effects_workers", labels(state="silent")] == 1
+
+
+def test_metrics_of_nothing_are_valid(run: Run) -> None:
+    found = parsed(run("metrics").out)
+    assert found["effects_paused_limits", labels()] == 0
+    assert found["effects_workers", labels(state="alive")] == 0
+
+
+def test_what_would_break_a_line_is_escaped() -> None:
+    odd = 'a\\b"c\nd'
+    family = Family("odd_things", "gauge", "One\nline \\ only.", [Sample(0.1, {"what": odd}), Sample(float("inf"))])
+    found = parsed(render([family]))
+    assert found["odd_things", labels(what=odd)] == 0.1
+    assert len(render([family]).splitlines()) == 4
+
+
+def fetch(port: int, path: str = "/metrics") -> tuple[int, str, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers["Content-Type"], error.read().decode()
+
+
+def test_the_server_answers_only_for_its_path(app: Effects) -> None:
+    with MetricsServer(app, WorkerMetrics(), port=0) as server:
+        status, content_type, body = fetch(server.port)
+        assert (status, content_type) == (200, "text/plain; version=0.0.4; charset=utf-8")
+        assert ("effects_paused_limits", labels()) in parsed(body)
+        assert fetch(server.port, "/metrics?name=x")[0] == 200
+        assert fetch(server.port, "/")[0] == 404
+
+
+def test_while_the_database_is_away_it_says_so(tmp_path: Path) -> None:
+    app = Effects(f"sqlite:///{tmp_path / 'no' / 'such.db'}")
+    with MetricsServer(app, WorkerMetrics(), port=0) as server:
+        assert fetch(server.port)[0] == 503
+    app.dispose()
+
+
+def test_a_worker_serves_its_own_counts(database_url: str, app: Effects, tmp_path: Path) -> None:
+    for moves in (["done"], ["refuse"]):
+        enqueue("scripted", {"moves": moves}, effects=app)
+    with fleet(database_url, tmp_path) as processes:
+        worker = serving(processes)
+        wait_until(lambda: port_of(worker.output))
+        port = port_of(worker.output)
+        wait_until(lambda: "outcome" in fetch(port)[2])
+        wait_until(lambda: ("effects_worker_attempts_total", attempts("refused")) in parsed(fetch(port)[2]))
+        found = parsed(fetch(port)[2])
+        assert found["effects_worker_attempts_total", attempts("succeeded")] == 1
+        assert found["effects_worker_attempts_total", attempts("refused")] == 1
+        assert found["effects_worker_attempt_seconds_count", labels(job_type="scripted")] == 2
+        assert found["effects_worker_attempt_seconds_sum", labels(job_type="scripted")] >= 0
+        assert found["effects_workers", labels(state="alive")] == 1
+        worker.send(signal.SIGTERM)
+        assert worker.wait() == 0, worker.output
+
+
+def serving(processes: Fleet) -> Any:
+    return processes.worker("--metrics-port", "0", app="tests.cli.shop_app:app", EFFECTS_LOG_FORMAT="text")
+
+
+def attempts(outcome: str) -> frozenset[tuple[str, str]]:
+    return labels(job_type="scripted", outcome=outcome)
+
+
+def port_of(output: str) -> int:
+    [line] = [one for one in output.splitlines() if "metrics.served" in one] or [""]
+    return int(line.rpartition("port=")[2] or 0)
+
+
+def test_a_taken_port_is_said_on_one_line(app: Effects, run: Run) -> None:
+    with MetricsServer(app, WorkerMetrics(), port=0) as server:
+        line = error_line(run("work", "--drain", "--metrics-port", server.port))
+    assert f"127.0.0.1:{server.port} cannot be served" in line
+
+
+# -- doctor --------------------------------------------------------------------------------------------
+
+
+def found_by(app: Effects) -> dict[str, Finding]:
+    """The worst finding of each check."""
+    levels = ["ok", "warning", "error"]
+    worst: dict[str, Finding] = {}
+    for one in examine(app):
+        before = worst.get(one.check)
+        if before is None or levels.index(one.level) > levels.index(before.level):
+            worst[one.check] = one
+    assert all((one.advice is None) == (one.level == "ok") for one in worst.values())
+    return worst
+
+
+def unwell(app: Effects) -> dict[str, str]:
+    return {check: one.level for check, one in found_by(app).items() if one.level != "ok"}
+
+
+@pytest.fixture
+def healthy(app_factory: Any) -> Effects:
+    app: Effects = app_factory(keys=f"k={KEY},digest={DIGEST}")
+    return app
+
+
+def test_a_healthy_one(healthy: Effects) -> None:
+    # The tests' server is set up for speed: fsync is off.
+    expected = {"durability": "warning"} if healthy.store.is_postgresql else {}
+    assert unwell(healthy) == expected
+    assert {
+        "schema",
+        "indexes",
+        "vacuum",
+        "clock",
+        "durability",
+        "workers",
+        "backlog",
+        "job types",
+        "keys",
+        "settings",
+    } <= set(found_by(healthy))
+
+
+def test_a_database_without_tables(empty_database_url: str, run: Run) -> None:
+    answer = run("doctor", "--quiet", url=empty_database_url)
+    assert answer.exit_code == 2
+    assert "run `effects init`" in answer.out + answer.err  # a SQLite file that is not there is an error at once
+
+
+def test_a_missing_file_is_not_made(run: Run, tmp_path: Path) -> None:
+    assert "run `effects init`" in error_line(run("doctor", url=f"sqlite:///{tmp_path / 'new.db'}"))
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_a_missing_index(healthy: Effects) -> None:
+    run_sql(healthy, "DROP INDEX ix_effects_jobs_ready")
+    finding = found_by(healthy)["indexes"]
+    assert finding.level == "error"
+    assert "effects_jobs (queue, priority, run_at, id)" in finding.text
+
+
+def test_an_index_that_is_not_valid(healthy: Effects) -> None:
+    if not healthy.store.is_postgresql:
+        pytest.skip("SQLite has no invalid indexes")
+    run_sql(healthy, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_effects_jobs_ready'::regclass")
+    finding = found_by(healthy)["indexes"]
+    assert "not valid: ix_effects_jobs_ready" in finding.text
+    assert finding.advice == "REINDEX INDEX CONCURRENTLY ix_effects_jobs_ready;"
+
+
+@pytest.mark.parametrize(("seconds", "level"), [(5, "warning"), (-5, "warning"), (600, "error"), (-600, "error")])
+def test_clocks_that_differ(healthy: Effects, seconds: int, level: str) -> None:
+    healthy.store.shift_clock(seconds)
+    finding = found_by(healthy)["clock"]
+    assert finding.level == level
+    assert ("behind" if seconds > 0 else "ahead of") in finding.text
+
+
+def test_an_old_snapshot_and_who_holds_it(healthy: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not healthy.store.is_postgresql:
+        pytest.skip("SQLite removes what is dead when it writes")
+    monkeypatch.setattr("effects.store.doctor.SNAPSHOT_WARNING_SECONDS", 0.0)
+    holder = create_engine(healthy.engine.url, connect_args={"application_name": "a long report"})
+    with holder.connect() as connection:
+        connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar()
+        connection.execute(text("SELECT count(*) FROM effects_jobs"))
+        finding = next(one for one in examine(healthy) if one.check == "snapshot")
+        assert finding.level == "warning"
+        assert f"connection {pid}" in finding.text
+        assert "a long report" in finding.text
+        assert f"pg_terminate_backend({pid})" in str(finding.advice)
+    holder.dispose()
+
+
+def test_dead_rows_that_nobody_removed(healthy: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not healthy.store.is_postgresql:
+        monkeypatch.setattr("effects.store.doctor.FREE_PAGES_MIN_BYTES", 1)
+        run_sql(healthy, "CREATE TABLE filler AS SELECT zeroblob(5000000) AS b")
+        run_sql(healthy, "DROP TABLE filler")
+        assert "are empty pages" in found_by(healthy)["vacuum"].text
+        return
+    monkeypatch.setattr("effects.store.doctor.DEAD_TUPLES_MIN", 5)
+    for _ in range(10):
+        enqueue("scripted", {}, effects=healthy)
+    run_sql(healthy, "DELETE FROM effects_jobs")
+    healthy.engine.dispose()  # a session reports its statistics when it ends, if not before
+    wait_until(lambda: found_by(healthy)["vacuum"].level == "warning")
+    assert "effects_jobs: 10 dead rows beside 0 live ones" in found_by(healthy)["vacuum"].text
+
+
+def test_an_engine_with_prepared_statements(database_url: str, app_factory: Any) -> None:
+    if not database_url.startswith("postgresql"):
+        pytest.skip("SQLite has no pooler")
+    engine = create_engine(database_url.replace("postgresql:", "postgresql+psycopg:"))
+    app = app_factory(engine=engine, keys=f"k={KEY},digest={DIGEST}")
+    assert found_by(app)["pooler"].level == "warning"
+
+
+def test_a_sqlite_engine_of_the_apps_own(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'own.db'}", connect_args={"timeout": 0.1})
+    app = Effects(f"sqlite:///{tmp_path / 'own.db'}", engine=engine)
+    with engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode=DELETE")
+    found = unwell(app)
+    assert (found["journal"], found["busy timeout"]) == ("warning", "warning")
+    app.dispose()
+
+
+def test_silent_workers_and_a_backlog(healthy: Effects) -> None:
+    enqueue("scripted", {}, effects=healthy)
+    Hand(healthy, "quiet")
+    healthy.store.shift_clock(1000)
+    found = found_by(healthy)
+    assert "1 of 1 workers are silent" in found["workers"].text
+    assert (found["backlog"].level, found["backlog"].advice) == ("error", "start `effects work`")
+    Hand(healthy, "alive")
+    assert found_by(healthy)["backlog"].level == "warning"
+
+
+def test_live_jobs_that_nobody_knows(healthy: Effects) -> None:
+    run_sql(healthy, "INSERT INTO effects_jobs (job_type) VALUES ('stranger'), ('stranger')")
+    assert "stranger (2)" in found_by(healthy)["job types"].text
+
+
+def test_keys(app_factory: Any, healthy: Effects) -> None:
+    add_endpoint("https://partner.example/", effects=healthy)
+    assert found_by(healthy)["keys"].level == "ok"
+    newer = app_factory(keys=f"new={DIGEST},k={KEY},digest={DIGEST}")
+    assert found_by(newer)["keys"].advice == "run `effects keys rotate`"
+    without = app_factory(keys=f"new={DIGEST}")
+    assert (found_by(without)["keys"].level, "k (1)" in found_by(without)["keys"].text) == ("error", True)
+    assert [one.text for one in examine(without) if "digest" in one.text]
+    assert found_by(app_factory(keys=""))["keys"].level == "error"
+
+
+def test_settings_that_open_doors(app_factory: Any) -> None:
+    app = app_factory(allow_private_addresses=True, log_level="DEBUG", keys=f"k={KEY},digest={DIGEST}")
+    assert [one.level for one in examine(app) if one.check == "settings"] == ["warning", "warning"]
+
+
+def test_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = run("doctor")
+    assert answer.exit_code == 1
+    assert "EFFECTS_KEYS is not set" in answer.out
+    found = run("doctor", "--json").json
+    assert {"check", "level", "text", "advice"} == set(found[0])
+    assert {one["level"] for one in run("doctor", "--quiet", "--json").json} == {"warning"}
+    monkeypatch.setenv("EFFECTS_KEYS", f"k={KEY},digest={DIGEST}")
+    run("doctor")
+
+
+def test_the_exit_code_is_the_worst() -> None:
+    ok, warning, error = (Finding("c", level, "t") for level in ("ok", "warning", "error"))  # type: ignore[arg-type]
+    assert [exit_code(list(found)) for found in ([], [ok], [ok, warning], [error, warning])] == [0, 0, 1, 2]
+
+
+# -- alerts --------------------------------------------------------------------------------------------
+
+
+def test_without_alerts(run: Run) -> None:
+    assert (run("alerts", "check").exit_code, run("alerts", "check").out) == (0, "no alert fires\n")
+    assert run("alerts", "list").out == "the app declares no alerts\n"
+    assert run("alerts", "check", "--json").json == []
+
+
+def test_an_apps_alerts(app: Effects, process: Run) -> None:
+    app_option = ("--app", "tests.cli.watched_app:app", "alerts")
+    assert process(*app_option, "check").exit_code == 0
+    enqueue("scripted", {}, effects=app)
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Refused("no")))
+    fired = process(*app_option, "check", "--json", cwd=ROOT)
+    assert fired.exit_code == 1
+    assert [(one["alert"], one["summary"]) for one in fired.json] == [("dead", "1 jobs died within 3,600 s")]
+    listed = process(*app_option, "list")
+    assert "DeadLetters(more_than=0" in listed.out
+    assert "yes" in listed.out

@@ -1,0 +1,9 @@
+"""What `effects --app tests.cli.watched_app:app` loads: an app with an alert."""
+
+from effects import Effects
+from effects.alerts import Alert, DeadLetters
+from tests.support.scripted import Scripted
+
+app = Effects(
+    job_types=[Scripted()], alerts=[Alert("dead", DeadLetters(), notify="scripted", payload={"name": "{summary}"})]
+)
