@@ -21,9 +21,10 @@ from effects.errors import (
 )
 from effects.job import Job, NewJob, Receipt
 from effects.job_type import Attempt, JobType, Placement
-from effects.outcome import Cancelled, Done, Outcome, Refused, Retry, Snooze, Unknown
+from effects.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
 from effects.redact import Sensitive
 from effects.retry import Exponential, Fixed, Linear, Listed, Polynomial, RetryPolicy
+from effects.schedules import Schedule
 from effects.settings import Settings
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "Listed",
     "NewJob",
     "Outcome",
+    "Pause",
     "PayloadInvalid",
     "Permanent",
     "Placement",
@@ -56,6 +58,7 @@ __all__ = [
     "Refused",
     "Retry",
     "RetryPolicy",
+    "Schedule",
     "SchemaMismatch",
     "Sensitive",
     "Settings",

@@ -1,0 +1,428 @@
+"""Schedules on a database: each slot once whoever looks, catch-up, overlap, pauses, deploys."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from effects import ConfigurationError, Done, Effects, EnqueueError, JobType, Refused, Schedule, enqueue
+from effects.firing import fire_due, fire_now
+from effects.store import actions, schedules
+from effects.store.records import moment
+from effects.store.schedules import Registered
+from effects.worker import Worker
+from effects.worker.outage import Outage
+from effects.worker.scheduler import LOOK_SECONDS, Scheduler
+from tests.conftest import AppFactory
+from tests.support.hands import Hand, row, rows, run_sql
+from tests.support.scripted import Scripted
+
+HOURLY = {"cron": "0 * * * *"}
+DAY = 86_400.0
+
+
+def schedule(name: str = "tidy", **options: Any) -> Schedule:
+    return Schedule(name, "scripted", **{"payload": {"name": name}, **HOURLY, **options})
+
+
+def register(app: Effects, *given: Schedule) -> Registered:
+    return schedules.register(app.store, list(given), retire_types=app.job_types.names())
+
+
+def look(app: Effects) -> float:
+    """One look of a worker at the schedules."""
+    return Scheduler(app, Outage(), fired=lambda: None).round()
+
+
+def now(app: Effects) -> datetime:
+    with app.store.read() as connection:
+        return moment(app.store.now(connection))
+
+
+def to_the_next_hour(app: Effects, after_seconds: float = 1.0) -> datetime:
+    """Move the clock to just after a full hour, and give that hour."""
+    here = now(app)
+    hour = here.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    app.store.shift_clock((hour - here).total_seconds() + after_seconds)
+    return hour
+
+
+def look_until_quiet(app: Effects) -> None:
+    while look(app) < 1:
+        pass
+
+
+def slot_of(found: dict[str, Any]) -> datetime:
+    """A slot as the database has it: a time, or milliseconds."""
+    value = found["slot"]
+    return moment(value / 1000) if isinstance(value, int) else value.astimezone(UTC)
+
+
+def outcomes(app: Effects) -> list[str]:
+    return [str(one["outcome"]) for one in rows(app, "definition_runs")]
+
+
+# -- a slot ----------------------------------------------------------------------------------------------
+
+
+def test_a_slot_makes_one_job_with_its_key_and_its_name(app: Effects) -> None:
+    register(app, schedule(payload={"name": "{slot_date}"}, max_attempts=3))
+    assert look(app) <= LOOK_SECONDS + 1
+    assert rows(app, "jobs") == []
+
+    hour = to_the_next_hour(app)
+    look_until_quiet(app)
+    made = row(app, "jobs")
+    assert made["idempotency_key"] == f"schedule:tidy:{hour:%Y-%m-%dT%H:%M:%SZ}"
+    assert made["max_attempts"] == 3
+    assert slot_of(made) == hour
+    job = Hand(app).claim_one()
+    assert f'"{hour.date()}"' in job.payload
+    done = row(app, "definition_runs")
+    assert (done["job_id"], done["outcome"], slot_of(done)) == (job.id, "enqueued", hour)
+    look_until_quiet(app)
+    assert len(rows(app, "definition_runs")) == 1
+
+
+def test_the_worker_is_told_when_to_look_again(app: Effects) -> None:
+    register(app, schedule())
+    hour = to_the_next_hour(app, after_seconds=-8.0)
+    assert 0 < look(app) <= 8.1
+    app.store.shift_clock(60)
+    assert look(app) < 1  # fired: look again at once
+    assert 1 < look(app) <= LOOK_SECONDS + 1
+    assert slot_of(row(app, "jobs")) == hour
+
+
+def test_eight_workers_make_each_slot_once(app_factory: AppFactory) -> None:
+    """No leader: all of them look at the same moment, for six slots in a row."""
+    first = app_factory()
+    register(first, schedule("a", overlap="allow"), schedule("b", overlap="allow"))
+    apps = [app_factory() for _ in range(8)]
+    together = threading.Barrier(len(apps))
+    failures: list[BaseException] = []
+
+    def work(app: Effects) -> None:
+        try:
+            for turn in range(6):
+                app.store.sql.shift_seconds = (turn + 1) * 3600.0
+                app.store._statements.clear()
+                together.wait(60)
+                look_until_quiet(app)
+        except BaseException as error:
+            failures.append(error)
+            together.abort()
+
+    threads = [threading.Thread(target=work, args=(app,)) for app in apps]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert failures == []
+    for app in apps:  # a row that another held at the last moment is looked at again
+        look_until_quiet(app)
+    made = rows(first, "jobs")
+    slots = sorted((one["definition_id"], slot_of(one)) for one in made)
+    assert len(slots) == len(set(slots))
+    assert 12 <= len(slots) <= 14  # the real clock may pass an hour meanwhile
+    assert sorted((one["definition_id"], slot_of(one)) for one in rows(first, "definition_runs")) == slots
+    assert {one["job_id"] for one in rows(first, "definition_runs")} == {one["id"] for one in made}
+
+
+def test_slot_and_job_are_one_commit(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What breaks the transaction after the job was written leaves neither, and the next look makes both."""
+    register(app, schedule())
+    to_the_next_hour(app)
+
+    def breaks(*_: object) -> None:
+        raise RuntimeError("the process is gone")
+
+    [definition] = definitions(app)
+    with monkeypatch.context() as patch:
+        patch.setattr(schedules, "advance", breaks)
+        with pytest.raises(RuntimeError):
+            fire_due(app, definition)
+    assert rows(app, "jobs") == rows(app, "definition_runs") == rows(app, "effect_ledger") == []
+    look_until_quiet(app)
+    assert len(rows(app, "jobs")) == len(rows(app, "definition_runs")) == 1
+
+
+def definitions(app: Effects) -> list[schedules.Definition]:
+    with app.store.read() as connection:
+        return schedules.active(app.store, connection, app.job_types.names())[0]
+
+
+def test_what_somebody_enqueued_under_the_slots_key_is_not_made_again(app: Effects) -> None:
+    register(app, schedule(payload={"name": "x"}, key="report:{slot_date}", cron="0 * * * *", overlap="allow"))
+    day = to_the_next_hour(app).date()
+    first = enqueue("scripted", {"name": "x"}, key=f"report:{day}", effects=app)
+    look_until_quiet(app)
+    assert [one["id"] for one in rows(app, "jobs")] == [first.job_id]
+    done = row(app, "definition_runs")
+    assert (done["outcome"], done["job_id"]) == ("existing", first.job_id)
+
+
+def test_a_key_that_belongs_to_another_payload_fails_its_slot_and_not_the_next(app: Effects) -> None:
+    register(app, schedule(key="report:{slot}"))
+    hour = to_the_next_hour(app)
+    enqueue("scripted", {"name": "another"}, key=f"report:{hour.isoformat()}", effects=app)
+    look_until_quiet(app)
+    done = row(app, "definition_runs")
+    assert (done["outcome"], done["job_id"]) == ("failed", None)
+    assert "belongs to job" in str(done["reason"])
+    to_the_next_hour(app)
+    look_until_quiet(app)
+    assert outcomes(app) == ["failed", "enqueued"]
+
+
+def test_a_worker_leaves_the_schedules_of_job_types_that_it_does_not_know(
+    app: Effects, app_factory: AppFactory
+) -> None:
+    register(app, schedule())
+    to_the_next_hour(app)
+    stranger = app_factory(job_types=[])
+    stranger.store.shift_clock(app.store.sql.shift_seconds)
+    look_until_quiet(stranger)
+    assert rows(app, "jobs") == []
+    look_until_quiet(app)
+    assert len(rows(app, "jobs")) == 1
+
+
+def test_one_broken_schedule_does_not_keep_the_others(app: Effects) -> None:
+    register(app, schedule("a"), schedule("b"), schedule("c"))
+    run_sql(app, "UPDATE effects_job_definitions SET zone = 'Europe/Atlantis' WHERE name = 'a'")
+    run_sql(app, "UPDATE effects_job_definitions SET payload = '{\"moves\": 7}' WHERE name = 'b'")
+    to_the_next_hour(app)
+    look_until_quiet(app)
+    assert [one["idempotency_key"].split(":")[1] for one in rows(app, "jobs")] == ["c"]
+    assert sorted(outcomes(app)) == ["enqueued", "failed"]
+
+
+# -- catch-up --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "days_back"),
+    [
+        ({"catch_up": "none"}, []),
+        ({"catch_up": "latest"}, [0]),
+        ({"catch_up": "all", "overlap": "queue"}, [2, 1, 0]),
+        ({"catch_up": "all", "overlap": "allow", "catch_up_max": 2}, [1, 0]),
+    ],
+)
+def test_a_worker_that_was_down_for_three_days(app: Effects, options: dict[str, Any], days_back: list[int]) -> None:
+    """It does what the policy says, once, whoever comes back and however often."""
+    start = now(app)
+    slot = (start + timedelta(hours=2)).replace(second=0, microsecond=0)
+    register(app, schedule(cron=f"{slot.minute} {slot.hour} * * *", **options))
+    app.store.shift_clock(3 * DAY)
+    for _ in range(3):
+        look_until_quiet(app)
+    last = slot + timedelta(days=2)
+    assert [slot_of(one) for one in rows(app, "jobs")] == [last - timedelta(days=days) for days in days_back]
+    app.store.shift_clock(DAY)
+    look_until_quiet(app)
+    wanted = 0 if options["catch_up"] == "none" else 1  # a day later the slot is 22 hours old
+    assert len(rows(app, "definition_runs")) == len(days_back) + wanted
+
+
+def test_a_catch_up_of_many_goes_in_commits_of_fifty(app: Effects) -> None:
+    to_the_next_hour(app)
+    register(app, schedule(cron="* * * * *", catch_up="all", catch_up_max=120, overlap="allow"))
+    app.store.shift_clock(DAY)
+    [definition] = definitions(app)
+    assert len(fire_due(app, definition)) == 50
+    look_until_quiet(app)
+    made = [slot_of(one) for one in rows(app, "jobs")]
+    assert len(made) == 120
+    assert made == [made[0] + timedelta(minutes=number) for number in range(120)]
+    assert now(app) - made[-1] < timedelta(minutes=1)
+
+
+# -- overlap ---------------------------------------------------------------------------------------------
+
+
+def two_slots(app: Effects, **options: Any) -> None:
+    register(app, schedule(**options))
+    for _ in range(2):
+        to_the_next_hour(app)
+        look_until_quiet(app)
+
+
+def test_skip_records_the_slot_and_makes_no_job_while_one_is_live(app: Effects) -> None:
+    two_slots(app, overlap="skip")
+    assert len(rows(app, "jobs")) == 1
+    assert outcomes(app) == ["enqueued", "skipped"]
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Done()))
+    to_the_next_hour(app)
+    look_until_quiet(app)
+    assert outcomes(app) == ["enqueued", "skipped", "enqueued"]
+
+
+def test_allow_lets_both_run(app: Effects) -> None:
+    two_slots(app, overlap="allow")
+    assert len(Hand(app).claim()) == 2
+
+
+def test_queue_lets_the_next_one_wait(app: Effects) -> None:
+    two_slots(app, overlap="queue")
+    hand = Hand(app)
+    [first] = hand.claim()
+    assert first.group_key == "schedule:tidy"
+    assert hand.claim() == []
+    hand.settle((first, Done()))
+    assert hand.claim_one().id > first.id
+
+
+def test_a_requeued_job_is_still_its_schedules(app: Effects) -> None:
+    register(app, schedule(overlap="skip"))
+    hour = to_the_next_hour(app)
+    look_until_quiet(app)
+    hand = Hand(app)
+    job = hand.claim_one()
+    hand.settle((job, Refused("no")))
+    actions.requeue(app.store, app.ledgers, job.id, actor="ann")
+    assert slot_of(row(app, "jobs")) == hour
+    to_the_next_hour(app)
+    look_until_quiet(app)
+    assert outcomes(app) == ["enqueued", "skipped"]
+
+
+# -- what people and deploys do --------------------------------------------------------------------------
+
+
+def test_a_pause_survives_a_deploy_and_its_slots_are_not_caught_up(app: Effects) -> None:
+    register(app, schedule())
+    schedules.pause(app.store, "tidy", actor="ann", reason="too loud")
+    assert register(app, schedule(max_attempts=2)).changed == ["tidy"]
+    [state] = schedules.states(app.store)
+    assert (state.state, state.paused_by, state.next_slot) == ("paused", "ann: too loud", None)
+    app.store.shift_clock(3 * DAY)
+    look_until_quiet(app)
+    schedules.resume(app.store, "tidy")
+    look_until_quiet(app)
+    assert rows(app, "jobs") == []
+    to_the_next_hour(app)
+    look_until_quiet(app)
+    assert len(rows(app, "jobs")) == 1
+
+
+def test_registering_again_changes_nothing(app: Effects) -> None:
+    one, other = schedule("a"), schedule("b", payload={"name": "{slot}", "moves": ["done"]})
+    assert register(app, one, other) == Registered(["a", "b"], [], [])
+    before = [{**found, "updated_at": None} for found in rows(app, "job_definitions")]
+    assert register(app, one, other) == Registered([], [], [])
+    assert [{**found, "updated_at": None} for found in rows(app, "job_definitions")] == before
+
+
+def test_what_is_no_longer_in_code_stops_and_comes_back_with_its_next_slot(app: Effects) -> None:
+    register(app, schedule("a"), schedule("b"))
+    schedules.add(app.store, schedule("by_hand"))
+    assert register(app, schedule("a")).retired == ["b"]
+    assert register(app, schedule("a")).retired == []
+    assert {one.name: one.state for one in schedules.states(app.store)} == {
+        "a": "active",
+        "b": "retired",
+        "by_hand": "active",
+    }
+    with pytest.raises(ConfigurationError, match="no longer in the app's code"):
+        schedules.resume(app.store, "b")
+    app.store.shift_clock(DAY)
+    assert register(app, schedule("a"), schedule("b")).changed == ["b"]
+    look_until_quiet(app)
+    assert sorted(one["idempotency_key"].split(":")[1] for one in rows(app, "jobs")) == ["a", "by_hand"]
+
+
+def test_another_apps_schedules_are_left_alone(app: Effects, app_factory: AppFactory) -> None:
+    register(app, schedule("a"))
+    other = app_factory(job_types=[])
+    assert register(other).retired == []
+    assert schedules.states(app.store)[0].state == "active"
+
+
+def test_a_changed_time_begins_anew(app: Effects) -> None:
+    """At three o'clock a daily schedule moves from one to two: two has passed, and does not run today."""
+    to_the_next_hour(app)
+    register(app, schedule(cron="0 1 * * *"))
+    app.store.shift_clock(2 * DAY)
+    assert register(app, schedule(cron="* * * * *")).changed == ["tidy"]
+    look_until_quiet(app)
+    assert rows(app, "definition_runs") == []
+
+
+def test_one_name_is_one_schedule(app: Effects) -> None:
+    schedules.add(app.store, schedule())
+    with pytest.raises(ConfigurationError, match="there is a schedule 'tidy' already"):
+        schedules.add(app.store, schedule())
+    for act in (lambda: schedules.pause(app.store, "none", actor="ann"), lambda: schedules.resume(app.store, "none")):
+        with pytest.raises(ConfigurationError, match=r"no schedule 'none' \(known: tidy\)"):
+            act()
+
+
+def test_a_run_by_hand_is_a_slot_of_its_own(app: Effects) -> None:
+    register(app, schedule(key="report:{slot_date}", payload={"name": "{slot_date}"}))
+    schedules.pause(app.store, "tidy", actor="ann")
+    wanted = datetime(2026, 1, 14, 6, tzinfo=UTC)
+    fired = fire_now(app, "tidy", actor="ann", slot=wanted)
+    assert (fired.outcome, fired.slot) == ("enqueued", wanted)
+    assert row(app, "jobs")["idempotency_key"] == "report:2026-01-14"
+    with pytest.raises(EnqueueError, match="has run already"):
+        fire_now(app, "tidy", actor="ann", slot=wanted)
+    again = fire_now(app, "tidy", actor="ann", slot=wanted + timedelta(hours=1))
+    assert (again.outcome, again.job_id) == ("existing", fired.job_id)
+    assert len(rows(app, "jobs")) == 1
+    assert outcomes(app) == ["enqueued", "existing"]
+    [state] = schedules.states(app.store)
+    assert (state.last_outcome, state.last_reason) == ("existing", "run by ann")
+
+
+def test_a_run_by_hand_that_cannot_be_enqueued_leaves_nothing(app: Effects) -> None:
+    register(app, schedule(key="report:{slot}"))
+    at = datetime(2026, 1, 14, 6, tzinfo=UTC)
+    enqueue("scripted", {"name": "other"}, key=f"report:{at.isoformat()}", effects=app)
+    with pytest.raises(EnqueueError, match="belongs to job"):
+        fire_now(app, "tidy", actor="ann", slot=at)
+    assert rows(app, "definition_runs") == []
+
+
+# -- in the worker ---------------------------------------------------------------------------------------
+
+
+class Noting(JobType[dict[str, Any]]):
+    name = "noting"
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def perform(self, payload: dict[str, Any], attempt: object) -> None:
+        self.seen.append(payload["day"])
+
+
+def test_a_drain_that_cron_starts_makes_and_does_what_is_due(app_factory: AppFactory) -> None:
+    noting = Noting()
+    app = app_factory(job_types=[noting])
+    register(app, Schedule("note", "noting", {"day": "{slot_date}"}, "0 * * * *"))
+    assert Worker(app).drain(20).finished
+    assert noting.seen == []
+    hour = to_the_next_hour(app)
+    assert Worker(app).drain(20).counts == {"succeeded": 1}
+    assert noting.seen == [hour.date().isoformat()]
+    assert Worker(app).drain(20).counts == {}
+
+
+def test_jobs_of_no_schedule_do_not_hold_one_up(app: Effects) -> None:
+    enqueue("scripted", {}, effects=app)
+    register(app, schedule(overlap="skip"))
+    to_the_next_hour(app)
+    look_until_quiet(app)
+    assert outcomes(app) == ["enqueued"]
+
+
+def test_the_app_brings_its_schedules(app_factory: AppFactory) -> None:
+    app = app_factory(job_types=[Scripted()], schedules=[schedule()])
+    assert sorted(app.schedules) == ["effects.prune", "tidy"]
+    assert register(app, *app.schedules.values()).added == ["effects.prune", "tidy"]

@@ -1,0 +1,151 @@
+"""What a schedule declares: its checks, its placeholders, and which missed slots it wants."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from effects import ConfigurationError, Effects, JobType, Schedule
+from effects.job_type import Registry
+from tests.support.scripted import Scripted
+
+SLOT = datetime(2026, 1, 14, 5, tzinfo=UTC)
+DAILY = {"cron": "0 6 * * *", "zone": "Europe/Berlin"}
+
+
+def schedule(**options: Any) -> Schedule:
+    return Schedule("daily", "scripted", **{**DAILY, **options})
+
+
+def test_the_placeholders_stand_for_the_slot_by_the_schedules_own_clock() -> None:
+    one = schedule(
+        payload={
+            "day": "{slot_date}",
+            "list": ["{previous_slot_date}", 3],
+            "deep": {"at": "{slot}"},
+            "other": "{name}",
+        },
+        key="sales_report:{slot_date}",
+    )
+    assert one.payload_of(SLOT) == {
+        "day": "2026-01-14",
+        "list": ["2026-01-13", 3],
+        "deep": {"at": "2026-01-14T06:00:00+01:00"},
+        "other": "{name}",
+    }
+    assert one.key_of(SLOT) == "sales_report:2026-01-14"
+
+
+def test_the_date_is_that_of_the_zone() -> None:
+    late = schedule(cron="0 8 * * *", zone="Asia/Tokyo", payload={"day": "{slot_date}"})
+    assert late.payload_of(datetime(2026, 1, 13, 23, tzinfo=UTC)) == {"day": "2026-01-14"}
+
+
+def test_the_previous_slot_is_the_schedules_not_the_calendars() -> None:
+    weekly = schedule(cron="0 6 * * MON", payload={"from": "{previous_slot_date}", "to": "{slot_date}"})
+    assert weekly.payload_of(datetime(2026, 1, 19, 5, tzinfo=UTC)) == {"from": "2026-01-12", "to": "2026-01-19"}
+
+
+def test_the_key_contains_the_slot_where_none_is_given() -> None:
+    assert schedule().key_of(SLOT) == "schedule:daily:2026-01-14T05:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"cron": "0 6 * *"}, "schedule 'daily': cron text"),
+        ({"cron": ""}, "give five fields"),
+        ({"zone": "Mars/Olympus"}, "schedule 'daily': there is no time zone"),
+        ({"catch_up": "some"}, "catch_up is 'some'; give one of none, latest, all"),
+        ({"overlap": "kill"}, "overlap is 'kill'; give one of allow, skip, queue"),
+        ({"catch_up": "all"}, "overlap 'skip' drops"),
+        ({"catch_up_max": 0}, "catch_up_max is 0; give 1 to 1000"),
+        ({"catch_up_max": 1001}, "catch_up_max is 1001"),
+        ({"max_attempts": 0}, "max_attempts is 0; give 1 to 1000"),
+        ({"key": "sales_report"}, "must name its slot"),
+        ({"key": "sales_report:{date}"}, "must name its slot"),
+        ({"key": "{slot}" + "x" * 250}, "at most 255"),
+    ],
+)
+def test_a_wrong_option_names_the_schedule_and_what_to_give(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        schedule(**options)
+
+
+@pytest.mark.parametrize("name", ["", "Daily", "a b", "x" * 101, "-x"])
+def test_a_name_is_plain(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="give a name"):
+        Schedule(name, "scripted", cron="0 6 * * *")
+
+
+class Report(msgspec.Struct):
+    day: str
+    rows: int = 0
+
+
+class ReportType(JobType[Report]):
+    name = "report"
+    payload = Report
+
+
+def test_the_job_type_and_the_payload_are_checked() -> None:
+    types = Registry([ReportType()])
+    Schedule("r", "report", {"day": "{slot_date}"}, "0 6 * * *").check(types)
+    with pytest.raises(
+        ConfigurationError, match=r"schedule 'r': no job type 'rapport' is registered \(known: report\)"
+    ):
+        Schedule("r", "rapport", {"day": "x"}, "0 6 * * *").check(types)
+    with pytest.raises(ConfigurationError, match="schedule 'r': report: the payload is not valid"):
+        Schedule("r", "report", {"rows": "{slot_date}"}, "0 6 * * *").check(types)
+
+
+def test_an_app_checks_its_schedules_when_it_is_made(tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    daily = schedule()
+    with pytest.raises(ConfigurationError, match="no job type 'scripted'"):
+        Effects(url, schedules=[daily])
+    with pytest.raises(ConfigurationError, match="'daily' is declared twice"):
+        Effects(url, job_types=[Scripted()], schedules=[daily, daily])
+    slower = Schedule("effects.prune", "effects.prune", cron="0 4 * * *")
+    app = Effects(url, job_types=[Scripted()], schedules=[daily, slower])
+    assert app.schedules == {"daily": daily, "effects.prune": slower}
+    app.dispose()
+
+
+NOW = SLOT + timedelta(seconds=20)
+DAYS = [SLOT - timedelta(days=days) for days in (3, 2, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"catch_up": "none"}, DAYS[-1:]),
+        ({"catch_up": "latest"}, DAYS[-1:]),
+        ({"catch_up": "all", "overlap": "queue"}, DAYS),
+        ({"catch_up": "all", "overlap": "queue", "catch_up_max": 2}, DAYS[-2:]),
+    ],
+)
+def test_what_is_wanted_of_an_absence_that_ends_just_after_a_slot(
+    options: dict[str, Any], wanted: list[datetime]
+) -> None:
+    assert schedule(**options).missed(SLOT - timedelta(days=4), NOW) == wanted
+
+
+def test_what_is_wanted_of_an_absence_that_ends_between_slots() -> None:
+    later = SLOT + timedelta(hours=3)
+    since = SLOT - timedelta(days=4)
+    assert schedule(catch_up="none").missed(since, later) == []
+    assert schedule(catch_up="latest").missed(since, later) == [SLOT]
+    assert schedule(catch_up="all", overlap="allow").missed(since, later) == DAYS
+
+
+@pytest.mark.parametrize(("late", "wanted"), [(300, [SLOT]), (301, [])])
+def test_a_slot_is_on_time_for_five_minutes(late: int, wanted: list[datetime]) -> None:
+    assert schedule(catch_up="none").missed(SLOT - timedelta(hours=1), SLOT + timedelta(seconds=late)) == wanted
+
+
+def test_a_clock_that_went_back_finds_nothing() -> None:
+    assert schedule().missed(SLOT, SLOT - timedelta(days=1)) == []
