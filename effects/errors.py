@@ -9,6 +9,7 @@
     │   ├─ PayloadInvalid
     │   └─ IdempotencyConflict   the same key came with another payload
     ├─ JobNotFound               an operator named a job that is not there, or not in that state
+    ├─ LimitNotFound             an operator named a limit key that has no limits
     ├─ LeaseLost                 this attempt no longer owns its job: do nothing more
     ├─ StoreUnavailable          the database is away; nothing is known about the last statement
     └─ DeliveryError             what a handler may raise about its peer; the subclass is the fate
@@ -64,6 +65,10 @@ class IdempotencyConflict(EnqueueError):
 
 class JobNotFound(EffectsError):
     """There is no such job in that state."""
+
+
+class LimitNotFound(EffectsError):
+    """There are no limits for this key."""
 
 
 class LeaseLost(EffectsError):

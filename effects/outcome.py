@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Connection
 
+from effects.retry import RetryPolicy
+
 Detail: TypeAlias = Mapping[str, Any]
 Apply: TypeAlias = Callable[[Connection], None]
 
@@ -30,12 +32,18 @@ class Retry:
     """The effect did not happen; try again.
 
     `after_seconds` is a floor (a peer's Retry-After): the retry policy may wait longer, never shorter.
+    `policy` is another one than the job type's, for this kind of failure; `tries` are then the attempts that
+    count against it (default all). What the job itself was given as `max_attempts` holds over every policy.
+    `pause_seconds` lets the job's whole `limit_key` rest as well, by which nobody's greatest age runs down.
     """
 
     message: str
     code: str = "failed"
     after_seconds: float | None = None
     detail: Detail | None = None
+    policy: RetryPolicy | None = None
+    tries: int | None = None
+    pause_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,22 @@ class Snooze:
 
     seconds: float
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The effect did not happen, and nothing under its `limit_key` will for `seconds`: a throttle, a fault of ours.
+
+    Uses up no attempt. The whole key rests, for all workers, until now + `seconds` or until a pause that ends
+    later does; its row in `effects_limits` is made if there is none. The time counts towards no job's greatest
+    age: that of this job and of all that wait behind the key is moved on (`age_from`) when they are next
+    claimed. A job without a limit key waits by itself. The attempt log says `paused`.
+    """
+
+    seconds: float
+    reason: str
+    code: str = "throttled"
+    detail: Detail | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +91,16 @@ class Unknown:
     """The effect may have happened: the request left and no verdict came back.
 
     What follows is the job type's `on_unknown` policy: repeat, repeat once, or hold for a person.
+    `policy`, `tries` and `pause_seconds` are as in `Retry`.
     """
 
     message: str
     code: str = "unknown"
     after_seconds: float | None = None
     detail: Detail | None = None
+    policy: RetryPolicy | None = None
+    tries: int | None = None
+    pause_seconds: float | None = None
 
 
-Outcome: TypeAlias = Done | Retry | Snooze | Refused | Cancelled | Unknown
+Outcome: TypeAlias = Done | Retry | Snooze | Pause | Refused | Cancelled | Unknown

@@ -15,13 +15,14 @@ import msgspec
 
 from effects.job import POISON_LOSSES, Job, JobStatus
 from effects.job_type import JobType
-from effects.outcome import Apply, Cancelled, Detail, Done, Outcome, Refused, Retry, Snooze, Unknown
+from effects.outcome import Apply, Cancelled, Detail, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
 
 Verdict: TypeAlias = Literal["done", "not_done", "unknown"]
 LedgerState: TypeAlias = Literal["intended", "released", "done", "refused", "unknown", "abandoned"]
 Draw: TypeAlias = Callable[[], float]
 
 MESSAGE_CHARS_MAX = 4096
+UNCOUNTED = ("snoozed", "paused")  # outcomes that are logged and use up no attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict | None = None
     delay_seconds: float = 0.0
     refund_attempt: bool = False
+    pause_seconds: float = 0.0  # how long the whole limit key rests
+    age_seconds_forgiven: float = 0.0  # a job without a limit key waits by itself, and is not the older for it
     lost: bool = False
     error_code: str | None = None
     message: str | None = None
@@ -112,11 +115,8 @@ def decide(
             )
         case Retry():
             return _again(job, job_type, ending, "failed", "not_done", draw)
-        case Snooze():
-            return Settlement(
-                job=job, status="queued", outcome="snoozed", refund_attempt=True, delay_seconds=ending.seconds,
-                message=ending.reason or None,
-            )  # fmt: skip
+        case Snooze() | Pause():
+            return _later(job, ending)
         case Refused():
             return _dead(job, "refused", "not_done", ending.code, ending.message, ending.detail)
         case Cancelled():
@@ -151,19 +151,39 @@ def _again(
     job: Job, job_type: JobType[object], failure: Retry | Unknown, outcome: str, verdict: Verdict, draw: Draw
 ) -> Settlement:
     """Back to the queue with a delay, or dead when attempts or age are used up."""
-    policy = job_type.retry
-    delay = policy.delay_seconds(job.attempts, at_least=failure.after_seconds, draw=draw)
-    attempts_max = job.max_attempts or policy.max_attempts
-    if job.attempts >= attempts_max:
+    policy = failure.policy or job_type.retry
+    tries = job.attempts if failure.tries is None else failure.tries
+    pause = failure.pause_seconds or 0.0
+    own_wait = pause if job.limit_key is None else 0.0
+    delay = policy.delay_seconds(tries, at_least=max(failure.after_seconds or 0.0, own_wait), draw=draw)
+    spent = tries >= policy.max_attempts if job.max_attempts is None else job.attempts >= job.max_attempts
+    if spent:
         reason = f"gave up after {job.attempts} attempts"
-    elif job.age_seconds + delay > policy.max_age_seconds:
+    elif job.age_seconds + delay - own_wait > policy.max_age_seconds:
         reason = f"gave up: older than {policy.max_age_seconds:g} s at the next attempt"
     else:
         return Settlement(
             job=job, status="failed", outcome=outcome, verdict=verdict, delay_seconds=delay,
             error_code=failure.code, message=failure.message, detail=failure.detail,
+            pause_seconds=pause, age_seconds_forgiven=own_wait,
         )  # fmt: skip
-    return _dead(job, outcome, verdict, failure.code, f"{failure.message} ({reason})", failure.detail)
+    dead = _dead(job, outcome, verdict, failure.code, f"{failure.message} ({reason})", failure.detail)
+    return msgspec.structs.replace(dead, pause_seconds=pause)
+
+
+def _later(job: Job, pause: Snooze | Pause) -> Settlement:
+    """Not its turn. Of a pause: back to its place in the line, which stands still; alone, it waits by itself."""
+    if isinstance(pause, Snooze):
+        return Settlement(
+            job=job, status="queued", outcome="snoozed", refund_attempt=True, delay_seconds=pause.seconds,
+            message=pause.reason or None,
+        )  # fmt: skip
+    own_wait = pause.seconds if job.limit_key is None else 0.0
+    return Settlement(
+        job=job, status="queued", outcome="paused", verdict="not_done", refund_attempt=True,
+        delay_seconds=own_wait, age_seconds_forgiven=own_wait, error_code=pause.code, message=pause.reason,
+        detail=pause.detail, pause_seconds=pause.seconds,
+    )  # fmt: skip
 
 
 def _unknown(job: Job, job_type: JobType[object], failure: Unknown, outcome: str, draw: Draw) -> Settlement:
@@ -172,7 +192,8 @@ def _unknown(job: Job, job_type: JobType[object], failure: Unknown, outcome: str
         return _again(job, job_type, failure, outcome, "unknown", draw)
     if job_type.on_unknown == "repeat_once" and job.unknown_count == 0:
         return _again(job, job_type, failure, outcome, "unknown", draw)
-    return _dead(job, outcome, "unknown", "unknown", f"{failure.message} (held for a person)", failure.detail)
+    held = _dead(job, outcome, "unknown", "unknown", f"{failure.message} (held for a person)", failure.detail)
+    return msgspec.structs.replace(held, pause_seconds=failure.pause_seconds or 0.0)
 
 
 def _lost(job: Job, job_type: JobType[object], ending: Lost, released: bool, draw: Draw) -> Settlement:

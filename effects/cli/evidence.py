@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 
 from effects.cli.output import Table, duration, moment
+from effects.settlement import UNCOUNTED
 from effects.store.records import ActionRecord, AttemptRecord, EffectStory, JobRecord
 
 
@@ -42,7 +43,7 @@ def _at(job: JobRecord) -> str:
 
 
 def _tries(story: EffectStory) -> str:
-    made = [one for one in story.attempts if one.outcome != "snoozed"]
+    made = [one for one in story.attempts if one.outcome not in UNCOUNTED]
     tries = f"{len(made) or 'no'} attempt{'' if len(made) == 1 else 's'}"
     return tries if len(story.jobs) == 1 else f"{tries} in {len(story.jobs)} jobs"
 

@@ -17,6 +17,7 @@ from effects.crashpoints import point
 from effects.job import QUARANTINE_QUEUE
 from effects.settlement import MESSAGE_CHARS_MAX, Settlement
 from effects.store.ledger import Ledger
+from effects.store.limit_results import write_results
 from effects.store.schema import FACTS
 from effects.store.sql import Sql
 from effects.store.store import Store, as_json
@@ -39,6 +40,7 @@ class _Row(msgspec.Struct, omit_defaults=True):
     queue: str
     verdict: str | None = None
     delay: float = 0.0
+    forgiven: float = 0.0
     refund: int = 0
     lost: int = 0
     unknown: int = 0
@@ -57,11 +59,12 @@ class _Row(msgspec.Struct, omit_defaults=True):
 
 _COLUMNS = {
     "id": "int", "token": "int", "status": "text", "outcome": "text", "queue": "text", "verdict": "text",
-    "delay": "num", "refund": "int", "lost": "int", "unknown": "int", "error_code": "text", "message": "text",
-    "error_type": "text", "stack": "text", "detail": "json", "took": "num", "ago": "num", "priority": "int",
-    "group_key": "text", "limit_key": "text", "placed": "bool",
+    "delay": "num", "forgiven": "num", "refund": "int", "lost": "int", "unknown": "int", "error_code": "text",
+    "message": "text", "error_type": "text", "stack": "text", "detail": "json", "took": "num", "ago": "num",
+    "priority": "int", "group_key": "text", "limit_key": "text", "placed": "bool",
 }  # fmt: skip
-_ZERO = {"delay": "0", "refund": "0", "lost": "0", "unknown": "0", "took": "0", "ago": "0", "placed": "false"}
+_NUMBERS = ("delay", "forgiven", "refund", "lost", "unknown", "took", "ago")
+_ZERO = {"placed": "false", **dict.fromkeys(_NUMBERS, "0")}
 
 
 def _row(settlement: Settlement, now: float) -> _Row:
@@ -73,6 +76,7 @@ def _row(settlement: Settlement, now: float) -> _Row:
         outcome=settlement.outcome,
         verdict=settlement.verdict,
         delay=settlement.delay_seconds,
+        forgiven=settlement.age_seconds_forgiven,
         refund=int(settlement.refund_attempt),
         lost=int(settlement.lost),
         unknown=int(settlement.verdict == "unknown"),
@@ -178,6 +182,7 @@ def _again(sql: Sql) -> str:
     UPDATE {sql.jobs} AS j SET
         status = r.status, attempts = attempts - r.refund, lease_token = lease_token + 1,
         run_at = CASE WHEN r.refund = 1 AND r.delay = 0 THEN run_at ELSE {sql.after("r.delay")} END,
+        age_from = {sql.after("r.forgiven", "age_from")},
         lost_count = lost_count + r.lost, unknown_count = unknown_count + r.unknown,
         quarantined_from = CASE WHEN r.lost = 1 THEN COALESCE(quarantined_from, j.queue)
             WHEN r.queue = j.queue THEN quarantined_from ELSE NULL END,
@@ -231,6 +236,7 @@ def write_settlements(
             settlement.apply(connection)
     _record(store, connection, settled.accepted, ledgers)
     _record(store, connection, cancelled, ledgers)
+    write_results(store, connection, settled.accepted, now)
     return settled
 
 
@@ -296,7 +302,9 @@ def settle(store: Store, settlements: Sequence[Settlement], ledgers: Mapping[str
         StoreUnavailable: nothing is known about this write; repeat it.
     """
     point("settle.before")
-    single = all(one.ends and one.apply is None and one.job.key is None for one in settlements)
+    single = all(
+        one.ends and one.apply is None and one.job.key is None and one.job.limit_key is None for one in settlements
+    )
     with store.single() if single else store.begin() as connection:
         settled = write_settlements(store, connection, settlements, ledgers)
         point("settle.applied")
