@@ -70,8 +70,9 @@ def repr_without(value: object, hidden: Iterable[str]) -> str:
 
 def secret_texts(payload: Any, fields: Iterable[str]) -> list[str]:
     """Every text in the sensitive fields of this payload, long ones first."""
-    plain = msgspec.to_builtins(payload, str_keys=True)
-    found = {text for name in fields for text in _texts(plain.get(name)) if len(text) >= _STRUCK_CHARS_MIN}
+    wanted = set(fields)
+    values = [value for name, value in _fields_of(payload) if name in wanted]
+    found = {text for text in _texts(values) if len(text) >= _STRUCK_CHARS_MIN}
     return sorted(found, key=len, reverse=True)
 
 
@@ -154,14 +155,28 @@ def _replace_repr(payload: type, hidden: frozenset[str]) -> None:
     payload.__repr__ = show  # type: ignore[assignment, method-assign]
 
 
+def _fields_of(payload: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a payload by their names in JSON."""
+    if isinstance(payload, Mapping):
+        yield from payload.items()
+    else:
+        names = _json_names(type(payload))
+        yield from ((names.get(name, name), getattr(payload, name)) for name in _names(payload))
+
+
 def _texts(value: object) -> Iterator[str]:
+    """Every text in a value, the keys of mappings too; not the names of a class's fields, which hide nothing."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for one in value.values():
+        for name, one in value.items():
+            yield from _texts(name)
             yield from _texts(one)
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | set | frozenset):
         for one in value:
+            yield from _texts(one)
+    elif _has_fields(type(value)):
+        for _, one in _fields_of(value):
             yield from _texts(one)
     elif value is not None and not isinstance(value, bool):
         yield str(value)

@@ -8,9 +8,12 @@ from typing import TypeAlias
 import pytest
 
 from effects import Effects
+from tests.cli.conftest import _logging
 from tests.security.vault import OLD_KEYS, vault_app
 
 VaultFactory: TypeAlias = Callable[..., Effects]
+
+__all__ = ["_logging"]
 
 
 @pytest.fixture
