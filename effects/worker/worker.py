@@ -149,6 +149,7 @@ class Worker:
         if at_once:
             self._aborting.set()
         self._wake.set()
+        _log.info("worker.stopping", extra={"grace_seconds": 0.0 if at_once else self._grace_seconds})
 
     # -- the dispatcher --------------------------------------------------------------------------------------
 

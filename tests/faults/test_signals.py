@@ -63,7 +63,7 @@ def test_what_has_no_verdict_at_the_end_is_settled_by_the_worker_itself(
     desk.wait_asked("one", 3)
     worker.send(stop)
     if way == "second signal":
-        worker.wait_received()  # two that are pending at once would be one
+        worker.wait_logged("worker.stopping")  # two that come at once are one
         worker.send(stop)
     assert worker.wait() == 0, worker.output
     assert desk.done == []

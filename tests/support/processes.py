@@ -83,11 +83,6 @@ class Child:
         except FileNotFoundError:
             return False
 
-    def wait_received(self) -> None:
-        """Return when no signal to it is pending (Linux)."""
-        status = Path(f"/proc/{self.pid}/status")
-        wait_until(lambda: "ShdPnd:\t0000000000000000" in status.read_text())
-
     def thaw(self) -> None:
         self.send(signal.SIGCONT)
 
