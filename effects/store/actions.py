@@ -110,18 +110,32 @@ def requeue(
             holds its key by now, or its effect is done and `again` was not given.
     """
     with store.begin() as connection:
-        row = store.one(connection, _lock_ended, id=job_id)
-        if row is None:
-            raise not_there(store, connection, job_id, "only an ended job can be requeued")
-        ledger = ledgers.get(row.job_type, CORE_LEDGER)
-        done = _check_requeue(store, connection, row, ledger, again)
-        new_id = _insert_again(store, connection, row)
-        if row.idempotency_key is not None:
-            store.write(connection, _move(ledger.table), old=job_id, new=new_id)
-        note(store, connection, job_id, REQUEUE, actor, reason)
-        if done:
-            note(store, connection, new_id, SEND_AGAIN, actor, reason)
-        return Requeued(new_id, row.queue)
+        return requeue_within(store, connection, ledgers, job_id, actor=actor, reason=reason, again=again)
+
+
+def requeue_within(
+    store: Store,
+    connection: Connection,
+    ledgers: Mapping[str, Ledger],
+    job_id: int,
+    *,
+    actor: str,
+    reason: str | None = None,
+    again: bool = False,
+) -> Requeued:
+    """`requeue` in a transaction that has more to do."""
+    row = store.one(connection, _lock_ended, id=job_id)
+    if row is None:
+        raise not_there(store, connection, job_id, "only an ended job can be requeued")
+    ledger = ledgers.get(row.job_type, CORE_LEDGER)
+    done = _check_requeue(store, connection, row, ledger, again)
+    new_id = _insert_again(store, connection, row)
+    if row.idempotency_key is not None:
+        store.write(connection, _move(ledger.table), old=job_id, new=new_id)
+    note(store, connection, job_id, REQUEUE, actor, reason)
+    if done:
+        note(store, connection, new_id, SEND_AGAIN, actor, reason)
+    return Requeued(new_id, row.queue)
 
 
 def _check_requeue(store: Store, connection: Connection, row: Row[Any], ledger: Ledger, again: bool) -> bool:

@@ -132,9 +132,9 @@ def requeue(
     Raises:
         JobNotFound: it is no dead letter or unknown outcome, or may not be requeued; says why. An ignored one may.
     """
-    with store.read() as connection:
+    with store.begin() as connection:
         _check_needs_person(store, connection, ledgers, job_id)
-    return actions.requeue(store, ledgers, job_id, actor=actor, reason=reason)
+        return actions.requeue_within(store, connection, ledgers, job_id, actor=actor, reason=reason)
 
 
 def resolve(
@@ -161,14 +161,13 @@ def resolve(
         row = _lock_open(store, connection, ledgers, job_id)
         if not row.unknown:
             raise JobNotFound(f"the effect of job {job_id} is not unknown: requeue it or ignore it")
-        if resolution != "send-again":
-            actions.note(store, connection, job_id, MARK_DONE if resolution == "mark-done" else GIVE_UP, actor, reason)
+        if resolution == "send-again":
+            return actions.requeue_within(store, connection, ledgers, job_id, actor=actor, reason=reason)
+        actions.note(store, connection, job_id, MARK_DONE if resolution == "mark-done" else GIVE_UP, actor, reason)
         if resolution == "mark-done" and row.idempotency_key is not None:
             for ledger in all_ledgers(ledgers):
                 store.write(connection, _mark_done(ledger.table), id=job_id)
-    if resolution == "send-again":  # looks again, under its own lock
-        return actions.requeue(store, ledgers, job_id, actor=actor, reason=reason)
-    return None
+        return None
 
 
 class BulkResult(msgspec.Struct, frozen=True):

@@ -1,0 +1,256 @@
+"""Dead letters and unknown outcomes: found by what one knows of them, closed once, each action on record."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from effects import Done, Effects, JobNotFound, Refused, Retry, Unknown, enqueue
+from effects.store import dead
+from effects.store.actions import cancel
+from effects.store.actions import requeue as plain_requeue
+from effects.store.audit import audit
+from effects.store.dead import DeadFilters, DeadLetter, count_open, each, ignore, list_dead, requeue, resolve
+from tests.conftest import AppFactory
+from tests.support.hands import Hand, row, rows
+from tests.support.scripted import Scripted
+
+
+@pytest.fixture
+def app(app_factory: AppFactory) -> Effects:
+    return app_factory(job_types=[Scripted(), Scripted("held", on_unknown="hold")])
+
+
+def put(app: Effects, *, job_type: str = "scripted", key: str | None = "k", **options: Any) -> int:
+    return enqueue(job_type, {}, key=key, effects=app, **options).job_id
+
+
+def ended(app: Effects, ending: Any, *, job_type: str = "scripted", key: str | None = "k", **options: Any) -> int:
+    """A job that ended so."""
+    job_id = put(app, job_type=job_type, key=key, **options)
+    hand = Hand(app, f"hand of {job_id}")
+    [job] = [job for job in hand.claim() if job.id == job_id]
+    hand.settle((job, ending))
+    return job_id
+
+
+def listed(app: Effects, **filters: Any) -> list[DeadLetter]:
+    return list_dead(app.store, app.ledgers, DeadFilters(**filters))
+
+
+def ids(app: Effects, **filters: Any) -> list[int]:
+    return [one.id for one in listed(app, **filters)]
+
+
+def state(app: Effects, key: str = "k") -> str:
+    return str(row(app, "effect_ledger", "key = :key", key=key)["state"])
+
+
+def noted(app: Effects) -> list[tuple[Any, ...]]:
+    return [(one["job_id"], one["action"], one["actor"], one["reason"]) for one in rows(app, "job_actions")]
+
+
+def test_what_is_dead_or_unknown_is_open_and_nothing_else_is(app: Effects) -> None:
+    ended(app, Done(), key="done")
+    gone = ended(app, Refused("no", code="http_410"), key="dead")
+    held = ended(app, Unknown("no reply"), job_type="held", key="held")
+    unsure = put(app, key="unsure")
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Unknown("no reply")))
+    cancel(app.store, app.ledgers, unsure, actor="ann")
+    cancelled = put(app, key="cancelled")
+    cancel(app.store, app.ledgers, cancelled, actor="ann")
+
+    assert sorted(ids(app)) == [gone, held, unsure]
+    assert {one.id: (one.status, one.unknown) for one in listed(app)} == {
+        gone: ("dead", False),
+        held: ("dead", True),
+        unsure: ("cancelled", True),
+    }
+    assert sorted(ids(app, unknown=True)) == [held, unsure]
+    assert ids(app, unknown=False) == [gone]
+    with app.store.read() as connection:
+        assert count_open(app.store, connection, app.ledgers) == 3
+
+
+def test_a_job_without_a_key_is_known_by_its_own_attempts(app: Effects) -> None:
+    held = ended(app, Unknown("no reply"), job_type="held", key=None)
+    gone = ended(app, Refused("no"), key=None)
+    assert ids(app, unknown=True) == [held]
+    assert ids(app, unknown=False) == [gone]
+
+
+def test_the_filters(app: Effects) -> None:
+    first = ended(app, Refused("The Card was declined", code="card"), key="a", limit_key="webhook:ep_1")
+    app.store.shift_clock(7200)
+    second = ended(app, Refused("gone for 100%", code="http_410"), key="b", limit_key="ep_2", job_type="held")
+    assert ids(app) == [second, first]
+    assert ids(app, limit=1) == [second]
+    assert ids(app, job_type="held") == [second]
+    assert ids(app, error_code="card") == [first]
+    assert ids(app, text="card WAS") == [first]
+    assert ids(app, text="0%") == [second]
+    assert ids(app, text="_") == []
+    assert ids(app, endpoint="ep_1") == ids(app, endpoint="webhook:ep_1") == [first]
+    assert ids(app, endpoint="ep_2") == [second]
+    assert ids(app, endpoint="ep") == []
+    assert ids(app, older_seconds=3600) == [first]
+    assert ids(app, newer_seconds=3600) == [second]
+    assert ids(app, older_seconds=3600, error_code="http_410") == []
+
+
+def test_a_requeue_closes_the_old_one_and_leaves_it_as_it_is(app: Effects) -> None:
+    first = ended(app, Refused("no"))
+    before = row(app, "job_history")
+    made = requeue(app.store, app.ledgers, first, actor="ann", reason="fixed")
+    assert row(app, "job_history") == before
+    assert ids(app) == []
+    assert ids(app, closed=True) == [first]
+    assert noted(app) == [(first, "requeue", "ann", "fixed")]
+    with pytest.raises(JobNotFound, match=f"job {first} was requeued already: job {made.job_id} is queued"):
+        requeue(app.store, app.ledgers, first, actor="ann")
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Refused("still no")))
+    assert ids(app) == [made.job_id]
+    assert audit(app) == []
+
+
+def test_only_what_needs_a_person_can_be_acted_on(app: Effects) -> None:
+    done = ended(app, Done(), key="done")
+    live = put(app, key="live")
+    for act in (
+        lambda job_id: requeue(app.store, app.ledgers, job_id, actor="ann"),
+        lambda job_id: ignore(app.store, app.ledgers, job_id, actor="ann", reason="x"),
+        lambda job_id: resolve(app.store, app.ledgers, job_id, "give-up", actor="ann"),
+    ):
+        with pytest.raises(JobNotFound, match=f"job {done} is succeeded: it is no dead letter"):
+            act(done)
+        with pytest.raises(JobNotFound, match=f"job {live} is queued: only an ended job"):
+            act(live)
+        with pytest.raises(JobNotFound, match="there is no job 4711"):
+            act(4711)
+    assert noted(app) == []
+
+
+def test_ignore_closes_and_says_so_the_second_time(app: Effects) -> None:
+    first = ended(app, Refused("no"))
+    ignore(app.store, app.ledgers, first, actor="ann", reason="a test order")
+    assert ids(app) == []
+    assert noted(app) == [(first, "ignore", "ann", "a test order")]
+    with pytest.raises(JobNotFound, match=f"job {first} is closed already \\(ignore\\)"):
+        ignore(app.store, app.ledgers, first, actor="bob", reason="again")
+    assert requeue(app.store, app.ledgers, first, actor="bob").job_id > first  # whoever thinks again may
+    assert audit(app) == []
+
+
+def test_mark_done_is_a_persons_word_that_the_effect_happened(app: Effects) -> None:
+    held = ended(app, Unknown("no reply"), job_type="held")
+    assert resolve(app.store, app.ledgers, held, "mark-done", actor="ann", reason="seen in their books") is None
+    assert state(app) == "done"
+    assert row(app, "job_history")["status"] == "dead"
+    assert noted(app) == [(held, "mark_done", "ann", "seen in their books")]
+    assert ids(app) == []
+    assert audit(app) == []
+    assert enqueue("held", {}, key="k", effects=app).existing
+    with pytest.raises(JobNotFound, match="is done; only --again"):
+        plain_requeue(app.store, app.ledgers, held, actor="ann")
+    with pytest.raises(JobNotFound, match="closed already"):
+        resolve(app.store, app.ledgers, held, "give-up", actor="ann")
+
+
+def test_done_again_after_a_persons_word_starts_anew(app: Effects) -> None:
+    held = ended(app, Unknown("no reply"), job_type="held")
+    resolve(app.store, app.ledgers, held, "mark-done", actor="ann")
+    plain_requeue(app.store, app.ledgers, held, actor="ann", again=True)
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Refused("no")))
+    assert state(app) == "refused"
+    assert audit(app) == []
+
+
+def test_a_done_effect_that_nobody_did_or_vouched_for_is_still_found(app: Effects) -> None:
+    held = ended(app, Unknown("no reply"), job_type="held")
+    with app.store.begin() as connection:
+        connection.exec_driver_sql("UPDATE effects_effect_ledger SET state = 'done'")
+    assert [(one.check, one.job_ids) for one in audit(app)] == [("done_proved", [held])]
+
+
+def test_give_up_leaves_it_unknown_for_ever(app: Effects) -> None:
+    held = ended(app, Unknown("no reply"), job_type="held")
+    resolve(app.store, app.ledgers, held, "give-up", actor="ann")
+    assert state(app) == "unknown"
+    assert ids(app) == []
+    assert rows(app, "jobs") == []
+    assert noted(app) == [(held, "give_up", "ann", None)]
+    assert audit(app) == []
+
+
+def test_send_again_stays_unknown_until_it_is_done(app: Effects) -> None:
+    held = ended(app, Unknown("no reply"), job_type="held")
+    made = resolve(app.store, app.ledgers, held, "send-again", actor="ann")
+    assert made is not None
+    assert state(app) == "unknown"
+    assert ids(app) == []
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Refused("no")))
+    assert (ids(app, unknown=True), state(app)) == ([made.job_id], "unknown")
+    resolve(app.store, app.ledgers, made.job_id, "send-again", actor="ann")
+    hand.settle((hand.claim_one(), Done()))
+    assert (ids(app), state(app)) == ([], "done")
+    assert audit(app) == []
+
+
+def test_what_is_not_unknown_is_not_resolved(app: Effects) -> None:
+    first = ended(app, Refused("no"))
+    with pytest.raises(JobNotFound, match="is not unknown: requeue it or ignore it"):
+        resolve(app.store, app.ledgers, first, "mark-done", actor="ann")
+    assert (state(app), noted(app)) == ("refused", [])
+
+
+@pytest.mark.parametrize("key", ["k", None])
+def test_of_many_people_at_once_one_decides(app: Effects, key: str | None) -> None:
+    held = ended(app, Unknown("no reply"), job_type="held", key=key)
+    together = threading.Barrier(4)
+    answers: list[object] = []
+
+    def act(resolution: dead.Resolution) -> None:
+        together.wait(20)
+        try:
+            answers.append(resolve(app.store, app.ledgers, held, resolution, actor="ann"))
+        except JobNotFound as error:
+            answers.append(error)
+
+    words: tuple[dead.Resolution, ...] = ("mark-done", "give-up", "send-again", "mark-done")
+    threads = [threading.Thread(target=act, args=(word,)) for word in words]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sum(not isinstance(answer, JobNotFound) for answer in answers) == 1, answers
+    assert len(answers) == 4
+    assert len(noted(app)) == 1
+
+
+def test_in_bulk_each_stands_alone(app: Effects) -> None:
+    first = ended(app, Refused("no"), key="a")
+    second = ended(app, Refused("no"), key="b")
+    third = put(app, key="c")
+    result = each([first, third, second, 4711], lambda one: requeue(app.store, app.ledgers, one, actor="ann"))
+    assert list(result.done) == [first, second]
+    assert all(made is not None and made > third for made in result.done.values())
+    assert list(result.refused) == [third, 4711]
+    assert "is queued" in result.refused[third]
+    assert audit(app) == []
+
+
+def test_a_dead_letter_that_gave_up_names_its_last_error(app: Effects) -> None:
+    first = put(app, max_attempts=2)
+    hand = Hand(app)
+    for _ in range(2):
+        hand.settle((hand.claim_one(), Retry("busy at noon", code="busy")))
+        app.store.shift_clock(3600)
+    [letter] = listed(app, text="noon")
+    assert (letter.id, letter.attempts, letter.error_code) == (first, 2, "busy")
+    assert "gave up after 2 attempts" in str(letter.last_error)

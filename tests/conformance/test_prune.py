@@ -1,0 +1,351 @@
+"""Retention: what is old and ended goes, what waits for a person never, and the audit stays clean throughout."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from effects import Done, Effects, IdempotencyConflict, NewJob, Refused, Retry, Schedule, Unknown, enqueue, enqueue_many
+from effects.firing import fire_now
+from effects.prune import Prune, Pruned, prune
+from effects.store import prune as store_prune
+from effects.store import schedules
+from effects.store.actions import cancel, requeue
+from effects.store.audit import audit
+from effects.store.dead import ignore, resolve
+from effects.worker import Worker
+from tests.conftest import AppFactory
+from tests.support.hands import Hand, everything, row, rows, run_sql
+from tests.support.scripted import Scripted
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def app(app_factory: AppFactory) -> Effects:
+    return app_factory(
+        job_types=[
+            Scripted(),
+            Scripted("held", on_unknown="hold"),
+            Scripted("short", retention_days=1.0, retention_effects_days=2.0),
+            Scripted("long", retention_days=60.0, retention_effects_days=365.0),
+        ]
+    )
+
+
+def ended(app: Effects, ending: Any, *, job_type: str = "scripted", key: str | None = "k", **options: Any) -> int:
+    job_id = enqueue(job_type, {}, key=key, effects=app, **options).job_id
+    hand = Hand(app, f"hand of {job_id}")
+    [job] = [job for job in hand.claim() if job.id == job_id]
+    hand.settle((job, ending))
+    return job_id
+
+
+def later(app: Effects, days: float) -> None:
+    app.store.shift_clock(days * DAY)
+
+
+def history(app: Effects) -> list[int]:
+    return [int(one["id"]) for one in rows(app, "job_history")]
+
+
+def keys(app: Effects) -> set[str]:
+    return {str(one["key"]) for one in rows(app, "effect_ledger")}
+
+
+def test_an_ended_job_goes_with_its_attempts_and_actions_after_its_days(app: Effects) -> None:
+    done = ended(app, Done())
+    gone = enqueue("scripted", {}, key="gone", effects=app).job_id
+    cancel(app.store, app.ledgers, gone, actor="ann")
+    later(app, 6.9)
+    assert prune(app) == Pruned()
+    assert history(app) == [done, gone]
+    later(app, 0.2)
+    assert prune(app).jobs == 2
+    assert rows(app, "job_history") == rows(app, "job_attempts") == rows(app, "job_actions") == []
+    assert keys(app) == {"k", "gone"}
+    assert row(app, "pruned")["job_id"] == gone
+    assert audit(app) == []
+    assert prune(app) == Pruned()
+
+
+def test_each_job_type_has_its_own_ages(app: Effects) -> None:
+    for job_type in ("short", "scripted", "long"):
+        ended(app, Done(), job_type=job_type, key=job_type)
+    for days, left, remembered in (
+        (1.5, 2, {"short", "scripted", "long"}),
+        (2.5, 2, {"scripted", "long"}),
+        (7.5, 1, {"scripted", "long"}),
+        (61, 0, {"scripted", "long"}),
+        (91, 0, {"long"}),
+        (366, 0, set()),
+    ):
+        app.store.sql.shift_seconds = days * DAY
+        app.store._statements.clear()
+        prune(app)
+        assert (len(history(app)), keys(app)) == (left, remembered), days
+        assert audit(app) == []
+
+
+def test_a_key_is_remembered_until_its_own_age_and_then_free(app: Effects) -> None:
+    first = ended(app, Done())
+    later(app, 30)
+    prune(app)
+    assert history(app) == []
+    assert enqueue("scripted", {}, key="k", effects=app).job_id == first
+    with pytest.raises(IdempotencyConflict):
+        enqueue("scripted", {"name": "other"}, key="k", effects=app)
+    later(app, 61)
+    assert prune(app).effects == 1
+    again = enqueue("scripted", {"name": "other"}, key="k", effects=app)
+    assert not again.existing
+    assert audit(app) == []
+
+
+def test_an_effect_with_an_expiry_of_its_own_goes_by_that(app: Effects) -> None:
+    ended(app, Done(), key="sooner")
+    ended(app, Done(), key="later")
+    far = app.store.sql.after("400 * 86400")
+    near = app.store.sql.after("10 * 86400")
+    run_sql(app, f"UPDATE effects_effect_ledger SET expires_at = CASE WHEN key = 'later' THEN {far} ELSE {near} END")
+    later(app, 9)
+    prune(app)
+    assert keys(app) == {"sooner", "later"}
+    later(app, 2)
+    prune(app)
+    assert keys(app) == {"later"}
+    later(app, 200)
+    prune(app)
+    assert keys(app) == {"later"}
+
+
+def test_what_waits_for_a_person_is_never_taken(app: Effects) -> None:
+    dead = ended(app, Refused("no"), key="dead")
+    held = ended(app, Unknown("no reply"), job_type="held", key="held")
+    plain = ended(app, Unknown("no reply"), job_type="held", key=None)
+    unsure = enqueue("scripted", {}, key="unsure", effects=app).job_id
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Unknown("no reply")))
+    cancel(app.store, app.ledgers, unsure, actor="ann")
+    later(app, 5000)
+    before = everything(app)
+    assert prune(app) == Pruned()
+    assert everything(app) == before
+    assert history(app) == [dead, held, plain, unsure]
+
+
+def test_what_somebody_closed_goes_thirty_days_after_that(app: Effects) -> None:
+    dead = ended(app, Refused("no"), key="dead")
+    held = ended(app, Unknown("no reply"), job_type="held", key="held")
+    later(app, 500)
+    ignore(app.store, app.ledgers, dead, actor="ann", reason="a test order")
+    resolve(app.store, app.ledgers, held, "give-up", actor="ann")
+    later(app, 29)
+    assert prune(app).jobs == 0
+    later(app, 2)
+    assert prune(app) == Pruned(jobs=2, effects=2)
+    assert rows(app, "job_actions") == rows(app, "effect_ledger") == []
+    assert audit(app) == []
+
+
+def test_a_job_that_another_came_from_stays_as_long_as_that(app: Effects) -> None:
+    """Its verdicts are part of the effect's state."""
+    first = ended(app, Unknown("no reply"), job_type="held", key="k")
+    second = requeue(app.store, app.ledgers, first, actor="ann").job_id
+    later(app, 100)
+    assert prune(app).jobs == 0
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Refused("no")))
+    later(app, 100)
+    assert prune(app).jobs == 0
+    assert history(app) == [first, second]
+    assert audit(app) == []
+    resolve(app.store, app.ledgers, second, "give-up", actor="ann")
+    later(app, 31)
+    assert prune(app).jobs == 1
+    assert history(app) == [first]
+    assert audit(app) == []
+    assert prune(app).jobs == 1
+    assert history(app) == []
+    assert audit(app) == []
+
+
+def test_live_jobs_and_their_effects_stay_however_old(app: Effects) -> None:
+    hand = Hand(app)
+    waiting = enqueue("scripted", {}, key="waiting", effects=app).job_id
+    hand.settle((hand.claim_one(), Retry("not now")))
+    later(app, 1000)
+    assert prune(app) == Pruned()
+    assert [one["id"] for one in rows(app, "jobs")] == [waiting]
+    assert keys(app) == {"waiting"}
+    assert len(rows(app, "job_attempts")) == 1
+
+
+def test_an_effect_that_lost_its_job_is_still_found(app: Effects) -> None:
+    """Pruning does not blind the audit: only settled effects up to the mark may stand without a job."""
+    ended(app, Done(), key="pruned")
+    later(app, 8)
+    prune(app)
+    lost = ended(app, Done(), key="lost")
+    live = enqueue("scripted", {}, key="live", effects=app).job_id
+    run_sql(app, "DELETE FROM effects_job_history")
+    run_sql(app, "DELETE FROM effects_job_attempts")
+    run_sql(app, "DELETE FROM effects_jobs")
+    assert {(one.check, tuple(one.job_ids)) for one in audit(app)} == {("intent_kept", (lost, live))}
+
+
+def test_groups_without_jobs_go_unless_they_are_blocked(app: Effects) -> None:
+    ended(app, Done(), key=None, group_key="over")
+    ended(app, Done(), key=None, group_key="blocked")
+    run_sql(app, "UPDATE effects_job_groups SET blocked = true WHERE group_key = 'blocked'")
+    enqueue("scripted", {}, group_key="live", effects=app)
+    assert prune(app).groups == 1
+    assert [one["group_key"] for one in rows(app, "job_groups")] == ["blocked", "live"]
+
+
+def test_the_order_of_a_group_holds_while_its_row_is_pruned(app: Effects) -> None:
+    """Enqueue, run and prune of the same groups at once: every job runs, one in flight, in order."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def pruning() -> None:
+        try:
+            while not stop.is_set():
+                prune(app)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=pruning)
+    thread.start()
+    hand = Hand(app)
+    order: dict[str, list[int]] = {"a": [], "b": []}
+    wanted: dict[str, list[int]] = {"a": [], "b": []}
+    try:
+        for _ in range(25):
+            for group in ("a", "b"):
+                wanted[group].append(enqueue("scripted", {}, group_key=group, effects=app).job_id)
+            deadline = datetime.now(UTC) + timedelta(seconds=30)
+            while order != wanted and datetime.now(UTC) < deadline:
+                for job in hand.claim():
+                    order[str(job.group_key)].append(job.id)
+                    hand.settle((job, Done()))
+    finally:
+        stop.set()
+        thread.join(30)
+    assert failures == []
+    assert order == wanted
+    assert audit(app) == []
+
+
+def test_slots_go_once_they_are_old_and_never_run_again(app: Effects) -> None:
+    schedules.add(app.store, Schedule("tidy", "scripted", {}, "0 * * * *"))
+    with app.store.read() as connection:
+        now = datetime.fromtimestamp(app.store.now(connection), UTC)
+    fire_now(app, "tidy", actor="ann", slot=now - timedelta(days=91))
+    fire_now(app, "tidy", actor="ann", slot=now - timedelta(days=89))
+    assert prune(app, dry_run=True).slots == 1
+    assert prune(app).slots == 1
+    assert len(rows(app, "definition_runs")) == 1
+
+
+def test_a_dry_run_counts_and_takes_nothing(app: Effects) -> None:
+    for number in range(3):
+        ended(app, Done(), key=f"k{number}", group_key=f"g{number}")
+    later(app, 8)
+    before = everything(app)
+    assert prune(app, dry_run=True) == Pruned(jobs=3, groups=3)
+    assert everything(app) == before
+    assert prune(app) == Pruned(jobs=3, groups=3)
+
+
+def test_many_go_in_pages_and_an_open_one_among_them_does_not_stop_the_walk(
+    app: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_prune, "PAGE", 7)  # what a statement takes is written into it once
+    hand = Hand(app)
+    enqueue_many([NewJob(job_type="scripted", payload={}, key=f"k{n}") for n in range(40)], effects=app)
+    claimed = hand.claim()
+    hand.settle(*((job, Refused("no") if number % 8 == 0 else Done()) for number, job in enumerate(claimed)))
+    later(app, 91)
+    assert prune(app) == Pruned(jobs=35, effects=35)
+    assert len(history(app)) == len(keys(app)) == 5
+    assert audit(app) == []
+
+
+def test_it_stops_when_it_is_told_to_and_goes_on_the_next_time(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_prune, "PAGE", 5)
+    hand = Hand(app)
+    enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(20)], effects=app)
+    hand.settle(*((job, Done()) for job in hand.claim()))
+    later(app, 8)
+    turns = iter([True, True, False])
+    first = prune(app, go_on=lambda: next(turns))
+    assert (first.jobs, first.finished) == (10, False)
+    second = prune(app)
+    assert (second.jobs, second.finished) == (10, True)
+
+
+def test_two_at_once_and_a_requeue_between(app: Effects) -> None:
+    """Each row goes once; what is requeued meanwhile either stays or is not there to be requeued."""
+    hand = Hand(app)
+    enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(60)], effects=app)
+    claimed = hand.claim()
+    hand.settle(*((job, Done()) for job in claimed))
+    later(app, 8)
+    together = threading.Barrier(3)
+    taken: list[int] = []
+    failures: list[BaseException] = []
+
+    def pruning() -> None:
+        together.wait(20)
+        taken.append(prune(app).jobs)
+
+    def requeuing() -> None:
+        together.wait(20)
+        for job in claimed[::10]:
+            try:
+                requeue(app.store, app.ledgers, job.id, actor="ann", again=True)
+            except Exception as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=one) for one in (pruning, pruning, requeuing)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert {type(error).__name__ for error in failures} <= {"JobNotFound"}
+    kept = [job.id for job in claimed if job.id in history(app)]
+    assert len(kept) == len(rows(app, "jobs")) == 6 - len(failures)
+    assert sum(taken) == 60 - len(kept)
+    assert audit(app) == []
+
+
+def test_the_built_in_schedule_prunes(app: Effects) -> None:
+    ended(app, Done())
+    later(app, 8)
+    schedules.register(app.store, list(app.schedules.values()))
+    fire_now(app, "effects.prune", actor="ann")
+    assert Worker(app).drain(30).counts == {"succeeded": 1}
+    [left] = rows(app, "job_history")
+    assert left["job_type"] == Prune.name
+    [attempt] = rows(app, "job_attempts")
+    assert '"jobs":1' in str(attempt["detail"]).replace(" ", "").replace("'", '"')
+
+
+def test_a_type_prunes_rows_of_its_own(app_factory: AppFactory) -> None:
+    asked: list[tuple[float, bool]] = []
+
+    class Own(Scripted):
+        retention_effects_days = 3.0
+
+        def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Any) -> int:
+            asked.append((keep_seconds, dry_run))
+            return 4 if go_on() else 0
+
+    app = app_factory(job_types=[Own()])
+    assert prune(app).packages == {"scripted": 4}
+    assert prune(app, dry_run=True).packages == {"scripted": 4}
+    assert asked == [(3 * DAY, False), (3 * DAY, True)]
