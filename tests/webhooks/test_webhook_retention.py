@@ -1,0 +1,78 @@
+"""Events and deliveries go when they are old and settled, and a partner's open failure keeps its event."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from effects import Done, Effects, Refused
+from effects.prune import prune
+from effects.store.audit import audit
+from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
+from effects_webhooks.tables import retention
+from tests.support.hands import Hand
+from tests.webhooks.conftest import Rows
+
+DAY = 86_400.0
+
+
+def send(shop: Effects, key: str, ending: object | None) -> str:
+    """An event that was delivered with this ending, or not at all."""
+    receipt = deliver_webhook(WebhookEvent("order.paid", {"order": key}, key=key), effects=shop)
+    if ending is not None:
+        hand = Hand(shop, f"hand of {key}", queue="webhooks")
+        hand.settle(*((job, ending) for job in hand.claim()))  # type: ignore[misc]
+    return receipt.event_id
+
+
+def left(rows: Rows) -> tuple[set[str], int]:
+    events = {one["key"] for one in rows("SELECT key FROM effects_webhook_events")}
+    return events, len(rows("SELECT event_id FROM effects_delivered_webhooks"))
+
+
+def test_an_event_goes_after_the_last_of_its_deliveries(shop: Effects, rows: Rows) -> None:
+    add_endpoint("http://127.0.0.1:1/a", ["*"], effects=shop)
+    send(shop, "done", Done())
+    send(shop, "dead", Refused("gone", code="http_410"))
+    shop.store.shift_clock(89 * DAY)
+    send(shop, "waiting", None)
+    assert prune(shop).jobs == 1
+    assert left(rows) == ({"done", "dead", "waiting"}, 3)
+    assert audit(shop) == []
+
+    shop.store.shift_clock(2 * DAY)
+    assert prune(shop, dry_run=True).packages == {}  # its delivery goes first
+    pruned = prune(shop)
+    assert (pruned.effects, pruned.packages) == (1, {"webhook.deliver": 1})
+    assert left(rows) == ({"dead", "waiting"}, 2)
+    assert audit(shop) == []
+    shop.store.shift_clock(1000 * DAY)
+    prune(shop)
+    assert left(rows) == ({"dead", "waiting"}, 2)
+    assert not deliver_webhook(WebhookEvent("order.paid", {"order": "new"}, key="done"), effects=shop).existing
+
+
+def test_an_event_that_nobody_wanted_goes_by_its_own_age(shop: Effects, rows: Rows) -> None:
+    send(shop, "nobody", None)
+    shop.store.shift_clock(89 * DAY)
+    assert prune(shop).packages == {}
+    shop.store.shift_clock(2 * DAY)
+    assert prune(shop, dry_run=True).packages == {"webhook.deliver": 1}
+    assert prune(shop).packages == {"webhook.deliver": 1}
+    assert left(rows) == (set(), 0)
+
+
+def test_the_walk_passes_what_is_needed(shop: Effects, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "PAGE", 3)
+    for number in range(11):
+        send(shop, f"a{number}", None)
+    add_endpoint("http://127.0.0.1:1/a", ["*"], effects=shop)
+    for number in range(4):
+        send(shop, f"b{number}", None)
+    for number in range(5):
+        shop.store.shift_clock(timedelta(seconds=1).total_seconds())
+        send(shop, f"c{number}", Refused("gone"))
+    shop.store.shift_clock(91 * DAY)
+    assert prune(shop).packages == {"webhook.deliver": 11}
+    assert len(left(rows)[0]) == 9
