@@ -158,7 +158,7 @@ def _check_requeue(store: Store, connection: Connection, row: Row[Any], ledger: 
 
 
 def _insert_again(store: Store, connection: Connection, row: Row[Any]) -> int:
-    new_id = reserve_ids(store, connection, 1)[0]
+    new_id = reserve_ids(store, connection, 1, groups=[row.group_key] if row.group_key is not None else [])[0]
     job = JobRow(
         n=0,
         id=new_id,

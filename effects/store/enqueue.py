@@ -5,7 +5,7 @@ One statement on PostgreSQL, whether one job or a thousand; a few inside the sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -133,8 +133,12 @@ def _reserve_sqlite(sql: Sql) -> str:
     return "UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'effects_jobs' RETURNING seq"
 
 
-def reserve_ids(store: Store, connection: Connection, count: int) -> list[int]:
-    """Ids for jobs whose rows come later in the same transaction."""
+def reserve_ids(store: Store, connection: Connection, count: int, groups: Collection[str] = ()) -> list[int]:
+    """Ids for jobs whose rows come later in the same transaction.
+
+    `groups` are the group keys of those jobs: their locks come first, so that ids rise in the order of commit.
+    """
+    lock_groups(store, connection, groups)
     if count == 0:
         return []
     if store.is_postgresql:
@@ -150,14 +154,14 @@ def _lock_groups(sql: Sql) -> str:
     ON CONFLICT (group_key) DO UPDATE SET group_key = excluded.group_key"""
 
 
-def lock_groups(store: Store, connection: Connection, groups: set[str]) -> None:
+def lock_groups(store: Store, connection: Connection, groups: Collection[str]) -> None:
     """Take the rows of these groups until the transaction ends.
 
     This is what makes the order strict: whoever enqueues into a group waits for the one before, and ids are
     given after the wait, so that they rise in the order of commit.
     """
     if groups:
-        store.write(connection, _lock_groups, rows=as_json([{"group_key": group} for group in sorted(groups)]))
+        store.write(connection, _lock_groups, rows=as_json([{"group_key": group} for group in sorted(set(groups))]))
 
 
 def _holders(sql: Sql) -> str:
