@@ -83,6 +83,8 @@ class JobType(Generic[P]):
             `Annotated[…, Sensitive]` are sealed in the database, and left out of its `repr`.
         queue: lane. Lanes have threads of their own, so that one never delays another.
         priority: lower runs first; any small integer. Default 5.
+        fair: limit keys take turns in the lane of this type, whosever jobs are older; jobs without a key take
+            turns as one. Within a priority. Default no: the oldest due job first.
         retry: the RetryPolicy.
         time_limit_seconds: an attempt is over after this; its lease is lost and its thread replaced.
             Default 60.
@@ -98,6 +100,7 @@ class JobType(Generic[P]):
     payload: type[P] = dict  # type: ignore[assignment]
     queue: str = DEFAULT_QUEUE
     priority: int = DEFAULT_PRIORITY
+    fair: bool = False
     retry: RetryPolicy = RetryPolicy()
     time_limit_seconds: float = 60.0
     on_unknown: OnUnknown = "repeat"

@@ -24,7 +24,7 @@ _PER = re.compile(r"(\d{1,9})/(\d+(?:\.\d+)?)?([smhd])")
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """So many starts in so many seconds. `burst` at most at once; 0 stands for a fifth of a second's, at least one.
+    """So many starts in so many seconds. `burst` at most at once; 0 stands for a fifth of a second's, at least two.
 
     Raises:
         ConfigurationError: from `check`, which names what is wrong.
@@ -41,7 +41,7 @@ class Rate(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         """How many tokens the bucket holds."""
-        return self.burst or max(1, int(self.per_second * BURST_SECONDS))
+        return self.burst or max(min(2, self.tokens), int(self.per_second * BURST_SECONDS))
 
     def check(self) -> Rate:
         if self.tokens < 1 or self.period_seconds <= 0:

@@ -60,7 +60,7 @@ class Sql:
         """A time given as seconds since 1970."""
         if self.postgresql:
             return f"to_timestamp({expression})"
-        return f"CAST(({expression}) * 1000 AS INTEGER)"
+        return f"CAST(round(({expression}) * 1000) AS INTEGER)"
 
     def epoch(self, expression: str) -> str:
         """A time as seconds since 1970."""
@@ -104,6 +104,14 @@ class Sql:
     def least(self, column: str, source: str) -> str:
         """The first value in an index (`source` is FROM and WHERE), or NULL. Planned in half the time of `min`."""
         return f"(SELECT {column} {source} ORDER BY {column} LIMIT 1)"
+
+    def greatest(self, *expressions: str) -> str:
+        """The greatest of several values, none of which is NULL."""
+        return f"{'GREATEST' if self.postgresql else 'max'}({', '.join(expressions)})"
+
+    def smallest(self, *expressions: str) -> str:
+        """The smallest of several values, none of which is NULL."""
+        return f"{'LEAST' if self.postgresql else 'min'}({', '.join(expressions)})"
 
     def own(self, alias: str, column: str) -> str:
         """A column of the updated table in RETURNING, where SQLite knows no alias."""

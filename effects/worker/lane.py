@@ -41,6 +41,7 @@ class LaneThreads:
         self.threads = threads
         self.stuck = 0  # threads that were given up and have not come back
         self.asked = True  # there may be something to claim; False after a claim that found nothing
+        self.opens_at: float | None = None  # monotonic: a key that has jobs will have a token for them
         self._prefetch = prefetch
         self._may_start, self._finish, self._give_back, self._wake = may_start, finish, give_back, wake
         self._buffer: SimpleQueue[RunningAttempt | None] = SimpleQueue()

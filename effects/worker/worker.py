@@ -44,6 +44,8 @@ EXIT_STUCK = 75  # too many threads hang in handlers: the supervisor must start 
 STUCK_MAX = 4
 FLUSH_SECONDS = 30.0
 JOIN_SECONDS = 2.0
+TOKEN_SECONDS_MIN = 0.05  # tokens of a rate are claimed in batches: no claim for each that comes
+TOKEN_SECONDS_DRAIN = 5.0  # a drain waits for tokens that come within this
 
 _log = logging.getLogger("effects.worker")
 
@@ -126,7 +128,12 @@ class Worker:
                 while not (finished or self._stopping.is_set() or self._too_many_stuck()):
                     if time.monotonic() >= give_up_at:
                         break
-                    finished = not self._round() and self._all_settled(give_up_at) and not self._round()
+                    finished = (
+                        not self._round()
+                        and self._all_settled(give_up_at)
+                        and not self._round()
+                        and not self._await_token(give_up_at)
+                    )
             finally:
                 self._finish()
         dead = self.counts.get("dead", 0)
@@ -171,7 +178,9 @@ class Worker:
     def _ask(self, queues: Collection[str] | None = None) -> None:
         """Have these lanes, or all, look at the queue again."""
         for lane in self._lanes:
-            lane.asked |= queues is None or lane.lane.queue in queues
+            if queues is None or lane.lane.queue in queues:
+                lane.asked = True
+                lane.opens_at = None  # the claim will tell anew
         self._wake.set()
 
     def _claim(self, lane: LaneThreads, room: int) -> bool:
@@ -181,6 +190,8 @@ class Worker:
         )
         if claimed is None:
             return False
+        wait = claimed.wait_seconds
+        lane.opens_at = None if wait is None else time.monotonic() + max(TOKEN_SECONDS_MIN, wait)
         for attempt in self._intake.attempts(claimed.jobs):
             lane.accept(attempt)
         return bool(claimed.jobs) or claimed.more
@@ -191,9 +202,21 @@ class Worker:
         retry_at = self._settler.next_retry()
         now = time.monotonic()
         deadlines = [attempt.deadline for lane in self._lanes for attempt in lane.running]
-        soonest = min([now + wait, *deadlines, *([retry_at] if retry_at is not None else [])])
+        opens = [lane.opens_at for lane in self._lanes if lane.opens_at is not None]
+        soonest = min([now + wait, *deadlines, *opens, *([retry_at] if retry_at is not None else [])])
         if not self._wake.wait(max(0.0, soonest - now)):
             self._ask()
+
+    def _await_token(self, give_up_at: float) -> bool:
+        """Whether due jobs wait for nothing but tokens that come soon; then wait for the first."""
+        opens = [lane.opens_at for lane in self._lanes if lane.opens_at is not None]
+        soonest = min(opens, default=float("inf"))
+        now = time.monotonic()
+        if soonest > min(give_up_at, now + TOKEN_SECONDS_DRAIN):
+            return False
+        if not self._wake.wait(max(0.0, soonest - now)):
+            self._ask()
+        return True
 
     def _all_settled(self, give_up_at: float) -> bool:
         """Wait for what runs; False as soon as there is room to claim more, or the time is up."""
@@ -276,12 +299,14 @@ class Worker:
         settings = self.app.settings
         margin = settings.lease_seconds / 2
         leases = {job_type.name: job_type.time_limit_seconds + margin for job_type in job_types}
+        fair = {job_type.queue for job_type in job_types if job_type.fair}
         if given is None:
             named = {DEFAULT_QUEUE: settings.threads, **{one.queue: settings.threads for one in job_types}}
             given = {**named, **settings.lane_threads()}
         return [
             LaneThreads(
-                Lane(queue=queue, lease_seconds=leases), threads, prefetch=queue != QUARANTINE_QUEUE,
+                Lane(queue=queue, lease_seconds=leases, threads=threads, fair=queue in fair), threads,
+                prefetch=queue != QUARANTINE_QUEUE,
                 may_start=self._may_start, give_back=self._give_back, wake=self._wake.set,
                 finish=self._settle_alone if queue == QUARANTINE_QUEUE else self._settle,
             )
