@@ -63,8 +63,9 @@ class Settler(threading.Thread):
 
     def add(self, settlement: Settlement) -> None:
         """Write this soon."""
-        self._idle.clear()
         self._pending.append(settlement)
+        if self._idle.is_set():
+            self._idle.clear()
         if not self._arrived.is_set():
             self._arrived.set()
 

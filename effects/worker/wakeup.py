@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, TypeAlias
 
 from sqlalchemy import Engine
 
@@ -16,17 +16,18 @@ LISTEN_SECONDS = 0.25  # a stop is noticed after so long
 RECONNECT_SECONDS = 5.0
 
 _log = logging.getLogger("effects.worker")
+Wake: TypeAlias = Callable[[Collection[str] | None], None]
 
 
 class Wakeup(threading.Thread):
-    """Calls `wake` when somebody else may have committed a job.
+    """Calls `wake` when somebody else may have committed a job, with its lanes where they are known.
 
     PostgreSQL: LISTEN on a connection of its own; a NOTIFY is sent after the commit (`effects.hints`).
     SQLite: `PRAGMA data_version` tells whether another connection has committed since the last look.
     Without either (a pooler that swallows NOTIFY, an error), polling finds the job.
     """
 
-    def __init__(self, engine: Engine, schema: str | None, wake: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, schema: str | None, wake: Wake) -> None:
         super().__init__(name="effects-wakeup", daemon=True)
         self._engine, self._channel, self._wake = engine, channel(schema), wake
         self._ending = threading.Event()
@@ -48,8 +49,8 @@ class Wakeup(threading.Thread):
             driver.autocommit = True
             driver.execute(f"LISTEN {self._channel}")
             while not self._ending.is_set():
-                for _ in driver.notifies(timeout=LISTEN_SECONDS, stop_after=1):
-                    self._wake()
+                for hint in driver.notifies(timeout=LISTEN_SECONDS, stop_after=1):
+                    self._wake(hint.payload.split(","))
         finally:
             driver.close()  # the pool's way would first roll back, and log a traceback where the server is gone
 
@@ -62,7 +63,7 @@ class Wakeup(threading.Thread):
                 version = cursor.execute("PRAGMA data_version").fetchone()
                 if version != seen:
                     seen = version
-                    self._wake()
+                    self._wake(None)
         finally:
             connection.close()
 
