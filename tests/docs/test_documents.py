@@ -7,7 +7,7 @@ document starts on an empty folder, with tables where it does not make them itse
 
 from __future__ import annotations
 
-import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +18,7 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 from effects import Effects, default
 from effects.keys import generate_key
+from effects.store import migrate
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
@@ -30,7 +31,7 @@ DOCUMENTS = sorted(
 def _run(block: str) -> None:
     for line in block.splitlines():
         if line.startswith("$ effects "):
-            command = [str(Path(sys.executable).with_name("effects")), *line.split()[2:]]
+            command = [str(Path(sys.executable).with_name("effects")), *shlex.split(line)[2:]]
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 
@@ -49,21 +50,25 @@ def test_there_are_documents_to_execute() -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=str)
-def test_its_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_examples_run(path: Path, tmp_path: Path, empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On PostgreSQL, and on the default, which is a SQLite file in the working directory."""
     monkeypatch.chdir(tmp_path)
+    if empty_database_url.startswith("postgresql"):
+        monkeypatch.setenv("EFFECTS_DATABASE_URL", empty_database_url)
     monkeypatch.setenv("EFFECTS_KEYS", f"test={generate_key()},digest={generate_key()}")
     monkeypatch.setenv("EFFECTS_GRACE_SECONDS", "1")
     if "effects init" not in (ROOT / path).read_text():
         _run("$ effects init")
     document = _document(ROOT / path)
     examples = list(document.examples())
+    assert examples
     try:
         for example in examples:
             example.evaluate()
+        migrate.check(default().store)
     finally:
         default().dispose()
         for value in document.namespace.values():
             if isinstance(value, Effects):
                 value.dispose()
-    assert examples
-    assert os.listdir(tmp_path)
+    assert list(tmp_path.iterdir()) or empty_database_url.startswith("postgresql")
