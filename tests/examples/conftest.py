@@ -1,0 +1,65 @@
+"""The examples as a reader would run them: from their own folder, on a database of the test's."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TypeAlias
+
+import pytest
+
+from effects.keys import generate_key
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+Shell: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
+Load: TypeAlias = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def settings(database_url: str, tmp_path: Path) -> dict[str, str]:
+    return {
+        "EFFECTS_DATABASE_URL": database_url,
+        "EFFECTS_KEYS": f"k={generate_key()},digest={generate_key()}",
+        "SHOP_REPORTS": str(tmp_path),
+    }
+
+
+@pytest.fixture
+def shell(settings: dict[str, str]) -> Shell:
+    """A command line in the examples' folder; it must end with `code`."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, **settings, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(line: str, *, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            ["/bin/sh", "-c", line], cwd=EXAMPLES, env={**env, **more}, capture_output=True, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == code, f"{line}\n{done.stdout}{done.stderr}"
+        return done
+
+    return run
+
+
+@pytest.fixture
+def load(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    """Import an example anew, in this process."""
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    loaded: list[str] = []
+
+    def load_module(name: str) -> ModuleType:
+        loaded.append(name)
+        return importlib.import_module(name)
+
+    yield load_module
+    for name in loaded:
+        sys.modules.pop(name, None)
