@@ -131,7 +131,7 @@ class Worker:
                     finished = (
                         not self._round()
                         and self._all_settled(give_up_at)
-                        and not self._round()
+                        and not self._round_everywhere()
                         and not self._await_token(give_up_at)
                     )
             finally:
@@ -174,6 +174,11 @@ class Worker:
                     lane.asked = True
                 progress |= lane.asked
         return progress
+
+    def _round_everywhere(self) -> bool:
+        """A round that leaves out no lane: what an outcome's `apply` enqueued may be in any of them."""
+        self._ask()
+        return self._round()
 
     def _ask(self, queues: Collection[str] | None = None) -> None:
         """Have these lanes, or all, look at the queue again."""
