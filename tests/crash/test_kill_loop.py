@@ -17,7 +17,7 @@ from effects.keys import generate_key
 from effects_webhooks import add_endpoint
 from tests.conftest import AppFactory
 from tests.crash.app import impatient
-from tests.crash.loop import KillLoop, faults, slow_answers
+from tests.crash.loop import KillLoop, Partner, faults, slow_answers
 from tests.peers.http import Receiver
 from tests.support.hands import rows, run_sql
 from tests.support.processes import fleet
@@ -38,18 +38,18 @@ def test_kills_lose_nothing_and_explain_every_repeat(
         Receiver(slow_answers(seed + 1)) as two,
         fleet(database_url, tmp_path) as processes,
     ):
-        receivers = {add_endpoint(receiver.url, effects=app).id: receiver for receiver in (one, two)}
+        partners = [Partner(add_endpoint(receiver.url, effects=app), receiver) for receiver in (one, two)]
         _open_limits(app)
         loop = KillLoop(app, processes, tmp_path, keys, seed)
         loop.run(KILLS)
         loop.drain()
-        found = faults(app, loop.acknowledged(), receivers)
-        assert len(faults(app, ["msg_never_sent"], receivers)) == len(found) + 2  # the judges do notice a loss
+        found = faults(app, loop.acknowledged(), partners)
+        assert len(faults(app, ["msg_never_sent"], partners)) == len(found) + 2  # the judges do notice a loss
     lost = len(rows(app, "job_attempts", "outcome = 'lost'"))
-    repeats = sum(len(bodies) - 1 for receiver in receivers.values() for bodies in receiver.bodies_by_id().values())
     summary = (
         f"seed {seed}, {app.engine.dialect.name}: {loop.killed.total()} kills, {len(loop.acknowledged())} events "
-        f"acknowledged, {lost} attempts lost, {repeats} requests repeated"
+        f"acknowledged, {lost} attempts lost, {sum(one.repeats for one in partners)} requests repeated, "
+        f"{sum(one.cut_short for one in partners)} cut short"
     )
     with capsys.disabled():
         print(f"\n{summary}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+import msgspec
 import pytest
 
 from effects import Effects, crashpoints, enqueue
@@ -144,10 +145,8 @@ def _check(row: Row, app: Effects, desk: Desk) -> None:
 
 
 def _payload(app: Effects) -> Any:
-    from msgspec.json import decode
-
     found = rows(app, "job_history")[0]["payload"]
-    return decode(found) if isinstance(found, str) else found
+    return msgspec.json.decode(found) if isinstance(found, str) else found
 
 
 def _heard_lately(app: Effects) -> bool:

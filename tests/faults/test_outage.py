@@ -150,9 +150,12 @@ class _PageLimit:
             connection.exec_driver_sql("CREATE TABLE ballast (b BLOB)")
         self._pages = 1  # SQLite takes the present size for less than that
         with pytest.raises(StoreUnavailable) as full:
-            while True:
-                run_sql(self._app, "INSERT INTO ballast VALUES (zeroblob(4000))")
+            self._stuff()
         assert "full" in str(full.value.__cause__)
+
+    def _stuff(self) -> None:
+        while True:
+            run_sql(self._app, "INSERT INTO ballast VALUES (zeroblob(4000))")
 
     def lift(self) -> None:
         self._pages = 2**30

@@ -24,7 +24,9 @@ def test_a_stop_under_load_gives_back_what_was_not_begun(
     stop: signal.Signals, errands: Effects, desk: Desk, processes: Fleet
 ) -> None:
     """Two handlers run, many jobs are claimed behind them: the two finish, the others are as if never claimed."""
-    enqueue_many([NewJob(job_type="errand", payload=Errand(f"early{n}", desk.port)) for n in range(20)], effects=errands)
+    enqueue_many(
+        [NewJob(job_type="errand", payload=Errand(f"early{n}", desk.port)) for n in range(20)], effects=errands
+    )
     worker = processes.worker(**TWO_THREADS)
     wait_until(lambda: not rows(errands, "jobs"))  # it knows by now that these are quick, and claims ahead
     desk.hold("slow")

@@ -195,9 +195,8 @@ def _through(proxy: Proxy) -> Iterator[Effects]:
 @contextmanager
 def _worker(proxy: Proxy) -> Iterator[Running]:
     """A worker behind the proxy; at the end it is told to stop and must do so in order."""
-    with _through(proxy) as app:
-        with running(Worker(app), start=False) as worker:
-            yield worker
+    with _through(proxy) as app, running(Worker(app), start=False) as worker:
+        yield worker
 
 
 def _assert_calm(caplog: pytest.LogCaptureFixture) -> None:

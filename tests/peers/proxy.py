@@ -1,7 +1,7 @@
 """A TCP proxy in front of PostgreSQL that cuts the wire at a chosen statement, before or after it took effect.
 
-It reads just enough of the frontend/backend protocol, version 3: the length of each message, the SQL in Query and Parse,
-and the transaction status in ReadyForQuery. TLS is off between client and proxy.
+It reads just enough of the frontend/backend protocol, version 3: the length of each message, the SQL in Query and
+Parse, and the transaction status in ReadyForQuery. TLS is off between client and proxy.
 """
 
 from __future__ import annotations
