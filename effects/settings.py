@@ -44,6 +44,11 @@ class Settings:
         retention_effects_days: how long an idempotency key is remembered after its effect's last change.
             Default 90; a job type may say otherwise (`retention_effects_days`).
         allow_private_addresses: let webhooks reach loopback and private networks. Default no.
+        private_networks: comma-separated networks, such as `10.1.0.0/16`, which webhooks may reach although they
+            are private. Default none.
+        webhook_notice_job_type: the job type that is enqueued when an endpoint has failed for 1, 24 and 72 hours,
+            and when it is disabled. Its payload takes `notice` (`failing` or `disabled`), `endpoint_id`, `reason`,
+            `failing_seconds` and `failed_messages`. Default none: the log says it.
         log_format: `text` or `json`. log_level: DEBUG, INFO, WARNING or ERROR.
 
     Raises:
@@ -63,6 +68,8 @@ class Settings:
     retention_dead_days: float = 30.0
     retention_effects_days: float = 90.0
     allow_private_addresses: bool = False
+    private_networks: str = ""
+    webhook_notice_job_type: str = ""
     log_format: str = "text"
     log_level: str = "INFO"
 

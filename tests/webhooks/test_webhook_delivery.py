@@ -101,17 +101,17 @@ def test_the_schedule_is_the_listed_one(shop: Effects, rows: Rows) -> None:
 def test_a_shorter_schedule_may_replace_it_and_its_end_is_a_dead_job(shop: Effects, rows: Rows) -> None:
     policy = RetryPolicy(backoff=Fixed(0), max_attempts=3)
     shop.job_types.replace(WebhookDelivery(shop, retry=policy))
-    with Receiver([Answer(410, b"gone \x1b[31m")]) as receiver:
+    with Receiver([Answer(500, b"gone \x1b[31m")]) as receiver:
         add_endpoint(receiver.url, effects=shop)
         deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
         drain(shop)
         assert len(receiver.requests) == 3
-    assert ledger(rows) == [{"state": "refused", "status_code": 410, "tries": 3}]
+    assert ledger(rows) == [{"state": "refused", "status_code": 500, "tries": 3}]
     history = rows("SELECT status, error_code, last_error FROM effects_job_history")
-    assert [(row["status"], row["error_code"]) for row in history] == [("dead", "http_410")]
+    assert [(row["status"], row["error_code"]) for row in history] == [("dead", "http_500")]
     detail = rows("SELECT detail FROM effects_job_attempts ORDER BY attempt DESC")[0]["detail"]
     detail = json.loads(detail) if isinstance(detail, str) else detail
-    assert (detail["status"], detail["sent"], detail["response"]) == (410, "answered", "gone \\x1b[31m")
+    assert (detail["status"], detail["sent"], detail["response"]) == (500, "answered", "gone \\x1b[31m")
 
 
 def test_one_dead_partner_does_not_touch_another(shop: Effects, rows: Rows) -> None:
@@ -295,3 +295,4 @@ class _Numbered:
 
     def __init__(self, job_id: int) -> None:
         self.id = job_id
+        self.attempts = 1

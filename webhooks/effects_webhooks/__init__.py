@@ -1,10 +1,11 @@
 """Signed webhooks: an event, written in your own transaction, reaches every endpoint that wants it."""
 
-from effects_webhooks.api import Delivery, WebhookReceipt, deliver_webhook, deliver_webhooks
+from effects_webhooks.api import Delivery, WebhookReceipt, deliver_webhook, deliver_webhooks, send_test
 from effects_webhooks.endpoints import (
     Endpoint,
     NewEndpoint,
     add_endpoint,
+    change_endpoint,
     disable_endpoint,
     enable_endpoint,
     get_endpoint,
@@ -14,11 +15,15 @@ from effects_webhooks.errors import (
     EndpointInvalid,
     EndpointNotFound,
     EventInvalid,
+    EventNotFound,
     SecretInvalid,
     SignatureInvalid,
 )
 from effects_webhooks.event import WebhookEvent
+from effects_webhooks.explanation import Explanation, explain
 from effects_webhooks.job import WebhookDelivery
+from effects_webhooks.replay import Replayed, recover, replay_delivery, replay_event
+from effects_webhooks.rotation import NewSecret, SecretInfo, expire_secret, list_secrets, rotate_secret
 from effects_webhooks.signing import generate_secret, sign, verify
 
 __all__ = [
@@ -27,20 +32,34 @@ __all__ = [
     "EndpointInvalid",
     "EndpointNotFound",
     "EventInvalid",
+    "EventNotFound",
+    "Explanation",
     "NewEndpoint",
+    "NewSecret",
+    "Replayed",
+    "SecretInfo",
     "SecretInvalid",
     "SignatureInvalid",
     "WebhookDelivery",
     "WebhookEvent",
     "WebhookReceipt",
     "add_endpoint",
+    "change_endpoint",
     "deliver_webhook",
     "deliver_webhooks",
     "disable_endpoint",
     "enable_endpoint",
+    "expire_secret",
+    "explain",
     "generate_secret",
     "get_endpoint",
     "list_endpoints",
+    "list_secrets",
+    "recover",
+    "replay_delivery",
+    "replay_event",
+    "rotate_secret",
+    "send_test",
     "sign",
     "verify",
 ]

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.api import insert_known
+from effects.api import enqueue_many, insert_known
 from effects.app import AnySession, Effects, default
 from effects.errors import IdempotencyConflict
 from effects.job import NewJob
 from effects.store.enqueue import reserve_ids
+from effects_webhooks.errors import EndpointInvalid, EndpointNotFound
 from effects_webhooks.event import WebhookEvent, matches
 from effects_webhooks.identifiers import new_id
+from effects_webhooks.tables import endpoints
 from effects_webhooks.tables import events as table
 from effects_webhooks.tables.events import DeliveryRow, EventRow
 
 JOB_TYPE = "webhook.deliver"
+FAN_OUT_TYPE = "webhook.fan_out"
+FAN_OUT_ABOVE = 100  # endpoints: from there on a job makes the deliveries, not the caller's transaction
 BATCH = 500  # events, and deliveries, written by one statement
 
 
@@ -36,11 +40,13 @@ class WebhookReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
     `event_id` is the `webhook-id` that partners see. `existing` says that the key (or the id) was known, and
     the rest is the first event's. `deliveries` is empty where no endpoint wants the event; it is stored all the same.
+    Where more than 100 want it, `deliveries` is empty too, and the job `fan_out_job_id` makes them.
     """
 
     event_id: str
     deliveries: tuple[Delivery, ...] = ()
     existing: bool = False
+    fan_out_job_id: int | None = None
 
     @property
     def job_ids(self) -> tuple[int, ...]:
@@ -83,11 +89,36 @@ def deliver_webhooks(
     drafts = [_draft(app, event, now) for event in events]
     if not drafts:
         return []
-    with app.writing(session, {app.job_types.get(JOB_TYPE).queue}) as connection:
+    with app.writing(session, {app.job_types.get(name).queue for name in (JOB_TYPE, FAN_OUT_TYPE)}) as connection:
         if len(drafts) == 1:
             return _write(app, connection, drafts)
         with connection.begin_nested():
             return _write(app, connection, drafts)
+
+
+TEST_TYPE = "webhook.test"
+
+
+def send_test(endpoint_id: str, *, effects: Effects | None = None) -> WebhookReceipt:
+    """Send an event `webhook.test` to one endpoint, whatever its patterns. Delivered and tried again like any other.
+
+    Raises:
+        EndpointNotFound: there is none of this id.
+        EndpointInvalid: it is disabled.
+    """
+    app = effects or default()
+    now = datetime.now(UTC)
+    with app.writing(None, {app.job_types.get(JOB_TYPE).queue}) as connection:
+        found = endpoints.endpoint(app.store, connection, endpoint_id)
+        if found is None:
+            raise EndpointNotFound(f"there is no endpoint {endpoint_id!r}")
+        if found.status != "active":
+            raise EndpointInvalid(f"{endpoint_id} is disabled; enable it first")
+        event = WebhookEvent(TEST_TYPE, {"endpoint_id": endpoint_id}, tenant=found.tenant or None)
+        row = _draft(app, event, now).row
+        table.insert_events(app.store, connection, [row])
+        made = write_deliveries(app, connection, [(row, Route(endpoint_id, found.ordering))])
+    return WebhookReceipt(event_id=row.id, deliveries=tuple(made[row.id]))
 
 
 class _Draft(msgspec.Struct, frozen=True):
@@ -97,21 +128,41 @@ class _Draft(msgspec.Struct, frozen=True):
     canonical: str
 
 
+class Route(msgspec.Struct, frozen=True):
+    """An endpoint that wants an event, and the order in which it takes them."""
+
+    endpoint_id: str
+    ordering: str = "none"
+
+    def group_key(self, ordering_key: str | None) -> str | None:
+        """The group whose deliveries come one after the other; None where none does."""
+        if self.ordering == "endpoint":
+            return f"webhook:{self.endpoint_id}"
+        return f"webhook:{self.endpoint_id}:{ordering_key}" if self.ordering == "key" and ordering_key else None
+
+
+class Target:
+    """An active endpoint, from its row: id, ordering, patterns."""
+
+    def __init__(self, row: Row[Any]) -> None:
+        self.route = Route(row.id, row.ordering)
+        self._patterns = msgspec.json.decode(row.patterns, type=list[str])
+
+    def wants(self, event_type: str) -> bool:
+        return any(matches(pattern, event_type) for pattern in self._patterns)
+
+
 class _Routes:
     """The active endpoints of some tenants, read once."""
 
     def __init__(self, app: Effects, connection: Connection, tenants: set[str]) -> None:
-        self._by_tenant: dict[str, list[tuple[str, list[str]]]] = defaultdict(list)
+        self._by_tenant: dict[str, list[Target]] = defaultdict(list)
         for row in table.active_endpoints(app.store, connection, tenants):
-            self._by_tenant[row.tenant].append((row.id, msgspec.json.decode(row.patterns, type=list[str])))
+            self._by_tenant[row.tenant].append(Target(row))
 
-    def of(self, event: EventRow) -> list[str]:
+    def of(self, event: EventRow) -> list[Route]:
         """The endpoints that want this event."""
-        return [
-            endpoint_id
-            for endpoint_id, patterns in self._by_tenant.get(event.tenant, ())
-            if any(matches(pattern, event.type) for pattern in patterns)
-        ]
+        return [target.route for target in self._by_tenant.get(event.tenant, ()) if target.wants(event.type)]
 
 
 def _draft(app: Effects, event: WebhookEvent, now: datetime) -> _Draft:
@@ -124,6 +175,7 @@ def _draft(app: Effects, event: WebhookEvent, now: datetime) -> _Draft:
         key=event.key,
         digest=app.keys.digest(canonical),
         body=event.body(occurred_at),
+        ordering_key=event.ordering_key,
         occurred_at=occurred_at,
     )
     return _Draft(row, canonical)
@@ -150,30 +202,64 @@ def _write(app: Effects, connection: Connection, drafts: Sequence[_Draft]) -> li
 def _fan_out(
     app: Effects, connection: Connection, routes: _Routes, events: Sequence[EventRow]
 ) -> dict[str, WebhookReceipt]:
-    """A ledger row and a job for each event and endpoint."""
-    pairs = [(event, endpoint_id) for event in events for endpoint_id in routes.of(event)]
-    ids = reserve_ids(app.store, connection, len(pairs))
-    deliveries: dict[str, list[Delivery]] = {event.id: [] for event in events}
-    for (event, endpoint_id), job_id in zip(pairs, ids, strict=True):
-        deliveries[event.id].append(Delivery(endpoint_id, job_id))
-    for start in range(0, len(pairs), BATCH):
-        some, some_ids = pairs[start : start + BATCH], ids[start : start + BATCH]
-        intents = [
-            DeliveryRow(event.id, endpoint_id, event.digest, job_id)
-            for (event, endpoint_id), job_id in zip(some, some_ids, strict=True)
-        ]
-        table.insert_deliveries(app.store, connection, intents)
-        insert_known(app, connection, [_job(event.id, endpoint_id) for event, endpoint_id in some], some_ids)
+    """A ledger row and a job for each event and endpoint; for an event that many want, the job that makes them."""
+    wanted = {event.id: routes.of(event) for event in events}
+    large = [event for event in events if len(wanted[event.id]) > FAN_OUT_ABOVE]
+    pairs = [(event, route) for event in events if event not in large for route in wanted[event.id]]
+    deliveries = write_deliveries(app, connection, pairs)
+    makers = _make_later(app, connection, large)
     return {
-        event_id: WebhookReceipt(event_id=event_id, deliveries=tuple(made)) for event_id, made in deliveries.items()
+        event.id: WebhookReceipt(
+            event_id=event.id, deliveries=tuple(deliveries.get(event.id, ())), fan_out_job_id=makers.get(event.id)
+        )
+        for event in events
     }
 
 
-def _job(event_id: str, endpoint_id: str) -> NewJob:
+def _make_later(app: Effects, connection: Connection, events: Sequence[EventRow]) -> dict[str, int]:
+    """The job of each event that makes its deliveries."""
+    jobs = [NewJob(job_type=FAN_OUT_TYPE, payload={"event_id": event.id}) for event in events]
+    receipts = enqueue_many(jobs, session=connection, effects=app)
+    return {event.id: receipt.job_id for event, receipt in zip(events, receipts, strict=True)}
+
+
+class Sendable(Protocol):
+    """As much of an event as its deliveries need."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def ordering_key(self) -> str | None: ...
+
+
+def write_deliveries(
+    app: Effects, connection: Connection, pairs: Sequence[tuple[Sendable, Route]]
+) -> dict[str, list[Delivery]]:
+    """Write a ledger row and a job for each pair; gives the deliveries of each event."""
+    groups = {group for event, route in pairs if (group := route.group_key(event.ordering_key)) is not None}
+    ids = reserve_ids(app.store, connection, len(pairs), groups)
+    deliveries: dict[str, list[Delivery]] = defaultdict(list)
+    for (event, route), job_id in zip(pairs, ids, strict=True):
+        deliveries[event.id].append(Delivery(route.endpoint_id, job_id))
+    for start in range(0, len(pairs), BATCH):
+        some, some_ids = pairs[start : start + BATCH], ids[start : start + BATCH]
+        intents = [
+            DeliveryRow(event.id, route.endpoint_id, event.digest, job_id)
+            for (event, route), job_id in zip(some, some_ids, strict=True)
+        ]
+        table.insert_deliveries(app.store, connection, intents)
+        insert_known(app, connection, [_job(event, route) for event, route in some], some_ids)
+    return deliveries
+
+
+def _job(event: Sendable, route: Route) -> NewJob:
     return NewJob(
         job_type=JOB_TYPE,
-        payload={"event_id": event_id, "endpoint_id": endpoint_id},
-        key=f"{event_id}:{endpoint_id}",
+        payload={"event_id": event.id, "endpoint_id": route.endpoint_id},
+        key=f"{event.id}:{route.endpoint_id}",
+        group_key=route.group_key(event.ordering_key),
     )
 
 

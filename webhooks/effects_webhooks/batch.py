@@ -23,6 +23,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     id: str | None = None
     occurred_at: datetime | None = None
     tenant: str | None = None
+    ordering_key: str | None = None
 
 
 @dataclass
@@ -88,7 +89,8 @@ def _parsed(
 
 
 def parse_line(line: bytes) -> WebhookEvent:
-    """The event of one line: an object with `type` and `data`, and perhaps `key`, `id`, `occurred_at`, `tenant`.
+    """The event of one line: an object with `type` and `data`, and perhaps `key`, `id`, `occurred_at`, `tenant`,
+    `ordering_key`.
 
     Raises:
         EnqueueError: says what is wrong with it.
@@ -102,8 +104,9 @@ def parse_line(line: bytes) -> WebhookEvent:
     except RecursionError:
         raise EnqueueError("no event: nested too deeply") from None
     return WebhookEvent(
-        given.type, given.data, key=given.key, id=given.id, occurred_at=given.occurred_at, tenant=given.tenant
-    )
+        given.type, given.data, key=given.key, id=given.id, occurred_at=given.occurred_at, tenant=given.tenant,
+        ordering_key=given.ordering_key,
+    )  # fmt: skip
 
 
 def _sent(

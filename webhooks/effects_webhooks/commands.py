@@ -18,25 +18,34 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from effects.cli.context import Context, json_option, pass_context
 from effects.cli.output import Table, cell
 from effects.errors import ConfigurationError
+from effects_webhooks import operate
 from effects_webhooks.api import deliver_webhook
 from effects_webhooks.batch import Report, send_lines
+from effects_webhooks.budgets import PROFILES
 from effects_webhooks.endpoints import (
+    ORDERINGS,
     add_endpoint,
+    change_endpoint,
     disable_endpoint,
     enable_endpoint,
     get_endpoint,
     list_endpoints,
 )
-from effects_webhooks.errors import EventInvalid
+from effects_webhooks.errors import EndpointInvalid, EventInvalid
 from effects_webhooks.event import WebhookEvent
 from effects_webhooks.listener import Listener, Received
 
 EXIT_ERROR = 2
+SHOWN_CHARS = 200
 
 
 @click.group()
 def webhooks() -> None:
     """Signed webhooks: where they go, sending one, receiving them."""
+
+
+for _command in (operate.secrets, operate.replay, operate.recover_, operate.test, operate.explain_):
+    webhooks.add_command(_command)
 
 
 # -- endpoints -------------------------------------------------------------------------------------------------
@@ -47,6 +56,32 @@ def endpoints() -> None:
     """The addresses that events go to."""
 
 
+def _pairs(name: str, sep: str, values: Sequence[str]) -> dict[str, str]:
+    """`404=full`, `X-Team: billing` → a mapping."""
+    found = {}
+    for value in values:
+        left, middle, right = value.partition(sep)
+        if not middle:
+            raise EndpointInvalid(f"{name} is written NAME{sep}VALUE")
+        found[left.strip()] = right.strip()
+    return found
+
+
+_profile_option = click.option(
+    "--profile", type=click.Choice(PROFILES), help="Which failures are tried again for how long. Default: default."
+)
+_retry_option = click.option(
+    "--retry", "retries", multiple=True, metavar="STATUS=BUDGET",
+    help="Over the profile: 404=full, 5xx=short, 409=none. Give it again for more.",
+)  # fmt: skip
+_ordering_option = click.option(
+    "--ordering", type=click.Choice(ORDERINGS), help="One event after the other: of all, or of each ordering_key."
+)
+_header_option = click.option(
+    "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Sent with each request; stored sealed."
+)
+
+
 @endpoints.command()
 @click.argument("url")
 @click.option("--pattern", "patterns", multiple=True, metavar="PATTERN",
@@ -54,6 +89,10 @@ def endpoints() -> None:
 @click.option("--secret", metavar="WHSEC", help="The partner's own secret. Default: a fresh one.")
 @click.option("--description", metavar="TEXT", help="For people.")
 @click.option("--tenant", metavar="NAME", help="It gets the events of this tenant only.")
+@_profile_option
+@_retry_option
+@_ordering_option
+@_header_option
 @json_option
 @pass_context
 def add(
@@ -64,17 +103,54 @@ def add(
     secret: str | None,
     description: str | None,
     tenant: str | None,
+    profile: Any,
+    retries: Sequence[str],
+    ordering: Any,
+    headers: Sequence[str],
     as_json: bool,
 ) -> None:
     """Add an endpoint and print its secret. It is stored sealed and never shown again."""
     made = add_endpoint(
-        url, patterns or ("*",), secret=secret, description=description, tenant=tenant, effects=context.app
-    )
+        url, patterns or ("*",), secret=secret, description=description, tenant=tenant, profile=profile or "default",
+        overrides=_pairs("--retry", "=", retries), ordering=ordering or "none",
+        headers=_pairs("--header", ":", headers), effects=context.app,
+    )  # fmt: skip
     context.echo(
         {"id": made.id, "url": url, "patterns": _listed(made.patterns, as_json), "secret": made.secret}, as_json
     )
     if not as_json:
         click.echo("Give the secret to the partner now: it is not shown again.", err=True)
+
+
+@endpoints.command()
+@click.argument("endpoint_id", metavar="ID")
+@click.option("--url", metavar="URL", help="Where to from the next try on, for what waits too.")
+@click.option("--pattern", "patterns", multiple=True, metavar="PATTERN", help="In place of all there were.")
+@_profile_option
+@_retry_option
+@_ordering_option
+@_header_option
+@json_option
+@pass_context
+def change(
+    context: Context,
+    *,
+    endpoint_id: str,
+    url: str | None,
+    patterns: Sequence[str],
+    profile: Any,
+    retries: Sequence[str],
+    ordering: Any,
+    headers: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Change an endpoint; what is not given stays. --retry and --header take the place of all there were."""
+    change_endpoint(
+        endpoint_id, url=url, patterns=patterns or None, profile=profile, ordering=ordering,
+        overrides=_pairs("--retry", "=", retries) if retries else None,
+        headers=_pairs("--header", ":", headers) if headers else None, effects=context.app,
+    )  # fmt: skip
+    context.echo({"id": endpoint_id, "changed": True} if as_json else f"{endpoint_id} is changed", as_json)
 
 
 @endpoints.command("list")
@@ -84,8 +160,8 @@ def add(
 def list_(context: Context, *, tenant: str | None, as_json: bool) -> None:
     """All endpoints, oldest first. No secret is shown."""
     found = list_endpoints(tenant=tenant, effects=context.app)
-    rows = [(one.id, one.status, ", ".join(one.patterns), one.tenant, one.url) for one in found]
-    table = Table(("id", "status", "patterns", "tenant", "url"), rows, empty="no endpoints")
+    rows = [(one.id, one.status, one.failing_since, ", ".join(one.patterns), one.tenant, one.url) for one in found]
+    table = Table(("id", "status", "failing_since", "patterns", "tenant", "url"), rows, empty="no endpoints")
     context.echo(found if as_json else table, as_json)
 
 
@@ -115,7 +191,7 @@ def disable(context: Context, *, endpoint_id: str, reason: str | None, as_json: 
 @json_option
 @pass_context
 def enable(context: Context, *, endpoint_id: str, as_json: bool) -> None:
-    """Send to it again. What was cancelled stays cancelled."""
+    """Send to it again. What was cancelled stays cancelled; `effects webhooks recover` sends it again."""
     enable_endpoint(endpoint_id, effects=context.app)
     context.echo({"id": endpoint_id, "status": "active"} if as_json else f"{endpoint_id} is active", as_json)
 
@@ -134,7 +210,7 @@ def _listed(patterns: Sequence[str], as_json: bool) -> Sequence[str] | str:
 @click.option("--tenant", metavar="NAME", help="For the endpoints of this tenant.")
 @click.option(
     "--file", "file", type=click.File("rb"), metavar="FILE",
-    help='One event a line: {"type": …, "data": {…}}, perhaps key, id, occurred_at, tenant. -: stdin.',
+    help='One event a line: {"type": …, "data": {…}}, perhaps key, id, occurred_at, tenant, ordering_key. -: stdin.',
 )  # fmt: skip
 @json_option
 @pass_context
@@ -235,15 +311,16 @@ def _progress() -> Progress:
               help="Give it again while a secret is replaced. Or EFFECTS_WEBHOOK_SECRET.")  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
 @click.option("--fail-first", type=click.IntRange(min=0), default=0, metavar="N", help="Answer 503 to the first N.")
+@click.option("--full", is_flag=True, help="All of the data; else its first 200 characters.")
 @json_option
-def listen(*, port: int, secrets: Sequence[str], host: str, fail_first: int, as_json: bool) -> None:
+def listen(*, port: int, secrets: Sequence[str], host: str, fail_first: int, full: bool, as_json: bool) -> None:
     """Receive webhooks, verify each, print it; Ctrl-C ends. Answers 200, or 401 to what does not verify.
 
     With --json one line for each request.
     """
 
     def seen(received: Received) -> None:
-        click.echo(_line(received) if as_json else _words(received))
+        click.echo(_line(received) if as_json else _words(received, full=full))
 
     try:
         listener = Listener(port, secrets, seen, host=host, fail_first=fail_first)
@@ -262,12 +339,14 @@ def _line(received: Received) -> str:
     )  # fmt: skip
 
 
-def _words(received: Received) -> str:
+def _words(received: Received, *, full: bool) -> str:
     event = _event(received)
     name = event.get("type") if isinstance(event, dict) else None
     verdict = "verified" if received.status == 200 else f"answered {received.status}: {received.reason}"
     again = " (a repeat)" if received.repeat else ""
     data = json.dumps(event.get("data"), ensure_ascii=False) if isinstance(event, dict) else ""
+    if not full and len(data) > SHOWN_CHARS:
+        data = f"{data[:SHOWN_CHARS]}… (--full shows all {len(data):,} characters)"
     now = datetime.now(UTC).strftime("%H:%M:%S")
     parts = (now, received.message_id, name, f"{verdict}{again}", data if received.status == 200 else "")
     return "  ".join(cell(part) for part in parts).rstrip()

@@ -3,7 +3,8 @@
 EffectsError
 ├─ SignatureInvalid      a request that is not what its sender signed; the only error of `verify`
 │   └─ SecretInvalid     the secret itself cannot be used
-├─ EndpointNotFound      an operator named an endpoint that is not there
+├─ EndpointNotFound      an operator named an endpoint, or a secret, that is not there
+├─ EventNotFound         an operator named an event, or a delivery, that is not there
 └─ EnqueueError
     ├─ EventInvalid      a WebhookEvent that cannot be sent as given
     └─ EndpointInvalid   an address or a pattern that no endpoint may have
@@ -32,3 +33,7 @@ class EndpointInvalid(EnqueueError):
 
 class EndpointNotFound(EffectsError):
     """There is no such endpoint."""
+
+
+class EventNotFound(EffectsError):
+    """There is no such event, or it has no such delivery."""

@@ -15,6 +15,7 @@ from effects.job import KEY_CHARS_MAX
 from effects_webhooks.errors import EndpointInvalid, EventInvalid
 
 BODY_BYTES_MAX = 256 * 1024
+ORDERING_KEY_CHARS_MAX = 200
 _TYPE = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _TYPE_CHARS_MAX = 128
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")  # no dot: the signature parts its fields by dots
@@ -32,6 +33,8 @@ class WebhookEvent:
         id: your own message id of letters, digits, `-` and `_`; default a new `msg_…`. Unique like a key.
         occurred_at: when it happened (aware); default the moment of the call that sends it.
         tenant: only endpoints of this tenant get it; default those that have none.
+        ordering_key: for endpoints that take events in order by key: those of one key come one after the other,
+            `order:123`. At most 200 printable characters. Default none: in no order.
 
     Raises:
         EventInvalid: says which field and what it may hold; never quotes the data.
@@ -44,6 +47,7 @@ class WebhookEvent:
     id: str | None = None
     occurred_at: datetime | None = None
     tenant: str | None = None
+    ordering_key: str | None = None
     _data_json: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -55,6 +59,11 @@ class WebhookEvent:
             value = getattr(self, name)
             if value is not None and not (0 < len(value) <= KEY_CHARS_MAX and value.isprintable()):
                 raise EventInvalid(f"{name} must have 1 to {KEY_CHARS_MAX} printable characters")
+        ordering_key = self.ordering_key
+        if ordering_key is not None and not (
+            0 < len(ordering_key) <= ORDERING_KEY_CHARS_MAX and ordering_key.isprintable()
+        ):
+            raise EventInvalid(f"ordering_key must have 1 to {ORDERING_KEY_CHARS_MAX} printable characters")
         if self.occurred_at is not None and self.occurred_at.tzinfo is None:
             raise EventInvalid("occurred_at has no time zone; give an aware datetime, such as datetime.now(UTC)")
         object.__setattr__(self, "_data_json", _data_json(self.data))

@@ -28,6 +28,8 @@ class Exchange:
         self.wrote = False  # something of the request may have left
         self.bytes_read = 0
         self.status: int | None = None
+        self.head: list[tuple[bytes, bytes]] = []  # of the final answer
+        self.answered_at = 0.0  # seconds since 1970, when the head had come
         self.failure: str | None = None  # a code, where there is no status
         self.reason: str | None = None  # words for it; safe to store
         self.body = b""
@@ -47,6 +49,12 @@ class Exchange:
     def end(self) -> None:
         """The last phase ends."""
         self.enter(self.phase)
+
+    def header(self, name: str) -> str | None:
+        """The first value of a header of the answer, as ASCII with escapes."""
+        wanted = name.encode()
+        found = next((value for known, value in self.head if known.lower() == wanted), None)
+        return None if found is None else found.decode("ascii", errors="backslashreplace")
 
     def fail(self, code: str, reason: str) -> None:
         """There will be no status. The first reason stays: what follows from it says less."""

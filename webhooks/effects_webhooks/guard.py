@@ -10,14 +10,19 @@ from __future__ import annotations
 import ipaddress
 import socket
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import httpx
 
-from effects.errors import Refused
+from effects.errors import ConfigurationError, Refused
 from effects_webhooks.errors import EndpointInvalid
 
+if TYPE_CHECKING:
+    from effects.app import Effects
+
 Address: TypeAlias = IPv4Address | IPv6Address
+Network: TypeAlias = IPv4Network | IPv6Network
+Private: TypeAlias = bool | tuple[Network, ...]  # which private addresses are open: none, all, or some networks
 URL_CHARS_MAX = 2048
 _WEB_PORTS = (80, 443)
 _SYSTEM_PORTS = 1024
@@ -68,23 +73,60 @@ class AddressRefused(Refused):
         super().__init__("the endpoint's address is not allowed", code="blocked_address")
 
 
-def allowed(address: Address, *, allow_private: bool = False) -> bool:
+def private_networks(text: str) -> tuple[Network, ...]:
+    """EFFECTS_PRIVATE_NETWORKS: networks such as `10.1.0.0/16`, comma-separated.
+
+    Raises:
+        ConfigurationError: names the one that is none, or is not private.
+    """
+    networks = []
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        try:
+            network = ipaddress.ip_network(part)
+        except ValueError:
+            raise ConfigurationError(
+                f"EFFECTS_PRIVATE_NETWORKS holds {part!r}; give networks such as 10.1.0.0/16"
+            ) from None
+        known: list[Network] = [*_PRIVATE_4, *_PRIVATE_6]
+        if not any(network.version == one.version and network.subnet_of(one) for one in known):  # type: ignore[arg-type]
+            raise ConfigurationError(f"EFFECTS_PRIVATE_NETWORKS holds {part!r}, which is not within a private network")
+        networks.append(network)
+    return tuple(networks)
+
+
+def opened(app: Effects) -> Private:
+    """Which private addresses this app's settings open.
+
+    Raises:
+        ConfigurationError: as `private_networks`.
+    """
+    return app.settings.allow_private_addresses or private_networks(app.settings.private_networks)
+
+
+def allowed(address: Address, *, allow_private: Private = False) -> bool:
     """Whether a request may go to this address."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return allowed(address.ipv4_mapped, allow_private=allow_private)
         if address.scope_id is not None or any(address in network for network in _NEVER_6):
             return False
-        return address in _PUBLIC_6 or (allow_private and any(address in network for network in _PRIVATE_6))
+        if any(address in network for network in _PRIVATE_6):
+            return _opens(allow_private, address)
+        return address in _PUBLIC_6
     if any(address in network for network in _NEVER_4):
         return False
-    return allow_private or not any(address in network for network in _PRIVATE_4)
+    return not any(address in network for network in _PRIVATE_4) or _opens(allow_private, address)
 
 
-def check_url(url: str, *, allow_private: bool = False) -> str:
+def _opens(allow_private: Private, address: Address) -> bool:
+    return allow_private if isinstance(allow_private, bool) else any(address in network for network in allow_private)
+
+
+def check_url(url: str, *, allow_private: Private = False) -> str:
     """Refuse early what could never be sent, with an error that says why. Nothing is resolved.
 
-    Without `allow_private`: https only, no loopback or private address, no port below 1024 but 80 and 443.
+    Without `allow_private`: https only, no loopback or private address, no port below 1024 but 80 and 443. A list
+    of networks opens their addresses only: https and the ports stay as they are.
 
     Raises:
         EndpointInvalid: what is wrong with the URL; never quotes it (it may hold a token).
@@ -98,7 +140,7 @@ def check_url(url: str, *, allow_private: bool = False) -> str:
         port = parsed.port
     except (httpx.InvalidURL, ValueError):
         raise EndpointInvalid("url is not a URL; give one such as https://example.com/webhooks") from None
-    if parsed.scheme not in (("https", "http") if allow_private else ("https",)):
+    if parsed.scheme not in (("https", "http") if allow_private is True else ("https",)):
         raise EndpointInvalid(
             "url must begin with https:// (http only where EFFECTS_ALLOW_PRIVATE_ADDRESSES allows it)"
         )
@@ -106,7 +148,7 @@ def check_url(url: str, *, allow_private: bool = False) -> str:
         raise EndpointInvalid("url holds a user name or password; partners verify by signature instead")
     if not parsed.host:
         raise EndpointInvalid("url names no host")
-    _check_port(port, allow_private)
+    _check_port(port, allow_private is True)
     literal = _literal(parsed.host)
     if literal is not None and not allowed(literal, allow_private=allow_private):
         raise EndpointInvalid("url names an address that is not allowed: loopback, private, link-local or reserved")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import ssl
 import time
@@ -17,11 +18,15 @@ from sqlalchemy import Connection
 from effects.errors import KeyUnavailable
 from effects.job import Job
 from effects.job_type import Attempt, JobType, Placement
-from effects.outcome import Cancelled, Outcome, Refused, Snooze
-from effects.retry import DAY_SECONDS, Listed, RetryPolicy
-from effects_webhooks import signing
-from effects_webhooks.classify import classify
-from effects_webhooks.endpoints import limit_key, open_secret
+from effects.outcome import Cancelled, Outcome, Pause, Refused, Snooze
+from effects.retry import RetryPolicy
+from effects_webhooks import headers, health, signing
+from effects_webhooks.budgets import FULL, SHORT, Overrides
+from effects_webhooks.classify import Terms, classify
+from effects_webhooks.endpoints import limit_key, open_headers, open_secret
+from effects_webhooks.errors import EndpointInvalid
+from effects_webhooks.fan_out import WebhookFanOut
+from effects_webhooks.guard import check_url, opened
 from effects_webhooks.network import GuardedBackend
 from effects_webhooks.tables import events as table
 from effects_webhooks.tables.ledger import DeliveryLedger
@@ -31,15 +36,11 @@ from effects_webhooks.transport import DEADLINE_SECONDS, Transports
 if TYPE_CHECKING:
     from effects.app import Effects
 
-# The schedule of the Standard Webhooks specification: 10 tries in about 76 hours.
-SCHEDULE = RetryPolicy(
-    backoff=Listed((5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)),
-    max_age_seconds=5 * DAY_SECONDS,
-)
 RECHECK_SECONDS = 60.0  # while our own configuration is at fault
 SAY_SECONDS = 10.0
 _MARGIN_SECONDS = 1.0  # the transport ends before the attempt's time limit does
 _CACHED_KEYS_MAX = 10_000
+_CACHED_URLS_MAX = 10_000
 _log = logging.getLogger("effects.webhooks")
 
 
@@ -57,6 +58,10 @@ class Loaded(msgspec.Struct, frozen=True):
     url: str
     active: bool
     secrets: Sequence[tuple[str, bytes]]
+    profile: str = "default"
+    overrides: Overrides = {}
+    headers: bytes | None = None  # sealed
+    earlier: Sequence[str] = ()  # the codes of the tries before this one
 
 
 class WebhookDelivery(JobType[DeliverPayload]):
@@ -64,7 +69,9 @@ class WebhookDelivery(JobType[DeliverPayload]):
 
     Args:
         app: the Effects whose database, keys and settings it uses.
-        retry: default 10 tries after 5 s, 5 min, 30 min, 2, 5, 10, 14, 20 and 24 h, for at most 5 days.
+        retry: of failures with the full budget. Default 10 tries, after 5 s, 5 min, 30 min, 2, 5, 10, 14, 20 and
+            24 h, for at most 5 days. Which failure has which budget is in `effects_webhooks.budgets`.
+        short: of those with the short one. Default 5 tries, after 1 min, 10 min, 1 h and 6 h.
         deadline_seconds: limit of the whole exchange, from the name's resolution to the answer's last byte. Default 15.
         ssl_context: instead of the verifying one that all share; for a private certificate authority.
 
@@ -81,16 +88,21 @@ class WebhookDelivery(JobType[DeliverPayload]):
         self,
         app: Effects,
         *,
-        retry: RetryPolicy = SCHEDULE,
+        retry: RetryPolicy = FULL,
+        short: RetryPolicy = SHORT,
         deadline_seconds: float = DEADLINE_SECONDS,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self.retry = retry
-        self.ledger = DeliveryLedger()
+        self._short = short
+        self.ledger = DeliveryLedger(functools.partial(health.note, app))
         self._app = app
         self._deadline_seconds = deadline_seconds
-        backend = GuardedBackend(allow_private=app.settings.allow_private_addresses)
-        self._transports = Transports(backend, ssl_context=ssl_context)
+        self._private = opened(app)
+        self._transports = Transports(GuardedBackend(allow_private=self._private), ssl_context=ssl_context)
+        self._check_url = functools.lru_cache(_CACHED_URLS_MAX)(
+            functools.partial(check_url, allow_private=self._private)
+        )
         self._keys: dict[str, bytes] = {}
         self._said_at = float("-inf")
         self._user_agent = f"effects/{version('effects')}"
@@ -99,7 +111,9 @@ class WebhookDelivery(JobType[DeliverPayload]):
         return Placement(limit_key=limit_key(payload.endpoint_id))
 
     def load(self, connection: Connection, jobs: Sequence[tuple[Job, DeliverPayload]]) -> Mapping[int, Loaded]:
-        """Bodies, endpoints and secrets of the whole batch in three queries; a job whose rows are gone is left out."""
+        """Bodies, endpoints and secrets of the whole batch in three queries, and the earlier tries of those that had
+        any in a fourth. A job whose rows are gone is left out.
+        """
         store = self._app.store
         endpoint_ids = {payload.endpoint_id for _, payload in jobs}
         bodies = table.bodies(store, connection, {payload.event_id for _, payload in jobs})
@@ -107,11 +121,16 @@ class WebhookDelivery(JobType[DeliverPayload]):
         secrets: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
         for row in table.secrets(store, connection, endpoint_ids):
             secrets[row.endpoint_id].append((row.id, bytes(row.sealed)))
+        earlier = table.earlier_codes(store, connection, [job.id for job, _ in jobs if job.attempts > 1])
         loaded = {}
         for job, payload in jobs:
             body, address = bodies.get(payload.event_id), addresses.get(payload.endpoint_id)
             if body is not None and address is not None:
-                loaded[job.id] = Loaded(body, address.url, address.status == "active", secrets[address.id])
+                loaded[job.id] = Loaded(
+                    body, address.url, address.status == "active", secrets[address.id], address.profile,
+                    msgspec.json.decode(address.overrides, type=dict[str, str]), address.headers,
+                    earlier.get(job.id, ()),
+                )  # fmt: skip
         return loaded
 
     def perform(self, payload: DeliverPayload, attempt: Attempt) -> Outcome:
@@ -124,14 +143,23 @@ class WebhookDelivery(JobType[DeliverPayload]):
             return Cancelled("cancelled by request")
         try:
             keys = [self._key(payload.endpoint_id, *secret) for secret in loaded.secrets]
+            own = self._own_headers(payload.endpoint_id, loaded.headers)
         except KeyUnavailable as error:
             return self._wait_for_operator(str(error))
         if not keys:
             return self._wait_for_operator(f"endpoint {payload.endpoint_id} has no secret to sign with")
+        try:
+            self._check_url(loaded.url)  # again: the settings may be others than those it was added under
+        except EndpointInvalid as error:
+            return Refused(str(error), code="blocked_address", detail={"sent": "not_sent", "host": _host(loaded.url)})
         seconds = min(self._deadline_seconds, attempt.remaining_seconds() - _MARGIN_SECONDS)
-        headers = self._headers(payload.event_id, loaded.body, keys)
-        exchange = self._transports.post(loaded.url, headers, loaded.body, seconds=seconds)
-        return classify(exchange, host=_host(loaded.url))
+        sent = {**own, **self._headers(payload.event_id, loaded.body, keys)}
+        exchange = self._transports.post(loaded.url, sent, loaded.body, seconds=seconds)
+        terms = Terms(loaded.profile, loaded.overrides, loaded.earlier, self.retry, self._short)
+        outcome = classify(exchange, host=_host(loaded.url), terms=terms)
+        if isinstance(outcome, Pause):
+            self._say(outcome.reason)
+        return outcome
 
     def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
         """Events older than that all of whose deliveries are gone; from then on an event's key may be used anew."""
@@ -145,11 +173,18 @@ class WebhookDelivery(JobType[DeliverPayload]):
 
     def _wait_for_operator(self, reason: str) -> Snooze:
         """Our own configuration is at fault: it costs no try, and is said in the log, not for every job."""
+        self._say(reason)
+        return Snooze(RECHECK_SECONDS, reason)
+
+    def _say(self, reason: str) -> None:
         now = time.monotonic()
         if now - self._said_at > SAY_SECONDS:
             self._said_at = now
             _log.error("webhook.waiting", extra={"reason": reason})
-        return Snooze(RECHECK_SECONDS, reason)
+
+    def _own_headers(self, endpoint_id: str, sealed: bytes | None) -> dict[str, str]:
+        """The partner's headers."""
+        return headers.unpack(open_headers(self._app, endpoint_id, sealed)) if sealed is not None else {}
 
     def _headers(self, event_id: str, body: bytes, keys: Sequence[bytes]) -> dict[str, str]:
         """Signed anew at each try: verifiers refuse what is older than 5 minutes."""
@@ -183,4 +218,4 @@ def _host(url: str) -> str:
 
 def job_types(app: Effects) -> list[JobType[Any]]:
     """The entry point `effects.job_types`."""
-    return [WebhookDelivery(app)]
+    return [WebhookDelivery(app), WebhookFanOut(app)]

@@ -5,11 +5,13 @@ httpx's own timeouts are for each read and write: a peer that drips a byte now a
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import queue
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -17,13 +19,18 @@ import httpcore
 
 from effects.crashpoints import declare, point
 from effects_webhooks.exchange import Exchange, current
-from effects_webhooks.guard import AddressRefused, allowed
+from effects_webhooks.guard import AddressRefused, Private, allowed
 
 Resolver: TypeAlias = Callable[[str, int], Sequence[str]]
 
 RESOLVE_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
-WIRE_BYTES_MAX = 256 * 1024  # of one answer, headers and interim answers included
+HEAD_BYTES_MAX = 64 * 1024  # of one answer's head, with the interim answers before it
+WIRE_BYTES_MAX = 256 * 1024  # of one answer, with the framing of its body
+RESOLVER_SECONDS, RESOLVER_HOSTS = 30.0, 3  # so many names in so long, and no other: it is our resolver
+# What only this machine can be short of. A route that is missing may be the partner's doing.
+_OURS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.ENETDOWN)
+_OURS_REASON = "this machine cannot open a connection"
 
 declare(
     {
@@ -46,9 +53,10 @@ class GuardedBackend(httpcore.NetworkBackend):
     The URL is never rewritten, so that Host, SNI and the certificate check stay those of the name.
     """
 
-    def __init__(self, *, allow_private: bool = False, resolver: Resolver = system_resolver) -> None:
+    def __init__(self, *, allow_private: Private = False, resolver: Resolver = system_resolver) -> None:
         self._allow_private = allow_private
         self._resolver = resolver
+        self._watch = ResolverWatch()
         self._plain = httpcore.SyncBackend()
 
     def connect_tcp(
@@ -77,7 +85,7 @@ class GuardedBackend(httpcore.NetworkBackend):
         return self._connect(exchange, addresses[-1], port)
 
     def _vetted(self, exchange: Exchange, host: str, port: int) -> list[str]:
-        addresses = [host] if _is_address(host) else _resolve(self._resolver, host, port, exchange)
+        addresses = [host] if _is_address(host) else self._resolve(exchange, host, port)
         for address in addresses:
             if not allowed(ipaddress.ip_address(address), allow_private=self._allow_private):
                 raise AddressRefused
@@ -85,7 +93,25 @@ class GuardedBackend(httpcore.NetworkBackend):
 
     def _connect(self, exchange: Exchange, address: str, port: int) -> httpcore.NetworkStream:
         seconds = min(CONNECT_SECONDS, _left(exchange, httpcore.ConnectTimeout))
-        return ClippedStream(self._plain.connect_tcp(address, port, timeout=seconds, socket_options=()))
+        try:
+            return ClippedStream(self._plain.connect_tcp(address, port, timeout=seconds, socket_options=()))
+        except httpcore.ConnectError as error:
+            if getattr(error.__cause__, "errno", None) in _OURS:
+                exchange.fail("our_network", _OURS_REASON)
+            raise
+
+    def _resolve(self, exchange: Exchange, host: str, port: int) -> list[str]:
+        answer = _ask(self._resolver, host, port, exchange)
+        if answer is None or getattr(answer, "errno", None) == socket.EAI_AGAIN:
+            if self._watch.failed(host):
+                exchange.fail("our_resolver", "names of several endpoints do not resolve here")
+            exchange.fail("dns_timeout", "the name was not resolved in time")
+            raise httpcore.ConnectTimeout("resolver")
+        if isinstance(answer, Exception) or not answer:
+            exchange.fail("dns_failed", "the name does not resolve")
+            raise httpcore.ConnectError("resolver")
+        self._watch.worked()
+        return answer
 
 
 class ClippedStream(httpcore.NetworkStream):
@@ -99,7 +125,7 @@ class ClippedStream(httpcore.NetworkStream):
         if exchange.phase == "write":
             point("webhook.written")
             exchange.enter("answer")
-        if exchange.bytes_read > WIRE_BYTES_MAX:
+        if exchange.bytes_read >= (HEAD_BYTES_MAX if exchange.phase == "answer" else WIRE_BYTES_MAX):
             exchange.fail("answer_too_long", "the answer's headers do not end")
             raise httpcore.ReadError("too much")
         data = self._plain.read(max_bytes, timeout=_left(exchange, httpcore.ReadTimeout))
@@ -161,10 +187,34 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _resolve(resolver: Resolver, host: str, port: int, exchange: Exchange) -> list[str]:
-    """Ask the resolver in a thread of its own: the system's call knows no timeout.
+class ResolverWatch:
+    """Tells our resolver's outage from a partner's: names of three hosts time out in 30 s, and none resolves."""
 
-    A thread whose answer comes too late is left to the resolver's own limits.
+    def __init__(self) -> None:
+        self._failed: dict[str, float] = {}
+        self._worked_at = float("-inf")
+        self._lock = threading.Lock()
+
+    def worked(self) -> None:
+        """A name resolved."""
+        with self._lock:
+            self._worked_at = time.monotonic()
+            self._failed.clear()
+
+    def failed(self, host: str) -> bool:
+        """A name did not resolve in time; whether that is our doing."""
+        now = time.monotonic()
+        with self._lock:
+            self._failed = {name: at for name, at in self._failed.items() if now - at < RESOLVER_SECONDS}
+            self._failed[host] = now
+            return len(self._failed) >= RESOLVER_HOSTS and now - self._worked_at >= RESOLVER_SECONDS
+
+
+def _ask(resolver: Resolver, host: str, port: int, exchange: Exchange) -> list[str] | Exception | None:
+    """The resolver's answer or error; None where neither came in time.
+
+    It is asked in a thread of its own, because the system's call knows no timeout. One whose answer comes too late
+    is left to the resolver's own limits.
     """
     answers: queue.SimpleQueue[list[str] | Exception] = queue.SimpleQueue()
 
@@ -174,13 +224,13 @@ def _resolve(resolver: Resolver, host: str, port: int, exchange: Exchange) -> li
         except (OSError, UnicodeError) as error:
             answers.put(error)
 
-    threading.Thread(target=ask, name="effects-webhooks-resolve", daemon=True).start()
+    seconds = min(RESOLVE_SECONDS, _left(exchange, httpcore.ConnectTimeout))
     try:
-        answer = answers.get(timeout=min(RESOLVE_SECONDS, _left(exchange, httpcore.ConnectTimeout)))
+        threading.Thread(target=ask, name="effects-webhooks-resolve", daemon=True).start()
+    except RuntimeError:  # no more threads
+        exchange.fail("our_network", _OURS_REASON)
+        raise httpcore.ConnectError("no thread") from None
+    try:
+        return answers.get(timeout=seconds)
     except queue.Empty:
-        exchange.fail("dns_timeout", "the name was not resolved in time")
-        raise httpcore.ConnectTimeout("resolver") from None
-    if isinstance(answer, Exception) or not answer:
-        exchange.fail("dns_failed", "the name does not resolve")
-        raise httpcore.ConnectError("resolver")
-    return answer
+        return None

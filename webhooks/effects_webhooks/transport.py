@@ -35,7 +35,9 @@ KEEPALIVE_CONNECTIONS = 8
 @functools.cache
 def shared_ssl_context() -> ssl.SSLContext:
     """The context of every connection: TLS 1.2 or later, verified. Building one costs tens of milliseconds."""
-    return httpx.create_ssl_context()
+    context = httpx.create_ssl_context()
+    context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)  # whatever the system's default is
+    return context
 
 
 class OriginTransport(httpx.BaseTransport):
@@ -209,6 +211,8 @@ def _close_all(entries: OrderedDict[str, _Entry]) -> None:
 
 def _read(exchange: Exchange, response: httpx.Response) -> None:
     exchange.status = response.status_code
+    exchange.head = response.headers.raw
+    exchange.answered_at = time.time()
     exchange.enter("body")
     kept = bytearray()
     try:

@@ -10,13 +10,21 @@ from sqlalchemy import Connection, Row
 from effects.store.sql import Sql
 from effects.store.store import Store, as_json
 
-_NEW = {"id": "text", "tenant": "text", "url": "text", "patterns": "json", "description": "text"}
+_NEW = {
+    "id": "text", "tenant": "text", "url": "text", "patterns": "json", "description": "text", "profile": "text",
+    "overrides": "json", "ordering": "text",
+}  # fmt: skip
 
 
 def _insert(sql: Sql) -> str:
+    named = ", ".join(_NEW)
     return f"""
-    INSERT INTO {sql.webhook_endpoints} (id, tenant, url, patterns, description, created_at, updated_at)
-    SELECT r.id, r.tenant, r.url, r.patterns, r.description, {sql.now}, {sql.now} FROM {sql.rows("rows", _NEW)} AS r"""
+    INSERT INTO {sql.webhook_endpoints} ({named}, headers, created_at, updated_at)
+    SELECT {named}, CAST(:headers AS {_bytes(sql)}), {sql.now}, {sql.now} FROM {sql.rows("rows", _NEW)} AS r"""
+
+
+def _bytes(sql: Sql) -> str:
+    return "bytea" if sql.postgresql else "BLOB"
 
 
 def _insert_secret(sql: Sql) -> str:
@@ -25,15 +33,10 @@ def _insert_secret(sql: Sql) -> str:
     VALUES (:id, :endpoint_id, :sealed, {sql.now})"""
 
 
-def _insert_limit(sql: Sql) -> str:
-    return f"""
-    INSERT INTO {sql.limits} (limit_key, max_in_flight, updated_at) VALUES (:limit_key, :max_in_flight, {sql.now})
-    ON CONFLICT DO NOTHING"""
-
-
 def insert_endpoint(store: Store, connection: Connection, row: dict[str, Any]) -> None:
-    """Write an endpoint: id, tenant, url, patterns, description."""
-    store.write(connection, _insert, rows=as_json([row]))
+    """Write an endpoint: id, tenant, url, patterns, description, profile, overrides, ordering and sealed headers."""
+    headers = row.pop("headers")
+    store.write(connection, _insert, rows=as_json([row]), headers=headers)
 
 
 def insert_secret(store: Store, connection: Connection, *, secret_id: str, endpoint_id: str, sealed: bytes) -> None:
@@ -41,27 +44,25 @@ def insert_secret(store: Store, connection: Connection, *, secret_id: str, endpo
     store.write(connection, _insert_secret, id=secret_id, endpoint_id=endpoint_id, sealed=sealed)
 
 
-def insert_limit(store: Store, connection: Connection, limit_key: str, max_in_flight: int) -> None:
-    """Cap what is in flight under this key; a row that is there stays as an operator left it."""
-    store.write(connection, _insert_limit, limit_key=limit_key, max_in_flight=max_in_flight)
-
-
 def _select(sql: Sql) -> str:
     return f"""
-    SELECT id, tenant, url, {sql.json_text("patterns")} AS patterns, status, reason, description,
-        {sql.epoch("created_at")} AS created_at FROM {sql.webhook_endpoints}"""
+    SELECT e.id, e.tenant, e.url, {sql.json_text("e.patterns")} AS patterns, e.status, e.reason, e.description,
+        e.profile, {sql.json_text("e.overrides")} AS overrides, e.ordering, e.headers IS NOT NULL AS has_headers,
+        {sql.epoch("e.created_at")} AS created_at, {sql.epoch("h.failing_since")} AS failing_since,
+        h.failed_messages FROM {sql.webhook_endpoints} AS e
+    LEFT JOIN {sql.webhook_health} AS h ON h.endpoint_id = e.id"""
 
 
 def _all(sql: Sql) -> str:
-    return f"{_select(sql)} ORDER BY created_at, id"
+    return f"{_select(sql)} ORDER BY e.created_at, e.id"
 
 
 def _of_tenant(sql: Sql) -> str:
-    return f"{_select(sql)} WHERE tenant = :tenant ORDER BY created_at, id"
+    return f"{_select(sql)} WHERE e.tenant = :tenant ORDER BY e.created_at, e.id"
 
 
 def _one(sql: Sql) -> str:
-    return f"{_select(sql)} WHERE id = :id"
+    return f"{_select(sql)} WHERE e.id = :id"
 
 
 def endpoints(store: Store, connection: Connection, tenant: str | None) -> Sequence[Row[Any]]:
@@ -75,6 +76,33 @@ def endpoint(store: Store, connection: Connection, endpoint_id: str) -> Row[Any]
     return store.one(connection, _one, id=endpoint_id)
 
 
+_CHANGE = {"id": "text", "url": "text", "patterns": "json", "profile": "text", "overrides": "json", "ordering": "text"}
+
+
+def _change(sql: Sql) -> str:
+    """What is NULL stays."""
+    table = sql.webhook_endpoints
+    kept = ", ".join(f"{name} = COALESCE(r.{name}, {table}.{name})" for name in _CHANGE if name != "id")
+    return f"""
+    UPDATE {table} SET {kept}, updated_at = {sql.now}
+    FROM {sql.rows("rows", _CHANGE)} AS r WHERE {table}.id = r.id"""
+
+
+def _set_headers(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.webhook_endpoints} SET headers = CAST(:headers AS {_bytes(sql)}), updated_at = {sql.now}
+    WHERE id = :id"""
+
+
+def change(store: Store, connection: Connection, row: dict[str, Any]) -> bool:
+    """Whether there is such an endpoint; what `row` has (beside its id) is changed."""
+    return store.write(connection, _change, rows=as_json([row])) == 1
+
+
+def set_headers(store: Store, connection: Connection, endpoint_id: str, sealed: bytes | None) -> None:
+    store.write(connection, _set_headers, id=endpoint_id, headers=sealed)
+
+
 def _set_status(sql: Sql) -> str:
     return f"""
     UPDATE {sql.webhook_endpoints} SET status = :status, reason = :reason, updated_at = {sql.now} WHERE id = :id"""
@@ -83,3 +111,65 @@ def _set_status(sql: Sql) -> str:
 def set_status(store: Store, connection: Connection, endpoint_id: str, status: str, reason: str | None) -> bool:
     """Whether there is such an endpoint; its status is now this one."""
     return store.write(connection, _set_status, id=endpoint_id, status=status, reason=reason) == 1
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------
+
+
+def _lock(sql: Sql) -> str:
+    return f"SELECT id FROM {sql.webhook_endpoints} WHERE id = :id {sql.lock(skip=False)}"
+
+
+def _secrets(sql: Sql) -> str:
+    return f"""
+    SELECT id, {sql.epoch("created_at")} AS created_at, {sql.epoch("expires_at")} AS expires_at,
+        (expires_at <= {sql.now}) IS TRUE AS expired
+    FROM {sql.webhook_secrets} WHERE endpoint_id = :id ORDER BY created_at DESC, id DESC"""
+
+
+def _expire_all(sql: Sql) -> str:
+    """One that ends sooner already keeps its end."""
+    end = sql.after(":overlap" if not sql.postgresql else "CAST(:overlap AS double precision)")
+    return f"""
+    UPDATE {sql.webhook_secrets} SET expires_at = {end}
+    WHERE endpoint_id = :id AND (expires_at IS NULL OR expires_at > {end})"""
+
+
+def _expire_one(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.webhook_secrets} SET expires_at = {sql.now}
+    WHERE id = :id AND (expires_at IS NULL OR expires_at > {sql.now})"""
+
+
+def _delete_expired(sql: Sql) -> str:
+    return f"DELETE FROM {sql.webhook_secrets} WHERE endpoint_id = :id AND expires_at <= {sql.now}"
+
+
+def _owner(sql: Sql) -> str:
+    return f"SELECT endpoint_id FROM {sql.webhook_secrets} WHERE id = :id"
+
+
+def lock(store: Store, connection: Connection, endpoint_id: str) -> bool:
+    """Whether there is such an endpoint; two changes of its secrets wait for each other here."""
+    return store.one(connection, _lock, id=endpoint_id) is not None
+
+
+def secrets(store: Store, connection: Connection, endpoint_id: str) -> Sequence[Row[Any]]:
+    """Id, times and whether it has ended of each secret, newest first; never the value."""
+    return store.all(connection, _secrets, id=endpoint_id)
+
+
+def secret_owner(store: Store, connection: Connection, secret_id: str) -> str | None:
+    owner: str | None = store.value(connection, _owner, id=secret_id)
+    return owner
+
+
+def expire_secrets(store: Store, connection: Connection, endpoint_id: str, overlap_seconds: float) -> None:
+    """The endpoint's secrets end so many seconds from now, or sooner; those that have ended are deleted."""
+    store.write(connection, _delete_expired, id=endpoint_id)
+    store.write(connection, _expire_all, id=endpoint_id, overlap=overlap_seconds)
+
+
+def expire_secret(store: Store, connection: Connection, secret_id: str) -> bool:
+    """Whether it was good until now."""
+    return store.write(connection, _expire_one, id=secret_id) == 1

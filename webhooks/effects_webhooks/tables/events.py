@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -23,6 +24,7 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None
     digest: str
     body: bytes
+    ordering_key: str | None
     occurred_at: datetime
 
 
@@ -40,12 +42,12 @@ class DeliveryRow(msgspec.Struct, frozen=True):
 
 def _active(sql: Sql) -> str:
     return f"""
-    SELECT id, tenant, {sql.json_text("patterns")} AS patterns FROM {sql.webhook_endpoints}
+    SELECT id, tenant, ordering, {sql.json_text("patterns")} AS patterns FROM {sql.webhook_endpoints}
     WHERE status = 'active' AND tenant {sql.any_of("tenants")} ORDER BY id"""
 
 
 def active_endpoints(store: Store, connection: Connection, tenants: set[str]) -> Sequence[Row[Any]]:
-    """Id, tenant and patterns of every endpoint of these tenants that takes events."""
+    """Id, tenant, ordering and patterns of every endpoint of these tenants that takes events."""
     return store.all(connection, _active, tenants=as_json(sorted(tenants)))
 
 
@@ -109,7 +111,9 @@ def _bodies(sql: Sql) -> str:
 
 
 def _addresses(sql: Sql) -> str:
-    return f"SELECT id, url, status FROM {sql.webhook_endpoints} WHERE id {sql.any_of('ids')}"
+    return f"""
+    SELECT id, url, status, profile, {sql.json_text("overrides")} AS overrides, headers
+    FROM {sql.webhook_endpoints} WHERE id {sql.any_of("ids")}"""
 
 
 def _secrets(sql: Sql) -> str:
@@ -126,10 +130,51 @@ def bodies(store: Store, connection: Connection, event_ids: set[str]) -> Mapping
 
 
 def addresses(store: Store, connection: Connection, endpoint_ids: set[str]) -> Sequence[Row[Any]]:
-    """Id, URL and status, as they are now."""
+    """Id, URL, status, retry rules and sealed headers, as they are now."""
     return store.all(connection, _addresses, ids=as_json(sorted(endpoint_ids)))
 
 
 def secrets(store: Store, connection: Connection, endpoint_ids: set[str]) -> Sequence[Row[Any]]:
     """The sealed secrets that sign now."""
     return store.all(connection, _secrets, ids=as_json(sorted(endpoint_ids)))
+
+
+def _earlier(sql: Sql) -> str:
+    """The attempts that were made; neither what waited nor what a lost worker left."""
+    return f"""
+    SELECT job_id, error_code FROM {sql.job_attempts}
+    WHERE job_id {sql.any_of("ids", "int")} AND outcome IN ('failed', 'unknown', 'timed_out')"""
+
+
+def earlier_codes(store: Store, connection: Connection, job_ids: Sequence[int]) -> Mapping[int, list[str]]:
+    """The error codes of these jobs' earlier tries."""
+    found: dict[int, list[str]] = defaultdict(list)
+    for row in store.all(connection, _earlier, ids=as_json(job_ids)) if job_ids else ():
+        found[row.job_id].append(row.error_code or "")
+    return found
+
+
+# -- fan-out as a job ----------------------------------------------------------------------------------------------
+
+
+def _event(sql: Sql) -> str:
+    return f"SELECT id, tenant, type, digest, ordering_key FROM {sql.webhook_events} WHERE id = :id"
+
+
+def _page(sql: Sql) -> str:
+    """Endpoints that the event found when it was written, and that have no delivery of it yet."""
+    return f"""
+    SELECT e.id, e.tenant, e.ordering, {sql.json_text("e.patterns")} AS patterns FROM {sql.webhook_endpoints} AS e
+    WHERE e.status = 'active' AND e.tenant = :tenant AND e.id > :after
+    AND e.created_at <= (SELECT created_at FROM {sql.webhook_events} WHERE id = :event_id)
+    AND NOT EXISTS (SELECT 1 FROM {sql.delivered_webhooks} AS d WHERE d.event_id = :event_id AND d.endpoint_id = e.id)
+    ORDER BY e.id LIMIT :size"""
+
+
+def event(store: Store, connection: Connection, event_id: str) -> Row[Any] | None:
+    return store.one(connection, _event, id=event_id)
+
+
+def endpoints_after(store: Store, connection: Connection, event: Row[Any], after: str, size: int) -> Sequence[Row[Any]]:
+    """A page of the event's tenant's endpoints behind the id `after`."""
+    return store.all(connection, _page, tenant=event.tenant, event_id=event.id, after=after, size=size)

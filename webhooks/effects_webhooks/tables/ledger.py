@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from sqlalchemy import Connection
@@ -23,7 +23,7 @@ class _Entry(msgspec.Struct):
 
 _ENTRY = {"job_id": "int", "verdict": "text", "ended": "bool", "answer": "int", "tried": "int"}
 FOUND_MAX = 100
-_UNTRIED = ("", "cancelled")  # outcomes of attempts that sent nothing
+_UNTRIED = ("", "cancelled", "snoozed", "paused")  # outcomes of attempts that sent nothing
 
 
 def _record(sql: Sql) -> str:
@@ -45,11 +45,13 @@ def _find(sql: Sql) -> str:
 class DeliveryLedger(TableLedger):
     """`delivered_webhooks`: beside the effect's state, the newest status code and the count of tries."""
 
-    def __init__(self) -> None:
+    def __init__(self, also: Callable[[Connection, Sequence[Settlement]], None] = lambda *nothing: None) -> None:
         super().__init__("delivered_webhooks")
+        self._also = also  # told of every batch, in its transaction
 
     def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
         store.write(connection, _record, rows=as_json([_entry(one) for one in settled]))
+        self._also(connection, settled)
 
     def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
         """The deliveries of an event, by its caller's key or its id; of one endpoint as `msg_…:ep_…`."""

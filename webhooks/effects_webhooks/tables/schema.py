@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text, text
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
 
 from effects.store.schema import Json, UtcTime, ledger_columns, now_column
 
@@ -29,9 +40,14 @@ def _endpoint_tables(metadata: MetaData) -> list[Table]:
         Column("status", Text, nullable=False, server_default="active"),
         Column("reason", Text),
         Column("description", Text),
+        Column("profile", Text, nullable=False, server_default="default"),
+        Column("overrides", Json, nullable=False, server_default=text("'{}'")),  # status or class → budget
+        Column("ordering", Text, nullable=False, server_default="none"),
+        Column("headers", LargeBinary),  # the partner's own, sealed: they may hold a token
         now_column("created_at"),
         now_column("updated_at"),
         CheckConstraint("status IN ('active', 'disabled')", name="ck_effects_webhook_endpoints_status"),
+        CheckConstraint("ordering IN ('none', 'endpoint', 'key')", name="ck_effects_webhook_endpoints_ordering"),
     )
     Index("ix_effects_webhook_endpoints_tenant", endpoints.c.tenant, endpoints.c.status)
     secrets = Table(
@@ -43,7 +59,19 @@ def _endpoint_tables(metadata: MetaData) -> list[Table]:
         now_column("created_at"),
         Column("expires_at", UtcTime),  # sign with it until then; NULL is for ever
     )
-    return [endpoints, secrets]
+    # Written where something changes, not at every delivery: a healthy endpoint has no row, or one of zeros.
+    health = Table(
+        "effects_webhook_health",
+        metadata,
+        Column("endpoint_id", Text, ForeignKey(endpoints.c.id, ondelete="CASCADE"), primary_key=True),
+        Column("failing_since", UtcTime),
+        Column("failed_messages", Integer, nullable=False, server_default=text("0")),
+        Column("noticed", Integer, nullable=False, server_default=text("0")),  # hours of the last notice
+        Column("gone_at", UtcTime),  # of the first 410 since the last success
+        Column("gone_event", Text),
+        now_column("updated_at"),
+    )
+    return [endpoints, secrets, health]
 
 
 def _event_tables(metadata: MetaData) -> list[Table]:
@@ -56,6 +84,7 @@ def _event_tables(metadata: MetaData) -> list[Table]:
         Column("key", Text),
         Column("digest", Text, nullable=False),
         Column("body", LargeBinary, nullable=False),  # the bytes that are signed and sent; never JSONB
+        Column("ordering_key", Text),
         Column("occurred_at", UtcTime, nullable=False),
         now_column("created_at"),
     )

@@ -41,8 +41,13 @@ def upgrade() -> None:
         sa.Column("status", sa.Text(), server_default="active", nullable=False),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("description", sa.Text(), nullable=True),
+        sa.Column("profile", sa.Text(), server_default="default", nullable=False),
+        sa.Column("overrides", Json, server_default=sa.text("'{}'"), nullable=False),
+        sa.Column("ordering", sa.Text(), server_default="none", nullable=False),
+        sa.Column("headers", sa.LargeBinary(), nullable=True),
         sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.CheckConstraint("ordering IN ('none', 'endpoint', 'key')", name="ck_effects_webhook_endpoints_ordering"),
         sa.CheckConstraint("status IN ('active', 'disabled')", name="ck_effects_webhook_endpoints_status"),
         sa.PrimaryKeyConstraint("id"),
     )
@@ -57,13 +62,12 @@ def upgrade() -> None:
         sa.Column("key", sa.Text(), nullable=True),
         sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.Column("ordering_key", sa.Text(), nullable=True),
         sa.Column("occurred_at", UtcTime(), nullable=False),
         sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
-    op.create_index(
-        "ix_effects_webhook_events_created_at", "effects_webhook_events", ["created_at"], unique=False
-    )
+    op.create_index("ix_effects_webhook_events_created_at", "effects_webhook_events", ["created_at"], unique=False)
     op.create_index(
         "ux_effects_webhook_events_key",
         "effects_webhook_events",
@@ -83,3 +87,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index("ix_effects_webhook_secrets_endpoint_id", "effects_webhook_secrets", ["endpoint_id"], unique=False)
+    op.create_table(
+        "effects_webhook_health",
+        sa.Column("endpoint_id", sa.Text(), nullable=False),
+        sa.Column("failing_since", UtcTime(), nullable=True),
+        sa.Column("failed_messages", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("noticed", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("gone_at", UtcTime(), nullable=True),
+        sa.Column("gone_event", sa.Text(), nullable=True),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.ForeignKeyConstraint(["endpoint_id"], ["effects_webhook_endpoints.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("endpoint_id"),
+    )

@@ -1,0 +1,238 @@
+"""The partner's side: verify, take each message once, answer. As an ASGI or a WSGI app.
+
+    seen = SeenMessages(create_engine("sqlite:///shop.db"))
+    seen.create()
+
+    def handle(event: Event, connection: Connection) -> None:
+        ...  # the work, with this connection
+
+    app = asgi_app(handle, secrets=["whsec_…"], seen=seen)  # or wsgi_app
+
+A message is remembered in the transaction of the handler: both commit or neither does. So a repeat, of which there are
+some by design, finds the work done or not begun. Needs no database of effects, and no EFFECTS_ settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+from sqlalchemy import Column, Connection, DateTime, Engine, MetaData, Table, Text, delete
+from sqlalchemy.dialects import postgresql, sqlite
+
+from effects_webhooks.errors import SecretInvalid, SignatureInvalid
+from effects_webhooks.signing import TOLERANCE_SECONDS, parse_secret, verify
+
+BODY_BYTES_MAX = 1024 * 1024
+KEEP_DAYS = 14.0  # a sender tries for days, and an operator may replay later still
+_log = logging.getLogger("effects.webhooks.receiver")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A verified message. `id` is the same on every repeat."""
+
+    id: str
+    type: str
+    timestamp: str
+    data: Mapping[str, Any]
+
+
+Handler: TypeAlias = Callable[[Event, Connection], None]
+
+
+class SeenMessages:
+    """The ids of messages that were handled, in a table of its own in the partner's database.
+
+    Args:
+        engine: of SQLite or PostgreSQL; the handler's connection comes from it.
+        table: its name. Default `webhook_messages_seen`.
+    """
+
+    def __init__(self, engine: Engine, *, table: str = "webhook_messages_seen") -> None:
+        self.engine = engine
+        self.table = Table(
+            table, MetaData(), Column("id", Text, primary_key=True),
+            Column("seen_at", DateTime(timezone=True), nullable=False, index=True),
+        )  # fmt: skip
+
+    def create(self) -> None:
+        """Create the table where it is missing."""
+        self.table.create(self.engine, checkfirst=True)
+
+    def first(self, connection: Connection, message_id: str) -> bool:
+        """Whether this id was not seen before; it is now, once the transaction commits.
+
+        A repeat that comes meanwhile waits for that transaction.
+        """
+        dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+        row = {"id": message_id, "seen_at": datetime.now(UTC)}
+        statement = dialect.insert(self.table).values(row).on_conflict_do_nothing().returning(self.table.c.id)
+        return connection.execute(statement).first() is not None
+
+    def prune(self, keep_days: float = KEEP_DAYS) -> int:
+        """Forget ids older than that; how many. A sender that repeats still later is not recognised."""
+        oldest = datetime.now(UTC) - timedelta(days=keep_days)
+        with self.engine.begin() as connection:
+            return connection.execute(delete(self.table).where(self.table.c.seen_at < oldest)).rowcount
+
+
+class Receiving:
+    """Takes requests: verifies, skips repeats, calls the handler in a transaction.
+
+    Args:
+        handle: called once a message. What it raises is logged by its class, rolled back, and answered 500: the
+            sender tries again.
+        secrets: `whsec_…`, one, or several while one is replaced.
+        seen: where handled messages are remembered.
+        tolerance_seconds: how far the request's time may be from now. Default 300.
+
+    Raises:
+        SecretInvalid: a secret is malformed, or there is none.
+    """
+
+    def __init__(
+        self,
+        handle: Handler,
+        *,
+        secrets: Iterable[str] | str,
+        seen: SeenMessages,
+        tolerance_seconds: float = TOLERANCE_SECONDS,
+    ) -> None:
+        self._handle = handle
+        self._secrets = [secrets] if isinstance(secrets, str) else list(secrets)
+        if not self._secrets:
+            raise SecretInvalid("give at least one secret")
+        for secret in self._secrets:
+            parse_secret(secret)
+        self._seen = seen
+        self._tolerance_seconds = tolerance_seconds
+
+    def take(self, headers: Mapping[str, str], body: bytes) -> int:
+        """The status to answer: 204 handled now or before, 401 not verified, 400 no event, 500 the handler failed."""
+        try:
+            message_id = verify(self._secrets, headers, body, tolerance_seconds=self._tolerance_seconds)
+        except SignatureInvalid as error:
+            _log.warning("webhook.refused", extra={"reason": str(error)})
+            return 401
+        event = _event(message_id, body)
+        if event is None:
+            return 400
+        try:
+            with self._seen.engine.begin() as connection:
+                if self._seen.first(connection, message_id):
+                    self._handle(event, connection)
+        except Exception as error:
+            _log.error("webhook.handler_failed", extra={"message_id": message_id, "error": type(error).__name__})
+            return 500
+        return 204
+
+
+def _event(message_id: str, body: bytes) -> Event | None:
+    try:
+        document = json.loads(body)
+        return Event(message_id, document["type"], document.get("timestamp", ""), document["data"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+# -- ASGI --------------------------------------------------------------------------------------------------------
+
+Scope: TypeAlias = Mapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any]]]
+Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+def asgi_app(
+    handle: Handler, *, secrets: Iterable[str] | str, seen: SeenMessages, tolerance_seconds: float = TOLERANCE_SECONDS
+) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    """An ASGI app that takes webhooks at every path: run it, or mount it. The handler runs in a thread.
+
+    Args and Raises: as `Receiving`. At most 1 MiB of a body is read; more is answered 413, another method 405.
+    """
+    receiving = Receiving(handle, secrets=secrets, seen=seen, tolerance_seconds=tolerance_seconds)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+        elif scope["type"] == "http":
+            status = await _answer(receiving, scope, receive)
+            if status is not None:
+                length = [] if status == 204 else [(b"content-length", b"0")]
+                await send({"type": "http.response.start", "status": status, "headers": length})
+                await send({"type": "http.response.body", "body": b""})
+
+    return app
+
+
+async def _answer(receiving: Receiving, scope: Scope, receive: Receive) -> int | None:
+    """The status; None where the client has gone."""
+    if scope["method"] != "POST":
+        return 405
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if len(body) > BODY_BYTES_MAX:
+            return 413
+        if not message.get("more_body"):
+            break
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    return await asyncio.to_thread(receiving.take, headers, bytes(body))
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+# -- WSGI --------------------------------------------------------------------------------------------------------
+
+_PHRASES = {
+    204: "No Content", 400: "Bad Request", 401: "Unauthorized", 405: "Method Not Allowed", 413: "Content Too Large",
+    500: "Internal Server Error",
+}  # fmt: skip
+
+
+def wsgi_app(
+    handle: Handler, *, secrets: Iterable[str] | str, seen: SeenMessages, tolerance_seconds: float = TOLERANCE_SECONDS
+) -> Callable[[Mapping[str, Any], Callable[..., Any]], Iterable[bytes]]:
+    """A WSGI app (PEP 3333) that takes webhooks at every path.
+
+    Args and Raises: as `Receiving`. Limits as `asgi_app`; a body without Content-Length counts as empty.
+    """
+    receiving = Receiving(handle, secrets=secrets, seen=seen, tolerance_seconds=tolerance_seconds)
+
+    def app(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        status = _take_wsgi(receiving, environ)
+        start_response(f"{status} {_PHRASES[status]}", [] if status == 204 else [("Content-Length", "0")])
+        return []
+
+    return app
+
+
+def _take_wsgi(receiving: Receiving, environ: Mapping[str, Any]) -> int:
+    if environ["REQUEST_METHOD"] != "POST":
+        return 405
+    length = environ.get("CONTENT_LENGTH") or "0"
+    if not (length.isascii() and length.isdecimal()):
+        return 400
+    if int(length) > BODY_BYTES_MAX:
+        return 413
+    body = environ["wsgi.input"].read(int(length))
+    headers = {
+        name.removeprefix("HTTP_").replace("_", "-").lower(): value
+        for name, value in environ.items()
+        if name.startswith("HTTP_")
+    }
+    return receiving.take(headers, body)

@@ -1,0 +1,128 @@
+"""Replacing an endpoint's secret: both sign for a while, so that no delivery fails meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects.app import AnySession, Effects, default
+from effects.retry import DAY_SECONDS
+from effects_webhooks.endpoints import seal_secret
+from effects_webhooks.errors import EndpointInvalid, EndpointNotFound
+from effects_webhooks.identifiers import new_id
+from effects_webhooks.signing import generate_secret, parse_secret
+from effects_webhooks.tables import endpoints as table
+
+OVERLAP_SECONDS = DAY_SECONDS
+OVERLAP_MAX_SECONDS = 7 * DAY_SECONDS
+SIGNING_MAX = 3  # secrets at once: each makes the header longer
+_log = logging.getLogger("effects.webhooks")
+
+
+@dataclass(frozen=True, slots=True)
+class NewSecret:
+    """What `rotate_secret` gives back: the only time that the secret is shown."""
+
+    id: str
+    secret: str = field(repr=False)
+
+
+class SecretInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret without its value. It signs until `expires_at`; None is until it is replaced."""
+
+    id: str
+    created_at: datetime
+    expires_at: datetime | None
+    signs: bool
+
+
+def rotate_secret(
+    endpoint_id: str,
+    *,
+    secret: str | None = None,
+    overlap_seconds: float = OVERLAP_SECONDS,
+    session: AnySession | None = None,
+    effects: Effects | None = None,
+) -> NewSecret:
+    """Give an endpoint a new secret. It signs from the next try on, first in the header; those before it sign for
+    `overlap_seconds` more, so that the partner may change to the new one at any time until then.
+
+    Args:
+        secret: the partner's own `whsec_…` of 24 to 64 bytes; default a fresh one of 32.
+        overlap_seconds: 0 to 7 days; default 24 h. 0 where the old one has leaked.
+        session: as for `deliver_webhook`.
+
+    A crash before the commit changes nothing. Two rotations at once are made one after the other.
+
+    Raises:
+        EndpointNotFound: there is none of this id.
+        EndpointInvalid: the overlap is out of its range, or more than 3 secrets would sign.
+        SecretInvalid: the secret is malformed.
+        KeyUnavailable: EFFECTS_KEYS is not set.
+    """
+    app = effects or default()
+    if not 0 <= overlap_seconds <= OVERLAP_MAX_SECONDS:
+        raise EndpointInvalid(f"the overlap is {overlap_seconds:g} s; give 0 to {OVERLAP_MAX_SECONDS:g} (7 days)")
+    plain = generate_secret() if secret is None else secret
+    key, secret_id = parse_secret(plain), new_id("sec")
+    sealed = seal_secret(app, endpoint_id, secret_id, key)
+    with app.writing(session) as connection:
+        if not table.lock(app.store, connection, endpoint_id):
+            raise EndpointNotFound(f"there is no endpoint {endpoint_id!r}")
+        table.expire_secrets(app.store, connection, endpoint_id, overlap_seconds)
+        if overlap_seconds and len(_signing(app, connection, endpoint_id)) >= SIGNING_MAX:
+            raise EndpointInvalid(f"{SIGNING_MAX} secrets sign already; expire one of them first")
+        table.insert_secret(app.store, connection, secret_id=secret_id, endpoint_id=endpoint_id, sealed=sealed)
+    _log.info("webhook.secret_rotated", extra={"endpoint": endpoint_id, "secret": secret_id})
+    return NewSecret(secret_id, plain)
+
+
+def list_secrets(endpoint_id: str, *, effects: Effects | None = None) -> list[SecretInfo]:
+    """An endpoint's secrets, newest first; never their values.
+
+    Raises:
+        EndpointNotFound: there is none of this id.
+    """
+    app = effects or default()
+    with app.store.read() as connection:
+        rows = table.secrets(app.store, connection, endpoint_id)
+        if not rows and table.endpoint(app.store, connection, endpoint_id) is None:
+            raise EndpointNotFound(f"there is no endpoint {endpoint_id!r}")
+    return [
+        SecretInfo(
+            id=row.id,
+            created_at=datetime.fromtimestamp(row.created_at, UTC),
+            expires_at=None if row.expires_at is None else datetime.fromtimestamp(row.expires_at, UTC),
+            signs=not row.expired,
+        )
+        for row in rows
+    ]
+
+
+def expire_secret(secret_id: str, *, session: AnySession | None = None, effects: Effects | None = None) -> None:
+    """End a secret now, before its overlap does. The one that is left signs alone.
+
+    Raises:
+        EndpointNotFound: there is no such secret.
+        EndpointInvalid: it has ended already, or it is the only one that signs: rotate instead.
+    """
+    app = effects or default()
+    with app.writing(session) as connection:
+        endpoint_id = table.secret_owner(app.store, connection, secret_id)
+        if endpoint_id is None or not table.lock(app.store, connection, endpoint_id):
+            raise EndpointNotFound(f"there is no secret {secret_id!r}")
+        signing = _signing(app, connection, endpoint_id)
+        if secret_id not in signing:
+            raise EndpointInvalid(f"{secret_id} has ended already")
+        if len(signing) == 1:
+            raise EndpointInvalid(f"{secret_id} is the only secret that signs; rotate instead, with an overlap of 0")
+        table.expire_secret(app.store, connection, secret_id)
+    _log.info("webhook.secret_expired", extra={"endpoint": endpoint_id, "secret": secret_id})
+
+
+def _signing(app: Effects, connection: Connection, endpoint_id: str) -> list[str]:
+    return [row.id for row in table.secrets(app.store, connection, endpoint_id) if not row.expired]
