@@ -143,20 +143,25 @@ def _epoch(name: str, moment: datetime | None) -> float | None:
 
 def _insert(app: Effects, connection: Connection, rows: Sequence[JobRow], jobs: Sequence[NewJob]) -> list[Receipt]:
     inserted = insert_jobs(app.store, connection, rows)
-    missing = [row for row in rows if row.n not in inserted]
-    first = _first_receipts(app, connection, missing, jobs) if missing else {}
+    first: dict[int, Receipt] = {}
+    while missing := [row for row in rows if row.n not in inserted and row.n not in first]:
+        first.update(_first_receipts(app, connection, missing, jobs))
+        forgotten = [row for row in missing if row.n not in first]  # its holder was pruned between the two statements
+        inserted.update(insert_jobs(app.store, connection, forgotten))
     return [first.get(row.n) or Receipt(job_id=inserted[row.n], job_type=row.job_type, key=row.key) for row in rows]
 
 
 def _first_receipts(
     app: Effects, connection: Connection, rows: Sequence[JobRow], jobs: Sequence[NewJob]
 ) -> dict[int, Receipt]:
-    """The receipts of the jobs that hold these keys already."""
+    """The receipts of the jobs that hold these keys."""
     keys = [(row.job_type, row.key) for row in rows if row.key is not None]
     holders = key_holders(app.store, connection, keys)
     receipts = {}
     for row in rows:
         assert row.key is not None
+        if (row.job_type, row.key) not in holders:
+            continue
         digest, job_id = holders[row.job_type, row.key]
         job_type = app.job_types.get(row.job_type)
         canonical = job_type.canonical(job_type.encode(jobs[row.n].payload))  # the row's may be sealed

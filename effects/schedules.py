@@ -108,13 +108,19 @@ class Schedule:
         return f"schedule:{self.name}" if self.overlap == "queue" else None
 
     def check(self, job_types: Registry) -> None:
-        """Refuse a job type that is not registered, or a payload that it would not take.
+        """Refuse a job type that is not registered, and a payload that it would not take or that holds a secret.
 
         Raises:
             ConfigurationError: names the schedule and what is wrong.
         """
         try:
-            job_types.get(self.job_type).encode(self.payload_of(datetime(2000, 1, 1, tzinfo=UTC)))
+            job_type = job_types.get(self.job_type)
+            if secret := sorted(set(job_type.sensitive) & set(self.payload)):
+                raise ConfigurationError(
+                    f"the payload's {', '.join(secret)} is sensitive, and a schedule is stored in clear: "
+                    "give an id, and let the handler look it up"
+                )
+            job_type.encode(self.payload_of(datetime(2000, 1, 1, tzinfo=UTC)))
         except (ConfigurationError, PayloadInvalid) as error:
             raise ConfigurationError(f"schedule {self.name!r}: {error}") from None
 

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
-from effects import Done, Effects, IdempotencyConflict, NewJob, Refused, Retry, Schedule, Unknown, enqueue, enqueue_many
+from effects import (
+    Done,
+    Effects,
+    IdempotencyConflict,
+    NewJob,
+    Refused,
+    Retry,
+    Schedule,
+    Unknown,
+    api,
+    enqueue,
+    enqueue_many,
+)
 from effects.firing import fire_now
 from effects.prune import Prune, Pruned, prune
 from effects.store import prune as store_prune
@@ -103,6 +115,21 @@ def test_a_key_is_remembered_until_its_own_age_and_then_free(app: Effects) -> No
     again = enqueue("scripted", {"name": "other"}, key="k", effects=app)
     assert not again.existing
     assert audit(app) == []
+
+
+def test_a_key_that_is_pruned_while_it_is_asked_for_is_free(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the insert that found it taken and the question who has it."""
+    first = ended(app, Done())
+    asked = api.key_holders
+
+    def after_a_prune(*arguments: Any) -> Any:
+        app.store.write(arguments[1], lambda sql: f"DELETE FROM {sql.effect_ledger}")
+        return asked(*arguments)
+
+    monkeypatch.setattr(api, "key_holders", after_a_prune)
+    again = enqueue("scripted", {}, key="k", effects=app)
+    assert (again.existing, again.job_id > first) == (False, True)
+    assert row(app, "effect_ledger")["job_id"] == again.job_id
 
 
 def test_an_effect_with_an_expiry_of_its_own_goes_by_that(app: Effects) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
 
-from effects import ConfigurationError, Effects, JobType, Schedule
+from effects import ConfigurationError, Effects, JobType, Schedule, Sensitive
 from effects.job_type import Registry
 from tests.support.scripted import Scripted
 
@@ -100,6 +100,24 @@ def test_the_job_type_and_the_payload_are_checked() -> None:
         Schedule("r", "rapport", {"day": "x"}, "0 6 * * *").check(types)
     with pytest.raises(ConfigurationError, match="schedule 'r': report: the payload is not valid"):
         Schedule("r", "report", {"rows": "{slot_date}"}, "0 6 * * *").check(types)
+
+
+class Login(msgspec.Struct):
+    user: int
+    code: Annotated[str, Sensitive] = ""
+
+
+class LoginType(JobType[Login]):
+    name = "login"
+    payload = Login
+
+
+def test_a_secret_does_not_belong_into_a_schedule() -> None:
+    types = Registry([LoginType()])
+    Schedule("l", "login", {"user": 7}, "0 6 * * *").check(types)
+    with pytest.raises(ConfigurationError, match="schedule 'l': the payload's code is sensitive") as caught:
+        Schedule("l", "login", {"user": 7, "code": "rosebud"}, "0 6 * * *").check(types)
+    assert "rosebud" not in str(caught.value)
 
 
 def test_an_app_checks_its_schedules_when_it_is_made(tmp_path: Any) -> None:
