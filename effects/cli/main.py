@@ -27,6 +27,7 @@ _CORE = {
     "audit": "effects.cli.insight:audit",
     "jobs": "effects.cli.jobs:jobs",
     "dead": "effects.cli.dead:dead",
+    "limits": "effects.cli.limits:limits",
     "schedules": "effects.cli.schedules:schedules",
     "prune": "effects.cli.prune:prune",
     "keys": "effects.cli.keys:keys",

@@ -1,0 +1,109 @@
+"""`effects limits`: what it sets is what workers keep, and what it shows is what the rows say."""
+
+from __future__ import annotations
+
+import pytest
+
+from effects import Effects, NewJob, enqueue_many
+from tests.cli.conftest import Run
+from tests.cli.test_main import error_line
+from tests.support.hands import Hand, row, run_sql
+
+
+def put(app: Effects, key: str, count: int = 1) -> None:
+    enqueue_many([NewJob(job_type="scripted", payload={}, limit_key=key) for _ in range(count)], effects=app)
+
+
+def test_what_is_set_is_shown_and_kept(app: Effects, run: Run) -> None:
+    put(app, "domain", 5)
+    said = run("limits", "set", "domain", "--rate", "50/1s", "--in-flight", 2, "--parent", "mail", "--breaker", "5/60s")
+    assert said.exit_code == 0
+    assert said.out == "domain: 2 in flight, 50 per 1 s (burst 10), breaker 5 failures, 60 s, under mail\n"
+    assert len(Hand(app).claim()) == 2
+    shown = run("limits", "show", "domain", "--json").json
+    assert (shown["max_in_flight"], shown["rate_tokens"], shown["rate_period_seconds"]) == (2, 50, 1.0)
+    assert (shown["parent"], shown["breaker_failures"], shown["breaker_seconds"]) == ("mail", 5, 60.0)
+    assert (shown["breaker_state"], shown["running"], shown["waiting"]) == ("closed", 2, 3)
+    assert shown["last_action"] == "set"
+    assert shown["last_actor"].startswith("cli:")
+    listed = run("limits", "list", "--json").json
+    assert [one["limit_key"] for one in listed] == ["domain", "mail"]
+    assert (listed[1]["running"], listed[1]["waiting"]) == (2, 3)  # a parent stands for its children
+
+
+def test_what_is_not_named_stays_and_none_takes_it_away(app: Effects, run: Run) -> None:
+    run("limits", "set", "k", "--rate", "5/m", "--in-flight", 2)
+    assert run("limits", "set", "k", "--in-flight", 3).out == "k: 3 in flight, 5 per 60 s (burst 2)\n"
+    assert run("limits", "set", "k", "--in-flight", "none").out == "k: 5 per 60 s (burst 2)\n"
+    assert run("limits", "set", "k", "--rate", "none").out == "k: no limits\n"
+    found = row(app, "limits", "limit_key = 'k'")
+    assert (found["rate_tokens"], found["rate_burst"], found["max_in_flight"]) == (None, None, None)
+
+
+def test_a_pause_holds_until_it_is_resumed(app: Effects, run: Run) -> None:
+    put(app, "webhook:ep_1", 2)
+    said = run("limits", "pause", "webhook:ep_1", "--reason", "their release").out
+    assert said == "webhook:ep_1 is paused\n"
+    hand = Hand(app)
+    assert hand.claim() == []
+    app.store.shift_clock(365 * 86_400)
+    hand.heartbeat()
+    assert hand.claim() == []
+    app.store.shift_clock(-365 * 86_400)
+    assert "their release" in run("status").out
+    assert "webhook:ep_1" in run("limits", "list", "--paused").out
+    assert run("limits", "resume", "webhook:ep_1").out == "webhook:ep_1 is open\n"
+    assert run("limits", "resume", "webhook:ep_1").out == "webhook:ep_1 was open already\n"
+    assert run("limits", "list", "--paused").out == "no key has limits\n"
+    assert len(hand.claim()) == 2
+
+
+def test_a_pause_for_a_time_ends_by_itself_and_is_never_shortened(app: Effects, run: Run) -> None:
+    put(app, "k")
+    first = run("limits", "pause", "k", "--for", "2h", "--json").json
+    assert run("limits", "pause", "k", "--for", "15m", "--json").json["paused_until"][:16] == first["paused_until"][:16]
+    hand = Hand(app)
+    app.store.shift_clock(3600)
+    hand.heartbeat()
+    assert hand.claim() == []
+    app.store.shift_clock(3601)
+    hand.heartbeat()
+    assert len(hand.claim()) == 1
+
+
+def test_resume_closes_an_open_breaker(app: Effects, run: Run) -> None:
+    run("limits", "set", "k", "--breaker", "1/60s")
+    run_sql(
+        app,
+        "UPDATE effects_limits SET breaker_state = 'open', breaker_failures = 3, "
+        f"paused_until = {app.store.sql.after('60')}, paused_from = {app.store.sql.now}, paused_seconds = 60",
+    )
+    assert run("limits", "show", "k", "--json").json["breaker_state"] == "open"
+    run("limits", "resume", "k")
+    shown = run("limits", "show", "k", "--json").json
+    assert (shown["breaker_state"], shown["failures_in_a_row"], shown["paused_until"]) == ("closed", 0, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("show", "unknown"), "there are no limits for the key 'unknown'"),
+        (("resume", "unknown"), "there are no limits for the key 'unknown'"),
+        (("set", "k", "--rate", "fast"), "a rate is written 50/1s"),
+        (("set", "k", "--rate", "0/1s"), "a rate is at least 1 start"),
+        (("set", "k", "--rate", "5/1s", "--burst", "6"), "the burst of this rate is 1 to 5"),
+        (("set", "k", "--burst", "6"), "--burst belongs to a --rate"),
+        (("set", "k", "--in-flight", "0"), "--in-flight is '0'"),
+        (("set", "k", "--breaker", "5"), "a breaker is written 5/60s"),
+        (("set", "k", "--parent", "k"), "cannot be its own parent"),
+        (("set", "child", "--parent", "middle"), "'middle' has a parent itself"),
+        (("set", "top", "--parent", "other"), "'top' is a parent itself"),
+        (("pause", "k", "--for", "soon"), "'soon' is no length of time"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_is_refused(app: Effects, run: Run, arguments: tuple[str, ...], words: str) -> None:
+    run("limits", "set", "middle", "--parent", "top")
+    refused = run("limits", *arguments)
+    assert refused.exit_code == 2
+    assert words in error_line(refused)
