@@ -43,7 +43,7 @@ class Pruned(msgspec.Struct, kw_only=True):
 
 
 def prune(app: Effects, *, dry_run: bool = False, go_on: GoOn = lambda: True) -> Pruned:
-    """Delete what is older than its age, 1,000 rows a transaction, with a rest after each.
+    """Delete what is older than its age, 500 rows a transaction, with a rest after each.
 
     Ended jobs go with their attempts and actions, after EFFECTS_RETENTION_JOBS_DAYS or their type's
     `retention_days`. A dead or an unknown one goes only when somebody has closed it (requeued, ignored or

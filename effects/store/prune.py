@@ -18,7 +18,7 @@ from effects.store.dead import closed, is_unknown
 from effects.store.sql import Sql
 from effects.store.store import Statement, Store, as_json
 
-PAGE = 1000
+PAGE = 500
 JOBS_MARK = "jobs"
 
 
