@@ -170,6 +170,7 @@ def test_urls_that_may_be_added(url: str) -> None:
         ("https://[::ffff:127.0.0.1]/", "not allowed"),
         ("https://169.254.169.254/latest/meta-data", "not allowed"),
         ("https://１２７.０.０.１/", "not a URL"),
+        ("https://xn--127-0-0-1/", "not a URL"),
     ],
 )
 def test_urls_that_are_refused_early_with_a_reason(url: str, says: str) -> None:

@@ -137,7 +137,7 @@ def check_url(url: str, *, allow_private: Private = False) -> str:
         raise EndpointInvalid("url holds a space or a control character")
     try:
         parsed = httpx.URL(url)
-        port = parsed.port
+        port, host = parsed.port, parsed.host  # decodes `xn--` labels, which may be none
     except (httpx.InvalidURL, ValueError):
         raise EndpointInvalid("url is not a URL; give one such as https://example.com/webhooks") from None
     if parsed.scheme not in (("https", "http") if allow_private is True else ("https",)):
@@ -146,10 +146,10 @@ def check_url(url: str, *, allow_private: Private = False) -> str:
         )
     if parsed.userinfo:
         raise EndpointInvalid("url holds a user name or password; partners verify by signature instead")
-    if not parsed.host:
+    if not host:
         raise EndpointInvalid("url names no host")
     _check_port(port, allow_private is True)
-    literal = _literal(parsed.host)
+    literal = _literal(host)
     if literal is not None and not allowed(literal, allow_private=allow_private):
         raise EndpointInvalid("url names an address that is not allowed: loopback, private, link-local or reserved")
     return url

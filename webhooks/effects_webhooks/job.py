@@ -212,7 +212,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
 def _host(url: str) -> str:
     try:
         return httpx.URL(url).host
-    except httpx.InvalidURL:
+    except (httpx.InvalidURL, ValueError):
         return ""
 
 

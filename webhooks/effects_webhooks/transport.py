@@ -199,7 +199,11 @@ class Transports:
 def _checked(url: str) -> httpx.URL:
     """The URL, if a request can be made of it: a row may have been written by somebody else."""
     parsed = httpx.URL(url)
-    if parsed.scheme not in ("http", "https") or not parsed.host or not 0 < (parsed.port or 443) < 65536:
+    try:
+        host = parsed.host  # decodes `xn--` labels, which may be none
+    except ValueError:
+        host = ""
+    if parsed.scheme not in ("http", "https") or not host or not 0 < (parsed.port or 443) < 65536:
         raise httpx.InvalidURL("not a web address")
     return parsed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from effects.store.prune import row_by_row
 from effects.store.sql import Sql
 from effects.store.store import Store, as_json
 
@@ -59,4 +60,6 @@ def _next(sql: Sql) -> str:
 
 
 def _delete(sql: Sql) -> str:
-    return f"DELETE FROM {sql.webhook_events} AS e WHERE e.id {sql.any_of('ids')} AND NOT {_needed(sql)}"
+    return (
+        f"DELETE FROM {sql.webhook_events} AS e WHERE e.id {sql.any_of('ids')} AND {row_by_row(f'NOT {_needed(sql)}')}"
+    )

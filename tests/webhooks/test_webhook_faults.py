@@ -1,0 +1,349 @@
+"""Real peers that answer every status and break in every way: the table's class, within the deadline."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import socket
+import ssl
+import struct
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import trustme
+
+from effects import Done, Outcome
+from effects_webhooks.budgets import rule_of, rule_of_code
+from effects_webhooks.classify import classify
+from effects_webhooks.exchange import Exchange
+from effects_webhooks.network import GuardedBackend, Resolver, ResolverWatch
+from effects_webhooks.transport import Transports
+from tests.peers.raw import RawPeer, read_request
+
+BODY = b'{"type":"t","data":{"n":1}}'
+DEADLINE = 1.0
+SLACK = 1.0  # what the whole may take beyond its deadline
+BYTES_MAX = 10 * 1024 * 1024
+
+Behave = Callable[[RawPeer, socket.socket], None]
+
+
+def local(host: str, port: int) -> list[str]:
+    return ["127.0.0.1"]
+
+
+@pytest.fixture
+def transports() -> Iterator[Transports]:
+    made = Transports(GuardedBackend(allow_private=True, resolver=local))
+    yield made
+    made.close()
+
+
+def budget_of(outcome: Outcome) -> str:
+    return "done" if isinstance(outcome, Done) else str((getattr(outcome, "detail", None) or {})["budget"])
+
+
+# -- every status --------------------------------------------------------------------------------------------------
+
+
+def answer_the_path(connection: socket.socket) -> None:
+    request = read_request(connection)
+    status = int(request.split(b" ")[1].strip(b"/"))
+    framing = b"" if status < 200 or status in (204, 304) else b"Content-Length: 2\r\n"
+    body = b"ok" if framing else b""
+    connection.sendall(b"HTTP/1.1 %d X\r\n%sConnection: close\r\n\r\n%s" % (status, framing, body))
+
+
+@pytest.mark.parametrize("hundred", range(1, 6))
+def test_every_status_by_a_real_peer_has_the_tables_class(transports: Transports, hundred: int) -> None:
+    with RawPeer(answer_the_path) as peer:
+        for status in range(hundred * 100, hundred * 100 + 100):
+            exchange = transports.post(f"http://partner.test:{peer.port}/{status}", {}, BODY, seconds=20)
+            outcome = classify(exchange, host="partner.test")
+            assert budget_of(outcome) == rule_of(status).budget, status
+            if status >= 200:
+                assert exchange.status == status
+
+
+# -- every way to break --------------------------------------------------------------------------------------------
+
+
+def reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def says(data: bytes) -> Behave:
+    """Answer with these bytes and close."""
+
+    def behave(peer: RawPeer, connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(data)
+
+    return behave
+
+
+def goes_on(head: bytes, piece: bytes, pause: float = 0.03) -> Behave:
+    """Answer with `head`, then with pieces until the other side leaves."""
+
+    def behave(peer: RawPeer, connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(head)
+        while not peer.over.wait(pause):
+            connection.sendall(piece)
+
+    return behave
+
+
+def silent(peer: RawPeer, connection: socket.socket) -> None:
+    read_request(connection)
+    peer.over.wait(20)
+
+
+def reset_at_once(peer: RawPeer, connection: socket.socket) -> None:
+    reset(connection)
+
+
+def reset_after_the_request(peer: RawPeer, connection: socket.socket) -> None:
+    read_request(connection)
+    reset(connection)
+
+
+def half_close(peer: RawPeer, connection: socket.socket) -> None:
+    read_request(connection)
+    connection.shutdown(socket.SHUT_WR)
+    peer.over.wait(20)
+
+
+def reset_in_the_head(peer: RawPeer, connection: socket.socket) -> None:
+    read_request(connection)
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-")
+    peer.over.wait(0.05)
+    reset(connection)
+
+
+def never_reads(peer: RawPeer, connection: socket.socket) -> None:
+    peer.over.wait(20)
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    behave: Behave
+    codes: tuple[str, ...]  # the fault's code, or the status that stands
+    scheme: str = "http"
+    body: bytes = BODY
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+FAULTS = [
+    Fault("no answer", silent, ("answer_timeout",)),
+    Fault("drips a status line", goes_on(b"", b"H"), ("answer_timeout", "bad_answer")),
+    Fault("drips headers", goes_on(HEAD + b"X-Slow: ", b"a"), ("answer_timeout",)),
+    Fault("drips interim answers", goes_on(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"), ("answer_timeout",)),
+    Fault("floods interim answers", goes_on(b"HTTP/1.1 100 Continue\r\n\r\n" * 40_000, b"H"), ("answer_too_long",)),
+    Fault("closes after an interim answer", says(b"HTTP/1.1 100 Continue\r\n\r\n"), ("bad_answer",)),
+    Fault("closes without a word", says(b""), ("no_answer",)),
+    Fault("resets before the request", reset_at_once, ("no_answer", "connect_failed")),
+    Fault("resets after the request", reset_after_the_request, ("no_answer",)),
+    Fault("half-closes", half_close, ("no_answer",)),
+    Fault("closes in the head", says(HEAD + b"Content-"), ("bad_answer",)),
+    Fault("resets in the head", reset_in_the_head, ("no_answer", "bad_answer")),
+    Fault("speaks SSH", says(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), ("bad_answer",)),
+    Fault("speaks HTTP/0.9", says(b"<html>hello</html>"), ("bad_answer",)),
+    Fault("speaks HTTP/2", says(b"\0\0\x12\x04\0\0\0\0\0\0\x03\0\0\0\x80\0\x04\0\x01\0\0\0\x05\0"), ("bad_answer",)),
+    Fault("a status of letters", says(b"HTTP/1.1 abc OK\r\n\r\n"), ("bad_answer",)),
+    Fault("a status of four digits", says(b"HTTP/1.1 2000 OK\r\n\r\n"), ("bad_answer",)),
+    Fault("a header without a colon", says(HEAD + b"nonsense\r\n\r\n"), ("bad_answer",)),
+    Fault("NUL in a header", says(HEAD + b"X-A: a\0b\r\n\r\n"), ("bad_answer",)),
+    Fault("two lengths", says(HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab"), ("bad_answer",)),
+    Fault("a negative length", says(HEAD + b"Content-Length: -1\r\n\r\n"), ("bad_answer",)),
+    Fault("an unknown encoding", says(HEAD + b"Transfer-Encoding: foo\r\n\r\n"), ("bad_answer",)),
+    Fault("one long header", goes_on(HEAD + b"X-Long: " + b"a" * 300_000, b"a"), ("answer_too_long",)),
+    Fault("many headers", goes_on(HEAD + b"X-Many: aaaaaaaa\r\n" * 20_000, b"X"), ("answer_too_long",)),
+    Fault("endless headers", goes_on(HEAD, b"X-Many: aaaaaaaa\r\n" * 400, 0), ("answer_too_long",)),
+    Fault("drips the body", goes_on(HEAD + b"Content-Length: 1000000\r\n\r\n", b"."), ("http_200",)),
+    Fault(
+        "drips the body of an error",
+        goes_on(b"HTTP/1.1 503 X\r\nContent-Length: 1000000\r\n\r\n", b"."),
+        ("http_503",),
+    ),
+    Fault("a body cut short", says(HEAD + b"Content-Length: 100\r\n\r\nshort"), ("http_200",)),
+    Fault("a broken chunk", says(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"), ("http_200",)),
+    Fault(
+        "an endless chunked body",
+        goes_on(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1000\r\n" + b"a" * 4096 + b"\r\n", 0),
+        ("http_200",),
+    ),
+    Fault("an endless body until the close", goes_on(HEAD + b"\r\n", b"a" * 4096, 0), ("http_200",)),
+    Fault("does not read", never_reads, ("answer_timeout",), body=b"x" * 8_000_000),
+    Fault("TLS: speaks plain HTTP", says(HEAD + b"\r\n"), ("tls_failed", "tls_timeout"), scheme="https"),
+    Fault("TLS: no handshake", never_reads, ("tls_timeout",), scheme="https"),
+    Fault("TLS: resets", reset_at_once, ("tls_failed", "connect_failed"), scheme="https"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_has_its_class_and_ends_in_time(transports: Transports, fault: Fault) -> None:
+    with RawPeer(lambda connection: fault.behave(peer, connection)) as peer:
+        exchange, took = timed(transports, f"{fault.scheme}://partner.test:{peer.port}/", fault.body)
+    code = exchange.failure if exchange.status is None else f"http_{exchange.status}"
+    assert code in fault.codes
+    assert took <= DEADLINE + SLACK
+    outcome = classify(exchange, host="partner.test")
+    assert budget_of(outcome) == rule_of_code(code).budget
+    assert (outcome.detail or {})["sent"] == (  # type: ignore[union-attr]
+        "answered" if exchange.status else "sent_no_answer" if exchange.wrote else "not_sent"
+    )
+    assert exchange.wrote == (fault.scheme == "http" and code != "connect_failed")
+
+
+def timed(transports: Transports, url: str, body: bytes = BODY) -> tuple[Exchange, float]:
+    began = time.monotonic()
+    exchange = transports.post(url, {}, body, seconds=DEADLINE)
+    return exchange, time.monotonic() - began
+
+
+def test_there_are_enough_faults() -> None:
+    assert len(FAULTS) >= 25
+
+
+# -- names ---------------------------------------------------------------------------------------------------------
+
+
+def unknown(host: str, port: int) -> list[str]:
+    raise socket.gaierror(socket.EAI_NONAME, "no such name")
+
+
+def busy(host: str, port: int) -> list[str]:
+    raise socket.gaierror(socket.EAI_AGAIN, "try again")
+
+
+@pytest.mark.parametrize(("resolver", "code"), [(unknown, "dns_failed"), (busy, "dns_timeout")])
+def test_a_name_that_does_not_resolve_is_tried_for_long(resolver: Resolver, code: str) -> None:
+    transports = Transports(GuardedBackend(allow_private=True, resolver=resolver))
+    exchange, _ = timed(transports, "http://partner.test/")
+    assert (exchange.failure, exchange.wrote) == (code, False)
+    assert budget_of(classify(exchange, host="h")) == "full"
+
+
+def test_when_no_name_resolves_the_fault_is_ours() -> None:
+    transports = Transports(GuardedBackend(allow_private=True, resolver=busy))
+    codes = [timed(transports, f"http://host{number}.test/")[0].failure for number in (1, 1, 1, 2, 3, 4)]
+    assert codes == ["dns_timeout"] * 4 + ["our_resolver"] * 2
+
+
+def test_one_name_that_resolves_shows_that_it_is_not() -> None:
+    watch = ResolverWatch()
+    assert [watch.failed(name) for name in "abc"] == [False, False, True]
+    watch.worked()
+    assert [watch.failed(name) for name in "abcd"] == [False] * 4
+
+
+def test_nobody_listens(transports: Transports) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    exchange, _ = timed(transports, f"http://partner.test:{port}/")
+    assert (exchange.failure, exchange.wrote) == ("connect_failed", False)
+
+
+# -- certificates --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def serve_tls(context: ssl.SSLContext) -> Callable[[socket.socket], None]:
+    def behave(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True) as secure:
+            read_request(secure)
+            secure.sendall(HEAD + b"Content-Length: 0\r\n\r\n")
+
+    return behave
+
+
+def tls_context(authority: trustme.CA, name: str = "partner.test", *, expired: bool = False) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    yesterday = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
+    authority.issue_cert(name, not_after=yesterday if expired else None).configure_cert(context)
+    return context
+
+
+def tls_exchange(trusted: trustme.CA, server: ssl.SSLContext) -> Exchange:
+    client = ssl.create_default_context()
+    trusted.configure_trust(client)
+    transports = Transports(GuardedBackend(allow_private=True, resolver=local), ssl_context=client)
+    with RawPeer(serve_tls(server)) as peer:
+        exchange = transports.post(f"https://partner.test:{peer.port}/", {}, BODY, seconds=20)
+    transports.close()
+    return exchange
+
+
+def test_a_good_certificate_is_taken(authority: trustme.CA) -> None:
+    assert tls_exchange(authority, tls_context(authority)).status == 200
+
+
+@pytest.mark.parametrize("why", ["expired", "name", "authority", "version"])
+def test_a_bad_certificate_or_version_sends_nothing(authority: trustme.CA, why: str) -> None:
+    server = tls_context(authority, "other.test" if why == "name" else "partner.test", expired=why == "expired")
+    if why == "version":
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+            server.minimum_version, server.maximum_version = ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_1
+    exchange = tls_exchange(trustme.CA() if why == "authority" else authority, server)
+    assert (exchange.failure, exchange.wrote) == ("tls_failed", False)
+    words = {"expired": "expired", "name": "Hostname mismatch", "authority": "issuer", "version": "handshake"}
+    assert words[why] in (exchange.reason or "")
+    assert budget_of(classify(exchange, host="h")) == "full"
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+BOMB = gzip.compress(b"\0" * 50_000_000)
+BIG = b"a" * 65_536
+BOMBS = {
+    "a gzip bomb": says(HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(BOMB) + BOMB),
+    "chunks": goes_on(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + BIG + b"\r\n", 0),
+    "a body": goes_on(HEAD + b"\r\n", BIG, 0),
+    "headers": goes_on(HEAD, b"X: " + BIG[:1000] + b"\r\n", 0),
+    "interim answers": goes_on(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000, 0),
+    "one header": goes_on(HEAD + b"X: ", BIG, 0),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_takes_little_memory(transports: Transports, name: str) -> None:
+    behave = BOMBS[name]
+    with RawPeer(lambda connection: behave(peer, connection)) as peer:
+        tracemalloc.start()
+        try:
+            for _ in range(5):
+                transports.post(f"http://partner.test:{peer.port}/", {}, BODY, seconds=DEADLINE)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak <= BYTES_MAX
+
+
+# -- a thousand resets ---------------------------------------------------------------------------------------------
+
+
+def test_a_reset_after_the_request_is_never_repeated_behind_our_back(transports: Transports) -> None:
+    received: list[bytes] = []
+    lock = threading.Lock()
+
+    def behave(connection: socket.socket) -> None:
+        request = read_request(connection)
+        with lock:
+            received.append(request.partition(b"\r\n\r\n")[2])
+        reset(connection)
+
+    with RawPeer(behave) as peer:
+        for _ in range(100):
+            assert transports.post(f"http://partner.test:{peer.port}/", {}, BODY, seconds=20).failure == "no_answer"
+    assert received == [BODY] * 100

@@ -1,0 +1,193 @@
+"""An endpoint's health: notices, its end, its return; 410; rests of the whole endpoint; the breaker's probe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from effects import Effects
+from effects.job_type import Attempt, JobType
+from effects.store import limits
+from effects.store.audit import audit
+from effects.worker import Worker
+from effects_webhooks import (
+    WebhookEvent,
+    add_endpoint,
+    deliver_webhook,
+    deliver_webhooks,
+    enable_endpoint,
+    get_endpoint,
+)
+from effects_webhooks.endpoints import limit_key
+from tests.conftest import AppFactory
+from tests.peers.http import Answer, Receiver
+from tests.webhooks.conftest import KEYS, Rows
+
+HOUR, DAY = 3600, 86_400
+
+
+class TellOps(JobType[dict[str, Any]]):
+    name = "ops.tell"
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+
+    def perform(self, payload: dict[str, Any], attempt: Attempt) -> None:
+        self.told.append(payload)
+
+
+@pytest.fixture
+def ops() -> TellOps:
+    return TellOps()
+
+
+@pytest.fixture
+def shop(app_factory: AppFactory, ops: TellOps) -> Effects:
+    return app_factory(job_types=[ops], keys=KEYS, allow_private_addresses=True, webhook_notice_job_type="ops.tell")
+
+
+def drain(shop: Effects) -> dict[str, int]:
+    return Worker(shop).drain(max_seconds=50).counts
+
+
+def send(shop: Effects, count: int = 1) -> None:
+    deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(count)], effects=shop)
+    drain(shop)
+
+
+def test_people_are_told_after_1_24_and_72_hours_once_each_and_it_ends_after_5_days(
+    shop: Effects, ops: TellOps, rows: Rows
+) -> None:
+    with Receiver([422]) as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        for wait in (0, HOUR + 1, HOUR, 23 * HOUR, HOUR, 48 * HOUR, HOUR):
+            shop.store.shift_clock(wait)
+            send(shop, 2)
+        drain(shop)
+        assert [one["reason"] for one in ops.told] == [
+            "no success for 1 h",
+            "no success for 24 h",
+            "no success for 72 h",
+        ]
+        assert {(one["notice"], one["endpoint_id"]) for one in ops.told} == {("failing", made.id)}
+        found = get_endpoint(made.id, effects=shop)
+        assert (found.status, found.failed_messages) == ("active", 14)
+        assert found.failing_since is not None
+        shop.store.shift_clock(2 * DAY)
+        send(shop)
+        drain(shop)
+        found = get_endpoint(made.id, effects=shop)
+        assert found.status == "disabled"
+        assert "5 days and 15 messages" in (found.reason or "")
+        assert ops.told[-1]["notice"] == "disabled"
+        before = len(receiver.requests)
+        send(shop)
+        assert len(receiver.requests) == before
+        enable_endpoint(made.id, effects=shop)
+        send(shop)
+        found = get_endpoint(made.id, effects=shop)
+        assert (found.status, found.failed_messages) == ("active", 1)  # it begins anew
+    assert audit(shop) == []
+
+
+def test_few_messages_do_not_end_an_endpoint(shop: Effects) -> None:
+    with Receiver([422]) as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        for _ in range(9):
+            send(shop)
+            shop.store.shift_clock(DAY)
+        assert get_endpoint(made.id, effects=shop).status == "active"
+        send(shop)
+        assert get_endpoint(made.id, effects=shop).status == "disabled"
+
+
+def test_a_success_forgets_everything(shop: Effects, ops: TellOps) -> None:
+    answers = [422] * 12 + [200] + [422] * 12
+    with Receiver(answers) as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        send(shop, 12)
+        shop.store.shift_clock(6 * DAY)
+        send(shop)
+        assert get_endpoint(made.id, effects=shop).failing_since is None
+        send(shop, 12)
+        found = get_endpoint(made.id, effects=shop)
+        assert (found.status, found.failed_messages) == ("active", 12)
+        assert ops.told == []
+
+
+def test_health_of_a_working_endpoint_writes_no_row(shop: Effects, rows: Rows) -> None:
+    with Receiver() as receiver:
+        add_endpoint(receiver.url, effects=shop)
+        send(shop, 5)
+    assert rows("SELECT * FROM effects_webhook_health") == []
+
+
+def test_a_second_410_for_another_message_ten_minutes_later_ends_it(shop: Effects) -> None:
+    with Receiver([410]) as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        send(shop)
+        send(shop)  # at once: one bad deploy answers so to everything
+        assert get_endpoint(made.id, effects=shop).status == "active"
+        shop.store.shift_clock(601)
+        send(shop)
+        found = get_endpoint(made.id, effects=shop)
+        assert found.status == "disabled"
+        assert "410" in (found.reason or "")
+
+
+def test_a_success_between_two_410s_takes_the_first_back(shop: Effects) -> None:
+    with Receiver([410, 200, 410, 410]) as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        for _ in range(3):
+            send(shop)
+            shop.store.shift_clock(700)
+        assert get_endpoint(made.id, effects=shop).status == "active"
+        send(shop)
+        assert get_endpoint(made.id, effects=shop).status == "disabled"
+
+
+def test_a_notice_that_cannot_be_enqueued_does_not_harm_the_delivery(app_factory: AppFactory) -> None:
+    shop = app_factory(job_types=[], keys=KEYS, allow_private_addresses=True, webhook_notice_job_type="no.such_type")
+    with Receiver([422]) as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        send(shop)
+        shop.store.shift_clock(2 * HOUR)
+        deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
+        assert drain(shop) == {"dead": 1}
+        assert get_endpoint(made.id, effects=shop).failed_messages == 2
+
+
+# -- rests ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_retry_after_rests_the_whole_endpoint_and_no_other(shop: Effects, rows: Rows) -> None:
+    with Receiver([Answer(429, headers={"retry-after": "3600"}), 200]) as slow, Receiver() as other:
+        add_endpoint(slow.url, ["a"], effects=shop)
+        add_endpoint(other.url, ["b"], effects=shop)
+        deliver_webhook(WebhookEvent("a", {}), effects=shop)
+        drain(shop)
+        deliver_webhooks([WebhookEvent("a", {}), WebhookEvent("b", {})], effects=shop)
+        drain(shop)
+        assert (len(slow.requests), len(other.requests)) == (1, 1)
+        shop.store.shift_clock(3601)
+        drain(shop)
+        assert len(slow.requests) == 2  # the one that waited; the first waits out its jitter
+        shop.store.shift_clock(1000)
+        drain(shop)
+        assert len(slow.requests) == 3
+    assert rows("SELECT DISTINCT state FROM effects_delivered_webhooks") == [{"state": "done"}]
+
+
+def test_while_an_endpoint_fails_one_request_at_a_time_probes(shop: Effects) -> None:
+    with Receiver([500]) as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(60)], effects=shop)
+        drain(shop)
+        first = len(receiver.requests)
+        assert 10 <= first < 30  # ten in a row open the breaker; what was in flight goes on
+        shop.store.shift_clock(120)
+        drain(shop)
+        assert len(receiver.requests) == first + 1
+    with shop.store.read() as connection:
+        assert limits.show(shop.store, connection, limit_key(made.id)).breaker_state != "closed"

@@ -1,0 +1,133 @@
+"""Sending again: the same id and bytes, who asked for it, and a recovery that goes on where it stopped."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from effects import Effects
+from effects.errors import JobNotFound
+from effects.store.audit import audit
+from effects.worker import Worker
+from effects_webhooks import (
+    EndpointInvalid,
+    EndpointNotFound,
+    EventNotFound,
+    WebhookEvent,
+    add_endpoint,
+    deliver_webhook,
+    deliver_webhooks,
+    disable_endpoint,
+    enable_endpoint,
+    recover,
+    replay_delivery,
+    replay_event,
+)
+from tests.peers.http import Receiver
+from tests.webhooks.conftest import Rows
+
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+def drain(shop: Effects) -> dict[str, int]:
+    return Worker(shop).drain(max_seconds=50).counts
+
+
+def test_a_refused_delivery_is_sent_again_with_the_same_id_and_bytes(shop: Effects, rows: Rows) -> None:
+    with Receiver([422, 200]) as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        receipt = deliver_webhook(WebhookEvent("order.paid", {"n": 1}), effects=shop)
+        assert drain(shop) == {"dead": 1}
+        job_id = replay_delivery(receipt.event_id, made.id, actor="ann", reason="mended", effects=shop)
+        assert drain(shop) == {"succeeded": 1}
+        first, second = receiver.requests
+        assert (first.message_id, first.body) == (second.message_id, second.body)
+    assert rows("SELECT state, job_id FROM effects_delivered_webhooks") == [{"state": "done", "job_id": job_id}]
+    actions = rows("SELECT action, actor, reason FROM effects_job_actions")
+    assert actions == [{"action": "requeue", "actor": "ann", "reason": "mended"}]
+    assert audit(shop) == []
+
+
+def test_a_replay_has_fresh_budgets(shop: Effects, rows: Rows) -> None:
+    with Receiver([404]) as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        receipt = deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
+        for _ in range(5):
+            drain(shop)
+            shop.store.shift_clock(8 * 3600)
+        assert len(receiver.requests) == 5
+        assert rows("SELECT status FROM effects_job_history") == [{"status": "dead"}]
+        replay_delivery(receipt.event_id, made.id, actor="ann", effects=shop)
+        assert drain(shop) == {"failed": 1}
+
+
+def test_what_is_done_or_waits_is_left_alone(shop: Effects) -> None:
+    with Receiver() as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        receipt = deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
+        with pytest.raises(JobNotFound, match="queued"):
+            replay_delivery(receipt.event_id, made.id, actor="ann", effects=shop)
+        drain(shop)
+        with pytest.raises(JobNotFound, match="done"):
+            replay_delivery(receipt.event_id, made.id, actor="ann", effects=shop)
+        replay_delivery(receipt.event_id, made.id, actor="ann", again=True, effects=shop)
+        drain(shop)
+        assert len(receiver.requests) == 2
+    with pytest.raises(EventNotFound):
+        replay_delivery(receipt.event_id, "ep_none", actor="ann", effects=shop)
+    with pytest.raises(EventNotFound):
+        replay_event("msg_none", actor="ann", effects=shop)
+
+
+def test_an_event_is_sent_again_where_it_failed(shop: Effects) -> None:
+    with Receiver([422, 200]) as bad, Receiver() as good:
+        add_endpoint(bad.url, effects=shop)
+        add_endpoint(good.url, effects=shop)
+        receipt = deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
+        assert drain(shop) == {"dead": 1, "succeeded": 1}
+        done = replay_event(receipt.event_id, actor="ann", effects=shop)
+        assert (len(done.jobs), len(done.skipped)) == (1, 1)
+        assert "done" in done.skipped[0][1]
+        assert drain(shop) == {"succeeded": 1}
+        assert (len(bad.requests), len(good.requests)) == (2, 1)
+        assert len(replay_event(receipt.event_id, actor="ann", again=True, effects=shop).jobs) == 2
+
+
+def test_recovery_goes_on_where_it_stopped_and_touches_nobody_else(shop: Effects, rows: Rows) -> None:
+    mended = False
+    with Receiver(lambda request: 200 if mended else 422) as receiver, Receiver([422]) as other:
+        made, theirs = (add_endpoint(one.url, effects=shop) for one in (receiver, other))
+        receipts = deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(12)], effects=shop)
+        assert drain(shop) == {"dead": 24}
+        mended = True
+        first = recover(made.id, since=LONG_AGO, limit=5, actor="ann", effects=shop)
+        assert len(first.jobs) == 5
+        again = recover(made.id, since=LONG_AGO, actor="ann", effects=shop)
+        assert len(again.jobs) == 7
+        assert recover(made.id, since=LONG_AGO, actor="ann", effects=shop).jobs == []
+        assert drain(shop) == {"succeeded": 12}
+        assert {len(bodies) for bodies in receiver.bodies_by_id().values()} == {2}
+        assert set(receiver.bodies_by_id()) == {receipt.event_id for receipt in receipts}
+        assert len(other.requests) == 12
+    assert rows("SELECT count(*) AS n FROM effects_job_actions WHERE actor = 'ann'") == [{"n": 12}]
+    assert recover(theirs.id, since=datetime.now(UTC) + timedelta(hours=1), actor="ann", effects=shop).jobs == []
+    assert recover(theirs.id, since=LONG_AGO, until=LONG_AGO, actor="ann", effects=shop).jobs == []
+    assert audit(shop) == []
+
+
+def test_what_ended_while_the_endpoint_was_disabled_comes_back(shop: Effects) -> None:
+    with Receiver() as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
+        disable_endpoint(made.id, effects=shop)
+        assert drain(shop) == {"cancelled": 1}
+        with pytest.raises(EndpointInvalid, match="enable"):
+            recover(made.id, since=LONG_AGO, actor="ann", effects=shop)
+        enable_endpoint(made.id, effects=shop)
+        assert len(recover(made.id, since=LONG_AGO, actor="ann", effects=shop).jobs) == 1
+        assert drain(shop) == {"succeeded": 1}
+    with pytest.raises(EndpointNotFound):
+        recover("ep_none", since=LONG_AGO, actor="ann", effects=shop)
+    with pytest.raises(EndpointInvalid, match="time zone"):
+        recover(made.id, since=datetime(2026, 1, 1), actor="ann", effects=shop)  # noqa: DTZ001

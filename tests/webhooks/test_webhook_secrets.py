@@ -1,0 +1,149 @@
+"""Secrets: strict import, rotation with an overlap, several signatures, and their end."""
+
+from __future__ import annotations
+
+import base64
+import threading
+
+import pytest
+import standardwebhooks
+
+from effects import Effects
+from effects.worker import Worker
+from effects_webhooks import (
+    EndpointInvalid,
+    EndpointNotFound,
+    SecretInvalid,
+    WebhookEvent,
+    add_endpoint,
+    deliver_webhook,
+    expire_secret,
+    generate_secret,
+    list_secrets,
+    rotate_secret,
+    verify,
+)
+from tests.peers.http import Receiver, Request
+
+DAY = 86_400
+
+
+def sent(shop: Effects, receiver: Receiver) -> Request:
+    """One more request, as the partner gets it now."""
+    before = len(receiver.requests)
+    deliver_webhook(WebhookEvent("order.paid", {"n": before}), effects=shop)
+    Worker(shop).drain(max_seconds=50)
+    assert len(receiver.requests) == before + 1
+    return receiver.requests[-1]
+
+
+def tokens(request: Request) -> list[str]:
+    return request.headers["webhook-signature"].split(" ")
+
+
+def test_a_rotation_signs_with_both_for_a_day_and_then_with_the_new_one(shop: Effects) -> None:
+    with Receiver() as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        assert len(tokens(sent(shop, receiver))) == 1
+        new = rotate_secret(made.id, effects=shop)
+        request = sent(shop, receiver)
+        for secret, token in zip((new.secret, made.secret), tokens(request), strict=True):
+            one = {**request.headers, "webhook-signature": token}
+            assert verify(secret, one, request.body) == request.message_id
+            standardwebhooks.Webhook(secret).verify(request.body, request.headers)  # takes the header as it is
+        shop.store.shift_clock(DAY - 10)
+        assert len(tokens(sent(shop, receiver))) == 2
+        shop.store.shift_clock(20)
+        request = sent(shop, receiver)
+        assert len(tokens(request)) == 1
+        verify(new.secret, request.headers, request.body)
+    found = list_secrets(made.id, effects=shop)
+    assert [(one.id == new.id, one.signs, one.expires_at is None) for one in found] == [
+        (True, True, True), (False, False, False),
+    ]  # fmt: skip
+    assert new.secret not in repr(new)
+
+
+def test_a_leaked_secret_ends_at_once(shop: Effects) -> None:
+    with Receiver() as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        new = rotate_secret(made.id, overlap_seconds=0, effects=shop)
+        request = sent(shop, receiver)
+        assert len(tokens(request)) == 1
+        verify(new.secret, request.headers, request.body)
+
+
+def test_a_partners_own_secret_is_taken_strictly(shop: Effects) -> None:
+    made = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    theirs = generate_secret()
+    assert rotate_secret(made.id, secret=theirs, effects=shop).secret == theirs
+    raw = b"\xff" * 32
+    for wrong in (
+        "", "whsec_", "whsec_" + base64.b64encode(b"x" * 23).decode(), "whsec_" + base64.b64encode(b"x" * 65).decode(),
+        "whsec_" + base64.urlsafe_b64encode(raw).decode(), theirs.removeprefix("whsec_"), theirs + "\n", theirs[:-1],
+        theirs.replace("whsec_", "whsk_"),
+    ):  # fmt: skip
+        with pytest.raises(SecretInvalid) as caught:
+            rotate_secret(made.id, secret=wrong, effects=shop)
+        assert len(wrong) < 10 or wrong not in str(caught.value)
+    assert len(list_secrets(made.id, effects=shop)) == 2
+
+
+def test_at_most_three_sign_at_once(shop: Effects) -> None:
+    made = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    for _ in range(2):
+        rotate_secret(made.id, effects=shop)
+    with pytest.raises(EndpointInvalid, match="expire one"):
+        rotate_secret(made.id, effects=shop)
+    oldest = list_secrets(made.id, effects=shop)[-1]
+    expire_secret(oldest.id, effects=shop)
+    rotate_secret(made.id, effects=shop)
+    assert [one.signs for one in list_secrets(made.id, effects=shop)] == [True, True, True]  # the ended one is gone
+    rotate_secret(made.id, overlap_seconds=0, effects=shop)  # a leak may always be ended
+    assert [one.signs for one in list_secrets(made.id, effects=shop)][0] is True
+
+
+def test_the_last_secret_cannot_be_ended_and_an_ended_one_not_again(shop: Effects) -> None:
+    made = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    only = list_secrets(made.id, effects=shop)[0]
+    with pytest.raises(EndpointInvalid, match="only secret"):
+        expire_secret(only.id, effects=shop)
+    rotate_secret(made.id, effects=shop)
+    expire_secret(only.id, effects=shop)
+    with pytest.raises(EndpointInvalid, match="ended already"):
+        expire_secret(only.id, effects=shop)
+    for call in (
+        lambda: expire_secret("sec_none", effects=shop),
+        lambda: rotate_secret("ep_none", effects=shop),
+        lambda: list_secrets("ep_none", effects=shop),
+    ):
+        with pytest.raises(EndpointNotFound):
+            call()
+
+
+@pytest.mark.parametrize("overlap", [-1, 7 * DAY + 1, float("nan"), float("inf")])
+def test_an_overlap_is_0_to_7_days(shop: Effects, overlap: float) -> None:
+    made = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    with pytest.raises(EndpointInvalid, match="7 days"):
+        rotate_secret(made.id, overlap_seconds=overlap, effects=shop)
+
+
+def test_rotations_at_once_are_made_one_after_the_other(shop: Effects) -> None:
+    made = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    refused: list[EndpointInvalid] = []
+
+    def rotate() -> None:
+        try:
+            rotate_secret(made.id, effects=shop)
+        except EndpointInvalid as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=rotate) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = list_secrets(made.id, effects=shop)
+    assert len([one for one in found if one.signs]) == 3
+    assert len(refused) == 4
+    assert len([one for one in found if one.expires_at is None]) == 1
