@@ -41,12 +41,12 @@ class Outage:
                 self._logged_at, self._told = now, True
                 _log.warning("database.away", extra={"seconds": round(now - self._down_since, 1), "error": str(error)})
 
-    def over(self) -> None:
-        """A statement succeeded."""
+    def over(self, asked_at: float) -> None:
+        """A statement that was sent at `asked_at` succeeded; one sent before the outage says nothing about its end."""
         if self._down_since is None:
             return
         with self._lock:
-            if self._down_since is not None:
+            if self._down_since is not None and asked_at > self._down_since:
                 self.ended_at = time.monotonic()
                 if self._told:  # a database that comes and goes (a full disk: some writes fit) is no flood of lines
                     _log.warning("database.back", extra={"seconds": round(self.ended_at - self._down_since, 1)})
@@ -59,6 +59,7 @@ class Outage:
         """
         wait = WAIT_SECONDS[0]
         while True:
+            asked_at = time.monotonic()
             try:
                 result = call()
             except StoreUnavailable as error:
@@ -68,5 +69,5 @@ class Outage:
                 threading.Event().wait(wait * (1 + random.random()))  # noqa: S311 - jitter
                 wait = min(wait * 2, WAIT_SECONDS[1])
             else:
-                self.over()
+                self.over(asked_at)
                 return result

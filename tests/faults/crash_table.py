@@ -1,4 +1,4 @@
-"""What must be true after a crash at each point: the table of `docs/architecture.md`, as data.
+"""What must be true after a crash at each point, as data.
 
 A row: at `point`, `action` strikes while one job of `kind` is under way. Then the row on disk is `state`; after
 recovery the job is `ended` with the attempts `outcomes`, and the peer has counted one of `effects`.
