@@ -87,15 +87,20 @@ def take_any(
     turn = {"served": lane.served} if lane.fair else {}
     jobs = _leased(store, connection, statement, lane, worker, opened=as_json(opened), heads=as_json(heads), **turn)
     if lane.fair and jobs:
-        lane.served = _last_served([job.limit_key or "" for job in jobs], lane.served)
+        jobs = _by_turns(jobs, lane.served)
+        lane.served = jobs[-1].limit_key or ""
     return jobs
 
 
-def _last_served(keys: Sequence[str], before: str) -> str:
-    """Whose turn was last: of the keys that got most, the last one in the order of turns that began behind `before`."""
-    counts = Counter(keys)
-    most = max(counts.values())
-    return max((key for key, count in counts.items() if count == most), key=lambda key: (key <= before, key))
+def _by_turns(jobs: Sequence[Job], before: str) -> list[Job]:
+    """The order of `_TURNS`, for the threads: the first of each key, keys behind `before` leading, then the second."""
+    seen: Counter[str] = Counter()
+    turns = []
+    for number, job in enumerate(jobs):
+        key = job.limit_key or ""
+        turns.append((job.priority, seen[key], key <= before, key, number))
+        seen[key] += 1
+    return [jobs[number] for *_, number in sorted(turns)]
 
 
 def _leased(

@@ -195,8 +195,9 @@ class Worker:
         )
         if claimed is None:
             return False
-        wait = claimed.wait_seconds
-        lane.opens_at = None if wait is None else time.monotonic() + max(TOKEN_SECONDS_MIN, wait)
+        if claimed.wait_seconds is not None:  # of this round's keys; those of the round before may open earlier
+            opens_at = time.monotonic() + max(TOKEN_SECONDS_MIN, claimed.wait_seconds)
+            lane.opens_at = opens_at if lane.opens_at is None else min(opens_at, lane.opens_at)
         for attempt in self._intake.attempts(claimed.jobs):
             lane.accept(attempt)
         return bool(claimed.jobs) or claimed.more

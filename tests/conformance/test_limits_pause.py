@@ -1,0 +1,192 @@
+"""A pause rests a whole key: for all workers, for no attempt, and at nobody's age."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from effects import Done, Effects, NewJob, Pause, Refused, Retry, Unknown, enqueue_many
+from effects.settlement import Ending
+from effects.store import limits
+from tests.conformance.test_limits import claim_all, limited
+from tests.support.hands import Hand, row, rows, run_sql
+
+LONG = 86_400.0
+
+
+def wait(hand: Hand, seconds: float) -> None:
+    hand.app.store.shift_clock(seconds)
+    hand.heartbeat()
+
+
+def paused_for(app: Effects, key: str = "k") -> float:
+    seconds = app.store.sql.seconds(app.store.sql.now, "paused_until")
+    with app.store.read() as connection:
+        found = connection.execute(
+            text(f"SELECT {seconds} FROM effects_limits WHERE limit_key = :key"), {"key": key}
+        ).scalar()
+    return float(found or 0.0)
+
+
+def test_a_throttle_rests_the_key_and_uses_up_no_attempt(app: Effects) -> None:
+    enqueue_many([*limited("k", 3), *limited("other")], effects=app)
+    hand, second = Hand(app), Hand(app, "second")
+    first = next(job for job in hand.claim(1))
+    assert first.limit_key == "k"
+    hand.settle((first, Pause(600, "429 Too Many Requests", detail={"status": 429})))
+    found = row(app, "jobs", "id = :id", id=first.id)
+    assert (found["status"], found["attempts"], found["error_code"]) == ("queued", 0, "throttled")
+    logged = row(app, "job_attempts")
+    assert (logged["outcome"], logged["verdict"], logged["attempt"]) == ("paused", "not_done", 1)
+    assert row(app, "limits")["pause_reason"] == "429 Too Many Requests"
+    assert [job.limit_key for job in claim_all(second)] == ["other"]
+    wait(second, 601)
+    again = claim_all(second)
+    assert again[0].id == first.id  # its place in the line
+    assert [job.attempts for job in again] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "attempts"),
+    [
+        (Retry("busy", pause_seconds=600), "failed", 1),
+        (Unknown("cut", pause_seconds=600), "failed", 1),
+        (Pause(600, "later"), "queued", 0),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_failure_may_rest_the_key_as_well(app: Effects, ending: Ending, status: str, attempts: int) -> None:
+    enqueue_many(limited("k", 2), effects=app)
+    hand = Hand(app)
+    job = hand.claim_one()
+    hand.settle((job, ending))
+    found = row(app, "jobs", "id = :id", id=job.id)
+    assert (found["status"], found["attempts"]) == (status, attempts)
+    assert 590 < paused_for(app) <= 600
+    assert hand.claim() == []
+
+
+def test_the_last_failure_of_a_job_rests_the_key_too(app: Effects) -> None:
+    enqueue_many([*limited("k", 1, max_attempts=1), *limited("k")], effects=app)
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Retry("busy", pause_seconds=600)))
+    assert row(app, "job_history")["status"] == "dead"
+    assert hand.claim() == []
+
+
+def test_the_longest_pause_holds_and_the_limits_stay(app: Effects) -> None:
+    with app.store.begin() as connection:
+        limits.ensure(app.store, connection, "k", max_in_flight=4)
+    enqueue_many(limited("k", 4), effects=app)
+    hand = Hand(app)
+    jobs = hand.claim()
+    hand.settle((jobs[0], Pause(50, "a")), (jobs[1], Pause(900, "b")), (jobs[2], Done()))
+    assert 890 < paused_for(app) <= 900
+    hand.settle((jobs[3], Pause(10, "c")))
+    assert 890 < paused_for(app) <= 900
+    found = row(app, "limits")
+    assert found["max_in_flight"] == 4
+    assert found["paused_seconds"] == pytest.approx(900, abs=1)
+
+
+def test_a_late_pause_changes_nothing(app: Effects) -> None:
+    enqueue_many(limited("k"), effects=app)
+    hand = Hand(app)
+    job = hand.claim_one()
+    run_sql(app, "UPDATE effects_jobs SET lease_token = lease_token + 1")
+    assert hand.settle((job, Pause(600, "late"))).stale
+    assert rows(app, "limits") == []
+
+
+def test_a_job_without_a_key_waits_by_itself(app: Effects) -> None:
+    enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(2)], effects=app)
+    hand = Hand(app)
+    job = hand.claim_one()
+    wait(hand, 100)
+    hand.settle((job, Pause(LONG, "later")))
+    assert [one.id for one in hand.claim()] == [job.id + 1]
+    wait(hand, LONG + 1)
+    again = hand.claim_one()
+    assert (again.id, again.attempts) == (job.id, 1)
+    assert 99 < again.age_seconds < 160
+
+
+def test_a_pause_makes_nobody_older(app: Effects) -> None:
+    enqueue_many(limited("k", 3), effects=app)
+    hand = Hand(app)
+    first = hand.claim_one()
+    wait(hand, 100)
+    hand.settle((first, Pause(LONG, "later")))
+    wait(hand, LONG + 1)
+    jobs = claim_all(hand)
+    assert len(jobs) == 3
+    assert all(99 < job.age_seconds < 160 for job in jobs)
+
+
+def test_time_is_forgiven_once(app: Effects) -> None:
+    enqueue_many(limited("k"), effects=app)
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Pause(LONG, "later")))
+    wait(hand, LONG + 1)
+    hand.settle((hand.claim_one(), Retry("busy")))
+    wait(hand, 5000)
+    again = hand.claim_one()
+    assert 4999 < again.age_seconds < 5060
+
+
+def test_many_short_pauses_add_up(app: Effects) -> None:
+    """The one that probes is never the last in the line, which is not claimed meanwhile."""
+    enqueue_many(limited("k", 2), effects=app)
+    hand = Hand(app)
+    for _ in range(20):
+        hand.settle((hand.claim_one(), Pause(1000, "still")))
+        wait(hand, 1001)
+    ages = [job.age_seconds for job in claim_all(hand)]
+    assert len(ages) == 2
+    assert all(0 <= age < 120 for age in ages)
+
+
+def test_a_pause_that_is_ended_early_counts_for_as_long_as_it_was(app: Effects) -> None:
+    enqueue_many(limited("k", 2), effects=app)
+    hand = Hand(app)
+    with app.store.begin() as connection:
+        limits.pause(app.store, connection, "k", actor="ann", reason="their release")
+    wait(hand, LONG)
+    assert hand.claim() == []
+    with app.store.begin() as connection:
+        assert limits.resume(app.store, connection, "k", actor="ann")
+    wait(hand, 5000)
+    assert all(4999 < job.age_seconds < 5060 for job in claim_all(hand))
+
+
+def test_a_pause_of_the_parent_makes_nobody_older_either(app: Effects) -> None:
+    with app.store.begin() as connection:
+        limits.ensure(app.store, connection, "child", parent="parent")
+        limits.pause(app.store, connection, "parent", actor="ann", seconds=LONG)
+    grouped: dict[str, Any] = {"group_key": "g"}
+    enqueue_many([*limited("child"), *limited("child", **grouped)], effects=app)
+    hand = Hand(app)
+    wait(hand, LONG + 1)
+    jobs = claim_all(hand)
+    assert len(jobs) == 2
+    assert all(job.age_seconds < 60 for job in jobs)
+
+
+def test_the_greatest_age_is_judged_without_the_pauses(app: Effects) -> None:
+    """The type's greatest age is days; a key that was paused for longer has cost its jobs nothing."""
+    enqueue_many(limited("k"), effects=app)
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Pause(400 * LONG, "a long strike")))
+    wait(hand, 400 * LONG + 1)
+    hand.settle((hand.claim_one(), Retry("busy")))
+    assert row(app, "jobs")["status"] == "failed"
+
+
+def test_a_refusal_pauses_nothing(app: Effects) -> None:
+    enqueue_many(limited("k", 2), effects=app)
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Refused("no")))
+    assert rows(app, "limits") == []
+    assert len(hand.claim()) == 1
