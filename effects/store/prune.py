@@ -118,6 +118,11 @@ def _jobs_page(tables: tuple[str, ...]) -> Statement:
     return build
 
 
+def row_by_row(condition: str) -> str:
+    """The condition, kept from being planned as a join: for a few rows PostgreSQL may read the whole other table."""
+    return f"CASE WHEN {condition} THEN true ELSE false END"
+
+
 def _lock_jobs(sql: Sql) -> str:
     """Whoever requeues one of them has it locked, and keeps it; whoever comes later finds it gone."""
     return f"SELECT id FROM {sql.job_history} WHERE id {sql.any_of('ids', 'int')} ORDER BY id {sql.lock()}"
@@ -127,7 +132,7 @@ def _lock_jobs(sql: Sql) -> str:
 def _delete(tables: tuple[str, ...]) -> Statement:
     def build(sql: Sql) -> str:
         return f"""
-        DELETE FROM {sql.job_history} AS h WHERE h.id {sql.any_of("ids", "int")} AND {_may_go(sql, tables)}
+        DELETE FROM {sql.job_history} AS h WHERE h.id {sql.any_of("ids", "int")} AND {row_by_row(_may_go(sql, tables))}
         RETURNING id"""
 
     return build
@@ -166,12 +171,18 @@ def effects(store: Store, *, table: str, ages: Ages, cursor: int | None, dry_run
     return Page(taken, None if ends else page[-1].job_id)
 
 
-def _forgettable(sql: Sql, table: str, *, typed: bool) -> str:
-    keep = _keep(sql, "l.job_type") if typed else _keep(sql, "''")
+def _aged(sql: Sql, table: str) -> str:
+    keep = _keep(sql, "l.job_type") if _is_typed(sql, table) else _keep(sql, "''")
+    aged = f"{sql.seconds('l.updated_at')} >= {keep}"
     return f"""
     l.state NOT IN ('intended', 'released')
-    AND CASE WHEN l.expires_at IS NULL THEN {sql.seconds("l.updated_at")} >= {keep} ELSE l.expires_at <= {sql.now} END
-    AND NOT EXISTS (SELECT 1 FROM {sql.jobs} AS j WHERE j.id = l.job_id)
+    AND CASE WHEN l.expires_at IS NULL THEN {aged} ELSE l.expires_at <= {sql.now} END"""
+
+
+def _orphaned(sql: Sql) -> str:
+    """Asked once, when the page is read: a job that is gone does not come back."""
+    return f"""
+    NOT EXISTS (SELECT 1 FROM {sql.jobs} AS j WHERE j.id = l.job_id)
     AND NOT EXISTS (SELECT 1 FROM {sql.job_history} AS k WHERE k.id = l.job_id)"""
 
 
@@ -183,10 +194,9 @@ def _is_typed(sql: Sql, table: str) -> bool:
 @cache
 def _effects_page(table: str) -> Statement:
     def build(sql: Sql) -> str:
-        typed = _is_typed(sql, table)
-        columns = "job_id, state, created_at, updated_at, expires_at" + (", job_type" if typed else "")
+        columns = "job_id, state, created_at, updated_at, expires_at" + (", job_type" if _is_typed(sql, table) else "")
         return f"""
-        SELECT l.job_id, {_forgettable(sql, table, typed=typed)} AS eligible, (l.expires_at <= {sql.now}
+        SELECT l.job_id, {_aged(sql, table)} AND {_orphaned(sql)} AS eligible, (l.expires_at <= {sql.now}
             OR {sql.seconds("l.created_at")} >= {_number(sql, "least")}) AS old
         FROM (SELECT {columns} FROM {getattr(sql, table)} WHERE job_id > :cursor ORDER BY job_id LIMIT {PAGE}) AS l
         ORDER BY l.job_id"""
@@ -199,7 +209,7 @@ def _delete_effects(table: str) -> Statement:
     def build(sql: Sql) -> str:
         return f"""
         DELETE FROM {getattr(sql, table)} AS l WHERE l.job_id {sql.any_of("ids", "int")}
-        AND {_forgettable(sql, table, typed=_is_typed(sql, table))}"""
+        AND {_aged(sql, table)}"""
 
     return build
 
@@ -237,7 +247,7 @@ def _lock_groups(sql: Sql) -> str:
 
 
 def _delete_groups(sql: Sql) -> str:
-    return f"DELETE FROM {sql.job_groups} AS g WHERE g.group_key {sql.any_of('names')} AND {_unused(sql)}"
+    return f"DELETE FROM {sql.job_groups} AS g WHERE g.group_key {sql.any_of('names')} AND {row_by_row(_unused(sql))}"
 
 
 def slots(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:

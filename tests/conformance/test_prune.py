@@ -29,6 +29,7 @@ from effects.store.actions import cancel, requeue
 from effects.store.audit import audit
 from effects.store.dead import ignore, resolve
 from effects.worker import Worker
+from tests.conformance.test_query_plan import recorded, rows_touched
 from tests.conftest import AppFactory
 from tests.support.hands import Hand, everything, row, rows, run_sql
 from tests.support.scripted import Scripted
@@ -376,3 +377,37 @@ def test_a_type_prunes_rows_of_its_own(app_factory: AppFactory) -> None:
     assert prune(app).packages == {"scripted": 4}
     assert prune(app, dry_run=True).packages == {"scripted": 4}
     assert asked == [(3 * DAY, False), (3 * DAY, True)]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_prune_reads_what_is_old_and_little_more(app: Effects) -> None:
+    """However much is live or young, and without statistics; a plan that joins whole tables would read 600,000 rows.
+
+    Of small tables the planner may rather read all, and rightly so: these are large enough to be worth a probe.
+    """
+    young, old = (200_000, "now()", 1_000_000), (300, "now() - interval '100 days'", 0)
+    _fill_history(app, *young)
+    run_sql(
+        app,
+        "INSERT INTO effects_jobs (id, job_type, prepared) "
+        "SELECT 2000000 + i, 'scripted', true FROM generate_series(1, 200000) AS s(i)",
+    )
+    _fill_history(app, *old)
+    with recorded(app) as statements:
+        assert prune(app) == Pruned(jobs=300, effects=300)
+    _fill_history(app, *old)  # the same again, for the same question
+    assert 300 <= rows_touched(app, statements) <= 15_000
+
+
+def _fill_history(app: Effects, count: int, then: str, first_id: int) -> None:
+    series = f"generate_series({first_id + 1}, {first_id + count}) AS s(i)"
+    run_sql(
+        app,
+        "INSERT INTO effects_job_history (id, job_type, status, attempts, lease_token, finished_at) "
+        f"SELECT i, 'scripted', 'succeeded', 0, 0, {then} FROM {series}",
+    )
+    run_sql(
+        app,
+        "INSERT INTO effects_effect_ledger (job_type, key, digest, state, job_id, created_at, updated_at) "
+        f"SELECT 'scripted', 'k' || i, '', 'abandoned', i, {then}, {then} FROM {series}",
+    )

@@ -64,7 +64,7 @@ def _fill(app: Effects) -> None:
 
 
 @contextmanager
-def _recorded(app: Effects) -> Iterator[list[tuple[str, Any]]]:
+def recorded(app: Effects) -> Iterator[list[tuple[str, Any]]]:
     """The statements of the claim, as the driver gets them."""
     seen: list[tuple[str, Any]] = []
 
@@ -85,7 +85,7 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(child)
 
 
-def _rows_touched(app: Effects, statements: Sequence[tuple[str, Any]]) -> int:
+def rows_touched(app: Effects, statements: Sequence[tuple[str, Any]]) -> int:
     """Rows that scans of our tables gave or threw away, for statements executed and rolled back."""
     touched = 0.0
     with app.engine.connect() as connection:
@@ -110,14 +110,14 @@ def test_the_claim_reads_a_bounded_number_of_rows_on_postgresql(app: Effects, st
     if statistics == "fresh":
         _statement(app, "VACUUM ANALYZE effects_jobs")
 
-    with _recorded(app) as statements:
+    with recorded(app) as statements:
         jobs = claim(app.store, Lane("default", {"scripted": 60.0}), "w", WANT).jobs
     with app.store.begin() as connection:  # the same again, for the same question
         connection.execute(text("UPDATE effects_jobs SET status = 'queued' WHERE status = 'running'"))
 
     assert len(jobs) == WANT
     assert len(statements) <= 5  # a lane's first claim that finds keys tries the plain way first
-    assert WANT <= _rows_touched(app, statements) <= ROWS_MAX
+    assert WANT <= rows_touched(app, statements) <= ROWS_MAX
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
