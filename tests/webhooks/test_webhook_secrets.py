@@ -100,7 +100,7 @@ def test_at_most_three_sign_at_once(shop: Effects) -> None:
     rotate_secret(made.id, effects=shop)
     assert [one.signs for one in list_secrets(made.id, effects=shop)] == [True, True, True]  # the ended one is gone
     rotate_secret(made.id, overlap_seconds=0, effects=shop)  # a leak may always be ended
-    assert [one.signs for one in list_secrets(made.id, effects=shop)][0] is True
+    assert next(one.signs for one in list_secrets(made.id, effects=shop))
 
 
 def test_the_last_secret_cannot_be_ended_and_an_ended_one_not_again(shop: Effects) -> None:

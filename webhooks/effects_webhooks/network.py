@@ -157,12 +157,17 @@ class ClippedStream(httpcore.NetworkStream):
         exchange.enter("tls")
         try:
             left = _left(exchange, httpcore.ConnectTimeout)
-            return ClippedStream(self._plain.start_tls(ssl_context, server_hostname, timeout=left))
+            secure = self._plain.start_tls(ssl_context, server_hostname, timeout=left)
         except httpcore.ConnectError as error:
             cause = error.__cause__
             words = cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else "handshake failed"
             exchange.fail("tls_failed", f"TLS: {words}")
             raise
+        if secure.get_extra_info("ssl_object").version() is None:  # the peer was gone: CPython shakes no hands then
+            secure.close()
+            exchange.fail("tls_failed", "TLS: handshake failed")
+            raise httpcore.ConnectError("no handshake")
+        return ClippedStream(secure)
 
     def close(self) -> None:
         self._plain.close()
