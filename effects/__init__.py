@@ -1,5 +1,6 @@
 """effects: side effects as rows of your own transaction, carried out by a worker, each known for what it is."""
 
+from effects.alerts import Alert, DeadLetters, OldDueJobs, SameError
 from effects.api import enqueue, enqueue_many
 from effects.app import Effects, default, set_default
 from effects.errors import (
@@ -28,10 +29,12 @@ from effects.schedules import Schedule
 from effects.settings import Settings
 
 __all__ = [
+    "Alert",
     "Ambiguous",
     "Attempt",
     "Cancelled",
     "ConfigurationError",
+    "DeadLetters",
     "DeliveryError",
     "Done",
     "Effects",
@@ -48,6 +51,7 @@ __all__ = [
     "Linear",
     "Listed",
     "NewJob",
+    "OldDueJobs",
     "Outcome",
     "Pause",
     "PayloadInvalid",
@@ -58,6 +62,7 @@ __all__ = [
     "Refused",
     "Retry",
     "RetryPolicy",
+    "SameError",
     "Schedule",
     "SchemaMismatch",
     "Sensitive",

@@ -72,7 +72,8 @@ class Toolkit:
 
     Job types of installed packages are captured: their jobs are recorded and settled as done, and nothing leaves
     the process. Those given here, or by `add`, are carried out. The environment's settings are not read; the
-    keys are fresh ones.
+    keys are fresh ones. Code that names an Effects of its own (`enqueue(…, effects=app)`) does not come here: let it
+    use the default, `toolkit.app`, or take the Effects as an argument.
 
     Args:
         job_types: the app's own.

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Column, Connection, Date, Integer, MetaData, Table, delete
 
-from effects import Attempt, Done, Effects, JobType
-from effects.schedules import Schedule
+from effects import Attempt, Done, Effects, JobType, Schedule
 
 sessions = Table(
     "shop_sessions", MetaData(), Column("id", Integer, primary_key=True), Column("expires_on", Date, nullable=False)

@@ -17,8 +17,7 @@ from fastapi import Depends, FastAPI, HTTPException
 from pydantic import BaseModel, Field
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from effects import Attempt, Effects, JobType, Sensitive, enqueue
-from effects.alerts import Alert, DeadLetters
+from effects import Alert, Attempt, DeadLetters, Effects, JobType, Sensitive, enqueue
 from effects.errors import JobNotFound
 from effects.store.lookup import find_effects
 from effects_webhooks import WebhookEvent, deliver_webhook

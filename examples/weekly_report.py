@@ -14,8 +14,7 @@ from pathlib import Path
 
 from sqlalchemy import Column, Connection, Date, Integer, MetaData, Table, select
 
-from effects import Attempt, Done, Effects, JobType, enqueue
-from effects.schedules import Schedule
+from effects import Attempt, Done, Effects, JobType, Schedule, enqueue
 
 FOLDER = Path(os.environ.get("SHOP_REPORTS", "."))
 

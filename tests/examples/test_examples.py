@@ -60,7 +60,8 @@ def test_send_weekly_report_for_the_last_week(load: Load, shell: Shell, tmp_path
     run = "effects --app weekly_report:app schedules run shop.weekly_report --slot"
     shell(f"{run} 2026-01-12T05:00")
     done = shell("effects --app weekly_report:app work --drain")
-    assert done.stdout.splitlines() == ["the orders of the week from 2026-01-05 are in orders-2026-01-05.csv"], done.stderr
+    told = "the orders of the week from 2026-01-05 are in orders-2026-01-05.csv"
+    assert done.stdout.splitlines() == [told], done.stderr
     report = tmp_path / "orders-2026-01-05.csv"
     assert report.read_text().split() == ["id,ordered_on,cents", "1,2026-01-05,100", "2,2026-01-11,200"]
     shell(f"{run} 2026-01-12T05:00", code=2)  # this slot has run already

@@ -10,12 +10,14 @@ import msgspec
 import pytest
 
 from effects import (
+    ConfigurationError,
     Effects,
     IdempotencyConflict,
     JobType,
     KeyUnavailable,
     NewJob,
     PayloadInvalid,
+    Schedule,
     Sensitive,
     enqueue,
     enqueue_many,
@@ -205,3 +207,11 @@ def test_short_texts_are_not_struck_out() -> None:
     assert strike_out("no one", []) == "no one"
     secrets = secret_texts({"a": ["long-one", "long"], "b": 123456}, ["a", "b"])
     assert strike_out({"x": ["a long-one", 123456, 7]}, secrets) == {"x": [f"a {HIDDEN}", HIDDEN, 7]}
+
+
+def test_a_schedule_stores_its_payload_in_clear_and_may_hold_no_secret(vault: VaultFactory) -> None:
+    app = vault()
+    wrong = Schedule("charge", "card.charge", {"orderId": 1, "card": {"number": "4111"}}, cron="0 3 * * *")
+    with pytest.raises(ConfigurationError, match="card of card.charge is sensitive") as caught:
+        app.add_schedules(wrong)
+    assert "4111" not in str(caught.value)
