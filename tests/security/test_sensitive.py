@@ -212,6 +212,6 @@ def test_short_texts_are_not_struck_out() -> None:
 def test_a_schedule_stores_its_payload_in_clear_and_may_hold_no_secret(vault: VaultFactory) -> None:
     app = vault()
     wrong = Schedule("charge", "card.charge", {"orderId": 1, "card": {"number": "4111"}}, cron="0 3 * * *")
-    with pytest.raises(ConfigurationError, match="card of card.charge is sensitive") as caught:
+    with pytest.raises(ConfigurationError, match=r"card is sensitive") as caught:
         app.add_schedules(wrong)
     assert "4111" not in str(caught.value)
