@@ -70,9 +70,7 @@ def upgrade() -> None:
         sa.Column("message", sa.Text(), nullable=True),
         sa.Column("stack", sa.Text(), nullable=True),
         sa.Column("detail", Json, nullable=True),
-        sa.CheckConstraint(
-            "verdict IN ('done', 'not_done', 'unknown')", name="ck_effects_job_attempts_verdict"
-        ),
+        sa.CheckConstraint("verdict IN ('done', 'not_done', 'unknown')", name="ck_effects_job_attempts_verdict"),
         sa.PrimaryKeyConstraint("job_id", "lease_token"),
     )
     op.create_table(
@@ -131,9 +129,7 @@ def upgrade() -> None:
         sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("finished_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
-        sa.CheckConstraint(
-            "status IN ('succeeded', 'dead', 'cancelled')", name="ck_effects_job_history_status"
-        ),
+        sa.CheckConstraint("status IN ('succeeded', 'dead', 'cancelled')", name="ck_effects_job_history_status"),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index(
