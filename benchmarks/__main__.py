@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import drain_postgresql, drain_sqlite, enqueue_bulk, pickup, prune, servers, statements
+from benchmarks import drain_postgresql, drain_sqlite, enqueue_bulk, fairness, pickup, prune, rate, servers, statements
 from benchmarks.options import Options
 from benchmarks.rounds import Report
 from benchmarks.tables import render
@@ -19,6 +19,8 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "drain_sqlite": drain_sqlite.run,
     "enqueue_bulk": enqueue_bulk.run,
     "pickup": pickup.run,
+    "rate": rate.run,
+    "fairness": fairness.run,
     "prune": prune.run,
     "statements": statements.run,
 }
