@@ -5,7 +5,7 @@ from tests.support.scripted import Scripted
 
 
 def job_types() -> list[Scripted]:
-    return [Scripted(), Scripted("brief", time_limit_seconds=1.0)]
+    return [Scripted(), Scripted("brief", time_limit_seconds=4.0)]
 
 
 app = Effects(job_types=job_types())

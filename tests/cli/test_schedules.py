@@ -126,4 +126,4 @@ def test_by_hand_and_then_by_a_worker(process: Run, app: Effects, tmp_path: Path
     process("--app", "deployed:app", "schedules", "run", "a", "--slot", "2026-01-14T02:00", cwd=tmp_path)
     done = process("--app", "deployed:app", "work", "--drain", cwd=tmp_path)
     assert (done.exit_code, done.out) == (0, "tidied 2026-01-14\n"), done.err
-    assert row(app, "job_history")["idempotency_key"] == "a:2026-01-14"
+    assert row(app, "job_history", "job_type = 'tidy.up'")["idempotency_key"] == "a:2026-01-14"
