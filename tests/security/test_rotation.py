@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import json
 import signal
@@ -9,20 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from standardwebhooks import Webhook
 
 from effects import Effects, KeyUnavailable, NewJob, enqueue, enqueue_many
 from effects.keys import KeyRing
 from effects.sealing import open_payload, sealed_document
 from effects.store.rotate import KeyCount, count_keys, rotate
 from effects.worker import Worker
-from effects_webhooks import add_endpoint
+from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from effects_webhooks.endpoints import open_secret
 from tests.cli.conftest import Answer
 from tests.cli.conftest import effects as command
 from tests.cli.test_main import error_line
+from tests.peers.http import Receiver, Request
 from tests.security.conftest import VaultFactory
 from tests.security.test_sensitive import CARD
-from tests.security.vault import BOTH_KEYS, NEW, NEW_KEYS, OLD
+from tests.security.vault import BOTH_KEYS, NEW, NEW_KEYS, OLD, OLD_KEYS, vault_app
 from tests.support.hands import rows, run_sql
 from tests.support.processes import Child, Fleet, effects, fleet
 from tests.support.waiting import wait_until
@@ -30,7 +33,9 @@ from tests.support.waiting import wait_until
 KILLS = 10
 SECRETS = 10_000
 ENDPOINTS = 500
+LISTENING = 20
 DUE = 300
+SECRET = "whsec_" + base64.b64encode(b"shared by all the endpoints here").decode()
 LATER = dt.datetime(2099, 1, 1, tzinfo=dt.UTC)
 
 
@@ -68,7 +73,7 @@ def open_all(app: Effects) -> int:
     """Open every sealed value there is; how many."""
     found = 0
     for table in ("jobs", "job_history"):
-        for row in rows(app, table):
+        for row in rows(app, table, "job_type = 'card.charge'"):
             text = row["payload"] if isinstance(row["payload"], str) else json.dumps(row["payload"])
             assert sealed_document(text) is not None
             assert app.job_types.get(row["job_type"]).decode(open_payload(app.keys, row["job_type"], text)).card
@@ -164,7 +169,25 @@ def test_a_locked_row_is_left_to_the_next_pass(vault: VaultFactory) -> None:
 
 
 def test_ten_thousand_with_senders_running_and_kills(database_url: str, vault: VaultFactory, tmp_path: Path) -> None:
-    app = vault()
+    """Two workers charge cards and send signed webhooks all the while."""
+    app = vault_app(database_url, OLD_KEYS, allow_private_addresses=True)
+    with Receiver() as receiver:
+        rotate_beside_senders(app, receiver, tmp_path)
+        assert {message_of(request) for request in receiver.requests} == {f"tick {n}" for n in range(KILLS)}
+        assert len(receiver.requests) >= KILLS * LISTENING
+    assert {one.key_id for one in count_keys(app.store)} == {"new"}
+    assert {row["status"] for row in rows(app, "job_history")} == {"succeeded"}
+    assert open_all(vault(NEW_KEYS)) == SECRETS
+    app.dispose()
+
+
+def message_of(request: Request) -> str:
+    """What a signed event says; its signature is checked by the reference library."""
+    data = Webhook(SECRET).verify(request.body, request.headers)
+    return f"tick {data['data']['n']}"
+
+
+def rotate_beside_senders(app: Effects, receiver: Receiver, folder: Path) -> None:
     due = [NewJob(job_type="card.charge", payload=charge(number)) for number in range(DUE)]
     later = [
         NewJob(job_type="card.charge", payload=charge(number), run_at=LATER)
@@ -173,21 +196,26 @@ def test_ten_thousand_with_senders_running_and_kills(database_url: str, vault: V
     enqueue_many(later, effects=app)
     with app.store.begin() as connection:
         for number in range(ENDPOINTS):
-            add_endpoint(f"https://partner.example/{number}", session=connection, effects=app)
-    with fleet(database_url, tmp_path) as processes:
+            listens = number < LISTENING
+            add_endpoint(
+                f"{receiver.url}/{number}", ["tick"] if listens else ["other"], secret=SECRET, session=connection,
+                effects=app,
+            )  # fmt: skip
+    with fleet(app.settings.database_url, folder) as processes:
         workers = [worker(processes) for _ in range(2)]
         enqueue_many(due, effects=app)
-        killed = sum(killed_while_rotating(processes) for _ in range(KILLS))
+        killed = 0
+        for number in range(KILLS):
+            deliver_webhook(WebhookEvent("tick", {"n": number}), effects=app)
+            killed += killed_while_rotating(processes)
         assert killed == KILLS
         last = rotating(processes)
         assert last.wait(60) == 0, last.output
-        wait_until(lambda: len(rows(app, "job_history")) == DUE, seconds=60)
+        ended = DUE + KILLS * LISTENING
+        wait_until(lambda: len(rows(app, "job_history")) == ended, seconds=60)
         for one in workers:
             one.send(signal.SIGTERM)
             assert one.wait() == 0, one.output
-    assert {one.key_id for one in count_keys(app.store)} == {"new"}
-    assert {row["status"] for row in rows(app, "job_history")} == {"succeeded"}
-    assert open_all(vault(NEW_KEYS)) == SECRETS
 
 
 def charge(number: int) -> dict[str, Any]:
@@ -195,7 +223,9 @@ def charge(number: int) -> dict[str, Any]:
 
 
 def worker(processes: Fleet) -> Child:
-    return processes.worker(app="tests.security.vault_app:app", EFFECTS_KEYS=BOTH_KEYS)
+    return processes.worker(
+        app="tests.security.vault_app:app", EFFECTS_KEYS=BOTH_KEYS, EFFECTS_ALLOW_PRIVATE_ADDRESSES="yes"
+    )
 
 
 def rotating(processes: Fleet) -> Child:
