@@ -11,7 +11,6 @@ import click
 from effects.cli.context import Context, actor, json_option, pass_context
 from effects.cli.jobs import print_story, reason_option
 from effects.cli.output import Table
-from effects.errors import JobNotFound
 from effects.store import dead as store_dead
 from effects.store.dead import LIST_MAX, RESOLUTIONS, BulkResult, DeadFilters, DeadLetter, Resolution
 from effects.store.lookup import get_job
@@ -105,10 +104,10 @@ def requeue(context: Context, /, as_json: bool, reason: str | None, **selection:
     such by itself: decide with `resolve`. Exit code 1 if any was refused.
     """
     app = context.app
+    repeating = [one.name for one in app.job_types if one.on_unknown == "repeat"]
 
     def act(job_id: int) -> Any:
-        _refuse_unknown(context, job_id)
-        return store_dead.requeue(app.store, app.ledgers, job_id, actor=actor(), reason=reason)
+        return store_dead.requeue(app.store, app.ledgers, job_id, actor=actor(), reason=reason, repeating=repeating)
 
     return _act(context, selection, act, "requeued", as_json)
 
@@ -154,14 +153,6 @@ def resolve(context: Context, /, as_json: bool, resolution: Resolution, reason: 
         as_json,
         unknown=True,
     )
-
-
-def _refuse_unknown(context: Context, job_id: int) -> None:
-    app = context.app
-    story = get_job(app.store, app.ledgers, job_id)
-    repeats = story.job.job_type in app.job_types and app.job_types.get(story.job.job_type).on_unknown == "repeat"
-    if story.state == "unknown" and not repeats:
-        raise JobNotFound(f"the effect of job {job_id} may have happened: decide with `effects dead resolve {job_id}`")
 
 
 def _act(

@@ -7,7 +7,7 @@ Open is an ended job that is dead, or whose effect is unknown, and about which n
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
@@ -125,15 +125,29 @@ def ignore(store: Store, ledgers: Mapping[str, Ledger], job_id: int, *, actor: s
 
 
 def requeue(
-    store: Store, ledgers: Mapping[str, Ledger], job_id: int, *, actor: str, reason: str | None = None
+    store: Store,
+    ledgers: Mapping[str, Ledger],
+    job_id: int,
+    *,
+    actor: str,
+    reason: str | None = None,
+    repeating: Collection[str] | None = None,
 ) -> Requeued:
     """Try it again as a new job; the old one stays as it is, and is closed.
+
+    Args:
+        repeating: job types whose unknown effects may be repeated; one of any other type is refused.
+            Default: all are taken.
 
     Raises:
         JobNotFound: it is no dead letter or unknown outcome, or may not be requeued; says why. An ignored one may.
     """
     with store.begin() as connection:
-        _check_needs_person(store, connection, ledgers, job_id)
+        row = _check_needs_person(store, connection, ledgers, job_id)
+        if repeating is not None and row.unknown and row.job_type not in repeating:
+            raise JobNotFound(
+                f"the effect of job {job_id} may have happened: decide with `effects dead resolve {job_id}`"
+            )
         return actions.requeue_within(store, connection, ledgers, job_id, actor=actor, reason=reason)
 
 
@@ -297,7 +311,7 @@ def _lock(sql: Sql) -> str:
 def _one(tables: tuple[str, ...]) -> Statement:
     def build(sql: Sql) -> str:
         return f"""
-        SELECT h.id, h.status, h.idempotency_key, {is_unknown(sql, tables)} AS unknown,
+        SELECT h.id, h.job_type, h.status, h.idempotency_key, {is_unknown(sql, tables)} AS unknown,
             (SELECT max(a.action) FROM {sql.job_actions} AS a
                 WHERE a.job_id = h.id AND a.action IN ({_words()})) AS said
         FROM {sql.job_history} AS h WHERE h.id = :id"""

@@ -19,7 +19,7 @@ def app(app_factory: AppFactory) -> Effects:
 
 def dead(app: Effects, key: str, *, code: str = "refused", unknown: bool = False, **options: str) -> int:
     job_type = "held" if unknown else "scripted"
-    enqueue(job_type, {"name": f"secret of {key}"}, key=key, effects=app, **options)  # type: ignore[arg-type]
+    enqueue(job_type, {"name": f"secret of {key}"}, key=key or None, effects=app, **options)  # type: ignore[arg-type]
     hand = Hand(app, f"hand of {key}")
     job = hand.claim_one()
     hand.settle((job, Unknown("no reply") if unknown else Refused(f"{key} said no", code=code)))
@@ -119,10 +119,13 @@ def test_ignore_wants_a_reason(app: Effects, run: Run) -> None:
 def test_what_may_have_happened_is_resolved_and_not_requeued_blindly(app: Effects, run: Run) -> None:
     first, second, third = (dead(app, key, unknown=True) for key in "abc")
     known = dead(app, "d")
+    keyless = dead(app, "", unknown=True)
     refused = run("dead", "requeue", "--all", "--yes", "--json")
     assert refused.exit_code == 1
     assert list(refused.json["done"]) == [str(known)]
+    assert list(refused.json["refused"]) == [str(job_id) for job_id in (keyless, third, second, first)]
     assert f"`effects dead resolve {first}`" in refused.json["refused"][str(first)]
+    run("dead", "resolve", keyless, "--as", "give-up")
 
     assert run("dead", "resolve", first, "--as", "mark-done").out == f"job {first} is resolved as mark-done\n"
     assert run("dead", "resolve", second, "--as", "give-up", "--reason", "too late").exit_code == 0
