@@ -172,7 +172,8 @@ class Settler(threading.Thread):
 
     def _remember_retry(self, settlement: Settlement) -> None:
         if not settlement.ends and len(self._timers) < TIMERS_MAX:
-            heapq.heappush(self._timers, time.monotonic() + settlement.delay_seconds + 0.001)
+            wait = max(settlement.delay_seconds, settlement.pause_seconds)
+            heapq.heappush(self._timers, time.monotonic() + wait + 0.001)
 
 
 def _opened_lanes(settlement: Settlement) -> Iterator[str]:
@@ -209,5 +210,7 @@ def _log_outcome(settlement: Settlement) -> None:
         fields["code"] = settlement.error_code
     if settlement.status == "failed":
         fields["retry_in_seconds"] = round(settlement.delay_seconds, 3)
+    if settlement.pause_seconds:
+        fields["pause_seconds"] = round(settlement.pause_seconds, 3)
     fields["took_ms"] = round(settlement.duration_seconds * 1000, 1)
     _log.log(level, f"job.{settlement.outcome if not settlement.ends else settlement.status}", extra=fields)

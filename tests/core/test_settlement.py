@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from effects import Cancelled, Done, Fixed, Job, Refused, Retry, RetryPolicy, Snooze, Unknown
+from effects import Cancelled, Done, Fixed, Job, Pause, Refused, Retry, RetryPolicy, Snooze, Unknown
 from effects.job import POISON_LOSSES
 from effects.retry import ON_UNKNOWN
 from effects.settlement import (
@@ -63,6 +63,9 @@ TABLE: list[tuple[Ending, dict[str, Any], tuple[str, str, str | None, str | None
     (Retry("x", after_seconds=4000), {}, (DEAD, "failed", "not_done", "failed")),
     (Snooze(60), {}, ("queued", "snoozed", None, None)),
     (Snooze(60), {"attempts": 3, "age_seconds": OLD}, ("queued", "snoozed", None, None)),
+    (Pause(60, "429"), {}, ("queued", "paused", "not_done", "throttled")),
+    (Pause(60, "429"), {"attempts": 3, "age_seconds": OLD}, ("queued", "paused", "not_done", "throttled")),
+    (Pause(60, "no route", code="no_route"), {"limit_key": "k"}, ("queued", "paused", "not_done", "no_route")),
     (Refused("no", code="550"), {}, (DEAD, "refused", "not_done", "550")),
     (Cancelled(), {}, ("cancelled", "cancelled", None, "cancelled")),
     (UNKNOWN, {}, (AGAIN, "unknown", "unknown", "cut")),
@@ -100,7 +103,8 @@ def test_what_follows(ending: Ending, special: dict[str, Any], expected: tuple[A
 
 
 ENDINGS: list[Ending] = [
-    Done(), RETRY, Snooze(5), Refused("no"), Cancelled(), UNKNOWN, Lost(), LIMIT, GivenBack(), Expired(), PLACED,
+    Done(), RETRY, Snooze(5), Pause(5, "x"), Refused("no"), Cancelled(), UNKNOWN, Lost(), LIMIT, GivenBack(), Expired(),
+    PLACED,
 ]  # fmt: skip
 
 
@@ -117,7 +121,7 @@ def test_what_holds_for_every_decision(ending: Ending, policy: str) -> None:
         assert found.ends == (found.status in ("succeeded", "dead", "cancelled"))
         assert (found.verdict == "done") == (found.status == "succeeded")
         assert found.lost == isinstance(ending, Lost)
-        assert found.refund_attempt == isinstance(ending, Snooze | GivenBack | Expired | Unready)
+        assert found.refund_attempt == isinstance(ending, Snooze | Pause | GivenBack | Expired | Unready)
         assert found.status != "dead" or (found.error_code and found.message)
         assert found.delay_seconds >= 0
         if found.verdict == "unknown":
@@ -131,6 +135,19 @@ def test_a_wait_is_the_policys_or_the_peers() -> None:
     assert decided(Retry("x", after_seconds=77)).delay_seconds == 77
     assert decided(Snooze(60)).delay_seconds == 60
     assert decided(Lost()).delay_seconds == 0
+
+
+@pytest.mark.parametrize("ending", [Pause(60, "429"), Retry("429", pause_seconds=60)], ids=["pause", "retry"])
+def test_a_pause_rests_the_key_or_the_lone_job_and_makes_neither_older(ending: Ending) -> None:
+    keyed, alone = decided(ending, limit_key="k"), decided(ending)
+    assert keyed.pause_seconds == alone.pause_seconds == 60
+    assert (keyed.age_seconds_forgiven, alone.age_seconds_forgiven) == (0, 60)
+    assert keyed.delay_seconds < 60 <= alone.delay_seconds
+
+
+def test_a_lone_jobs_pause_does_not_count_towards_its_greatest_age() -> None:
+    assert decided(Retry("429", pause_seconds=4000)).status == "failed"
+    assert decided(Retry("429", after_seconds=4000)).status == "dead"
 
 
 def test_evidence_is_carried() -> None:
