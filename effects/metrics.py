@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +24,8 @@ from effects.store.metrics import Numbers, read_numbers
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK = "127.0.0.1"
 _REQUEST_SECONDS = 5.0
+
+_log = logging.getLogger("effects.metrics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,15 @@ class _Server(ThreadingHTTPServer):
     app: Effects
     worker: WorkerMetrics
 
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self.reading = threading.Lock()  # many who ask at once take one connection of the pool, not all
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Whoever asked has gone, or a reading failed: no reason to stop, and one line is enough."""
+        error = sys.exc_info()[1]
+        _log.warning("metrics.failed", extra={"error": type(error).__name__})
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
@@ -154,7 +167,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, "text/plain; charset=utf-8", "the metrics are at /metrics\n")
             return
         try:
-            families = [*database_families(self.server.app), *self.server.worker.families()]
+            with self.server.reading:
+                families = [*database_families(self.server.app), *self.server.worker.families()]
         except StoreUnavailable:
             self._answer(503, "text/plain; charset=utf-8", "the database cannot be reached\n")
             return

@@ -30,7 +30,8 @@ _STRUCK_CHARS_MIN = 4  # to strike out every "7" or "no" would hide the sentence
 class Sensitive:
     """The mark in `Annotated[…, Sensitive]`: secret or personal.
 
-    A field is sealed as a whole if the mark stands anywhere in its type, in a nested class too.
+    A field is sealed as a whole if the mark stands anywhere in its type, in a nested class too. Idempotency,
+    group and limit keys are stored and shown in clear: make none of a sensitive value.
     """
 
 

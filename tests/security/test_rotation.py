@@ -60,6 +60,8 @@ def test_every_place_is_counted_and_rotated(vault: VaultFactory) -> None:
     fill(vault())
     app = vault(BOTH_KEYS)
     assert in_use(app) == {("jobs", "old", 1), ("job_history", "old", 1), ("webhook_secrets", "old", 1)}
+    quick = {one.place for one in count_keys(app.store, quick=True)}
+    assert quick == {"jobs", "webhook_secrets"}  # the job in the history succeeded
     told: list[tuple[str, int]] = []
     result = rotate(app, lambda place, count: told.append((place, count)))
     assert (result.newest, result.rotated, result.left, result.unreadable) == ("new", 3, [], [])
