@@ -26,6 +26,7 @@ from effects import (
     Effects,
     Fixed,
     JobNotFound,
+    Pause,
     Refused,
     Retry,
     RetryPolicy,
@@ -35,7 +36,7 @@ from effects import (
 )
 from effects.job import QUARANTINE_QUEUE
 from effects.settlement import Ending, GivenBack, Settlement, TimedOut
-from effects.store import actions
+from effects.store import actions, limits
 from tests.properties.model import TIME_LIMIT_SECONDS, Model, ModelJob, Ticket
 from tests.support.hands import Hand, everything
 from tests.support.scripted import Scripted
@@ -50,7 +51,7 @@ KEYS = st.one_of(st.none(), st.sampled_from(["k1", "k2", "k3"]))
 ENDINGS: st.SearchStrategy[Ending] = st.sampled_from(
     [
         Done(), Retry("busy"), Refused("no"), Unknown("no reply"), Snooze(20.0), Cancelled(), GivenBack(),
-        TimedOut(TIME_LIMIT_SECONDS),
+        TimedOut(TIME_LIMIT_SECONDS), Pause(70.0, "429"), Retry("busy", pause_seconds=70.0),
     ]
 )  # fmt: skip
 
@@ -118,6 +119,18 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             job.cancel = True
 
+    @rule()
+    def somebody_pauses_the_key(self) -> None:
+        with self.app.store.begin() as connection:
+            limits.pause(self.app.store, connection, "l", actor="test", seconds=120)
+        self.model.pause("l", 120)
+
+    @rule()
+    def somebody_resumes_the_key(self) -> None:
+        with self.app.store.begin() as connection:
+            assert limits.resume(self.app.store, connection, "l", actor="test") == self.model.is_paused("l")
+        self.model.paused.clear()
+
     @rule(steps=st.integers(1, 4))
     def time_passes(self, steps: int) -> None:
         self.model.clock += steps * STEP_SECONDS
@@ -182,7 +195,10 @@ class QueueMachine(RuleBasedStateMachine):
         settled = hand.settle((ticket.job, ending), released=ticket.released)
         assert bool(settled.accepted) == (owns or self.model.recorded_as(ticket, decision.outcome))
         if owns:
-            self.model.jobs[ticket.job.id].settled(decision, self.model.clock)
+            job = self.model.jobs[ticket.job.id]
+            job.settled(decision, self.model.clock)
+            if job.limit is not None and decision.pause_seconds:
+                self.model.pause(job.limit, decision.pause_seconds)
 
     def _zombies(self) -> list[Ticket]:
         """Tickets of jobs that a newer attempt is running."""

@@ -104,6 +104,7 @@ class Model:
     clock: float = 0.0
     jobs: dict[int, ModelJob] = field(default_factory=dict)
     seen: dict[str, float] = field(default_factory=dict)  # registered worker → its last heartbeat
+    paused: dict[str, float] = field(default_factory=dict)  # limit key → until when
 
     def owner_of(self, ticket: Ticket) -> bool:
         job = self.jobs[ticket.job.id]
@@ -123,8 +124,19 @@ class Model:
 
     def claimable(self, queue: str) -> list[ModelJob]:
         heads = self.heads()
-        waiting = [job for job in self.jobs.values() if job.waits(queue, self.clock)]
+        waiting = [
+            job
+            for job in self.jobs.values()
+            if job.waits(queue, self.clock) and not (job.limit is not None and self.is_paused(job.limit))
+        ]
         return [job for job in waiting if job.group is None or heads[job.group] == job.id]
+
+    def pause(self, limit: str, seconds: float) -> None:
+        """The longest pause holds."""
+        self.paused[limit] = max(self.paused.get(limit, 0.0), self.clock + seconds)
+
+    def is_paused(self, limit: str) -> bool:
+        return self.paused.get(limit, float("-inf")) > self.clock
 
     def running(self, limit: str) -> int:
         return sum(job.status == "running" and job.limit == limit for job in self.jobs.values())
