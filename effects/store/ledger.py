@@ -46,6 +46,10 @@ class Ledger(Protocol):
         """The effects that a person may mean by this key, for `effects why`; at most 100."""
         ...
 
+    def why_none(self, store: Store, connection: Connection, key: str) -> str | None:
+        """Where this package knows the key and it has no effect: words for a person. None where it is unknown."""
+        ...
+
 
 class _Entry(msgspec.Struct):
     job_id: int
@@ -75,6 +79,10 @@ class TableLedger:
             return []
         found = store.all(connection, _find(self.table), key=key)
         return [LedgerRow(row.key, row.state, row.job_id) for row in found]
+
+    def why_none(self, store: Store, connection: Connection, key: str) -> str | None:
+        """None: an effect of these ledgers is there from its enqueue on."""
+        return None
 
 
 @cache

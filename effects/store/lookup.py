@@ -181,8 +181,9 @@ def find_effects(store: Store, ledgers: Mapping[str, Ledger], key: str) -> list[
             for ledger in all_ledgers(ledgers)
             for row in ledger.find(store, connection, key)
         ]
-    if not stories:
-        raise JobNotFound(f"no effect has the key {key!r}")
+        if not stories:
+            found = [ledger.why_none(store, connection, key) for ledger in all_ledgers(ledgers)]
+            raise JobNotFound(next(filter(None, found), f"no effect has the key {key!r}"))
     return stories
 
 

@@ -172,6 +172,21 @@ def test_no_wait_undercuts_the_hint(hint: int, draw: float) -> None:
     assert settled.delay_seconds >= min(hint, 86400)
 
 
+# -- the receiver's clock --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("off", "says"), [(0, None), (-200, None), (200, None), (-400, "behind"), (400, "ahead of")])
+def test_a_receiver_whose_clock_is_off_gets_a_warning(off: int, says: str | None) -> None:
+    outcome = classify(answered(200, date=formatdate(NOW + off, usegmt=True)), host="h")
+    assert isinstance(outcome, Done)
+    assert outcome.detail is not None
+    if says is None:
+        assert "warning" not in outcome.detail
+    else:
+        assert f"{abs(off)} s {says} ours" in outcome.detail["warning"]
+        assert outcome.detail["skew_seconds"] == off
+
+
 # -- budgets of their own ------------------------------------------------------------------------------------------
 
 

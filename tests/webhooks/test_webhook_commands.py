@@ -15,6 +15,8 @@ import pytest
 
 from effects_webhooks import generate_secret, sign
 from effects_webhooks.api import BATCH
+from effects_webhooks.commands import _words
+from effects_webhooks.listener import Received
 from tests.cli.conftest import COMMAND, ROOT, Answer, effects
 from tests.peers.http import Receiver
 from tests.webhooks.conftest import KEYS, Rows
@@ -211,3 +213,113 @@ def headers(secret: str, body: bytes) -> dict[str, str]:
     return {
         "webhook-id": "msg_1", "webhook-timestamp": str(now), "webhook-signature": sign(secret, "msg_1", now, body),
     }  # fmt: skip
+
+
+# -- operating -----------------------------------------------------------------------------------------------------
+
+
+def added(run: Run, url: str, *options: str) -> str:
+    """The id of a new endpoint."""
+    found = run("endpoints", "add", url, *options, "--json")
+    assert found.exit_code == 0
+    return str(found.json["id"])
+
+
+def work(database_url: str) -> None:
+    assert effects("--database-url", database_url, "work", "--drain").exit_code in (0, 1)  # 1: some ended dead
+
+
+def test_a_secret_from_rotate_to_expire(run: Run) -> None:
+    endpoint = added(run, "http://127.0.0.1:9/")
+    made = run("secrets", "rotate", endpoint, "--json").json
+    assert made["secret"].startswith("whsec_")
+    listed = run("secrets", "list", endpoint)
+    assert listed.exit_code == 0
+    assert made["secret"] not in listed.out
+    found = run("secrets", "list", endpoint, "--json").json
+    assert [one["signs"] for one in found] == [True, True]
+    assert run("secrets", "expire", found[1]["id"]).exit_code == 0
+    assert [one["signs"] for one in run("secrets", "list", endpoint, "--json").json] == [True, False]
+    assert run("secrets", "expire", found[0]["id"]).exit_code == 2
+    assert run("secrets", "rotate", "ep_none").exit_code == 2
+    assert "0 h" in run("secrets", "rotate", endpoint, "--overlap-hours", "0").err
+
+
+def test_an_endpoint_is_changed(run: Run) -> None:
+    endpoint = added(
+        run, "http://127.0.0.1:9/", "--profile", "patient", "--retry", "404=full", "--ordering", "key",
+        "--header", "Authorization: Bearer hunter2",
+    )  # fmt: skip
+    shown = run("endpoints", "show", endpoint, "--json")
+    assert "hunter2" not in shown.out
+    found = shown.json
+    assert (found["profile"], found["overrides"], found["ordering"], found["has_headers"]) == (
+        "patient", {"404": "full"}, "key", True,
+    )  # fmt: skip
+    assert (
+        run("endpoints", "change", endpoint, "--retry", "5xx=short", "--url", "http://127.0.0.1:9/new").exit_code == 0
+    )
+    found = run("endpoints", "show", endpoint, "--json").json
+    assert (found["url"], found["overrides"], found["profile"]) == (
+        "http://127.0.0.1:9/new", {"5xx": "short"}, "patient",
+    )  # fmt: skip
+    for wrong in (["--retry", "404"], ["--retry", "404=ever"], ["--header", "Host: x"], ["--header", "x"]):
+        assert run("endpoints", "change", endpoint, *wrong).exit_code == 2
+
+
+def test_replay_and_recover(run: Run, database_url: str, rows: Rows) -> None:
+    with Receiver([422, 422, 200]) as receiver:
+        endpoint = added(run, receiver.url)
+        event = run("send", "--type", "a", "--data", "{}", "--json").json["event_id"]
+        work(database_url)
+        assert "1 sent again" in run("replay", "--delivery", f"{event}:{endpoint}", "--reason", "mended").out
+        assert run("replay", "--delivery", f"{event}:{endpoint}").exit_code == 2
+        work(database_url)
+        done = run("recover", "--endpoint", endpoint, "--since", "2000-01-01T00:00:00Z", "--json").json
+        assert len(done["jobs"]) == 1
+        work(database_url)
+        assert len(receiver.requests) == 3
+        assert {request.message_id for request in receiver.requests} == {event}
+        found = run("replay", "--event", event, "--json").json
+        assert (found["jobs"], len(found["skipped"])) == ([], 1)
+        assert len(run("replay", "--event", event, "--again", "--json").json["jobs"]) == 1
+    assert run("replay").exit_code == 2
+    assert run("replay", "--event", "msg_none").exit_code == 2
+    assert run("recover", "--endpoint", endpoint, "--since", "yesterday").exit_code == 2
+
+
+def test_a_test_event(run: Run, database_url: str) -> None:
+    with Receiver() as receiver:
+        endpoint = added(run, receiver.url, "--pattern", "order.*")
+        assert run("test", endpoint).exit_code == 0
+        work(database_url)
+        assert len(receiver.requests) == 1
+
+
+def test_explain(run: Run) -> None:
+    answer = run("explain", "429", "--retry-after", "120")
+    assert answer.exit_code == 0
+    for word in ("full", "in 120 s", "rests for 120 s", "too many requests"):
+        assert word in answer.out
+    assert run("explain", "422").out.split()[1] == "none"
+    endpoint = added(run, "http://127.0.0.1:9/", "--retry", "422=short")
+    assert run("explain", "422", "--endpoint", endpoint, "--json").json["budget"] == "short"
+    assert run("explain", "404", "--profile", "strict", "--json").json["budget"] == "none"
+    assert run("explain", "nonsense").exit_code == 2
+
+
+def test_why_says_that_nobody_wanted_an_event(run: Run, database_url: str) -> None:
+    added(run, "http://127.0.0.1:9/", "--pattern", "order.*")
+    run("send", "--type", "user.made", "--data", "{}", "--key", "user:1")
+    answer = effects("--database-url", database_url, "why", "user:1")
+    assert answer.exit_code == 2
+    assert "user.made" in answer.err
+    assert "no active endpoint wanted it" in answer.err
+    assert "no effect has the key" in effects("--database-url", database_url, "why", "user:2").err
+
+
+def test_listen_prints_the_beginning_of_the_data() -> None:
+    received = Received(200, "msg_1", False, None, json.dumps({"type": "a", "data": {"x": "y" * 500}}).encode())
+    short = _words(received, full=False)
+    assert "y" * 200 not in short
+    assert "--full shows all 509 characters" in short

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -216,9 +215,8 @@ def test_a_test_event_goes_to_one_endpoint_whatever_its_patterns(shop: Effects) 
 
 
 def test_an_attempt_says_how_far_it_came_how_long_it_took_and_what_was_answered(shop: Effects, rows: Rows) -> None:
-    old = formatdate(1_000_000_000, usegmt=True)
     headers = {"x-trace": "abc", "set-cookie": "session=hunter2", "location": "https://x.example/a?token=hunter2"}
-    script = [Answer(500, b"broken \x1b[2J", headers), Answer(reset=True), Answer(200, headers={"date": old})]
+    script = [Answer(500, b"broken \x1b[2J", headers), Answer(reset=True), Answer(200)]
     with Receiver(script) as receiver:
         add_endpoint(receiver.url, effects=shop)
         deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
@@ -235,8 +233,6 @@ def test_an_attempt_says_how_far_it_came_how_long_it_took_and_what_was_answered(
     assert "location: https://x.example/a\n" in first["head"] + "\n"
     assert "hunter2" not in repr(first)
     assert "warning" not in first
-    assert "behind ours" in third["warning"]
-    assert third["skew_seconds"] < -240
 
 
 def test_an_endpoint_that_cannot_be_reached_was_sent_nothing(shop: Effects, rows: Rows) -> None:

@@ -7,7 +7,7 @@ import io
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -34,11 +34,12 @@ def signed(body: bytes = BODY, message_id: str = "msg_1", *, age: float = 0, sec
 
 
 @pytest.fixture
-def engine(database_url: str) -> Engine:
+def engine(database_url: str) -> Iterator[Engine]:
     engine = create_engine(database_url)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE partner_orders (id text)"))
-    return engine
+    yield engine
+    engine.dispose()
 
 
 class Shop:

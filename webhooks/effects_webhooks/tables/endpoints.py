@@ -96,7 +96,8 @@ def _set_headers(sql: Sql) -> str:
 
 def change(store: Store, connection: Connection, row: dict[str, Any]) -> bool:
     """Whether there is such an endpoint; what `row` has (beside its id) is changed."""
-    return store.write(connection, _change, rows=as_json([row])) == 1
+    given = {name: value for name, value in row.items() if value is not None}  # a JSON null is no NULL on SQLite
+    return store.write(connection, _change, rows=as_json([given])) == 1
 
 
 def set_headers(store: Store, connection: Connection, endpoint_id: str, sealed: bytes | None) -> None:

@@ -59,6 +59,20 @@ class DeliveryLedger(TableLedger):
         found = store.all(connection, _find, key=key, event_id=event_id, endpoint_id=endpoint_id)
         return [LedgerRow(f"{row.event_id}:{row.endpoint_id}", row.state, row.job_id) for row in found]
 
+    def why_none(self, store: Store, connection: Connection, key: str) -> str | None:
+        """An event that is stored, and that no endpoint wanted."""
+        row = store.one(connection, _event, key=key)
+        if row is None:
+            return None
+        return (
+            f"event {row.id} ({row.type}) is stored and has no delivery: no active endpoint wanted it when it came, "
+            "or the job that makes its deliveries has not run yet"
+        )
+
+
+def _event(sql: Sql) -> str:
+    return f"SELECT id, type FROM {sql.webhook_events} WHERE key = :key OR id = :key LIMIT 1"
+
 
 def _entry(one: Settlement) -> _Entry:
     answer = (one.detail or {}).get("status")
