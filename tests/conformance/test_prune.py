@@ -21,6 +21,7 @@ from effects import (
     enqueue,
     enqueue_many,
 )
+from effects import prune as retention
 from effects.firing import fire_now
 from effects.prune import Prune, Pruned, prune
 from effects.store import prune as store_prune
@@ -361,6 +362,22 @@ def test_the_built_in_schedule_prunes(app: Effects) -> None:
     assert left["job_type"] == Prune.name
     [attempt] = rows(app, "job_attempts")
     assert '"jobs":1' in str(attempt["detail"]).replace(" ", "").replace("'", '"')
+
+
+def test_a_slice_that_is_over_comes_back_at_once_and_costs_no_attempt(
+    app: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended(app, Done())
+    later(app, 8)
+    schedules.register(app.store, list(app.schedules.values()))
+    fire_now(app, "effects.prune", actor="ann")
+    with monkeypatch.context() as patch:
+        patch.setattr(retention, "SLICE_SECONDS", -1.0)
+        assert not Worker(app).drain(0.5).finished
+    assert row(app, "jobs")["attempts"] == 0
+    assert Worker(app).drain(30).counts == {"succeeded": 1}
+    assert [one["job_type"] for one in rows(app, "job_history")] == [Prune.name]
+    assert audit(app) == []
 
 
 def test_a_type_prunes_rows_of_its_own(app_factory: AppFactory) -> None:
