@@ -208,16 +208,18 @@ class Worker:
         retry_at = self._settler.next_retry()
         now = time.monotonic()
         deadlines = [attempt.deadline for lane in self._lanes for attempt in lane.running]
-        opens = [lane.opens_at for lane in self._lanes if lane.opens_at is not None]
-        soonest = min([now + wait, *deadlines, *opens, *([retry_at] if retry_at is not None else [])])
+        known = [retry_at] if retry_at is not None else []
+        soonest = min([now + wait, self._next_token(), *deadlines, *known])
         if not self._wake.wait(max(0.0, soonest - now)):
             self._ask()
 
+    def _next_token(self) -> float:
+        """Monotonic time at which some key that has jobs will have a token for them."""
+        return min((lane.opens_at for lane in self._lanes if lane.opens_at is not None), default=float("inf"))
+
     def _await_token(self, give_up_at: float) -> bool:
         """Whether due jobs wait for nothing but tokens that come soon; then wait for the first."""
-        opens = [lane.opens_at for lane in self._lanes if lane.opens_at is not None]
-        soonest = min(opens, default=float("inf"))
-        now = time.monotonic()
+        soonest, now = self._next_token(), time.monotonic()
         if soonest > min(give_up_at, now + TOKEN_SECONDS_DRAIN):
             return False
         if not self._wake.wait(max(0.0, soonest - now)):
@@ -230,6 +232,8 @@ class Worker:
             if self._stopping.is_set() or time.monotonic() >= give_up_at:
                 return False
             self._wake.wait(0.02)
+            if self._next_token() <= time.monotonic():
+                self._ask()
             if self._wake.is_set():
                 return False
         return True
