@@ -25,6 +25,10 @@ DATABASE_COMMANDS = [
     ("jobs", "requeue", "1"),
     ("jobs", "run-now", "1"),
     ("work", "--drain"),
+    ("metrics",),
+    ("alerts", "check"),
+    ("keys", "status"),
+    ("keys", "rotate"),
 ]
 
 
