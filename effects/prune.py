@@ -37,6 +37,7 @@ class Pruned(msgspec.Struct, kw_only=True):
     jobs: int = 0
     effects: int = 0
     groups: int = 0
+    limits: int = 0
     slots: int = 0
     packages: dict[str, int] = msgspec.field(default_factory=dict)
     finished: bool = True
@@ -99,6 +100,7 @@ class _Run:
             jobs=self._walk(partial(store_prune.jobs, tables=tables, ages=ages, dead_seconds=dead_seconds)),
             effects=sum(self._walk(partial(store_prune.effects, table=one, ages=self._kept(one))) for one in tables),
             groups=self._walk(store_prune.groups),
+            limits=self._walk(partial(store_prune.limits, seconds=ages.default)),
             slots=self._walk(partial(store_prune.slots, seconds=default)),
             packages=self._packages(),
         )

@@ -24,6 +24,7 @@ def prune(context: Context, dry_run: bool, as_json: bool) -> None:
     if as_json:
         context.echo(found, as_json=True)
         return
-    rows = [("ended jobs", found.jobs), ("effects", found.effects), ("groups", found.groups), ("slots", found.slots)]
+    rows = [("ended jobs", found.jobs), ("effects", found.effects), ("groups", found.groups), ("limits", found.limits)]
+    rows.append(("slots", found.slots))
     packages = [(f"rows of {name}", count) for name, count in sorted(found.packages.items())]
     context.echo(Table(("what", "would go" if dry_run else "deleted"), [*rows, *packages]))

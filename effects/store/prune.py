@@ -250,6 +250,30 @@ def _delete_groups(sql: Sql) -> str:
     return f"DELETE FROM {sql.job_groups} AS g WHERE g.group_key {sql.any_of('names')} AND {row_by_row(_unused(sql))}"
 
 
+def limits(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:
+    """One page of limit keys that were paused once, long ago, and that nobody has given limits or a parent."""
+    with store.read() if dry_run else store.begin() as connection:
+        if dry_run:
+            return Page(int(store.value(connection, _count_idle, age=seconds)))
+        taken = store.write(connection, _delete_idle, age=seconds)
+    return Page(taken, True if taken == PAGE else None)
+
+
+def _idle(sql: Sql) -> str:
+    none = "max_in_flight IS NULL AND rate_tokens IS NULL AND breaker_after IS NULL AND parent_key IS NULL"
+    return f"""
+    SELECT l.limit_key FROM {sql.limits} AS l WHERE {none} AND {sql.seconds("l.paused_until")} >= {_number(sql, "age")}
+    AND NOT EXISTS (SELECT 1 FROM {sql.limits} AS child WHERE child.parent_key = l.limit_key)"""
+
+
+def _count_idle(sql: Sql) -> str:
+    return f"SELECT count(*) FROM ({_idle(sql)}) AS idle"
+
+
+def _delete_idle(sql: Sql) -> str:
+    return f"DELETE FROM {sql.limits} WHERE limit_key IN ({_idle(sql)} LIMIT {PAGE} {sql.lock()})"
+
+
 def slots(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:
     """One page of old slots. Their schedules have passed them, so that none can run again."""
     build = _count_slots if dry_run else _delete_slots

@@ -1,0 +1,29 @@
+"""Retention of limit keys: a row that only a pause made goes when that is long over; limits never go."""
+
+from __future__ import annotations
+
+from effects import Effects, Pause, enqueue_many
+from effects.limits import Rate
+from effects.prune import prune
+from effects.store import limits
+from tests.conformance.test_limits import limited
+from tests.support.hands import Hand, rows
+
+DAY = 86_400.0
+
+
+def test_what_only_a_pause_made_goes_when_it_is_long_over(app: Effects) -> None:
+    enqueue_many([*limited("paused"), *limited("capped")], effects=app)
+    with app.store.begin() as connection:
+        limits.ensure(app.store, connection, "capped", max_in_flight=1)
+        limits.ensure(app.store, connection, "rated", rate=Rate(5, 1.0))
+        limits.ensure(app.store, connection, "child", parent="parent")
+        limits.pause(app.store, connection, "held", actor="ann")  # until somebody ends it
+    hand = Hand(app)
+    hand.settle(*((job, Pause(600, "429")) for job in hand.claim()))
+    app.store.shift_clock(2 * DAY)
+    assert prune(app).limits == 0
+    app.store.shift_clock(20 * DAY)
+    assert prune(app, dry_run=True).limits == 1
+    assert prune(app).limits == 1
+    assert [one["limit_key"] for one in rows(app, "limits")] == ["capped", "child", "held", "parent", "rated"]
