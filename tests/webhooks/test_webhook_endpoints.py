@@ -10,6 +10,7 @@ import pytest
 
 from effects import Effects
 from effects.keys import generate_key
+from effects.store import limits
 from effects.store.audit import audit
 from effects.store.rotate import rotate as rotate_keys
 from effects.worker import Worker
@@ -26,6 +27,7 @@ from effects_webhooks import (
     get_endpoint,
     send_test,
 )
+from effects_webhooks.endpoints import limit_key
 from tests.conftest import AppFactory
 from tests.peers.http import Answer, Receiver, Request
 from tests.webhooks.conftest import KEYS, Rows
@@ -266,3 +268,28 @@ def test_at_most_four_requests_are_in_flight_to_an_endpoint(shop: Effects) -> No
         deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(12)], effects=shop)
         assert drain(shop) == {"succeeded": 12}
     assert most == 4
+
+
+def test_a_thousand_answers_that_are_lost_repeat_no_more_than_that_and_the_same_bytes(
+    shop: Effects, rows: Rows
+) -> None:
+    seen: set[str] = set()
+
+    def answer(request: Request) -> Answer:  # handled, and the answer is lost, once for each message
+        first = request.message_id not in seen
+        seen.add(request.message_id)
+        return Answer(reset=first)
+
+    with Receiver(answer) as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        with shop.store.begin() as connection:  # a breaker would let one through a minute
+            limits.set_limit(shop.store, connection, limit_key(made.id), actor="test", breaker=None)
+        deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(1000)], effects=shop)
+        drain(shop)
+        shop.store.shift_clock(10)
+        drain(shop)
+        assert len(receiver.requests) == 2000  # as many repeats as resets
+        assert {(len(bodies), len(set(bodies))) for bodies in receiver.bodies_by_id().values()} == {(2, 1)}
+    assert rows("SELECT state, count(*) AS n FROM effects_delivered_webhooks GROUP BY state") == [
+        {"state": "done", "n": 1000}
+    ]

@@ -349,6 +349,6 @@ def test_a_reset_after_the_request_is_never_repeated_behind_our_back(transports:
         reset(connection)
 
     with RawPeer(behave) as peer:
-        for _ in range(100):
+        for _ in range(1000):
             assert transports.post(f"http://partner.test:{peer.port}/", {}, BODY, seconds=20).failure == "no_answer"
-    assert received == [BODY] * 100
+    assert received == [BODY] * 1000
