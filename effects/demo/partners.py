@@ -14,7 +14,7 @@ from typing import Any
 from effects.errors import ConfigurationError
 from effects_webhooks.signing import generate_secret, verify
 
-REFUSALS = 2  # how often the shaky partner answers 503 before it accepts an event
+REFUSALS = 2  # how often the shaky partner answers 500 before it accepts an event
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Partner:
             self.verified += 1
             self.tries[message_id] += 1
             if self.tries[message_id] <= self.refusals:
-                return 503
+                return 500
             self.accepted[message_id] += 1
             return 200
 
