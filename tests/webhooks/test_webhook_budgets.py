@@ -113,7 +113,7 @@ def test_overrides_that_cannot_be_are_refused(name: str, budget: str) -> None:
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [
-        ("120", 120), (" 120 ", 120), ("0", None), ("1", 1), ("1.2", 2), ("86400", 86400), ("86401", 86400),
+        ("120", 120), (" 120 ", 120), ("0", 0), ("1", 1), ("1.2", 2), ("86400", 86400), ("86401", 86400),
         ("1000000000", 86400), ("9" * 20, 86400), ("9" * 70, None), ("-1", None), ("-0", None), ("+5", None),
         ("1e3", None), ("0x10", None), ("١٢", None), ("NaN", None), ("inf", None), ("", None), (None, None),
         ("soon", None), ("120, 60", None), ("1 2", None), ("\x00", None),
@@ -130,7 +130,7 @@ def test_retry_after(value: str | None, seconds: float | None) -> None:
 @given(st.text(max_size=80))
 def test_no_text_breaks_the_reading(value: str) -> None:
     found = retry_after(value, NOW)
-    assert found is None or 0 < found <= 86400
+    assert found is None or 0 <= found <= 86400
     assert http_date(value) is None or isinstance(http_date(value), float)
 
 

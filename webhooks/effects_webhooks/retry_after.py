@@ -21,13 +21,13 @@ def retry_after(value: str | None, now: float) -> float | None:
             which the standard does not know, are rounded up.
         now: seconds since 1970, by which a date is turned into a wait.
 
-    At most 24 hours: a peer cannot put an event off for ever.
+    0 is an answer too: there is no need to wait. At most 24 hours: a peer cannot put an event off for ever.
     """
     text = (value or "").strip()
     if not text or len(text) > _CHARS_MAX:
         return None
     wait = math.ceil(float(text)) if _SECONDS.fullmatch(text) else _until(text, now)
-    return min(float(wait), HINT_MAX_SECONDS) if wait is not None and wait > 0 else None
+    return min(float(wait), HINT_MAX_SECONDS) if wait is not None and wait >= 0 else None
 
 
 def http_date(value: str | None) -> float | None:
