@@ -26,7 +26,7 @@ LIMIT_SECONDS = 300.0  # far more than it takes; a demo that hangs is a defect t
 
 _STORY = {
     "good": "accepts",
-    "shaky": "500 twice first",
+    "shaky": "503 twice first",
     "gone": "nobody listens",
 }
 
@@ -38,7 +38,7 @@ def demo(*, limit: int | None, as_json: bool) -> int:
     """Send real events to three partners on this machine and account for every one.
 
     An app on a temporary SQLite file delivers the bundled GitHub events, signed, to a partner that accepts,
-    one that answers 500 twice first, and one that is gone. Takes less than a minute; needs no network.
+    one that answers 503 twice first, and one that is gone. Takes less than a minute; needs no network.
     """
     require_reference_library()
     logging.getLogger("effects").setLevel(logging.CRITICAL)  # the account at the end says it all

@@ -14,7 +14,7 @@ from typing import Any
 from effects.errors import ConfigurationError
 from effects_webhooks.signing import generate_secret, verify
 
-REFUSALS = 2  # how often the shaky partner answers 500 before it accepts an event
+REFUSALS = 2  # how often the shaky partner answers 503 before it accepts an event
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Partner:
             self.verified += 1
             self.tries[message_id] += 1
             if self.tries[message_id] <= self.refusals:
-                return 500
+                return 503
             self.accepted[message_id] += 1
             return 200
 
@@ -88,6 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.send_response(self.server.partner.answer(headers, body))
         self.send_header("content-length", "0")
+        self.send_header("retry-after", "0")  # a 503 speaks for this event alone: the endpoint need not rest
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server uses

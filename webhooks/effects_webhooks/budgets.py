@@ -161,8 +161,8 @@ def pause_seconds(status: int | None, rule: Rule, hint: float | None) -> float |
     """How long the whole endpoint rests after this answer; None where it goes on."""
     if status is None or rule.budget in ("done", "ours"):
         return None
-    if rule.hint and hint:
-        return hint
+    if rule.hint and hint is not None:
+        return hint or None  # Retry-After: 0 asks for no rest
     return PAUSE_SECONDS.get(status) if rule.pause else None
 
 
