@@ -96,6 +96,7 @@ class KillLoop:
     def drain(self) -> None:
         """The last drain: one worker that nobody harms, until nothing is live."""
         worker = self._start("last")
+        worker.wait_logged("started")  # before that SIGTERM would simply end it
         wait_until(lambda: not rows(self.looker, "jobs") or worker.exit_code is not None, seconds=DRAIN_SECONDS)
         worker.send(signal.SIGTERM)
         assert worker.wait() == 0, worker.output
