@@ -21,7 +21,7 @@ from effects.keys import KeyRing
 from effects.prune import PRUNE_SCHEDULE, Prune
 from effects.schedules import Schedule
 from effects.settings import Settings
-from effects.store.engine import create_engine
+from effects.store.engine import autocommit_twin, create_engine
 from effects.store.ledger import CORE_LEDGER, Ledger
 from effects.store.store import Store, TableBuilder
 
@@ -58,8 +58,13 @@ class Effects:
         self.settings = settings or Settings.from_environment(os.environ, database_url=database_url, **options)
         self.keys = KeyRing(self.settings.keys)
         self.engine = engine or create_engine(self.settings.database_url)
-        self.store = Store(self.engine, schema=self.settings.schema, builders=list(installed_tables()))
-        self.hints = Hints(self.engine, self.settings.schema)
+        self.store = Store(
+            self.engine,
+            schema=self.settings.schema,
+            builders=list(installed_tables()),
+            autocommit=autocommit_twin(self.engine) if engine is None else None,
+        )
+        self.hints = Hints(self.store)
         self.job_types = Registry()
         self.schedules: dict[str, Schedule] = {}
         self.add(Prune(self), *installed_job_types(self), *job_types)

@@ -11,11 +11,15 @@ import os
 import threading
 from collections.abc import Iterable
 
-from sqlalchemy import Engine, event, text
+from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from effects.errors import StoreUnavailable
+from effects.store.store import Store
+
 INTERVAL_SECONDS = 0.01
+PAYLOAD_BYTES_MAX = 7_900  # PostgreSQL takes 7,999
 _PENDING = "effects.hints"
 _log = logging.getLogger("effects.hints")
 
@@ -25,13 +29,19 @@ def channel(schema: str | None) -> str:
     return f"effects_{schema}" if schema else "effects"
 
 
+def _notify(channel: str, queues: set[str]) -> str:
+    """The command and not `pg_notify`: it is not planned. An empty list of queues means all."""
+    payload = ",".join(sorted(queues)).replace("'", "''")
+    return f"NOTIFY {channel}, '{payload if len(payload.encode()) < PAYLOAD_BYTES_MAX else ''}'"
+
+
 class Hints:
     """Sends coalesced hints on PostgreSQL; on SQLite there is nothing to send: workers see the file change."""
 
-    def __init__(self, engine: Engine, schema: str | None = None) -> None:
-        self._engine = engine
-        self._channel = channel(schema)
-        self._enabled = engine.dialect.name == "postgresql"
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._channel = channel(store.schema)
+        self._enabled = store.is_postgresql
         self._queues: set[str] = set()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -78,13 +88,9 @@ class Hints:
 
     def _notify(self, queues: set[str]) -> None:
         try:
-            with self._engine.connect() as connection:
-                quick = connection.execution_options(isolation_level="AUTOCOMMIT")
-                quick.execute(
-                    text("SELECT pg_notify(:channel, :queues)"),
-                    {"channel": self._channel, "queues": ",".join(sorted(queues))},
-                )
-        except SQLAlchemyError as error:
+            with self._store.single() as connection:
+                connection.execution_options(no_parameters=True).exec_driver_sql(_notify(self._channel, queues))
+        except (SQLAlchemyError, StoreUnavailable) as error:
             _log.debug("hint not sent: %s", type(error).__name__)  # polling finds the jobs
 
 

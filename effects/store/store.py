@@ -30,10 +30,19 @@ class Store:
         engine: from `effects.store.engine.create_engine`, or the app's own.
         schema: PostgreSQL schema of the tables, or None for the search path.
         builders: further tables, from the effect packages.
+        autocommit: from `effects.store.engine.autocommit_twin`, where the engine is ours.
     """
 
-    def __init__(self, engine: Engine, *, schema: str | None = None, builders: Sequence[TableBuilder] = ()) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        schema: str | None = None,
+        builders: Sequence[TableBuilder] = (),
+        autocommit: Engine | None = None,
+    ) -> None:
         self.engine = engine
+        self._autocommit = autocommit
         self.schema = schema
         self.is_postgresql = engine.dialect.name == "postgresql"
         self.metadata = MetaData(schema=schema)
@@ -65,8 +74,10 @@ class Store:
         Raises:
             StoreUnavailable: the database is away.
         """
-        with _translated(), self.engine.connect() as connection:
-            if self.is_postgresql:
+        with _translated(), (self._autocommit or self.engine).connect() as connection:
+            if self._autocommit is not None:
+                yield connection
+            elif self.is_postgresql:
                 yield connection.execution_options(isolation_level="AUTOCOMMIT")
             else:
                 yield connection.execution_options(effects_readonly=True)
@@ -78,7 +89,11 @@ class Store:
             with self.begin() as connection:
                 yield connection
             return
-        with self.read() as connection:
+        if self._autocommit is None:
+            with self.read() as connection:
+                yield connection
+            return
+        with _translated(), self._autocommit.connect() as connection:
             yield connection
 
     # -- statements ----------------------------------------------------------------------------------------
@@ -115,8 +130,14 @@ class Store:
         self.sql.shift_seconds += seconds
         self._statements.clear()
 
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """Every engine that statements go through."""
+        return (self.engine,) if self._autocommit is None else (self.engine, self._autocommit)
+
     def dispose(self) -> None:
-        self.engine.dispose()
+        for engine in self.engines:
+            engine.dispose()
 
 
 def _now(sql: Sql) -> str:

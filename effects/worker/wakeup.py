@@ -50,7 +50,7 @@ class Wakeup(threading.Thread):
             driver.execute(f"LISTEN {self._channel}")
             while not self._ending.is_set():
                 for hint in driver.notifies(timeout=LISTEN_SECONDS, stop_after=1):
-                    self._wake(hint.payload.split(","))
+                    self._wake(hint.payload.split(",") if hint.payload else None)
         finally:
             driver.close()  # the pool's way would first roll back, and log a traceback where the server is gone
 

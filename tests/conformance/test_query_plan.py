@@ -72,11 +72,13 @@ def recorded(app: Effects) -> Iterator[list[tuple[str, Any]]]:
         if "effects_" in statement:
             seen.append((statement, parameters))
 
-    event.listen(app.engine, "before_cursor_execute", record)
+    for engine in app.store.engines:
+        event.listen(engine, "before_cursor_execute", record)
     try:
         yield seen
     finally:
-        event.remove(app.engine, "before_cursor_execute", record)
+        for engine in app.store.engines:
+            event.remove(engine, "before_cursor_execute", record)
 
 
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -177,11 +177,13 @@ def count_statements(app: Effects) -> int:
     def listen(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
         asked.append(statement)
 
-    event.listen(app.engine, "before_cursor_execute", listen)
+    for engine in app.store.engines:
+        event.listen(engine, "before_cursor_execute", listen)
     try:
         assert audit(app) == []
     finally:
-        event.remove(app.engine, "before_cursor_execute", listen)
+        for engine in app.store.engines:
+            event.remove(engine, "before_cursor_execute", listen)
     return len([one for one in asked if "effects_" in one])  # a new connection asks things of its own
 
 

@@ -46,8 +46,10 @@ def statements(shop: Effects) -> Iterator[list[str]]:
     def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
         seen.append(statement)
 
-    event.listen(shop.engine, "before_cursor_execute", note)
+    for engine in shop.store.engines:
+        event.listen(engine, "before_cursor_execute", note)
     try:
         yield seen
     finally:
-        event.remove(shop.engine, "before_cursor_execute", note)
+        for engine in shop.store.engines:
+            event.remove(engine, "before_cursor_execute", note)
