@@ -118,6 +118,7 @@ def test_the_app_is_found_in_the_working_directory(process: Run, tmp_path: Path)
     (tmp_path / "corner_shop.py").write_text(
         "from effects import Effects, JobType\n"
         "class Sell(JobType):\n    name = 'shop.sell'\n    queue = 'counter'\n"
+        "    def perform(self, payload, attempt): ...\n"
         "app = Effects(job_types=[Sell()])\n"
     )
     answer = process("--app", "corner_shop:app", "work", "--drain", cwd=tmp_path, PYTHONPATH=str(ROOT))

@@ -113,9 +113,12 @@ PEERS: dict[int, RawPeer] = {}
 
 @contextmanager
 def raw(behave: Callable[[socket.socket], None]) -> Iterator[RawPeer]:
-    with RawPeer(behave) as peer:
-        PEERS[peer.port] = peer
-        yield peer
+    peer = RawPeer(behave)
+    PEERS[peer.port] = peer
+    try:
+        with peer:
+            yield peer
+    finally:  # its threads, which look it up, have ended
         del PEERS[peer.port]
 
 
