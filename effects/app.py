@@ -14,6 +14,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
 from effects.alerts import ALERTS_SCHEDULE, Alert
+from effects.crashpoints import point
 from effects.errors import ConfigurationError, EnqueueError, SchemaMismatch
 from effects.hints import Hints
 from effects.job_type import JobType, Registry, installed_job_types
@@ -128,8 +129,8 @@ class Effects:
             if session is None:
                 with self.store.begin() as connection:
                     yield connection
-                    _point("enqueue.before_commit")
-                _point("enqueue.committed")
+                    point("enqueue.before_commit")
+                point("enqueue.committed")
                 self.hints.send(queues)
                 return
             connection = self._connection_of(session)
@@ -160,12 +161,6 @@ class Effects:
 
     def __repr__(self) -> str:
         return f"Effects({self.settings!r}, job_types={self.job_types.names()!r})"
-
-
-def _point(name: str) -> None:
-    from effects.crashpoints import point  # noqa: PLC0415
-
-    point(name)
 
 
 @contextmanager

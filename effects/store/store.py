@@ -93,6 +93,7 @@ class Store:
             with self.read() as connection:
                 yield connection
             return
+        # Not by way of `read`: an idle worker's claim pays for every layer while its caches are cold.
         with _translated(), self._autocommit.connect() as connection:
             yield connection
 

@@ -9,6 +9,7 @@ import pytest
 
 from effects import Effects
 from tests.peers.desk import Desk
+from tests.peers.proxy import Proxy
 from tests.support.errands import errands_app
 from tests.support.processes import Fleet, fleet
 
@@ -30,4 +31,11 @@ def errands(database_url: str) -> Iterator[Effects]:
 @pytest.fixture
 def processes(database_url: str, tmp_path: Path) -> Iterator[Fleet]:
     with fleet(database_url, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def proxy(database_url: str) -> Iterator[Proxy]:
+    """Stands between the test's workers and the PostgreSQL server."""
+    with Proxy(database_url) as made:
         yield made

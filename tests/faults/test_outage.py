@@ -37,12 +37,6 @@ def direct(database_url: str) -> Iterator[Effects]:
 
 
 @pytest.fixture
-def proxy(database_url: str) -> Iterator[Proxy]:
-    with Proxy(database_url) as made:
-        yield made
-
-
-@pytest.fixture
 def proxied(proxy: Proxy) -> Iterator[Effects]:
     made = errands_app(proxy.url, **OPTIONS)
     yield made

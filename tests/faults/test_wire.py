@@ -102,12 +102,6 @@ def direct(database_url: str) -> Iterator[Effects]:
     made.dispose()
 
 
-@pytest.fixture
-def proxy(database_url: str) -> Iterator[Proxy]:
-    with Proxy(database_url) as made:
-        yield made
-
-
 @pytest.mark.parametrize("when", WHENS)
 @pytest.mark.parametrize("site", SITES, ids=str)
 def test_a_cut_costs_the_worker_nothing(
