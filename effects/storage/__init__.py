@@ -1,0 +1,1 @@
+"""Files of effects: report parts and artifacts, attachments. A local folder, or S3-compatible object storage."""

@@ -1,0 +1,79 @@
+"""What every storage does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """An object that is there, whole and durable."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """An object as a listing shows it."""
+
+    name: str
+    size_bytes: int
+    modified_at: datetime
+
+
+class Writer(Protocol):
+    """An object in the making. Nothing is under its name before `finish`; without it, nothing ever is."""
+
+    def write(self, data: bytes) -> None:
+        """Append."""
+        ...
+
+    def finish(self) -> Stored:
+        """Make it durable, and visible under its name in one step; replaces what had the name."""
+        ...
+
+
+class Storage(Protocol):
+    """Objects by name (`reports/…/part-0001.csv`), written once, in one piece as others see it.
+
+    What goes wrong raises `StorageUnavailable` (try again later) or `StorageRefused` (permission, no space, no bucket).
+    """
+
+    url: str  # without credentials
+
+    def writer(self, name: str) -> AbstractContextManager[Writer]:
+        """Leaving the block without `finish` deletes what was written."""
+        ...
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """The bytes from `start` to before `stop`, in pieces of at most 1 MiB.
+
+        Raises:
+            ObjectMissing: there is none of this name.
+        """
+        ...
+
+    def size(self, name: str) -> int | None:
+        """Bytes; None where there is no such object."""
+        ...
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete; what is not there is not missed."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """The objects whose names begin so, in the order of their names."""
+        ...
+
+    def check(self) -> None:
+        """Write, read and delete a probe object; raises what is wrong, with what to do."""
+        ...
+
+    def link(self, name: str, *, filename: str, seconds: float) -> str | None:
+        """A presigned address that downloads it under `filename`; None where the storage has none to give."""
+        ...

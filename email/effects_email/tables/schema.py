@@ -1,0 +1,10 @@
+"""The columns. Times as in the core: `timestamptz` on PostgreSQL, milliseconds since 1970 on SQLite."""
+
+from __future__ import annotations
+
+from sqlalchemy import MetaData, Table
+
+
+def build_tables(metadata: MetaData) -> dict[str, Table]:
+    """This package's tables in this MetaData, by their names without the prefix."""
+    return {}

@@ -1,0 +1,88 @@
+"""What every transport takes and gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from effects_email.parts import Parts
+
+# What became of a message, or of one recipient of it. `accepted`: the next hop took responsibility. `throttle`,
+# `config` and `transport_down` are about the way and not about the message: they cost it no attempt. `unknown`: the
+# body was released and no verdict came.
+Kind: TypeAlias = Literal[
+    "accepted", "retry", "throttle", "refused_recipient", "refused_message", "config", "transport_down", "unknown"
+]
+Stage: TypeAlias = Literal[
+    "connect", "tls", "banner", "ehlo", "starttls", "auth", "mail", "rcpt", "data", "body", "dot", "request"
+]
+Suppress: TypeAlias = Literal["hard", "soft"]
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
+    """One message for the wire. Every try of it has the same bytes, Message-ID and key."""
+
+    sender: str  # the envelope's
+    recipients: tuple[str, ...]  # the envelope's, those that no try has served yet; at least one
+    data: bytes  # RFC 5322 with CRLF line ends, not dot-stuffed
+    parts: Parts  # what `data` was built from, for a provider whose API takes fields
+    message_id: str  # without the angle brackets
+    key: str  # for a provider that knows idempotency keys
+    utf8: bool = False  # an address needs SMTPUTF8
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What the peer said, and at which stage. `text`: 512 characters at most; it may hold an address, never log it."""
+
+    stage: Stage
+    code: int | None = None
+    enhanced: str | None = None
+    text: str = ""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the classification table, applied."""
+
+    kind: Kind
+    code: str  # for the attempt log and filters: `smtp_550_5.1.1`, `timeout`
+    reason: str  # the table's own words, safe to log
+    reply: Reply | None = None
+    after_seconds: float | None = None  # the peer's own wish, or the row's floor
+    suppress: Suppress | None = None
+
+
+class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one send. `recipients` has a verdict for each address of the letter."""
+
+    verdict: Verdict
+    recipients: Mapping[str, Verdict]
+    provider_id: str | None = None
+    peer: str | None = None
+    tls: str | None = None
+    phases: Mapping[str, float] = {}  # seconds: connect, tls, auth, envelope, release, body, answer
+
+
+class Transport(Protocol):
+    """One way out. `send` may be called by many threads at once."""
+
+    name: str
+    key_lifetime_seconds: float | None  # None: it knows no idempotency keys
+
+    def send(self, letter: Letter, *, release: Callable[[], None], seconds: float) -> Dispatch:
+        """Send, and say what is known.
+
+        `release` is called once, right before the point of no return; what it raises (LeaseLost) goes through, and
+        nothing may have been sent then. Everything else that can happen on the wire is a verdict, never an
+        exception. Ends within `seconds`.
+        """
+        ...
+
+    def ask(self, letter: Letter) -> bool | None:
+        """Does the provider know this message? None where it cannot be asked, or did not answer."""
+        ...
+
+    def close(self) -> None:
+        """Close idle connections."""
+        ...

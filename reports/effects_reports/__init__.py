@@ -1,0 +1,1 @@
+"""Reports: requested in your own transaction, made in chunks, resumed after any crash."""
