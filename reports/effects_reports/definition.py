@@ -1,0 +1,239 @@
+"""A report as code: its name, its rows, its columns and its limits."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from sqlalchemy import CompoundSelect, Select
+
+from effects.redact import why_invalid
+from effects_reports.errors import DefinitionInvalid, ReportInvalid
+from effects_reports.formats.base import DIALECTS, Column, Dialect, MapBatch, MappedRow, MapRow
+
+Consistency: TypeAlias = Literal["range", "snapshot", "single"]
+CONSISTENCIES: tuple[Consistency, ...] = ("range", "snapshot", "single")
+FORMATS = ("csv", "csv.gz", "csv.zst", "ndjson", "ndjson.gz", "ndjson.zst", "xlsx")
+
+Statement: TypeAlias = Select[Any] | CompoundSelect[Any]
+Rows: TypeAlias = Iterable[MappedRow]
+Source: TypeAlias = Callable[..., Statement | Rows]
+
+CHUNK_ROWS = 50_000
+ROWS_MAX = 10_000_000
+BYTES_MAX = 1 << 30
+PARALLEL = 4
+KEEP_DAYS = 7.0
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportDefinition:
+    """What `@report` makes of a function; see there for the fields. Calling it calls the function."""
+
+    name: str
+    source: Source
+    params: type[Any] | None = None
+    key: tuple[str, ...] = ()
+    columns: Mapping[str, str] | None = None
+    map_row: MapRow | None = None
+    map_batch: MapBatch | None = None
+    iterable: bool = False
+    formats: tuple[str, ...] = FORMATS
+    dialect: Dialect = "excel"
+    consistency: Consistency = "range"
+    chunk_rows: int = CHUNK_ROWS
+    rows_max: int = ROWS_MAX
+    bytes_max: int = BYTES_MAX
+    parallel: int = PARALLEL
+    keep_days: float = KEEP_DAYS
+    engine: str | None = None
+    version: int = 1
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Statement | Rows:
+        return self.source(*args, **kwargs)
+
+    @property
+    def mapped(self) -> bool:
+        """Whether Python code makes the file's rows of those that are read."""
+        return self.map_row is not None or self.map_batch is not None
+
+    def read_params(self, given: Any) -> Any:
+        """The params as the function takes them.
+
+        Raises:
+            ReportInvalid: they do not fit the schema.
+        """
+        plain = {} if given is None else given if isinstance(given, Mapping) else msgspec.to_builtins(given)
+        try:
+            return msgspec.convert(plain, self.params or dict[str, Any], strict=False)
+        except (msgspec.ValidationError, TypeError) as error:
+            raise ReportInvalid(f"report {self.name!r}: the params do not fit: {why_invalid(error)}") from None
+
+    def statement(self, params: Any, as_of: datetime) -> Statement:
+        """The rows as a SELECT.
+
+        Raises:
+            DefinitionInvalid: the function gave something else, or a SELECT with an order or a limit of its own.
+        """
+        found = self._call(params, as_of)
+        if not isinstance(found, Select | CompoundSelect):
+            raise DefinitionInvalid(
+                f"report {self.name!r}: the function gave a {type(found).__name__}; it must return a SQLAlchemy "
+                "select(), or be declared with iterable=True"
+            )
+        self._check_statement(found)
+        return found
+
+    def rows(self, params: Any, as_of: datetime) -> Rows:
+        """The rows of an iterable source.
+
+        Raises:
+            DefinitionInvalid: the function gave nothing that can be iterated over.
+        """
+        found = self._call(params, as_of)
+        if isinstance(found, Select | CompoundSelect | str | bytes) or not isinstance(found, Iterable):
+            raise DefinitionInvalid(
+                f"report {self.name!r}: the function gave a {type(found).__name__}; with iterable=True it must return "
+                "an iterable of rows"
+            )
+        return found
+
+    def _call(self, params: Any, as_of: datetime) -> Any:
+        wants_time = "as_of" in inspect.signature(self.source).parameters
+        return self.source(params, as_of=as_of) if wants_time else self.source(params)
+
+    def _check_statement(self, statement: Statement) -> None:
+        who = f"report {self.name!r}"
+        parts = (statement._limit_clause, statement._offset_clause, getattr(statement, "_fetch_clause", None))
+        if statement._order_by_clauses:
+            raise DefinitionInvalid(f"{who}: its select() has an ORDER BY; leave it out: the rows come in key order")
+        if any(part is not None for part in parts):
+            raise DefinitionInvalid(f"{who}: its select() has a LIMIT or OFFSET; leave it out: use WHERE, and rows_max")
+        names = [column.key for column in statement.selected_columns]
+        if len(set(names)) != len(names):
+            raise DefinitionInvalid(f"{who}: two columns of its select() have one name; label them")
+        if missing := [name for name in self.key if name not in names]:
+            raise DefinitionInvalid(f"{who}: its select() has no column {missing[0]!r}, which is part of its key")
+        unknown = [name for name in self.columns or () if name not in names]
+        if unknown and not self.mapped:
+            raise DefinitionInvalid(f"{who}: columns names {unknown[0]!r}, which its select() does not have")
+
+    def columns_of(self, statement: Statement | None) -> tuple[Column, ...]:
+        """The columns of the file: those that `columns` names, else those of the SELECT."""
+        types = {} if statement is None or self.mapped else {c.key: c.type for c in statement.selected_columns}
+        headers = self.columns
+        if headers is None:
+            assert statement is not None  # an iterable's columns are always given
+            headers = {str(column.key): str(column.key) for column in statement.selected_columns}
+        return tuple(Column(name, header, types.get(name)) for name, header in headers.items())
+
+    def check(self) -> None:
+        """Refuse a wrong definition when it is registered; a SELECT too, where the params have defaults.
+
+        Raises:
+            DefinitionInvalid: names the argument and what it may be.
+        """
+        who = f"report {self.name!r}"
+        if not _NAME.fullmatch(self.name):
+            raise DefinitionInvalid(f"{who}: a name is lower-case letters, digits and _, at most 63")
+        self._check_choices(who)
+        self._check_shape(who)
+        for name in ("chunk_rows", "rows_max", "bytes_max", "parallel", "keep_days"):
+            if not getattr(self, name) > 0:
+                raise DefinitionInvalid(f"{who}: {name} is {getattr(self, name)}; it must be above 0")
+        if self.iterable:
+            return
+        try:
+            params = self.read_params({})
+        except ReportInvalid:
+            return  # its params have no defaults: it is checked when it is requested
+        self.statement(params, datetime.now().astimezone())
+
+    def _check_choices(self, who: str) -> None:
+        if self.consistency not in CONSISTENCIES:
+            raise DefinitionInvalid(f"{who}: consistency is {self.consistency!r}; give {', '.join(CONSISTENCIES)}")
+        if self.dialect not in DIALECTS:
+            raise DefinitionInvalid(f"{who}: dialect is {self.dialect!r}; give {', '.join(DIALECTS)}")
+        if not self.formats or (unknown := [one for one in self.formats if one not in FORMATS]):
+            what = unknown[0] if self.formats else "nothing"
+            raise DefinitionInvalid(f"{who}: formats holds {what}; give some of {', '.join(FORMATS)}")
+
+    def _check_shape(self, who: str) -> None:
+        if self.map_row is not None and self.map_batch is not None:
+            raise DefinitionInvalid(f"{who}: give map_row or map_batch, not both")
+        if self.iterable and (self.key or self.mapped or self.engine):
+            raise DefinitionInvalid(f"{who}: an iterable has no key, no mapping and no engine; make its rows as wanted")
+        if (self.iterable or self.mapped) and not self.columns:
+            raise DefinitionInvalid(f"{who}: give columns: the rows that Python makes do not name them")
+        if not self.iterable and not self.key and self.consistency != "single":
+            raise DefinitionInvalid(
+                f'{who}: give key, the columns of its select() that tell its rows apart; or consistency="single" '
+                "for rows that nothing tells apart"
+            )
+
+
+def report(
+    name: str,
+    *,
+    key: Sequence[str] = (),
+    params: type[Any] | None = None,
+    columns: Sequence[str] | Mapping[str, str] | None = None,
+    map_row: MapRow | None = None,
+    map_batch: MapBatch | None = None,
+    iterable: bool = False,
+    formats: Sequence[str] = FORMATS,
+    dialect: Dialect = "excel",
+    consistency: Consistency = "range",
+    chunk_rows: int = CHUNK_ROWS,
+    rows_max: int = ROWS_MAX,
+    bytes_max: int = BYTES_MAX,
+    parallel: int = PARALLEL,
+    keep_days: float = KEEP_DAYS,
+    engine: str | None = None,
+    version: int = 1,
+) -> Callable[[Source], ReportDefinition]:
+    """Declare a report; the decorated function gives its rows. `add_reports` makes it known to an app.
+
+    The function is called with the params, and with `as_of` (the time of the plan) where it has an argument of that
+    name. It is called again for every chunk, in any process: it must build the same SELECT each time.
+
+    Args:
+        key: names of selected columns that are together unique and never NULL, and that do not change: chunks are
+            ranges of it, and the rows come in its order. An index on it is what makes a chunk cheap.
+        params: a dataclass or msgspec Struct that the request's params are converted to. Default: a dict, unchecked.
+        columns: the file's columns in order, as names or as `{name: header}`. Default: those of the SELECT.
+        map_row: makes the file's row (a sequence in the order of `columns`, or a mapping) of a row; None leaves it out.
+        map_batch: the same for up to 5,000 rows at once. Without either, PostgreSQL itself writes the format (COPY).
+        iterable: the function returns an iterable of rows instead of a SELECT. One part: a crash begins it anew.
+        formats: those that may be asked for, the default first.
+        dialect: of CSV: `excel` (default), `rfc4180`, or `raw`, which has no defence against formulas.
+        consistency: `range` (default), `snapshot` or `single`; the package's page says what each guarantees.
+        chunk_rows: rows of a chunk. Default 50,000; more where a report would have over 10,000 chunks.
+        rows_max, bytes_max: a report with more is refused, or fails. Default 10 million and 1 GiB.
+        parallel: how many chunks of this report run at once, over all its runs. Default 4; stored as the cap of the
+            limit key `report:NAME` when the report is first planned, where an operator may change it.
+        keep_days: how long a finished file is kept. Default 7.
+        engine: the name of another database to read from, such as a replica (`add_reports(…, engines={…})`).
+        version: raise it with every change of columns or rows: a run that was planned by another one is refused.
+
+    Raises:
+        DefinitionInvalid: from `add_reports`, which checks all of this.
+    """
+    headers = columns if columns is None or isinstance(columns, Mapping) else {one: one for one in columns}
+
+    def declare(source: Source) -> ReportDefinition:
+        return ReportDefinition(
+            name=name, source=source, params=params, key=(key,) if isinstance(key, str) else tuple(key),
+            columns=headers, map_row=map_row, map_batch=map_batch, iterable=iterable, formats=tuple(formats),
+            dialect=dialect, consistency="single" if iterable else consistency, chunk_rows=chunk_rows,
+            rows_max=rows_max, bytes_max=bytes_max, parallel=parallel, keep_days=keep_days, engine=engine,
+            version=version,
+        )  # fmt: skip
+
+    return declare

@@ -1,0 +1,31 @@
+"""What goes wrong with reports, by what can be done about it.
+
+ConfigurationError
+└─ DefinitionInvalid   a definition is wrong: raised when it is registered, names the argument
+EnqueueError
+└─ ReportInvalid       a request is wrong: unknown report, params that do not fit, a format it does not offer
+JobNotFound
+└─ ReportNotFound      there is no such run, or it is not in a state for that
+Refused
+└─ ReportRefused       planned and refused: no unique key, too many rows, storage that cannot be written
+"""
+
+from __future__ import annotations
+
+from effects.errors import ConfigurationError, EnqueueError, JobNotFound, Refused
+
+
+class DefinitionInvalid(ConfigurationError):
+    """A report's definition is wrong."""
+
+
+class ReportInvalid(EnqueueError):
+    """The report cannot be requested like this; nothing was written."""
+
+
+class ReportNotFound(JobNotFound):
+    """There is no such run of a report in that state."""
+
+
+class ReportRefused(Refused):
+    """The report was planned and refused; nothing of it was made."""

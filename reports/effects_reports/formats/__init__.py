@@ -1,0 +1,1 @@
+"""File formats: CSV, NDJSON and XLSX, plain or compressed."""

@@ -1,0 +1,120 @@
+"""What a file format is, and what a chunk of a report is made of. The seam between the two halves of this package.
+
+A chunk's bytes do not depend on its place in the file: so an assembly is a header, the parts in their order and a
+footer, whoever wrote which part when. A part is compressed by itself (one gzip member, one zstd frame).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+from sqlalchemy import Row, Select
+from sqlalchemy.types import TypeEngine
+
+from effects.storage.base import Writer
+
+Dialect: TypeAlias = Literal["excel", "rfc4180", "raw"]
+DIALECTS: tuple[Dialect, ...] = ("excel", "rfc4180", "raw")
+Route: TypeAlias = Literal["copy", "batch", "row", "sqlite", "iterable"]
+Kind: TypeAlias = Literal[
+    "text", "integer", "float", "decimal", "boolean", "date", "datetime", "time", "uuid", "binary", "other", "unknown"
+]
+
+MappedRow: TypeAlias = Sequence[Any] | Mapping[str, Any]  # in the order of the columns, or by their names
+MapRow: TypeAlias = Callable[[Row[Any]], MappedRow | None]
+MapBatch: TypeAlias = Callable[[Sequence[Row[Any]]], Iterable[MappedRow]]
+Progress: TypeAlias = Callable[[int, int], None]
+
+BATCH_ROWS = 5000
+
+_KINDS: dict[type, Kind] = {
+    str: "text", bool: "boolean", int: "integer", float: "float", decimal.Decimal: "decimal", dt.datetime: "datetime",
+    dt.date: "date", dt.time: "time", uuid.UUID: "uuid", bytes: "binary",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the file. `type` is what the database says; None where Python code makes the value."""
+
+    name: str
+    header: str
+    type: TypeEngine[Any] | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """What its values are; `unknown` where only the value itself can tell."""
+        if self.type is None:
+            return "unknown"
+        try:
+            python = self.type.python_type
+        except NotImplementedError:
+            return "unknown"
+        return _KINDS.get(python, "other")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSource:
+    """The rows of one part.
+
+    Args:
+        columns: of the file, in order.
+        select: restricted to the part's key range, ordered by the key, without LIMIT. Without a mapping it selects
+            exactly `columns`; with one, what the mapping is given. None for an iterable.
+        rows: of an iterable source: sequences in the order of the columns, or mappings by their names.
+        map_row: one row → the file's row; None leaves it out. map_batch: many rows → the file's rows.
+        batch_rows: rows that are read, mapped and encoded at once.
+    """
+
+    columns: tuple[Column, ...]
+    select: Select[Any] | None = None
+    rows: Iterable[MappedRow] | None = None
+    map_row: MapRow | None = None
+    map_batch: MapBatch | None = None
+    batch_rows: int = BATCH_ROWS
+
+    @property
+    def mapped(self) -> bool:
+        return self.map_row is not None or self.map_batch is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkResult:
+    """What a reader wrote: rows and bytes of one part, and by which route."""
+
+    rows: int
+    bytes: int
+    route: Route
+
+
+class Format(Protocol):
+    """How rows become a file. From `open_format(name, dialect)` in `effects_reports.formats`.
+
+    Its names: `csv`, `ndjson`, each also with `.gz` or `.zst`, and `xlsx`.
+    """
+
+    name: str
+    extension: str  # with its dot: `.csv.gz`
+    content_type: str
+    rows_max: int | None  # rows under the header that the format can hold; None is no limit
+    columns_max: int | None
+
+    def assemble(self, columns: Sequence[Column], parts: Iterable[Iterable[bytes]], out: Writer) -> None:
+        """Write the whole file from its parts in order: header, parts, footer. `out.finish()` is the caller's.
+
+        The parts are read once, one after the other, in constant memory. The same parts give the same bytes.
+        """
+        ...
+
+
+# effects_reports.readers offers, on top of this:
+#   choose_route(source: ChunkSource, format: Format, dialect_name: str | None) -> Route
+#   write_chunk(source, format, connection: Connection | None, out: Writer, *, progress: Progress) -> ChunkResult
+# `dialect_name` and `connection` are those of the database that is read, None for an iterable. The connection is in a
+# read-only transaction. `progress(rows, bytes)` is told what has been written so far, at least once a batch or
+# MiB; what it raises ends the chunk and passes through. `out.finish()` is the caller's.
