@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
 
@@ -22,6 +23,7 @@ from effects.keys import KeyRing
 from effects.prune import PRUNE_SCHEDULE, Prune
 from effects.schedules import Schedule
 from effects.settings import Settings
+from effects.storage import Storage, open_storage
 from effects.store.engine import autocommit_twin, create_engine
 from effects.store.ledger import CORE_LEDGER, Ledger
 from effects.store.store import Store, TableBuilder
@@ -72,6 +74,15 @@ class Effects:
         self.add_schedules(PRUNE_SCHEDULE, *schedules)
         self.alerts: list[Alert] = []
         self.add_alerts(*alerts)
+
+    @cached_property
+    def storage(self) -> Storage:
+        """Where files are kept (EFFECTS_STORAGE_URL), opened when first asked for.
+
+        Raises:
+            ConfigurationError: it is object storage, and the extra `effects[s3]` is not installed.
+        """
+        return open_storage(self.settings.storage_url)
 
     def add(self, *job_types: JobType[Any]) -> None:
         """Register further job types.

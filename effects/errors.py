@@ -14,8 +14,11 @@
     ├─ StoreUnavailable          the database is away; nothing is known about the last statement
     └─ DeliveryError             what a handler may raise about its peer; the subclass is the fate
         ├─ Temporary             not done; may succeed later
+        │   └─ StorageUnavailable   files cannot be reached now
         ├─ Permanent             not done; will not succeed
+        │   └─ ObjectMissing        there is no file of this name
         ├─ Refused               our own guard said no: nothing was sent
+        │   └─ StorageRefused       files cannot be kept: permission, space, no such bucket
         └─ Ambiguous             it may have happened
 
 A docstring is the default message. No message ever holds a payload, a header, a body or a URL's query.
@@ -107,3 +110,15 @@ class Refused(DeliveryError):
 
 class Ambiguous(DeliveryError):
     """It may have happened."""
+
+
+class StorageUnavailable(Temporary):
+    """The storage of files cannot be reached now."""
+
+
+class StorageRefused(Refused):
+    """The storage will not take or give this file: permission, space, or no such bucket."""
+
+
+class ObjectMissing(Permanent):
+    """The storage holds no file of this name."""

@@ -13,8 +13,10 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from effects.errors import ConfigurationError
+from effects.storage.opening import check_url as check_storage_url
 
 DEFAULT_DATABASE_URL = "sqlite:///effects.db"
+DEFAULT_STORAGE_URL = "file:effects-files"
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _ABOVE_ZERO = (
     "threads", "heartbeat_seconds", "lease_seconds", "poll_seconds", "grace_seconds", "retention_jobs_days",
@@ -31,6 +33,8 @@ class Settings:
         database_url: SQLAlchemy URL of SQLite or PostgreSQL. Default `sqlite:///effects.db`.
         schema: PostgreSQL schema of the tables; default the connection's search path.
         keys: `id=base64` pairs, comma-separated, newest first, each 32 bytes; `effects keys generate` makes one.
+        storage_url: where files are kept (reports, attachments): a folder, or `s3://bucket/prefix`; see
+            `effects.storage.open_storage`. Default the folder `effects-files` in the working directory.
         threads: handler threads of a lane that names no number of its own. Default 10.
         lanes: `name=threads` pairs, comma-separated, such as `emails=8,reports=2`; lanes that job types name
             are added by themselves.
@@ -58,6 +62,7 @@ class Settings:
     database_url: str = DEFAULT_DATABASE_URL
     schema: str | None = None
     keys: str = ""
+    storage_url: str = DEFAULT_STORAGE_URL
     threads: int = 10
     lanes: str = ""
     heartbeat_seconds: float = 10.0
@@ -75,6 +80,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _check_url(self.database_url)
+        check_storage_url(self.storage_url)
         if self.schema is not None and not _IDENTIFIER.fullmatch(self.schema):
             raise ConfigurationError(f"EFFECTS_SCHEMA is {self.schema!r}; give a plain lower-case identifier")
         if self.schema is not None and self.database_url.startswith("sqlite"):

@@ -9,6 +9,8 @@ from typing import Protocol
 
 import msgspec
 
+PIECE_BYTES = 1024 * 1024
+
 
 class Stored(msgspec.Struct, frozen=True):
     """An object that is there, whole and durable."""
@@ -67,7 +69,11 @@ class Storage(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[Listed]:
-        """The objects whose names begin so, in the order of their names."""
+        """The objects whose names begin so, in the order of their names.
+
+        What a killed writer left behind shows too, where it shows at all, under a name that ends in `.unfinished`;
+        `delete` takes it. A live writer's shows as well: only an old one may go.
+        """
         ...
 
     def check(self) -> None:

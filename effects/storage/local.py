@@ -1,0 +1,152 @@
+"""Files in a local folder, or one that a network file system brings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from io import FileIO
+from pathlib import Path
+
+from effects.errors import ObjectMissing
+from effects.storage.base import PIECE_BYTES, Listed
+from effects.storage.names import UNFINISHED, check_name, check_prefix
+from effects.storage.os_errors import named_errors
+from effects.storage.probe import probe
+from effects.storage.unfinished import UnfinishedFile, sync_folder
+
+
+class LocalStorage:
+    """Objects as files below `folder`, which is made when it is first written to.
+
+    A file is written beside its place under a name that ends in `.unfinished`, synced, renamed, and the folder
+    synced: after a power cut the name holds the whole object or none. A killed writer leaves its unfinished file;
+    `list` shows it and `delete` takes its name. Folders and files get the permissions of `folder` (2770: the group
+    reads and writes them too); where that is made by us, they are its owner's alone.
+
+    Args:
+        folder: absolute.
+        url: how the setting names it.
+    """
+
+    def __init__(self, folder: Path, *, url: str | None = None) -> None:
+        self.folder = folder
+        self.url = url or f"file:{folder}"
+
+    @contextmanager
+    def writer(self, name: str) -> Iterator[UnfinishedFile]:
+        """As `Storage.writer`."""
+        path = self.folder / check_name(name)
+        with named_errors(name):
+            writing = self._create(name, path)
+        try:
+            yield writing
+        finally:
+            writing.close()
+            if not path.exists():
+                self._remove_empty(path.parent)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """As `Storage.read`."""
+        with named_errors(name):
+            file = self._open(name)
+        with file:
+            file.seek(start)
+            while stop is None or start < stop:
+                with named_errors(name):
+                    piece = file.read(PIECE_BYTES if stop is None else min(PIECE_BYTES, stop - start))
+                if not piece:
+                    return
+                start += len(piece)
+                yield piece
+
+    def size(self, name: str) -> int | None:
+        """As `Storage.size`."""
+        try:
+            with named_errors(name), self._open(name) as file:
+                return os.fstat(file.fileno()).st_size
+        except ObjectMissing:
+            return None
+
+    def delete(self, names: Iterable[str]) -> None:
+        """As `Storage.delete`. Folders that become empty go as well."""
+        for name in names:
+            path = self.folder / _check_listed(name)
+            with named_errors(name):
+                path.unlink(missing_ok=True)
+                self._remove_empty(path.parent)
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """As `Storage.list`, unfinished files too."""
+        inside = check_prefix(prefix).rpartition("/")[0]
+        with named_errors(prefix):
+            yield from _walk(self.folder / inside, f"{inside}/" if inside else "", prefix)
+
+    def check(self) -> None:
+        """As `Storage.check`."""
+        probe(self)
+
+    def link(self, name: str, *, filename: str, seconds: float) -> str | None:
+        """None: a folder has no address."""
+        return None
+
+    def _open(self, name: str) -> FileIO:
+        try:
+            return (self.folder / check_name(name)).open("rb", buffering=0)
+        except (NotADirectoryError, IsADirectoryError):  # names of this kind are other objects' folders
+            raise FileNotFoundError from None
+
+    def _create(self, name: str, path: Path) -> UnfinishedFile:
+        """Its folder may go while we come, when somebody deletes the last other file in it."""
+        for _ in range(10):
+            mode = self._make_folders(path.parent)
+            with suppress(FileNotFoundError):
+                return UnfinishedFile(name, path, mode=mode & 0o666)
+        return UnfinishedFile(name, path, mode=mode & 0o666)
+
+    def _make_folders(self, parent: Path) -> int:
+        """Make the folder of an object, durably; the permissions of the storage's own."""
+        if not self.folder.is_dir():
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_folder(self.folder.parent)
+        mode = self.folder.stat().st_mode & 0o2777
+        inside = [one for one in (parent, *parent.parents) if one != self.folder and one.is_relative_to(self.folder)]
+        for folder in reversed(inside):
+            if not folder.is_dir():
+                folder.mkdir(exist_ok=True)
+                folder.chmod(mode)
+                sync_folder(folder.parent)
+        return mode
+
+    def _remove_empty(self, folder: Path) -> None:
+        while folder != self.folder:
+            try:
+                folder.rmdir()
+            except OSError:  # not empty, or gone, or not ours to remove
+                return
+            folder = folder.parent
+
+
+def _check_listed(name: str) -> str:
+    """A name, or that of an unfinished file as `list` gives it."""
+    check_name(name.removesuffix(UNFINISHED))
+    return name
+
+
+def _walk(folder: Path, inside: str, prefix: str) -> Iterator[Listed]:
+    """In the order of whole names: a folder's slash counts, so that `a.csv` comes before `a/b.csv`."""
+    try:
+        with os.scandir(folder) as scan:
+            entries = sorted(scan, key=lambda one: f"{one.name}/" if one.is_dir() else one.name)
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        name = inside + entry.name
+        if entry.is_dir():
+            if f"{name}/".startswith(prefix) or prefix.startswith(f"{name}/"):
+                yield from _walk(folder / entry.name, f"{name}/", prefix)
+        elif name.startswith(prefix):
+            with suppress(FileNotFoundError):  # deleted or renamed since
+                facts = entry.stat()
+                yield Listed(name, facts.st_size, datetime.fromtimestamp(facts.st_mtime, UTC))

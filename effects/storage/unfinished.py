@@ -1,0 +1,69 @@
+"""A file in the making: written under a name of its own, then renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from effects.storage.base import Stored
+from effects.storage.names import UNFINISHED
+from effects.storage.os_errors import fate
+
+
+class UnfinishedFile:
+    """The writer of one local object; `path` is where it will stand.
+
+    Args:
+        mode: permissions of the file.
+    """
+
+    def __init__(self, name: str, path: Path, *, mode: int) -> None:
+        self._name, self._path = name, path
+        self._unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}{UNFINISHED}")
+        self._digest = hashlib.sha256()
+        self._size = 0
+        self._finished = False
+        self._file = self._unfinished.open("xb", buffering=0)
+        os.fchmod(self._file.fileno(), mode)
+
+    def write(self, data: bytes) -> None:
+        """Append. Unbuffered: pieces of 64 KiB and more are quick."""
+        self._digest.update(data)
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise fate(error, self._name) from error
+        self._size += len(data)
+
+    def finish(self) -> Stored:
+        """Sync, rename, sync the folder."""
+        try:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._unfinished.replace(self._path)
+            self._finished = True
+            sync_folder(self._path.parent)
+        except OSError as error:
+            raise fate(error, self._name) from error
+        return Stored(self._name, self._size, self._digest.hexdigest())
+
+    def close(self) -> None:
+        """Give up what was not finished; nothing of it stays."""
+        self._file.close()
+        if not self._finished:
+            with suppress(OSError):  # what is left then shows in `list`
+                self._unfinished.unlink()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in it durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

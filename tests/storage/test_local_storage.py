@@ -1,0 +1,170 @@
+"""A folder as a storage: whole files or none, whoever dies when."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from effects import ConfigurationError, Effects, ObjectMissing, StorageRefused, StorageUnavailable
+from effects.storage import open_storage
+from effects.storage.local import LocalStorage
+from effects.storage.names import UNFINISHED
+from effects.storage.os_errors import fate
+
+
+def test_a_setting_names_a_folder_relative_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url, folder in [
+        ("files", tmp_path / "files"),
+        ("file:files/a%20b", tmp_path / "files/a b"),
+        (f"file://{tmp_path}/there", tmp_path / "there"),
+        (str(tmp_path / "plain"), tmp_path / "plain"),
+    ]:
+        storage = open_storage(url)
+        assert isinstance(storage, LocalStorage)
+        assert storage.folder == folder
+        storage.check()
+        assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("", "names no folder"),
+        ("file:", "names no folder"),
+        ("file://server/share", "has a host"),
+        ("ftp://host/x", "begins with 'ftp'"),
+        ("s3://key:secret@bucket/x", "AWS_ACCESS_KEY_ID"),
+        ("s3:///x", "bucket"),
+        ("s3://B_ucket", "bucket"),
+        ("s3://bucket?colour=red", "option 'colour'"),
+        ("s3://bucket?endpoint=gopher://x", "endpoint"),
+        ("s3://bucket/../x", "not . or .."),
+    ],
+)
+def test_a_wrong_setting_says_what_is_wrong_and_not_what_it_was(url: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match="EFFECTS_STORAGE_URL") as caught:
+        Effects("sqlite:///x.db", storage_url=url)
+    assert says in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_app_opens_its_storage_once(tmp_path: Path) -> None:
+    app = Effects(f"sqlite:///{tmp_path / 'x.db'}", storage_url=f"{tmp_path}/files")
+    assert app.storage is app.storage
+    assert app.storage.url == f"file:{tmp_path}/files"
+    app.dispose()
+
+
+def test_permissions_follow_the_folder(tmp_path: Path) -> None:
+    for mode, file_mode in [(None, 0o600), (0o2770, 0o660), (0o755, 0o644)]:
+        folder = tmp_path / f"files-{mode}"
+        if mode is not None:
+            folder.mkdir()
+            folder.chmod(mode)
+        storage = LocalStorage(folder)
+        with storage.writer("a/b/c") as writer:
+            writer.finish()
+        assert stat.S_IMODE((folder / "a/b/c").stat().st_mode) == file_mode
+        assert stat.S_IMODE((folder / "a/b").stat().st_mode) == (mode or 0o700)
+
+
+def test_a_folder_and_a_file_of_one_name_are_refused(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    with storage.writer("a") as writer:
+        writer.finish()
+    with pytest.raises(StorageRefused, match="a file is where a folder should be"), storage.writer("a/b"):
+        pass
+    with storage.writer("d/e") as writer:
+        writer.finish()
+    with pytest.raises(StorageRefused, match="a folder is where a file should be"), storage.writer("d") as writer:
+        writer.finish()
+    assert [one.name for one in storage.list("")] == ["a", "d/e"]
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from effects.storage.local import LocalStorage
+with LocalStorage(Path(sys.argv[1])).writer("run/part") as writer:
+    writer.write(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_writer_leaves_nothing_under_the_name_and_can_be_cleaned_up(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], timeout=60, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    storage = LocalStorage(tmp_path)
+    assert storage.size("run/part") is None
+    [left] = storage.list("run/")
+    assert left.name.startswith("run/part.")
+    assert left.name.endswith(UNFINISHED)
+    assert left.size_bytes == 4
+    storage.delete([left.name])
+    assert list(tmp_path.iterdir()) == []
+
+
+_LIMITED = """
+import resource, sys
+from pathlib import Path
+from effects import StorageRefused
+from effects.storage.local import LocalStorage
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+storage = LocalStorage(Path(sys.argv[1]))
+try:
+    with storage.writer("part") as writer:
+        for _ in range(3):
+            writer.write(bytes(65_536))
+        writer.finish()
+except StorageRefused as error:
+    print(error.code, error)
+print(list(storage.list("")))
+"""
+
+
+def test_a_file_that_may_not_grow_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", _LIMITED, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    ).stdout.splitlines()
+    assert said[0].startswith("storage_full 'part' cannot be kept or read: a file may not become so large here")
+    assert said[1] == "[]"
+
+
+def test_a_full_disk_is_refused(tmp_path: Path) -> None:
+    """`/dev/full` is a disk without space that everybody has."""
+    storage = LocalStorage(tmp_path)
+    with storage.writer("part") as writer:
+        os.dup2(os.open("/dev/full", os.O_WRONLY), writer._file.fileno())
+        with pytest.raises(StorageRefused, match="no space is left") as caught:
+            writer.write(b"x")
+    assert caught.value.code == "storage_full"
+    assert list(storage.list("")) == []
+
+
+@pytest.mark.parametrize("number", ["EIO", "ESTALE", "ENOTCONN", "ETIMEDOUT", "EMFILE"])
+def test_what_may_pass_is_tried_again(number: str) -> None:
+    error = fate(OSError(getattr(errno, number), "x"), "part")
+    assert isinstance(error, StorageUnavailable)
+    assert number in str(error)
+
+
+def test_the_unfinished_file_that_somebody_took_away_is_tried_again(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    with storage.writer("a/part") as writer:
+        writer.write(b"x")
+        storage.delete([one.name for one in storage.list("a/")])
+        with pytest.raises(StorageUnavailable):
+            writer.finish()
+    assert storage.size("a/part") is None
+    with pytest.raises(ObjectMissing):
+        list(storage.read("a/part"))
