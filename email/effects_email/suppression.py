@@ -1,0 +1,241 @@
+"""Who is not written to: hard bounces, complaints, unsubscribes, an operator's word, and failures that repeat.
+
+    reason        reaches                      ends
+    hard_bounce   everything                   after 180 days
+    complaint     everything                   never
+    unsubscribe   its category                 never
+    manual        as set                       as set
+    soft_repeat   everything                   after 14 days, or when a message is delivered
+
+An address has one row for each reason and scope, so that one that ends takes no other with it. It is looked up by a
+digest and shown from a sealed text: see `effects_email.mailbox`. What somebody did stands in
+`effects_email_suppression_log`, an override too. Checked at the call and once more before a message leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row
+
+from effects.app import AnySession, Effects, default
+from effects.errors import EnqueueError
+from effects_email import mailbox
+from effects_email.bounces import end_of
+from effects_email.suppression_rows import ALL, REASONS, Reason, new_row, opened, write
+from effects_email.tables import soft_failures
+from effects_email.tables import suppressions as table
+from effects_email.tables.suppressions import LogRow
+
+TEXT_CHARS_MAX = 1000
+CATEGORY_CHARS_MAX = 100
+TRANSACTIONAL = "transactional"  # the category of what somebody asked for: nobody unsubscribes from a receipt
+
+
+class Suppression(msgspec.Struct, frozen=True, kw_only=True):
+    """One that holds. `address` is None where the key that it is sealed with is not at hand."""
+
+    id: str
+    address: str | None
+    scope: str  # `all`, or the category
+    reason: Reason
+    source: str
+    until: datetime | None
+    actor: str
+    why: str | None
+    created_at: datetime
+
+    def __repr__(self) -> str:
+        return f"Suppression(id={self.id!r}, scope={self.scope!r}, reason={self.reason!r})"
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done about an address: `suppressed`, `lifted`, `delivered` (ended a soft_repeat) or `overridden`."""
+
+    action: str
+    scope: str | None
+    reason: str | None
+    actor: str
+    why: str | None
+    created_at: datetime
+
+
+# -- the check -----------------------------------------------------------------------------------------------------
+
+
+def suppressed(app: Effects, connection: Connection, wanted: Sequence[tuple[str, str | None]]) -> list[Reason | None]:
+    """For each (address, category): why it must not be written to, or None. One statement for all of them.
+
+    Args:
+        connection: any; nothing is written.
+        wanted: the category None is a message of none, which no unsubscribe reaches.
+    """
+    forms = [mailbox.digests(app, address) for address, _ in wanted]
+    if not forms:
+        return []
+    held: dict[str, list[tuple[str, Reason]]] = {}
+    for row in table.active(app.store, connection, sorted({one for form in forms for one in form})):
+        held.setdefault(row.digest, []).append((row.scope, row.reason))
+    return [
+        _strongest(reason for one in form for scope, reason in held.get(one, ()) if scope in (ALL, category))
+        for form, (_, category) in zip(forms, wanted, strict=True)
+    ]
+
+
+def _strongest(reasons: Iterable[Reason]) -> Reason | None:
+    found = set(reasons)
+    return next((reason for reason in REASONS if reason in found), None)
+
+
+# -- for the operator and the app ----------------------------------------------------------------------------------
+
+
+def suppress(
+    address: str,
+    *,
+    category: str | None = None,
+    reason: Reason = "manual",
+    until: datetime | None = None,
+    source: str = "app",
+    actor: str = "app",
+    why: str | None = None,
+    session: AnySession | None = None,
+    effects: Effects | None = None,
+) -> None:
+    """Write no more to an address. Saying it again replaces what was said for the same reason and category.
+
+    Args:
+        category: messages of this category only. Default all messages.
+        reason: see the top of the module. An unsubscribe needs a category.
+        until: aware; default for ever (a hard bounce: 180 days).
+        source: where it comes from, such as `app`, `smtp` or `resend`.
+        actor, why: for the log; `why` has at most 1,000 characters.
+        session: as for `send_templated_email`; it becomes true with the caller's commit.
+
+    Raises:
+        EnqueueError: no address, or a category, reason, end or text that cannot be; nothing was written.
+        StoreUnavailable: the database is away (without `session`). Calling again is safe.
+    """
+    app = effects or default()
+    _check(address, category, reason, until, why)
+    with app.writing(session) as connection:
+        end = until.timestamp() if until is not None else end_of(app, connection, reason)
+        row = new_row(app, address, reason, category=category, until=end, source=source, actor=actor, why=why)
+        write(app, connection, [row])
+
+
+def unsuppress(
+    address: str,
+    *,
+    category: str | None = None,
+    reason: Reason | None = None,
+    actor: str = "app",
+    why: str | None = None,
+    session: AnySession | None = None,
+    effects: Effects | None = None,
+) -> int:
+    """Lift the suppressions of an address, and forget the soft failures that were counted.
+
+    Args:
+        category: of this category only (`all` names those of everything). Default any.
+        reason: of this reason only. Default any.
+
+    Returns:
+        How many were lifted.
+
+    Raises:
+        As `suppress`.
+    """
+    app = effects or default()
+    _check(address, None, reason or "manual", None, why)
+    forms = mailbox.digests(app, address)
+    with app.writing(session) as connection:
+        lifted = table.lift(app.store, connection, forms, scope=category or "", reason=reason or "")
+        soft_failures.clear(app.store, connection, forms)
+        lines = [
+            LogRow(digest=row.digest, action="lifted", scope=row.scope, reason=row.reason, actor=actor, why=why)
+            for row in lifted
+        ]
+        table.note(app.store, connection, lines)
+    return len(lines)
+
+
+def list_suppressions(
+    *,
+    category: str | None = None,
+    reason: Reason | None = None,
+    limit: int = 100,
+    effects: Effects | None = None,
+) -> list[Suppression]:
+    """What holds now, the last change first; at most `limit`."""
+    app = effects or default()
+    with app.store.read() as connection:
+        rows = table.newest(app.store, connection, scope=category or "", reason=reason or "", size=limit)
+    return [_shown(app, row) for row in rows]
+
+
+def find_suppressions(address: str, *, effects: Effects | None = None) -> list[Suppression]:
+    """What holds for an address, oldest first."""
+    app = effects or default()
+    with app.store.read() as connection:
+        rows = table.of(app.store, connection, mailbox.digests(app, address))
+    return [_shown(app, row) for row in rows]
+
+
+def suppression_log(address: str, *, limit: int = 100, effects: Effects | None = None) -> list[LogLine]:
+    """What was done about an address, newest first; at most `limit`."""
+    app = effects or default()
+    with app.store.read() as connection:
+        rows = table.log_of(app.store, connection, mailbox.digests(app, address), limit)
+    return [
+        LogLine(
+            action=row.action, scope=row.scope, reason=row.reason, actor=row.actor, why=row.why,
+            created_at=datetime.fromtimestamp(row.created_at, UTC),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def note_override(app: Effects, connection: Connection, addresses: Iterable[str], *, actor: str, why: str) -> None:
+    """Keep that a message was sent although its recipients are suppressed, such as a notice that the law demands.
+
+    To be written with the message's row, in the same transaction.
+    """
+    table.note(app.store, connection, [
+        LogRow(digest=mailbox.digest(app, address), action="overridden", actor=actor, why=why) for address in addresses
+    ])  # fmt: skip
+
+
+def _check(address: str, category: str | None, reason: str, until: datetime | None, why: str | None) -> None:
+    local, at, domain = address.strip().rpartition("@")
+    if not (local and at and domain) or len(address) > 320 or not address.isprintable():
+        raise EnqueueError("the address is not one: give local@domain, at most 320 printable characters")
+    if reason not in REASONS:
+        raise EnqueueError(f"reason is {reason!r}; give one of {', '.join(REASONS)}")
+    if category is not None and not (0 < len(category) <= CATEGORY_CHARS_MAX and category.isprintable()):
+        raise EnqueueError(f"a category has 1 to {CATEGORY_CHARS_MAX} printable characters")
+    if reason == "unsubscribe" and category in (None, ALL, TRANSACTIONAL):
+        raise EnqueueError("an unsubscribe is from a category: name it, or give the reason manual to end all mail")
+    if reason not in ("unsubscribe", "manual") and category not in (None, ALL):
+        raise EnqueueError(f"{reason} reaches every message: leave out the category")
+    if until is not None and until.tzinfo is None:
+        raise EnqueueError("until has no time zone; give an aware datetime, such as datetime.now(UTC)")
+    if why is not None and (len(why) > TEXT_CHARS_MAX or not why.isprintable()):
+        raise EnqueueError(f"why has at most {TEXT_CHARS_MAX} printable characters")
+
+
+def _shown(app: Effects, row: Row[Any]) -> Suppression:
+    return Suppression(
+        id=row.id,
+        address=opened(app, row),
+        scope=row.scope,
+        reason=row.reason,
+        source=row.source,
+        until=None if row.until is None else datetime.fromtimestamp(row.until, UTC),
+        actor=row.actor,
+        why=row.why,
+        created_at=datetime.fromtimestamp(row.created_at, UTC),
+    )

@@ -1,0 +1,154 @@
+"""Suppressions: who is not written to, since when and until when, and who said so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row
+
+from effects.store.sql import Sql
+from effects.store.store import Store, as_json
+
+
+class SuppressionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One suppression to write. `until`: seconds since 1970, by the database's clock."""
+
+    id: str
+    digest: str
+    scope: str
+    reason: str
+    source: str
+    address: str | None
+    sealed: bytes | None
+    until: float | None
+    actor: str
+    why: str | None
+
+
+class LogRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of who did what."""
+
+    digest: str
+    action: str
+    scope: str | None = None
+    reason: str | None = None
+    actor: str
+    why: str | None = None
+
+
+# -- looking up ----------------------------------------------------------------------------------------------------
+
+
+def _holds(sql: Sql) -> str:
+    return f"(until IS NULL OR until > {sql.now})"
+
+
+def _active(sql: Sql) -> str:
+    return f"""
+    SELECT digest, scope, reason FROM {sql.email_suppressions}
+    WHERE digest {sql.any_of("digests")} AND {_holds(sql)}"""
+
+
+def active(store: Store, connection: Connection, digests: Sequence[str]) -> Sequence[Row[Any]]:
+    """Digest, scope and reason of what holds now; one statement for any number of addresses."""
+    return store.all(connection, _active, digests=as_json(digests))
+
+
+def _columns(sql: Sql) -> str:
+    return f"""
+    id, digest, scope, reason, source, address, sealed, actor, why, {sql.epoch("until")} AS until,
+    {sql.epoch("created_at")} AS created_at, {sql.epoch("updated_at")} AS updated_at"""
+
+
+def _of(sql: Sql) -> str:
+    return f"""
+    SELECT {_columns(sql)} FROM {sql.email_suppressions}
+    WHERE digest {sql.any_of("digests")} AND {_holds(sql)} ORDER BY created_at, id"""
+
+
+def of(store: Store, connection: Connection, digests: Sequence[str]) -> Sequence[Row[Any]]:
+    """What holds for one address, oldest first."""
+    return store.all(connection, _of, digests=as_json(digests))
+
+
+def _newest(sql: Sql) -> str:
+    """Empty texts ask for any."""
+    return f"""
+    SELECT {_columns(sql)} FROM {sql.email_suppressions}
+    WHERE {_holds(sql)} AND (reason = :reason OR CAST(:reason AS text) = '')
+    AND (scope = :scope OR CAST(:scope AS text) = '') ORDER BY updated_at DESC, id DESC LIMIT :size"""
+
+
+def newest(store: Store, connection: Connection, *, scope: str, reason: str, size: int) -> Sequence[Row[Any]]:
+    """What holds now, the last change first."""
+    return store.all(connection, _newest, scope=scope, reason=reason, size=size)
+
+
+# -- writing -------------------------------------------------------------------------------------------------------
+
+
+def _number(sql: Sql, name: str) -> str:
+    return f"CAST(:{name} AS double precision)" if sql.postgresql else f":{name}"
+
+
+def _upsert(sql: Sql) -> str:
+    taken = ", ".join(
+        f"{name} = excluded.{name}" for name in ("source", "address", "sealed", "until", "actor", "why", "updated_at")
+    )
+    blob = "bytea" if sql.postgresql else "BLOB"
+    return f"""
+    INSERT INTO {sql.email_suppressions}
+        (id, digest, scope, reason, source, address, sealed, until, actor, why, created_at, updated_at)
+    VALUES (:id, :digest, :scope, :reason, :source, :address, CAST(:sealed AS {blob}),
+        {sql.time(_number(sql, "until"))}, :actor, :why, {sql.now}, {sql.now})
+    ON CONFLICT (digest, scope, reason) DO UPDATE SET {taken}"""
+
+
+def write(store: Store, connection: Connection, rows: Sequence[SuppressionRow]) -> None:
+    """Write suppressions; one of the same address, scope and reason is replaced."""
+    if rows:
+        connection.execute(store.statement(_upsert), [msgspec.structs.asdict(row) for row in rows])
+
+
+def _lift(sql: Sql) -> str:
+    return f"""
+    DELETE FROM {sql.email_suppressions} WHERE digest {sql.any_of("digests")}
+    AND (scope = :scope OR CAST(:scope AS text) = '') AND (reason = :reason OR CAST(:reason AS text) = '')
+    RETURNING digest, scope, reason"""
+
+
+def lift(
+    store: Store, connection: Connection, digests: Sequence[str], *, scope: str = "", reason: str = ""
+) -> Sequence[Row[Any]]:
+    """Delete the suppressions of these addresses; empty texts mean any scope, any reason."""
+    return store.all(connection, _lift, digests=as_json(digests), scope=scope, reason=reason)
+
+
+# -- the log -------------------------------------------------------------------------------------------------------
+
+_LOG = {"digest": "text", "action": "text", "scope": "text", "reason": "text", "actor": "text", "why": "text"}
+
+
+def _note(sql: Sql) -> str:
+    named = ", ".join(_LOG)
+    return f"""
+    INSERT INTO {sql.email_suppression_log} ({named}, created_at)
+    SELECT {named}, {sql.now} FROM {sql.rows("rows", _LOG)} AS r"""
+
+
+def note(store: Store, connection: Connection, rows: Sequence[LogRow]) -> None:
+    if rows:
+        store.write(connection, _note, rows=as_json(rows))
+
+
+def _log_of(sql: Sql) -> str:
+    return f"""
+    SELECT action, scope, reason, actor, why, {sql.epoch("created_at")} AS created_at
+    FROM {sql.email_suppression_log} WHERE digest {sql.any_of("digests")} ORDER BY id DESC LIMIT :size"""
+
+
+def log_of(store: Store, connection: Connection, digests: Sequence[str], size: int) -> Sequence[Row[Any]]:
+    """What was done about an address, newest first."""
+    return store.all(connection, _log_of, digests=as_json(digests), size=size)
