@@ -13,6 +13,7 @@ from effects.app import AnySession, Effects, default
 from effects.errors import EnqueueError, IdempotencyConflict, KeyUnavailable
 from effects.job import KEY_CHARS_MAX, NewJob, Receipt
 from effects.job_type import JobType
+from effects.retry import ON_UNKNOWN, OnUnknown
 from effects.sealing import seal_payload
 from effects.store.enqueue import JobRow, insert_jobs, key_holders
 
@@ -30,6 +31,7 @@ def enqueue(
     limit_key: str | None = None,
     max_attempts: int | None = None,
     trace_context: str | None = None,
+    on_unknown: OnUnknown | None = None,
     session: AnySession | None = None,
     effects: Effects | None = None,
 ) -> Receipt:
@@ -53,7 +55,7 @@ def enqueue(
     job = NewJob(
         job_type=job_type, payload=payload, key=key, queue=queue, priority=priority, run_at=run_at,
         expires_at=expires_at, group_key=group_key, limit_key=limit_key, max_attempts=max_attempts,
-        trace_context=trace_context,
+        trace_context=trace_context, on_unknown=on_unknown,
     )  # fmt: skip
     return enqueue_many([job], session=session, effects=effects)[0]
 
@@ -109,6 +111,7 @@ def _row(app: Effects, number: int, job: NewJob) -> JobRow:
         key=job.key,
         digest=_digest(app, job_type, payload) if job.key is not None else None,
         trace_context=job.trace_context,
+        on_unknown=job.on_unknown,
     )
 
 
@@ -127,6 +130,8 @@ def _check(job: NewJob) -> None:
         value = getattr(job, name)
         if value is not None and not (0 < len(value) <= KEY_CHARS_MAX and value.isprintable()):
             raise EnqueueError(f"{name} must have 1 to {KEY_CHARS_MAX} printable characters")
+    if job.on_unknown not in (None, *ON_UNKNOWN):
+        raise EnqueueError(f"on_unknown is {job.on_unknown!r}; give one of {', '.join(ON_UNKNOWN)}")
     if job.max_attempts is not None and not 1 <= job.max_attempts <= 1000:
         raise EnqueueError(f"max_attempts is {job.max_attempts}; give 1 to 1000")
     if job.priority is not None and not -32000 <= job.priority <= 32000:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from effects.redact import repr_without
+from effects.retry import OnUnknown
 
 JobStatus: TypeAlias = Literal["queued", "running", "failed", "succeeded", "dead", "cancelled"]
 LIVE: tuple[JobStatus, ...] = ("queued", "running", "failed")
@@ -38,6 +39,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
         group_key: jobs of one group run strictly in the order of enqueue, one in flight.
         limit_key: jobs of one key share a cap in flight and a pause (table `effects_limits`).
         trace_context: W3C `traceparent`, stored and handed to the handler.
+        on_unknown: `repeat`, `repeat_once` or `hold`, instead of the job type's policy.
     """
 
     job_type: str
@@ -51,6 +53,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     limit_key: str | None = None
     max_attempts: int | None = None
     trace_context: str | None = None
+    on_unknown: OnUnknown | None = None
 
     def __repr__(self) -> str:
         """Without the payload."""
@@ -93,6 +96,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     quarantined_from: str | None = None
     requeued_from: int | None = None
     trace_context: str | None = None
+    on_unknown: OnUnknown | None = None
 
     @property
     def home_queue(self) -> str:

@@ -89,7 +89,9 @@ class JobType(Generic[P]):
         time_limit_seconds: an attempt is over after this; its lease is lost and its thread replaced.
             Default 60.
         on_unknown: what to do when the effect may have happened: `repeat` (the peer knows the same key
-            again; the default), `repeat_once`, or `hold` for a person.
+            again; the default), `repeat_once`, or `hold` for a person. A job may say otherwise.
+        unknown_after_seconds: a repeat of what may have happened waits at least so long, unless the outcome gives its
+            own wait. Default 0.
         ledger: the table that records the effects of this type. Default: the core's, for jobs with a key.
         retention_days: how long its ended jobs are kept. Default: EFFECTS_RETENTION_JOBS_DAYS, 7 days.
         retention_effects_days: how long its idempotency keys are remembered. Default: EFFECTS_RETENTION_EFFECTS_DAYS,
@@ -104,6 +106,7 @@ class JobType(Generic[P]):
     retry: RetryPolicy = RetryPolicy()
     time_limit_seconds: float = 60.0
     on_unknown: OnUnknown = "repeat"
+    unknown_after_seconds: float = 0.0
     ledger: Ledger | None = None
     retention_days: float | None = None
     retention_effects_days: float | None = None
@@ -216,6 +219,8 @@ class JobType(Generic[P]):
         for name in ("retention_days", "retention_effects_days"):
             if (days := getattr(self, name)) is not None and not days > 0:
                 raise ConfigurationError(f"{who}: {name} is {days}; it must be above 0")
+        if self.unknown_after_seconds < 0:
+            raise ConfigurationError(f"{who}: unknown_after_seconds must not be negative")
         if self.time_limit_seconds <= 0:
             raise ConfigurationError(f"{who}: time_limit_seconds must be above 0")
         try:

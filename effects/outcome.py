@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Connection
 
-from effects.retry import RetryPolicy
+from effects.retry import OnUnknown, RetryPolicy
 
 Detail: TypeAlias = Mapping[str, Any]
 Apply: TypeAlias = Callable[[Connection], None]
@@ -58,16 +58,17 @@ class Snooze:
 class Pause:
     """The effect did not happen, and nothing under its `limit_key` will for `seconds`: a throttle, a fault of ours.
 
-    Uses up no attempt. The whole key rests, for all workers, until now + `seconds` or until a pause that ends
-    later does; its row in `effects_limits` is made if there is none. The time counts towards no job's greatest
-    age: that of this job and of all that wait behind the key is moved on (`age_from`) when they are next
-    claimed. A job without a limit key waits by itself. The attempt log says `paused`.
+    Uses up no attempt. The whole key (with `parent` the one above it, where there is one) rests, for all workers, until
+    now + `seconds` or until a pause that ends later does; its row in `effects_limits` is made if there is none. The
+    time counts towards no job's greatest age: that of this job and of all that wait behind the key is moved on
+    (`age_from`) when they are next claimed. A job without a limit key waits by itself. The attempt log says `paused`.
     """
 
     seconds: float
     reason: str
     code: str = "throttled"
     detail: Detail | None = None
+    parent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +85,15 @@ class Cancelled:
     """The handler gave up because it was no longer wanted; nothing happened."""
 
     reason: str = "cancelled"
+    code: str = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
     """The effect may have happened: the request left and no verdict came back.
 
-    What follows is the job type's `on_unknown` policy: repeat, repeat once, or hold for a person.
+    What follows is the `on_unknown` policy of the job, else of its type: repeat, repeat once, or hold for a person.
+    One given here comes before both: `repeat` where the peer is known to recognise the same key again.
     `policy`, `tries` and `pause_seconds` are as in `Retry`.
     """
 
@@ -101,6 +104,7 @@ class Unknown:
     policy: RetryPolicy | None = None
     tries: int | None = None
     pause_seconds: float | None = None
+    on_unknown: OnUnknown | None = None
 
 
 Outcome: TypeAlias = Done | Retry | Snooze | Pause | Refused | Cancelled | Unknown

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from effects.job import POISON_LOSSES, Job, JobStatus
 from effects.job_type import JobType
 from effects.outcome import Apply, Cancelled, Detail, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
+from effects.retry import OnUnknown
 
 Verdict: TypeAlias = Literal["done", "not_done", "unknown"]
 LedgerState: TypeAlias = Literal["intended", "released", "done", "refused", "unknown", "abandoned"]
@@ -72,6 +73,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     delay_seconds: float = 0.0
     refund_attempt: bool = False
     pause_seconds: float = 0.0  # how long the whole limit key rests
+    pause_parent: bool = False  # it is the key above the job's that rests
     age_seconds_forgiven: float = 0.0  # a job without a limit key waits by itself, and is not the older for it
     lost: bool = False
     error_code: str | None = None
@@ -124,7 +126,7 @@ def decide(
                 job=job,
                 status="cancelled",
                 outcome="cancelled",
-                error_code="cancelled",
+                error_code=ending.code,
                 message=ending.reason,
             )
         case Unknown():
@@ -182,15 +184,16 @@ def _later(job: Job, pause: Snooze | Pause) -> Settlement:
     return Settlement(
         job=job, status="queued", outcome="paused", verdict="not_done", refund_attempt=True,
         delay_seconds=own_wait, age_seconds_forgiven=own_wait, error_code=pause.code, message=pause.reason,
-        detail=pause.detail, pause_seconds=pause.seconds,
+        detail=pause.detail, pause_seconds=pause.seconds, pause_parent=pause.parent,
     )  # fmt: skip
 
 
 def _unknown(job: Job, job_type: JobType[object], failure: Unknown, outcome: str, draw: Draw) -> Settlement:
-    """The effect may have happened: repeat it, or hold it for a person, as the job type says."""
-    if job_type.on_unknown == "repeat":
-        return _again(job, job_type, failure, outcome, "unknown", draw)
-    if job_type.on_unknown == "repeat_once" and job.unknown_count == 0:
+    """The effect may have happened: repeat it, not too soon, or hold it for a person."""
+    wait = job_type.unknown_after_seconds if failure.after_seconds is None else failure.after_seconds
+    failure = replace(failure, after_seconds=wait)
+    policy = failure.on_unknown or _on_unknown(job, job_type)
+    if policy == "repeat" or (policy == "repeat_once" and job.unknown_count == 0):
         return _again(job, job_type, failure, outcome, "unknown", draw)
     held = _dead(job, outcome, "unknown", "unknown", f"{failure.message} (held for a person)", failure.detail)
     return msgspec.structs.replace(held, pause_seconds=failure.pause_seconds or 0.0)
@@ -202,18 +205,23 @@ def _lost(job: Job, job_type: JobType[object], ending: Lost, released: bool, dra
         settled = _dead(
             job, "lost", verdict, "poison", f"{job.lost_count + 1} workers were lost while they ran it", None
         )
-    elif not released or job_type.on_unknown == "repeat":
+    elif not released or _on_unknown(job, job_type) == "repeat":
         settled = Settlement(
             job=job,
             status="failed",
             outcome="lost",
             verdict=verdict,
+            delay_seconds=job_type.unknown_after_seconds if released else 0.0,
             error_code="lost",
             message=ending.reason,
         )
     else:
         settled = _unknown(job, job_type, Unknown(ending.reason, code="lost"), "lost", draw)
     return msgspec.structs.replace(settled, lost=True)
+
+
+def _on_unknown(job: Job, job_type: JobType[object]) -> OnUnknown:
+    return job.on_unknown or job_type.on_unknown
 
 
 def _dead(

@@ -174,6 +174,7 @@ def _insert_again(store: Store, connection: Connection, row: Row[Any]) -> int:
         key=row.idempotency_key,
         digest=None,
         trace_context=row.trace_context,
+        on_unknown=row.on_unknown,
         requeued_from=row.id,
     )
     insert_jobs(store, connection, [job])
@@ -223,7 +224,7 @@ def _lock_ended(sql: Sql) -> str:
     """Two requeues of one job wait here for each other."""
     return f"""
     SELECT id, job_type, status, {sql.json_text("payload")} AS payload, queue, priority, max_attempts, group_key,
-        limit_key, idempotency_key, definition_id, trace_context
+        limit_key, idempotency_key, definition_id, trace_context, on_unknown
     FROM {sql.job_history} WHERE id = :id {sql.lock(skip=False)}"""
 
 

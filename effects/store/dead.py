@@ -136,7 +136,8 @@ def requeue(
     """Try it again as a new job; the old one stays as it is, and is closed.
 
     Args:
-        repeating: job types whose unknown effects may be repeated; one of any other type is refused.
+        repeating: job types whose unknown effects may be repeated; one of any other type is refused, unless the job
+            itself was given `repeat`.
             Default: all are taken.
 
     Raises:
@@ -144,7 +145,8 @@ def requeue(
     """
     with store.begin() as connection:
         row = _check_needs_person(store, connection, ledgers, job_id)
-        if repeating is not None and row.unknown and row.job_type not in repeating:
+        repeats = row.on_unknown == "repeat" if row.on_unknown else repeating is None or row.job_type in repeating
+        if repeating is not None and row.unknown and not repeats:
             raise JobNotFound(
                 f"the effect of job {job_id} may have happened: decide with `effects dead resolve {job_id}`"
             )
@@ -311,7 +313,7 @@ def _lock(sql: Sql) -> str:
 def _one(tables: tuple[str, ...]) -> Statement:
     def build(sql: Sql) -> str:
         return f"""
-        SELECT h.id, h.job_type, h.status, h.idempotency_key, {is_unknown(sql, tables)} AS unknown,
+        SELECT h.id, h.job_type, h.status, h.idempotency_key, h.on_unknown, {is_unknown(sql, tables)} AS unknown,
             (SELECT max(a.action) FROM {sql.job_actions} AS a
                 WHERE a.job_id = h.id AND a.action IN ({_words()})) AS said
         FROM {sql.job_history} AS h WHERE h.id = :id"""

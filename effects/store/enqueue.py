@@ -34,6 +34,7 @@ class JobRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     key: str | None = None
     digest: str | None = None
     trace_context: str | None = None
+    on_unknown: str | None = None
     requeued_from: int | None = None
     id: int | None = None  # given where another table needed it first (`reserve_ids`)
 
@@ -41,12 +42,12 @@ class JobRow(msgspec.Struct, kw_only=True, omit_defaults=True):
 _COLUMNS = {
     "n": "int", "id": "int", "job_type": "text", "queue": "text", "priority": "int", "payload": "json", "run_at": "num",
     "expires_at": "num", "max_attempts": "int", "group_key": "text", "limit_key": "text", "key": "text",
-    "digest": "text", "trace_context": "text", "requeued_from": "int",
+    "digest": "text", "trace_context": "text", "on_unknown": "text", "requeued_from": "int",
 }  # fmt: skip
 
 _INTO = (
     "id, job_type, queue, priority, payload, status, prepared, run_at, age_from, expires_at, max_attempts, group_key, "
-    "limit_key, idempotency_key, trace_context, requeued_from, created_at, updated_at"
+    "limit_key, idempotency_key, trace_context, on_unknown, requeued_from, created_at, updated_at"
 )
 
 
@@ -55,7 +56,7 @@ def _from(sql: Sql, identity: str) -> str:
     return (
         f"{identity}, r.job_type, r.queue, r.priority, r.payload, 'queued', true, {run_at}, {run_at}, "
         f"{sql.time('r.expires_at')}, r.max_attempts, r.group_key, r.limit_key, r.key, r.trace_context, "
-        f"r.requeued_from, {sql.now}, {sql.now}"
+        f"r.on_unknown, r.requeued_from, {sql.now}, {sql.now}"
     )
 
 

@@ -13,7 +13,7 @@ def job_columns(sql: Sql, alias: str = "") -> str:
     """What `job_of` reads, in its order; first in a SELECT or RETURNING. `alias` ends with its dot."""
     names = (
         "queue priority attempts max_attempts lease_token lost_count unknown_count group_key limit_key idempotency_key "
-        "quarantined_from requeued_from trace_context prepared cancel_requested"
+        "quarantined_from requeued_from trace_context on_unknown prepared cancel_requested"
     )
     columns = ", ".join(alias + name for name in names.split())
     payload = sql.json_text(f"{alias}payload")
@@ -25,8 +25,8 @@ def job_of(row: Sequence[Any], *, expired: object = False) -> Job:
     """The job of a row that begins with `job_columns`. By position: by name costs four times as much."""
     (
         job_id, job_type, payload, queue, priority, attempts, max_attempts, lease_token, lost_count, unknown_count,
-        group_key, limit_key, key, quarantined_from, requeued_from, trace_context, prepared, cancel_requested,
-        age_seconds, *_,
+        group_key, limit_key, key, quarantined_from, requeued_from, trace_context, on_unknown, prepared,
+        cancel_requested, age_seconds, *_,
     ) = row  # fmt: skip
     return Job(
         id=job_id,
@@ -50,4 +50,5 @@ def job_of(row: Sequence[Any], *, expired: object = False) -> Job:
         quarantined_from=quarantined_from,
         requeued_from=requeued_from,
         trace_context=trace_context,
+        on_unknown=on_unknown,
     )

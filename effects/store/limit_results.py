@@ -27,13 +27,20 @@ class _News(msgspec.Struct):
 
     pause_seconds: float = 0.0
     reason: str | None = None
+    parent_pause_seconds: float = 0.0  # of the key above; of this one where there is none
+    parent_reason: str | None = None
     unused: int = 0  # attempts that were claimed and not begun
     results: list[tuple[float, Result]] = []
 
+    def pause(self, seconds: float, reason: str | None) -> None:
+        if seconds > self.pause_seconds:
+            self.pause_seconds, self.reason = seconds, reason
+
     def merge(self, other: _News) -> None:
-        """What is said of a child holds for its parent too; pauses do not."""
+        """What is said of a child holds for its parent too; pauses do not, unless they are the parent's."""
         self.unused += other.unused
         self.results = self.results + other.results
+        self.pause(other.parent_pause_seconds, other.parent_reason)
 
 
 class _Change(msgspec.Struct):
@@ -60,7 +67,7 @@ def write_results(store: Store, connection: Connection, accepted: Sequence[Settl
     news = _news(accepted, now)
     if not news:
         return
-    paused = sorted(key for key, one in news.items() if one.pause_seconds > 0)
+    paused = sorted(key for key, one in news.items() if one.pause_seconds > 0 or one.parent_pause_seconds > 0)
     if paused:
         store.write(connection, _add_missing, rows=as_json([{"limit_key": key} for key in paused]))
     known = store.all(connection, _read, keys=as_json(sorted(news)))
@@ -78,8 +85,10 @@ def _news(accepted: Sequence[Settlement], now: float) -> dict[str, _News]:
         if one.job.limit_key is None:
             continue
         of_key = news.setdefault(one.job.limit_key, _News())
-        if one.pause_seconds > of_key.pause_seconds:
-            of_key.pause_seconds, of_key.reason = one.pause_seconds, one.message
+        if not one.pause_parent:
+            of_key.pause(one.pause_seconds, one.message)
+        elif one.pause_seconds > of_key.parent_pause_seconds:
+            of_key.parent_pause_seconds, of_key.parent_reason = one.pause_seconds, one.message
         of_key.unused += not one.outcome
         if one.ended_at_monotonic and one.outcome in _ANSWERED + _FAILED:  # it was performed
             age = max(0.0, now - one.ended_at_monotonic)
@@ -90,8 +99,13 @@ def _news(accepted: Sequence[Settlement], now: float) -> dict[str, _News]:
 
 def _tell_parents(news: dict[str, _News], known: Sequence[Row[Any]]) -> None:
     for row in known:
-        if row.parent_key is not None and row.limit_key in news:
-            news.setdefault(row.parent_key, _News()).merge(news[row.limit_key])
+        if row.limit_key not in news:
+            continue
+        of_key = news[row.limit_key]
+        if row.parent_key is not None:
+            news.setdefault(row.parent_key, _News()).merge(of_key)
+        else:
+            of_key.pause(of_key.parent_pause_seconds, of_key.parent_reason)
 
 
 def _concerns(row: Row[Any], news: _News | None) -> bool:

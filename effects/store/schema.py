@@ -127,6 +127,7 @@ def _facts() -> list[Column[Any]]:
         Column("error_code", Text),
         Column("expires_at", UtcTime),
         Column("trace_context", Text),
+        Column("on_unknown", Text),  # NULL: as its job type says
         now_column("created_at"),
     ]
 
@@ -162,6 +163,7 @@ def _job_tables(metadata: MetaData) -> list[Table]:
         _flag("cancel_requested"),
         now_column("updated_at"),
         CheckConstraint(STATUS_LIVE, name="ck_effects_jobs_status"),
+        CheckConstraint("on_unknown IN ('repeat', 'repeat_once', 'hold')", name="ck_effects_jobs_on_unknown"),
         sqlite_autoincrement=True,
         # Dead tuples are what makes a queue table slow: leave room for HOT updates and vacuum early.
         postgresql_with={

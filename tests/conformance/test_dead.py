@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from effects import Done, Effects, JobNotFound, Refused, Retry, Unknown, enqueue
+from effects import Done, Effects, EnqueueError, JobNotFound, Refused, Retry, Unknown, enqueue
 from effects.store import dead
 from effects.store.actions import cancel
 from effects.store.actions import requeue as plain_requeue
@@ -254,3 +254,24 @@ def test_a_dead_letter_that_gave_up_names_its_last_error(app: Effects) -> None:
     [letter] = listed(app, text="noon")
     assert (letter.id, letter.attempts, letter.error_code) == (first, 2, "busy")
     assert "gave up after 2 attempts" in str(letter.last_error)
+
+
+def test_a_jobs_own_word_about_the_unknown_is_kept_over_its_requeue(app: Effects) -> None:
+    held = ended(app, Unknown("no reply"), on_unknown="hold")
+    with pytest.raises(JobNotFound, match="may have happened"):
+        requeue(app.store, app.ledgers, held, actor="ann", repeating=["held"])
+    made = requeue(app.store, app.ledgers, held, actor="ann")
+    assert row(app, "jobs", "id = :id", id=made.job_id)["on_unknown"] == "hold"
+    hand = Hand(app)
+    hand.settle((hand.claim_one(), Unknown("again no reply")))
+    assert row(app, "job_history", "id = :id", id=made.job_id)["status"] == "dead"
+
+
+def test_one_that_was_given_repeat_is_requeued_like_one_of_such_a_type(app: Effects) -> None:
+    given_up = ended(app, Unknown("no reply"), job_type="held", on_unknown="repeat", max_attempts=1)
+    assert requeue(app.store, app.ledgers, given_up, actor="ann", repeating=[]).job_id
+
+
+def test_no_other_word_about_the_unknown_is_taken(app: Effects) -> None:
+    with pytest.raises(EnqueueError, match="on_unknown is 'perhaps'; give one of repeat, repeat_once, hold"):
+        put(app, on_unknown="perhaps")

@@ -190,3 +190,20 @@ def test_a_refusal_pauses_nothing(app: Effects) -> None:
     hand.settle((hand.claim_one(), Refused("no")))
     assert rows(app, "limits") == []
     assert len(hand.claim()) == 1
+
+
+def test_a_fault_of_the_parent_rests_all_its_children(app: Effects) -> None:
+    with app.store.begin() as connection:
+        limits.ensure(app.store, connection, "a", parent="above")
+        limits.ensure(app.store, connection, "b", parent="above")
+    enqueue_many([*limited("a"), *limited("b"), *limited("alone")], effects=app)
+    hand = Hand(app)
+    jobs = {job.limit_key: job for job in hand.claim(8)}
+    hand.settle((jobs["a"], Pause(600, "no route", parent=True)), (jobs["alone"], Pause(600, "no way", parent=True)))
+    hand.settle((jobs["b"], Retry("busy")))
+    found = {one["limit_key"]: one["pause_reason"] for one in rows(app, "limits")}
+    assert found == {"a": None, "b": None, "above": "no route", "alone": "no way"}
+    wait(hand, 300)
+    assert claim_all(hand) == []
+    wait(hand, 301)
+    assert {job.limit_key: job.attempts for job in claim_all(hand)} == {"a": 1, "b": 2, "alone": 1}

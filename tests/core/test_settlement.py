@@ -74,6 +74,13 @@ TABLE: list[tuple[Ending, dict[str, Any], tuple[str, str, str | None, str | None
     (UNKNOWN, {"policy": "repeat_once"}, (AGAIN, "unknown", "unknown", "cut")),
     (UNKNOWN, {"policy": "repeat_once", "unknown_count": 1}, (DEAD, "unknown", "unknown", "unknown")),
     (UNKNOWN, {"policy": "hold"}, (DEAD, "unknown", "unknown", "unknown")),
+    (UNKNOWN, {"on_unknown": "hold"}, (DEAD, "unknown", "unknown", "unknown")),
+    (UNKNOWN, {"policy": "hold", "on_unknown": "repeat"}, (AGAIN, "unknown", "unknown", "cut")),
+    (UNKNOWN, {"on_unknown": "repeat_once", "unknown_count": 1}, (DEAD, "unknown", "unknown", "unknown")),
+    (Unknown("cut", on_unknown="repeat"), {"on_unknown": "hold"}, (AGAIN, "unknown", "unknown", "unknown")),
+    (Lost(), {"on_unknown": "hold"}, (DEAD, "lost", "unknown", "unknown")),
+    (LIMIT, {"on_unknown": "hold"}, (DEAD, "timed_out", "unknown", "unknown")),
+    (Cancelled("not wanted", code="suppressed"), {}, ("cancelled", "cancelled", None, "suppressed")),
     (Lost(), {}, (AGAIN, "lost", "unknown", "lost")),
     (Lost(), {"attempts": 3}, (AGAIN, "lost", "unknown", "lost")),
     (Lost(), {"released": False, "policy": "hold"}, (AGAIN, "lost", None, "lost")),
@@ -183,3 +190,23 @@ def test_the_ledgers_state_is_a_fold(verdicts: list[Any], ended: bool, state: st
 @pytest.mark.parametrize("ended", [False, True])
 def test_done_is_the_last_word(verdict: Any, ended: bool) -> None:
     assert advance("done", verdict, ended) == "done"
+
+
+@pytest.mark.parametrize("policy", ["repeat", "repeat_once"])
+@pytest.mark.parametrize(
+    ("ending", "released", "seconds"),
+    [
+        (Unknown("cut"), True, 900.0),
+        (Unknown("cut", after_seconds=60.0), True, 60.0),
+        (LIMIT, True, 900.0),
+        (Lost(), True, 900.0),
+        (Lost(), False, 0.0),
+        (RETRY, True, 10.0),
+    ],
+)
+def test_what_may_have_happened_is_not_repeated_too_soon(
+    policy: Any, ending: Ending, released: bool, seconds: float
+) -> None:
+    job_type = Scripted(on_unknown=policy, retry=POLICY, unknown_after_seconds=900.0)
+    found = decide(job(), job_type, ending, released=released, draw=lambda: 0.0)  # type: ignore[arg-type]
+    assert (found.status, found.delay_seconds) == ("failed", seconds)

@@ -35,6 +35,7 @@ from effects import (
     enqueue,
 )
 from effects.job import QUARANTINE_QUEUE
+from effects.retry import OnUnknown
 from effects.settlement import Ending, GivenBack, Settlement, TimedOut
 from effects.store import actions, limits
 from tests.properties.model import TIME_LIMIT_SECONDS, Model, ModelJob, Ticket
@@ -90,9 +91,12 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(
         job_type=st.sampled_from(["repeat", "once", "hold"]), key=KEYS,
         group=st.one_of(st.none(), st.none(), st.just("g")), limit=st.one_of(st.none(), st.none(), st.just("l")),
+        own=st.sampled_from([None, None, "repeat", "repeat_once", "hold"]),
     )  # fmt: skip
-    def enqueue(self, job_type: str, key: str | None, group: str | None, limit: str | None) -> None:
-        receipt = enqueue(job_type, {}, key=key, group_key=group, limit_key=limit, effects=self.app)
+    def enqueue(
+        self, job_type: str, key: str | None, group: str | None, limit: str | None, own: OnUnknown | None
+    ) -> None:
+        receipt = enqueue(job_type, {}, key=key, group_key=group, limit_key=limit, on_unknown=own, effects=self.app)
         known = [
             job for job in self.model.jobs.values() if key is not None and (job.job_type, job.key) == (job_type, key)
         ]

@@ -126,6 +126,7 @@ def upgrade() -> None:
         sa.Column("error_code", sa.Text(), nullable=True),
         sa.Column("expires_at", UtcTime(), nullable=True),
         sa.Column("trace_context", sa.Text(), nullable=True),
+        sa.Column("on_unknown", sa.Text(), nullable=True),
         sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("finished_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
@@ -171,6 +172,7 @@ def upgrade() -> None:
         sa.Column("error_code", sa.Text(), nullable=True),
         sa.Column("expires_at", UtcTime(), nullable=True),
         sa.Column("trace_context", sa.Text(), nullable=True),
+        sa.Column("on_unknown", sa.Text(), nullable=True),
         sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("status", sa.Text(), server_default="queued", nullable=False),
         sa.Column("prepared", sa.Boolean(), server_default=sa.text("false"), nullable=False),
@@ -182,6 +184,7 @@ def upgrade() -> None:
         sa.Column("quarantined_from", sa.Text(), nullable=True),
         sa.Column("cancel_requested", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.CheckConstraint("on_unknown IN ('repeat', 'repeat_once', 'hold')", name="ck_effects_jobs_on_unknown"),
         sa.CheckConstraint("status IN ('queued', 'running', 'failed')", name="ck_effects_jobs_status"),
         sa.PrimaryKeyConstraint("id"),
         postgresql_with={
