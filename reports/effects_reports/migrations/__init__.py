@@ -1,1 +1,1 @@
-"""Alembic revisions of the webhook tables."""
+"""Alembic revisions of the report tables."""

@@ -2,9 +2,130 @@
 
 from __future__ import annotations
 
-from sqlalchemy import MetaData, Table
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+
+from effects.store.schema import Json, UtcTime, ledger_columns, now_column
+
+RUN_STATES = (
+    "requested", "planning", "running", "assembling", "ready", "failed", "cancelling", "cancelled", "expired",
+)  # fmt: skip
+CHUNK_STATES = ("pending", "running", "done", "failed", "cancelled", "split")
 
 
 def build_tables(metadata: MetaData) -> dict[str, Table]:
     """This package's tables in this MetaData, by their names without the prefix."""
-    return {}
+    runs = _runs(metadata)
+    tables = [_generated(metadata), runs, _chunks(metadata, runs)]
+    return {table.name.removeprefix("effects_"): table for table in tables}
+
+
+def _one_of(states: tuple[str, ...]) -> str:
+    return f"state IN ({', '.join(repr(state) for state in states)})"
+
+
+def _count(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False, server_default=text("0"))
+
+
+def _generated(metadata: MetaData) -> Table:
+    """The ledger: one row a generation of a key. The newest generation is the one that a repeated request finds."""
+    return Table(
+        "effects_generated_reports",
+        metadata,
+        Column("report", Text, primary_key=True),
+        Column("key", Text, primary_key=True),
+        Column("generation", Integer, primary_key=True, autoincrement=False),
+        Column("run_id", Text, nullable=False, unique=True),
+        Column("artifact", Text),  # the object's name in the storage, once it is ready and until it has expired
+        Column("filename", Text),
+        Column("content_type", Text),
+        Column("rows", BigInteger),
+        Column("bytes", BigInteger),
+        Column("sha256", Text),
+        *ledger_columns(),
+    )
+
+
+def _runs(metadata: MetaData) -> Table:
+    runs = Table(
+        "effects_report_runs",
+        metadata,
+        Column("id", Text, primary_key=True),
+        Column("report", Text, nullable=False),
+        Column("key", Text, nullable=False),
+        Column("state", Text, nullable=False, server_default="requested"),
+        Column("params", Json, nullable=False, server_default=text("'{}'")),
+        Column("format", Text, nullable=False),
+        Column("dialect", Text, nullable=False),
+        Column("consistency", Text, nullable=False),
+        Column("notify", Json, nullable=False, server_default=text("'{}'")),
+        Column("prefix", Text, nullable=False),  # of all its objects; 80 random bits that nobody can guess
+        Column("round", Integer, nullable=False, server_default=text("1")),  # rises when its jobs are made anew
+        # Frozen by the plan.
+        Column("version", Integer),
+        Column("columns", Json),
+        Column("as_of", UtcTime),
+        Column("rows_total", BigInteger),
+        Column("total_kind", Text, nullable=False, server_default="unknown"),
+        Column("bytes_max", BigInteger),
+        Column("keep_seconds", Double),
+        Column("repairs", Integer, nullable=False, server_default=text("0")),  # times that parts were missing or altered
+        # The exported snapshot, or the copy, that all chunks read.
+        Column("snapshot", Text),
+        Column("snapshot_restarts", Integer, nullable=False, server_default=text("0")),
+        Column("progress_floor", Double, nullable=False, server_default=text("0")),  # what was shown is not taken back
+        Column("error_code", Text),
+        Column("error_text", Text),
+        now_column("created_at"),
+        Column("planned_at", UtcTime),
+        Column("assembling_at", UtcTime),
+        Column("ended_at", UtcTime),
+        Column("expires_at", UtcTime),
+        now_column("updated_at"),
+        CheckConstraint(_one_of(RUN_STATES), name="ck_effects_report_runs_state"),
+        CheckConstraint("total_kind IN ('exact', 'estimated', 'unknown')", name="ck_effects_report_runs_total_kind"),
+        postgresql_with={"fillfactor": "80"},
+    )
+    Index("ix_effects_report_runs_state", runs.c.state, runs.c.updated_at)
+    return runs
+
+
+def _chunks(metadata: MetaData, runs: Table) -> Table:
+    return Table(
+        "effects_report_chunks",
+        metadata,
+        Column("run_id", Text, ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+        Column("ordinal", Text, primary_key=True),  # 00007; the halves of a split one 00007.1 and 00007.2
+        Column("state", Text, nullable=False, server_default="pending"),
+        Column("lo", Json),  # keys above this, NULL from the first
+        Column("hi", Json),  # up to and with this, NULL to the last
+        Column("rows_planned", BigInteger),
+        _count("rows_seen"),  # of any attempt so far; what progress is made of
+        _count("rows_done"),
+        _count("bytes_done"),
+        Column("attempt", Integer, nullable=False, server_default=text("0")),
+        Column("job_id", BigInteger, nullable=False, index=True),
+        Column("token", BigInteger, nullable=False, server_default=text("0")),  # the lease of the attempt that owns it
+        Column("part", Text),
+        Column("sha256", Text),
+        Column("route", Text),
+        Column("error_code", Text),
+        Column("error_text", Text),
+        Column("started_at", UtcTime),
+        Column("finished_at", UtcTime),
+        now_column("updated_at"),
+        CheckConstraint(_one_of(CHUNK_STATES), name="ck_effects_report_chunks_state"),
+        postgresql_with={"fillfactor": "70"},
+    )
