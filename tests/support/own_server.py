@@ -1,0 +1,40 @@
+"""A PostgreSQL server of one test alone, to crash."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support import databases, needs
+
+
+class OwnServer:
+    """From the wheel. Its folder has a short name, or its socket would not fit into it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._server = databases.wheel_server(directory)
+        self.url = str(self._server.get_uri())
+
+    def crash(self) -> None:
+        """An immediate shutdown: every backend is gone at once, unflushed. Then it recovers and answers again."""
+        command = [str(self._server.bin_path / "pg_ctl"), "-w", "-m", "immediate", "-D", str(self._server.pgdata)]
+        subprocess.run(
+            [*command, "-l", str(self._server.log), "restart"],
+            user=self._server.system_user,  # PostgreSQL refuses to run as root
+            check=True, stdout=subprocess.DEVNULL, timeout=60,
+        )  # fmt: skip
+
+
+@contextmanager
+def own_server() -> Iterator[OwnServer]:
+    """Without the wheel: skipped at home, failed in CI."""
+    directory = Path(tempfile.mkdtemp(prefix="effects-own-"))
+    try:
+        yield OwnServer(directory)
+    except databases.NoServerError as error:
+        needs.missing(str(error))
+    finally:
+        databases.remove_server(directory)
