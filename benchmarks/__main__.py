@@ -9,7 +9,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import drain_postgresql, drain_sqlite, enqueue_bulk, fairness, pickup, prune, rate, servers, statements
+from benchmarks import (
+    drain_postgresql,
+    drain_sqlite,
+    enqueue_bulk,
+    fairness,
+    pickup,
+    prune,
+    rate,
+    servers,
+    statements,
+    webhook_costs,
+    webhooks,
+)
 from benchmarks.options import Options
 from benchmarks.rounds import Report
 from benchmarks.tables import render
@@ -23,6 +35,8 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "fairness": fairness.run,
     "prune": prune.run,
     "statements": statements.run,
+    "webhooks": webhooks.run,
+    "webhook_costs": webhook_costs.run,
 }
 ROUNDS = 5
 QUICK_ROUNDS, QUICK_SCALE = 1, 0.1

@@ -36,7 +36,7 @@ def run(options: Options) -> Report:
     """Counts, not times: one round says it all."""
     report = Report("statements", "SQL statements on PostgreSQL, counted in the server's log", [WORK, ALL], [])
     report.decimals = 4
-    with _server(options) as server, server.database() as database:
+    with logging_server(options) as server, server.database() as database:
         assert server.log is not None
         ours.install(database).dispose()
         with psycopg.connect(database, autocommit=True) as admin:
@@ -44,14 +44,14 @@ def run(options: Options) -> Report:
         for name, setting, jobs, act in _acts(database):
             options.say(name)
             row = Row(name, setting)
-            work, control = _counted(server.log, act)
+            work, control = counted(server.log, act)
             row.add({WORK: work / jobs, ALL: (work + control) / jobs}, WORK)
             report.rows.append(row)
     report.notes = ["The drain counts everything its worker says from its first connection to its last."]
     return report
 
 
-def _server(options: Options) -> AbstractContextManager[PostgresServer]:
+def logging_server(options: Options) -> AbstractContextManager[PostgresServer]:
     """The log must be readable: a server that the operator named will not do."""
     return nullcontext(options.server) if options.server.log else servers.postgresql(ours=True)
 
@@ -67,7 +67,7 @@ def _acts(database: str) -> list[tuple[str, str, int, Callable[[], None]]]:
     ]  # fmt: skip
 
 
-def _counted(log: Path, act: Callable[[], None]) -> tuple[int, int]:
+def counted(log: Path, act: Callable[[], None]) -> tuple[int, int]:
     """The statements that the server executed during `act`: work, and transaction control."""
     start = log.stat().st_size
     act()

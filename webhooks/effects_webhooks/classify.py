@@ -145,6 +145,8 @@ def excerpt(body: bytes, chars_max: int = _EXCERPT_CHARS) -> str:
     read) and NUL (PostgreSQL does not store it).
     """
     text = body.decode("utf-8", errors="backslashreplace")
+    if text.isascii() and text.replace("\n", "").isprintable():  # most are: no look at each character
+        return text[:chars_max]
     shown = "".join(char if _plain(char) else char.encode("unicode_escape").decode() for char in text[:chars_max])
     return shown[:chars_max]
 

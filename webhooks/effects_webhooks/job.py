@@ -26,7 +26,7 @@ from effects_webhooks.classify import Terms, classify
 from effects_webhooks.endpoints import limit_key, open_headers, open_secret
 from effects_webhooks.errors import EndpointInvalid
 from effects_webhooks.fan_out import WebhookFanOut
-from effects_webhooks.guard import check_url, opened
+from effects_webhooks.guard import Private, check_url, opened
 from effects_webhooks.network import GuardedBackend
 from effects_webhooks.tables import events as table
 from effects_webhooks.tables.ledger import DeliveryLedger
@@ -98,11 +98,8 @@ class WebhookDelivery(JobType[DeliverPayload]):
         self.ledger = DeliveryLedger(functools.partial(health.note, app))
         self._app = app
         self._deadline_seconds = deadline_seconds
-        self._private = opened(app)
-        self._transports = Transports(GuardedBackend(allow_private=self._private), ssl_context=ssl_context)
-        self._check_url = functools.lru_cache(_CACHED_URLS_MAX)(
-            functools.partial(check_url, allow_private=self._private)
-        )
+        self._transports = Transports(GuardedBackend(allow_private=opened(app)), ssl_context=ssl_context)
+        self._vetted = functools.lru_cache(_CACHED_URLS_MAX)(functools.partial(_vetted, allow_private=opened(app)))
         self._keys: dict[str, bytes] = {}
         self._said_at = float("-inf")
         self._user_agent = f"effects/{version('effects')}"
@@ -149,14 +146,14 @@ class WebhookDelivery(JobType[DeliverPayload]):
         if not keys:
             return self._wait_for_operator(f"endpoint {payload.endpoint_id} has no secret to sign with")
         try:
-            self._check_url(loaded.url)  # again: the settings may be others than those it was added under
+            host = self._vetted(loaded.url)  # again: the settings may be others than those it was added under
         except EndpointInvalid as error:
             return Refused(str(error), code="blocked_address", detail={"sent": "not_sent", "host": _host(loaded.url)})
         seconds = min(self._deadline_seconds, attempt.remaining_seconds() - _MARGIN_SECONDS)
         sent = {**own, **self._headers(payload.event_id, loaded.body, keys)}
         exchange = self._transports.post(loaded.url, sent, loaded.body, seconds=seconds)
         terms = Terms(loaded.profile, loaded.overrides, loaded.earlier, self.retry, self._short)
-        outcome = classify(exchange, host=_host(loaded.url), terms=terms)
+        outcome = classify(exchange, host=host, terms=terms)
         if isinstance(outcome, Pause):
             self._say(outcome.reason)
         return outcome
@@ -207,6 +204,15 @@ class WebhookDelivery(JobType[DeliverPayload]):
             key = open_secret(self._app, endpoint_id, secret_id, sealed)
             self._keys[secret_id] = key
         return key
+
+
+def _vetted(url: str, *, allow_private: Private) -> str:
+    """The host of a URL that may be requested.
+
+    Raises:
+        EndpointInvalid: it may not.
+    """
+    return httpx.URL(check_url(url, allow_private=allow_private)).host
 
 
 def _host(url: str) -> str:

@@ -1,0 +1,66 @@
+"""Partners: so many HTTP receivers in one process, which read each request and answer 204; until it is ended.
+
+On uvloop and without a framework: what the receivers cost, both sides of a comparison pay alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from typing import cast
+
+import uvloop
+
+from benchmarks.processes import await_go
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_ANSWER = b"HTTP/1.1 204 No Content\r\n\r\n"
+TELL, MUTE, QUIET = "tell", "mute", "quiet"
+
+
+class Partner(asyncio.Protocol):
+    """One connection. It may tell the time at which each request came: CLOCK_MONOTONIC is the same in every process."""
+
+    def __init__(self, tell: bool) -> None:
+        self._tell = tell
+        self._data = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while (size := _size(self._data)) is not None and len(self._data) >= size:
+            self._data = self._data[size:]
+            if self._tell:
+                print(time.monotonic_ns(), flush=True)
+            self._transport.write(_ANSWER)
+
+
+class Mute(asyncio.Protocol):
+    """Accepts, reads, and never answers."""
+
+
+def _size(data: bytes) -> int | None:
+    """Bytes of the request that `data` begins with; None while its head is not whole."""
+    end = data.find(b"\r\n\r\n")
+    if end < 0:
+        return None
+    length = _LENGTH.search(data, 0, end)
+    return end + 4 + (int(length[1]) if length else 0)
+
+
+async def _serve(count: int, kind: str) -> None:
+    loop = asyncio.get_running_loop()
+    make = Mute if kind == MUTE else lambda: Partner(kind == TELL)
+    servers = [await loop.create_server(make, "127.0.0.1", 0) for _ in range(count)]
+    print(json.dumps([server.sockets[0].getsockname()[1] for server in servers]), flush=True)
+    await asyncio.gather(*(server.serve_forever() for server in servers))
+
+
+def work(count: str, kind: str = QUIET) -> None:
+    """Prints the ports first, as a JSON list."""
+    await_go()
+    uvloop.run(_serve(int(count), kind))

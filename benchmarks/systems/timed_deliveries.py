@@ -1,0 +1,72 @@
+"""`deliveries`, with a stopwatch at each part: CPU of the calling thread, added up; printed at the end.
+
+A part inside another is taken out of it, so that the parts add up to what is known of the process.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.processes import WORK_SECONDS, await_go
+from benchmarks.systems.deliveries import app
+from effects.worker import Worker, intake, settler, worker
+from effects.worker.attempt import RunningAttempt
+from effects_webhooks import job
+from effects_webhooks.transport import Transports
+
+PARTS: dict[str, list[tuple[Any, str]]] = {
+    "claim": [(worker, "claim")],
+    "load": [(intake.Intake, "attempts")],
+    "sign": [(job.WebhookDelivery, "_headers"), (job.WebhookDelivery, "_key")],
+    "transport": [(Transports, "post")],
+    "classify": [(job, "classify")],
+    "decide": [(RunningAttempt, "settle")],
+    "settle": [(settler, "settle")],
+}
+REST = "the rest: threads, queues, log"
+
+
+class Stopwatch:
+    """CPU seconds by part, over all threads."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self._inner = threading.local()
+
+    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, its CPU noted under `part`."""
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            before, self._inner.seconds = getattr(self._inner, "seconds", 0.0), 0.0
+            begun = time.thread_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                took = time.thread_time() - begun
+                self.seconds[part] += took - self._inner.seconds  # a race between threads loses next to nothing
+                self._inner.seconds = before + took
+
+        return run
+
+
+def work(keys: str, database: str) -> None:
+    """Prints JSON: part → CPU seconds."""
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    stopwatch = Stopwatch()
+    for part, places in PARTS.items():
+        for owner, name in places:
+            setattr(owner, name, stopwatch.timed(part, getattr(owner, name)))
+    made = Worker(app(database, keys))
+    await_go()
+    before = time.process_time()
+    made.drain(max_seconds=WORK_SECONDS)
+    whole = time.process_time() - before
+    print(json.dumps({**stopwatch.seconds, REST: whole - stopwatch.seconds.total()}), flush=True)
