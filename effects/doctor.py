@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from effects.app import Effects
-from effects.errors import SchemaMismatch
+from effects.errors import ConfigurationError, DeliveryError, SchemaMismatch
 from effects.keys import KeyRing
+from effects.settings import DEFAULT_STORAGE_URL
 from effects.store import migrate
 from effects.store.doctor import Finding, Level, examine_server, examine_tables, examine_work
 from effects.store.rotate import KeyCount, count_keys
@@ -43,7 +45,20 @@ def _findings(app: Effects) -> Iterator[Finding]:
         yield from examine_tables(app.store)
         yield from examine_work(app.store, app.settings.lease_seconds, app.job_types.names())
         yield from _keys(app.keys, count_keys(app.store, quick=True))
+    yield _storage(app)
     yield from _settings(app)
+
+
+def _storage(app: Effects) -> Finding:
+    """Used to find out, unless nothing was ever kept in the folder of the default."""
+    url = app.settings.storage_url
+    if url == DEFAULT_STORAGE_URL and not Path(url.removeprefix("file:")).exists():
+        return Finding("storage", "ok", "no file is kept yet")
+    try:
+        app.storage.check()
+    except (ConfigurationError, DeliveryError) as error:
+        return Finding("storage", "error", str(error), "reports and attachments need it: see EFFECTS_STORAGE_URL")
+    return Finding("storage", "ok", f"files can be written, read and deleted: {app.storage.url}")
 
 
 def _keys(ring: KeyRing, counts: list[KeyCount]) -> Iterator[Finding]:

@@ -48,8 +48,11 @@ class Storage(Protocol):
 
     url: str  # without credentials
 
-    def writer(self, name: str) -> AbstractContextManager[Writer]:
-        """Leaving the block without `finish` deletes what was written."""
+    def writer(self, name: str, *, filename: str | None = None) -> AbstractContextManager[Writer]:
+        """Leaving the block without `finish` deletes what was written.
+
+        `filename` is what a browser saves it as that follows a `link`.
+        """
         ...
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
@@ -80,6 +83,6 @@ class Storage(Protocol):
         """Write, read and delete a probe object; raises what is wrong, with what to do."""
         ...
 
-    def link(self, name: str, *, filename: str, seconds: float) -> str | None:
-        """A presigned address that downloads it under `filename`; None where the storage has none to give."""
+    def link(self, name: str, *, seconds: float) -> str | None:
+        """A presigned address that downloads it, under the `filename` of its writer; None where there are none."""
         ...

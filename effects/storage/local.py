@@ -35,8 +35,8 @@ class LocalStorage:
         self.url = url or f"file:{folder}"
 
     @contextmanager
-    def writer(self, name: str) -> Iterator[UnfinishedFile]:
-        """As `Storage.writer`."""
+    def writer(self, name: str, *, filename: str | None = None) -> Iterator[UnfinishedFile]:
+        """As `Storage.writer`; `filename` is not kept."""
         path = self.folder / check_name(name)
         with named_errors(name):
             writing = self._create(name, path)
@@ -87,7 +87,7 @@ class LocalStorage:
         """As `Storage.check`."""
         probe(self)
 
-    def link(self, name: str, *, filename: str, seconds: float) -> str | None:
+    def link(self, name: str, *, seconds: float) -> str | None:
         """None: a folder has no address."""
         return None
 
