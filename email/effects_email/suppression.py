@@ -22,9 +22,9 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.app import AnySession, Effects, default
-from effects.errors import EnqueueError
 from effects_email import mailbox
 from effects_email.bounces import end_of
+from effects_email.errors import AddressInvalid, SuppressionInvalid
 from effects_email.suppression_rows import ALL, REASONS, Reason, new_row, opened, write
 from effects_email.tables import soft_failures
 from effects_email.tables import suppressions as table
@@ -116,7 +116,8 @@ def suppress(
         session: as for `send_templated_email`; it becomes true with the caller's commit.
 
     Raises:
-        EnqueueError: no address, or a category, reason, end or text that cannot be; nothing was written.
+        AddressInvalid, SuppressionInvalid: no address, or a category, reason, end or text that cannot be; nothing was
+            written.
         StoreUnavailable: the database is away (without `session`). Calling again is safe.
     """
     app = effects or default()
@@ -212,19 +213,21 @@ def note_override(app: Effects, connection: Connection, addresses: Iterable[str]
 def _check(address: str, category: str | None, reason: str, until: datetime | None, why: str | None) -> None:
     local, at, domain = address.strip().rpartition("@")
     if not (local and at and domain) or len(address) > 320 or not address.isprintable():
-        raise EnqueueError("the address is not one: give local@domain, at most 320 printable characters")
+        raise AddressInvalid("the address is not one: give local@domain, at most 320 printable characters")
     if reason not in REASONS:
-        raise EnqueueError(f"reason is {reason!r}; give one of {', '.join(REASONS)}")
+        raise SuppressionInvalid(f"reason is {reason!r}; give one of {', '.join(REASONS)}")
     if category is not None and not (0 < len(category) <= CATEGORY_CHARS_MAX and category.isprintable()):
-        raise EnqueueError(f"a category has 1 to {CATEGORY_CHARS_MAX} printable characters")
+        raise SuppressionInvalid(f"a category has 1 to {CATEGORY_CHARS_MAX} printable characters")
     if reason == "unsubscribe" and category in (None, ALL, TRANSACTIONAL):
-        raise EnqueueError("an unsubscribe is from a category: name it, or give the reason manual to end all mail")
+        raise SuppressionInvalid(
+            "an unsubscribe is from a category: name it, or give the reason manual to end all mail"
+        )
     if reason not in ("unsubscribe", "manual") and category not in (None, ALL):
-        raise EnqueueError(f"{reason} reaches every message: leave out the category")
+        raise SuppressionInvalid(f"{reason} reaches every message: leave out the category")
     if until is not None and until.tzinfo is None:
-        raise EnqueueError("until has no time zone; give an aware datetime, such as datetime.now(UTC)")
+        raise SuppressionInvalid("until has no time zone; give an aware datetime, such as datetime.now(UTC)")
     if why is not None and (len(why) > TEXT_CHARS_MAX or not why.isprintable()):
-        raise EnqueueError(f"why has at most {TEXT_CHARS_MAX} printable characters")
+        raise SuppressionInvalid(f"why has at most {TEXT_CHARS_MAX} printable characters")
 
 
 def _shown(app: Effects, row: Row[Any]) -> Suppression:

@@ -23,17 +23,23 @@ ALL = "all"  # the scope of what reaches every message
 
 def new_row(
     app: Effects,
-    address: str,
+    address: str | None,
     reason: Reason,
     *,
+    digest: str | None = None,
     category: str | None = None,
     until: float | None,
     source: str,
     actor: str,
     why: str | None,
 ) -> SuppressionRow:
-    """The row of a suppression; `until` is seconds since 1970 by the database's clock, None for ever."""
-    digest, sealing = mailbox.digest(app, address), bool(app.keys.ids)
+    """The row of a suppression.
+
+    Args:
+        address: None where only its digest is known; the row holds all the same, and shows no address.
+        until: seconds since 1970 by the database's clock, None for ever.
+    """
+    digest, sealing = digest or mailbox.digest(app, address or ""), bool(app.keys.ids)
     return SuppressionRow(
         id=f"sup_{os.urandom(12).hex()}",
         digest=digest,
@@ -41,7 +47,7 @@ def new_row(
         reason=reason,
         source=source,
         address=None if sealing else address,
-        sealed=app.keys.seal(address.encode(), **_context(digest)) if sealing else None,
+        sealed=app.keys.seal(address.encode(), **_context(digest)) if sealing and address else None,
         until=until,
         actor=actor,
         why=why,

@@ -94,16 +94,16 @@ def _number(sql: Sql, name: str) -> str:
 
 
 def _upsert(sql: Sql) -> str:
-    taken = ", ".join(
-        f"{name} = excluded.{name}" for name in ("source", "address", "sealed", "until", "actor", "why", "updated_at")
-    )
-    blob = "bytea" if sql.postgresql else "BLOB"
+    """A text that is known stays where the newer row has none."""
+    table, blob = sql.email_suppressions, "bytea" if sql.postgresql else "BLOB"
+    taken = ", ".join(f"{name} = excluded.{name}" for name in ("source", "until", "actor", "why", "updated_at"))
+    kept = ", ".join(f"{name} = COALESCE(excluded.{name}, {table}.{name})" for name in ("address", "sealed"))
     return f"""
-    INSERT INTO {sql.email_suppressions}
+    INSERT INTO {table}
         (id, digest, scope, reason, source, address, sealed, until, actor, why, created_at, updated_at)
     VALUES (:id, :digest, :scope, :reason, :source, :address, CAST(:sealed AS {blob}),
         {sql.time(_number(sql, "until"))}, :actor, :why, {sql.now}, {sql.now})
-    ON CONFLICT (digest, scope, reason) DO UPDATE SET {taken}"""
+    ON CONFLICT (digest, scope, reason) DO UPDATE SET {taken}, {kept}"""
 
 
 def write(store: Store, connection: Connection, rows: Sequence[SuppressionRow]) -> None:

@@ -1,0 +1,70 @@
+"""What this package raises beside the core's errors; the tree in `effects.errors` has their parents.
+
+EffectsError
+├─ ConfigurationError
+│   └─ TemplateError          the templates themselves cannot be used; names the template and the file
+│       ├─ TemplateNotFound   there is none of this name
+│       └─ RenderingFailed    a variable is missing, or a filter failed; names the part and the line
+├─ EmailNotFound              an operator named a message that is not there
+├─ TokenInvalid               an unsubscribe token that is none of ours, or was altered
+├─ EnqueueError
+│   ├─ EmailInvalid           a header, a name, a key or a context that no message may have
+│   ├─ AddressInvalid         what is no e-mail address; says of which argument
+│   ├─ AttachmentInvalid      a file that cannot be attached: missing, too large, oddly named
+│   └─ SuppressionInvalid     a category, reason or end that no suppression may have
+└─ DeliveryError
+    ├─ Temporary
+    │   └─ AttachmentMissing  a file that was there at the call cannot be read now
+    └─ Refused
+        └─ ContentChanged     the bytes are not those of the call: an attachment, or an earlier try's
+
+No text quotes an address, a value of the context or anything that was rendered.
+"""
+
+from __future__ import annotations
+
+from effects.errors import ConfigurationError, EffectsError, EnqueueError, Refused, Temporary
+
+
+class TemplateError(ConfigurationError):
+    """The template cannot be used."""
+
+
+class TemplateNotFound(TemplateError):
+    """There is no such template."""
+
+
+class RenderingFailed(TemplateError):
+    """The template cannot be rendered with this context."""
+
+
+class EmailNotFound(EffectsError):
+    """There is no such message."""
+
+
+class TokenInvalid(EffectsError):
+    """The unsubscribe token is not valid."""
+
+
+class EmailInvalid(EnqueueError):
+    """The message cannot be sent as given."""
+
+
+class AddressInvalid(EnqueueError):
+    """This is no e-mail address."""
+
+
+class AttachmentInvalid(EnqueueError):
+    """This file cannot be attached."""
+
+
+class SuppressionInvalid(EnqueueError):
+    """The suppression cannot be as given."""
+
+
+class AttachmentMissing(Temporary):
+    """An attachment cannot be read."""
+
+
+class ContentChanged(Refused):
+    """The message would not have the bytes that it had."""

@@ -1,0 +1,149 @@
+"""One click and no more mail of that category (RFC 8058): the headers, the link, and the endpoint that they name.
+
+    app = asgi_app()          # or wsgi_app(); mounted where EFFECTS_UNSUBSCRIBE_URL points
+
+A POST unsubscribes at once: no cookie, no login, no redirect. A GET shows a page with a button that POSTs, because
+scanners follow the links of a message and must not unsubscribe anybody. Somebody who unsubscribes twice is
+unsubscribed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+
+from effects.app import AnySession, Effects, default
+from effects.errors import ConfigurationError, StoreUnavailable
+from effects_email import pages, web
+from effects_email.errors import TokenInvalid
+from effects_email.suppression import TRANSACTIONAL
+from effects_email.suppression_rows import ALL, new_row, write
+from effects_email.unsubscribe_token import check_signing, read_token, write_token
+
+BODY_BYTES_MAX = 16 * 1024
+PARAMETER = "token"
+_RETRY_SECONDS = 60
+
+Page: TypeAlias = Callable[[pages.State, str], str]
+Headers: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def check_unsubscribe(app: Effects, category: str | None) -> None:
+    """Refuse, before anything is written, a category whose messages could not be unsubscribed from.
+
+    Raises:
+        ConfigurationError: says what to set.
+    """
+    if category in (None, TRANSACTIONAL):
+        return
+    if category == ALL:
+        raise ConfigurationError("no category is named all: that word stands for every message")
+    if not app.settings.unsubscribe_url:
+        raise ConfigurationError(
+            f"category {category!r} is not transactional, so its messages carry an unsubscribe link: set "
+            "EFFECTS_UNSUBSCRIBE_URL to the address of effects_email.unsubscribe's endpoint"
+        )
+    check_signing(app)
+
+
+def unsubscribe_headers(app: Effects, address: str, category: str | None) -> Headers:
+    """`List-Unsubscribe` and `List-Unsubscribe-Post` of a message to this address; none for a transactional one.
+
+    Made anew at each call, so they belong into what is kept of the message. The relay's DKIM signature must cover both.
+
+    Raises:
+        ConfigurationError: as `check_unsubscribe`.
+    """
+    check_unsubscribe(app, category)
+    if category is None or category == TRANSACTIONAL:
+        return ()
+    token = write_token(app, address, category)
+    ways = [f"<{_link(app, token)}>"]
+    if mailbox := app.settings.unsubscribe_mailto:
+        ways.append(f"<mailto:{mailbox}?subject={quote(f'unsubscribe {token}')}>")
+    return ("List-Unsubscribe", ", ".join(ways)), ("List-Unsubscribe-Post", "List-Unsubscribe=One-Click")
+
+
+def unsubscribe_link(address: str, category: str, *, effects: Effects | None = None) -> str:
+    """The link of the headers, for the foot of a message.
+
+    Raises:
+        ConfigurationError: as `check_unsubscribe`, or the category is transactional.
+    """
+    app = effects or default()
+    if category == TRANSACTIONAL:
+        raise ConfigurationError("a transactional message has no unsubscribe link")
+    check_unsubscribe(app, category)
+    return _link(app, write_token(app, address, category))
+
+
+def unsubscribe(
+    token: str, *, source: str = "link", session: AnySession | None = None, effects: Effects | None = None
+) -> str:
+    """Suppress the token's address for the token's category; the category. For ever, and idempotent.
+
+    Raises:
+        TokenInvalid: it is none of ours, or was altered.
+        ConfigurationError: EFFECTS_KEYS has no key named `digest`.
+        StoreUnavailable: the database is away (without `session`). Calling again is safe.
+    """
+    app = effects or default()
+    found = read_token(app, token)
+    row = new_row(
+        app, found.address, "unsubscribe", digest=found.digest, category=found.category, until=None, source=source,
+        actor="recipient", why=None,
+    )  # fmt: skip
+    with app.writing(session) as connection:
+        write(app, connection, [row])
+    return found.category
+
+
+# -- the endpoint --------------------------------------------------------------------------------------------------
+
+
+def asgi_app(*, effects: Effects | None = None, page: Page = pages.page) -> web.AsgiApp:
+    """An ASGI app that answers at every path: run it, or mount it.
+
+    Args:
+        effects: default the process's, when the first request comes.
+        page: `page(state, category)` gives the HTML in your own words; states: `ask`, `done`, `invalid`, `away`.
+
+    Answers 200 to a good token, 404 to another, 405 to a method that is not GET, HEAD or POST, 413 to more than 16 KiB,
+    503 while the database is away.
+    """
+    return web.asgi_app(_handler(effects, page), body_bytes_max=BODY_BYTES_MAX)
+
+
+def wsgi_app(*, effects: Effects | None = None, page: Page = pages.page) -> web.WsgiApp:
+    """The same as a WSGI app (PEP 3333)."""
+    return web.wsgi_app(_handler(effects, page), body_bytes_max=BODY_BYTES_MAX)
+
+
+def _handler(effects: Effects | None, page: Page) -> web.Handle:
+    def handle(request: web.Request) -> web.Answer:
+        app = effects or default()
+        if request.method not in ("GET", "HEAD", "POST"):
+            return web.Answer(405, headers={"allow": "GET, HEAD, POST"})
+        token = parse_qs(request.query).get(PARAMETER, [""])[-1]
+        try:
+            if request.method == "POST":
+                return _shown(200, page, "done", unsubscribe(token, effects=app))
+            return _shown(200, page, "ask", read_token(app, token).category)
+        except TokenInvalid:
+            return _shown(404, page, "invalid", "")
+        except StoreUnavailable:
+            return _shown(503, page, "away", "", {"retry-after": str(_RETRY_SECONDS)})
+
+    return handle
+
+
+def _shown(
+    status: int, page: Page, state: pages.State, category: str, more: dict[str, str] | None = None
+) -> web.Answer:
+    return web.Answer(status, page(state, category).encode(), {**pages.HEADERS, **(more or {})})
+
+
+def _link(app: Effects, token: str) -> str:
+    url = app.settings.unsubscribe_url
+    return f"{url}{'&' if urlsplit(url).query else '?'}{urlencode({PARAMETER: token})}"
