@@ -1,0 +1,129 @@
+"""Letters as files in a maildir, for development: nothing leaves this machine.
+
+    maildir:mail            a folder, from the working directory
+    maildir:/var/tmp/mail
+
+Each letter is a file in `new/`, by the maildir rules: written in `tmp/`, flushed to disk, renamed. A mail program, or
+Python's `mailbox.Maildir`, reads it. Above the message's own bytes stand a `Return-Path` and a `Delivered-To` for each
+recipient: the envelope, in which blind copies show.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from effects_email.transport.base import Dispatch, Letter, Verdict
+from effects_email.transport.url import TransportURL
+
+_ACCEPTED = Verdict(kind="accepted", code="maildir", reason="written to the maildir")
+_NO_FOLDER = Verdict(kind="config", code="maildir_failed", reason="the maildir cannot be written to")
+_FOLDERS = ("tmp", "new", "cur")
+
+
+def open_url(url: TransportURL) -> MaildirTransport:
+    """For `open_transport`.
+
+    Raises:
+        ConfigurationError: there is no folder in the URL, or more than one.
+    """
+    if url.host or not url.path:
+        url.refuse("names no folder; give maildir:folder or maildir:/path/to/folder")
+    url.end()
+    return MaildirTransport(url.name, Path(url.path))
+
+
+class MaildirTransport:
+    """Writes letters into `folder`, which is made when the first one comes. Thread-safe.
+
+    A letter that is sent again replaces its own file if nobody has read it; `ask` knows whether it is there. A crash
+    leaves at most a file in `tmp/`.
+    """
+
+    key_lifetime_seconds = None
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.folder = folder.absolute()
+
+    def __repr__(self) -> str:
+        return f"MaildirTransport({self.name!r})"
+
+    def send(self, letter: Letter, *, release: Callable[[], None], seconds: float) -> Dispatch:
+        """See `Transport`; one file for all recipients."""
+        file = f"{_name(letter)}.{socket.gethostname()}".replace("/", "_").replace(":", "_")
+        written = self.folder / "tmp" / f"{file}.{os.getpid()}.{time.monotonic_ns()}"
+        began = time.monotonic()
+        try:
+            for folder in _FOLDERS:
+                (self.folder / folder).mkdir(parents=True, exist_ok=True)
+            _write(written, _envelope(letter) + letter.data)
+        except OSError:
+            return _dispatch(letter, _NO_FOLDER, began)
+        try:
+            release()
+            kept = self._keep(written, file)
+        finally:
+            written.unlink(missing_ok=True)
+        return _dispatch(letter, _ACCEPTED if kept else _NO_FOLDER, began, file if kept else None)
+
+    def _keep(self, written: Path, file: str) -> bool:
+        try:
+            written.rename(self.folder / "new" / file)
+        except OSError:
+            return False
+        _flush_folder(self.folder / "new")
+        return True
+
+    def ask(self, letter: Letter) -> bool | None:
+        """Whether its file is there, read or not."""
+        name = _name(letter)
+        return any(found for folder in ("new", "cur") for found in (self.folder / folder).glob(f"{name}.*"))
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _name(letter: Letter) -> str:
+    """By the message, not by the moment: the same letter twice is one file."""
+    return f"{int(letter.parts.date.timestamp())}.{hashlib.sha256(letter.message_id.encode()).hexdigest()[:24]}"
+
+
+def _envelope(letter: Letter) -> bytes:
+    lines = [f"Return-Path: <{letter.sender}>", *(f"Delivered-To: {one}" for one in letter.recipients)]
+    return "".join(f"{_one_line(line)}\r\n" for line in lines).encode()
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\r", " ").replace("\n", " ")
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _dispatch(letter: Letter, verdict: Verdict, began: float, file: str | None = None) -> Dispatch:
+    return Dispatch(
+        verdict=verdict,
+        recipients=dict.fromkeys(letter.recipients, verdict),
+        provider_id=file,
+        peer="maildir",
+        phases={"body": time.monotonic() - began},
+    )

@@ -1,0 +1,132 @@
+"""The SMTP transport: letters to one relay, over sessions that are kept open."""
+
+from __future__ import annotations
+
+import smtplib
+from base64 import b64encode
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from effects.redact import strike_out
+from effects_email.transport.base import Dispatch, Letter, Verdict
+from effects_email.transport.classify import reply_of, verdict_of_fault, verdict_of_reply
+from effects_email.transport.faults import fault_of
+from effects_email.transport.pool import Pool
+from effects_email.transport.progress import Progress
+from effects_email.transport.sending import Sending
+from effects_email.transport.smtp_client import WIRE_ERRORS, Client
+from effects_email.transport.smtp_fit import malformed, misfit
+from effects_email.transport.smtp_server import Server, server_of
+from effects_email.transport.smtp_transaction import Transaction
+from effects_email.transport.url import TransportURL
+
+RECIPIENTS_MAX = 100  # of one transaction: what every server must take (RFC 5321, section 4.5.3.1.8)
+TLS_FAILURES_MAX = 3  # handshakes that fail in a row before it counts as a matter of configuration
+
+_ALL_BUSY = Verdict(
+    kind="throttle", code="no_free_connection", reason="all connections to the server are in use", after_seconds=5.0
+)
+
+
+def open_url(url: TransportURL) -> SmtpTransport:
+    """For `open_transport`."""
+    return SmtpTransport(server_of(url))
+
+
+class SmtpTransport:
+    """Sends to one SMTP server. Thread-safe.
+
+    The dispatch's own verdict is *unknown* if any recipient's is, else *accepted* if any was served, else the one that
+    leaves most open. More than 100 recipients, and those for whom the server says that they are too many at once, are
+    served by further transactions of the same `send`. A session that was kept open and turns out to be dead is
+    replaced, once; nothing has been sent by then.
+    """
+
+    key_lifetime_seconds = None
+
+    def __init__(self, server: Server) -> None:
+        self.name = server.name
+        self._server = server
+        self._pool = Pool(server)
+        self._tls_failures = 0
+
+    def __repr__(self) -> str:
+        return f"SmtpTransport({self.name!r}, {self._server.host}:{self._server.port}, {self._server.security})"
+
+    def send(self, letter: Letter, *, release: Callable[[], None], seconds: float) -> Dispatch:
+        """See `Transport`. Waits at most 15 s for a connection, 30 s for any answer and 10 minutes for the last one,
+        all of it within `seconds`, of which half, or all but a minute, stay reserved for that last one.
+        """
+        sending = Sending(letter, Progress(seconds, self._server.timeouts), release)
+        sending.refuse(malformed(letter))
+        while sending.waiting:
+            transaction = self._transact(sending)
+            if transaction is not None:
+                sending.take_over(transaction)
+        return sending.dispatch()
+
+    def ask(self, letter: Letter) -> bool | None:
+        """SMTP has no such question."""
+        return None
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _transact(self, sending: Sending, *, fresh: bool = False) -> Transaction | None:
+        """One transaction for those who wait; None where there is none to be had, and then all have their verdict."""
+        client = self._session(sending, fresh=fresh)
+        if client is None:
+            return None
+        if sending.refuse(misfit(client, sending.letter)):
+            self._pool.give(client)
+            return None
+        reused = client.messages > 0
+        transaction = Transaction(client, sending.letter, sending.waiting[:RECIPIENTS_MAX], sending.stuffed)
+        try:
+            transaction.run(sending.release)
+        except BaseException:
+            self._pool.drop(client, politely=False)
+            raise
+        if transaction.usable:
+            self._pool.give(client)
+        else:
+            self._pool.drop(client, politely=False)
+        if transaction.stale and reused and not fresh:
+            return self._transact(sending, fresh=True)
+        return transaction
+
+    def _session(self, sending: Sending, *, fresh: bool) -> Client | None:
+        progress = sending.progress
+        try:
+            client = self._pool.take(progress, fresh=fresh)
+        except WIRE_ERRORS as error:
+            sending.give_up(self._no_session(progress, error))
+            return None
+        if client is None:
+            sending.give_up(_ALL_BUSY)
+            return None
+        self._tls_failures = 0
+        sending.note_peer(client)
+        return client
+
+    def _no_session(self, progress: Progress, error: Exception) -> Verdict:
+        if isinstance(error, smtplib.SMTPResponseException):
+            said = error.smtp_error if isinstance(error.smtp_error, bytes) else str(error.smtp_error).encode()
+            text = strike_out(said.decode("utf-8", errors="backslashreplace"), self._secrets())
+            return verdict_of_reply(reply_of(progress.stage, error.smtp_code, text))
+        fault = fault_of(error)
+        verdict = verdict_of_fault(progress.stage, fault)
+        if fault == "tls_failed":
+            self._tls_failures += 1
+            if self._tls_failures >= TLS_FAILURES_MAX:
+                return replace(verdict, kind="config", reason="the TLS handshake failed three times in a row")
+        return verdict
+
+    def _secrets(self) -> list[str]:
+        """What a server may say again of what AUTH told it."""
+        user, password = self._server.user, self._server.password
+        if user is None or password is None:
+            return []
+        both = b64encode(f"\0{user}\0{password}".encode()).decode()
+        return [both, b64encode(password.encode()).decode(), password]

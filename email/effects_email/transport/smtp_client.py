@@ -1,0 +1,278 @@
+"""A session with an SMTP server: smtplib's EHLO, STARTTLS and AUTH, over reads and writes that always end.
+
+smtplib waits as long as a server drips and reads as many lines as one sends, and it gives every lost connection the
+same exception. Here each wait is clipped to the try's deadline, a reply is bounded, and the stage is known.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import queue
+import smtplib
+import socket
+import ssl
+import threading
+import time
+from typing import Any
+
+from effects_email.transport.base import Reply, Stage
+from effects_email.transport.classify import reply_of
+from effects_email.transport.faults import Garbage
+from effects_email.transport.progress import Progress
+from effects_email.transport.smtp_server import Server
+
+LINE_BYTES_MAX = 4096  # RFC 5321 has 512; real servers write more
+LINES_MAX = 128
+_RECEIVE_BYTES = 65536
+_QUIT_SECONDS = 1.0
+WIRE_ERRORS = (OSError, smtplib.SMTPException, ValueError)
+
+
+class Client(smtplib.SMTP):
+    """An open session: greeted, in TLS where that is asked for, logged in.
+
+    `progress` is that of the message under way; whoever takes the session from the pool sets it.
+
+    Raises:
+        OSError, smtplib.SMTPException, ValueError: there is no session; `progress.stage` says how far it came.
+    """
+
+    def __init__(self, server: Server, progress: Progress) -> None:
+        self.progress = progress
+        self.messages = 0
+        self.dirty = False  # a transaction may be open on the server's side: RSET before the next
+        self.opened_at = self.idle_since = time.monotonic()
+        self.sock: Any = None
+        self.peer = ""
+        self.tls: str | None = None
+        self.offers_pipelining = self.offers_8bit = self.offers_utf8 = self.offers_size = False
+        self.size_max = 0  # 0: the server names none
+        self._server = server
+        self._buffer = b""
+        try:
+            super().__init__(server.host, server.port, local_hostname="localhost")
+            self._greet()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- opening ---------------------------------------------------------------------------------------------
+
+    def _get_socket(self, host: str, port: int, timeout: object) -> socket.socket:
+        """What SMTP_SSL overrides as well. Tries each address of the name while there is time."""
+        self.progress.enter("connect")
+        sock = _connect(host, port, self.progress)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        name = sock.getpeername()
+        self.peer = f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+        if self._server.security == "tls":
+            self.progress.enter("tls")
+            sock.settimeout(self.progress.remaining())
+            try:
+                sock = self._server.tls.wrap_socket(sock, server_hostname=host)
+            except BaseException:
+                sock.close()
+                raise
+        self.progress.enter("banner")
+        return sock
+
+    def _greet(self) -> None:
+        self.local_hostname = self._server.helo or _own_name(self.sock)
+        self._hello()
+        if self._server.security == "starttls":
+            self.progress.enter("starttls")
+            self.starttls(context=self._server.tls)
+            if self._buffer:  # sent in clear, to be taken for an answer under TLS
+                raise Garbage("something came in clear after STARTTLS")
+            self._hello()
+        if isinstance(self.sock, ssl.SSLSocket):
+            cipher = self.sock.cipher()
+            self.tls = f"{self.sock.version()} {cipher[0] if cipher else ''}".strip()
+        if self._server.user is not None and self._server.password is not None:
+            self.progress.enter("auth")
+            self.login(self._server.user, self._server.password)
+            del self.user, self.password  # smtplib keeps them
+        self._note_offers()
+
+    def _hello(self) -> None:
+        self.progress.enter("ehlo")
+        code, text = self.ehlo()
+        if code != 250:
+            raise smtplib.SMTPHeloError(code, text)
+
+    def _note_offers(self) -> None:
+        self.offers_pipelining = self.has_extn("pipelining")
+        self.offers_8bit = self.has_extn("8bitmime")
+        self.offers_utf8 = self.has_extn("smtputf8")
+        self.offers_size = self.has_extn("size")
+        size = self.esmtp_features.get("size", "")
+        self.size_max = int(size) if size.isascii() and size.isdecimal() and len(size) < 16 else 0
+
+    # -- what smtplib calls ----------------------------------------------------------------------------------
+
+    def send(self, s: Any) -> None:
+        self.write(s.encode("ascii") if isinstance(s, str) else bytes(s))
+
+    def getreply(self) -> tuple[int, bytes]:
+        code, lines = self._reply()
+        return code, b"\n".join(lines)
+
+    # -- what our own driver calls ---------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """All of it, within the stage's time."""
+        if self.sock is None:
+            raise smtplib.SMTPServerDisconnected("not connected")
+        self.sock.settimeout(self.progress.remaining())
+        self.sock.sendall(data)
+
+    def read(self, stage: Stage) -> Reply:
+        """The next reply, which is that of this stage."""
+        self.progress.enter(stage)
+        code, lines = self._reply()
+        return reply_of(stage, code, _text(lines))
+
+    @property
+    def has_unread(self) -> bool:
+        """Something has come that no command asked for."""
+        return bool(self._buffer)
+
+    @property
+    def in_tls(self) -> bool:
+        return self.tls is not None
+
+    def command(self, text: bytes, stage: Stage) -> Reply:
+        """One command and its reply."""
+        self.progress.enter(stage)
+        self.write(text)
+        code, lines = self._reply()
+        return reply_of(stage, code, _text(lines))
+
+    def last_word(self, seconds: float) -> Reply | None:
+        """What the server still said before the connection broke, if anything."""
+        try:
+            self.progress.allow(seconds)
+            code, lines = self._reply()
+        except WIRE_ERRORS:
+            return None
+        return reply_of("body", code, _text(lines))
+
+    def still_there(self, progress: Progress) -> bool:
+        """Ask the server whether the session still serves; RSET, where a transaction may be open."""
+        self.progress = progress
+        try:
+            reply = self.command(b"RSET\r\n" if self.dirty else b"NOOP\r\n", "ehlo")
+        except WIRE_ERRORS:
+            return False
+        self.dirty = False
+        return reply.code == 250 and not self.has_unread
+
+    def quit_quietly(self) -> None:
+        """Say QUIT, wait for nothing, close. Whatever happens, no message depends on it any more."""
+        try:
+            if self.sock is not None:
+                self.sock.settimeout(_QUIT_SECONDS)
+                self.sock.sendall(b"QUIT\r\n")
+        except WIRE_ERRORS:
+            pass
+        finally:
+            self.close()
+
+    # -- lines -----------------------------------------------------------------------------------------------
+
+    def _reply(self) -> tuple[int, list[bytes]]:
+        """Code and the texts of all lines; RFC 5321, section 4.2.
+
+        Raises:
+            Garbage: no reply, or one of more than 128 lines or with a line of more than 4,096 bytes.
+        """
+        first = self._line()
+        code, texts = _code(first), [first[4:]]
+        line = first
+        while line[3:4] == b"-":
+            if len(texts) >= LINES_MAX:
+                raise Garbage("a reply of too many lines")
+            line = self._line()
+            if _code(line) != code:
+                raise Garbage("a reply with two codes")
+            texts.append(line[4:])
+        return code, texts
+
+    def _line(self) -> bytes:
+        while (end := self._buffer.find(b"\n")) < 0:
+            if len(self._buffer) > LINE_BYTES_MAX:
+                raise Garbage("a line without an end")
+            self.sock.settimeout(self.progress.remaining())
+            chunk = self.sock.recv(_RECEIVE_BYTES)
+            if not chunk:
+                raise smtplib.SMTPServerDisconnected("closed")
+            self._buffer += chunk
+        line, self._buffer = self._buffer[:end], self._buffer[end + 1 :]
+        if len(line) > LINE_BYTES_MAX:
+            raise Garbage("a line that is too long")
+        return line.rstrip(b"\r")
+
+
+def _code(line: bytes) -> int:
+    digits = line[:3]
+    if not (digits.isdigit() and b"2" <= digits[:1] <= b"5" and line[3:4] in (b"", b" ", b"-")):
+        raise Garbage("no reply code")
+    return int(digits)
+
+
+def _text(lines: list[bytes]) -> str:
+    return b"\n".join(lines).decode("utf-8", errors="backslashreplace").strip()
+
+
+def _own_name(sock: socket.socket) -> str:
+    """No lookup: asking the resolver for our own name can take minutes."""
+    name = socket.gethostname()
+    if "." in name.strip("."):
+        return name
+    address = sock.getsockname()[0].partition("%")[0]
+    return f"[IPv6:{address}]" if ":" in address else f"[{address}]"
+
+
+def _connect(host: str, port: int, progress: Progress) -> socket.socket:
+    failure: OSError | None = None
+    for family, address in _addresses(host, port, progress):
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(progress.remaining())
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            failure = error
+        else:
+            return sock
+    raise failure or socket.gaierror("no address")
+
+
+def _addresses(host: str, port: int, progress: Progress) -> list[tuple[int, Any]]:
+    """In the resolver's order. It is asked in a thread of its own, because it knows no deadline."""
+    if _is_address(host):
+        return [(one[0], one[4]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    answers: queue.SimpleQueue[list[Any] | OSError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            answers.put(error if isinstance(error, OSError) else socket.gaierror("no host name"))
+
+    threading.Thread(target=ask, name="effects-email-resolve", daemon=True).start()
+    try:
+        found = answers.get(timeout=progress.remaining())
+    except queue.Empty:
+        raise socket.gaierror("no answer from the resolver in time") from None
+    if isinstance(found, OSError):
+        raise found
+    return [(one[0], one[4]) for one in found]
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

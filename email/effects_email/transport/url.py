@@ -1,0 +1,127 @@
+"""`open_transport`: from a URL to a transport, by the URL's scheme.
+
+    smtp+starttls://user:password@mail.example.com:587     TLS by STARTTLS, required and verified
+    smtps://user:password@mail.example.com:465             TLS from the first byte, verified
+    smtp://localhost:25                                    in clear, to this machine only
+    smtp://relay.internal:25?tls=none                      in clear, where you say so
+    maildir:folder                                         into files, for development
+
+A user name and a password are percent-encoded where they hold `@ : / % ?`. No error and no repr shows them, nor the
+values of options.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from typing import NoReturn, TypeAlias
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from effects.errors import ConfigurationError
+from effects_email.transport.base import Transport
+
+
+class TransportURL:
+    """The parts of a transport's URL, decoded, and its options, each of which must be asked for once."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        try:
+            parts = urlsplit(text)
+            self.host, self.port = parts.hostname or "", parts.port
+        except ValueError:  # its text quotes the URL
+            self.refuse("is no URL: the host or the port cannot be read")
+        self.scheme = parts.scheme.lower()
+        self.user = unquote(parts.username) if parts.username is not None else None
+        self.password = unquote(parts.password) if parts.password is not None else None
+        self.path = unquote(parts.path)
+        pairs = parse_qsl(parts.query, keep_blank_values=True)
+        self._options = dict(pairs)
+        if len(self._options) < len(pairs):
+            self.refuse("names an option twice")
+
+    def refuse(self, why: str) -> NoReturn:
+        """
+        Raises:
+            ConfigurationError: names the transport and what is wrong with its URL.
+        """
+        raise ConfigurationError(f"the URL of the mail transport {self.name!r} {why}")
+
+    def option(self, name: str, default: str | None = None, *, among: tuple[str, ...] = ()) -> str | None:
+        """The value of `?name=…`."""
+        value = self._options.pop(name, default)
+        if among and value is not None and value not in among:
+            self.refuse(f"has an option {name} that is none of {', '.join(among)}")
+        return value
+
+    def number(self, name: str, default: float, *, lowest: float, highest: float) -> float:
+        """The number in `?name=…`, within its bounds."""
+        text = self._options.pop(name, None)
+        if text is None:
+            return default
+        if not re.fullmatch(r"\d{1,7}(\.\d{1,3})?", text) or not lowest <= float(text) <= highest:
+            self.refuse(f"has an option {name} that is no number from {lowest:g} to {highest:g}")
+        return float(text)
+
+    def end(self, *known: str) -> None:
+        """Refuse options that nobody asked for; `known` are named in the error."""
+        if self._options:
+            odd = ", ".join(sorted(_safe(name) for name in self._options))
+            self.refuse(f"has unknown options: {odd} (known: {', '.join(known) or 'none'})")
+
+    def __repr__(self) -> str:
+        """Without credentials and options."""
+        port = f":{self.port}" if self.port else ""
+        return f"TransportURL({self.scheme}://{self.host}{port})"
+
+
+Opener: TypeAlias = Callable[[TransportURL], Transport]
+
+# Imported when first asked for: who sends by SMTP needs no HTTP client.
+_BUILT_IN: Mapping[str, str] = {
+    "smtp": "effects_email.transport.smtp",
+    "smtps": "effects_email.transport.smtp",
+    "smtp+starttls": "effects_email.transport.smtp",
+    "maildir": "effects_email.transport.maildir",
+}
+_registered: dict[str, Opener] = {}
+
+
+def register(scheme: str, opener: Opener) -> None:
+    """Let `scheme://…` be opened by this function; one of your own, or instead of a built-in one."""
+    _registered[scheme] = opener
+
+
+def open_transport(name: str, url: str) -> Transport:
+    """The transport of this URL. Connects to nothing.
+
+    Args:
+        name: what the app calls it; it stands in errors, logs and rows.
+
+    Raises:
+        ConfigurationError: names the transport, what is wrong with its URL and what it may be. It quotes neither
+            credentials nor options.
+    """
+    parsed = TransportURL(name, url)
+    opener = _registered.get(parsed.scheme) or _built_in(parsed.scheme)
+    if opener is None:
+        known = ", ".join(sorted({*_BUILT_IN, *_registered}))
+        parsed.refuse(
+            f"has the scheme {_safe(parsed.scheme)!r}; give one of {known}, "
+            "such as smtp+starttls://user:password@mail.example.com:587"
+        )
+    return opener(parsed)
+
+
+def _built_in(scheme: str) -> Opener | None:
+    module = _BUILT_IN.get(scheme)
+    if module is None:
+        return None
+    opener: Opener = importlib.import_module(module).open_url
+    return opener
+
+
+def _safe(text: str) -> str:
+    """A name from a URL, if it looks like one."""
+    return text if re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_+.-]{0,30}", text) else "…"
