@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from sqlalchemy import Connection, inspect, text
 
+from effects.store.pooler import pooler_between
 from effects.store.sql import Sql
 from effects.store.store import Store, as_json
 
@@ -212,12 +213,12 @@ def _snapshot(connection: Connection) -> Finding:
 def _pooler(connection: Connection) -> Finding:
     driver: Any = connection.connection.driver_connection
     prepares = getattr(driver, "prepare_threshold", None) is not None
-    backends = {connection.exec_driver_sql("SELECT pg_backend_pid()").scalar() for _ in range(5)}
-    if prepares and len(backends) > 1:
+    between = pooler_between(driver)
+    if prepares and between:
         return Finding(
             "pooler",
             "error",
-            "a transaction pooler stands between, and prepared statements are on",
+            "a pooler stands between, and prepared statements are on: they fail where it pools transactions",
             "make the engine with connect_args={'prepare_threshold': None}",
         )
     if prepares:
@@ -227,10 +228,8 @@ def _pooler(connection: Connection) -> Finding:
             "prepared statements are on: they fail behind a transaction pooler",
             "make the engine with connect_args={'prepare_threshold': None}, or use no such pooler",
         )
-    if len(backends) > 1:
-        return Finding(
-            "pooler", "ok", "a transaction pooler stands between: hints do not pass it, polling finds the jobs"
-        )
+    if between:
+        return Finding("pooler", "ok", "a pooler stands between: hints do not pass it, polling finds the jobs")
     return Finding("pooler", "ok", "prepared statements are off: a transaction pooler may stand between")
 
 

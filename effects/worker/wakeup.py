@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import Engine
 
 from effects.hints import channel
+from effects.store.pooler import pooler_between
 
 SQLITE_LOOK_SECONDS = 0.005  # `PRAGMA data_version` costs some 4 µs
 LISTEN_SECONDS = 0.25  # a stop is noticed after so long
@@ -22,9 +23,10 @@ Wake: TypeAlias = Callable[[Collection[str] | None], None]
 class Wakeup(threading.Thread):
     """Calls `wake` when somebody else may have committed a job, with its lanes where they are known.
 
-    PostgreSQL: LISTEN on a connection of its own; a NOTIFY is sent after the commit (`effects.hints`).
+    PostgreSQL: LISTEN on a connection of its own; a NOTIFY is sent after the commit (`effects.hints`). Not through
+    a pooler: the server's answer would go to whoever has that connection then, who keeps it in memory for ever.
     SQLite: `PRAGMA data_version` tells whether another connection has committed since the last look.
-    Without either (a pooler that swallows NOTIFY, an error), polling finds the job.
+    Without either (a pooler, an error), polling finds the job.
     """
 
     def __init__(self, engine: Engine, schema: str | None, wake: Wake) -> None:
@@ -47,6 +49,9 @@ class Wakeup(threading.Thread):
         connection.detach()  # it stays in LISTEN and must not go back to the pool
         try:
             driver.autocommit = True
+            if pooler_between(driver):
+                self._ending.wait()
+                return
             driver.execute(f"LISTEN {self._channel}")
             while not self._ending.is_set():
                 for hint in driver.notifies(timeout=LISTEN_SECONDS, stop_after=1):
