@@ -20,6 +20,7 @@ from benchmarks import (
     servers,
     statements,
     webhook_costs,
+    webhook_fairness,
     webhooks,
 )
 from benchmarks.options import Options
@@ -37,6 +38,7 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "statements": statements.run,
     "webhooks": webhooks.run,
     "webhook_costs": webhook_costs.run,
+    "webhook_fairness": webhook_fairness.run,
 }
 ROUNDS = 5
 QUICK_ROUNDS, QUICK_SCALE = 1, 0.1

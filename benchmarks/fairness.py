@@ -36,7 +36,7 @@ KINDS: tuple[Kind, ...] = ("alone", "paused", "full")
 
 def run(options: Options) -> Report:
     samples, behind = max(SAMPLES_MIN, options.size(SAMPLES)), options.size(BEHIND)
-    databases: dict[str, Database] = {"PostgreSQL": options.server.database, "SQLite": _file}
+    databases: dict[str, Database] = {"PostgreSQL": options.server.database, "SQLite": file_database}
     contenders = [
         Contender(f"{name} {kind}", _setting(kind, behind), partial(_on, database, kind, behind, samples))
         for name, database in databases.items()
@@ -64,7 +64,7 @@ def _setting(kind: Kind, behind: int) -> str:
 
 
 @contextmanager
-def _file() -> Iterator[str]:
+def file_database() -> Iterator[str]:
     with servers.sqlite_file() as file:
         yield str(file)
 

@@ -61,4 +61,4 @@ def listening(count: int, kind: str = partners.QUIET) -> Iterator[list[int]]:
     """The ports of so many partners, in a process of their own."""
     with child("partners", str(count), kind) as process:
         process.go()
-        yield json.loads(process.line())
+        yield partners.ports(process.line())

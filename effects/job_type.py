@@ -85,6 +85,8 @@ class JobType(Generic[P]):
         priority: lower runs first; any small integer. Default 5.
         fair: limit keys take turns in the lane of this type, whosever jobs are older; jobs without a key take
             turns as one. Within a priority. Default no: the oldest due job first.
+        kept_share: of the lane's threads, kept for jobs whose limit key does not fail: at most the others wait for
+            peers whose newest answer was a failure (the key needs a breaker). 0 to below 1; the default, 0, keeps none.
         retry: the RetryPolicy.
         time_limit_seconds: an attempt is over after this; its lease is lost and its thread replaced.
             Default 60.
@@ -103,6 +105,7 @@ class JobType(Generic[P]):
     queue: str = DEFAULT_QUEUE
     priority: int = DEFAULT_PRIORITY
     fair: bool = False
+    kept_share: float = 0.0
     retry: RetryPolicy = RetryPolicy()
     time_limit_seconds: float = 60.0
     on_unknown: OnUnknown = "repeat"
@@ -221,6 +224,8 @@ class JobType(Generic[P]):
                 raise ConfigurationError(f"{who}: {name} is {days}; it must be above 0")
         if self.unknown_after_seconds < 0:
             raise ConfigurationError(f"{who}: unknown_after_seconds must not be negative")
+        if not 0 <= self.kept_share < 1:
+            raise ConfigurationError(f"{who}: kept_share is {self.kept_share}; give 0 to below 1")
         if self.time_limit_seconds <= 0:
             raise ConfigurationError(f"{who}: time_limit_seconds must be above 0")
         try:

@@ -112,7 +112,7 @@ def _claim_any(store: Store, lane: Lane, worker: str, limit: int) -> Claimed:
                 jobs = take_any(store, connection, lane, worker, limit, [], [])
                 point("claim.before_commit")
     else:
-        rooms = Rooms(limit, lane.threads)
+        rooms = Rooms(limit, lane, worker)
         with store.begin() as connection:
             first = first_of_groups(store, connection, lane, groups)
             rooms.lock(store, connection, [*(key.asked for key in keys), *(asked_of(row) for row in first)])
@@ -127,11 +127,11 @@ def _claim_any(store: Store, lane: Lane, worker: str, limit: int) -> Claimed:
 
 def _open(rooms: Rooms, key: Key) -> Open:
     asked = key.asked
-    return Open(asked.limit_key, key.priority, rooms.room(asked), asked.family, rooms.family_room(asked))
+    return Open(asked.limit_key, key.priority, rooms.room(asked), rooms.family(asked), rooms.family_room(asked))
 
 
 def _head(rooms: Rooms, row: Row[Any], limit: int) -> Head:
     if row.limit_key is None:
         return Head(row.id, limit, None, limit)
     asked = asked_of(row)
-    return Head(row.id, rooms.room(asked), asked.family, rooms.family_room(asked))
+    return Head(row.id, rooms.room(asked), rooms.family(asked), rooms.family_room(asked))

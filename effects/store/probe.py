@@ -66,7 +66,7 @@ def _limits_of(sql: Sql, key: str) -> str:
 
 
 def _limiting(row: str) -> str:
-    limits = f"{row}.max_in_flight IS NOT NULL OR {row}.rate_tokens IS NOT NULL OR {row}.breaker_state = 'open'"
+    limits = f"{row}.max_in_flight IS NOT NULL OR {row}.rate_tokens IS NOT NULL OR {row}.breaker_failures > 0"
     return f"COALESCE({limits}, false)"
 
 

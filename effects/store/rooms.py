@@ -17,8 +17,10 @@ from effects.limits import Rate, refilled, whole
 from effects.store.limits import limit_columns
 from effects.store.sql import Sql
 from effects.store.store import Store, as_json
+from effects.store.take import Lane
 
 BUSY_SECONDS = 0.02  # when to look again at a key that another worker holds
+FAILING = ""  # the family of all keys that fail, where the lane keeps threads for the others; no key is empty
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -40,15 +42,18 @@ class Rooms:
 
     Args:
         want: the room of a key without limits.
-        threads: how many starts of one rate are claimed at once at most: claimed ones that wait are a burst.
+        lane: of one rate no more starts are claimed at once than it has threads: claimed ones that wait are a burst.
+            Of what it keeps, keys whose newest attempt failed get nothing.
+        worker: whose threads they are.
     """
 
-    def __init__(self, want: int, threads: int) -> None:
+    def __init__(self, want: int, lane: Lane, worker: str) -> None:
         self.wait_seconds: float | None = None  # until a key may have room that has none now
-        self._want, self._threads = want, threads
+        self._want, self._lane, self._worker = want, lane, worker
         self._rooms: dict[str, int] = {}
         self._buckets: dict[str, Row[Any]] = {}
         self._parents: dict[str, str] = {}
+        self._failing: set[str] = set()
 
     def lock(self, store: Store, connection: Connection, asked: Iterable[Asked]) -> None:
         """Lock the rows of those keys that have limits, skipping locked ones, and see what they allow."""
@@ -68,14 +73,23 @@ class Rooms:
         running = _running(store, connection, capped)
         for row in locked:
             self._rooms[row.limit_key] = self._room(row, running.get(row.limit_key, 0))
+        self._failing = {row.limit_key for row in locked if row.breaker_failures} if self._lane.kept else set()
+        if self._failing:
+            busy = store.value(connection, _failing_in_flight, worker=self._worker, queue=self._lane.queue)
+            self._rooms[FAILING] = max(0, self._lane.threads - self._lane.kept - busy)
 
     def room(self, asked: Asked) -> int:
         """How many of this key may start, its family apart."""
         return self._rooms.get(asked.limit_key, self._want) if asked.own else self._want
 
+    def family(self, asked: Asked) -> str:
+        """Whom it shares its room with. A parent's room goes before that of the keys that fail."""
+        return FAILING if asked.limit_key in self._failing and not asked.above else asked.family
+
     def family_room(self, asked: Asked) -> int:
         """How many of its family may start together."""
-        return self._rooms.get(asked.family, self._want) if asked.above else self.room(asked)
+        family = self.family(asked)
+        return self._rooms.get(family, self._want) if asked.above or family == FAILING else self.room(asked)
 
     def spend(self, store: Store, connection: Connection, jobs: Sequence[Job]) -> None:
         """Take the tokens of the jobs that were leased."""
@@ -101,7 +115,7 @@ class Rooms:
             tokens = _tokens(row)
             if whole(tokens) < 1:
                 self._look_again((1 - tokens) / _rate(row).per_second)
-            room = min(room, whole(tokens), self._threads)
+            room = min(room, whole(tokens), self._lane.threads)
         return room
 
     def _look_again(self, seconds: float) -> None:
@@ -147,6 +161,12 @@ def _in_flight(sql: Sql) -> str:
     WHERE j.status = 'running' AND j.limit_key IS NOT NULL
     AND (j.limit_key {sql.any_of("keys")} OR l.parent_key {sql.any_of("keys")})
     GROUP BY j.limit_key, l.parent_key"""
+
+
+def _failing_in_flight(sql: Sql) -> str:
+    return f"""
+    SELECT count(*) FROM {sql.jobs} AS j JOIN {sql.limits} AS l ON l.limit_key = j.limit_key
+    WHERE j.status = 'running' AND j.locked_by = :worker AND j.queue = :queue AND l.breaker_failures > 0"""
 
 
 def _spend(sql: Sql) -> str:

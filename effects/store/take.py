@@ -30,6 +30,7 @@ class Lane(msgspec.Struct):
     lease_seconds: Mapping[str, float]  # job type → seconds until `locked_until`; also the types that we know
     threads: int = SIZES[-1]  # of one rate, no more are claimed at once: those that wait for a thread are a burst
     fair: bool = False  # limit keys take turns, instead of the oldest job first
+    kept: int = 0  # of the threads, for jobs whose key does not fail
     keyed: bool = False  # whether the last claim found keys in use: then it looks for them first
     limit_cursor: str = ""
     group_cursor: str = ""

@@ -9,6 +9,7 @@ each job had come; `effects.store.liveness.rescue` reads them.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import socket
@@ -310,12 +311,19 @@ class Worker:
         margin = settings.lease_seconds / 2
         leases = {job_type.name: job_type.time_limit_seconds + margin for job_type in job_types}
         fair = {job_type.queue for job_type in job_types if job_type.fair}
+
+        def kept(queue: str, threads: int) -> int:
+            share = max((one.kept_share for one in job_types if one.queue == queue), default=0.0)
+            return min(threads - 1, math.ceil(threads * share))
+
         if given is None:
             named = {DEFAULT_QUEUE: settings.threads, **{one.queue: settings.threads for one in job_types}}
             given = {**named, **settings.lane_threads()}
         return [
             LaneThreads(
-                Lane(queue=queue, lease_seconds=leases, threads=threads, fair=queue in fair), threads,
+                Lane(
+                    queue=queue, lease_seconds=leases, threads=threads, fair=queue in fair, kept=kept(queue, threads)
+                ), threads,
                 prefetch=queue != QUARANTINE_QUEUE,
                 may_start=self._may_start, give_back=self._give_back, wake=self._wake.set,
                 finish=self._settle_alone if queue == QUARANTINE_QUEUE else self._settle,

@@ -81,6 +81,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
     name = "webhook.deliver"
     payload = DeliverPayload
     queue = "webhooks"
+    kept_share = 0.3  # of the threads, for partners that answer, however many do not
     time_limit_seconds = 20.0
     on_unknown = "repeat"
 
