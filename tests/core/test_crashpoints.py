@@ -13,9 +13,13 @@ from effects import crashpoints
 from effects.crashpoints import POINTS, CrashPoint, install, install_from_environment, plan, point
 
 
-def test_without_a_plan_every_point_is_passed() -> None:
-    for name in POINTS:
-        point(name)
+def test_without_a_plan_nobody_hears_of_a_point() -> None:
+    passed: list[str] = []
+    for hook in (passed.append, None):
+        install(hook)
+        for name in POINTS:
+            point(name)
+    assert passed == list(POINTS)  # once, while there was somebody
 
 
 @pytest.mark.parametrize("nth", [1, 3])
@@ -30,9 +34,14 @@ def test_a_plan_strikes_at_the_nth_passing_of_its_point(nth: int) -> None:
 
 
 def test_a_removed_plan_strikes_no_more() -> None:
-    install(plan("claim.committed", action="raise"))
+    planned = plan("claim.committed", nth=2, action="raise")
+    install(planned)
+    point("claim.committed")
     install(None)
     point("claim.committed")
+    install(planned)
+    with pytest.raises(CrashPoint):  # it has counted one: what was passed meanwhile was none of its business
+        point("claim.committed")
 
 
 def test_packages_may_declare_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,8 +66,11 @@ def test_the_environment_may_hold_the_plan(monkeypatch: pytest.MonkeyPatch, text
 
 def test_an_empty_environment_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EFFECTS_CRASHPOINT", raising=False)
+    passed: list[str] = []
+    install(passed.append)
     install_from_environment()
     point("claim.committed")
+    assert passed == ["claim.committed"]  # what was installed by hand stays
 
 
 @pytest.mark.parametrize(("text", "passings"), [("settle.before", 1), ("settle.before:2", 2)])

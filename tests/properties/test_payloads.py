@@ -45,15 +45,16 @@ def test_through_the_database_and_back(app_factory: AppFactory) -> None:
     @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(payloads)
     def round_trip(payload: dict[str, Any]) -> None:
-        travel(app, hand, payload)
+        assert travelled(app, hand, payload) == payload
 
     round_trip()
 
 
-def travel(app: Effects, hand: Hand, payload: dict[str, Any]) -> None:
+def travelled(app: Effects, hand: Hand, payload: dict[str, Any]) -> Any:
+    """What a worker gets of it."""
     run_sql(app, "DELETE FROM effects_jobs")
     run_sql(app, "DELETE FROM effects_effect_ledger")
     first = enqueue("anything", payload, key="k", effects=app)
     assert enqueue("anything", payload, key="k", effects=app).job_id == first.job_id
     job = hand.claim_one()
-    assert app.job_types.get("anything").decode(job.payload) == payload
+    return app.job_types.get("anything").decode(job.payload)

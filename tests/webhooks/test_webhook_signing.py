@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import time
-from contextlib import suppress
 
 import pytest
 import standardwebhooks
@@ -178,7 +177,13 @@ _VALUES = st.one_of(st.text(), st.none(), st.integers(), st.sampled_from([*HEADE
     body=st.binary(),
 )
 def test_strangers_can_raise_nothing_but_signature_invalid(headers: dict[str, object], body: bytes) -> None:
-    with suppress(SignatureInvalid):
-        verify(SECRET, {**HEADERS, **headers}, body, now=TIMESTAMP)  # type: ignore[dict-item]
-    with suppress(SignatureInvalid):
-        verify(SECRET, headers, body, now=TIMESTAMP)  # type: ignore[arg-type]
+    known = (None, ID) if body == BODY else (None,)  # what was not signed is never taken
+    assert accepted({**HEADERS, **headers}, body) in known
+    assert accepted(headers, body) in known
+
+
+def accepted(headers: dict[str, object], body: bytes) -> str | None:
+    try:
+        return verify(SECRET, headers, body, now=TIMESTAMP)  # type: ignore[arg-type]
+    except SignatureInvalid:
+        return None
