@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import gzip
 import socket
 import ssl
 import struct
 import threading
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -27,7 +25,6 @@ from tests.peers.raw import RawPeer, read_request
 BODY = b'{"type":"t","data":{"n":1}}'
 DEADLINE = 1.0
 SLACK = 1.0  # what the whole may take beyond its deadline
-BYTES_MAX = 10 * 1024 * 1024
 
 Behave = Callable[[RawPeer, socket.socket], None]
 
@@ -305,34 +302,6 @@ def test_a_bad_certificate_or_version_sends_nothing(authority: trustme.CA, why: 
     words = {"expired": "expired", "name": "Hostname mismatch", "authority": "issuer", "version": "handshake"}
     assert words[why] in (exchange.reason or "")
     assert budget_of(classify(exchange, host="h")) == "full"
-
-
-# -- memory --------------------------------------------------------------------------------------------------------
-
-BOMB = gzip.compress(b"\0" * 50_000_000)
-BIG = b"a" * 65_536
-BOMBS = {
-    "a gzip bomb": says(HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(BOMB) + BOMB),
-    "chunks": goes_on(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + BIG + b"\r\n", 0),
-    "a body": goes_on(HEAD + b"\r\n", BIG, 0),
-    "headers": goes_on(HEAD, b"X: " + BIG[:1000] + b"\r\n", 0),
-    "interim answers": goes_on(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000, 0),
-    "one header": goes_on(HEAD + b"X: ", BIG, 0),
-}
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_takes_little_memory(transports: Transports, name: str) -> None:
-    behave = BOMBS[name]
-    with RawPeer(lambda connection: behave(peer, connection)) as peer:
-        tracemalloc.start()
-        try:
-            for _ in range(5):
-                transports.post(f"http://partner.test:{peer.port}/", {}, BODY, seconds=DEADLINE)
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-    assert peak <= BYTES_MAX
 
 
 # -- a thousand resets ---------------------------------------------------------------------------------------------
