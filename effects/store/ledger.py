@@ -33,6 +33,7 @@ class Ledger(Protocol):
     """
 
     table: str  # without the prefix
+    spans_jobs: bool  # many jobs make one effect, and the package says when it is done: no fold over one job's verdicts
 
     def mark_released(self, store: Store, connection: Connection, job_ids: Sequence[int]) -> None:
         """These attempts are about to pass the point of no return."""
@@ -62,6 +63,8 @@ ENTRY = {"job_id": "int", "verdict": "text", "ended": "bool"}
 
 class TableLedger:
     """A ledger over one table; `table` is its name without the prefix."""
+
+    spans_jobs = False
 
     def __init__(self, table: str) -> None:
         self.table = table

@@ -81,7 +81,9 @@ def _runs(metadata: MetaData) -> Table:
         Column("total_kind", Text, nullable=False, server_default="unknown"),
         Column("bytes_max", BigInteger),
         Column("keep_seconds", Double),
-        Column("repairs", Integer, nullable=False, server_default=text("0")),  # times that parts were missing or altered
+        Column(
+            "repairs", Integer, nullable=False, server_default=text("0")
+        ),  # times that parts were missing or altered
         # The exported snapshot, or the copy, that all chunks read.
         Column("snapshot", Text),
         Column("snapshot_restarts", Integer, nullable=False, server_default=text("0")),

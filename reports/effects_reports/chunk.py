@@ -1,0 +1,194 @@
+"""The job type `report.chunk`: one range of a report, written as one part."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects.crashpoints import point
+from effects.errors import LeaseLost
+from effects.job import Job
+from effects.job_type import Attempt
+from effects.outcome import Cancelled, Done, Outcome
+from effects_reports import steps
+from effects_reports.catalogue import CHUNK_TYPE
+from effects_reports.errors import ReportRefused
+from effects_reports.keyset import Key, key_from_json, key_to_json
+from effects_reports.planning import Resolved, resolve
+from effects_reports.reading import reading, was_too_long
+from effects_reports.readers import write_chunk
+from effects_reports.tables import chunks as chunk_table
+from effects_reports.tables import source
+from effects_reports.tables.chunks import Chunk, Finished
+from effects_reports.tables.runs import Run
+from effects_reports.work import Loaded, ReportWork, RunPayload, check_unchanged
+
+FLUSH_SECONDS = 1.0
+_log = logging.getLogger("effects.reports")
+
+
+class ChunkPayload(RunPayload, frozen=True):
+    """Which chunk of which run."""
+
+    ordinal: str
+
+
+class LoadedChunk(Loaded, frozen=True):
+    """Beside the run, the chunk that this job is the newest of."""
+
+    chunk: Chunk | None = None
+
+
+class _TooLong(Exception):
+    """Half of the time limit is over, and the part is not written."""
+
+
+class _Unwanted(Exception):
+    """The run was cancelled or has failed, or the chunk is another attempt's."""
+
+
+class ReportChunk(ReportWork[ChunkPayload]):
+    """Reads one range and writes it to an object of its own name, `…/parts/<ordinal>.<attempt>.<random>`.
+
+    The chunk's row names the part once it is whole; what no row names is nobody's, and is cleared away. After half of
+    its time limit, or without memory, a chunk is replaced by its two halves.
+    """
+
+    name = CHUNK_TYPE
+    payload = ChunkPayload
+    time_limit_seconds = 900.0
+
+    def load(self, connection: Connection, jobs: Sequence[tuple[Job, ChunkPayload]]) -> Mapping[int, Any]:
+        runs = super().load(connection, jobs)
+        chunks = chunk_table.chunks_by_job(self.app.store, connection, list(runs))
+        return {
+            job_id: LoadedChunk(loaded.run, loaded.job_id, loaded.token, chunks.get(job_id))
+            for job_id, loaded in runs.items()
+        }
+
+    def perform(self, payload: ChunkPayload, attempt: Attempt) -> Outcome:
+        loaded: LoadedChunk = attempt.loaded
+        if loaded.run is None or loaded.chunk is None:
+            return Cancelled("another job makes this chunk, or nobody wants it any more")
+        if (waiting := self.unknown_report(loaded.run)) is not None:
+            return waiting
+        return _ChunkAttempt(self, loaded.run, loaded.chunk, loaded.job_id, loaded.token, attempt).outcome()
+
+
+class _ChunkAttempt:
+    """One attempt at one chunk."""
+
+    def __init__(
+        self, job_type: ReportChunk, run: Run, chunk: Chunk, job_id: int, token: int, attempt: Attempt
+    ) -> None:
+        self._app, self._catalogue = job_type.app, job_type.catalogue
+        self._run, self._chunk, self._job_id, self._token = run, chunk, job_id, token
+        self._attempt = attempt
+        self._soft_seconds = job_type.time_limit_seconds / 2
+        self._began = self._flushed = time.monotonic()
+        self._definition = self._catalogue.get(run.report)
+
+    def outcome(self) -> Outcome:
+        if not self._fenced(chunk_table.begin_chunk):
+            return Cancelled("the run is not running, or another job makes this chunk")
+        point("report.chunk_begun")
+        try:
+            return self._write()
+        except _Unwanted:
+            return Cancelled("the run is no longer running")
+        except (_TooLong, MemoryError) as error:
+            return self._split(error)
+        except Exception as error:
+            if was_too_long(error):
+                return self._split(error)
+            raise
+
+    def _fenced(self, step: Any, **given: Any) -> bool:
+        with self._app.store.begin() as connection:
+            return bool(step(self._app.store, connection, self._chunk, self._job_id, self._token, **given))
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def _write(self) -> Outcome:
+        check_unchanged(self._definition, self._run)
+        resolved = self._resolved()
+        name = f"{self._run.prefix}/parts/{self._chunk.ordinal}.{self._attempt.number}.{secrets.token_hex(4)}"
+        storage = self._catalogue.storage
+        chunk_source = resolved.chunk_source(key_from_json(self._chunk.lo), key_from_json(self._chunk.hi))
+        with self._reading(resolved) as connection, storage.writer(name) as out:
+            result = write_chunk(chunk_source, resolved.file, connection, out, progress=self._progress)
+            point("report.part_written")
+            stored = out.finish()
+        point("report.part_durable")
+        if not self._fenced(chunk_table.flush_progress, rows=result.rows):
+            storage.delete([name])
+            raise _Unwanted
+        made = Finished(rows=result.rows, bytes=stored.size_bytes, part=name, sha256=stored.sha256, route=result.route)
+        apply = partial(
+            steps.chunk_done, self._app, chunk=self._chunk, job_id=self._job_id, token=self._token, made=made
+        )
+        return Done(apply=apply, detail={"rows": made.rows, "bytes": made.bytes, "route": made.route})
+
+    def _resolved(self) -> Resolved:
+        assert self._run.as_of is not None  # frozen by the plan
+        as_of = datetime.fromtimestamp(self._run.as_of, UTC)
+        params = msgspec.json.decode(self._run.params)
+        return resolve(self._definition, params, self._run.format, self._run.dialect, as_of)
+
+    def _reading(self, resolved: Resolved) -> Any:
+        if resolved.statement is None:
+            return nullcontext()
+        engine = self._catalogue.engine_of(self._definition)
+        return reading(engine, seconds=self._soft_seconds, snapshot=self._run.snapshot)
+
+    def _progress(self, rows: int, size: int) -> None:
+        """Say how far it is, once a second, and hear whether to go on."""
+        now = time.monotonic()
+        if now - self._began > self._soft_seconds:
+            raise _TooLong
+        if now - self._flushed < FLUSH_SECONDS:
+            return
+        self._flushed = now
+        if self._attempt.cancel_requested or not self._fenced(chunk_table.flush_progress, rows=rows):
+            raise _Unwanted
+
+    # -- splitting -----------------------------------------------------------------------------------------------
+
+    def _split(self, cause: Exception) -> Outcome:
+        """Replace the chunk by its halves.
+
+        Raises:
+            ReportRefused: it cannot be halved.
+        """
+        middle = self._middle()
+        if middle is None:
+            raise ReportRefused(
+                f"chunk {self._chunk.ordinal} took more than {self._soft_seconds:g} s or too much memory, and cannot be "
+                "divided: give the report a key with an index, or a smaller range",
+                code="chunk_too_long",
+            ) from cause
+        _log.warning("report.chunk_split", extra={"run": self._run.id, "chunk": self._chunk.ordinal})
+        apply = partial(
+            steps.split, self._app, run=self._run, chunk=self._chunk, job_id=self._job_id, token=self._token,
+            middle=key_to_json(middle),
+        )  # fmt: skip
+        return Done(apply=apply, detail={"split": True})
+
+    def _middle(self) -> Key | None:
+        """The key in the middle of the range; None where there is nothing to divide."""
+        rows = self._chunk.rows_planned
+        if not self._definition.key or self._definition.consistency == "single" or rows is None or rows < 2:
+            return None
+        lo, hi = key_from_json(self._chunk.lo), key_from_json(self._chunk.hi)
+        resolved = self._resolved()
+        with self._reading(resolved) as connection:
+            return source.nth_key(connection, resolved.statement, self._definition.key, lo, hi, (rows + 1) // 2)

@@ -1,0 +1,31 @@
+"""The job type `report.clean`: what a finished run no longer needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from effects.job_type import Attempt, JobType
+from effects.outcome import Done
+from effects_reports.catalogue import CLEAN_TYPE, QUEUE, Catalogue
+from effects_reports.retention import clear_run
+from effects_reports.work import RunPayload
+
+if TYPE_CHECKING:
+    from effects.app import Effects
+
+
+class ReportClean(JobType[RunPayload]):
+    """Deletes the parts of a run that is ready; its file stays. What it leaves undone, pruning does."""
+
+    name = CLEAN_TYPE
+    payload = RunPayload
+    queue = QUEUE
+    priority = 7
+    time_limit_seconds = 600.0
+    retention_days = 1.0
+
+    def __init__(self, app: Effects, catalogue: Catalogue) -> None:
+        self._app, self._catalogue = app, catalogue
+
+    def perform(self, payload: RunPayload, attempt: Attempt) -> Done:
+        return Done(detail={"deleted": clear_run(self._app, self._catalogue.storage, payload.run_id)})

@@ -1,0 +1,81 @@
+"""Telling somebody that a report is ready, or failed: a job of any type, in the transaction of the state change."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects.api import enqueue
+from effects.errors import ConfigurationError, EffectsError, PayloadInvalid
+from effects_reports.errors import ReportInvalid
+from effects_reports.tables.runs import Artifact, Run
+
+if TYPE_CHECKING:
+    from effects.app import Effects
+
+_WORD = re.compile(r"\{(run_id|report|key|state|filename|rows|bytes|sha256|error)\}")
+_log = logging.getLogger("effects.reports")
+
+
+class Notify(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to enqueue when a run is ready, when it has failed, or both.
+
+    Args:
+        job_type: the name of any registered job type.
+        payload: a mapping that converts to its payload. In its strings `{run_id}`, `{report}`, `{key}`, `{state}`
+            (`ready` or `failed`), `{filename}`, `{rows}`, `{bytes}`, `{sha256}` and `{error}` are filled in; other
+            braces are left alone. What a failed run has not is empty.
+        on: `ready` and `failed` (default), or one of them.
+    """
+
+    job_type: str
+    payload: Mapping[str, Any] = {
+        "run_id": "{run_id}", "report": "{report}", "state": "{state}", "error": "{error}",
+    }  # fmt: skip
+    on: Sequence[str] = ("ready", "failed")
+
+
+def check_notices(app: Effects, notices: Sequence[Notify]) -> None:
+    """Refuse a notice whose job could not be enqueued.
+
+    Raises:
+        ReportInvalid: its job type is not registered, or does not take its payload.
+    """
+    for notice in notices:
+        if not notice.on or any(state not in ("ready", "failed") for state in notice.on):
+            raise ReportInvalid(f"notify: on is {list(notice.on)}; give ready, failed or both")
+        try:
+            app.job_types.get(notice.job_type).encode(_fill(notice.payload, {}))
+        except (ConfigurationError, PayloadInvalid) as error:
+            raise ReportInvalid(f"notify: {error}") from None
+
+
+def tell(app: Effects, connection: Connection, run: Run, state: str, artifact: Artifact | None, error: str) -> None:
+    """Enqueue the notices of this state. One that cannot be must not take the state change with it."""
+    words = {"run_id": run.id, "report": run.report, "key": run.key, "state": state, "error": error}
+    if artifact is not None:
+        words |= {"filename": artifact.filename, "rows": str(artifact.rows), "bytes": str(artifact.bytes)}
+        words |= {"sha256": artifact.sha256}
+    for notice in msgspec.json.decode(run.notify, type=list[Notify]):
+        if state not in notice.on:
+            continue
+        try:
+            with connection.begin_nested():
+                enqueue(notice.job_type, _fill(notice.payload, words), session=connection, effects=app)
+        except EffectsError as failure:
+            _log.error("report.notice_failed", extra={"job_type": notice.job_type, "reason": str(failure)})
+
+
+def _fill(value: Any, words: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return _WORD.sub(lambda found: words.get(found[1], ""), value)
+    if isinstance(value, list | tuple):
+        return [_fill(one, words) for one in value]
+    if isinstance(value, Mapping):
+        return {name: _fill(one, words) for name, one in value.items()}
+    return value

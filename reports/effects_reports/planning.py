@@ -1,0 +1,153 @@
+"""From a definition and a request to frozen chunks, or to the reason why not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects_reports.definition import ReportDefinition, Statement
+from effects_reports.errors import ReportRefused
+from effects_reports.formats import open_format
+from effects_reports.formats.base import ChunkSource, Format
+from effects_reports.keyset import key_to_json
+from effects_reports.steps import Range
+from effects_reports.tables import source
+
+CHUNKS_MAX = 10_000
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The ranges of a report, and how many rows they hold together."""
+
+    ranges: list[Range]
+    rows_total: int | None
+    total_kind: str
+
+
+def ordinal(number: int) -> str:
+    """The name of the n-th chunk, from 1 on."""
+    return f"{number:05}"
+
+
+def chunk_size(definition: ReportDefinition) -> int:
+    """Rows of a chunk: what the definition says, more where there would be over 10,000 of them."""
+    return max(definition.chunk_rows, math.ceil(definition.rows_max / CHUNKS_MAX))
+
+
+def plan_rows(connection: Connection | None, definition: ReportDefinition, statement: Statement | None) -> Plan:
+    """Find the bounds: with a key by one walk over it, else one chunk for everything.
+
+    Raises:
+        ReportRefused: the key is not unique, is NULL somewhere, or there are more rows than `rows_max`.
+    """
+    if statement is None or connection is None:
+        return Plan([Range(ordinal(1), None, None, None)], None, "unknown")
+    if definition.consistency == "single":
+        rows = source.estimated_rows(connection, statement)
+        kind = "unknown" if rows is None else "estimated"
+        return Plan([Range(ordinal(1), None, None, rows)], rows, kind)
+    check_key(connection, definition, statement)
+    ranges = list(_ranges(connection, definition, statement))
+    total = sum(one.rows or 0 for one in ranges)
+    if total > definition.rows_max:
+        raise ReportRefused(
+            f"report {definition.name!r} has more than {definition.rows_max:,} rows, which is its rows_max: narrow its "
+            "params, or raise rows_max",
+            code="too_many_rows",
+        )
+    return Plan(ranges, total, "exact")
+
+
+def _ranges(connection: Connection, definition: ReportDefinition, statement: Statement) -> Sequence[Range]:
+    ranges: list[Range] = []
+    lo: list[Any] | None = None
+    before = 0
+    asked = source.bounds(statement, definition.key, chunk_size(definition), definition.rows_max)
+    for key, number in source.read_bounds(connection, asked):
+        hi = key_to_json(key)
+        ranges.append(Range(ordinal(len(ranges) + 1), lo, hi, number - before))
+        lo, before = hi, number
+    return ranges
+
+
+def check_key(connection: Connection, definition: ReportDefinition, statement: Statement) -> None:
+    """Refuse a key that does not tell the rows apart: by the table's declaration, else by looking at the rows.
+
+    Raises:
+        ReportRefused: says which, and what to do.
+    """
+    key = ", ".join(definition.key)
+    if source.proved_unique(statement, definition.key):
+        return
+    if source.first_null(connection, statement, definition.key) is not None:
+        raise ReportRefused(
+            f"report {definition.name!r}: its key ({key}) is NULL in some row, which no range would hold; choose a key "
+            "that is never NULL",
+            code="key_null",
+        )
+    if source.first_repeated(connection, statement, definition.key) is not None:
+        raise ReportRefused(
+            f"report {definition.name!r}: two rows have one key ({key}); add a column that tells them apart",
+            code="key_not_unique",
+        )
+
+
+def check_format(definition: ReportDefinition, file: Format, rows: int | None, columns: int) -> None:
+    """Refuse what the format cannot hold.
+
+    Raises:
+        ReportRefused: too many rows or columns; names another format.
+    """
+    who = f"report {definition.name!r}"
+    if file.columns_max is not None and columns > file.columns_max:
+        raise ReportRefused(
+            f"{who}: {file.name} holds {file.columns_max:,} columns and it has {columns:,}; ask for csv",
+            code="too_many_columns",
+        )
+    if file.rows_max is not None and rows is not None and rows > file.rows_max:
+        raise ReportRefused(
+            f"{who}: {file.name} holds {file.rows_max:,} rows and it has {rows:,}; ask for csv, or narrow its params",
+            code="too_many_rows_for_format",
+        )
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """A definition with its params in: the statement (None for an iterable), its format, the time that it is as of."""
+
+    definition: Any
+    params: Any
+    statement: Any
+    file: Any
+    as_of: datetime
+
+    def chunk_source(self, lo: Any = None, hi: Any = None) -> ChunkSource:
+        """The rows between two keys."""
+        definition: ReportDefinition = self.definition
+        columns = definition.columns_of(self.statement)
+        if self.statement is None:
+            return ChunkSource(columns=columns, rows=definition.rows(self.params, self.as_of))
+        names = [column.key for column in self.statement.selected_columns]
+        chosen = names if definition.mapped else [column.name for column in columns]
+        return ChunkSource(
+            columns=columns,
+            select=source.ranged(self.statement, definition.key, lo, hi, chosen),
+            map_row=definition.map_row,
+            map_batch=definition.map_batch,
+        )
+
+
+def resolve(definition: ReportDefinition, params: Any, file: str, dialect: Any, as_of: datetime | None) -> Resolved:
+    """Read the params, build the SELECT, open the format.
+
+    Raises:
+        ReportInvalid, DefinitionInvalid, ConfigurationError: they do not fit, or an extra is missing.
+    """
+    moment = as_of or datetime.now(UTC)
+    typed = definition.read_params(params)
+    statement = None if definition.iterable else definition.statement(typed, moment)
+    return Resolved(definition, typed, statement, open_format(file, dialect), moment)

@@ -1,0 +1,340 @@
+"""Runs of reports and their states. Every step is one conditional update: whoever comes second changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row
+
+from effects.store.sql import Sql
+from effects.store.store import Store, as_json
+
+ACTIVE = ("requested", "planning", "running", "assembling", "cancelling")
+WORKING = ("requested", "planning", "running", "assembling")
+ENDED = ("ready", "failed", "cancelled", "expired")
+LIST_MAX = 1000
+
+
+def _among(states: Sequence[str]) -> str:
+    return f"state IN ({', '.join(repr(state) for state in states)})"
+
+
+# -- a request --------------------------------------------------------------------------------------------------
+
+
+class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run to write, with its row in the ledger."""
+
+    id: str
+    report: str
+    key: str
+    generation: int
+    digest: str
+    job_id: int
+    params: Any
+    format: str
+    dialect: str
+    consistency: str
+    notify: Any
+    prefix: str
+
+
+_NEW = {
+    "id": "text", "report": "text", "key": "text", "generation": "int", "digest": "text", "job_id": "int",
+    "params": "json", "format": "text", "dialect": "text", "consistency": "text", "notify": "json", "prefix": "text",
+}  # fmt: skip
+
+
+def _newest(sql: Sql) -> str:
+    return f"""
+    SELECT g.report, g.key, g.generation, g.run_id, g.digest, g.job_id, COALESCE(r.state, 'expired') AS state
+    FROM {sql.generated_reports} AS g LEFT JOIN {sql.report_runs} AS r ON r.id = g.run_id
+    WHERE g.report = :report AND g.key = :key ORDER BY g.generation DESC LIMIT 1"""
+
+
+def newest_generation(store: Store, connection: Connection, report: str, key: str) -> Row[Any] | None:
+    """The newest run of this key; one whose row is pruned counts as expired."""
+    return store.one(connection, _newest, report=report, key=key)
+
+
+def _intend(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.generated_reports} (report, key, generation, run_id, digest, job_id, created_at, updated_at)
+    SELECT r.report, r.key, r.generation, r.id, r.digest, r.job_id, {sql.now}, {sql.now}
+    FROM {sql.rows("rows", _NEW)} AS r WHERE true ON CONFLICT DO NOTHING"""
+
+
+def _insert(sql: Sql) -> str:
+    names = "id, report, key, params, format, dialect, consistency, notify, prefix"
+    return f"""
+    INSERT INTO {sql.report_runs} ({names}, created_at, updated_at)
+    SELECT {", ".join(f"r.{name}" for name in names.split(", "))}, {sql.now}, {sql.now}
+    FROM {sql.rows("rows", _NEW)} AS r"""
+
+
+def insert_run(store: Store, connection: Connection, run: NewRun) -> bool:
+    """Write the run and its row in the ledger; False where another request has just taken this generation."""
+    rows = as_json([run])
+    if store.write(connection, _intend, rows=rows) == 0:
+        return False
+    store.write(connection, _insert, rows=rows)
+    return True
+
+
+# -- reading ----------------------------------------------------------------------------------------------------
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as its row has it. JSON columns are texts; times are seconds since 1970."""
+
+    id: str
+    report: str
+    key: str
+    state: str
+    params: str
+    format: str
+    dialect: str
+    consistency: str
+    notify: str
+    prefix: str
+    round: int
+    version: int | None
+    columns: str | None
+    as_of: float | None
+    rows_total: int | None
+    total_kind: str
+    bytes_max: int | None
+    keep_seconds: float | None
+    repairs: int
+    snapshot: str | None
+    snapshot_restarts: int
+    progress_floor: float
+    error_code: str | None
+    error_text: str | None
+    created_at: float
+    planned_at: float | None
+    assembling_at: float | None
+    ended_at: float | None
+    expires_at: float | None
+
+
+_JSON = ("params", "notify", "columns")
+_TIMES = ("as_of", "created_at", "planned_at", "assembling_at", "ended_at", "expires_at")
+
+
+def _run_columns(sql: Sql, alias: str = "r") -> str:
+    def column(name: str) -> str:
+        own = f"{alias}.{name}"
+        shown = sql.json_text(own) if name in _JSON else sql.epoch(own) if name in _TIMES else own
+        return f"{shown} AS {name}"
+
+    return ", ".join(column(name) for name in Run.__struct_fields__)
+
+
+def _by_ids(sql: Sql) -> str:
+    return f"SELECT {_run_columns(sql)} FROM {sql.report_runs} AS r WHERE r.id {sql.any_of('ids')}"
+
+
+def get_runs(store: Store, connection: Connection, run_ids: Sequence[str]) -> dict[str, Run]:
+    """The runs of these ids."""
+    return {row.id: _run(row) for row in store.all(connection, _by_ids, ids=as_json(list(run_ids)))}
+
+
+def get_run(store: Store, connection: Connection, run_id: str) -> Run | None:
+    return get_runs(store, connection, [run_id]).get(run_id)
+
+
+def _lock(sql: Sql) -> str:
+    return f"SELECT {_run_columns(sql)} FROM {sql.report_runs} AS r WHERE r.id = :id {sql.lock(skip=False)}"
+
+
+def lock_run(store: Store, connection: Connection, run_id: str) -> Run | None:
+    """The run, locked until the transaction ends: what is decided by counting its chunks is decided alone."""
+    row = store.one(connection, _lock, id=run_id)
+    return None if row is None else _run(row)
+
+
+def _run(row: Row[Any]) -> Run:
+    return Run(**row._mapping)
+
+
+# -- steps ------------------------------------------------------------------------------------------------------
+
+
+def _to_planning(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.report_runs} SET state = 'planning', updated_at = {sql.now}
+    WHERE id = :id AND round = :round AND state IN ('requested', 'planning')"""
+
+
+def begin_planning(store: Store, connection: Connection, run: Run) -> bool:
+    return store.write(connection, _to_planning, id=run.id, round=run.round) == 1
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan freezes."""
+
+    version: int
+    columns: list[tuple[str, str]]
+    as_of: float
+    rows_total: int | None
+    total_kind: str
+    bytes_max: int
+    keep_seconds: float
+    snapshot: str | None = None
+
+
+_PLANNED = {
+    "version": "int", "columns": "json", "as_of": "num", "rows_total": "int", "total_kind": "text",
+    "bytes_max": "int", "keep_seconds": "num", "snapshot": "text",
+}  # fmt: skip
+
+
+def _to_running(sql: Sql) -> str:
+    plain = ("version", "columns", "rows_total", "total_kind", "bytes_max", "keep_seconds", "snapshot")
+    return f"""
+    UPDATE {sql.report_runs} AS t SET state = 'running', {", ".join(f"{name} = p.{name}" for name in plain)},
+        as_of = {sql.time("p.as_of")}, planned_at = {sql.now}, updated_at = {sql.now}
+    FROM {sql.rows("rows", _PLANNED)} AS p WHERE t.id = :id AND t.round = :round AND t.state = 'planning'"""
+
+
+def commit_plan(store: Store, connection: Connection, run: Run, planned: Planned) -> bool:
+    """planning → running; False where the run was cancelled meanwhile, or planned by another attempt."""
+    return store.write(connection, _to_running, id=run.id, round=run.round, rows=as_json([planned])) == 1
+
+
+def _to_assembling(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.report_runs} SET state = 'assembling', assembling_at = {sql.now}, updated_at = {sql.now}
+    WHERE id = :id AND state = 'running'"""
+
+
+def begin_assembling(store: Store, connection: Connection, run_id: str) -> bool:
+    return store.write(connection, _to_assembling, id=run_id) == 1
+
+
+def _to_ready(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.report_runs} SET state = 'ready', ended_at = {sql.now}, updated_at = {sql.now},
+        expires_at = {sql.after("keep_seconds")}, error_code = NULL, error_text = NULL
+    WHERE id = :id AND round = :round AND state = 'assembling'"""
+
+
+def become_ready(store: Store, connection: Connection, run: Run) -> bool:
+    return store.write(connection, _to_ready, id=run.id, round=run.round) == 1
+
+
+def _to_failed(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.report_runs} SET state = 'failed', error_code = :code, error_text = :text, ended_at = {sql.now},
+        updated_at = {sql.now}
+    WHERE id = :id AND {_among(WORKING)}"""
+
+
+def become_failed(store: Store, connection: Connection, run_id: str, code: str, text: str) -> bool:
+    """Any state in which it was worked on → failed."""
+    return store.write(connection, _to_failed, id=run_id, code=code, text=text) == 1
+
+
+def _to_cancelling(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.report_runs} SET state = 'cancelling', updated_at = {sql.now} WHERE id = :id AND {_among(WORKING)}"""
+
+
+def begin_cancelling(store: Store, connection: Connection, run_id: str) -> bool:
+    return store.write(connection, _to_cancelling, id=run_id) == 1
+
+
+def _to_cancelled(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.report_runs} SET state = 'cancelled', ended_at = {sql.now}, updated_at = {sql.now}
+    WHERE id = :id AND state = 'cancelling'"""
+
+
+def become_cancelled(store: Store, connection: Connection, run_id: str) -> bool:
+    return store.write(connection, _to_cancelled, id=run_id) == 1
+
+
+def _restart(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.report_runs} SET state = :state, round = round + 1, error_code = NULL, error_text = NULL,
+        ended_at = NULL, assembling_at = NULL, repairs = 0, snapshot_restarts = snapshot_restarts + :restarts,
+        snapshot = CASE WHEN :state = 'requested' THEN NULL ELSE snapshot END,
+        progress_floor = {sql.greatest("progress_floor", "CAST(:floor AS double precision)")}, updated_at = {sql.now}
+    WHERE id = :id AND state = :was"""
+
+
+def restart(store: Store, connection: Connection, run: Run, state: str, *, floor: float, restarts: int = 0) -> bool:
+    """Begin a new round, from the plan (`requested`) or with the chunks that there are (`running`)."""
+    given = {"id": run.id, "state": state, "was": run.state, "floor": floor, "restarts": restarts}
+    return store.write(connection, _restart, **given) == 1
+
+
+def _repair(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.report_runs} SET state = 'running', repairs = repairs + 1, round = round + 1, updated_at = {sql.now}
+    WHERE id = :id AND state = 'assembling'"""
+
+
+def back_to_running(store: Store, connection: Connection, run_id: str) -> bool:
+    """assembling → running: parts were missing or altered."""
+    return store.write(connection, _repair, id=run_id) == 1
+
+
+def _floor(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.report_runs} SET progress_floor = CAST(:floor AS double precision)
+    WHERE id = :id AND progress_floor < CAST(:floor AS double precision)"""
+
+
+def raise_floor(store: Store, connection: Connection, run_id: str, floor: float) -> None:
+    """What progress has been shown is not taken back."""
+    store.write(connection, _floor, id=run_id, floor=floor)
+
+
+# -- the ledger's row -------------------------------------------------------------------------------------------
+
+
+def _name_job(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.generated_reports} SET job_id = :job_id, updated_at = {sql.now},
+        state = CASE WHEN state = 'done' THEN state ELSE 'intended' END
+    WHERE run_id = :run_id"""
+
+
+def name_job(store: Store, connection: Connection, run_id: str, job_id: int) -> None:
+    """The newest job of the run; a run that is taken up again is intended again."""
+    store.write(connection, _name_job, run_id=run_id, job_id=job_id)
+
+
+def _settle(sql: Sql) -> str:
+    return f"UPDATE {sql.generated_reports} SET state = :state, updated_at = {sql.now} WHERE run_id = :run_id"
+
+
+def settle(store: Store, connection: Connection, run_id: str, state: str) -> None:
+    """The ledger's word on the whole run: refused or abandoned."""
+    store.write(connection, _settle, run_id=run_id, state=state)
+
+
+def _record_artifact(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.generated_reports} SET state = 'done', artifact = :artifact, filename = :filename,
+        content_type = :content_type, rows = :rows, bytes = :bytes, sha256 = :sha256, updated_at = {sql.now}
+    WHERE run_id = :run_id"""
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True):
+    """The finished file."""
+
+    artifact: str
+    filename: str
+    content_type: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+def record_artifact(store: Store, connection: Connection, run_id: str, artifact: Artifact) -> None:
+    store.write(connection, _record_artifact, run_id=run_id, **msgspec.structs.asdict(artifact))

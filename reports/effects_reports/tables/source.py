@@ -1,0 +1,137 @@
+"""What is asked of a report's own rows: their bounds, and one range of them. Its SELECT is a subquery everywhere.
+
+Ranges are half-open, (lo, hi], and compare the key as a row value: one index serves a composite key too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, Row, Select, Subquery, Table
+from sqlalchemy.ext.compiler import compiles
+
+from effects_reports.definition import Statement
+from effects_reports.keyset import Key
+
+
+def ranged(
+    statement: Statement, key: Sequence[str], lo: Key | None, hi: Key | None, columns: Sequence[str]
+) -> Select[Any]:
+    """The rows with lo < key <= hi, in the order of the key; None is an open end."""
+    source = statement.subquery("source")
+    chosen = sa.select(*(source.c[name] for name in columns))
+    if lo is not None:
+        chosen = chosen.where(_compared(source, key, lo, above=True))
+    if hi is not None:
+        chosen = chosen.where(_compared(source, key, hi, above=False))
+    return chosen.order_by(*(source.c[name] for name in key))
+
+
+def _compared(source: Subquery, key: Sequence[str], bound: Key, *, above: bool) -> ColumnElement[bool]:
+    columns: list[ColumnElement[Any]] = [source.c[name] for name in key]
+    if len(columns) == 1:
+        return columns[0] > bound[0] if above else columns[0] <= bound[0]
+    given = sa.tuple_(*(sa.literal(value, column.type) for value, column in zip(bound, columns, strict=True)))
+    return sa.tuple_(*columns) > given if above else sa.tuple_(*columns) <= given
+
+
+def bounds(statement: Statement, key: Sequence[str], size: int, rows_max: int) -> Select[Any]:
+    """Each `size`-th key in order, and the last, beside its number: one walk over the key, of `rows_max` + 1 rows
+    at most.
+    """
+    source = statement.subquery("source")
+    first = sa.select(*(source.c[name] for name in key)).order_by(*(source.c[name] for name in key))
+    keys = first.limit(rows_max + 1).subquery("keys")
+    order = [keys.c[name] for name in key]
+    number = sa.func.row_number().over(order_by=order).label("row_number_")
+    ends = sa.func.lead(1, 1, 0).over(order_by=order).label("more_")
+    numbered = sa.select(*order, number, ends).subquery("numbered")
+    return (
+        sa.select(*(numbered.c[name] for name in key), numbered.c.row_number_)
+        .where(sa.or_(numbered.c.row_number_ % size == 0, numbered.c.more_ == 0))
+        .order_by(numbered.c.row_number_)
+    )
+
+
+def read_bounds(connection: Connection, asked: Select[Any]) -> Iterator[tuple[Key, int]]:
+    """(key, number of the row) of what `bounds` asks for."""
+    for row in connection.execute(asked):
+        yield tuple(row[:-1]), int(row[-1])
+
+
+def nth_key(
+    connection: Connection, statement: Statement, key: Sequence[str], lo: Key | None, hi: Key | None, number: int
+) -> Key | None:
+    """The n-th key of a range, which is not its last; None where there is none. The range is small: it is walked."""
+    found = connection.execute(ranged(statement, key, lo, hi, key).offset(number - 1).limit(2)).all()
+    return tuple(found[0]) if len(found) == 2 else None
+
+
+def first_null(connection: Connection, statement: Statement, key: Sequence[str]) -> Row[Any] | None:
+    """A row in which a part of the key is NULL."""
+    source = statement.subquery("source")
+    null = sa.or_(*(source.c[name].is_(None) for name in key))
+    return connection.execute(sa.select(sa.literal(1)).select_from(source).where(null).limit(1)).first()
+
+
+def first_repeated(connection: Connection, statement: Statement, key: Sequence[str]) -> Row[Any] | None:
+    """A key that two rows have."""
+    source = statement.subquery("source")
+    columns = [source.c[name] for name in key]
+    repeated = sa.select(*columns).group_by(*columns).having(sa.func.count() > 1).limit(1)
+    return connection.execute(repeated).first()
+
+
+def proved_unique(statement: Statement, key: Sequence[str]) -> bool:
+    """Whether a table's own declaration says that the key is unique and never NULL: no row need be counted.
+
+    Only of a SELECT from one table, without joins: a join may repeat rows.
+    """
+    if not isinstance(statement, Select):
+        return False
+    froms = statement.get_final_froms()
+    if len(froms) != 1 or not isinstance(froms[0], Table):
+        return False
+    table, selected = froms[0], statement.selected_columns
+    columns = [table.c.get(name) for name in key]
+    found = [column for column in columns if column is not None and selected[column.key] is column]
+    if len(found) != len(key) or any(column.nullable for column in found):
+        return False
+    names = {column.name for column in found}
+    uniques = [
+        {column.name for column in one.columns}
+        for one in table.constraints
+        if isinstance(one, sa.PrimaryKeyConstraint | sa.UniqueConstraint) and len(one.columns)
+    ]
+    uniques += [{column.name for column in index.columns} for index in table.indexes if _whole_unique(index)]
+    return any(unique <= names for unique in uniques)
+
+
+def _whole_unique(index: sa.Index) -> bool:
+    """A unique index over every row: a partial one says nothing of the others."""
+    partial = any(index.dialect_options[name].get("where") is not None for name in ("postgresql", "sqlite"))
+    return bool(index.unique) and not partial and all(isinstance(one, sa.Column) for one in index.expressions)
+
+
+class _Explain(sa.Executable, sa.ClauseElement):
+    """EXPLAIN of a statement, its parameters bound as they would be."""
+
+    inherit_cache = False
+
+    def __init__(self, statement: Statement) -> None:
+        self.statement = statement
+
+
+@compiles(_Explain)
+def _explain(element: _Explain, compiler: Any, **kw: Any) -> str:
+    return f"EXPLAIN (FORMAT JSON) {compiler.process(element.statement, **kw)}"
+
+
+def estimated_rows(connection: Connection, statement: Statement) -> int | None:
+    """What PostgreSQL's planner expects, without reading a row; None on SQLite, which keeps no such number."""
+    if connection.dialect.name != "postgresql":
+        return None
+    plan = connection.execute(_Explain(statement)).scalar_one()
+    return int(plan[0]["Plan"]["Plan Rows"])
