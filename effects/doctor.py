@@ -9,7 +9,7 @@ from effects.app import Effects
 from effects.errors import ConfigurationError, DeliveryError, SchemaMismatch
 from effects.keys import KeyRing
 from effects.settings import DEFAULT_STORAGE_URL
-from effects.store import migrate
+from effects.store import migrate, schedules
 from effects.store.doctor import Finding, Level, examine_server, examine_tables, examine_work
 from effects.store.rotate import KeyCount, count_keys
 
@@ -44,9 +44,23 @@ def _findings(app: Effects) -> Iterator[Finding]:
     if known:
         yield from examine_tables(app.store)
         yield from examine_work(app.store, app.settings.lease_seconds, app.job_types.names())
+        yield _schedules(app)
         yield from _keys(app.keys, count_keys(app.store, quick=True))
     yield _storage(app)
     yield from _settings(app)
+
+
+def _schedules(app: Effects) -> Finding:
+    """What a deploy without `effects init` leaves behind."""
+    pending = schedules.not_registered(app.store, list(app.schedules.values()))
+    if not pending:
+        return Finding("schedules", "ok", "the database has the schedules of this code")
+    return Finding(
+        "schedules",
+        "warning",
+        f"the database does not have them, or not as this code declares them: {', '.join(sorted(pending))}",
+        "run `effects init` with this code, as every deploy should: until then no slot of theirs happens as declared",
+    )
 
 
 def _storage(app: Effects) -> Finding:

@@ -13,9 +13,10 @@ from effects.app import Effects
 from effects.errors import EnqueueError
 from effects.job import Receipt
 from effects.schedules import Schedule
-from effects.store import schedules as store_schedules
+from effects.store import schedule_slots, schedules
 from effects.store.records import moment
-from effects.store.schedules import Definition, SlotOutcome
+from effects.store.schedule_slots import SlotOutcome
+from effects.store.schedules import Definition
 
 SLOTS_PER_COMMIT = 50
 _log = logging.getLogger("effects.schedules")
@@ -43,7 +44,7 @@ def fire_due(app: Effects, definition: Definition) -> list[Fired]:
     """
     store = app.store
     with store.begin() as connection:
-        locked = store_schedules.lock(store, connection, definition.id)
+        locked = schedule_slots.lock(store, connection, definition.id)
         if locked is None:
             return []
         now = moment(store.now(connection))
@@ -51,7 +52,7 @@ def fire_due(app: Effects, definition: Definition) -> list[Fired]:
         fired = [one for slot in slots if (one := _fire(app, connection, locked, slot)) is not None]
         passed = slots or locked.schedule.times.newest(now, since=locked.last_slot)  # dropped ones are dealt with too
         if passed:
-            store_schedules.advance(store, connection, locked.id, passed[-1])
+            schedule_slots.advance(store, connection, locked.id, passed[-1])
     _tell_of_dropped(locked, slots, passed)
     _tell(app, locked.schedule, fired)
     return fired
@@ -68,9 +69,9 @@ def fire_now(app: Effects, name: str, *, actor: str, slot: datetime | None = Non
     """
     store = app.store
     with store.begin() as connection:
-        definition = store_schedules.get(store, connection, name)
+        definition = schedules.get(store, connection, name)
         slot = (slot or moment(store.now(connection))).astimezone(UTC).replace(microsecond=0)
-        if not store_schedules.take_slot(store, connection, definition.id, slot):
+        if not schedule_slots.take_slot(store, connection, definition.id, slot):
             raise EnqueueError(f"schedule {name!r}: the slot {slot.isoformat()} has run already")
         fired = _enqueue(app, connection, definition, slot, reason=f"run by {actor}")
     _tell(app, definition.schedule, [fired])
@@ -80,9 +81,9 @@ def fire_now(app: Effects, name: str, *, actor: str, slot: datetime | None = Non
 def _fire(app: Effects, connection: Connection, definition: Definition, slot: datetime) -> Fired | None:
     """None where another has had this slot."""
     store, schedule = app.store, definition.schedule
-    if not store_schedules.take_slot(store, connection, definition.id, slot):
+    if not schedule_slots.take_slot(store, connection, definition.id, slot):
         return None
-    if schedule.overlap == "skip" and store_schedules.has_live_job(store, connection, definition.id):
+    if schedule.overlap == "skip" and schedule_slots.has_live_job(store, connection, definition.id):
         return _end(app, connection, definition, slot, "skipped", reason="a job of this schedule is still live")
     try:
         return _enqueue(app, connection, definition, slot)
@@ -104,7 +105,7 @@ def _enqueue(
         effects=app,
     )
     if not receipt.existing:
-        store_schedules.name_job(app.store, connection, receipt.job_id, definition.id, slot)
+        schedule_slots.name_job(app.store, connection, receipt.job_id, definition.id, slot)
     outcome: SlotOutcome = "existing" if receipt.existing else "enqueued"
     return _end(app, connection, definition, slot, outcome, job_id=receipt.job_id, reason=reason)
 
@@ -119,7 +120,7 @@ def _end(
     job_id: int | None = None,
     reason: str | None = None,
 ) -> Fired:
-    store_schedules.end_slot(app.store, connection, definition.id, slot, outcome, job_id=job_id, reason=reason)
+    schedule_slots.end_slot(app.store, connection, definition.id, slot, outcome, job_id=job_id, reason=reason)
     return Fired(name=definition.schedule.name, slot=slot, outcome=outcome, job_id=job_id, reason=reason)
 
 

@@ -128,6 +128,7 @@ def resume(context: Context, key: str, as_json: bool) -> None:
     app = context.app
     with app.store.begin() as connection:
         was_paused = store_limits.resume(app.store, connection, key, actor=actor())
+    app.hints.send({one.queue for one in app.job_types})  # in which lanes its jobs wait is not known here
     text = f"{key} is open" if was_paused else f"{key} was open already"
     context.echo({"limit_key": key, "result": "open", "was_paused": was_paused} if as_json else text, as_json)
 

@@ -1,15 +1,11 @@
-"""Schedules and their slots in the database.
-
-One row a slot, unique, written in the commit that writes its job: any number of workers may look at the same
-schedule at the same moment, and no leader is needed.
-"""
+"""Schedules in the database, as an app's code and an operator declare them. Their slots: `schedule_slots`."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row
@@ -19,8 +15,6 @@ from effects.schedules import Schedule
 from effects.store.records import moment, moment_or_none
 from effects.store.sql import Sql
 from effects.store.store import Store, as_json
-
-SlotOutcome: TypeAlias = Literal["enqueued", "existing", "skipped", "failed"]
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -58,9 +52,6 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
     last_job_id: int | None
 
 
-# -- what an app and an operator declare -----------------------------------------------------------------
-
-
 def register(store: Store, schedules: Sequence[Schedule], *, retire_types: Iterable[str] = ()) -> Registered:
     """Make the database's schedules those of the app's code.
 
@@ -79,6 +70,13 @@ def register(store: Store, schedules: Sequence[Schedule], *, retire_types: Itera
         changed=[one["name"] for one in rows if one["name"] in before and _differs(before[one["name"]], one)],
         retired=sorted(row.name for row in gone),
     )
+
+
+def not_registered(store: Store, schedules: Sequence[Schedule]) -> list[str]:
+    """The names of those that `register` would add or change."""
+    with store.read() as connection:
+        there = {row.name: row for row in store.all(connection, _rows)}
+    return [one.name for one in schedules if one.name not in there or _differs(there[one.name], _columns(one))]
 
 
 def add(store: Store, schedule: Schedule) -> None:
@@ -129,7 +127,7 @@ def get(store: Store, connection: Connection, name: str) -> Definition:
     row = store.one(connection, _by_name, name=name)
     if row is None:
         raise _unknown(store, connection, name)
-    return _definition(row)
+    return definition_of(row)
 
 
 def states(store: Store) -> list[ScheduleState]:
@@ -151,7 +149,7 @@ def _state(row: Row[Any], now: dt.datetime) -> ScheduleState:
         state=state,
         paused_by=row.paused_by,
         in_code=bool(row.in_code),
-        next_slot=next(_definition(row).schedule.times.after(now), None) if state == "active" else None,
+        next_slot=next(definition_of(row).schedule.times.after(now), None) if state == "active" else None,
         last_slot=moment_or_none(row.slot),
         last_outcome=row.outcome,
         last_reason=row.reason,
@@ -185,7 +183,11 @@ def _differs(row: Row[Any], new: dict[str, Any]) -> bool:
     return not same or bool(row.retired) or json.loads(row.payload) != json.loads(bytes(new["payload"]))
 
 
-def _definition(row: Row[Any]) -> Definition:
+def definition_of(row: Row[Any]) -> Definition:
+    """
+    Raises:
+        ConfigurationError, ValueError: the row is not valid.
+    """
     schedule = Schedule(
         name=row.name,
         job_type=row.job_type,
@@ -201,63 +203,6 @@ def _definition(row: Row[Any]) -> Definition:
     return Definition(row.id, schedule, moment(row.last_slot))
 
 
-# -- what a worker does ----------------------------------------------------------------------------------
-
-
-def active(store: Store, connection: Connection, types: Sequence[str]) -> tuple[list[Definition], list[str]]:
-    """The schedules that run, of job types known here; and the names of those whose rows are not valid.
-
-    A row may be invalid where a plain INSERT wrote it, or where a zone has been renamed.
-    """
-    good, bad = [], []
-    for row in store.all(connection, _active, types=as_json(types)):
-        try:
-            good.append(_definition(row))
-        except (ConfigurationError, ValueError):
-            bad.append(row.name)
-    return good, bad
-
-
-def lock(store: Store, connection: Connection, definition_id: int) -> Definition | None:
-    """The schedule as it is now, held until the transaction ends; None where it does not run or another holds it."""
-    row = store.one(connection, _lock, id=definition_id)
-    return _definition(row) if row is not None else None
-
-
-def take_slot(store: Store, connection: Connection, definition_id: int, slot: dt.datetime) -> bool:
-    """Write the slot's row; False where it is there already, and the slot is not ours."""
-    return store.one(connection, _take, id=definition_id, slot=slot.timestamp()) is not None
-
-
-def has_live_job(store: Store, connection: Connection, definition_id: int) -> bool:
-    return store.one(connection, _live, id=definition_id) is not None
-
-
-def name_job(store: Store, connection: Connection, job_id: int, definition_id: int, slot: dt.datetime) -> None:
-    """Write into a new job which slot it is."""
-    store.write(connection, _name_job, job_id=job_id, id=definition_id, slot=slot.timestamp())
-
-
-def end_slot(
-    store: Store,
-    connection: Connection,
-    definition_id: int,
-    slot: dt.datetime,
-    outcome: SlotOutcome,
-    *,
-    job_id: int | None = None,
-    reason: str | None = None,
-) -> None:
-    """Record what became of a slot that was taken in this transaction."""
-    given = {"outcome": outcome, "job_id": job_id, "reason": reason}
-    store.write(connection, _end, id=definition_id, slot=slot.timestamp(), **given)
-
-
-def advance(store: Store, connection: Connection, definition_id: int, slot: dt.datetime) -> None:
-    """Slots up to this one have been dealt with."""
-    store.write(connection, _advance, id=definition_id, slot=slot.timestamp())
-
-
 # -- the statements --------------------------------------------------------------------------------------
 
 _GIVEN = {
@@ -267,7 +212,7 @@ _GIVEN = {
 _PLAIN = ", ".join(f"d.{name}" for name in _GIVEN if name != "payload")
 
 
-def _select(sql: Sql) -> str:
+def select_definition(sql: Sql) -> str:
     return (
         f"SELECT d.id, {_PLAIN}, {sql.json_text('d.payload')} AS payload, d.enabled, d.retired, d.paused_by, "
         f"{sql.epoch('d.last_slot')} AS last_slot"
@@ -275,31 +220,19 @@ def _select(sql: Sql) -> str:
 
 
 def _rows(sql: Sql) -> str:
-    return f"{_select(sql)} FROM {sql.job_definitions} AS d ORDER BY d.name"
+    return f"{select_definition(sql)} FROM {sql.job_definitions} AS d ORDER BY d.name"
 
 
 def _by_name(sql: Sql) -> str:
-    return f"{_select(sql)} FROM {sql.job_definitions} AS d WHERE d.name = :name"
+    return f"{select_definition(sql)} FROM {sql.job_definitions} AS d WHERE d.name = :name"
 
 
 def _states(sql: Sql) -> str:
     return f"""
-    {_select(sql)}, {sql.epoch("r.slot")} AS slot, r.outcome, r.reason, r.job_id
+    {select_definition(sql)}, {sql.epoch("r.slot")} AS slot, r.outcome, r.reason, r.job_id
     FROM {sql.job_definitions} AS d LEFT JOIN {sql.definition_runs} AS r ON r.definition_id = d.id
         AND r.slot = (SELECT max(slot) FROM {sql.definition_runs} WHERE definition_id = d.id)
     ORDER BY d.name"""
-
-
-def _active(sql: Sql) -> str:
-    return f"""
-    {_select(sql)} FROM {sql.job_definitions} AS d
-    WHERE d.enabled AND NOT d.retired AND d.job_type {sql.any_of("types")} ORDER BY d.id"""
-
-
-def _lock(sql: Sql) -> str:
-    return f"""
-    {_select(sql)} FROM {sql.job_definitions} AS d
-    WHERE d.id = :id AND d.enabled AND NOT d.retired {sql.lock(of="d")}"""
 
 
 def _upsert(sql: Sql) -> str:
@@ -333,34 +266,3 @@ def _resume(sql: Sql) -> str:
     UPDATE {sql.job_definitions} SET paused_by = NULL, updated_at = {sql.now},
         last_slot = CASE WHEN enabled THEN last_slot ELSE {sql.now} END, enabled = true
     WHERE name = :name"""
-
-
-def _take(sql: Sql) -> str:
-    return f"""
-    INSERT INTO {sql.definition_runs} (definition_id, slot, created_at)
-    VALUES (:id, {sql.time(_number(sql))}, {sql.now}) ON CONFLICT DO NOTHING RETURNING definition_id"""
-
-
-def _live(sql: Sql) -> str:
-    return f"SELECT id FROM {sql.jobs} WHERE definition_id = :id LIMIT 1"
-
-
-def _name_job(sql: Sql) -> str:
-    return f"""
-    UPDATE {sql.jobs} SET definition_id = :id, slot = {sql.time(_number(sql))} WHERE id = :job_id"""
-
-
-def _end(sql: Sql) -> str:
-    return f"""
-    UPDATE {sql.definition_runs} SET outcome = :outcome, job_id = :job_id, reason = :reason
-    WHERE definition_id = :id AND slot = {sql.time(_number(sql))}"""
-
-
-def _advance(sql: Sql) -> str:
-    return f"""
-    UPDATE {sql.job_definitions} SET last_slot = {sql.time(_number(sql))}, updated_at = {sql.now}
-    WHERE id = :id AND last_slot < {sql.time(_number(sql))}"""
-
-
-def _number(sql: Sql) -> str:
-    return "CAST(:slot AS double precision)" if sql.postgresql else ":slot"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from effects.app import Effects
 from effects.errors import StoreUnavailable
 from effects.firing import fire_due
-from effects.store import schedules
+from effects.store import schedule_slots
 from effects.store.records import moment
 from effects.store.schedules import Definition
 from effects.worker.outage import Outage
@@ -55,7 +55,7 @@ class Scheduler(threading.Thread):
         store = self._app.store
         with store.read() as connection:
             now = moment(store.now(connection))
-            active, invalid = schedules.active(store, connection, self._app.job_types.names())
+            active, invalid = schedule_slots.active(store, connection, self._app.job_types.names())
         self._complain(invalid)
         wait = LOOK_SECONDS
         for definition in active:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from effects import Effects, NewJob, enqueue_many
@@ -56,6 +57,16 @@ def test_a_pause_holds_until_it_is_resumed(app: Effects, run: Run) -> None:
     assert run("limits", "resume", "webhook:ep_1").out == "webhook:ep_1 was open already\n"
     assert run("limits", "list", "--paused").out == "no key has limits\n"
     assert len(hand.claim()) == 2
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_resume_tells_the_idle_workers(app: Effects, run: Run, database_url: str) -> None:
+    run("limits", "pause", "k")
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("LISTEN effects")
+        run("limits", "resume", "k")
+        [hint] = connection.notifies(timeout=30, stop_after=1)
+    assert "default" in hint.payload.split(",")
 
 
 def test_a_pause_for_a_time_ends_by_itself_and_is_never_shortened(app: Effects, run: Run) -> None:

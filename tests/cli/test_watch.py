@@ -6,6 +6,7 @@ import base64
 import signal
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from sqlalchemy import create_engine, text
 from effects import Effects, Refused, Retry, enqueue
 from effects.doctor import examine, exit_code
 from effects.metrics import Family, MetricsServer, Sample, WorkerMetrics, render
+from effects.schedules import Schedule
+from effects.store import schedules
 from effects.store.doctor import Finding
 from effects_webhooks import add_endpoint
 from tests.cli.conftest import ROOT, Run
@@ -163,6 +166,7 @@ def unwell(app: Effects) -> dict[str, str]:
 @pytest.fixture
 def healthy(app_factory: Any) -> Effects:
     app: Effects = app_factory(keys=f"k={KEY},digest={DIGEST}")
+    schedules.register(app.store, list(app.schedules.values()))
     return app
 
 
@@ -179,6 +183,7 @@ def test_a_healthy_one(healthy: Effects) -> None:
         "workers",
         "backlog",
         "job types",
+        "schedules",
         "keys",
         "settings",
     } <= set(found_by(healthy))
@@ -268,6 +273,18 @@ def test_a_sqlite_engine_of_the_apps_own(tmp_path: Path) -> None:
     found = unwell(app)
     assert (found["journal"], found["busy timeout"]) == ("warning", "warning")
     app.dispose()
+
+
+def test_a_schedule_that_no_init_has_registered(healthy: Effects) -> None:
+    nightly = Schedule("nightly", "scripted", cron="0 3 * * *")
+    healthy.add_schedules(nightly)
+    assert "declares them: nightly" in found_by(healthy)["schedules"].text
+    schedules.register(healthy.store, [nightly])
+    assert found_by(healthy)["schedules"].level == "ok"
+    schedules.pause(healthy.store, "nightly", actor="test")
+    assert found_by(healthy)["schedules"].level == "ok"  # an operator's word, and no difference
+    healthy.schedules["nightly"] = replace(nightly, cron="0 4 * * *")
+    assert found_by(healthy)["schedules"].level == "warning"
 
 
 def test_silent_workers_and_a_backlog(healthy: Effects) -> None:

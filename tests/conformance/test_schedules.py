@@ -10,7 +10,7 @@ import pytest
 
 from effects import ConfigurationError, Done, Effects, EnqueueError, JobType, Refused, Schedule, enqueue
 from effects.firing import fire_due, fire_now
-from effects.store import actions, schedules
+from effects.store import actions, schedule_slots, schedules
 from effects.store.records import moment
 from effects.store.schedules import Registered
 from effects.worker import Worker
@@ -142,7 +142,7 @@ def test_slot_and_job_are_one_commit(app: Effects, monkeypatch: pytest.MonkeyPat
 
     [definition] = definitions(app)
     with monkeypatch.context() as patch:
-        patch.setattr(schedules, "advance", breaks)
+        patch.setattr(schedule_slots, "advance", breaks)
         with pytest.raises(RuntimeError):
             fire_due(app, definition)
     assert rows(app, "jobs") == rows(app, "definition_runs") == rows(app, "effect_ledger") == []
@@ -152,7 +152,7 @@ def test_slot_and_job_are_one_commit(app: Effects, monkeypatch: pytest.MonkeyPat
 
 def definitions(app: Effects) -> list[schedules.Definition]:
     with app.store.read() as connection:
-        return schedules.active(app.store, connection, app.job_types.names())[0]
+        return schedule_slots.active(app.store, connection, app.job_types.names())[0]
 
 
 def test_what_somebody_enqueued_under_the_slots_key_is_not_made_again(app: Effects) -> None:
