@@ -48,10 +48,15 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """Nothing was tried; look again after `seconds`. Uses up no attempt."""
+    """Nothing was tried; look again after `seconds`. Uses up no attempt.
+
+    `ages=False`: the time does not count towards the job's greatest age. For a fault of this worker's own, such as a
+    key that it lacks: unlike a `Pause` it holds up no other job, which another worker may well be able to carry out.
+    """
 
     seconds: float
     reason: str = ""
+    ages: bool = True
 
 
 @dataclass(frozen=True, slots=True)

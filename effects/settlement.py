@@ -178,7 +178,7 @@ def _later(job: Job, pause: Snooze | Pause) -> Settlement:
     if isinstance(pause, Snooze):
         return Settlement(
             job=job, status="queued", outcome="snoozed", refund_attempt=True, delay_seconds=pause.seconds,
-            message=pause.reason or None,
+            message=pause.reason or None, age_seconds_forgiven=0.0 if pause.ages else pause.seconds,
         )  # fmt: skip
     own_wait = pause.seconds if job.limit_key is None else 0.0
     return Settlement(

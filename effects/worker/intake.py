@@ -92,12 +92,15 @@ class Intake:
         return done
 
     def _wait_for_operator(self, reason: str) -> Snooze:
-        """Our own configuration is at fault: it costs no try, and is said in the log, not for every job."""
+        """This worker's configuration is at fault: it costs no try and no age, and the log says it, not for every job.
+
+        The job's key is not paused: the other workers may have what this one lacks.
+        """
         now = time.monotonic()
         if now - self._said_at > SAY_SECONDS:
             self._said_at = now
             _log.error("job.waiting", extra={"reason": reason})
-        return Snooze(RECHECK_SECONDS, reason)
+        return Snooze(RECHECK_SECONDS, reason, ages=False)
 
     def _prepare(self, job: Job, job_type: JobType[Any], payload: Any, clear: str) -> Ending:
         """A job from a plain INSERT goes back to the lane, group and limit of its type, sealed, its intent written."""

@@ -141,6 +141,8 @@ def test_a_wait_is_the_policys_or_the_peers() -> None:
     assert decided(RETRY).delay_seconds == 10
     assert decided(Retry("x", after_seconds=77)).delay_seconds == 77
     assert decided(Snooze(60)).delay_seconds == 60
+    assert decided(Snooze(60)).age_seconds_forgiven == 0
+    assert decided(Snooze(60, ages=False)).age_seconds_forgiven == 60
     assert decided(Lost()).delay_seconds == 0
 
 

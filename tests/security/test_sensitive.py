@@ -29,7 +29,7 @@ from effects.store.lookup import get_job
 from effects.worker import Worker
 from tests.security.conftest import VaultFactory
 from tests.security.vault import DIGEST, NEW_KEYS, OLD, OLD_KEYS, Card, Charge, ChargeCard
-from tests.support.hands import row, run_sql
+from tests.support.hands import row, rows, run_sql
 
 CARD = Charge(7, Card("4111-secret", "visa"), "Ann Secret", ["knock-secret"])
 
@@ -124,6 +124,8 @@ def test_a_worker_without_the_key_waits_and_uses_up_no_attempt(vault: VaultFacto
     assert [one.outcome for one in story.attempts] == ["snoozed"]
     assert charge_type(wrong).seen == []
     app.store.shift_clock(61)
+    forgiven = app.store.sql.seconds("created_at", "age_from")  # a minute that does not make it older
+    assert rows(app, "jobs", f"{forgiven} BETWEEN 59 AND 61")
     Worker(app).drain()
     assert charge_type(app).seen == [CARD]
 

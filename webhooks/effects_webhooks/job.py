@@ -170,9 +170,9 @@ class WebhookDelivery(JobType[DeliverPayload]):
         return taken
 
     def _wait_for_operator(self, reason: str) -> Snooze:
-        """Our own configuration is at fault: it costs no try, and is said in the log, not for every job."""
+        """This worker's configuration is at fault: it costs no try and no age, and the log says it now and then."""
         self._say(reason)
-        return Snooze(RECHECK_SECONDS, reason)
+        return Snooze(RECHECK_SECONDS, reason, ages=False)
 
     def _say(self, reason: str) -> None:
         now = time.monotonic()
