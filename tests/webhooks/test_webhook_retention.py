@@ -6,8 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from effects import Done, Effects, Refused
+from effects import Done, Effects, Refused, Snooze, enqueue
 from effects.prune import prune
+from effects.store import dead
 from effects.store.audit import audit
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from effects_webhooks.tables import retention
@@ -61,6 +62,24 @@ def test_an_event_that_nobody_wanted_goes_by_its_own_age(shop: Effects, rows: Ro
     assert prune(shop, dry_run=True).packages == {"webhook.deliver": 1}
     assert prune(shop).packages == {"webhook.deliver": 1}
     assert left(rows) == (set(), 0)
+
+
+def test_an_event_whose_fan_out_waits_for_a_person_stays(shop: Effects, rows: Rows) -> None:
+    """Its first deliveries are over, those that the job was to make are not."""
+    events = [send(shop, name, None) for name in ("dead", "live", "done")]
+    jobs = [enqueue("webhook.fan_out", {"event_id": one}, effects=shop).job_id for one in events]
+    hand = Hand(shop, queue="webhooks")
+    claimed = {job.id: job for job in hand.claim()}
+    endings = zip(jobs, (Refused("no"), Snooze(200 * DAY), Done()), strict=True)
+    hand.settle(*((claimed[job_id], ending) for job_id, ending in endings))
+    shop.store.shift_clock(91 * DAY)
+    assert prune(shop).packages == {"webhook.deliver": 1}
+    assert left(rows) == ({"dead", "live"}, 0)
+    actor = {"actor": "test", "reason": "the partner is gone"}
+    dead.ignore(shop.store, shop.ledgers, jobs[0], **actor)
+    shop.store.shift_clock(31 * DAY)
+    prune(shop)
+    assert left(rows) == ({"live"}, 0)
 
 
 def test_the_walk_passes_what_is_needed(shop: Effects, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ def prune_events(
 ) -> tuple[int, Cursor | None]:
     """One page of events older than `keep_seconds`, oldest first; those without a delivery go.
 
+    One whose `webhook.fan_out` waits, live or as an open dead letter, stays: the rest of its deliveries is to come.
+
     Returns:
         How many went, or would go, and where the next page begins; None at the end.
     """
@@ -31,7 +33,10 @@ def prune_events(
         page = store.all(
             connection, _next if cursor else _first, keep=keep_seconds, created_at=start.created_at, id=start.id
         )
-    gone = [row.id for row in page if not row.needed]
+        gone = [row.id for row in page if not row.needed]
+        if gone:
+            held = {row.event_id for row in store.all(connection, _held, ids=as_json(gone))}
+            gone = [one for one in gone if one not in held]
     taken = len(gone)
     if gone and not dry_run:
         with store.single() as connection:
@@ -41,6 +46,15 @@ def prune_events(
 
 def _needed(sql: Sql) -> str:
     return f"EXISTS (SELECT 1 FROM {sql.delivered_webhooks} AS d WHERE d.event_id = e.id)"
+
+
+def _held(sql: Sql) -> str:
+    """Once a page, and not in `_needed`: no index knows the payload. A requeue leaves the old row where it is."""
+    event = "payload ->> 'event_id'"
+    mine = f"job_type = 'webhook.fan_out' AND {event} {sql.any_of('ids')}"
+    return f"""
+    SELECT {event} AS event_id FROM {sql.jobs} WHERE {mine}
+    UNION SELECT {event} FROM {sql.job_history} WHERE status = 'dead' AND {mine}"""
 
 
 def _page(sql: Sql, behind: str) -> str:
