@@ -89,6 +89,7 @@ def test_the_shop(load: Load) -> None:
     app: Effects = shop.effects
     add_endpoint("https://partner.example/", ["order.*"], effects=app)
     asyncio.run(visit(shop, app))
+    assert [row["state"] for row in rows(app, "effect_ledger", "job_type = 'shop.print_label'")] == ["done"]
 
 
 async def visit(shop: ModuleType, app: Effects) -> None:
