@@ -25,6 +25,9 @@ Kind: TypeAlias = Literal[
     "text", "integer", "float", "decimal", "boolean", "date", "datetime", "time", "uuid", "binary", "other", "unknown"
 ]
 
+Family: TypeAlias = Literal["csv", "ndjson", "xlsx"]
+Packing: TypeAlias = Literal["", "gz", "zst"]
+
 MappedRow: TypeAlias = Sequence[Any] | Mapping[str, Any]  # in the order of the columns, or by their names
 MapRow: TypeAlias = Callable[[Row[Any]], MappedRow | None]
 MapBatch: TypeAlias = Callable[[Sequence[Row[Any]]], Iterable[MappedRow]]
@@ -103,6 +106,12 @@ class Format(Protocol):
     content_type: str
     rows_max: int | None  # rows under the header that the format can hold; None is no limit
     columns_max: int | None
+    family: Family
+    packing: Packing
+
+    def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> bytes:
+        """Rows of a part, not yet packed; `values` are the columns' values, all of one length, at least 1."""
+        ...
 
     def assemble(self, columns: Sequence[Column], parts: Iterable[Iterable[bytes]], out: Writer) -> None:
         """Write the whole file from its parts in order: header, parts, footer. `out.finish()` is the caller's.
@@ -110,11 +119,3 @@ class Format(Protocol):
         The parts are read once, one after the other, in constant memory. The same parts give the same bytes.
         """
         ...
-
-
-# effects_reports.readers offers, on top of this:
-#   choose_route(source: ChunkSource, format: Format, dialect_name: str | None) -> Route
-#   write_chunk(source, format, connection: Connection | None, out: Writer, *, progress: Progress) -> ChunkResult
-# `dialect_name` and `connection` are those of the database that is read, None for an iterable. The connection is in a
-# read-only transaction. `progress(rows, bytes)` is told what has been written so far, at least once a batch or
-# MiB; what it raises ends the chunk and passes through. `out.finish()` is the caller's.

@@ -1,0 +1,112 @@
+"""CSV (RFC 4180) in three dialects.
+
+| dialect | line ends | begins with | texts that look like formulas |
+|---|---|---|---|
+| `excel` | CRLF | the UTF-8 byte order mark, by which Excel knows UTF-8 | get an apostrophe |
+| `rfc4180` | CRLF | the header | get an apostrophe |
+| `raw` | LF | the header | stay as they are |
+
+A field is quoted where it holds a comma, a quote or a line break. NULL is an empty field, the empty text is `""`.
+These are the rules of PostgreSQL's COPY, which writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from effects.storage.base import Writer
+from effects_reports.formats.base import Column, Dialect, Family, Packing
+from effects_reports.formats.formulas import BEGINNINGS, defended
+from effects_reports.formats.packing import Packer
+from effects_reports.formats.values import is_free, text_of, texts_of
+
+Cells: TypeAlias = list[str]
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_quotable = re.compile(r'[",\r\n]').search
+_BETWEEN = "\x00"  # never begins a formula and is never quoted, so that a joined column can be searched at once
+_NONE = type(None)
+
+
+class Csv:
+    """CSV, plain or packed."""
+
+    rows_max: int | None = None
+    columns_max: int | None = None
+    family: Family = "csv"
+
+    def __init__(self, dialect: Dialect = "excel", packing: Packing = "") -> None:
+        self.dialect, self.packing = dialect, packing
+        self.defended = dialect != "raw"
+        self.line_end = "\n" if dialect == "raw" else "\r\n"
+        self.name = f"csv.{packing}" if packing else "csv"
+        self.extension = f".{self.name}"
+        self.content_type = _CONTENT_TYPES.get(packing, "text/csv; charset=utf-8")
+        # Whatever needs a second look: to be quoted, or as a formula at the beginning of a field.
+        formulas = rf"|(?:^|{_BETWEEN})[{re.escape(BEGINNINGS)}]" if self.defended else ""
+        self._special = re.compile(rf'[",\r\n]{formulas}').search
+
+    def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> bytes:
+        """Rows as bytes; `values` are the columns' values, all of one length, at least 1."""
+        fields = list(map(self._fields, values))
+        if len(fields) == 1:
+            fields = [[_alone(field) for field in fields[0]]]
+        lines = self.line_end.join(map(",".join, zip(*fields, strict=True)))
+        return f"{lines}{self.line_end}".encode("utf-8", "replace")
+
+    def header(self, columns: Sequence[Column]) -> bytes:
+        """The first line, with what comes before it."""
+        line = self.encode(columns, [[column.header] for column in columns])
+        return _BYTE_ORDER_MARK + line if self.dialect == "excel" else line
+
+    def assemble(self, columns: Sequence[Column], parts: Iterable[Iterable[bytes]], out: Writer) -> None:
+        """As `Format.assemble`."""
+        packer = Packer(out, self.packing)
+        packer.write(self.header(columns))
+        packer.end()
+        for part in parts:
+            for piece in part:
+                out.write(piece)
+
+    def _fields(self, values: Sequence[Any]) -> Cells:
+        """A column's fields. Mostly its values are of one type, and nothing in them needs a second look."""
+        kinds = set(map(type, values))
+        if len(kinds - {_NONE}) > 1:
+            return [self._field(value) for value in values]
+        if kinds == {_NONE}:
+            return [""] * len(values)
+        [kind] = kinds - {_NONE}
+        if _NONE not in kinds:
+            return self._quoted(texts_of(values, kind), kind)
+        given = iter(self._quoted(texts_of([value for value in values if value is not None], kind), kind))
+        return ["" if value is None else next(given) for value in values]
+
+    def _quoted(self, texts: Cells, kind: type) -> Cells:
+        if kind in _PLAIN:
+            return texts
+        free = is_free(kind)
+        if "" not in texts and not self._special(_BETWEEN.join(texts)):
+            return texts
+        return [self._quote(text, free=free) for text in texts]
+
+    def _field(self, value: Any) -> str:
+        return "" if value is None else self._quote(text_of(value), free=is_free(type(value)))
+
+    def _quote(self, text: str, *, free: bool) -> str:
+        if not text:
+            return '""'
+        if free and self.defended:
+            text = defended(text)
+        return f'"{text.replace(_QUOTE, _QUOTE * 2)}"' if _quotable(text) else text
+
+
+def _alone(field: str) -> str:
+    """PostgreSQL quotes what would end its own input, where it is a whole line."""
+    return f'"{field}"' if field == "\\." else field
+
+
+_QUOTE = '"'
+_PLAIN = {bool, int, float}
+_CONTENT_TYPES = {"gz": "application/gzip", "zst": "application/zstd"}

@@ -1,0 +1,58 @@
+"""NDJSON: one JSON object (RFC 8259) a line, its names those of the columns, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from effects.storage.base import Writer
+from effects_reports.formats.base import Column, Family, Packing
+from effects_reports.formats.values import json_of, json_scalar, json_text, texts_of
+
+_NONE = type(None)
+_CONTENT_TYPES = {"gz": "application/gzip", "zst": "application/zstd"}
+
+
+class Ndjson:
+    """NDJSON, plain or packed. Numbers are JSON numbers with all their digits; NaN and infinities are texts."""
+
+    rows_max: int | None = None
+    columns_max: int | None = None
+    family: Family = "ndjson"
+
+    def __init__(self, packing: Packing = "") -> None:
+        self.packing = packing
+        self.name = f"ndjson.{packing}" if packing else "ndjson"
+        self.extension = f".{self.name}"
+        self.content_type = _CONTENT_TYPES.get(packing, "application/x-ndjson")
+
+    def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> bytes:
+        """Rows as bytes; `values` are the columns' values, all of one length, at least 1."""
+        members = []
+        for number, (column, column_values) in enumerate(zip(columns, values, strict=True)):
+            before = f"{',' if number else '{'}{json_text(column.name)}:"
+            members.append([before + shown for shown in _members(column_values)])
+        lines = "}\n".join(map("".join, zip(*members, strict=True)))
+        return f"{lines}}}\n".encode("utf-8", "replace")
+
+    def assemble(self, columns: Sequence[Column], parts: Iterable[Iterable[bytes]], out: Writer) -> None:
+        """As `Format.assemble`: there is no header."""
+        for part in parts:
+            for piece in part:
+                out.write(piece)
+
+
+def _members(values: Sequence[Any]) -> list[str]:
+    kinds = set(map(type, values))
+    if kinds == {str}:
+        return list(map(json_text, values))
+    if kinds <= {int, bool} and len(kinds) == 1:
+        return texts_of(values, kinds.pop())
+    return ["null" if value is None else _member(value) for value in values]
+
+
+def _member(value: Any) -> str:
+    return json_of(value) if isinstance(value, _NESTED) else json_scalar(value)
+
+
+_NESTED = (dict, list, tuple, set, frozenset)

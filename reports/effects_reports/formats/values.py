@@ -1,0 +1,197 @@
+"""One text for one value, on every route and in every format.
+
+The texts are PostgreSQL's own, so that its COPY writes them at full speed and this module follows: shortest exact
+floats, decimals with their digits, `true` and `false`, ISO 8601 times (RFC 3339 where they have a zone, then in UTC),
+ISO 8601 durations, bytes as `\\x…`, JSON as jsonb prints it. Times carry no zeros at the end of a second's fraction.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import json
+import math
+import uuid
+from collections.abc import Callable, Sequence
+from functools import singledispatch
+from typing import Any, TypeAlias
+
+Show: TypeAlias = Callable[[Any], str]
+
+_FIXED_MAX = 1e15  # from here on a float is written with an exponent
+
+
+@singledispatch
+def text_of(value: object) -> str:
+    """The text of a value that is not None."""
+    return str(value)
+
+
+def is_free(kind: type) -> bool:
+    """Whether the text of such a value may be anything, and so a formula."""
+    return text_of.dispatch(kind) in _FREE
+
+
+def texts_of(values: Sequence[Any], kind: type) -> list[str]:
+    """The texts of many values of exactly this type."""
+    many = _MANY.get(kind)
+    return many(values) if many else list(map(text_of.dispatch(kind), values))
+
+
+@text_of.register
+def _(value: str) -> str:
+    return value
+
+
+@text_of.register
+def _(value: enum.Enum) -> str:
+    return str(value.value) if isinstance(value.value, str) else value.name
+
+
+@text_of.register
+def _(value: bool) -> str:
+    return "true" if value else "false"
+
+
+@text_of.register
+def _(value: int) -> str:
+    return int.__repr__(value)
+
+
+@text_of.register
+def _(value: float) -> str:
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    shown = float.__repr__(value).removesuffix(".0")
+    return shown if abs(value) < _FIXED_MAX or "e" in shown else _with_exponent(shown)
+
+
+def _with_exponent(shown: str) -> str:
+    """Digits of a number from 1e15 on, as a mantissa and an exponent."""
+    sign, digits = ("-", shown[1:]) if shown[0] == "-" else ("", shown)
+    whole, _, fraction = digits.partition(".")
+    mantissa = (whole[1:] + fraction).rstrip("0")
+    return f"{sign}{whole[0]}{'.' if mantissa else ''}{mantissa}e+{len(whole) - 1:02}"
+
+
+@text_of.register
+def _(value: decimal.Decimal) -> str:
+    shown = str(value)
+    return format(value, "f") if "E" in shown else shown.replace("sNaN", "NaN")
+
+
+@text_of.register
+def _(value: dt.datetime) -> str:
+    return _trimmed((value if value.tzinfo is None else value.astimezone(dt.UTC)).isoformat())
+
+
+@text_of.register
+def _(value: dt.date) -> str:
+    return value.isoformat()
+
+
+@text_of.register
+def _(value: dt.time) -> str:
+    shown = _trimmed(value.isoformat())
+    return shown.removesuffix(":00") if value.tzinfo is not None else shown  # +02, as PostgreSQL writes it
+
+
+def _trimmed(shown: str) -> str:
+    """Without zeros at the end of a fraction of a second."""
+    seconds, point, rest = shown.partition(".")
+    return f"{seconds}{point}{rest[:6].rstrip('0')}{rest[6:]}" if point else shown
+
+
+@text_of.register
+def _(value: dt.timedelta) -> str:
+    """An ISO 8601 duration; of a negative one each part is negative."""
+    sign = "-" if value < dt.timedelta() else ""
+    size = abs(value)
+    minutes, seconds = divmod(size.seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    exact = f"{seconds}.{size.microseconds:06}".rstrip("0") if size.microseconds else str(seconds)
+    days = f"{sign}{size.days}D" if size.days else ""
+    parts = [(hours, f"{hours}H"), (minutes, f"{minutes}M"), (exact != "0", f"{exact}S")]
+    time = "".join(sign + shown for there, shown in parts if there)
+    return f"P{days}{'T' + time if time else ''}" if days or time else "PT0S"
+
+
+@text_of.register
+def _(value: uuid.UUID) -> str:
+    return str(value)
+
+
+@text_of.register(bytes)
+@text_of.register(bytearray)
+@text_of.register(memoryview)
+def _(value: bytes) -> str:
+    return "\\x" + value.hex()
+
+
+@text_of.register(dict)
+@text_of.register(list)
+@text_of.register(tuple)
+@text_of.register(set)
+@text_of.register(frozenset)
+def json_of(value: object) -> str:
+    """JSON with the spaces of jsonb. What JSON has no word for is its text of this module, in quotes."""
+    if isinstance(value, dict):
+        inner = (f"{json_text(str(name))}: {json_of(one)}" for name, one in value.items())
+        return f"{{{', '.join(inner)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(json_of, value))}]"
+    if isinstance(value, set | frozenset):
+        return f"[{', '.join(sorted(map(json_of, value)))}]"
+    if value is None:
+        return "null"
+    if isinstance(value, float) and math.isfinite(value):  # jsonb's numbers have no exponent
+        return format(decimal.Decimal(text_of(value)), "f")
+    return json_scalar(value)
+
+
+def json_scalar(value: object) -> str:
+    """A value that is not None and holds no others, as JSON."""
+    shown = text_of(value)
+    if isinstance(value, bool) or (isinstance(value, int) and not isinstance(value, enum.Enum)):
+        return shown
+    if isinstance(value, float | decimal.Decimal) and shown[-1].isdigit():
+        return shown
+    return json_text(shown)
+
+
+json_text: Show = json.encoder.encode_basestring  # with every character beyond ASCII as it is
+
+_FREE = {text_of.dispatch(object), text_of.dispatch(str), text_of.dispatch(enum.Enum)}
+
+
+def _floats(values: Sequence[float]) -> list[str]:
+    if all(map(math.isfinite, values)) and max(map(abs, values)) < _FIXED_MAX:
+        return [shown[:-2] if shown[-2:] == ".0" else shown for shown in map(repr, values)]
+    return list(map(text_of.dispatch(float), values))
+
+
+def _decimals(values: Sequence[decimal.Decimal]) -> list[str]:
+    shown = list(map(str, values))
+    return list(map(text_of.dispatch(decimal.Decimal), values)) if any("E" in one for one in shown) else shown
+
+
+def _datetimes(values: Sequence[dt.datetime]) -> list[str]:
+    shown = list(map(dt.datetime.isoformat, values))
+    lengths = set(map(len, shown))
+    if lengths == {19} or (lengths == {25} and all(one.endswith("+00:00") for one in shown)):
+        return shown  # no fractions, and no zone or UTC
+    return list(map(text_of.dispatch(dt.datetime), values))
+
+
+_BOOLEANS = {True: "true", False: "false"}
+_MANY: dict[type, Callable[[Sequence[Any]], list[str]]] = {
+    str: list,
+    bool: lambda values: [_BOOLEANS[one] for one in values],
+    int: lambda values: list(map(str, values)),
+    float: _floats,
+    decimal.Decimal: _decimals,
+    dt.datetime: _datetimes,
+    dt.date: lambda values: list(map(str, values)),
+    uuid.UUID: lambda values: list(map(str, values)),
+}

@@ -1,0 +1,144 @@
+"""A report's SELECT as PostgreSQL's COPY writes it in the format: each column as the text that Python would give.
+
+What the types are is asked of the server: a SELECT of a view, a function or plain text does not know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, Select, Subquery
+from sqlalchemy.dialects.postgresql import JSONB
+
+from effects_reports.formats.base import Column, Format
+from effects_reports.formats.csv import Csv
+from effects_reports.formats.formulas import defended_sql
+
+Kind: TypeAlias = Literal["plain", "text", "boolean", "moment", "zoned", "span", "json", "nested", "other"]
+
+# Types that print as they should. Their output begins with no sign of a formula that is not a number's.
+_PLAIN = {
+    20, 21, 23, 26,  # integers and oid
+    700, 701, 1700,  # floats, numeric
+    1082, 1083, 1266, 2950, 17,  # date, time, timetz, uuid, bytea
+    650, 829, 774, 869, 1560, 1562,  # cidr, macaddr, macaddr8, inet, bit, varbit
+}  # fmt: skip
+_KINDS: dict[int, Kind] = {
+    **dict.fromkeys(_PLAIN, "plain"),
+    **dict.fromkeys((25, 1043, 19), "text"),  # text, varchar, name; bpchar loses its spaces in a cast
+    16: "boolean",
+    1114: "moment",
+    1184: "zoned",
+    1186: "span",
+    114: "json",
+    3802: "json",
+}
+_NESTED_CATEGORIES = ("A", "C")  # arrays and composites
+
+# What the texts depend on, for this transaction alone.
+_SETTINGS = (
+    "SELECT set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO, YMD', true), "
+    "set_config('IntervalStyle', 'iso_8601', true), set_config('bytea_output', 'hex', true), "
+    "set_config('extra_float_digits', '1', true)"
+)
+_CSV = "FORMAT csv, ENCODING 'UTF8'"
+# JSON holds no control character, so that nothing is ever quoted; the text format would double its backslashes.
+_LINES = "FORMAT csv, ENCODING 'UTF8', QUOTE E'\\x01', DELIMITER E'\\x02'"
+
+
+def prepare_session(connection: Connection) -> None:
+    """Make the session print what the formats need, until its transaction ends."""
+    connection.exec_driver_sql(_SETTINGS)
+
+
+def copy_statement(
+    connection: Connection, select: Select[Any], columns: Sequence[Column], file: Format
+) -> tuple[str, dict[str, Any]]:
+    """The COPY statement for psycopg, and its parameters, which psycopg quotes: COPY itself takes none."""
+    source = select.subquery("source")
+    kinds = _kinds(connection, source)
+    asked = _csv(source, kinds, file) if isinstance(file, Csv) else _json(source, kinds, columns)
+    state = asked.compile(dialect=connection.dialect).construct_expanded_state()
+    options = _CSV if isinstance(file, Csv) else _LINES
+    given = {name: _processed(state.processors, name, value) for name, value in state.parameters.items()}
+    return f"COPY ({state.statement}) TO STDOUT ({options})", given
+
+
+def _processed(processors: Any, name: str, value: Any) -> Any:
+    process = processors.get(name)
+    return process(value) if process else value
+
+
+def _kinds(connection: Connection, source: Subquery) -> list[Kind]:
+    with connection.execute(sa.select(source).limit(0)) as described:
+        oids = [column.type_code for column in described.cursor.description]  # type: ignore[union-attr]
+    unknown = [oid for oid in oids if oid not in _KINDS]
+    nested = set()
+    if unknown:
+        asked = sa.text("SELECT oid FROM pg_type WHERE oid IN :oids AND typcategory IN :categories").bindparams(
+            sa.bindparam("oids", unknown, expanding=True),
+            sa.bindparam("categories", _NESTED_CATEGORIES, expanding=True),
+        )
+        nested = set(connection.scalars(asked))
+    return [_KINDS.get(oid, "nested" if oid in nested else "other") for oid in oids]
+
+
+def _csv(source: Subquery, kinds: Sequence[Kind], file: Csv) -> Select[Any]:
+    texts = [_text(column, kind, defended=file.defended) for column, kind in zip(source.c, kinds, strict=True)]
+    return sa.select(*(text.label(f"c{number}") for number, text in enumerate(texts)))
+
+
+def _text(column: ColumnElement[Any], kind: Kind, *, defended: bool) -> ColumnElement[Any]:
+    match kind:
+        case "plain":
+            return column
+        case "text":
+            return defended_sql(column) if defended else column
+        case "boolean":
+            return sa.cast(column, sa.Text)
+        case "moment":
+            return _with_t(column)
+        case "zoned":  # the session is in UTC; an infinite moment has no zone
+            return sa.func.replace(_with_t(column), sa.literal_column("'+00'"), sa.literal_column("'+00:00'"))
+        case "span":
+            return sa.cast(sa.func.justify_hours(column), sa.Text)
+        case "json":
+            return sa.cast(sa.cast(column, JSONB), sa.Text)
+        case "nested":
+            return sa.cast(sa.func.to_jsonb(column), sa.Text)
+        case "other":
+            text = _printed(column)
+            return sa.case((column.is_not(None), defended_sql(text) if defended else text))
+
+
+def _with_t(column: ColumnElement[Any]) -> ColumnElement[str]:
+    return sa.func.replace(sa.cast(column, sa.Text), sa.literal_column("' '"), sa.literal_column("'T'"))
+
+
+def _printed(column: ColumnElement[Any]) -> ColumnElement[str]:
+    """By the type's own output function, as COPY and every client see it; a cast may differ. NULL is the empty text."""
+    return sa.func.concat(column, type_=sa.Text)
+
+
+def _json(source: Subquery, kinds: Sequence[Kind], columns: Sequence[Column]) -> Select[Any]:
+    members = [
+        _value(value, kind).label(column.name) for value, kind, column in zip(source.c, kinds, columns, strict=True)
+    ]
+    rows = sa.select(*members).subquery("line")
+    return sa.select(sa.func.row_to_json(sa.literal_column(rows.name)).label("line")).select_from(rows)
+
+
+def _value(column: ColumnElement[Any], kind: Kind) -> ColumnElement[Any]:
+    match kind:
+        case "plain" | "text" | "boolean" | "moment" | "zoned":
+            return column
+        case "span":
+            return sa.func.justify_hours(column)
+        case "json":
+            return sa.cast(column, JSONB)
+        case "nested":
+            return sa.func.to_jsonb(column)
+        case "other":
+            return sa.case((column.is_not(None), _printed(column)))
