@@ -20,6 +20,7 @@ from effects.errors import ConfigurationError, EnqueueError, SchemaMismatch
 from effects.hints import Hints
 from effects.job_type import JobType, Registry, installed_job_types
 from effects.keys import KeyRing
+from effects.packages import package_settings, split_options
 from effects.prune import PRUNE_SCHEDULE, Prune
 from effects.schedules import Schedule
 from effects.settings import Settings
@@ -41,7 +42,8 @@ class Effects:
         job_types: the app's own, beside those that installed packages offer.
         schedules: the app's own; `effects init` registers them.
         alerts: what to watch, and which job says so. With any, the schedule `effects.alerts` checks them every minute.
-        **options: single settings, such as `schema="jobs"` (see Settings).
+        **options: single settings, such as `schema="jobs"` (see Settings), those of installed packages too:
+            `templates="emails"`. With `settings`, the environment is not read for those either.
 
     Raises:
         ConfigurationError: a setting or a job type is wrong; names it.
@@ -58,7 +60,9 @@ class Effects:
         alerts: Iterable[Alert] = (),
         **options: Any,
     ) -> None:
-        self.settings = settings or Settings.from_environment(os.environ, database_url=database_url, **options)
+        own, others = split_options(options)
+        self.settings = settings or Settings.from_environment(os.environ, database_url=database_url, **own)
+        self.packages = package_settings({} if settings is not None else os.environ, others)
         self.keys = KeyRing(self.settings.keys)
         self.engine = engine or create_engine(self.settings.database_url)
         self.store = Store(

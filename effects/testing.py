@@ -30,6 +30,7 @@ from effects.app import Effects
 from effects.job_type import Attempt, JobType
 from effects.keys import generate_key
 from effects.outcome import Done, Outcome
+from effects.packages import split_options
 from effects.sealing import open_payload
 from effects.settings import Settings
 from effects.store import migrate
@@ -77,7 +78,7 @@ class Toolkit:
 
     Args:
         job_types: the app's own.
-        **options: settings, such as `threads=2` (see `effects.Settings`).
+        **options: settings, such as `threads=2` (see `effects.Settings`), or of a package: `templates="emails"`.
 
     Raises:
         ConfigurationError: a setting or a job type is wrong; names it.
@@ -91,7 +92,8 @@ class Toolkit:
             **options,
         }
         self._captured: dict[str, Captured] = {}
-        self.app = Effects(settings=Settings(**values))
+        own, others = split_options(values)
+        self.app = Effects(settings=Settings(**own), **others)
         for name in self.app.job_types.names():
             self.capture(name)
         self.add(*job_types)

@@ -1,15 +1,300 @@
-"""The job types of email."""
+"""The job type `email.send`: one message, by one transport, once, or known not to be."""
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from effects.job_type import JobType
+import msgspec
+from sqlalchemy import Connection
+
+from effects.errors import ConfigurationError, KeyUnavailable
+from effects.job import Job
+from effects.job_type import Attempt, JobType, Placement
+from effects.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
+from effects.retry import Fixed, RetryPolicy
+from effects.settlement import Settlement
+from effects_email.attachments import Files
+from effects_email.bounces import Failure, note_failures
+from effects_email.content import unpack
+from effects_email.errors import AttachmentMissing
+from effects_email.lanes import transport_key
+from effects_email.memory import AttemptMemory
+from effects_email.message import build
+from effects_email.outcomes import FINAL, RETRY, UNKNOWN_AFTER_SECONDS, detail_of, outcome_of
+from effects_email.parts import Address, Parts
+from effects_email.settings import DEFAULT_TRANSPORT, EmailSettings
+from effects_email.staging import redirected
+from effects_email.suppression import suppressed
+from effects_email.tables import sent
+from effects_email.tables.ledger import RecipientResult, SentLedger
+from effects_email.transport.base import Dispatch, Letter, Transport
+from effects_email.transports import Transports
 
 if TYPE_CHECKING:
     from effects.app import Effects
 
+RECHECK_SECONDS = 60.0  # while our own configuration is at fault, or mail is held
+SAY_SECONDS = 10.0
+_MARGIN_SECONDS = 2.0  # the transport ends before the attempt's time limit does
+_ATTACHMENT_RETRY = RetryPolicy(backoff=Fixed(300), max_attempts=3)
+_log = logging.getLogger("effects.email")
+
+
+class SendPayload(msgspec.Struct, frozen=True):
+    """For people and filters. What is sent stands in `effects_sent_emails`."""
+
+    template: str = ""
+    transport: str = DEFAULT_TRANSPORT
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What one attempt is to send. `open` are the recipients that no earlier try has settled, by their number."""
+
+    job_id: int
+    key: str
+    category: str | None
+    transport: str
+    parts: Parts | None  # None: no longer kept
+    sealed_off: str | None = None  # why the parts cannot be opened
+    unknown: bool  # an earlier try may have delivered it
+    hold: bool
+    sha256: str | None
+    released_seconds: float | None  # since the first release
+    group: bool
+    open: Mapping[int, Address]
+    some_accepted: bool
+    suppressed: frozenset[int]
+
+    def __repr__(self) -> str:
+        return f"Message(key={self.key!r})"
+
+
+class EmailSend(JobType[SendPayload]):
+    """Sends one message.
+
+    Args:
+        app: the Effects whose database, keys and settings it uses.
+        retry: of temporary failures; see `effects_email.outcomes`.
+        transports: instead of those of the settings.
+
+    A crash before the release leaves a plain retry. After it, the message may have been sent: the provider is asked
+    where it can be; else it is repeated once after 15 minutes with the same bytes, or held, as the message says.
+    """
+
+    name = "email.send"
+    payload = SendPayload
+    queue = "emails"
+    time_limit_seconds = 900.0  # ten minutes' patience after the dot, and all that comes before it
+    on_unknown = "repeat_once"
+    unknown_after_seconds = UNKNOWN_AFTER_SECONDS
+
+    def __init__(self, app: Effects, *, retry: RetryPolicy = RETRY, transports: Transports | None = None) -> None:
+        self.retry = retry
+        self._app = app
+        self._settings: EmailSettings = app.packages["email"]
+        self.transports = transports or Transports(self._settings.transport_urls())
+        self._files = Files(app)
+        self._memory = AttemptMemory()
+        self.ledger = SentLedger(self._memory, self._note)
+        self._redirect = self._settings.redirect
+        self._said_at = float("-inf")
+
+    def place(self, payload: SendPayload) -> Placement:
+        return Placement(limit_key=transport_key(payload.transport))
+
+    # -- load --------------------------------------------------------------------------------------------------------
+
+    def load(self, connection: Connection, jobs: Sequence[tuple[Job, SendPayload]]) -> Mapping[int, Message]:
+        """The messages of the batch, their recipients and who of them is suppressed, in three queries."""
+        store = self._app.store
+        policies = {job.id: job.on_unknown or self.on_unknown for job, _ in jobs}
+        rows = sent.load(store, connection, [job.id for job, _ in jobs])
+        groups = sent.recipients(store, connection, [row.key for row in rows])
+        found = [self._message(row, groups.get(row.key), hold=policies[row.job_id] == "hold") for row in rows]
+        wanted = [(number, one, message) for message in found for number, one in message.open.items()]
+        reasons = suppressed(self._app, connection, [(one.spec, message.category) for _, one, message in wanted])
+        blocked: dict[int, set[int]] = {}
+        for (number, _, message), reason in zip(wanted, reasons, strict=True):
+            if reason is not None:
+                blocked.setdefault(message.job_id, set()).add(number)
+        return {
+            message.job_id: msgspec.structs.replace(message, suppressed=frozenset(blocked.get(message.job_id, ())))
+            for message in found
+        }
+
+    def _message(self, row: Any, group: Sequence[Any] | None, *, hold: bool) -> Message:
+        content, sealed_off = None, None
+        try:
+            content = unpack(self._app, row.key, row.content, row.sealed)
+        except KeyUnavailable as error:
+            sealed_off = str(error)
+        everybody = dict(enumerate(one for _, one in content.parts.recipients())) if content is not None else {}
+        settled = {one.number for one in group or () if one.outcome in (*FINAL, "suppressed")}
+        return Message(
+            job_id=row.job_id,
+            key=row.key,
+            category=row.category,
+            transport=row.transport,
+            parts=content.parts if content is not None else None,
+            sealed_off=sealed_off,
+            unknown=row.state == "unknown",
+            hold=hold,
+            sha256=row.bytes_sha256,
+            released_seconds=row.released_seconds,
+            group=group is not None,
+            open={number: one for number, one in everybody.items() if number not in settled},
+            some_accepted=any(one.outcome == "accepted" for one in group or ()),
+            suppressed=frozenset(),
+        )
+
+    # -- perform -----------------------------------------------------------------------------------------------------
+
+    def perform(self, payload: SendPayload, attempt: Attempt) -> Outcome:
+        message: Message | None = attempt.loaded
+        if message is not None and message.sealed_off is not None:
+            self._say(message.sealed_off)
+            return Snooze(RECHECK_SECONDS, message.sealed_off)
+        if message is None or message.parts is None:
+            return Refused("what was to be sent is no longer stored", code="content_gone")
+        self._memory.forget(message.job_id)
+        if attempt.cancel_requested:
+            return Cancelled("cancelled by request")
+        if self._settings.email_hold:
+            return Pause(RECHECK_SECONDS, "mail is held: EFFECTS_EMAIL_HOLD is set", code="held", parent=True)
+        if (outcome := self._nobody_left(message)) is not None:
+            return outcome
+        try:
+            transport = self.transports.get(message.transport)
+        except ConfigurationError as error:
+            self._say(str(error))
+            return Pause(RECHECK_SECONDS, str(error), code="no_transport", parent=True)
+        return self._send(message, message.parts, transport, attempt)
+
+    def _nobody_left(self, message: Message) -> Outcome | None:
+        """Where every recipient is settled or suppressed. A suppressed send is on record, and no failure."""
+        if message.suppressed < message.open.keys():
+            return None
+        self._memory.sending(message.job_id, message.sha256 or "")
+        self._memory.answered(message.job_id, self._suppressed_results(message), (), message.transport)
+        if message.some_accepted:
+            return Done(detail={"outcome": "accepted"})
+        return Cancelled("its recipients are on the suppression list", code="suppressed")
+
+    def _send(self, message: Message, parts: Parts, transport: Transport, attempt: Attempt) -> Outcome:
+        try:
+            letter = self._letter(message, parts)
+        except AttachmentMissing as error:
+            return Retry(str(error), code=str(error.code), policy=_ATTACHMENT_RETRY)
+        sha256 = hashlib.sha256(letter.data).hexdigest()
+        if message.sha256 not in (None, sha256):
+            return Refused("its bytes are not those of an earlier try", code="content_changed")
+        keyed = _key_is_good(message, transport)
+        if message.unknown and (outcome := self._ask_first(message, letter, transport, keyed=keyed)) is not None:
+            return outcome
+        self._memory.sending(message.job_id, sha256)
+        seconds = attempt.remaining_seconds() - _MARGIN_SECONDS
+        dispatch = transport.send(letter, release=attempt.release, seconds=seconds)
+        return self._answered(message, letter, transport, dispatch, keyed=keyed)
+
+    def _letter(self, message: Message, parts: Parts) -> Letter:
+        data = build(parts, self._files.read(parts))
+        to = [one for number, one in message.open.items() if number not in message.suppressed]
+        if self._redirect is not None:
+            parts = redirected(parts, self._redirect)
+            data, to = build(parts, self._files.read(parts)), [self._redirect]
+        return Letter(
+            sender=parts.sender.spec,
+            recipients=tuple(dict.fromkeys(one.spec for one in to)),
+            data=data,
+            parts=parts,
+            message_id=parts.message_id,
+            key=f"{message.key}:{parts.message_id}"[-255:],
+            utf8=any(not one.local.isascii() for one in (parts.sender, *to)) or not data.isascii(),
+        )
+
+    def _ask_first(self, message: Message, letter: Letter, transport: Transport, *, keyed: bool) -> Outcome | None:
+        """An earlier try may have delivered it. None: go on and repeat."""
+        known = transport.ask(letter)
+        if known:
+            return Done(detail={"outcome": "accepted", "asked": True, "transport": transport.name})
+        if message.hold and not keyed:
+            return Unknown("the provider does not know it" if known is False else "nobody can be asked")
+        return None
+
+    def _answered(
+        self, message: Message, letter: Letter, transport: Transport, dispatch: Dispatch, *, keyed: bool
+    ) -> Outcome:
+        if dispatch.verdict.kind == "transport_down":
+            down = self.transports.down(transport.name)
+        else:
+            down = 0.0
+            self.transports.up(transport.name)
+        results = [*self._results(message, dispatch), *self._suppressed_results(message)] if message.group else []
+        self._memory.answered(message.job_id, results, self._failures(letter, dispatch), transport.name)
+        others = message.some_accepted or any(one.outcome == "accepted" for one in results)
+        outcome = outcome_of(
+            dispatch, down_seconds=down, others_accepted=others, keyed=keyed,
+            detail=detail_of(dispatch, transport.name),
+        )  # fmt: skip
+        if isinstance(outcome, Unknown) and transport.ask(letter):
+            return Done(detail={**(outcome.detail or {}), "outcome": "accepted", "asked": True})
+        if isinstance(outcome, Pause) and dispatch.verdict.kind == "config":
+            self._say(f"transport {transport.name}: {outcome.reason}")
+        return outcome
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    def _results(self, message: Message, dispatch: Dispatch) -> list[RecipientResult]:
+        found = []
+        for number, one in message.open.items():
+            verdict = dispatch.recipients.get(one.spec)
+            if verdict is not None and number not in message.suppressed:
+                found.append(RecipientResult(message.key, number, verdict.kind, verdict.code))
+        return found
+
+    def _suppressed_results(self, message: Message) -> list[RecipientResult]:
+        if not message.group:
+            return []
+        return [RecipientResult(message.key, number, "suppressed", "suppressed") for number in message.suppressed]
+
+    def _failures(self, letter: Letter, dispatch: Dispatch) -> list[Failure]:
+        if self._redirect is not None:
+            return []
+        verdicts = dispatch.recipients or dict.fromkeys(letter.recipients, dispatch.verdict)
+        return [
+            Failure(address=address, kind=verdict.suppress, code=verdict.code)
+            for address, verdict in verdicts.items()
+            if verdict.suppress is not None
+        ]
+
+    def _note(self, connection: Connection, settled: Sequence[Settlement]) -> None:
+        """The suppression list learns from refusals, in the transaction that records them."""
+        by_transport: dict[str, list[Failure]] = {}
+        for one in settled:
+            transport, failures = self._memory.take_failures(one.job.id)
+            if failures:
+                by_transport.setdefault(transport, []).extend(failures)
+        for transport, failures in by_transport.items():
+            note_failures(self._app, connection, failures, source=transport)
+
+    def _say(self, reason: str) -> None:
+        """A fault of our own configuration is said in the log, not for every job."""
+        now = time.monotonic()
+        if now - self._said_at > SAY_SECONDS:
+            self._said_at = now
+            _log.error("email.waiting", extra={"reason": reason})
+
+
+def _key_is_good(message: Message, transport: Transport) -> bool:
+    """Whether the provider would still know the message's key again: half of its lifetime is ours to use."""
+    lifetime = transport.key_lifetime_seconds
+    return lifetime is not None and (message.released_seconds or 0.0) < lifetime / 2
+
 
 def job_types(app: Effects) -> list[JobType[Any]]:
     """The entry point `effects.job_types`."""
-    return []
+    return [EmailSend(app)]

@@ -48,3 +48,11 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     html: str | None = None
     headers: tuple[tuple[str, str], ...] = ()
     attachments: tuple[Attachment, ...] = ()
+
+    def recipients(self) -> list[tuple[Kind, Address]]:
+        """Everybody it goes to: To, Cc, Bcc, in this order. Their places in this list number them."""
+        kinds: tuple[tuple[Kind, tuple[Address, ...]], ...] = (("to", self.to), ("cc", self.cc), ("bcc", self.bcc))
+        return [(kind, one) for kind, addresses in kinds for one in addresses]
+
+    def __repr__(self) -> str:
+        return f"Parts(message_id={self.message_id!r})"

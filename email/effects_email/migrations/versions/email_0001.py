@@ -12,7 +12,62 @@ depends_on = None
 
 
 def upgrade() -> None:
+    _sent()
     _suppressions()
+
+
+def _sent() -> None:
+    op.create_table(
+        "effects_sent_emails",
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("recipient", sa.Text(), nullable=False),
+        sa.Column("template", sa.Text(), nullable=False),
+        sa.Column("template_version", sa.Text(), nullable=False),
+        sa.Column("locale", sa.Text(), nullable=True),
+        sa.Column("category", sa.Text(), nullable=True),
+        sa.Column("transport", sa.Text(), nullable=False),
+        sa.Column("message_id", sa.Text(), nullable=False),
+        sa.Column("date", UtcTime(), nullable=False),
+        sa.Column("content", sa.LargeBinary(), nullable=True),
+        sa.Column("sealed", sa.LargeBinary(), nullable=True),
+        sa.Column("bytes_sha256", sa.Text(), nullable=True),
+        sa.Column("first_released_at", UtcTime(), nullable=True),
+        sa.Column("tries", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("outcome", sa.Text(), nullable=True),
+        sa.Column("reply_code", sa.Integer(), nullable=True),
+        sa.Column("reply", sa.Text(), nullable=True),
+        sa.Column("provider_id", sa.Text(), nullable=True),
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), server_default="intended", nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("released_at", UtcTime(), nullable=True),
+        sa.Column("expires_at", UtcTime(), nullable=True),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.CheckConstraint(
+            "state IN ('intended', 'released', 'done', 'refused', 'unknown', 'abandoned')",
+            name="ck_ledger_state",
+        ),
+        sa.PrimaryKeyConstraint("key"),
+    )
+    op.create_index("ix_effects_sent_emails_job_id", "effects_sent_emails", ["job_id"], unique=False)
+    op.create_index(
+        "ix_effects_sent_emails_recipient", "effects_sent_emails", ["recipient", "created_at"], unique=False
+    )
+    op.create_index("ix_effects_sent_emails_message_id", "effects_sent_emails", ["message_id"], unique=False)
+    op.create_table(
+        "effects_email_recipients",
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("recipient", sa.Text(), nullable=False),
+        sa.Column("outcome", sa.Text(), nullable=True),
+        sa.Column("code", sa.Text(), nullable=True),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.CheckConstraint("kind IN ('to', 'cc', 'bcc')", name="ck_effects_email_recipients_kind"),
+        sa.ForeignKeyConstraint(["key"], ["effects_sent_emails.key"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("key", "number"),
+    )
 
 
 def _suppressions() -> None:

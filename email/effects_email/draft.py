@@ -1,0 +1,243 @@
+"""From what an app asks for to a message that can be written: addresses checked, template rendered, all fixed."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from effects.app import Effects
+from effects.errors import ConfigurationError
+from effects.job import KEY_CHARS_MAX
+from effects.retry import OnUnknown
+from effects_email import attachments as files
+from effects_email import mailbox
+from effects_email.address import Recipient, parse_mailbox, recipient
+from effects_email.attachments import File
+from effects_email.content import Content
+from effects_email.errors import EmailInvalid
+from effects_email.headers import check_header
+from effects_email.parts import Address, Parts
+from effects_email.settings import DEFAULT_TRANSPORT, check_transport_name
+from effects_email.setup import setup_of
+from effects_email.templates import Version
+
+RECIPIENTS_MAX = 100
+CATEGORY_CHARS_MAX = 100
+CONTEXT_BYTES_MAX = 256 * 1024
+_json = msgspec.json.Encoder(order="deterministic")
+
+
+@dataclass(frozen=True, slots=True)
+class NewEmail:
+    """One message to write; the arguments are those of `send_templated_email`."""
+
+    template: str
+    _: KW_ONLY
+    to: Recipient | Sequence[Recipient] = field(repr=False)
+    context: Mapping[str, Any] = field(repr=False)
+    event_id: str | None = None
+    key: str | None = None
+    locale: str | None = None
+    category: str | None = None
+    transport: str | None = None
+    attachments: Sequence[File | str | Path] = ()
+    headers: Mapping[str, str] | None = field(default=None, repr=False)
+    run_at: datetime | None = None
+    expires_at: datetime | None = None
+    on_unknown: OnUnknown | None = None
+    sender: Recipient | None = field(default=None, repr=False)
+    group: bool = False
+    cc: Sequence[Recipient] = field(default=(), repr=False)
+    bcc: Sequence[Recipient] = field(default=(), repr=False)
+    reply_to: Sequence[Recipient] = field(default=(), repr=False)
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that is rendered and not yet written."""
+
+    key: str
+    canonical: str  # what the digest is taken of: the caller's own words, not the template's version
+    version: Version
+    content: Content
+    category: str | None
+    transport: str
+    on_unknown: OnUnknown | None
+    run_at: datetime | None
+    expires_at: datetime | None
+    group: bool
+
+    @property
+    def parts(self) -> Parts:
+        return self.content.parts
+
+    def __repr__(self) -> str:
+        return f"Draft(key={self.key!r})"
+
+
+def draft(app: Effects, email: NewEmail, now: datetime) -> Draft:
+    """
+    Args:
+        now: the Date, unless the message is for later.
+
+    Raises:
+        As `send_templated_email`.
+    """
+    setup = setup_of(app)
+    to = _to(email)
+    version = setup.folder.find(email.template, email.locale)
+    declared = version.declared
+    context = _context(email.context)
+    rendered = setup.renderer.render(version, email.context)
+    sender = _sender(app, email, version)
+    later = email.run_at is not None and email.run_at > now
+    date = (email.run_at if later and email.run_at is not None else now).astimezone(UTC).replace(microsecond=0)
+    parts = Parts(
+        message_id=f"{uuid.uuid4().hex}@{sender.domain}",
+        date=date,
+        sender=sender,
+        to=to,
+        cc=_group(email, "cc", email.cc),
+        bcc=_group(email, "bcc", email.bcc),
+        reply_to=_addresses("reply_to", email.reply_to),
+        subject=rendered.subject,
+        text=rendered.text,
+        html=rendered.html,
+        headers=_headers(email.headers),
+        attachments=files.describe(app, email.attachments),
+    )
+    if len(parts.recipients()) > RECIPIENTS_MAX:
+        raise EmailInvalid(f"a message to a group has at most {RECIPIENTS_MAX} recipients")
+    category = _category(email.category or declared.category)
+    return Draft(
+        key=_key(app, email, to),
+        canonical=_canonical(email, parts, context),
+        version=version,
+        content=Content(parts, context),
+        category=category,
+        transport=check_transport_name(email.transport or declared.transport or DEFAULT_TRANSPORT),
+        on_unknown=email.on_unknown or declared.on_unknown,
+        run_at=email.run_at,
+        expires_at=_expires_at(email, declared.expires_seconds, date),
+        group=email.group,
+    )
+
+
+# -- the pieces ------------------------------------------------------------------------------------------------------
+
+
+def _to(email: NewEmail) -> tuple[Address, ...]:
+    if isinstance(email.to, str | Address):
+        return (recipient(email.to, where="to"),)
+    if not isinstance(email.to, Sequence):
+        raise EmailInvalid(f"to is a {type(email.to).__name__}; give an address")
+    if not email.group:
+        raise EmailInvalid(
+            "to is a list: give group=True for one message whose recipients see each other, or call "
+            "send_templated_emails with a message for each"
+        )
+    found = _addresses("to", email.to)
+    if not found:
+        raise EmailInvalid("to is empty; a message needs a recipient")
+    return found
+
+
+def _group(email: NewEmail, where: str, given: Sequence[Recipient]) -> tuple[Address, ...]:
+    if given and not email.group:
+        raise EmailInvalid(f"{where} is for a message to a group: give group=True")
+    return _addresses(where, given)
+
+
+def _addresses(where: str, given: Sequence[Recipient]) -> tuple[Address, ...]:
+    if isinstance(given, str | Address):
+        raise EmailInvalid(f"{where} is one address; give a list")
+    return tuple(recipient(one, where=where) for one in given)
+
+
+def _sender(app: Effects, email: NewEmail, version: Version) -> Address:
+    if email.sender is not None:
+        return recipient(email.sender, where="sender")
+    if version.declared.sender is not None:
+        return parse_mailbox(version.declared.sender, where=f"template {version.name!r}: sender")
+    default = setup_of(app).settings.sender
+    if default is None:
+        raise ConfigurationError(
+            "a message needs a sender: set EFFECTS_EMAIL_FROM, such as 'Shop <hello@shop.example>'"
+        )
+    return default
+
+
+def _headers(given: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    found = [check_header(name, value) for name, value in (given or {}).items()]
+    if len({name.lower() for name, _ in found}) < len(found):
+        raise EmailInvalid("headers: a name is given twice")
+    return tuple(found)
+
+
+def _context(given: Mapping[str, Any]) -> str:
+    """The context as JSON text: for the digest, and for rendering again."""
+    if not isinstance(given, Mapping):
+        raise EmailInvalid(f"context is a {type(given).__name__}; give a dict")
+    try:
+        text = _json.encode(given).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        kind = str(error) if isinstance(error, TypeError) else "a value is no JSON"  # names the class, not the value
+        raise EmailInvalid(f"context: {kind}; give texts, numbers, dates, lists and dicts") from None
+    if len(text) > CONTEXT_BYTES_MAX:
+        raise EmailInvalid(f"context: {len(text):,} bytes as JSON, and the limit is {CONTEXT_BYTES_MAX:,}")
+    return text
+
+
+def _category(category: str | None) -> str | None:
+    if category is not None and not (0 < len(category) <= CATEGORY_CHARS_MAX and category.isprintable()):
+        raise EmailInvalid(f"a category has 1 to {CATEGORY_CHARS_MAX} printable characters")
+    return category
+
+
+def _expires_at(email: NewEmail, seconds: float | None, date: datetime) -> datetime | None:
+    for name in ("run_at", "expires_at"):
+        moment = getattr(email, name)
+        if moment is not None and moment.tzinfo is None:
+            raise EmailInvalid(f"{name} has no time zone; give an aware datetime, such as datetime.now(UTC)")
+    if email.expires_at is None and seconds is not None:
+        return date + timedelta(seconds=seconds)
+    return email.expires_at
+
+
+def _key(app: Effects, email: NewEmail, to: Sequence[Address]) -> str:
+    """The caller's; else recipients, template and event id; else one that no other call has.
+
+    Keys are shown to operators: of an address there is a digest in it.
+    """
+    if email.key is not None:
+        key = email.key
+    elif email.event_id is None:
+        key = f"{email.template}:{uuid.uuid4().hex}"
+    else:
+        who = "\0".join(sorted(mailbox.normal_form(one.spec) for one in to))
+        digest = hashlib.sha256(app.keys.digest(f"email key\0{who}").encode()).hexdigest()[:16]
+        key = f"{email.template}:{email.event_id}:{digest}"
+    if not (0 < len(key) <= KEY_CHARS_MAX and key.isprintable()):
+        raise EmailInvalid(
+            f"the key (of template, event_id and recipient) must have 1 to {KEY_CHARS_MAX} printable characters"
+        )
+    return key
+
+
+def _canonical(email: NewEmail, parts: Parts, context: str) -> str:
+    """The caller's own words. Neither the template's text nor a file's bytes: a deploy makes no conflict of a retry."""
+    people = {
+        name: [mailbox.normal_form(one.spec) for one in getattr(parts, name)]
+        for name in ("to", "cc", "bcc", "reply_to")
+    }
+    words: list[Any] = [
+        email.template, people, msgspec.Raw(context.encode()), email.locale, email.category, email.transport,
+        files.names(email.attachments), sorted((email.headers or {}).items()),
+    ]  # fmt: skip
+    return _json.encode(words).decode()

@@ -1,0 +1,126 @@
+"""Settings of e-mail: frozen, checked when made, from the environment or from `Effects(…)`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from effects.errors import ConfigurationError
+from effects_email.address import parse_mailbox
+from effects_email.errors import AddressInvalid
+from effects_email.parts import Address
+
+DEFAULT_TRANSPORT = "default"
+TRANSPORT_VARIABLE = "EFFECTS_EMAIL_TRANSPORT_"
+_TRANSPORT = re.compile(r"[a-z0-9][a-z0-9_]{0,31}")
+_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
+# field → its variable
+VARIABLES = {
+    "smtp_url": "EFFECTS_SMTP_URL",
+    "email_from": "EFFECTS_EMAIL_FROM",
+    "templates": "EFFECTS_EMAIL_TEMPLATES",
+    "email_redirect": "EFFECTS_EMAIL_REDIRECT",
+    "email_hold": "EFFECTS_EMAIL_HOLD",
+    "email_content_days": "EFFECTS_EMAIL_CONTENT_DAYS",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmailSettings:
+    """What an operator may set about e-mail.
+
+    Args:
+        smtp_url: EFFECTS_SMTP_URL, the transport `default`: `smtp+starttls://user:pass@host:587`, `smtps://…`,
+            `smtp://localhost:25`, or another that `effects_email.transport.url` knows.
+        email_transports: further transports by name. From the environment: EFFECTS_EMAIL_TRANSPORT_BULK is `bulk`.
+        email_from: EFFECTS_EMAIL_FROM, the sender where template and caller name none: `Shop <a@b.example>`.
+        templates: EFFECTS_EMAIL_TEMPLATES, a folder, or `package:shop.emails`.
+        email_redirect: EFFECTS_EMAIL_REDIRECT: every message goes to this address instead, as staging wants it.
+        email_hold: EFFECTS_EMAIL_HOLD: no message leaves; they wait until it is unset.
+        email_content_days: EFFECTS_EMAIL_CONTENT_DAYS, how long what was written is kept after its end. Default 7.
+
+    Raises:
+        ConfigurationError: names the variable and what it may hold.
+    """
+
+    smtp_url: str | None = field(default=None, repr=False)
+    email_transports: Mapping[str, str] = field(default_factory=dict, repr=False)
+    email_from: str | None = None
+    templates: str | Path | None = None
+    email_redirect: str | None = None
+    email_hold: bool = False
+    email_content_days: float = 7.0
+
+    def __post_init__(self) -> None:
+        for name in self.email_transports:
+            if not _TRANSPORT.fullmatch(name) or name == DEFAULT_TRANSPORT:
+                raise ConfigurationError(
+                    f"the mail transport {name!r}: a name has lower-case letters, digits and _, at most 32; the one "
+                    f"that is called {DEFAULT_TRANSPORT} is EFFECTS_SMTP_URL"
+                )
+        if not 0 < self.email_content_days < math.inf:
+            raise ConfigurationError(f"EFFECTS_EMAIL_CONTENT_DAYS is {self.email_content_days}; it must be above 0")
+        self.sender, self.redirect  # noqa: B018 - looked at once, so that a wrong one is found here
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], **given: Any) -> EmailSettings:
+        """The environment's settings, with those given (and not None) on top."""
+        values: dict[str, Any] = {}
+        for name, variable in VARIABLES.items():
+            if environ.get(variable):
+                values[name] = _convert(name, variable, environ[variable])
+        named = {
+            variable.removeprefix(TRANSPORT_VARIABLE).lower(): url
+            for variable, url in environ.items()
+            if variable.startswith(TRANSPORT_VARIABLE) and url
+        }
+        values["email_transports"] = {**named, **(given.pop("email_transports", None) or {})}
+        values.update({name: value for name, value in given.items() if value is not None})
+        return cls(**values)
+
+    @property
+    def sender(self) -> Address | None:
+        return _mailbox(self.email_from, "EFFECTS_EMAIL_FROM")
+
+    @property
+    def redirect(self) -> Address | None:
+        return _mailbox(self.email_redirect, "EFFECTS_EMAIL_REDIRECT")
+
+    def transport_urls(self) -> dict[str, str]:
+        """Every transport that is set, by its name."""
+        default = {DEFAULT_TRANSPORT: self.smtp_url} if self.smtp_url else {}
+        return {**default, **self.email_transports}
+
+
+def check_transport_name(name: str) -> str:
+    """
+    Raises:
+        ConfigurationError: no transport can have this name.
+    """
+    if not _TRANSPORT.fullmatch(name):
+        raise ConfigurationError(f"transport {name!r}: a name has lower-case letters, digits and _, at most 32")
+    return name
+
+
+def _mailbox(text: str | None, where: str) -> Address | None:
+    try:
+        return parse_mailbox(text, where=where) if text is not None else None
+    except AddressInvalid as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def _convert(name: str, variable: str, text: str) -> object:
+    if name == "email_hold":
+        if text.lower() not in _TRUE | _FALSE:
+            raise ConfigurationError(f"{variable} is {text!r}; give true or false")
+        return text.lower() in _TRUE
+    if name == "email_content_days":
+        try:
+            return float(text)
+        except ValueError:
+            raise ConfigurationError(f"{variable} is {text!r}; give a number") from None
+    return text

@@ -1,0 +1,187 @@
+"""Messages: written at the call, loaded by the worker, looked up by people."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row
+from sqlalchemy.dialects import postgresql, sqlite
+
+from effects.store.sql import Sql
+from effects.store.store import Store, as_json
+
+
+class SentRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One message to write."""
+
+    key: str
+    recipient: str
+    template: str
+    template_version: str
+    locale: str | None
+    category: str | None
+    transport: str
+    message_id: str
+    date: datetime
+    content: bytes | None
+    sealed: bytes | None
+    digest: str
+    job_id: int
+    outcome: str | None = None
+
+
+class RecipientRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One recipient of a group message."""
+
+    key: str
+    number: int
+    kind: str
+    recipient: str
+    outcome: str | None = None
+
+
+# -- the call --------------------------------------------------------------------------------------------------------
+
+
+def insert(store: Store, connection: Connection, rows: Sequence[SentRow]) -> set[str]:
+    """Write those whose key is free, and say which. The bytes are bound as bytes, which no text encoding passes."""
+    dialect = postgresql if store.is_postgresql else sqlite
+    table = store.tables["sent_emails"]
+    statement = dialect.insert(table).on_conflict_do_nothing().returning(table.c.key)
+    return {row.key for row in connection.execute(statement, [msgspec.structs.asdict(row) for row in rows])}
+
+
+_RECIPIENT = {"key": "text", "number": "int", "kind": "text", "recipient": "text", "outcome": "text"}
+
+
+def _insert_recipients(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.email_recipients} (key, number, kind, recipient, outcome, updated_at)
+    SELECT r.key, r.number, r.kind, r.recipient, r.outcome, {sql.now} FROM {sql.rows("rows", _RECIPIENT)} AS r"""
+
+
+def insert_recipients(store: Store, connection: Connection, rows: Sequence[RecipientRow]) -> None:
+    if rows:
+        store.write(connection, _insert_recipients, rows=as_json(rows))
+
+
+def _holders(sql: Sql) -> str:
+    return f"""
+    SELECT key, digest, job_id, message_id, outcome FROM {sql.sent_emails} WHERE key {sql.any_of("keys")}"""
+
+
+def holders(store: Store, connection: Connection, keys: Sequence[str]) -> Mapping[str, Row[Any]]:
+    """The messages that hold these keys."""
+    return {row.key: row for row in store.all(connection, _holders, keys=as_json(keys))}
+
+
+def _domains(sql: Sql) -> str:
+    return f"SELECT limit_key FROM {sql.limits} WHERE parent_key {sql.any_of('parents')}"
+
+
+def limited_keys(store: Store, connection: Connection, parents: Sequence[str]) -> set[str]:
+    """The limit keys that an operator put under these."""
+    return {row.limit_key for row in store.all(connection, _domains, parents=as_json(parents))}
+
+
+# -- sending ---------------------------------------------------------------------------------------------------------
+
+
+def _load(sql: Sql) -> str:
+    return f"""
+    SELECT key, job_id, category, transport, state, outcome, content, sealed, bytes_sha256,
+        {sql.seconds("first_released_at")} AS released_seconds
+    FROM {sql.sent_emails} WHERE job_id {sql.any_of("ids", "int")}"""
+
+
+def load(store: Store, connection: Connection, job_ids: Sequence[int]) -> Sequence[Row[Any]]:
+    """What these jobs are to send."""
+    return store.all(connection, _load, ids=as_json(job_ids))
+
+
+def _recipients(sql: Sql) -> str:
+    return f"""
+    SELECT key, number, kind, outcome, code FROM {sql.email_recipients} WHERE key {sql.any_of("keys")}
+    ORDER BY key, number"""
+
+
+def recipients(store: Store, connection: Connection, keys: Sequence[str]) -> Mapping[str, list[Row[Any]]]:
+    """The recipients of those of these messages that are to a group."""
+    found: dict[str, list[Row[Any]]] = defaultdict(list)
+    for row in store.all(connection, _recipients, keys=as_json(keys)):
+        found[row.key].append(row)
+    return found
+
+
+# -- people ----------------------------------------------------------------------------------------------------------
+
+
+def _shown(sql: Sql) -> str:
+    return f"""
+    SELECT key, job_id, recipient, template, template_version, locale, category, transport, message_id, state, outcome,
+        {sql.epoch("date")} AS date, content, sealed, bytes_sha256, tries, reply_code, reply, provider_id,
+        {sql.epoch("created_at")} AS created_at, {sql.epoch("updated_at")} AS updated_at FROM {sql.sent_emails}"""
+
+
+def _by_key(sql: Sql) -> str:
+    return f"{_shown(sql)} WHERE key = :key"
+
+
+def _by_message_id(sql: Sql) -> str:
+    return f"{_shown(sql)} WHERE message_id = :key"
+
+
+def _by_job(sql: Sql) -> str:
+    return f"{_shown(sql)} WHERE job_id = :id"
+
+
+def _by_recipient(sql: Sql) -> str:
+    return f"{_shown(sql)} WHERE recipient {sql.any_of('digests')} ORDER BY created_at DESC LIMIT :size"
+
+
+def find(store: Store, connection: Connection, name: str) -> Row[Any] | None:
+    """The message of this key, Message-ID or newest job."""
+    found = store.one(connection, _by_key, key=name) or store.one(connection, _by_message_id, key=name.strip("<>"))
+    if found is None and name.isdecimal():
+        found = store.one(connection, _by_job, id=int(name))
+    return found
+
+
+def to_recipient(store: Store, connection: Connection, digests: Sequence[str], size: int) -> Sequence[Row[Any]]:
+    """Messages whose first recipient this is, newest first."""
+    return store.all(connection, _by_recipient, digests=as_json(digests), size=size)
+
+
+def _replace(sql: Sql) -> str:
+    """Nothing of an earlier try is left to compare with."""
+    content = (
+        "CAST(:content AS bytea), sealed = CAST(:sealed AS bytea)" if sql.postgresql else ":content, sealed = :sealed"
+    )
+    date = sql.time("CAST(:date AS double precision)" if sql.postgresql else ":date")
+    return f"""
+    UPDATE {sql.sent_emails} SET content = {content}, template_version = :version, locale = :locale,
+        message_id = :message_id, date = {date}, bytes_sha256 = NULL, first_released_at = NULL, updated_at = {sql.now}
+    WHERE key = :key"""
+
+
+def replace(
+    store: Store,
+    connection: Connection,
+    key: str,
+    *,
+    content: bytes | None,
+    sealed: bytes | None,
+    version: str,
+    locale: str | None,
+    message_id: str,
+    date: float,
+) -> None:
+    """Put a newer rendering in the place of the old one."""
+    store.write(
+        connection, _replace, key=key, content=content, sealed=sealed, version=version, locale=locale,
+        message_id=message_id, date=date,
+    )  # fmt: skip

@@ -1,0 +1,68 @@
+"""The transports of one Effects by name: opened when first needed, checked when a worker starts."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+
+from effects.errors import ConfigurationError
+from effects_email.settings import DEFAULT_TRANSPORT, TRANSPORT_VARIABLE
+from effects_email.transport.base import Transport
+from effects_email.transport.url import open_transport
+
+DOWN_SECONDS, DOWN_SECONDS_MAX = 15.0, 300.0
+
+
+class Transports:
+    """Opens each once. Which is how often down in a row is this process's knowledge: another finds out for itself."""
+
+    def __init__(self, urls: Mapping[str, str]) -> None:
+        self._urls = dict(urls)
+        self._open: dict[str, Transport] = {}
+        self._down: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> Transport:
+        """
+        Raises:
+            ConfigurationError: none of this name is set, or its URL is wrong; names the variable, not the URL.
+        """
+        with self._lock:
+            if name not in self._open:
+                if name not in self._urls:
+                    raise ConfigurationError(f"the mail transport {name!r} is not set: give {_variable(name)}")
+                self._open[name] = open_transport(name, self._urls[name])
+            return self._open[name]
+
+    def check(self) -> None:
+        """Open all that are set; none connects.
+
+        Raises:
+            ConfigurationError: a URL is wrong.
+        """
+        for name in self._urls:
+            self.get(name)
+
+    def down(self, name: str) -> float:
+        """It is down once more: seconds that it should be left alone, longer each time, five minutes at most."""
+        with self._lock:
+            self._down[name] += 1
+            return float(min(DOWN_SECONDS * 2 ** min(self._down[name] - 1, 10), DOWN_SECONDS_MAX))
+
+    def up(self, name: str) -> None:
+        """It answered."""
+        if self._down[name]:
+            with self._lock:
+                self._down[name] = 0
+
+    def close(self) -> None:
+        """Close what is idle; a later `get` opens anew."""
+        with self._lock:
+            transports, self._open = list(self._open.values()), {}
+        for transport in transports:
+            transport.close()
+
+
+def _variable(name: str) -> str:
+    return "EFFECTS_SMTP_URL" if name == DEFAULT_TRANSPORT else f"{TRANSPORT_VARIABLE}{name.upper()}"
