@@ -19,6 +19,8 @@ SKEW_SECONDS = 240.0  # verifiers refuse 300; a clock that is so far off is abou
 _SUCCESS_EXCERPT_CHARS = 512
 _EXCERPT_CHARS = 16 * 1024
 _HEAD_CHARS = 4 * 1024
+CONTROL_HEADER = "webhook-delivery"  # proposed for Standard Webhooks: what the receiver wants, beside its status
+CONTROLS = ("abort-message", "disable")
 _HIDDEN_HEADERS = (b"set-cookie", b"www-authenticate", b"authorization")
 
 
@@ -47,6 +49,8 @@ def classify(exchange: Exchange, *, host: str, terms: Terms | None = None) -> Ou
     detail = describe(exchange, host=host)
     if rule.budget == "done":
         return Done(detail=detail)
+    if (control := _control(exchange)) is not None:
+        rule, detail["control"] = _ASKED_TO_STOP, control
     code, reason = _said(exchange)
     if rule.budget == "ours":
         return Pause(OURS_SECONDS, reason, code=code, detail=detail)
@@ -72,6 +76,16 @@ def _unsure(exchange: Exchange) -> bool:
 
 
 _ONCE = RetryPolicy(max_attempts=1)
+_ASKED_TO_STOP = Rule("none", f"the receiver's {CONTROL_HEADER} asks not to try again")
+
+
+def _control(exchange: Exchange) -> str | None:
+    """What a failed answer's `webhook-delivery` asks for: `abort-message`, or `disable` for the whole endpoint.
+
+    Of verified TLS only: anybody between us could write it into a plain answer.
+    """
+    said = (exchange.header(CONTROL_HEADER) or "").strip().lower()
+    return said if exchange.secure and said in CONTROLS else None
 
 
 def _counted(rule: Rule, terms: Terms) -> int:

@@ -24,6 +24,7 @@ class Exchange:
         self.deadline = self.began + seconds
         self.phase: Phase = "resolve"
         self.took: dict[Phase, float] = {}
+        self.secure = False  # over verified TLS
         self.connected = False  # a fresh connection was made
         self.wrote = False  # something of the request may have left
         self.bytes_read = 0

@@ -51,13 +51,14 @@ def note(app: Effects, connection: Connection, settled: Sequence[Settlement]) ->
         elif one.outcome in _COUNTED and "sent" in (one.detail or {}):
             failure = failures.setdefault(ids.endpoint_id, Failure(ids.endpoint_id))
             failure.messages += one.job.attempts == 1
+            failure.asked |= (one.detail or {}).get("control") == "disable"
             if one.error_code == "http_410":
                 failure.gone_event = ids.event_id
     if worked:
         table.succeed(app.store, connection, worked)
     failing = [failure for endpoint_id, failure in sorted(failures.items()) if endpoint_id not in worked]
     if failing:
-        said = {failure.endpoint_id: failure.gone_event for failure in failing}
+        said = {failure.endpoint_id: failure for failure in failing}
         for row in table.fail(app.store, connection, failing):
             _consider(app, connection, row, said[row.endpoint_id])
 
@@ -69,8 +70,8 @@ def _ids(one: Settlement) -> _Ids | None:
         return None
 
 
-def _consider(app: Effects, connection: Connection, row: Row[Any], gone_event: str | None) -> None:
-    reason = _why_disable(row, gone_event)
+def _consider(app: Effects, connection: Connection, row: Row[Any], said: Failure) -> None:
+    reason = _why_disable(row, said)
     if reason is not None:
         if table.disable(app.store, connection, row.endpoint_id, reason):
             _log.warning("webhook.disabled", extra={"endpoint": row.endpoint_id, "reason": reason})
@@ -83,8 +84,10 @@ def _consider(app: Effects, connection: Connection, row: Row[Any], gone_event: s
         _tell(app, connection, row, "failing", f"no success for {hours} h")
 
 
-def _why_disable(row: Row[Any], gone_event: str | None) -> str | None:
-    confirmed = gone_event is not None and gone_event != row.gone_event and row.gone_seconds >= GONE_SECONDS
+def _why_disable(row: Row[Any], said: Failure) -> str | None:
+    if said.asked:
+        return "the receiver asked for it: webhook-delivery: disable"
+    confirmed = said.gone_event is not None and said.gone_event != row.gone_event and row.gone_seconds >= GONE_SECONDS
     if confirmed:
         return "gone: it answered 410 to two messages, ten minutes apart, with no success between"
     if row.failing_seconds >= DISABLE_SECONDS and row.failed_messages >= DISABLE_MESSAGES:

@@ -30,6 +30,7 @@ ORIGINS_MAX = 500
 IDLE_SECONDS = 60.0
 KEEPALIVE_SECONDS = 4.0  # many servers close after 5: a request must not meet a connection that is going
 KEEPALIVE_CONNECTIONS = 8
+MISDIRECTED = 421
 
 
 @functools.cache
@@ -173,7 +174,8 @@ class Transports:
         """Send one POST and read its answer, all of it within `seconds`.
 
         Of the answer's body at most 64 KiB are read and 16 KiB kept. What goes wrong with the body after the
-        status line changes nothing: the status is the answer.
+        status line changes nothing: the status is the answer. A 421 on a connection that was in use before is asked
+        once more at once on a fresh one (RFC 9110 §15.5.20): it says that this connection led to the wrong server.
 
         Returns:
             What happened. No fault of the network, the peer or the URL raises.
@@ -182,9 +184,11 @@ class Transports:
         with running(exchange):
             try:
                 request = httpx.Request("POST", _checked(url), headers=dict(headers), content=body)
+                exchange.secure = request.url.scheme == "https"
                 with self.lease(request.url) as transport:
-                    response = transport.handle_request(request)
-                    _read(exchange, response)
+                    _read(exchange, transport.handle_request(request))
+                if exchange.status == MISDIRECTED and not exchange.connected:
+                    self._ask_afresh(exchange, request)
             except AddressRefused as refusal:
                 exchange.fail("blocked_address", str(refusal))
             except (httpx.InvalidURL, httpx.LocalProtocolError):
@@ -194,6 +198,15 @@ class Transports:
             if exchange.status is not None:
                 point("webhook.answered")
         return exchange
+
+    def _ask_afresh(self, exchange: Exchange, request: httpx.Request) -> None:
+        """On a connection of its own. Where that brings no answer, the one before it stands."""
+        exchange.bytes_read = 0
+        transport = OriginTransport(self._backend, self._ssl_context or shared_ssl_context())
+        try:
+            _read(exchange, transport.handle_request(request))
+        finally:
+            transport.close()
 
 
 def _checked(url: str) -> httpx.URL:

@@ -20,6 +20,7 @@ class Failure(msgspec.Struct):
     endpoint_id: str
     messages: int = 0  # whose first try failed
     gone_event: str | None = None  # an event that was answered 410
+    asked: bool = False  # to send nothing more
 
 
 _FAILURE = {"endpoint_id": "text", "messages": "int", "gone_event": "text"}
