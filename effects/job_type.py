@@ -21,6 +21,7 @@ from effects.retry import ON_UNKNOWN, OnUnknown, RetryPolicy
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from effects.schedules import Schedule
     from effects.store.ledger import Ledger
 
 P = TypeVar("P")
@@ -95,6 +96,7 @@ class JobType(Generic[P]):
         unknown_after_seconds: a repeat of what may have happened waits at least so long, unless the outcome gives its
             own wait. Default 0.
         ledger: the table that records the effects of this type. Default: the core's, for jobs with a key.
+        schedule: one that comes with the type; `effects init` registers it. Default none.
         retention_days: how long its ended jobs are kept. Default: EFFECTS_RETENTION_JOBS_DAYS, 7 days.
         retention_effects_days: how long its idempotency keys are remembered. Default: EFFECTS_RETENTION_EFFECTS_DAYS,
             90 days.
@@ -111,6 +113,7 @@ class JobType(Generic[P]):
     on_unknown: OnUnknown = "repeat"
     unknown_after_seconds: float = 0.0
     ledger: Ledger | None = None
+    schedule: Schedule | None = None
     retention_days: float | None = None
     retention_effects_days: float | None = None
 
@@ -128,6 +131,16 @@ class JobType(Generic[P]):
     def place(self, payload: P) -> Placement:
         """Lane, group and limit of a job whose caller did not give them."""
         return Placement()
+
+    def worker_starts(self) -> None:
+        """A worker is about to claim: check what only sending needs, such as the address of a relay.
+
+        Raises:
+            ConfigurationError: the worker does not start.
+        """
+
+    def worker_ends(self) -> None:
+        """The worker's last attempt is over: close what was kept open between attempts."""
 
     def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
         """Delete rows of this type's own that no effect needs any more and that are older than `keep_seconds`.

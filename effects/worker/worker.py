@@ -246,6 +246,8 @@ class Worker:
 
         False if we were told to stop while the database was away.
         """
+        for job_type in self.app.job_types:
+            job_type.worker_starts()
         for step in (lambda: migrate.check(self.app.store), self._pulse.first):
             self._outage.ride_out(step, give_up=self._stopping.is_set)
             if self._stopping.is_set():
@@ -283,6 +285,8 @@ class Worker:
         self._settler.close(FLUSH_SECONDS, abort=self._aborting.is_set)
         self._pulse.stop()
         self._join_services(time.monotonic() + JOIN_SECONDS)
+        for job_type in self.app.job_types:
+            job_type.worker_ends()
         self._outage.ride_out(lambda: leave(self.app.store, self._pulse.worker.id), give_up=lambda: True)
         _log.info("worker.stopped", extra={"worker": self._pulse.worker.id, **self.counts})
 

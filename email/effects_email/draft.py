@@ -26,7 +26,9 @@ from effects_email.headers import check_header
 from effects_email.parts import Address, Parts
 from effects_email.settings import DEFAULT_TRANSPORT, check_transport_name
 from effects_email.setup import setup_of
+from effects_email.suppression import TRANSACTIONAL
 from effects_email.templates import Version
+from effects_email.unsubscribe import unsubscribe_headers
 
 RECIPIENTS_MAX = 100
 CATEGORY_CHARS_MAX = 100
@@ -96,6 +98,7 @@ def draft(app: Effects, email: NewEmail, now: datetime) -> Draft:
     context = _context(email.context)
     rendered = setup.renderer.render(version, email.context)
     sender = _sender(app, email, version)
+    category = _category(email.category or declared.category)
     later = email.run_at is not None and email.run_at > now
     date = (email.run_at if later and email.run_at is not None else now).astimezone(UTC).replace(microsecond=0)
     parts = Parts(
@@ -109,12 +112,11 @@ def draft(app: Effects, email: NewEmail, now: datetime) -> Draft:
         subject=rendered.subject,
         text=rendered.text,
         html=rendered.html,
-        headers=_headers(email.headers),
+        headers=_headers(app, email, to[0], category),
         attachments=files.describe(app, email.attachments),
     )
     if len(parts.recipients()) > RECIPIENTS_MAX:
         raise EmailInvalid(f"a message to a group has at most {RECIPIENTS_MAX} recipients")
-    category = _category(email.category or declared.category)
     return Draft(
         key=_key(app, email, to),
         canonical=_canonical(email, parts, context),
@@ -173,11 +175,17 @@ def _sender(app: Effects, email: NewEmail, version: Version) -> Address:
     return default
 
 
-def _headers(given: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    found = [check_header(name, value) for name, value in (given or {}).items()]
-    if len({name.lower() for name, _ in found}) < len(found):
+def _headers(app: Effects, email: NewEmail, to: Address, category: str | None) -> tuple[tuple[str, str], ...]:
+    """The caller's, and the way out of the category's mail where the caller gave none."""
+    found = tuple(check_header(name, value) for name, value in (email.headers or {}).items())
+    names = {name.lower() for name, _ in found}
+    if len(names) < len(found):
         raise EmailInvalid("headers: a name is given twice")
-    return tuple(found)
+    if "list-unsubscribe" in names:
+        return found
+    if email.group and category not in (None, TRANSACTIONAL):
+        raise EmailInvalid("a message to a group has no category: its link would unsubscribe one for all of them")
+    return (*found, *unsubscribe_headers(app, to.spec, category))
 
 
 def _context(given: Mapping[str, Any]) -> str:

@@ -106,6 +106,12 @@ class EmailSend(JobType[SendPayload]):
     def place(self, payload: SendPayload) -> Placement:
         return Placement(limit_key=transport_key(payload.transport))
 
+    def worker_starts(self) -> None:
+        self.transports.check()
+
+    def worker_ends(self) -> None:
+        self.transports.close()
+
     # -- load --------------------------------------------------------------------------------------------------------
 
     def load(self, connection: Connection, jobs: Sequence[tuple[Job, SendPayload]]) -> Mapping[int, Message]:

@@ -75,7 +75,7 @@ def test_what_the_caller_gives_comes_first() -> None:
 
 
 def test_an_unknown_option_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="colour"):
+    with pytest.raises(ConfigurationError, match="no option 'colour'"):
         Effects(f"sqlite:///{tmp_path / 'x.db'}", colour="red")
 
 
