@@ -28,6 +28,10 @@ POINTS: dict[str, str] = {
     "settle.committed": "committed, the worker not told",
     "rescue.selected": "lost jobs locked, not updated",
     "rescue.committed": "lost jobs given back",
+    "fire.before_commit": "slots and their jobs written, not committed",
+    "fire.committed": "slots and their jobs committed, the workers not told",
+    "prune.before_commit": "a batch of old jobs deleted, not committed",
+    "prune.committed": "a batch of old jobs gone, the next not begun",
 }
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from effects.api import enqueue
 from effects.app import Effects
+from effects.crashpoints import point
 from effects.errors import EnqueueError
 from effects.job import Receipt
 from effects.schedules import Schedule
@@ -53,6 +54,8 @@ def fire_due(app: Effects, definition: Definition) -> list[Fired]:
         passed = slots or locked.schedule.times.newest(now, since=locked.last_slot)  # dropped ones are dealt with too
         if passed:
             schedule_slots.advance(store, connection, locked.id, passed[-1])
+        point("fire.before_commit")
+    point("fire.committed")
     _tell_of_dropped(locked, slots, passed)
     _tell(app, locked.schedule, fired)
     return fired

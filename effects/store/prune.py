@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
+from effects.crashpoints import point
 from effects.store.dead import closed, is_unknown
 from effects.store.sql import Sql
 from effects.store.store import Statement, Store, as_json
@@ -65,6 +66,8 @@ def jobs(
     if gone and not dry_run:
         with store.begin() as connection:
             gone = _delete_jobs(store, connection, tables, gone, given)
+            point("prune.before_commit")
+        point("prune.committed")
     ends = len(page) < PAGE or not any(row.old for row in page)
     return Page(len(gone), None if ends else page[-1].id)
 
