@@ -4,6 +4,7 @@
     smtps://user:password@mail.example.com:465             TLS from the first byte, verified
     smtp://localhost:25                                    in clear, to this machine only
     smtp://relay.internal:25?tls=none                      in clear, where you say so
+    resend://API_KEY@                                      Resend's API; postmark://SERVER_TOKEN@ is Postmark's
     maildir:folder                                         into files, for development
 
 A user name and a password are percent-encoded where they hold `@ : / % ?`. No error and no repr shows them, nor the
@@ -65,10 +66,9 @@ class TransportURL:
         return float(text)
 
     def end(self, *known: str) -> None:
-        """Refuse options that nobody asked for; `known` are named in the error."""
+        """Refuse options that nobody asked for. Only the `known` ones are named: a `?` in a password makes options."""
         if self._options:
-            odd = ", ".join(sorted(_safe(name) for name in self._options))
-            self.refuse(f"has unknown options: {odd} (known: {', '.join(known) or 'none'})")
+            self.refuse(f"has an unknown option; there are {', '.join(known) or 'none'}")
 
     def __repr__(self) -> str:
         """Without credentials and options."""
@@ -84,6 +84,8 @@ _BUILT_IN: Mapping[str, str] = {
     "smtps": "effects_email.transport.smtp",
     "smtp+starttls": "effects_email.transport.smtp",
     "maildir": "effects_email.transport.maildir",
+    "resend": "effects_email.transport.resend",
+    "postmark": "effects_email.transport.postmark",
 }
 _registered: dict[str, Opener] = {}
 

@@ -1,0 +1,89 @@
+"""Letters and transports of the wire tests."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+import trustme
+
+from effects_email.parts import Address, Parts
+from effects_email.transport.base import Letter, Transport
+from effects_email.transport.url import open_transport
+
+ANN, BEN, CAT = "ann@example.org", "ben@example.org", "cat@example.org"
+SENDER = "shop@example.com"
+BODY = b"Subject: hello\r\n\r\n.a dot\r\n..two\r\nlast line\r\n"
+PATIENCE = "timeout=2&connect_timeout=2&answer_timeout=1"
+
+Opened: TypeAlias = Callable[..., Transport]
+
+
+def letter(*recipients: str, data: bytes = BODY, utf8: bool = False, sender: str = SENDER) -> Letter:
+    """A letter to these (default: Ann)."""
+    to = recipients or (ANN,)
+    parts = Parts(
+        message_id="1@example.com",
+        date=datetime(2026, 11, 21, tzinfo=UTC),
+        sender=Address("shop", "example.com"),
+        to=tuple(Address(*one.rsplit("@", 1)) for one in to if "@" in one),
+        subject="hello",
+        text="hello",
+    )
+    return Letter(sender=sender, recipients=to, data=data, parts=parts, message_id="1@example.com", key="k", utf8=utf8)
+
+
+class Released:
+    """A `release` that counts its calls, and raises what it is told to."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.calls = 0
+        self._error = error
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """`opened(peer.url)`: a transport that waits a second or two; closed at the end."""
+    made: list[Transport] = []
+
+    def open_one(url: str, options: str = PATIENCE) -> Transport:
+        made.append(open_transport("test", f"{url}{'&' if '?' in url else '?'}{options}" if options else url))
+        return made[-1]
+
+    yield open_one
+    for transport in made:
+        transport.close()
+
+
+@pytest.fixture(scope="session")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="session")
+def ca_file(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The authority's certificate, for `?ca_file=`."""
+    path = tmp_path_factory.mktemp("ca") / "ca.pem"
+    authority.cert_pem.write_to_path(str(path))
+    return path
+
+
+@pytest.fixture(scope="session")
+def server_tls(authority: trustme.CA) -> ssl.SSLContext:
+    """A server's context with a certificate for localhost."""
+    return server_context(authority, "localhost")
+
+
+def server_context(authority: trustme.CA, name: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name).configure_cert(context)
+    return context

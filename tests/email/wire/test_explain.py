@@ -1,0 +1,48 @@
+"""`effects email explain`: the table, asked by hand, without a database."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from effects.cli.context import Context
+from effects.errors import ConfigurationError
+from effects_email.explanation import explain, explain_command
+
+
+def asked(*arguments: str) -> str:
+    done = CliRunner().invoke(explain_command, list(arguments), obj=Context())
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_refused_address() -> None:
+    text = asked("550", "5.1.1", "--stage", "rcpt")
+    assert "refused_recipient" in text
+    assert "the address does not exist" in text
+    assert "the address at once" in text
+
+
+def test_a_lost_answer() -> None:
+    text = asked("timeout", "--stage", "dot")
+    assert "unknown" in text
+    assert "on_unknown" in text
+
+
+def test_as_json() -> None:
+    found = json.loads(asked("451", "4.7.1", "--text", "try again in 20 minutes", "--json"))
+    assert (found["kind"], found["not_before_seconds"], found["suppress"]) == ("retry", 1200.0, None)
+    assert found["what"] == "smtp_451_4.7.1"
+
+
+@pytest.mark.parametrize("what", ["55", "099", "600", "5xx", "nonsense", "٥٥٠"])
+def test_what_is_neither_a_code_nor_a_fault_is_refused(what: str) -> None:
+    with pytest.raises(ConfigurationError, match="none of closed, timeout"):
+        explain(what)
+
+
+def test_what_is_no_enhanced_code_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"such as 5\.1\.1"):
+        explain("550", "5.1")

@@ -1,0 +1,100 @@
+"""TLS is required and verified, credentials go over TLS, and neither they nor their refusal are shown to anybody."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+
+from effects_email.transport.base import Dispatch
+from tests.email.wire.conftest import Opened, Released, letter, server_context
+from tests.peers.smtp import SmtpPeer
+
+PASSWORD = "p@ss/w:rd%"
+QUOTED = "p%40ss%2Fw%3Ard%25"
+
+
+def sent(opened: Opened, url: str) -> Dispatch:
+    return opened(url).send(letter(), release=Released(), seconds=20)
+
+
+@pytest.mark.parametrize("scheme", ["smtps", "smtp+starttls"])
+def test_a_verified_server_gets_credentials_and_message(
+    scheme: str, opened: Opened, server_tls: ssl.SSLContext, ca_file: Path
+) -> None:
+    with SmtpPeer(tls=server_tls, implicit=scheme == "smtps", accounts={"shop": PASSWORD}) as peer:
+        dispatch = sent(opened, f"{scheme}://shop:{QUOTED}@localhost:{peer.port}?ca_file={ca_file}")
+        assert dispatch.verdict.kind == "accepted"
+        assert dispatch.tls is not None
+        assert dispatch.tls.startswith("TLSv1.")
+        assert {"tls", "auth"} <= set(dispatch.phases)
+        assert len(peer.messages) == 1
+
+
+@pytest.mark.parametrize("scheme", ["smtps", "smtp+starttls"])
+def test_an_unknown_authority_is_a_matter_of_configuration(
+    scheme: str, opened: Opened, server_tls: ssl.SSLContext
+) -> None:
+    with SmtpPeer(tls=server_tls, implicit=scheme == "smtps") as peer:
+        dispatch = sent(opened, f"{scheme}://localhost:{peer.port}")
+        assert (dispatch.verdict.kind, peer.messages) == ("config", [])
+        assert dispatch.verdict.code.endswith("_tls_unverified")
+        assert peer.said("MAIL") == []
+
+
+@pytest.mark.parametrize("scheme", ["smtps", "smtp+starttls"])
+def test_another_servers_certificate_is_refused(
+    scheme: str, opened: Opened, authority: trustme.CA, ca_file: Path
+) -> None:
+    with SmtpPeer(tls=server_context(authority, "elsewhere.example"), implicit=scheme == "smtps") as peer:
+        dispatch = sent(opened, f"{scheme}://localhost:{peer.port}?ca_file={ca_file}")
+        assert dispatch.verdict.code.endswith("_tls_unverified")
+        assert dispatch.verdict.kind == "config"
+
+
+def test_without_starttls_nothing_is_said_in_clear(opened: Opened) -> None:
+    with SmtpPeer(accounts={"shop": PASSWORD}) as peer:
+        dispatch = sent(opened, f"smtp+starttls://shop:{QUOTED}@localhost:{peer.port}")
+        assert (dispatch.verdict.kind, dispatch.verdict.code) == ("config", "starttls_not_offered")
+        assert [one.split()[0] for one in peer.commands] == ["ehlo"]
+
+
+def test_what_came_in_clear_is_no_answer_under_tls(opened: Opened, server_tls: ssl.SSLContext, ca_file: Path) -> None:
+    with SmtpPeer({"starttls": b"220 go\r\n250 injected\r\n"}, tls=server_tls) as peer:
+        dispatch = sent(opened, f"smtp+starttls://localhost:{peer.port}?ca_file={ca_file}")
+        assert dispatch.verdict.kind == "transport_down"
+        assert peer.messages == []
+
+
+def test_a_server_that_does_not_speak_tls_is_configuration_after_the_third_time(opened: Opened, ca_file: Path) -> None:
+    with SmtpPeer() as peer:
+        transport = opened(f"smtps://localhost:{peer.port}?ca_file={ca_file}")
+        kinds = [transport.send(letter(), release=Released(), seconds=20).verdict.kind for _ in range(4)]
+        assert kinds == ["transport_down", "transport_down", "config", "config"]
+
+
+def test_no_way_to_log_in_is_a_matter_of_configuration(
+    opened: Opened, server_tls: ssl.SSLContext, ca_file: Path
+) -> None:
+    with SmtpPeer(tls=server_tls) as peer:
+        dispatch = sent(opened, f"smtp+starttls://shop:x@localhost:{peer.port}?ca_file={ca_file}")
+        assert (dispatch.verdict.kind, dispatch.verdict.code) == ("config", "auth_not_offered")
+
+
+def test_wrong_credentials_are_shown_to_nobody(
+    opened: Opened, server_tls: ssl.SSLContext, ca_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even where the server says them again."""
+    both = base64.b64encode(f"\0shop\0{PASSWORD}".encode()).decode()
+    echo = f"535 5.7.8 no: {PASSWORD} {both}"
+    with caplog.at_level(logging.DEBUG), SmtpPeer({"auth": echo}, tls=server_tls, accounts={"shop": "other"}) as peer:
+        transport = opened(f"smtp+starttls://shop:{QUOTED}@localhost:{peer.port}?ca_file={ca_file}")
+        dispatch = transport.send(letter(), release=Released(), seconds=20)
+        assert (dispatch.verdict.kind, dispatch.verdict.code) == ("config", "smtp_535_5.7.8")
+        seen = f"{dispatch!r} {transport!r} {vars(transport)!r} {caplog.text}"
+        for secret in (PASSWORD, QUOTED, both):
+            assert secret not in seen

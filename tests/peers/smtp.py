@@ -1,0 +1,309 @@
+"""A scripted SMTP server on a real socket: what it answers at each stage, and what it took.
+
+    with SmtpPeer({"rcpt": "451 4.7.1 wait"}) as peer: … peer.url … peer.messages
+
+A script maps a stage to what happens there: a reply's text (CRLF inside makes it several lines), raw bytes, or CUT,
+RESET or STALL. A list is used up one by one, then the stage is normal again. The stages are banner, ehlo, starttls,
+auth, mail, rcpt, data, body (within the message: what follows an answer there is silence), dot, rset, noop and quit;
+`rcpt ann@example.org` is that recipient alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Self, TypeAlias
+
+from tests.peers.raw import RawPeer
+
+
+class Act(Enum):
+    """What a server may do beside answering."""
+
+    CUT = "close the connection"
+    RESET = "break it"
+    STALL = "answer nothing, and keep it open"
+
+
+CUT, RESET, STALL = Act.CUT, Act.RESET, Act.STALL
+Step: TypeAlias = "str | bytes | Act"
+Script: TypeAlias = Mapping[str, "Step | Sequence[Step]"]
+
+OFFERS = ("PIPELINING", "SIZE 10000000", "8BITMIME", "SMTPUTF8", "ENHANCEDSTATUSCODES")
+_NORMAL = {
+    "banner": "220 peer ready", "starttls": "220 2.0.0 go ahead", "auth": "235 2.7.0 welcome", "mail": "250 2.1.0 ok",
+    "rcpt": "250 2.1.5 ok", "data": "354 go ahead", "rset": "250 2.0.0 ok", "noop": "250 2.0.0 ok",
+    "quit": "221 2.0.0 bye",
+}  # fmt: skip
+_BODY_BYTES_READ = 100  # before a cut within the body
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message that came with its dot. `data` is without the dots that were doubled for the wire."""
+
+    sender: str
+    recipients: tuple[str, ...]
+    data: bytes
+    connection: int
+    options: str  # of MAIL
+
+
+class _Left(Exception):
+    """The session is over."""
+
+
+class SmtpPeer:
+    """Counts: `messages` are those whose dot has come, whatever was answered; `commands` all that was said.
+
+    Args:
+        offers: of EHLO.
+        tls: offered as STARTTLS; with `implicit`, spoken from the first byte.
+        accounts: user → password; AUTH PLAIN, LOGIN and CRAM-MD5 are then offered and PLAIN is checked.
+    """
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        offers: Sequence[str] = OFFERS,
+        tls: ssl.SSLContext | None = None,
+        implicit: bool = False,
+        accounts: Mapping[str, str] | None = None,
+    ) -> None:
+        self.messages: list[Received] = []
+        self.commands: list[str] = []
+        self.reached: dict[str, threading.Event] = {}
+        self.script: dict[str, Step | list[Step]] = {
+            stage: step if isinstance(step, str | bytes | Act) else list(step) for stage, step in (script or {}).items()
+        }
+        self.offers, self.tls, self.implicit, self.accounts = tuple(offers), tls, implicit, dict(accounts or {})
+        self._lock = threading.Lock()
+        self._sessions: list[_Session] = []
+        self._raw = RawPeer(self._serve)
+
+    def __enter__(self) -> Self:
+        self._raw.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.hang_up()
+        self._raw.__exit__(*error)
+
+    def hang_up(self) -> None:
+        """Close every connection."""
+        for session in list(self._sessions):
+            session.hang_up()
+
+    @property
+    def port(self) -> int:
+        return self._raw.port
+
+    @property
+    def url(self) -> str:
+        return f"smtp://localhost:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        return self._raw.accepted
+
+    @property
+    def over(self) -> threading.Event:
+        return self._raw.over
+
+    def said(self, verb: str) -> list[str]:
+        """The commands that begin so."""
+        return [one for one in self.commands if one.upper().startswith(verb)]
+
+    def step(self, stage: str) -> Step | None:
+        """What the script has for this stage now."""
+        with self._lock:
+            found = self.script.get(stage)
+            if isinstance(found, list):
+                return found.pop(0) if found else None
+            return found
+
+    def _serve(self, connection: socket.socket) -> None:
+        session = _Session(self, connection, self._raw.accepted)
+        self._sessions.append(session)
+        with suppress(_Left):
+            try:
+                session.run()
+            finally:
+                session.close()
+
+
+class _Session:
+    """One connection."""
+
+    def __init__(self, peer: SmtpPeer, connection: socket.socket, number: int) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # three small answers in a row
+        self._peer, self._number = peer, number
+        self._wire: Any = connection
+        self._buffer = b""
+        self._sender: str | None = None
+        self._options = ""
+        self._recipients: list[str] = []
+
+    def run(self) -> None:
+        if self._peer.implicit:
+            self._begin_tls()
+        self._do("banner")
+        while True:
+            line = self._line().decode()
+            self._peer.commands.append(line)
+            self._command(line.split(" ", 1)[0].upper(), line)
+
+    def hang_up(self) -> None:
+        """From another thread; the session's own finds the end of the stream."""
+        with suppress(OSError):
+            self._wire.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """TLS wraps the socket into another one, which nobody else closes."""
+        self._wire.close()
+
+    def _command(self, verb: str, line: str) -> None:
+        match verb:
+            case "EHLO" | "HELO":
+                self._do("ehlo", self._greeting())
+            case "STARTTLS":
+                if self._do("starttls").startswith("220"):
+                    self._begin_tls()
+            case "AUTH":
+                self._do("auth", self._login(line))
+            case "MAIL":
+                self._mail(line)
+            case "RCPT":
+                self._rcpt(line)
+            case "DATA":
+                self._data()
+            case "RSET":
+                self._sender, self._recipients = None, []
+                self._do("rset")
+            case "NOOP":
+                self._do("noop")
+            case "QUIT":
+                self._do("quit")
+                raise _Left
+            case _:
+                self._say("500 5.5.2 unknown command")
+
+    def _mail(self, line: str) -> None:
+        if self._sender is not None:
+            self._say("503 5.5.1 nested MAIL")
+            return
+        sender, self._options = _path(line)
+        if self._do("mail").startswith("2"):
+            self._sender = sender
+
+    def _rcpt(self, line: str) -> None:
+        if self._sender is None:
+            self._say("503 5.5.1 MAIL first")
+            return
+        address = _path(line)[0]
+        step = self._peer.step(f"rcpt {address}")
+        if (self._do("rcpt") if step is None else self._act(step)).startswith("2"):
+            self._recipients.append(address)
+
+    def _data(self) -> None:
+        if self._sender is None:
+            self._say("503 5.5.1 MAIL first")
+        elif self._do("data", "354 go ahead" if self._recipients else "554 5.5.1 no recipients").startswith("354"):
+            self._body()
+
+    def _body(self) -> None:
+        step = self._peer.step("body")
+        if step is not None:
+            while len(self._buffer) < _BODY_BYTES_READ:
+                self._receive()
+            self._act(step)
+            self._wire.shutdown(socket.SHUT_WR)
+            self._act(STALL)
+        while not (ended := self._buffer.startswith(b".\r\n")) and b"\r\n.\r\n" not in self._buffer:
+            self._receive()
+        data, _, self._buffer = self._buffer.partition(b".\r\n" if ended else b"\r\n.\r\n")
+        data = b"" if ended else (b"\r\n" + data + b"\r\n").replace(b"\r\n..", b"\r\n.")[2:]
+        if self._sender is not None and self._recipients:
+            self._peer.messages.append(
+                Received(self._sender, tuple(self._recipients), data, self._number, self._options)
+            )
+        number = len(self._peer.messages)
+        self._sender, self._recipients = None, []
+        self._do("dot", f"250 2.0.0 Ok: queued as PEER{number:04d}")
+
+    # -- what happens ----------------------------------------------------------------------------------------
+
+    def _do(self, stage: str, normal: str | None = None) -> str:
+        """What the script says for the stage, else what is normal; the reply that was given."""
+        self._peer.reached.setdefault(stage, threading.Event()).set()
+        step = self._peer.step(stage)
+        return self._act(step if step is not None else normal or _NORMAL[stage])
+
+    def _act(self, step: Step) -> str:
+        if isinstance(step, str):
+            self._say(step)
+            return step
+        if isinstance(step, bytes):
+            self._wire.sendall(step)
+            return step.decode("latin-1")
+        if step is STALL:
+            self._peer.over.wait(60)
+        elif step is RESET:
+            self._wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._wire.close()
+        raise _Left
+
+    def _greeting(self) -> str:
+        offers = ["peer", *self._peer.offers]
+        secure = isinstance(self._wire, ssl.SSLSocket)
+        if self._peer.tls is not None and not secure:
+            offers.append("STARTTLS")
+        if self._peer.accounts:
+            offers.append("AUTH PLAIN LOGIN")
+        return "\r\n".join([*(f"250-{one}" for one in offers[:-1]), f"250 {offers[-1]}"])
+
+    def _login(self, line: str) -> str:
+        fields = line.split(" ")
+        if fields[1].upper() != "PLAIN" or len(fields) < 3:
+            return "504 5.5.4 only PLAIN"
+        _, user, password = base64.b64decode(fields[2]).decode().split("\0")
+        known = self._peer.accounts.get(user)
+        return "235 2.7.0 welcome" if known is not None and known == password else "535 5.7.8 no such account"
+
+    def _begin_tls(self) -> None:
+        assert self._peer.tls is not None
+        try:
+            self._wire = self._peer.tls.wrap_socket(self._wire, server_side=True)
+        except (ssl.SSLError, OSError):
+            raise _Left from None
+
+    # -- the wire --------------------------------------------------------------------------------------------
+
+    def _say(self, text: str) -> None:
+        self._wire.sendall(text.encode() + b"\r\n")
+
+    def _line(self) -> bytes:
+        while b"\r\n" not in self._buffer:
+            self._receive()
+        line, _, self._buffer = self._buffer.partition(b"\r\n")
+        return line
+
+    def _receive(self) -> None:
+        chunk = self._wire.recv(65536)
+        if not chunk:
+            raise _Left
+        self._buffer += chunk
+
+
+def _path(line: str) -> tuple[str, str]:
+    """The address and the options of MAIL or RCPT."""
+    inner, _, options = line.partition("<")[2].rpartition(">")
+    return inner, options.strip()
