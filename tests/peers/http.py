@@ -25,6 +25,7 @@ class Request:
     path: str
     headers: dict[str, str]
     body: bytes
+    method: str = "POST"
 
     @property
     def message_id(self) -> str:
@@ -126,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        answer = self.server.receiver.take(Request(self.path, headers, body))
+        answer = self.server.receiver.take(Request(self.path, headers, body, self.command))
         if answer.wait is not None:
             answer.wait.wait(30)
         if answer.reset:
@@ -139,6 +140,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(answer.body)
+
+    do_GET = do_POST  # noqa: N815 - the library's name
 
     def log_message(self, *words: Any) -> None:
         """Nothing on standard error."""
@@ -162,4 +165,4 @@ def read_record(file: Path) -> list[Request]:
     for line in file.read_text().splitlines():
         with suppress(ValueError):
             rows.append(json.loads(line))
-    return [Request(row["path"], row["headers"], base64.b64decode(row["body"])) for row in rows]
+    return [Request(row["path"], row["headers"], base64.b64decode(row["body"]), row["method"]) for row in rows]

@@ -17,7 +17,7 @@ class RawPeer:
     `peer.over` is set; what it raises when the other side leaves is no news.
     """
 
-    def __init__(self, behave: Callable[[socket.socket], None], *, host: str = "127.0.0.1") -> None:
+    def __init__(self, behave: Callable[[socket.socket], object], *, host: str = "127.0.0.1") -> None:
         self.accepted = 0
         self.over = threading.Event()
         self._behave = behave

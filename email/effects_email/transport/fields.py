@@ -1,0 +1,120 @@
+"""A letter as the fields of a provider's JSON: who, what, further headers, and the attached files by their hashes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from email import policy
+from email.message import EmailMessage
+from email.parser import BytesParser
+from typing import NamedTuple
+
+import msgspec
+
+from effects_email.parts import Address, Attachment
+from effects_email.transport.base import Letter
+
+# Fields of their own in every API, or made by the provider.
+_NOT_SENT = ("from", "to", "cc", "bcc", "reply-to", "subject", "date", "message-id", "mime-version")
+_QUOTED = '()<>[]:;@\\,."'
+
+
+class File(NamedTuple):
+    """An attached file and its content in base64."""
+
+    attachment: Attachment
+    content: str
+
+
+class Groups(NamedTuple):
+    """Those of a letter's recipients who are still to be served, by the header they stand in."""
+
+    to: Sequence[Address]
+    cc: Sequence[Address]
+    bcc: Sequence[Address]
+
+
+def groups(letter: Letter, wanted: Sequence[str]) -> Groups:
+    """The envelope decides who is written to; the headers of the parts only where somebody stands.
+
+    Whoever is in no header (mail that is redirected in staging) stands in To; so does the first of the others where
+    nobody else would, because no API goes without.
+    """
+    parts, left = letter.parts, dict.fromkeys(wanted)
+    chosen: list[list[Address]] = []
+    for some in (parts.to, parts.cc, parts.bcc):
+        chosen.append([one for one in some if one.spec in left])
+        for one in chosen[-1]:
+            left.pop(one.spec, None)
+    to, cc, bcc = chosen
+    to += [Address(*spec.rsplit("@", 1)) for spec in left]
+    for others in (cc, bcc):
+        if not to and others:
+            to = [others.pop(0)]
+    return Groups(to, cc, bcc)
+
+
+def unsendable(letter: Letter) -> list[str]:
+    """Recipients whose local part is not ASCII: no provider's API takes them."""
+    return [one for one in letter.recipients if not one.rpartition("@")[0].isascii()]
+
+
+def quoted(address: Address) -> str:
+    """`"Name, of any kind" <a@b.example>`, the name in UTF-8, by RFC 5322 otherwise."""
+    if not address.name:
+        return address.spec
+    escaped = address.name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}" <{address.spec}>'
+
+
+def unquoted(address: Address) -> str:
+    """`Name <a@b.example>` without the characters that would need quotes: a name is an ornament, and is better bent
+    than the message refused.
+    """
+    name = " ".join("".join(" " if char in _QUOTED else char for char in address.name).split())
+    return f"{name} <{address.spec}>" if name else address.spec
+
+
+def parsed(letter: Letter) -> EmailMessage:
+    return BytesParser(policy=policy.SMTP).parsebytes(letter.data)
+
+
+def headers(message: EmailMessage) -> dict[str, str]:
+    """The headers that an API has no field for, such as List-Unsubscribe; the last one of a name."""
+    return {
+        name: " ".join(str(value).split())
+        for name, value in message.items()
+        if name.lower() not in _NOT_SENT and not name.lower().startswith("content-")
+    }
+
+
+def files(letter: Letter, message: EmailMessage) -> list[File]:
+    """The attached files, found in the bytes by their hashes.
+
+    Raises:
+        LookupError: the bytes do not hold what the parts name; nothing may be sent.
+    """
+    wanted = letter.parts.attachments
+    held = {hashlib.sha256(content).hexdigest(): content for content in _contents(message)} if wanted else {}
+    return [File(one, base64.b64encode(held[one.sha256]).decode()) for one in wanted]
+
+
+def _contents(message: EmailMessage) -> Iterable[bytes]:
+    for part in message.walk():
+        if not part.is_multipart():
+            content = part.get_payload(decode=True)
+            if isinstance(content, bytes):
+                yield content
+
+
+def reference(message_id: str) -> str:
+    """By what a message is found again at a provider and in its events: the hash of its Message-ID, 32 characters of
+    which every tag and every search takes all.
+    """
+    return hashlib.sha256(message_id.encode()).hexdigest()[:32]
+
+
+def as_json(document: object) -> bytes:
+    """The same bytes for the same fields, always: a key that is used again must come with the same content."""
+    return msgspec.json.encode(document)

@@ -1,0 +1,245 @@
+"""A provider's HTTP API as a transport: what Resend and Postmark have in common."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from effects.redact import HIDDEN
+from effects_email.transport import fields
+from effects_email.transport.base import Dispatch, Letter, Reply, Verdict
+from effects_email.transport.http_client import HttpClient
+from effects_email.transport.http_exchange import Exchange
+from effects_email.transport.http_table import ACCEPTED, Row, Said, verdict_of
+from effects_email.transport.url import TransportURL
+
+RECIPIENTS_MAX = 50  # of one message; both providers refuse more
+ASK_SECONDS = 15.0
+REPEAT_SECONDS = 30.0  # before a try with the same key: the first one may still be under way
+_TOKEN = re.compile(r"[\x21-\x7e]{1,400}")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+_UTF8_RECIPIENT = Verdict(
+    kind="refused_recipient", code="utf8_unsupported",
+    reason="the part before the @ is not ASCII, and the provider's API takes no such address",
+)  # fmt: skip
+_UTF8_SENDER = Verdict(
+    kind="refused_message", code="utf8_unsupported",
+    reason="the sender's part before the @ is not ASCII, and the provider's API takes no such address",
+)  # fmt: skip
+_TOO_MANY = Verdict(
+    kind="refused_message", code="too_many_recipients", reason=f"more than {RECIPIENTS_MAX} recipients in one message"
+)
+_NO_CONTENT = Verdict(
+    kind="refused_message", code="content_missing", reason="the message's bytes do not hold a file that it names"
+)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What to send: the path, the headers beside the common ones, the JSON."""
+
+    target: str
+    headers: Mapping[str, str]
+    document: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        return f"Request({self.target!r})"
+
+
+class Provider(Protocol):
+    """What is a provider's own: declared facts, and the form of its requests and answers."""
+
+    scheme: ClassVar[str]
+    origin: ClassVar[str]
+    token_variable: ClassVar[str]  # of the environment, where the URL has no token
+    key_lifetime_seconds: ClassVar[float | None]
+    rate_per_second: ClassVar[float | None]  # that a new account may send
+    rows: ClassVar[Sequence[Row]]
+
+    def request(self, letter: Letter, token: str, wanted: Sequence[str]) -> Request:
+        """The request that sends the letter to these recipients; the same bytes each time.
+
+        Raises:
+            LookupError: the letter's bytes do not hold a file that it names.
+        """
+        ...
+
+    def said(self, document: Mapping[str, Any]) -> Said:
+        """Code and message of an error's JSON."""
+        ...
+
+    def provider_id(self, document: Mapping[str, Any]) -> str | None:
+        """What the provider calls the message, in a success's JSON."""
+        ...
+
+    def refused(self, document: Mapping[str, Any], wanted: Sequence[str]) -> Mapping[str, Verdict]:
+        """Recipients whom a success, or a refusal, names as not served."""
+        ...
+
+    def question(self, letter: Letter, token: str) -> Request | None:
+        """A GET that finds the message; None where there is none."""
+        ...
+
+    def known(self, document: Mapping[str, Any]) -> bool | None:
+        """Its answer."""
+        ...
+
+
+class HttpTransport:
+    """Sends by a provider's API. Thread-safe.
+
+    Args:
+        origin: in place of the provider's, `https://…`, or `http://` on loopback.
+        ssl_context: for a private certificate authority.
+
+    Where the provider knows idempotency keys (`key_lifetime_seconds`), every try of a message has the same one, made of
+    its Message-ID and the letter's key, and the same bytes. An *unknown* may then be repeated without a second message
+    as long as the key lives; a message that an operator sends again has another Message-ID and so another key.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        provider: Provider,
+        token: str,
+        *,
+        origin: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.name = name
+        self.key_lifetime_seconds = provider.key_lifetime_seconds
+        self.rate_per_second = provider.rate_per_second
+        self._provider = provider
+        self._token = token
+        self._origin = origin or provider.origin
+        self._client = HttpClient(self._origin, ssl_context=ssl_context)
+
+    def __repr__(self) -> str:
+        return f"HttpTransport({self.name!r}, {self._origin})"
+
+    def send(self, letter: Letter, *, release: Callable[[], None], seconds: float) -> Dispatch:
+        """See `Transport`. `release` is called when a connection is open, right before the request's first byte."""
+        verdicts = dict.fromkeys(fields.unsendable(letter), _UTF8_RECIPIENT)
+        wanted = [one for one in dict.fromkeys(letter.recipients) if one not in verdicts]
+        request = self._request(letter, wanted)
+        if isinstance(request, Verdict):
+            return Dispatch(verdict=request, recipients={**verdicts, **dict.fromkeys(wanted, request)})
+        exchange = self._client.request(
+            "POST", request.target, {**_HEADERS, **request.headers}, fields.as_json(request.document),
+            release=release, seconds=seconds,
+        )  # fmt: skip
+        return self._read(exchange, wanted, verdicts)
+
+    def ask(self, letter: Letter) -> bool | None:
+        """Whether the provider finds the message, within 15 s. Its search may lag some minutes behind."""
+        question = self._provider.question(letter, self._token)
+        if question is None:
+            return None
+        exchange = self._client.request(
+            "GET", question.target, {**_HEADERS, **question.headers}, b"", release=lambda: None, seconds=ASK_SECONDS
+        )
+        return self._provider.known(_document(exchange)) if exchange.status == 200 else None
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _request(self, letter: Letter, wanted: Sequence[str]) -> Request | Verdict:
+        """The request, or a refusal of our own."""
+        if not letter.parts.sender.local.isascii():
+            return _UTF8_SENDER
+        if not wanted:
+            return _UTF8_RECIPIENT
+        if len(wanted) > RECIPIENTS_MAX:
+            return _TOO_MANY
+        try:
+            return self._provider.request(letter, self._token, wanted)
+        except LookupError:
+            return _NO_CONTENT
+
+    def _read(self, exchange: Exchange, wanted: Sequence[str], verdicts: dict[str, Verdict]) -> Dispatch:
+        document = _document(exchange)
+        overall = self._verdict(exchange, document)
+        named = self._provider.refused(document, wanted) if exchange.status is not None else {}
+        others = [one for one in wanted if one not in named]
+        if not others:
+            overall = next(iter(named.values()))
+        elif named and overall.kind == "refused_recipient":
+            overall = _not_sent(overall)  # the message went to nobody, because of those who are named
+        return Dispatch(
+            verdict=overall,
+            recipients={**verdicts, **dict.fromkeys(others, overall), **named},
+            provider_id=self._provider.provider_id(document) if overall.kind == "accepted" else None,
+            peer=urlsplit(self._origin).netloc,
+            tls=exchange.tls,
+            phases=exchange.took,
+        )
+
+    def _verdict(self, exchange: Exchange, document: Mapping[str, Any]) -> Verdict:
+        status = exchange.status
+        if status is not None and 200 <= status <= 299:
+            reply = Reply(stage="request", code=status)
+            return Verdict(kind="accepted", code=f"{self._provider.scheme}_{status}", reason=ACCEPTED, reply=reply)
+        said = self._provider.said(document)
+        said = Said(said.code, said.message.replace(self._token, HIDDEN))
+        verdict = verdict_of(self._provider.scheme, self._provider.rows, exchange, said)
+        if verdict.kind == "unknown" and self.key_lifetime_seconds is not None:
+            after = max(REPEAT_SECONDS, verdict.after_seconds or 0.0)
+            return msgspec.structs.replace(verdict, after_seconds=after)
+        return verdict
+
+
+_HEADERS = {
+    "accept": "application/json",
+    "accept-encoding": "identity",  # a compressed answer could be a bomb
+    "content-type": "application/json",
+    "user-agent": "effects",
+}
+
+
+def _not_sent(verdict: Verdict) -> Verdict:
+    return msgspec.structs.replace(
+        verdict, kind="retry", reason="the message was refused for another recipient; nothing was sent", suppress=None
+    )
+
+
+def _document(exchange: Exchange) -> Mapping[str, Any]:
+    """The answer's JSON object; empty where it is none."""
+    try:
+        found = msgspec.json.decode(exchange.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+# -- from a URL ----------------------------------------------------------------------------------------------------
+
+
+def opened(url: TransportURL, provider: Provider) -> HttpTransport:
+    """`resend://TOKEN@`, or `resend:` with the token in the environment.
+
+    Options: `token_env=NAME`, another variable than the provider's usual one; `origin=https://…`, for a stand-in.
+    """
+    variable = url.option("token_env", provider.token_variable) or ""
+    token = url.user or os.environ.get(variable, "")
+    if url.host or url.port or url.password is not None or url.path not in ("", "/"):
+        url.refuse(f"is {url.scheme}://TOKEN@ or {url.scheme}: alone; another address is ?origin=https://…")
+    if not _TOKEN.fullmatch(token):
+        url.refuse(f"has no token: write {url.scheme}://TOKEN@, or set {variable}")
+    return HttpTransport(url.name, provider, token, origin=_origin(url))
+
+
+def _origin(url: TransportURL) -> str | None:
+    text = url.option("origin")
+    if text is None:
+        return None
+    parts = urlsplit(text)
+    safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+    if not safe or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.username is not None:
+        url.refuse("has an origin that is not https://host (http only on this machine), without a path")
+    return f"{parts.scheme}://{parts.netloc}"

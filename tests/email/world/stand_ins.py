@@ -1,0 +1,124 @@
+"""Resend and Postmark on loopback: what the documents of the two say, as far as a sender can tell."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from effects_email.message import build
+from effects_email.parts import Address, Parts
+from effects_email.transport.base import Letter
+from tests.peers.http import Answer, Receiver, Request, Script
+
+ANN, BEN, CAT = "ann@example.org", "ben@example.org", "cat@example.org"
+TOKEN = "re_Secret1"
+
+
+class Postbox:
+    """A provider: what it took stands in `messages`, each once.
+
+    `faults` are met first, one a request: a status or an answer instead of the provider's own. With `lose` as many
+    answers get lost after the message was taken.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.faults: list[Answer | int] = []
+        self.lose = 0
+
+    def serve(self, request: Request) -> Answer:
+        if self.faults:
+            fault = self.faults.pop(0)
+            return Answer(fault) if isinstance(fault, int) else fault
+        answer = self.take(request) if request.method == "POST" else self.find(request)
+        if request.method == "POST" and self.lose:
+            self.lose -= 1
+            return Answer(reset=True)
+        return answer
+
+    def take(self, request: Request) -> Answer:
+        raise NotImplementedError
+
+    def find(self, request: Request) -> Answer:
+        return Answer(404)
+
+
+class ResendBox(Postbox):
+    """Remembers keys: the same one again is the first answer again, with another content it is a conflict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: dict[str, tuple[bytes, Answer]] = {}
+
+    def take(self, request: Request) -> Answer:
+        if request.headers.get("authorization") != f"Bearer {TOKEN}":
+            return answer(401, name="missing_api_key", message="no")
+        key = request.headers["idempotency-key"]
+        if key in self.keys:
+            body, first = self.keys[key]
+            return first if body == request.body else answer(409, name="invalid_idempotent_request", message="other")
+        self.messages.append(json.loads(request.body))
+        self.keys[key] = (request.body, answer(200, id=str(uuid.uuid4())))
+        return self.keys[key][1]
+
+
+class PostmarkBox(Postbox):
+    """Knows inactive addresses, and can be searched by metadata."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inactive: set[str] = set()
+
+    def take(self, request: Request) -> Answer:
+        if request.headers.get("x-postmark-server-token") != TOKEN:
+            return answer(401, ErrorCode=10, Message="no")
+        message = json.loads(request.body)
+        people = " ".join(message.get(name, "") for name in ("To", "Cc", "Bcc"))
+        out = sorted(one for one in self.inactive if one in people)
+        if out and people.count("@") == len(out):
+            return answer(422, ErrorCode=406, Message=f"Found inactive addresses: {', '.join(out)}. They bounced.")
+        self.messages.append(message)
+        said = f"Message OK, but will not deliver to these inactive addresses: {', '.join(out)}." if out else "OK"
+        return answer(200, ErrorCode=0, Message=said, MessageID=str(uuid.uuid4()))
+
+    def find(self, request: Request) -> Answer:
+        query = parse_qs(urlsplit(request.path).query)
+        assert (query["count"], query["offset"]) == (["1"], ["0"])
+        [wanted] = query["metadata_effects-message"]
+        found = [one for one in self.messages if one["Metadata"]["effects-message"] == wanted]
+        return answer(200, TotalCount=len(found), Messages=[])
+
+
+def answer(status: int, headers: dict[str, str] | None = None, **document: Any) -> Answer:
+    return Answer(status, json.dumps(document).encode(), headers or {})
+
+
+def receiver(script: Script) -> Receiver:
+    return Receiver(script)
+
+
+def letter(
+    *recipients: str,
+    message_id: str = "1@example.com",
+    key: str = "signup:1",
+    files: dict[str, bytes] | None = None,
+    **parts: Any,
+) -> Letter:
+    """A letter to these (default Ann), its bytes built as the package builds them."""
+    wanted = recipients or (ANN,)
+    given: dict[str, Any] = {
+        "sender": Address("shop", "example.com", "The Shop"),
+        "to": tuple(Address(*one.rsplit("@", 1)) for one in wanted),
+        "subject": "Hello",
+        "text": "Hello, you.",
+        "headers": (("X-Shop", "books"),),
+        **parts,
+    }
+    made = Parts(message_id=message_id, date=datetime(2026, 11, 21, tzinfo=UTC), **given)
+    return Letter(
+        sender="bounces@example.com", recipients=wanted, data=build(made, files or {}), parts=made,
+        message_id=message_id, key=key,
+    )  # fmt: skip
