@@ -25,5 +25,5 @@ def defended(text: str) -> str:
 def defended_sql(text: ColumnElement[str]) -> ColumnElement[str]:
     """`defended`, compiled into a statement for PostgreSQL with UTF-8. Costs one look at the first character."""
     dangerous = sa.func.ascii(text).in_([sa.literal_column(str(ord(one))) for one in BEGINNINGS])
-    number = text.op("~")(sa.literal_column(f"'^{_NUMBER}$'"))
-    return sa.case((sa.and_(dangerous, sa.not_(number)), sa.literal_column("''''").op("||")(text)), else_=text)
+    no_number = text.bool_op("!~")(sa.literal_column(f"'^{_NUMBER}$'"))
+    return sa.case((sa.and_(dangerous, no_number), sa.literal_column("''''").op("||")(text)), else_=text)

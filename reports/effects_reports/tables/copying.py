@@ -16,18 +16,21 @@ from effects_reports.formats.base import Column, Format
 from effects_reports.formats.csv import Csv
 from effects_reports.formats.formulas import defended_sql
 
-Kind: TypeAlias = Literal["plain", "text", "boolean", "moment", "zoned", "span", "json", "nested", "other"]
+Kind: TypeAlias = Literal[
+    "plain", "single", "oid", "text", "boolean", "moment", "zoned", "span", "json", "nested", "other"
+]
 
 # Types that print as they should. Their output begins with no sign of a formula that is not a number's.
 _PLAIN = {
-    20, 21, 23, 26,  # integers and oid
-    700, 701, 1700,  # floats, numeric
+    20, 21, 23, 701, 1700,  # integers, double, numeric
     1082, 1083, 1266, 2950, 17,  # date, time, timetz, uuid, bytea
     650, 829, 774, 869, 1560, 1562,  # cidr, macaddr, macaddr8, inet, bit, varbit
 }  # fmt: skip
 _KINDS: dict[int, Kind] = {
     **dict.fromkeys(_PLAIN, "plain"),
     **dict.fromkeys((25, 1043, 19), "text"),  # text, varchar, name; bpchar loses its spaces in a cast
+    700: "single",
+    26: "oid",
     16: "boolean",
     1114: "moment",
     1184: "zoned",
@@ -37,11 +40,10 @@ _KINDS: dict[int, Kind] = {
 }
 _NESTED_CATEGORIES = ("A", "C")  # arrays and composites
 
-# What the texts depend on, for this transaction alone.
+# What the texts depend on, for this transaction alone. The time zone is left: the SELECT may depend on it.
 _SETTINGS = (
-    "SELECT set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO, YMD', true), "
-    "set_config('IntervalStyle', 'iso_8601', true), set_config('bytea_output', 'hex', true), "
-    "set_config('extra_float_digits', '1', true)"
+    "SELECT set_config('DateStyle', 'ISO, YMD', true), set_config('IntervalStyle', 'iso_8601', true), "
+    "set_config('bytea_output', 'hex', true), set_config('extra_float_digits', '1', true)"
 )
 _CSV = "FORMAT csv, ENCODING 'UTF8'"
 # JSON holds no control character, so that nothing is ever quoted; the text format would double its backslashes.
@@ -85,6 +87,11 @@ def _kinds(connection: Connection, source: Subquery) -> list[Kind]:
     return [_KINDS.get(oid, "nested" if oid in nested else "other") for oid in oids]
 
 
+def _widened(column: ColumnElement[Any], kind: Kind) -> ColumnElement[Any]:
+    """Python has one kind of float and one of integer; by way of its text a number keeps the digits it shows."""
+    return sa.cast(sa.cast(column, sa.Text), sa.Double if kind == "single" else sa.BigInteger)
+
+
 def _csv(source: Subquery, kinds: Sequence[Kind], file: Csv) -> Select[Any]:
     texts = [_text(column, kind, defended=file.defended) for column, kind in zip(source.c, kinds, strict=True)]
     return sa.select(*(text.label(f"c{number}") for number, text in enumerate(texts)))
@@ -94,18 +101,21 @@ def _text(column: ColumnElement[Any], kind: Kind, *, defended: bool) -> ColumnEl
     match kind:
         case "plain":
             return column
+        case "single" | "oid":
+            return _widened(column, kind)
         case "text":
             return defended_sql(column) if defended else column
         case "boolean":
             return sa.cast(column, sa.Text)
         case "moment":
             return _with_t(column)
-        case "zoned":  # the session is in UTC; an infinite moment has no zone
-            return sa.func.replace(_with_t(column), sa.literal_column("'+00'"), sa.literal_column("'+00:00'"))
+        case "zoned":
+            return _in_utc(column)
         case "span":
             return sa.cast(sa.func.justify_hours(column), sa.Text)
-        case "json":
-            return sa.cast(sa.cast(column, JSONB), sa.Text)
+        case "json":  # a JSON text is that text; JSON's null is NULL
+            text = sa.cast(column, JSONB).op("#>>", return_type=sa.Text())(sa.literal_column("'{}'"))
+            return defended_sql(text) if defended else text
         case "nested":
             return sa.cast(sa.func.to_jsonb(column), sa.Text)
         case "other":
@@ -115,6 +125,12 @@ def _text(column: ColumnElement[Any], kind: Kind, *, defended: bool) -> ColumnEl
 
 def _with_t(column: ColumnElement[Any]) -> ColumnElement[str]:
     return sa.func.replace(sa.cast(column, sa.Text), sa.literal_column("' '"), sa.literal_column("'T'"))
+
+
+def _in_utc(column: ColumnElement[Any]) -> ColumnElement[str]:
+    moment = _with_t(sa.func.timezone(sa.literal_column("'UTC'"), column))
+    exact = moment.op("||")(sa.literal_column("'+00:00'"))
+    return sa.case((sa.func.isfinite(column), exact), else_=sa.cast(column, sa.Text))
 
 
 def _printed(column: ColumnElement[Any]) -> ColumnElement[str]:
@@ -132,8 +148,12 @@ def _json(source: Subquery, kinds: Sequence[Kind], columns: Sequence[Column]) ->
 
 def _value(column: ColumnElement[Any], kind: Kind) -> ColumnElement[Any]:
     match kind:
-        case "plain" | "text" | "boolean" | "moment" | "zoned":
+        case "plain" | "text" | "boolean" | "moment":
             return column
+        case "single" | "oid":
+            return _widened(column, kind)
+        case "zoned":
+            return _in_utc(column)
         case "span":
             return sa.func.justify_hours(column)
         case "json":

@@ -1,0 +1,76 @@
+"""Writing rows through the package's own readers, into memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Select
+
+from effects.storage import Stored
+from effects_reports.formats import open_format
+from effects_reports.formats.base import ChunkResult, ChunkSource, Column, Dialect
+from effects_reports.readers import write_chunk
+
+
+class Memory:
+    """A writer that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    def finish(self) -> Stored:
+        return Stored("memory", len(self.data), hashlib.sha256(self.data).hexdigest())
+
+
+def columns_of(select: Select[Any]) -> tuple[Column, ...]:
+    return tuple(Column(str(one.key), str(one.key), one.type) for one in select.selected_columns)
+
+
+def part(
+    source: ChunkSource, name: str = "csv", dialect: Dialect = "excel", connection: Connection | None = None
+) -> tuple[bytes, ChunkResult]:
+    """One part's bytes."""
+    out = Memory()
+    result = write_chunk(source, open_format(name, dialect), connection, out, progress=lambda rows, size: None)
+    assert result.bytes == len(out.data)
+    return bytes(out.data), result
+
+
+def both_routes(
+    select: Select[Any], name: str, dialect: Dialect, connection: Connection, *, batch_rows: int = 5000
+) -> tuple[bytes, bytes]:
+    """What PostgreSQL writes, and what Python writes of the same rows."""
+    columns = columns_of(select)
+    mapped = ChunkSource(columns, select, map_batch=list, batch_rows=batch_rows)
+    encoded, result = part(mapped, name, dialect, connection)
+    assert result.route == "batch"
+    copied, result = part(ChunkSource(columns, select), name, dialect, connection)  # makes settings of the session
+    assert result.route == "copy"
+    return copied, encoded
+
+
+def whole(columns: Sequence[Column], parts: Iterable[bytes], name: str, dialect: Dialect = "excel") -> bytes:
+    """The file of these parts."""
+    out = Memory()
+    open_format(name, dialect).assemble(columns, ([one] for one in parts), out)
+    return bytes(out.data)
+
+
+def values(connection: Connection, types: Sequence[str], rows: Sequence[Sequence[Any]]) -> Select[Any]:
+    """A SELECT of these rows, each column of its PostgreSQL type, from a temporary table."""
+    names = [f"column {number}" for number in range(len(types))]
+    declared = ", ".join(f'"{name}" {kind}' for name, kind in zip(names, types, strict=True))
+    connection.exec_driver_sql("DROP TABLE IF EXISTS given")
+    connection.exec_driver_sql(f"CREATE TEMPORARY TABLE given (n serial, {declared})")
+    marks = ", ".join(f"%s::{kind}" for kind in types)
+    quoted = ", ".join(f'"{name}"' for name in names)
+    for row in rows:
+        connection.exec_driver_sql(f"INSERT INTO given ({quoted}) VALUES ({marks})", tuple(row))
+    table = sa.table("given", sa.column("n"), *(sa.column(name) for name in names))
+    return sa.select(*(table.c[name] for name in names)).order_by(table.c.n)

@@ -1,0 +1,125 @@
+"""What PostgreSQL's COPY writes and what Python writes of the same rows are the same bytes, for every type."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from effects_reports.formats.base import DIALECTS, ChunkSource, Dialect
+from tests.formats.rows import both_routes, columns_of, part, values
+
+TYPES: dict[str, list[Any]] = {
+    "smallint": [0, -1, 32767],
+    "integer": [0, -5, 2147483647],
+    "bigint": [0, -(2**63), 2**63 - 1],
+    "numeric": ["0", "-0.10", "1.500", "1e30", "1e-20", "NaN", "Infinity", "-Infinity"],
+    "numeric(12,2)": ["0", "-12.5", "9999999999.99"],
+    "float8": [0.0, -0.0, 1.0, 0.1, 1e14, 999999999999999.0, 1e15, 123456789012345678.0, 1234567890123456.5, 1e16,
+               1e20, 1e-4, 1e-5, -1.5e-7, 5e-324, 1.7976931348623157e308, "NaN", "Infinity", "-Infinity"],
+    "float4": [0.1, 1e10, 3.4e38, 1e-10, 123456.79, 16777216, 1234567],
+    "text": ["", " ", "plain", "a,b", 'say "hi"', "two\nlines", "cr\rlf\r\n", "\t=1", "=1+1", "@SUM(A1)", "-5", "-5.",
+             "+1e5", "+49 170", "-", "--1", "＝1", "\\.", "\\", "é😀\u202e", "\u2028", "\x01\x1f\x7f", "NULL",
+             "=\n1"],
+    "varchar(9)": ["", "=x", "a;b"],
+    "char(5)": ["", "=x", "a"],
+    "name": ["=x", "plain"],
+    '"char"': ["=", "a"],
+    "boolean": [True, False],
+    "date": ["0001-01-01", "1970-01-01", "9999-12-31"],
+    "time": ["00:00", "05:17:00.5", "23:59:59.999999"],
+    "timetz": ["05:17+02", "05:17:00.5-03:30"],
+    "timestamp": ["0001-01-01 00:00", "2013-03-10 02:30:00.100", "9999-12-31 23:59:59.999999"],
+    "timestamptz": ["1900-01-01 00:00+00", "2013-07-01 12:00:00.000120+02", "9999-12-31 00:00+00"],
+    "interval": ["0", "1 day 25:00:00", "-1 hour", "0.000001 seconds", "-3 days -0.5 seconds", "90 minutes"],
+    "uuid": ["0" * 32, "f" * 32],
+    "bytea": [b"", b"\x00\xff=", b"=1"],
+    "json": ['{"b": 1, "c": [true, null, "é\\n"]}', '"=x"', "-5", "null", "[]", "1.5", '"a,b"', "true"],
+    "jsonb": ['{"b":1.25,"a":{"x":[]}}', '"=x"', '"-5"', "null", "[1, 2]"],
+    "integer[]": ["{}", "{1,NULL,-2}", "{{1,2},{3,4}}"],
+    "text[]": ["{}", '{"=1+1","a,b",NULL,"q\\"q"}'],
+    "float8[]": ["{1,1e20,0.00001,0.1,NaN}"],
+    "numeric[]": ["{1.50,-2}"],
+    "boolean[]": ["{t,f}"],
+    "date[]": ["{2013-01-01}"],
+    "timestamp[]": ["{2013-01-01 05:17:00.5}"],
+    "uuid[]": ["{00000000-0000-0000-0000-000000000000}"],
+    "inet": ["10.0.0.1", "10.0.0.1/8", "::1"],
+    "cidr": ["10.0.0.0/8"],
+    "macaddr": ["08:00:2b:01:02:03"],
+    "money": ["12", "-12"],
+    "bit(3)": ["101"],
+    "point": ["(1,2)"],
+    "tsvector": ["a b"],
+    "oid": [7],
+}  # fmt: skip
+
+DRAWN: dict[str, st.SearchStrategy[Any]] = {
+    "text": st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=8)
+    | st.from_regex(r"\A[=+\-@\t\r\n＝＋－＠]?[ 0-9.eE+,\"'\n-]{0,6}\Z"),
+    "float8": st.floats(),
+    "float4": st.floats(width=32),
+    "numeric": st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**20), max_value=10**20, places=6),
+    "bigint": st.integers(-(2**63), 2**63 - 1),
+    "timestamp": st.datetimes(),
+    "timestamptz": st.datetimes(timezones=st.just(dt.UTC)),
+    "time": st.times(),
+    "interval": st.timedeltas(dt.timedelta(days=-9999), dt.timedelta(days=9999)),
+    "bytea": st.binary(max_size=8),
+    "boolean": st.booleans(),
+}  # fmt: skip
+
+
+def check(postgresql: sa.Connection, types: Sequence[str], rows: Sequence[Sequence[Any]], dialect: Dialect) -> None:
+    for name in ("csv", "ndjson"):
+        with postgresql.begin_nested() as savepoint:
+            copied, encoded = both_routes(values(postgresql, types, rows), name, dialect, postgresql, batch_rows=7)
+            savepoint.rollback()
+        assert copied == encoded
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_column_alone(postgresql: sa.Connection, kind: str, dialect: Dialect) -> None:
+    rows = [[None], *([value] for value in TYPES[kind]), [None]]
+    check(postgresql, [kind], rows, dialect)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_all_types_in_one_row(postgresql: sa.Connection, dialect: Dialect) -> None:
+    longest = max(map(len, TYPES.values()))
+    rows = [[given[number % len(given)] for given in TYPES.values()] for number in range(longest)]
+    check(postgresql, list(TYPES), [*rows, [None] * len(TYPES)], dialect)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data(), st.sampled_from(DIALECTS))
+def test_drawn_rows(postgresql: sa.Connection, data: st.DataObject, dialect: Dialect) -> None:
+    types = data.draw(st.lists(st.sampled_from(sorted(DRAWN)), min_size=1, max_size=5))
+    row = st.tuples(*(st.none() | DRAWN[kind] for kind in types))
+    check(postgresql, types, data.draw(st.lists(row, min_size=1, max_size=12)), dialect)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/St_Johns"])
+def test_moments_are_in_utc_whatever_the_sessions_zone(postgresql: sa.Connection, zone: str) -> None:
+    postgresql.exec_driver_sql(f"SET LOCAL TimeZone = '{zone}'")
+    rows = [["2013-07-01 12:00:00+02"], ["2013-01-01 00:00:00.5+00"]]
+    copied, encoded = both_routes(values(postgresql, ["timestamptz"], rows), "csv", "raw", postgresql)
+    assert copied == encoded == b"2013-07-01T10:00:00+00:00\n2013-01-01T00:00:00.5+00:00\n"
+
+
+def test_a_session_of_strange_habits_gives_the_same_text(postgresql: sa.Connection) -> None:
+    types = ["date", "timestamp", "bytea", "float8"]
+    rows = [["2013-07-01", "2013-07-01 12:00", b"\xff", 0.1]]
+    select = values(postgresql, types, rows)
+    for name, value in [("DateStyle", "SQL, DMY"), ("bytea_output", "escape"), ("extra_float_digits", "0")]:
+        postgresql.exec_driver_sql(f"SET LOCAL {name} = '{value}'")
+
+    written, result = part(ChunkSource(columns_of(select), select), "csv", "raw", postgresql)
+    assert result.route == "copy"
+    assert written == b"2013-07-01,2013-07-01T12:00:00,\\xff,0.1\n"
