@@ -21,7 +21,7 @@ from effects.hints import Hints
 from effects.job_type import JobType, Registry, installed_job_types
 from effects.keys import KeyRing
 from effects.packages import package_settings, split_options
-from effects.prune import PRUNE_SCHEDULE, Prune
+from effects.prune import Prune
 from effects.schedules import Schedule
 from effects.settings import Settings
 from effects.storage import Storage, open_storage
@@ -74,8 +74,9 @@ class Effects:
         self.hints = Hints(self.store)
         self.job_types = Registry()
         self.schedules: dict[str, Schedule] = {}
+        self._built_in: list[Schedule] = []
         self.add(Prune(self), *installed_job_types(self), *job_types)
-        self.add_schedules(PRUNE_SCHEDULE, *schedules)
+        self.add_schedules(*schedules)
         self.alerts: list[Alert] = []
         self.add_alerts(*alerts)
 
@@ -89,13 +90,16 @@ class Effects:
         return open_storage(self.settings.storage_url)
 
     def add(self, *job_types: JobType[Any]) -> None:
-        """Register further job types.
+        """Register further job types, and the schedules that come with them.
 
         Raises:
             ConfigurationError: a declaration is wrong, or its name is taken.
         """
         for job_type in job_types:
             self.job_types.add(job_type)
+            if job_type.schedule is not None:
+                self.add_schedules(job_type.schedule)
+                self._built_in.append(job_type.schedule)
 
     def add_schedules(self, *schedules: Schedule) -> None:
         """Declare further schedules; `effects init` registers them in the database.
@@ -107,7 +111,8 @@ class Effects:
         """
         for schedule in schedules:
             schedule.check(self.job_types)
-            if self.schedules.get(schedule.name, PRUNE_SCHEDULE) is not PRUNE_SCHEDULE:
+            known = self.schedules.get(schedule.name)
+            if known is not None and known not in self._built_in:
                 raise ConfigurationError(f"schedule {schedule.name!r} is declared twice")
             self.schedules[schedule.name] = schedule
 

@@ -67,6 +67,7 @@ class Prune(JobType[dict[str, Any]]):
     """`prune`, as a job of the built-in schedule `effects.prune`."""
 
     name = "effects.prune"
+    schedule = Schedule("effects.prune", "effects.prune", cron="*/10 * * * *")
     priority = 9
     time_limit_seconds = 120.0
     retention_days = 1.0
@@ -78,9 +79,6 @@ class Prune(JobType[dict[str, Any]]):
         until = time.monotonic() + SLICE_SECONDS
         done = prune(self._app, go_on=lambda: time.monotonic() < until and not attempt.cancel_requested)
         return Done(detail=msgspec.to_builtins(done)) if done.finished else Snooze(0.0, "there is more to prune")
-
-
-PRUNE_SCHEDULE = Schedule("effects.prune", Prune.name, cron="*/10 * * * *")
 
 
 class _Run:

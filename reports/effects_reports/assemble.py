@@ -73,7 +73,7 @@ class ReportAssemble(ReportWork[RunPayload]):
         file = open_format(run.format, _dialect(run))
         columns = [Column(name, header) for name, header in msgspec.json.decode(run.columns or "[]")]
         filename = filename_of(run, file)
-        storage = self.catalogue.storage
+        storage = self.app.storage
         looker = _Looker(self, run)
         with storage.writer(f"{run.prefix}/{run.round}/{filename}") as out:
             file.assemble(columns, (self._checked(chunk, looker) for chunk in chunks), out)
@@ -90,7 +90,7 @@ class ReportAssemble(ReportWork[RunPayload]):
 
     def _missing(self, chunks: Sequence[Chunk]) -> list[str]:
         """Every chunk whose part is not there in its size: all are made anew at once."""
-        size = self.catalogue.storage.size
+        size = self.app.storage.size
         return [chunk.ordinal for chunk in chunks if chunk.part is None or size(chunk.part) != chunk.bytes_done]
 
     def _checked(self, chunk: Chunk, looker: _Looker) -> Iterator[bytes]:
@@ -98,7 +98,7 @@ class ReportAssemble(ReportWork[RunPayload]):
         assert chunk.part is not None  # the chunk is done
         digest = hashlib.sha256()
         try:
-            for piece in self.catalogue.storage.read(chunk.part):
+            for piece in self.app.storage.read(chunk.part):
                 digest.update(piece)
                 looker.look()
                 yield piece

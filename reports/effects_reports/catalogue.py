@@ -1,19 +1,15 @@
-"""The reports that an app knows, and where they read and write."""
+"""The reports that an app knows, and where they are read from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from sqlalchemy import Engine
 
-from effects.schedules import Schedule
-from effects.storage import open_storage
-from effects.storage.base import Storage
 from effects.store.engine import create_engine
 from effects_reports.definition import ReportDefinition
 from effects_reports.errors import DefinitionInvalid, ReportInvalid
+from effects_reports.settings import ReportSettings
 
 if TYPE_CHECKING:
     from effects.app import Effects
@@ -21,40 +17,35 @@ if TYPE_CHECKING:
 PLAN_TYPE, CHUNK_TYPE, ASSEMBLE_TYPE = "report.plan", "report.chunk", "report.assemble"
 CLEAN_TYPE, SWEEP_TYPE = "report.clean", "report.sweep"
 QUEUE = "reports"
-SWEEP_SCHEDULE = Schedule("reports.sweep", SWEEP_TYPE, cron="*/5 * * * *", catch_up="none")
 
 
 class Catalogue:
-    """Definitions by name, engines by name, one storage: what the job types of one Effects share."""
+    """Definitions and engines by their names: what the job types of one Effects share.
+
+    Raises:
+        DefinitionInvalid: a definition is wrong, two have one name, or one reads from an engine that nobody gave.
+    """
 
     def __init__(self, app: Effects) -> None:
+        settings: ReportSettings = app.packages["reports"]
         self._app = app
+        self._engines = {name: _engine(given) for name, given in settings.report_engines.items()}
         self._definitions: dict[str, ReportDefinition] = {}
-        self._engines: dict[str, Engine] = {}
+        for definition in settings.reports:
+            self._add(definition)
 
-    @cached_property
-    def storage(self) -> Storage:
-        """The one that EFFECTS_STORAGE_URL names."""
-        return open_storage(self._app.settings.storage_url)
-
-    def add(self, definition: ReportDefinition) -> None:
-        """Check a definition and keep it.
-
-        Raises:
-            DefinitionInvalid: it is wrong, its name is taken, or nobody gave the engine that it reads from.
-        """
+    def _add(self, definition: ReportDefinition) -> None:
+        if not isinstance(definition, ReportDefinition):
+            raise DefinitionInvalid(f"reports holds a {type(definition).__name__}; give functions decorated by @report")
         definition.check()
         if definition.name in self._definitions:
-            raise DefinitionInvalid(f"report {definition.name!r} is added twice")
+            raise DefinitionInvalid(f"two reports are called {definition.name!r}")
         if definition.engine is not None and definition.engine not in self._engines:
             raise DefinitionInvalid(
                 f"report {definition.name!r} reads from the engine {definition.engine!r}: give it to "
-                f'add_reports(…, engines={{"{definition.engine}": …}})'
+                f'Effects(report_engines={{"{definition.engine}": …}})'
             )
         self._definitions[definition.name] = definition
-
-    def add_engine(self, name: str, engine: Engine | str) -> None:
-        self._engines[name] = create_engine(engine) if isinstance(engine, str) else engine
 
     def get(self, name: str) -> ReportDefinition:
         """The definition of this name.
@@ -65,7 +56,7 @@ class Catalogue:
         try:
             return self._definitions[name]
         except KeyError:
-            known = ", ".join(sorted(self._definitions)) or "none: give yours to add_reports"
+            known = ", ".join(sorted(self._definitions)) or "none: give yours to Effects(reports=[…])"
             raise ReportInvalid(f"no report {name!r} is known (known: {known})") from None
 
     def engine_of(self, definition: ReportDefinition) -> Engine:
@@ -75,33 +66,14 @@ class Catalogue:
     def __contains__(self, name: object) -> bool:
         return name in self._definitions
 
-    def __iter__(self) -> Iterator[ReportDefinition]:
-        return iter(self._definitions.values())
+    def __len__(self) -> int:
+        return len(self._definitions)
+
+
+def _engine(given: Engine | str) -> Engine:
+    return create_engine(given) if isinstance(given, str) else given
 
 
 def catalogue_of(app: Effects) -> Catalogue:
     """The catalogue that the report job types of this Effects share."""
     return cast(Catalogue, app.job_types.get(PLAN_TYPE).catalogue)  # type: ignore[attr-defined]
-
-
-def add_reports(
-    app: Effects, *definitions: ReportDefinition, engines: Mapping[str, Engine | str] | None = None
-) -> None:
-    """Make reports known to an app: to whoever requests them, and to the workers that `effects --app` starts.
-
-    With the first, the schedule `reports.sweep` is declared, which repairs every five minutes what a lost job left
-    behind; `effects --app … init` registers it.
-
-    Args:
-        engines: other databases by the names that definitions give as `engine`: SQLAlchemy engines, or URLs.
-
-    Raises:
-        DefinitionInvalid: a definition is wrong; names the report and the argument.
-    """
-    catalogue = catalogue_of(app)
-    for name, engine in (engines or {}).items():
-        catalogue.add_engine(name, engine)
-    for definition in definitions:
-        catalogue.add(definition)
-    if SWEEP_SCHEDULE.name not in app.schedules:
-        app.add_schedules(SWEEP_SCHEDULE)

@@ -15,7 +15,6 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects.crashpoints import point
-from effects.errors import LeaseLost
 from effects.job import Job
 from effects.job_type import Attempt
 from effects.outcome import Cancelled, Done, Outcome
@@ -24,8 +23,8 @@ from effects_reports.catalogue import CHUNK_TYPE
 from effects_reports.errors import ReportRefused
 from effects_reports.keyset import Key, key_from_json, key_to_json
 from effects_reports.planning import Resolved, resolve
-from effects_reports.reading import reading, was_too_long
 from effects_reports.readers import write_chunk
+from effects_reports.reading import reading, was_too_long
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import source
 from effects_reports.tables.chunks import Chunk, Finished
@@ -122,7 +121,7 @@ class _ChunkAttempt:
         check_unchanged(self._definition, self._run)
         resolved = self._resolved()
         name = f"{self._run.prefix}/parts/{self._chunk.ordinal}.{self._attempt.number}.{secrets.token_hex(4)}"
-        storage = self._catalogue.storage
+        storage = self._app.storage
         chunk_source = resolved.chunk_source(key_from_json(self._chunk.lo), key_from_json(self._chunk.hi))
         with self._reading(resolved) as connection, storage.writer(name) as out:
             result = write_chunk(chunk_source, resolved.file, connection, out, progress=self._progress)
@@ -172,8 +171,8 @@ class _ChunkAttempt:
         middle = self._middle()
         if middle is None:
             raise ReportRefused(
-                f"chunk {self._chunk.ordinal} took more than {self._soft_seconds:g} s or too much memory, and cannot be "
-                "divided: give the report a key with an index, or a smaller range",
+                f"chunk {self._chunk.ordinal} took more than {self._soft_seconds:g} s or too much memory, and cannot "
+                "be divided: give the report a key with an index, or a smaller range",
                 code="chunk_too_long",
             ) from cause
         _log.warning("report.chunk_split", extra={"run": self._run.id, "chunk": self._chunk.ordinal})

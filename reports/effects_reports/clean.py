@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from effects.job_type import Attempt, JobType
 from effects.outcome import Done
 from effects_reports.catalogue import CLEAN_TYPE, QUEUE, Catalogue
-from effects_reports.retention import clear_run
+from effects_reports.retention import Retention, clear_run
 from effects_reports.work import RunPayload
 
 if TYPE_CHECKING:
@@ -27,5 +28,11 @@ class ReportClean(JobType[RunPayload]):
     def __init__(self, app: Effects, catalogue: Catalogue) -> None:
         self._app, self._catalogue = app, catalogue
 
+    def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
+        """See `Retention`: rows are kept for EFFECTS_RETENTION_EFFECTS_DAYS, 90 days by default."""
+        if not len(self._catalogue):
+            return 0  # an app without reports may not even be allowed to look at the storage
+        return Retention(self._app, self._app.storage, keep_seconds, dry_run=dry_run, go_on=go_on).run()
+
     def perform(self, payload: RunPayload, attempt: Attempt) -> Done:
-        return Done(detail={"deleted": clear_run(self._app, self._catalogue.storage, payload.run_id)})
+        return Done(detail={"deleted": clear_run(self._app, self._app.storage, payload.run_id)})

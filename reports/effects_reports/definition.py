@@ -198,7 +198,7 @@ def report(
     engine: str | None = None,
     version: int = 1,
 ) -> Callable[[Source], ReportDefinition]:
-    """Declare a report; the decorated function gives its rows. `add_reports` makes it known to an app.
+    """Declare a report; the decorated function gives its rows. ``Effects(reports=[…])` makes it known to an app.
 
     The function is called with the params, and with `as_of` (the time of the plan) where it has an argument of that
     name. It is called again for every chunk, in any process: it must build the same SELECT each time.
@@ -214,16 +214,16 @@ def report(
         formats: those that may be asked for, the default first.
         dialect: of CSV: `excel` (default), `rfc4180`, or `raw`, which has no defence against formulas.
         consistency: `range` (default), `snapshot` or `single`; the package's page says what each guarantees.
-        chunk_rows: rows of a chunk. Default 50,000; more where a report would have over 10,000 chunks.
+        chunk_rows: rows of a chunk. Default 50,000; several times that where there would be over 10,000 chunks.
         rows_max, bytes_max: a report with more is refused, or fails. Default 10 million and 1 GiB.
         parallel: how many chunks of this report run at once, over all its runs. Default 4; stored as the cap of the
             limit key `report:NAME` when the report is first planned, where an operator may change it.
         keep_days: how long a finished file is kept. Default 7.
-        engine: the name of another database to read from, such as a replica (`add_reports(…, engines={…})`).
+        engine: the name of another database to read from, such as a replica (`Effects(report_engines={…})`).
         version: raise it with every change of columns or rows: a run that was planned by another one is refused.
 
     Raises:
-        DefinitionInvalid: from `add_reports`, which checks all of this.
+        DefinitionInvalid: from ``Effects(reports=[…])`, which checks all of this.
     """
     headers = columns if columns is None or isinstance(columns, Mapping) else {one: one for one in columns}
 

@@ -18,6 +18,7 @@ from effects_reports.tables.runs import Artifact, Run
 if TYPE_CHECKING:
     from effects.app import Effects
 
+DEFAULT_PAYLOAD = {"run_id": "{run_id}", "report": "{report}", "state": "{state}", "error": "{error}"}
 _WORD = re.compile(r"\{(run_id|report|key|state|filename|rows|bytes|sha256|error)\}")
 _log = logging.getLogger("effects.reports")
 
@@ -34,9 +35,7 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     job_type: str
-    payload: Mapping[str, Any] = {
-        "run_id": "{run_id}", "report": "{report}", "state": "{state}", "error": "{error}",
-    }  # fmt: skip
+    payload: Mapping[str, Any] = msgspec.field(default_factory=lambda: dict(DEFAULT_PAYLOAD))
     on: Sequence[str] = ("ready", "failed")
 
 

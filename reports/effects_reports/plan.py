@@ -43,7 +43,7 @@ class ReportPlan(ReportWork[RunPayload]):
         definition = self.catalogue.get(run.report)
         params = msgspec.json.decode(run.params)
         resolved = resolve(definition, params, run.format, run.dialect, None)
-        self.catalogue.storage.check()
+        self.app.storage.check()
         engine = self.catalogue.engine_of(definition)
         seconds = attempt.remaining_seconds()
         with nullcontext() if resolved.statement is None else reading(engine, seconds=seconds) as connection:

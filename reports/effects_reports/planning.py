@@ -34,11 +34,6 @@ def ordinal(number: int) -> str:
     return f"{number:05}"
 
 
-def chunk_size(definition: ReportDefinition) -> int:
-    """Rows of a chunk: what the definition says, more where there would be over 10,000 of them."""
-    return max(definition.chunk_rows, math.ceil(definition.rows_max / CHUNKS_MAX))
-
-
 def plan_rows(connection: Connection | None, definition: ReportDefinition, statement: Statement | None) -> Plan:
     """Find the bounds: with a key by one walk over it, else one chunk for everything.
 
@@ -64,15 +59,15 @@ def plan_rows(connection: Connection | None, definition: ReportDefinition, state
 
 
 def _ranges(connection: Connection, definition: ReportDefinition, statement: Statement) -> Sequence[Range]:
-    ranges: list[Range] = []
-    lo: list[Any] | None = None
-    before = 0
-    asked = source.bounds(statement, definition.key, chunk_size(definition), definition.rows_max)
-    for key, number in source.read_bounds(connection, asked):
-        hi = key_to_json(key)
-        ranges.append(Range(ordinal(len(ranges) + 1), lo, hi, number - before))
-        lo, before = hi, number
-    return ranges
+    asked = source.bounds(statement, definition.key, definition.chunk_rows, definition.rows_max)
+    found = [(key_to_json(key), number) for key, number in source.read_bounds(connection, asked)]
+    step = math.ceil(len(found) / CHUNKS_MAX) or 1
+    ends = [one for n, one in enumerate(found, start=1) if n % step == 0 or n == len(found)]
+    starts: list[tuple[list[Any] | None, int]] = [(None, 0), *ends[:-1]]
+    return [
+        Range(ordinal(n), lo, hi, number - before)
+        for n, ((lo, before), (hi, number)) in enumerate(zip(starts, ends, strict=True), start=1)
+    ]
 
 
 def check_key(connection: Connection, definition: ReportDefinition, statement: Statement) -> None:

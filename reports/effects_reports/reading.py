@@ -24,8 +24,8 @@ def reading(engine: Engine, *, seconds: float, snapshot: str | None = None) -> I
         with engine.connect() as connection:
             yield connection.execution_options(effects_readonly=True)
         return
-    with engine.connect() as connection:
-        connection = connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    with engine.connect() as plain:
+        connection = plain.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         if snapshot is not None:
             connection.exec_driver_sql(f"SET TRANSACTION SNAPSHOT '{snapshot}'")  # it takes no parameter
         connection.execute(text(f"SET LOCAL statement_timeout = {max(1, int(seconds * 1000))}"))

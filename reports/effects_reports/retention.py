@@ -5,17 +5,28 @@ An object goes before the row that names it: a crash between the two leaves a ro
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import Connection, Row
+
+from effects.retry import DAY_SECONDS
 from effects.storage.base import Storage
 from effects_reports.tables import reports as report_table
+from effects_reports.tables import retention as table
 from effects_reports.tables import runs as run_table
 
 if TYPE_CHECKING:
     from effects.app import Effects
 
+FOLDER = "reports/"  # of every object that reports write
+PARTS_SECONDS = DAY_SECONDS  # that a failed or cancelled run keeps its parts for a resume
+ORPHAN_SECONDS = DAY_SECONDS  # younger objects may be of an attempt under way
+BATCH = 500
+
 GoOn = Callable[[], bool]
+Forget = Callable[[Connection, Sequence[str]], int]
+Page = Callable[[Connection, str], Sequence[Row[Any]]]
 
 
 def clear_run(app: Effects, storage: Storage, run_id: str) -> int:
@@ -28,3 +39,87 @@ def clear_run(app: Effects, storage: Storage, run_id: str) -> int:
     names = [found.name for found in storage.list(f"{run.prefix}/") if found.name != made.artifact]
     storage.delete(names)
     return len(names)
+
+
+class Retention:
+    """One pruning of everything that reports keep.
+
+    Args:
+        keep_seconds: how long the rows of ended runs are kept.
+        go_on: asked before each batch.
+    """
+
+    def __init__(self, app: Effects, storage: Storage, keep_seconds: float, *, dry_run: bool, go_on: GoOn) -> None:
+        self._app, self._store, self._storage = app, app.store, storage
+        self._keep_seconds, self._dry_run, self._go_on = keep_seconds, dry_run, go_on
+
+    def run(self) -> int:
+        """Expire files, drop the parts of given up runs, delete old rows and orphaned objects; how many in all."""
+        store = self._store
+        return (
+            self._walk(lambda c, after: table.overdue_runs(store, c, after), lambda c, ids: table.expire(store, c, ids))
+            + self._walk(
+                lambda c, after: table.stale_runs(store, c, after, PARTS_SECONDS),
+                lambda c, ids: table.forget_parts(store, c, ids),
+            )
+            + self._walk(
+                lambda c, after: table.old_runs(store, c, after, self._keep_seconds),
+                lambda c, ids: table.delete_runs(store, c, ids),
+            )
+            + self._orphans()
+        )
+
+    def _walk(self, page: Page, forget: Forget) -> int:
+        """The runs of a page lose their objects, then what names those."""
+        taken, after = 0, ""
+        while self._go_on():
+            with self._store.read() as connection:
+                found = page(connection, after)
+            if not found:
+                break
+            after = found[-1].id
+            taken += len(found)
+            if not self._dry_run:
+                for row in found:
+                    self._storage.delete([one.name for one in self._storage.list(f"{row.prefix}/")])
+                with self._store.begin() as connection:
+                    forget(connection, [row.id for row in found])
+        return taken
+
+    def _orphans(self) -> int:
+        taken = 0
+        for batch in self._old_objects():
+            gone = self._unneeded(batch)
+            taken += len(gone)
+            if gone and not self._dry_run:
+                self._storage.delete(gone)
+        return taken
+
+    def _old_objects(self) -> Iterator[list[str]]:
+        """Objects that are older than a day by the database's clock, in batches."""
+        with self._store.read() as connection:
+            before = self._store.now(connection) - ORPHAN_SECONDS
+        batch: list[str] = []
+        for found in self._storage.list(FOLDER):
+            if found.modified_at.timestamp() > before:
+                continue
+            batch.append(found.name)
+            if len(batch) == BATCH:
+                if not self._go_on():
+                    return
+                yield batch
+                batch = []
+        if batch and self._go_on():
+            yield batch
+
+    def _unneeded(self, names: Sequence[str]) -> list[str]:
+        run_of = {name: _run_id(name) for name in names}
+        with self._store.read() as connection:
+            under_way, named = table.needed(self._store, connection, sorted(set(run_of.values())))
+        return [name for name in names if run_of[name] not in under_way and name not in named]
+
+
+def _run_id(name: str) -> str:
+    """`reports/<report>/<run>-<random>/…` → the run's id."""
+    parts = name.split("/")
+    return parts[2].partition("-")[0] if len(parts) > 2 else ""

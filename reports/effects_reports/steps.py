@@ -241,6 +241,12 @@ def parts_missing(app: Effects, connection: Connection, run: Run, ordinals: Sequ
         chunk_table.make_again(app.store, connection, run.id, list(zip(ordinals, ids, strict=True)))
 
 
+def begin_again(app: Effects, connection: Connection, run: Run) -> None:
+    """A run to be planned or assembled whose job is gone gets another."""
+    job = _assemble_job(run, run.round) if run.state == "assembling" else plan_job(run.id, run.report, run.round)
+    _insert(app, connection, run.id, [job])
+
+
 # -- what the end of a job says ---------------------------------------------------------------------------------
 
 

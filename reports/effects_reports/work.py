@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from effects_reports.definition import ReportDefinition
 
 RECHECK_SECONDS = 30.0
-UNKNOWN = "this worker does not know it: start it with `effects --app`, and give the report to add_reports"
+UNKNOWN = "this worker does not know it: start it with `effects --app`, whose Effects(reports=[…]) has it"
 _log = logging.getLogger("effects.reports")
 P = TypeVar("P", bound="RunPayload")
 

@@ -15,13 +15,13 @@ OPEN = "state IN ('pending', 'running')"
 RESUMABLE = "state IN ('pending', 'running', 'failed', 'cancelled')"
 
 
-class NewChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """One chunk to write: keys above `lo` up to and with `hi`."""
+class NewChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One chunk to write: keys above `lo` up to and with `hi`. An open end is left out: null would be a value."""
 
     run_id: str
     ordinal: str
-    lo: list[Any] | None
-    hi: list[Any] | None
+    lo: list[Any] | None = None
+    hi: list[Any] | None = None
     rows_planned: int | None
     job_id: int
 

@@ -32,7 +32,7 @@ def ranged(
 def _compared(source: Subquery, key: Sequence[str], bound: Key, *, above: bool) -> ColumnElement[bool]:
     columns: list[ColumnElement[Any]] = [source.c[name] for name in key]
     if len(columns) == 1:
-        return columns[0] > bound[0] if above else columns[0] <= bound[0]
+        return columns[0].__gt__(bound[0]) if above else columns[0].__le__(bound[0])
     given = sa.tuple_(*(sa.literal(value, column.type) for value, column in zip(bound, columns, strict=True)))
     return sa.tuple_(*columns) > given if above else sa.tuple_(*columns) <= given
 

@@ -76,9 +76,7 @@ def upgrade() -> None:
             "'cancelled', 'expired')",
             name="ck_effects_report_runs_state",
         ),
-        sa.CheckConstraint(
-            "total_kind IN ('exact', 'estimated', 'unknown')", name="ck_effects_report_runs_total_kind"
-        ),
+        sa.CheckConstraint("total_kind IN ('exact', 'estimated', 'unknown')", name="ck_effects_report_runs_total_kind"),
         sa.PrimaryKeyConstraint("id"),
         postgresql_with={"fillfactor": "80"},
     )

@@ -1,0 +1,121 @@
+"""What a request would do, and why it would be refused: without reading a row, and without writing one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from effects.app import Effects, default
+from effects.errors import EffectsError
+from effects_reports.catalogue import Catalogue, catalogue_of
+from effects_reports.definition import ReportDefinition
+from effects_reports.errors import ReportInvalid, ReportRefused
+from effects_reports.planning import Resolved, check_format, resolve
+from effects_reports.readers import choose_route
+from effects_reports.reading import reading
+from effects_reports.tables import source
+
+EXPLAIN_SECONDS = 30.0
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """`effects reports explain`. Rows are the planner's estimate; None where the database keeps none (SQLite)."""
+
+    report: str
+    format: str
+    consistency: str
+    reads_from: str
+    route: str
+    key: str
+    bounds: str
+    rows_estimated: int | None
+    chunks_estimated: int | None
+    parallel: int
+    columns: list[str]
+    storage: str
+    select: str
+    refusals: list[str]
+
+
+def explain_report(
+    name: str,
+    params: Any = None,
+    *,
+    format: str | None = None,  # noqa: A002 - as in request_report
+    effects: Effects | None = None,
+) -> Explanation:
+    """Explain a request.
+
+    The key is called proved where a table declares it unique and not NULL; else the plan looks at the rows for that,
+    and this does not. The storage is written to and read from once, with a probe.
+
+    Raises:
+        ReportInvalid, DefinitionInvalid: as `request_report`.
+        StoreUnavailable: the database is away.
+    """
+    app = effects or default()
+    catalogue = catalogue_of(app)
+    definition = catalogue.get(name)
+    file = format or definition.formats[0]
+    if file not in definition.formats:
+        raise ReportInvalid(f"report {name!r}: no format {file!r}; it offers {', '.join(definition.formats)}")
+    resolved = resolve(definition, params, file, definition.dialect, None)
+    rows, dialect, select = _look(catalogue, definition, resolved)
+    whole = definition.consistency == "single"
+    return Explanation(
+        report=name,
+        format=file,
+        consistency=definition.consistency,
+        reads_from=definition.engine or ("its own iterable" if definition.iterable else "the app's database"),
+        route=choose_route(resolved.chunk_source(), resolved.file, dialect),
+        key=_key(definition, resolved),
+        bounds="one part" if whole else f"half-open ranges of the key, {definition.chunk_rows:,} rows each",
+        rows_estimated=rows,
+        chunks_estimated=1 if whole else None if rows is None else math.ceil(rows / definition.chunk_rows),
+        parallel=1 if whole else definition.parallel,
+        columns=[column.header for column in definition.columns_of(resolved.statement)],
+        storage=app.storage.url,
+        select=select,
+        refusals=_refusals(app, definition, resolved, rows),
+    )
+
+
+def _look(catalogue: Catalogue, definition: ReportDefinition, resolved: Resolved) -> tuple[int | None, str | None, str]:
+    """Estimated rows, the database's dialect, the SELECT with its parameters left open."""
+    if resolved.statement is None:
+        return None, None, ""
+    engine = catalogue.engine_of(definition)
+    with reading(engine, seconds=EXPLAIN_SECONDS) as connection:
+        rows = source.estimated_rows(connection, resolved.statement)
+    select = str(resolved.statement.compile(engine)).replace("\n", " ")
+    return rows, engine.dialect.name, " ".join(select.split())
+
+
+def _key(definition: ReportDefinition, resolved: Resolved) -> str:
+    if resolved.statement is None or not definition.key:
+        return "none"
+    proved = source.proved_unique(resolved.statement, definition.key)
+    return f"{', '.join(definition.key)} ({'proved' if proved else 'to be checked when planned'})"
+
+
+def _refusals(app: Effects, definition: ReportDefinition, resolved: Resolved, rows: int | None) -> list[str]:
+    found = []
+    columns = len(definition.columns_of(resolved.statement))
+    checks = [
+        lambda: check_format(definition, resolved.file, rows, columns),
+        lambda: _check_rows(definition, rows),
+        app.storage.check,
+    ]
+    for check in checks:
+        try:
+            check()
+        except EffectsError as error:
+            found.append(str(error))
+    return found
+
+
+def _check_rows(definition: ReportDefinition, rows: int | None) -> None:
+    if rows is not None and rows > definition.rows_max:
+        raise ReportRefused(f"about {rows:,} rows, and rows_max is {definition.rows_max:,}")

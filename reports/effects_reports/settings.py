@@ -1,0 +1,29 @@
+"""What `Effects(…)` takes for reports: the definitions, and the databases that they read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Engine
+
+from effects_reports.definition import ReportDefinition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSettings:
+    """The reports of an app. They are code: nothing of them comes from the environment.
+
+    Args:
+        reports: the definitions, from `@report`.
+        report_engines: other databases by the names that definitions give as `engine`: SQLAlchemy engines, or URLs.
+    """
+
+    reports: tuple[ReportDefinition, ...] = ()
+    report_engines: Mapping[str, Engine | str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], **given: Any) -> ReportSettings:
+        """Those given; None is none."""
+        return cls(reports=tuple(given.get("reports") or ()), report_engines=dict(given.get("report_engines") or {}))
