@@ -18,7 +18,7 @@ from effects.sealing import open_payload, sealed_document
 from effects.store.rotate import KeyCount, count_keys, rotate
 from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
-from effects_webhooks.endpoints import open_secret
+from effects_webhooks.sealed import open_secret
 from tests.cli.conftest import Answer
 from tests.cli.conftest import effects as command
 from tests.cli.test_main import error_line

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from effects_webhooks import generate_secret, sign
-from effects_webhooks.api import BATCH
-from effects_webhooks.commands import _words
+from effects_webhooks.commands.listen import _words
+from effects_webhooks.deliveries import BATCH
 from effects_webhooks.listener import Received
 from tests.cli.conftest import COMMAND, ROOT, Answer, effects
 from tests.peers.http import Receiver

@@ -1,6 +1,7 @@
 """Signed webhooks: an event, written in your own transaction, reaches every endpoint that wants it."""
 
-from effects_webhooks.api import Delivery, WebhookReceipt, deliver_webhook, deliver_webhooks, send_test
+from effects_webhooks.api import WebhookReceipt, deliver_webhook, deliver_webhooks, send_test
+from effects_webhooks.deliveries import Delivery
 from effects_webhooks.endpoints import (
     Endpoint,
     NewEndpoint,

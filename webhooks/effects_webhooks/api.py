@@ -5,34 +5,27 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.api import enqueue_many, insert_known
+from effects.api import enqueue_many
 from effects.app import AnySession, Effects, default
 from effects.errors import IdempotencyConflict
 from effects.job import NewJob
-from effects.store.enqueue import reserve_ids
+from effects_webhooks.deliveries import BATCH, JOB_TYPE, Delivery, write_deliveries
 from effects_webhooks.errors import EndpointInvalid, EndpointNotFound
-from effects_webhooks.event import WebhookEvent, matches
+from effects_webhooks.event import WebhookEvent
 from effects_webhooks.identifiers import new_id
+from effects_webhooks.routing import Route, Routes
 from effects_webhooks.tables import endpoints
 from effects_webhooks.tables import events as table
-from effects_webhooks.tables.events import DeliveryRow, EventRow
+from effects_webhooks.tables.events import EventRow
 
-JOB_TYPE = "webhook.deliver"
 FAN_OUT_TYPE = "webhook.fan_out"
+TEST_TYPE = "webhook.test"
 FAN_OUT_ABOVE = 100  # endpoints: from there on a job makes the deliveries, not the caller's transaction
-BATCH = 500  # events, and deliveries, written by one statement
-
-
-class Delivery(msgspec.Struct, frozen=True):
-    """One endpoint's share of an event, and the job that carries it out."""
-
-    endpoint_id: str
-    job_id: int
 
 
 class WebhookReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,9 +89,6 @@ def deliver_webhooks(
             return _write(app, connection, drafts)
 
 
-TEST_TYPE = "webhook.test"
-
-
 def send_test(endpoint_id: str, *, effects: Effects | None = None) -> WebhookReceipt:
     """Send an event `webhook.test` to one endpoint, whatever its patterns. Delivered and tried again like any other.
 
@@ -128,43 +118,6 @@ class _Draft(msgspec.Struct, frozen=True):
     canonical: str
 
 
-class Route(msgspec.Struct, frozen=True):
-    """An endpoint that wants an event, and the order in which it takes them."""
-
-    endpoint_id: str
-    ordering: str = "none"
-
-    def group_key(self, ordering_key: str | None) -> str | None:
-        """The group whose deliveries come one after the other; None where none does."""
-        if self.ordering == "endpoint":
-            return f"webhook:{self.endpoint_id}"
-        return f"webhook:{self.endpoint_id}:{ordering_key}" if self.ordering == "key" and ordering_key else None
-
-
-class Target:
-    """An active endpoint, from its row: id, ordering, patterns."""
-
-    def __init__(self, row: Row[Any]) -> None:
-        self.route = Route(row.id, row.ordering)
-        self._patterns = msgspec.json.decode(row.patterns, type=list[str])
-
-    def wants(self, event_type: str) -> bool:
-        return any(matches(pattern, event_type) for pattern in self._patterns)
-
-
-class _Routes:
-    """The active endpoints of some tenants, read once."""
-
-    def __init__(self, app: Effects, connection: Connection, tenants: set[str]) -> None:
-        self._by_tenant: dict[str, list[Target]] = defaultdict(list)
-        for row in table.active_endpoints(app.store, connection, tenants):
-            self._by_tenant[row.tenant].append(Target(row))
-
-    def of(self, event: EventRow) -> list[Route]:
-        """The endpoints that want this event."""
-        return [target.route for target in self._by_tenant.get(event.tenant, ()) if target.wants(event.type)]
-
-
 def _draft(app: Effects, event: WebhookEvent, now: datetime) -> _Draft:
     occurred_at = event.occurred_at or now
     canonical = event.canonical()
@@ -182,7 +135,7 @@ def _draft(app: Effects, event: WebhookEvent, now: datetime) -> _Draft:
 
 
 def _write(app: Effects, connection: Connection, drafts: Sequence[_Draft]) -> list[WebhookReceipt]:
-    routes = _Routes(app, connection, {draft.row.tenant for draft in drafts})
+    routes = Routes(app, connection, {draft.row.tenant for draft in drafts})
     receipts: list[WebhookReceipt] = []
     for start in range(0, len(drafts), BATCH):
         batch = drafts[start : start + BATCH]
@@ -200,7 +153,7 @@ def _write(app: Effects, connection: Connection, drafts: Sequence[_Draft]) -> li
 
 
 def _fan_out(
-    app: Effects, connection: Connection, routes: _Routes, events: Sequence[EventRow]
+    app: Effects, connection: Connection, routes: Routes, events: Sequence[EventRow]
 ) -> dict[str, WebhookReceipt]:
     """A ledger row and a job for each event and endpoint; for an event that many want, the job that makes them."""
     wanted = {event.id: routes.of(event) for event in events}
@@ -221,46 +174,6 @@ def _make_later(app: Effects, connection: Connection, events: Sequence[EventRow]
     jobs = [NewJob(job_type=FAN_OUT_TYPE, payload={"event_id": event.id}) for event in events]
     receipts = enqueue_many(jobs, session=connection, effects=app)
     return {event.id: receipt.job_id for event, receipt in zip(events, receipts, strict=True)}
-
-
-class Sendable(Protocol):
-    """As much of an event as its deliveries need."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def digest(self) -> str: ...
-    @property
-    def ordering_key(self) -> str | None: ...
-
-
-def write_deliveries(
-    app: Effects, connection: Connection, pairs: Sequence[tuple[Sendable, Route]]
-) -> dict[str, list[Delivery]]:
-    """Write a ledger row and a job for each pair; gives the deliveries of each event."""
-    groups = {group for event, route in pairs if (group := route.group_key(event.ordering_key)) is not None}
-    ids = reserve_ids(app.store, connection, len(pairs), groups)
-    deliveries: dict[str, list[Delivery]] = defaultdict(list)
-    for (event, route), job_id in zip(pairs, ids, strict=True):
-        deliveries[event.id].append(Delivery(route.endpoint_id, job_id))
-    for start in range(0, len(pairs), BATCH):
-        some, some_ids = pairs[start : start + BATCH], ids[start : start + BATCH]
-        intents = [
-            DeliveryRow(event.id, route.endpoint_id, event.digest, job_id)
-            for (event, route), job_id in zip(some, some_ids, strict=True)
-        ]
-        table.insert_deliveries(app.store, connection, intents)
-        insert_known(app, connection, [_job(event, route) for event, route in some], some_ids)
-    return deliveries
-
-
-def _job(event: Sendable, route: Route) -> NewJob:
-    return NewJob(
-        job_type=JOB_TYPE,
-        payload={"event_id": event.id, "endpoint_id": route.endpoint_id},
-        key=f"{event.id}:{route.endpoint_id}",
-        group_key=route.group_key(event.ordering_key),
-    )
 
 
 def _first_receipts(app: Effects, connection: Connection, missing: Mapping[int, _Draft]) -> dict[int, WebhookReceipt]:

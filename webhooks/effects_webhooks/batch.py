@@ -12,7 +12,8 @@ import msgspec
 
 from effects.app import Effects
 from effects.errors import EnqueueError, StoreUnavailable
-from effects_webhooks.api import BATCH, WebhookReceipt, deliver_webhook, deliver_webhooks
+from effects_webhooks.api import WebhookReceipt, deliver_webhook, deliver_webhooks
+from effects_webhooks.deliveries import BATCH
 from effects_webhooks.event import WebhookEvent
 
 

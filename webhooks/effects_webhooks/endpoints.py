@@ -13,14 +13,13 @@ from sqlalchemy import Row
 from effects.app import AnySession, Effects, default
 from effects.job import KEY_CHARS_MAX
 from effects.limits import Breaker
-from effects.sealing import SealedColumn
 from effects.store import limits
-from effects_webhooks import headers as own_headers
 from effects_webhooks.budgets import PROFILES, Profile, check_overrides
 from effects_webhooks.errors import EndpointInvalid, EndpointNotFound
 from effects_webhooks.event import check_pattern
 from effects_webhooks.guard import check_url, opened
 from effects_webhooks.identifiers import new_id
+from effects_webhooks.sealed import seal_headers, seal_secret
 from effects_webhooks.signing import generate_secret, parse_secret
 from effects_webhooks.tables import endpoints as table
 from effects_webhooks.tables import health
@@ -112,7 +111,7 @@ def add_endpoint(
     sealed = seal_secret(app, endpoint_id, secret_id, key)
     row = {
         "id": endpoint_id, "tenant": tenant or "", "url": url, "patterns": wanted, "description": description, **rules,
-        "headers": _seal_headers(app, endpoint_id, headers) if headers else None,
+        "headers": seal_headers(app, endpoint_id, headers) if headers else None,
     }  # fmt: skip
     with app.writing(session) as connection:
         table.insert_endpoint(app.store, connection, row)
@@ -155,7 +154,7 @@ def change_endpoint(
         "overrides": None if overrides is None else rules["overrides"],
         "ordering": ordering,
     }
-    sealed = _seal_headers(app, endpoint_id, headers) if headers else None
+    sealed = seal_headers(app, endpoint_id, headers) if headers else None
     with app.writing(session) as connection:
         if not table.change(app.store, connection, row):
             raise EndpointNotFound(f"there is no endpoint {endpoint_id!r}")
@@ -215,71 +214,6 @@ def enable_endpoint(endpoint_id: str, *, session: AnySession | None = None, effe
 def limit_key(endpoint_id: str) -> str:
     """The key under which an endpoint's deliveries share their cap and their pauses."""
     return f"webhook:{endpoint_id}"
-
-
-def seal_secret(app: Effects, endpoint_id: str, secret_id: str, key: bytes) -> bytes:
-    """A signing key as it is stored.
-
-    Raises:
-        KeyUnavailable: EFFECTS_KEYS is not set.
-    """
-    return app.keys.seal(key, **_context(endpoint_id, secret_id))
-
-
-def open_secret(app: Effects, endpoint_id: str, secret_id: str, sealed: bytes) -> bytes:
-    """The signing key of a stored secret.
-
-    Raises:
-        KeyUnavailable: its key is not in EFFECTS_KEYS, or the row was altered.
-    """
-    return app.keys.open(sealed, **_context(endpoint_id, secret_id))
-
-
-def open_headers(app: Effects, endpoint_id: str, sealed: bytes) -> bytes:
-    """The partner's own headers, packed.
-
-    Raises:
-        KeyUnavailable: as `open_secret`.
-    """
-    return app.keys.open(bytes(sealed), **_headers_context(endpoint_id))
-
-
-def _seal_headers(app: Effects, endpoint_id: str, headers: Mapping[str, str]) -> bytes:
-    packed = own_headers.pack(own_headers.check_headers(headers))
-    return app.keys.seal(packed, **_headers_context(endpoint_id))
-
-
-def _headers_context(endpoint_id: str) -> dict[str, str]:
-    return {"table": "webhook_endpoints", "row": endpoint_id, "field": "headers"}
-
-
-def sealed_columns() -> list[SealedColumn]:
-    """The entry point `effects.sealed`: what `effects keys` counts and rotates."""
-    return [
-        SealedColumn(
-            table="webhook_endpoints",
-            column="headers",
-            id_column="id",
-            columns=(),
-            context=lambda row: _headers_context(row.id),
-        ),
-        SealedColumn(
-            table="webhook_secrets",
-            column="sealed",
-            id_column="id",
-            columns=("endpoint_id",),
-            context=_context_of,
-        ),
-    ]
-
-
-def _context_of(row: Row[Any]) -> dict[str, str]:
-    return _context(row.endpoint_id, row.id)
-
-
-def _context(endpoint_id: str, secret_id: str) -> dict[str, str]:
-    # Both ids: a secret's row that is pointed at another endpoint must not open either.
-    return {"table": "webhook_secrets", "row": f"{endpoint_id}/{secret_id}", "field": "sealed"}
 
 
 def _patterns(patterns: Iterable[str]) -> list[str]:

@@ -10,7 +10,9 @@ from sqlalchemy import Connection
 from effects.api import enqueue
 from effects.job_type import Attempt, JobType
 from effects.outcome import Done, Outcome
-from effects_webhooks.api import BATCH, FAN_OUT_TYPE, Target, write_deliveries
+from effects_webhooks.api import FAN_OUT_TYPE
+from effects_webhooks.deliveries import BATCH, write_deliveries
+from effects_webhooks.routing import Target
 from effects_webhooks.tables import events as table
 
 if TYPE_CHECKING:

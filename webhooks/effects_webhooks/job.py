@@ -23,11 +23,12 @@ from effects.retry import RetryPolicy
 from effects_webhooks import headers, health, signing
 from effects_webhooks.budgets import FULL, SHORT, Overrides
 from effects_webhooks.classify import Terms, classify
-from effects_webhooks.endpoints import limit_key, open_headers, open_secret
+from effects_webhooks.endpoints import limit_key
 from effects_webhooks.errors import EndpointInvalid
 from effects_webhooks.fan_out import WebhookFanOut
 from effects_webhooks.guard import Private, check_url, opened
 from effects_webhooks.network import GuardedBackend
+from effects_webhooks.sealed import open_headers, open_secret
 from effects_webhooks.tables import events as table
 from effects_webhooks.tables.ledger import DeliveryLedger
 from effects_webhooks.tables.retention import prune_events

@@ -14,7 +14,7 @@ import msgspec
 from effects.app import Effects, default
 from effects.errors import JobNotFound
 from effects.store import actions
-from effects_webhooks.api import JOB_TYPE
+from effects_webhooks.deliveries import JOB_TYPE
 from effects_webhooks.errors import EndpointInvalid, EndpointNotFound, EventNotFound
 from effects_webhooks.tables import endpoints
 from effects_webhooks.tables import replay as table

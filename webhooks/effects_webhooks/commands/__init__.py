@@ -1,0 +1,21 @@
+"""`effects webhooks`: the entry point `effects.commands`."""
+
+from __future__ import annotations
+
+import click
+
+from effects_webhooks.commands.again import recover_, replay
+from effects_webhooks.commands.endpoints import endpoints
+from effects_webhooks.commands.explain import explain_
+from effects_webhooks.commands.listen import listen
+from effects_webhooks.commands.secrets import secrets
+from effects_webhooks.commands.send import send, test
+
+
+@click.group()
+def webhooks() -> None:
+    """Signed webhooks: where they go, sending one, receiving them."""
+
+
+for _command in (endpoints, secrets, send, test, replay, recover_, explain_, listen):
+    webhooks.add_command(_command)
