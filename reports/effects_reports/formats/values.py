@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 Show: TypeAlias = Callable[[Any], str]
 
 _FIXED_MAX = 1e15  # from here on a float is written with an exponent
+_WHOLE_MIN = 2.0**53  # from here on floats are whole numbers
 
 
 @singledispatch
@@ -64,15 +65,27 @@ def _(value: float) -> str:
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     shown = float.__repr__(value).removesuffix(".0")
-    return shown if abs(value) < _FIXED_MAX or "e" in shown else _with_exponent(shown)
+    return shown if abs(value) < _FIXED_MAX else _with_exponent(value)
 
 
-def _with_exponent(shown: str) -> str:
-    """Digits of a number from 1e15 on, as a mantissa and an exponent."""
-    sign, digits = ("-", shown[1:]) if shown[0] == "-" else ("", shown)
-    whole, _, fraction = digits.partition(".")
-    mantissa = (whole[1:] + fraction).rstrip("0")
-    return f"{sign}{whole[0]}{'.' if mantissa else ''}{mantissa}e+{len(whole) - 1:02}"
+def _with_exponent(value: float) -> str:
+    """The shortest digits that lie nearer to this float than to its neighbours, as a mantissa and an exponent.
+
+    Python also takes digits that lie exactly in the middle, which happens between large floats; PostgreSQL does not.
+    """
+    shortest = decimal.Decimal(repr(value)).normalize()
+    if abs(value) >= _WHOLE_MIN and _is_middle(shortest, value):
+        longer = map(decimal.Decimal, (f"{value:.{more}e}" for more in range(len(shortest.as_tuple().digits), 17)))
+        shortest = next(one for one in longer if float(one) == value and not _is_middle(one, value)).normalize()
+    mantissa = "".join(map(str, shortest.as_tuple().digits))
+    sign, point = "-" if value < 0 else "", "." if len(mantissa) > 1 else ""
+    return f"{sign}{mantissa[0]}{point}{mantissa[1:]}e+{shortest.adjusted():02}"
+
+
+def _is_middle(shown: decimal.Decimal, value: float) -> bool:
+    """Whether the digits lie halfway between a float, which is a whole number, and a neighbour."""
+    neighbours = (math.nextafter(value, toward) for toward in (-math.inf, math.inf))
+    return any(2 * int(shown) == int(value) + int(one) for one in neighbours if math.isfinite(one))
 
 
 @text_of.register
