@@ -18,6 +18,7 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -152,6 +153,13 @@ class Toolkit:
             KeyError: this type is carried out, not captured.
         """
         return self._captured[job_type]
+
+    def __getattr__(self, name: str) -> Any:
+        """What an installed package shows to tests, by its entry point `effects.testing`: `emails` of effects_email."""
+        for entry in entry_points(group="effects.testing"):
+            if entry.name == name:
+                return entry.load()(self)
+        raise AttributeError(name)
 
     # -- what was enqueued -------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +15,7 @@ from effects.errors import ConfigurationError, KeyUnavailable
 from effects.job import Job
 from effects.job_type import Attempt, JobType, Placement
 from effects.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
-from effects.retry import Fixed, RetryPolicy
+from effects.retry import DAY_SECONDS, Fixed, RetryPolicy
 from effects.settlement import Settlement
 from effects_email.attachments import Files
 from effects_email.bounces import Failure, note_failures
@@ -31,6 +31,7 @@ from effects_email.staging import redirected
 from effects_email.suppression import suppressed
 from effects_email.tables import sent
 from effects_email.tables.ledger import RecipientResult, SentLedger
+from effects_email.tables.retention import forget_all
 from effects_email.transport.base import Dispatch, Letter, Transport
 from effects_email.transports import Transports
 
@@ -111,6 +112,11 @@ class EmailSend(JobType[SendPayload]):
 
     def worker_ends(self) -> None:
         self.transports.close()
+
+    def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
+        """What messages said is forgotten EFFECTS_EMAIL_CONTENT_DAYS after their end; their rows stay longer."""
+        days = self._settings.email_content_days
+        return forget_all(self._app.store, keep_seconds=days * DAY_SECONDS, dry_run=dry_run, go_on=go_on)
 
     # -- load --------------------------------------------------------------------------------------------------------
 

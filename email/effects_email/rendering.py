@@ -62,6 +62,13 @@ class Renderer:
         text = made["body.txt"] if "body.txt" in made else text_of(html or "")
         return Rendered(_subject(version, made["subject.txt"]), text, html)
 
+    def compile(self, version: Version) -> None:
+        """
+        Raises:
+            TemplateError: a file is no Jinja2.
+        """
+        self._templates(version)
+
     def _templates(self, version: Version) -> dict[Part, Template]:
         key = (version.name, version.locale, version.version)
         known = self._compiled.get(key)

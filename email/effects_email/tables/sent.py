@@ -139,6 +139,15 @@ def _by_job(sql: Sql) -> str:
     return f"{_shown(sql)} WHERE job_id = :id"
 
 
+def _oldest(sql: Sql) -> str:
+    return f"{_shown(sql)} ORDER BY job_id"
+
+
+def oldest(store: Store, connection: Connection) -> Sequence[Row[Any]]:
+    """All of them, for tests."""
+    return store.all(connection, _oldest)
+
+
 def _by_recipient(sql: Sql) -> str:
     return f"{_shown(sql)} WHERE recipient {sql.any_of('digests')} ORDER BY created_at DESC LIMIT :size"
 
@@ -154,6 +163,15 @@ def find(store: Store, connection: Connection, name: str) -> Row[Any] | None:
 def to_recipient(store: Store, connection: Connection, digests: Sequence[str], size: int) -> Sequence[Row[Any]]:
     """Messages whose first recipient this is, newest first."""
     return store.all(connection, _by_recipient, digests=as_json(digests), size=size)
+
+
+def _reopen(sql: Sql) -> str:
+    return f"UPDATE {sql.email_recipients} SET outcome = NULL, code = NULL, updated_at = {sql.now} WHERE key = :key"
+
+
+def reopen_recipients(store: Store, connection: Connection, key: str) -> None:
+    """Every recipient of a group message is to be served once more."""
+    store.write(connection, _reopen, key=key)
 
 
 def _replace(sql: Sql) -> str:

@@ -10,6 +10,8 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, Larg
 
 from effects.store.schema import UtcTime, ledger_columns, now_column
 
+KEPT = "content IS NOT NULL OR sealed IS NOT NULL"  # for retention; its statements say the same
+
 
 def sent_tables(metadata: MetaData) -> list[Table]:
     """What was written, to whom as a digest, and what became of it."""
@@ -38,6 +40,10 @@ def sent_tables(metadata: MetaData) -> list[Table]:
     )
     Index("ix_effects_sent_emails_recipient", sent.c.recipient, sent.c.created_at)
     Index("ix_effects_sent_emails_message_id", sent.c.message_id)
+    Index(
+        "ix_effects_sent_emails_kept", sent.c.job_id,
+        sqlite_where=text(KEPT), postgresql_where=text(KEPT),
+    )  # fmt: skip
     recipients = Table(
         "effects_email_recipients",
         metadata,

@@ -55,6 +55,14 @@ def _sent() -> None:
         "ix_effects_sent_emails_recipient", "effects_sent_emails", ["recipient", "created_at"], unique=False
     )
     op.create_index("ix_effects_sent_emails_message_id", "effects_sent_emails", ["message_id"], unique=False)
+    op.create_index(
+        "ix_effects_sent_emails_kept",
+        "effects_sent_emails",
+        ["job_id"],
+        unique=False,
+        sqlite_where=sa.text("content IS NOT NULL OR sealed IS NOT NULL"),
+        postgresql_where=sa.text("content IS NOT NULL OR sealed IS NOT NULL"),
+    )
     op.create_table(
         "effects_email_recipients",
         sa.Column("key", sa.Text(), nullable=False),
