@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -9,8 +10,12 @@ from typing import Any, TypeAlias
 import pytest
 from sqlalchemy import event, text
 
-from effects import Effects
+from effects import Effects, Outcome
 from effects.keys import generate_key
+from effects_webhooks.classify import classify
+from effects_webhooks.exchange import Exchange
+from effects_webhooks.network import GuardedBackend
+from effects_webhooks.transport import Transports
 from tests.cli.conftest import _logging
 from tests.conftest import AppFactory
 
@@ -19,6 +24,25 @@ KEYS = f"k1={generate_key()}"
 Rows: TypeAlias = Callable[..., list[dict[str, Any]]]
 
 __all__ = ["_logging"]
+
+
+@contextmanager
+def made_transports(ssl_context: ssl.SSLContext | None = None, **options: int | float) -> Iterator[Transports]:
+    """Transports to which every name is this machine."""
+    backend = GuardedBackend(allow_private=True, resolver=lambda host, port: ["127.0.0.1"])
+    transports = Transports(backend, ssl_context=ssl_context, **options)  # type: ignore[arg-type]
+    yield transports
+    transports.close()
+
+
+@pytest.fixture
+def transports() -> Iterator[Transports]:
+    with made_transports() as transports:
+        yield transports
+
+
+def outcome_of(exchange: Exchange) -> Outcome:
+    return classify(exchange, host="partner.test")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
 
 import pytest
 import trustme
@@ -13,20 +12,12 @@ from effects.worker import Worker
 from effects_webhooks import WebhookDelivery, WebhookEvent, add_endpoint, deliver_webhooks, get_endpoint
 from effects_webhooks.classify import classify
 from effects_webhooks.exchange import Exchange
-from effects_webhooks.network import GuardedBackend
 from effects_webhooks.transport import Transports
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer, read_request
 from tests.webhooks.conftest import Rows
 
 BODY = b'{"type":"t"}'
-
-
-@pytest.fixture
-def transports() -> Iterator[Transports]:
-    made = Transports(GuardedBackend(allow_private=True))
-    yield made
-    made.close()
 
 
 # -- 421 -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -31,13 +31,6 @@ Behave = Callable[[RawPeer, socket.socket], None]
 
 def local(host: str, port: int) -> list[str]:
     return ["127.0.0.1"]
-
-
-@pytest.fixture
-def transports() -> Iterator[Transports]:
-    made = Transports(GuardedBackend(allow_private=True, resolver=local))
-    yield made
-    made.close()
 
 
 def budget_of(outcome: Outcome) -> str:

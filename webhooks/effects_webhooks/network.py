@@ -125,10 +125,11 @@ class ClippedStream(httpcore.NetworkStream):
         if exchange.phase == "write":
             point("webhook.written")
             exchange.enter("answer")
-        if exchange.bytes_read >= (HEAD_BYTES_MAX if exchange.phase == "answer" else WIRE_BYTES_MAX):
+        room = (HEAD_BYTES_MAX if exchange.phase == "answer" else WIRE_BYTES_MAX) - exchange.bytes_read
+        if room <= 0:
             exchange.fail("answer_too_long", "the answer's headers do not end")
             raise httpcore.ReadError("too much")
-        data = self._plain.read(max_bytes, timeout=_left(exchange, httpcore.ReadTimeout))
+        data = self._plain.read(min(max_bytes, room), timeout=_left(exchange, httpcore.ReadTimeout))
         exchange.bytes_read += len(data)
         return data
 
