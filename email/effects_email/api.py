@@ -131,9 +131,9 @@ def send_templated_emails(
         return []
     with app.writing(session, {app.job_types.get(JOB_TYPE).queue}) as connection:
         if len(drafts) == 1:
-            return _write(app, connection, drafts)
+            return write_drafts(app, connection, drafts)
         with connection.begin_nested():
-            return _write(app, connection, drafts)
+            return write_drafts(app, connection, drafts)
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,7 +178,8 @@ def preview_email(
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def _write(app: Effects, connection: Connection, drafts: Sequence[Draft]) -> list[EmailReceipt]:
+def write_drafts(app: Effects, connection: Connection, drafts: Sequence[Draft]) -> list[EmailReceipt]:
+    """Write rendered messages, 500 in four statements."""
     receipts: list[EmailReceipt] = []
     for start in range(0, len(drafts), BATCH):
         receipts += _write_batch(app, connection, drafts[start : start + BATCH])

@@ -18,6 +18,7 @@ from effects.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Sno
 from effects.retry import DAY_SECONDS, Fixed, RetryPolicy
 from effects.settlement import Settlement
 from effects_email.attachments import Files
+from effects_email.compose import EmailCompose
 from effects_email.bounces import Failure, note_failures
 from effects_email.content import unpack
 from effects_email.errors import AttachmentMissing
@@ -309,4 +310,4 @@ def _key_is_good(message: Message, transport: Transport) -> bool:
 
 def job_types(app: Effects) -> list[JobType[Any]]:
     """The entry point `effects.job_types`."""
-    return [EmailSend(app)]
+    return [EmailSend(app), EmailCompose(app)]

@@ -1,0 +1,69 @@
+"""The job type `email.compose`: a templated message for those who can only name a job type and a payload.
+
+A finished report, an alert, a webhook notice, a schedule or a plain INSERT enqueues it; it renders the template and
+writes the message, which `email.send` then sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects import Sensitive
+from effects.errors import ConfigurationError, EnqueueError
+from effects.job_type import Attempt, JobType
+from effects.outcome import Done, Outcome, Refused
+from effects_email.api import write_drafts
+from effects_email.draft import Draft, NewEmail, draft
+
+if TYPE_CHECKING:
+    from effects.app import Effects
+
+COMPOSE_TYPE = "email.compose"
+
+
+class ComposePayload(msgspec.Struct, frozen=True, kw_only=True):
+    """As the arguments of `send_templated_email`. `to` and `context` are sealed in the database."""
+
+    template: str
+    to: Annotated[str | Sequence[str], Sensitive]
+    context: Annotated[dict[str, Any], Sensitive] = {}
+    event_id: str | None = None
+    key: str | None = None
+    locale: str | None = None
+    category: str | None = None
+    transport: str | None = None
+    group: bool = False
+
+
+class EmailCompose(JobType[ComposePayload]):
+    """Renders a template and writes the message, in the transaction that records this job as done.
+
+    A crash leaves both or neither. What cannot be rendered ends dead at once, and says why: a requeue after the
+    template is mended writes the message.
+    """
+
+    name = COMPOSE_TYPE
+    payload = ComposePayload
+    queue = "emails"
+
+    def __init__(self, app: Effects) -> None:
+        self._app = app
+
+    def perform(self, payload: ComposePayload, attempt: Attempt) -> Outcome:
+        try:
+            made = draft(self._app, _email(payload), datetime.now(UTC))
+        except (ConfigurationError, EnqueueError) as error:  # neither quotes an address or the context
+            return Refused(str(error), code=type(error).__name__)
+        return Done(apply=lambda connection: self._write(connection, made))
+
+    def _write(self, connection: Connection, made: Draft) -> None:
+        write_drafts(self._app, connection, [made])
+
+
+def _email(payload: ComposePayload) -> NewEmail:
+    return NewEmail(**msgspec.structs.asdict(payload))
