@@ -5,12 +5,11 @@ Every rule does one thing to the database and to the model; after each step both
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
-    RuleBasedStateMachine,
     consumes,
     initialize,
     invariant,
@@ -25,7 +24,6 @@ from effects import (
     Done,
     Effects,
     Fixed,
-    JobNotFound,
     Pause,
     Refused,
     Retry,
@@ -37,12 +35,11 @@ from effects import (
 from effects.job import QUARANTINE_QUEUE
 from effects.retry import OnUnknown
 from effects.settlement import Ending, GivenBack, Settlement, TimedOut
-from effects.store import actions, limits
-from tests.properties.model import TIME_LIMIT_SECONDS, Model, ModelJob, Ticket
+from tests.properties.model import TIME_LIMIT_SECONDS, ModelJob, Ticket
+from tests.properties.operators import OperatorMachine
 from tests.support.hands import Hand, everything
 from tests.support.scripted import Scripted
 
-STEP_SECONDS = 50.0  # no lease, deadline or delay is a multiple of it, so real time in between changes nothing
 CAP = 2
 POLICY = RetryPolicy(backoff=Fixed(20), max_attempts=4, jitter=0.0)
 
@@ -67,27 +64,25 @@ def machine_types() -> list[Scripted]:
     ]
 
 
-class QueueMachine(RuleBasedStateMachine):
+class QueueMachine(OperatorMachine):
     """Bound to an app by a subclass (`machine_on`)."""
 
-    app: ClassVar[Effects]
     workers = Bundle("workers")
     tickets = Bundle("tickets")
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = Model()
         self.hands: dict[str, Hand] = {}
         self.held: list[Ticket] = []
         empty(self.app)
 
-    # -- the app and its operators ---------------------------------------------------------------------
+    # -- the app ---------------------------------------------------------------------------------------
 
     @initialize(target=workers)
     def two_workers_start(self) -> Any:
         return multiple(self.worker_starts(), self.worker_starts())
 
-    @precondition(lambda self: len(self.model.jobs) < 6)
+    @precondition(lambda self: len(self.model.present) < 6)
     @rule(
         job_type=st.sampled_from(["repeat", "once", "hold"]), key=KEYS,
         group=st.one_of(st.none(), st.none(), st.just("g")), limit=st.one_of(st.none(), st.none(), st.just("l")),
@@ -97,48 +92,13 @@ class QueueMachine(RuleBasedStateMachine):
         self, job_type: str, key: str | None, group: str | None, limit: str | None, own: OnUnknown | None
     ) -> None:
         receipt = enqueue(job_type, {}, key=key, group_key=group, limit_key=limit, on_unknown=own, effects=self.app)
-        known = [
-            job for job in self.model.jobs.values() if key is not None and (job.job_type, job.key) == (job_type, key)
-        ]
-        assert receipt.existing == bool(known)
-        if known:
-            assert receipt.job_id == known[0].id
+        known = self.model.holder(job_type, key)
+        assert receipt.existing == (known is not None)
+        if known is not None:
+            assert receipt.job_id == known.id
             return
         assert receipt.job_id not in self.model.jobs
         self.model.jobs[receipt.job_id] = ModelJob(receipt.job_id, job_type, key, group, limit, self.model.clock)
-
-    @precondition(lambda self: self.model.jobs)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        job = self.model.jobs[data.draw(st.sampled_from(sorted(self.model.jobs)))]
-        try:
-            answer = actions.cancel(self.app.store, self.app.ledgers, job.id, actor="test")
-        except JobNotFound:
-            assert not job.live
-            return
-        assert job.live
-        assert (answer == "cancelled") == (job.status != "running")
-        if answer == "cancelled":
-            job.cancelled()
-        else:
-            job.cancel = True
-
-    @rule()
-    def somebody_pauses_the_key(self) -> None:
-        with self.app.store.begin() as connection:
-            limits.pause(self.app.store, connection, "l", actor="test", seconds=120)
-        self.model.pause("l", 120)
-
-    @rule()
-    def somebody_resumes_the_key(self) -> None:
-        with self.app.store.begin() as connection:
-            assert limits.resume(self.app.store, connection, "l", actor="test") == self.model.is_paused("l")
-        self.model.paused.clear()
-
-    @rule(steps=st.integers(1, 4))
-    def time_passes(self, steps: int) -> None:
-        self.model.clock += steps * STEP_SECONDS
-        self.app.store.shift_clock(steps * STEP_SECONDS)
 
     # -- the workers -----------------------------------------------------------------------------------
 
@@ -256,12 +216,12 @@ class QueueMachine(RuleBasedStateMachine):
         self._every_job_stands_where_the_model_says(found)
         self._the_log_holds_the_owners_words_and_no_others(found)
         states = {one["job_id"]: one["state"] for one in found["effect_ledger"]}
-        assert states == {job.id: job.state for job in self.model.jobs.values() if job.key is not None}
+        assert states == {job.id: job.state for job in self.model.jobs.values() if job.key is not None and job.holds}
 
     def _nothing_lost_and_nothing_twice(self, found: Found) -> None:
-        """Live and ended jobs are those that were acknowledged; a group runs one at a time; the cap holds."""
+        """Jobs are those that were acknowledged, but for old ones; a group runs one at a time; the cap holds."""
         ids = [one["id"] for table in ("jobs", "job_history") for one in found[table]]
-        assert sorted(ids) == sorted(self.model.jobs)
+        assert sorted(ids) == sorted(job.id for job in self.model.present)
         running = [one for one in found["jobs"] if one["status"] == "running"]
         assert sum(one["group_key"] == "g" for one in running) <= 1
         assert sum(one["limit_key"] == "l" for one in running) <= CAP
@@ -286,14 +246,24 @@ class QueueMachine(RuleBasedStateMachine):
         logged = {
             (one["job_id"], one["lease_token"]): (one["outcome"], one["verdict"]) for one in found["job_attempts"]
         }
-        said = {(job.id, token): words for job in self.model.jobs.values() for token, words in job.log.items()}
+        said = {(job.id, token): words for job in self.model.present for token, words in job.log.items()}
         assert logged == said
 
 
 def empty(app: Effects) -> None:
     """As after `effects init`, with one cap; the clock back at now."""
     app.store.shift_clock(-app.store.sql.shift_seconds)
-    tables = ("jobs", "job_history", "job_attempts", "job_actions", "job_groups", "limits", "workers", "effect_ledger")
+    tables = [
+        "jobs",
+        "job_history",
+        "job_attempts",
+        "job_actions",
+        "job_groups",
+        "limits",
+        "workers",
+        "effect_ledger",
+        "pruned",
+    ]
     with app.store.begin() as connection:
         for table in tables:
             connection.execute(text(f"DELETE FROM {getattr(app.store.sql, table)}"))

@@ -42,12 +42,26 @@ class ModelJob:
     cancel: bool = False
     state: LedgerState = "intended"
     marked: bool = False  # the running attempt has passed its point of no return
+    requeued_from: int | None = None
+    holds: bool = True  # its effect's ledger row, where it has a key: until a requeue takes it, or retention
+    closed: bool = False  # somebody has said a closing word about it
+    pruned: bool = False
     log: dict[int, tuple[str, Verdict | None]] = field(default_factory=dict)  # token → outcome, verdict
     verdicts: list[Verdict | None] = field(default_factory=list)
 
     @property
     def live(self) -> bool:
         return self.status in ("queued", "running", "failed")
+
+    @property
+    def unknown(self) -> bool:
+        """Ended, and its effect may have happened."""
+        said = self.unknowns > 0 if self.key is None else self.holds and self.state == "unknown"
+        return not self.live and self.status != "succeeded" and said
+
+    @property
+    def open(self) -> bool:
+        return not self.closed and not self.pruned and (self.status == "dead" or self.unknown)
 
     def waits(self, queue: str, clock: float) -> bool:
         return self.status in ("queued", "failed") and self.queue == queue and self.run_at <= clock
@@ -75,6 +89,16 @@ class ModelJob:
             self._learn(settlement.verdict)
         if self.live:
             self._go_back(settlement, clock)
+
+    def requeued(self, new_id: int, clock: float) -> ModelJob:
+        """Its effect, with all that was said of it, is the new job's."""
+        new = ModelJob(new_id, self.job_type, self.key, self.group, self.limit, clock, requeued_from=self.id)
+        new.state = "unknown" if self.state == "unknown" else "intended"
+        new.verdicts = list(self.verdicts)
+        if self.key is None:  # without a key there is no row that remembers
+            new.state, new.verdicts = "intended", []
+        self.holds, self.closed = False, True
+        return new
 
     def cancelled(self) -> None:
         self.status = "cancelled"
@@ -112,7 +136,32 @@ class Model:
 
     def recorded_as(self, ticket: Ticket, outcome: str) -> bool:
         """This very word was recorded for this very attempt: saying it again is the repeat of a lost answer."""
+        if self.jobs[ticket.job.id].pruned:
+            return False
         return self.jobs[ticket.job.id].log.get(ticket.job.lease_token, ("", None))[0] == outcome != ""
+
+    @property
+    def present(self) -> list[ModelJob]:
+        return [job for job in self.jobs.values() if not job.pruned]
+
+    def holder(self, job_type: str, key: str | None) -> ModelJob | None:
+        """Whose receipt the next caller with this key gets."""
+        named = [job for job in self.jobs.values() if key is not None and (job.job_type, job.key) == (job_type, key)]
+        return next((job for job in named if job.holds), None)
+
+    def may_be_requeued(self, job: ModelJob) -> bool:
+        if job.live or job.pruned or job.status == "succeeded":
+            return False
+        if any(heir.requeued_from == job.id and heir.live for heir in self.jobs.values()):
+            return False
+        return job.key is None or (job.holds and job.state != "done")
+
+    def prune(self) -> None:
+        """Everything that has ended is older than any age."""
+        named = {job.requeued_from for job in self.present}
+        for job in self.present:
+            if not job.live and not job.open and job.id not in named:
+                job.pruned, job.holds = True, False
 
     def heads(self) -> dict[str, int]:
         """Group → its first live job."""
