@@ -7,6 +7,7 @@ import importlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from itertools import chain
 from typing import Any
 
@@ -48,7 +49,8 @@ class Xlsx:
         with tempfile.TemporaryDirectory(prefix="effects-xlsx-") as folder, tempfile.TemporaryFile() as file:
             workbook = _xlsxwriter().Workbook(file, {"constant_memory": True, "tmpdir": folder})
             workbook.set_properties({"created": _CREATED})
-            _Sheet(workbook, columns).fill(parts)
+            with closing(_Sheet(workbook, columns)) as sheet:
+                sheet.fill(parts)
             workbook.close()
             file.seek(0)
             shutil.copyfileobj(file, out, PIECE_BYTES)
@@ -86,6 +88,10 @@ class _Sheet:
             self._write_row(row, cells)
         for number, width in self._widths.items():
             self._sheet.set_column(number, number, width)
+
+    def close(self) -> None:
+        """Close the file of rows, which the workbook opens again, if it is ever closed itself."""
+        self._sheet._opt_close()
 
     def _write_row(self, row: int, cells: Sequence[Cell]) -> None:
         for number, cell in enumerate(cells):

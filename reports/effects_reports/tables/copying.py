@@ -62,9 +62,11 @@ def copy_statement(
     source = select.subquery("source")
     kinds = _kinds(connection, source)
     asked = _csv(source, kinds, file) if isinstance(file, Csv) else _json(source, kinds, columns)
-    state = asked.compile(dialect=connection.dialect).construct_expanded_state()
+    compiled = asked.compile(dialect=connection.dialect)
+    state = compiled.construct_expanded_state()
+    processors = {**compiled._bind_processors, **state.processors}  # those of every parameter, and of expanded ones
     options = _CSV if isinstance(file, Csv) else _LINES
-    given = {name: _processed(state.processors, name, value) for name, value in state.parameters.items()}
+    given = {name: _processed(processors, name, value) for name, value in state.parameters.items()}
     return f"COPY ({state.statement}) TO STDOUT ({options})", given
 
 
@@ -75,7 +77,8 @@ def _processed(processors: Any, name: str, value: Any) -> Any:
 
 def _kinds(connection: Connection, source: Subquery) -> list[Kind]:
     with connection.execute(sa.select(source).limit(0)) as described:
-        oids = [column.type_code for column in described.cursor.description]  # type: ignore[union-attr]
+        assert described.cursor is not None
+        oids = [int(column[1]) for column in described.cursor.description]  # type: ignore[call-overload]
     unknown = [oid for oid in oids if oid not in _KINDS]
     nested = set()
     if unknown:
@@ -114,13 +117,15 @@ def _text(column: ColumnElement[Any], kind: Kind, *, defended: bool) -> ColumnEl
         case "span":
             return sa.cast(sa.func.justify_hours(column), sa.Text)
         case "json":  # a JSON text is that text; JSON's null is NULL
-            text = sa.cast(column, JSONB).op("#>>", return_type=sa.Text())(sa.literal_column("'{}'"))
+            text: ColumnElement[str] = sa.cast(column, JSONB).op("#>>", return_type=sa.Text())(
+                sa.literal_column("'{}'")
+            )
             return defended_sql(text) if defended else text
         case "nested":
             return sa.cast(sa.func.to_jsonb(column), sa.Text)
         case "other":
-            text = _printed(column)
-            return sa.case((column.is_not(None), defended_sql(text) if defended else text))
+            printed = _printed(column)
+            return sa.case((column.is_not(None), defended_sql(printed) if defended else printed))
 
 
 def _with_t(column: ColumnElement[Any]) -> ColumnElement[str]:

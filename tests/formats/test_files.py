@@ -1,0 +1,240 @@
+"""Whole files: the same parts give the same bytes, and independent readers find in them what was put in."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import gzip
+import io
+import json
+import subprocess
+import sys
+import time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from python_calamine import CalamineWorkbook
+
+from effects_reports.errors import ReportInvalid, ReportRefused
+from effects_reports.formats import open_format
+from effects_reports.formats.base import ChunkSource, Column, Dialect
+from effects_reports.formats.formulas import defended
+from tests.formats.rows import part, whole
+
+COLUMNS = (Column("id", "Order no."), Column("note", "=Note"), Column("amount", "Amount"))
+MORNING, NOON = dt.datetime.fromisoformat("2013-01-01T05:17"), dt.datetime.fromisoformat("2013-07-01T12:00")
+ROWS = [(1, "plain", Decimal("12.50")), (2, 'a "quoted", one\r\nand a line', Decimal("-0.10")), (3, "=1+1", None)]
+PLAIN = ("csv", "ndjson", "xlsx")
+PACKED = ("csv.gz", "csv.zst", "ndjson.gz", "ndjson.zst")
+
+
+def made(
+    rows: list[Any], columns: tuple[Column, ...] = COLUMNS, name: str = "csv", dialect: Dialect = "excel"
+) -> bytes:
+    """A file of one part for every two rows."""
+    parts = [part(ChunkSource(columns, rows=rows[at : at + 2]), name, dialect)[0] for at in range(0, len(rows), 2)]
+    return whole(columns, parts, name, dialect)
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *PACKED])
+def test_the_same_rows_give_the_same_bytes(name: str) -> None:
+    first = made(ROWS * 100, name=name)
+    began = time.time()
+    while time.time() - began < 0.001:  # the clock has moved on
+        pass
+    assert made(ROWS * 100, name=name) == first
+
+
+def test_csv_in_its_three_dialects() -> None:
+    assert made(ROWS) == (
+        b"\xef\xbb\xbfOrder no.,'=Note,Amount\r\n1,plain,12.50\r\n"
+        b'2,"a ""quoted"", one\r\nand a line",-0.10\r\n3,\'=1+1,\r\n'
+    )
+    assert made(ROWS, dialect="rfc4180") == made(ROWS)[3:]
+    assert made(ROWS, dialect="raw") == (
+        b'Order no.,=Note,Amount\n1,plain,12.50\n2,"a ""quoted"", one\r\nand a line",-0.10\n3,=1+1,\n'
+    )
+
+
+@pytest.mark.parametrize("dialect", ["excel", "rfc4180", "raw"])
+def test_csv_is_read_back(dialect: Dialect) -> None:
+    text = made(ROWS, dialect=dialect).decode("utf-8-sig")
+    read = list(csv.reader(io.StringIO(text, newline="")))
+    guard = "" if dialect == "raw" else "'"
+    assert read[0] == ["Order no.", f"{guard}=Note", "Amount"]
+    assert read[2] == ["2", ROWS[1][1], "-0.10"]
+    assert read[3] == ["3", f"{guard}=1+1", ""]
+
+
+def test_ndjson_is_read_back() -> None:
+    lines = made(ROWS, name="ndjson").decode().splitlines()
+    assert [json.loads(line, parse_float=Decimal) for line in lines] == [
+        dict(zip(("id", "note", "amount"), row, strict=True)) for row in ROWS
+    ]
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_packed_file_holds_the_plain_one(name: str) -> None:
+    packed = made(ROWS * 50, name=name)
+    if name.endswith("gz"):
+        assert gzip.decompress(packed) == made(ROWS * 50, name=name[:-3])
+        assert packed[4:8] == bytes(4)  # no time
+    else:
+        with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
+            assert reader.read() == made(ROWS * 50, name=name[:-4])
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_large_part_is_packed_the_same_in_any_batches(name: str) -> None:
+    rows = [(number, f"text {number * 7919 % 1000}", Decimal(number)) for number in range(30_000)]
+    small = part(ChunkSource(COLUMNS, rows=rows, batch_rows=7), name)[0]
+    assert part(ChunkSource(COLUMNS, rows=rows, batch_rows=10_000), name)[0] == small
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *PACKED])
+def test_a_file_without_rows_has_its_header(name: str) -> None:
+    empty = whole(COLUMNS, [], name)
+    assert whole(COLUMNS, [part(ChunkSource(COLUMNS, rows=[]), name)[0]], name) == empty
+    if name == "csv":
+        assert empty == b"\xef\xbb\xbfOrder no.,'=Note,Amount\r\n"
+    elif name == "xlsx":
+        assert CalamineWorkbook.from_filelike(io.BytesIO(empty)).get_sheet_by_index(0).to_python() == [
+            ["Order no.", "=Note", "Amount"]
+        ]
+
+
+# -- XLSX --------------------------------------------------------------------------------------------------------
+
+
+def test_xlsx_keeps_types() -> None:
+    values = [
+        7, -1.5, Decimal("12.50"), True, "text", dt.date(2013, 1, 1), MORNING,
+        NOON.replace(tzinfo=dt.timezone(dt.timedelta(hours=2))), dt.time(5, 17), None,
+    ]  # fmt: skip
+    [_, row] = sheet([tuple(values)])
+    assert row[:9] == [
+        7.0, -1.5, 12.5, True, "text", dt.date(2013, 1, 1), MORNING,
+        NOON.replace(hour=10), dt.time(5, 17),
+    ]  # fmt: skip
+
+
+def test_what_excel_would_change_is_a_text() -> None:
+    kept = [
+        10**15,
+        -(10**16),
+        Decimal("1234567890123456.7"),
+        dt.date(1899, 12, 31),
+        float("nan"),
+        float("inf"),
+        b"\x00",
+    ]
+    [_, row] = sheet([tuple(kept)])
+    assert row == [
+        "1000000000000000",
+        "-10000000000000000",
+        "1234567890123456.7",
+        "1899-12-31",
+        "NaN",
+        "Infinity",
+        "\\x00",
+    ]
+
+
+def test_xlsx_formulas_and_links_are_texts() -> None:
+    texts = ["=1+1", '=HYPERLINK("http://x")', "{=1}", "http://example.com", "-5", "+1", "@x", "'x", "_x0041_", "<&>"]
+    [_, row] = sheet([tuple(texts)])
+    assert row == texts
+
+
+def test_what_xml_cannot_hold_is_left_out() -> None:
+    [_, row] = sheet([("a\x00b\x0b\x1f\ufffe\uffffc\ud800d", "tab\tnew\nline", "é😀")])
+    assert row == ["abcd", "tab\tnew\nline", "é😀"]
+
+
+def test_a_text_that_no_cell_holds_is_refused_with_its_column() -> None:
+    longest = "😀" * 16_383 + "x"  # 32,767 units of UTF-16
+    assert sheet([(longest,)])[1] == [longest]
+    with pytest.raises(ReportRefused, match="column 'c0' holds a text of 32,768 characters") as caught:
+        sheet([(longest + "x",)])
+    assert caught.value.code == "xlsx_cell_too_long"
+
+
+def test_more_rows_than_a_sheet_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("effects_reports.formats.xlsx.ROWS_MAX", 3)
+    sheet([(1,)] * 3)
+    with pytest.raises(ReportRefused, match="XLSX holds 3 rows"):
+        sheet([(1,)] * 4)
+    with pytest.raises(ReportRefused, match="16,384 columns, not 16,385"):
+        whole([Column(f"c{number}", "c") for number in range(16_385)], [], "xlsx")
+
+
+def sheet(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
+    columns = tuple(Column(f"c{number}", f"c{number}") for number in range(len(rows[0])))
+    book = CalamineWorkbook.from_filelike(io.BytesIO(made(list(rows), columns, "xlsx")))
+    return book.get_sheet_by_index(0).to_python(skip_empty_area=False)
+
+
+# -- formulas ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["=1+1", "+1+1", "-1+1", "@SUM(1)", "\t=1", "\r=1", "\n=1", "=cmd|' /C calc'!A0", "-2+3+cmd|' /C calc'!A0", "＝1+1",
+     "＋1", "－1", "＠x", '=HYPERLINK("http://x?"&A1)', "-", "--1", "+49 170 555", "-1,5", "-0x1", "-1e", "=", "-1\n"],
+)  # fmt: skip
+def test_what_looks_like_a_formula_gets_an_apostrophe(text: str) -> None:
+    assert defended(text) == f"'{text}"
+
+
+@pytest.mark.parametrize(
+    "text", ["-5", "-12.50", "+49170", "-.5", "-5.", "+1e-7", "-1E9", "", " =1", "'=1", "a=1", "1-1"]
+)
+def test_numbers_and_other_texts_stay(text: str) -> None:
+    assert defended(text) == text
+
+
+def test_no_field_of_the_corpus_begins_like_a_formula() -> None:
+    """Each beginning, before each of some bodies, read back as a spreadsheet would take it."""
+    corpus = [
+        (f"{first}{body}",) for first in "=+-@\t\r\n＝＋－＠" for body in ("1+1", "cmd|x", '"a",b', "SUM(A1)", "")
+    ]
+    text = made(corpus, (Column("x", "x"),)).decode("utf-8-sig")
+    read = [row[0] for row in csv.reader(io.StringIO(text, newline=""))][1:]
+    assert read == [f"'{one}" for [one] in corpus]
+
+
+def test_only_texts_are_defended() -> None:
+    columns = tuple(Column(name, name) for name in "abcd")
+    assert made([(-5, Decimal("-1.5"), -0.5, dt.timedelta(days=-1))], columns).splitlines()[1] == b"-5,-1.5,-0.5,P-1D"
+
+
+# -- what is not there -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "pdf", "csv.bz2", "xlsx.gz", "CSV", "csv.gz.gz"])
+def test_an_unknown_format_says_which_there_are(name: str) -> None:
+    with pytest.raises(ReportInvalid, match="give csv, ndjson"):
+        open_format(name)
+
+
+def test_an_unknown_dialect_says_which_there_are() -> None:
+    with pytest.raises(ReportInvalid, match="excel, rfc4180, raw"):
+        open_format("csv", "tsv")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "extra"), [("zstandard", "csv.zst", "zstd"), ("xlsxwriter", "xlsx", "xlsx")]
+)
+def test_a_missing_extra_is_named(module: str, name: str, extra: str, tmp_path: Path) -> None:
+    if module == "zstandard" and sys.version_info >= (3, 14):
+        pytest.skip("Python brings its own")
+    code = (
+        f"import sys; sys.modules[{module!r}] = None; from effects_reports.formats import open_format as o; o({name!r})"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert f"pip install 'effects[{extra}]'" in ran.stderr
