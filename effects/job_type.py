@@ -50,6 +50,11 @@ class Attempt(Protocol):
         """Someone asked to cancel; answer `Cancelled()` where that is still true to say."""
         ...
 
+    @property
+    def draining(self) -> bool:
+        """The worker ends once nothing is due (`effects work --drain`): it can keep nothing open for later jobs."""
+        ...
+
     def remaining_seconds(self) -> float:
         """Seconds until the attempt's time limit. A transport must end by itself before that."""
         ...

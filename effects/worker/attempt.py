@@ -24,17 +24,25 @@ _OUTCOMES = get_args(Outcome)
 class RunningAttempt:
     """The `Attempt` that a handler is given."""
 
-    __slots__ = ("_marked", "_release", "cancel_requested", "deadline", "job", "job_type", "loaded", "lost",
-                 "payload", "started")  # fmt: skip
+    __slots__ = ("_marked", "_release", "cancel_requested", "deadline", "draining", "job", "job_type", "loaded",
+                 "lost", "payload", "started")  # fmt: skip
 
     def __init__(
-        self, job: Job, job_type: JobType[Any], payload: Any, loaded: Any, release: Callable[[Job], bool]
+        self,
+        job: Job,
+        job_type: JobType[Any],
+        payload: Any,
+        loaded: Any,
+        release: Callable[[Job], bool],
+        *,
+        draining: bool = False,
     ) -> None:
         self.job = job
         self.job_type = job_type
         self.payload = payload
         self.loaded = loaded
         self.cancel_requested = job.cancel_requested
+        self.draining = draining
         self.lost = False  # set when this worker learns that its leases are gone
         self.started = self.deadline = 0.0
         self._marked = False

@@ -36,6 +36,7 @@ class Intake:
 
     def __init__(self, app: Effects, release: Callable[[Job], bool], finish: Callable[[Settlement], None]) -> None:
         self._app, self._release, self._finish = app, release, finish
+        self.draining = False  # told to every attempt
         self._said_at = float("-inf")
 
     def attempts(self, jobs: Sequence[Job]) -> list[RunningAttempt]:
@@ -134,7 +135,10 @@ class Intake:
                 return []
             except Exception as error:
                 return self._load_failed(job_type, batch, error)
-        return [RunningAttempt(job, job_type, payload, loaded.get(job.id), self._release) for job, payload in batch]
+        return [
+            RunningAttempt(job, job_type, payload, loaded.get(job.id), self._release, draining=self.draining)
+            for job, payload in batch
+        ]
 
     def _load_failed(
         self, job_type: JobType[Any], batch: Sequence[tuple[Job, Any]], error: Exception

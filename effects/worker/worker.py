@@ -25,9 +25,10 @@ from effects.job import DEFAULT_QUEUE, QUARANTINE_QUEUE, Job
 from effects.outcome import Unknown
 from effects.settlement import GivenBack, Settlement
 from effects.store import migrate
-from effects.store.claim import Lane, claim
+from effects.store.claim import Lane
 from effects.store.liveness import WorkerIdentity, leave, release
 from effects.worker.attempt import RunningAttempt
+from effects.worker.claimer import Claimer
 from effects.worker.intake import Intake
 from effects.worker.lane import LaneThreads
 from effects.worker.outage import Outage
@@ -98,6 +99,7 @@ class Worker:
             busy=self._busy, wake=self._ask, settled=self._count,
         )  # fmt: skip
         self._intake = Intake(app, Releaser(self._mark).release, self._settler.add)
+        self._claimer = Claimer(app, self._outage, self._held, self._settler.add)
         self._wakeup = Wakeup(app.engine, app.settings.schema, self._ask)
 
     # -- running ---------------------------------------------------------------------------------------------
@@ -124,6 +126,7 @@ class Worker:
         """
         give_up_at = time.monotonic() + max_seconds if max_seconds is not None else float("inf")
         finished = False
+        self._intake.draining = True
         if self._start():
             try:
                 while not (finished or self._stopping.is_set() or self._too_many_stuck()):
@@ -190,10 +193,7 @@ class Worker:
         self._wake.set()
 
     def _claim(self, lane: LaneThreads, room: int) -> bool:
-        claimed = self._outage.ride_out(
-            lambda: claim(self.app.store, lane.lane, self._pulse.worker.id, room),
-            give_up=self._stopping.is_set,
-        )
+        claimed = self._claimer.claim(lane.lane, self._pulse.worker.id, room, give_up=self._stopping.is_set)
         if claimed is None:
             return False
         if claimed.wait_seconds is not None:  # of this round's keys; those of the round before may open earlier
@@ -361,6 +361,11 @@ class Worker:
         return self._outage.ride_out(
             lambda: release(self.app.store, jobs, self.app.ledgers), give_up=self._stopping.is_set
         )
+
+    def _held(self) -> set[int]:
+        """Lanes first: what leaves one is known to the settler before."""
+        open_ids = {attempt.job.id for lane in self._lanes for attempt in lane.open}
+        return open_ids | {settlement.job.id for settlement in self._settler.unwritten}
 
     def _disown(self) -> None:
         """Our leases are gone: nothing that waits here may start, nothing that runs may release."""

@@ -63,6 +63,11 @@ class Catalogue:
         """The database that the report reads from; the app's own where it names none."""
         return self._app.engine if definition.engine is None else self._engines[definition.engine]
 
+    @property
+    def engines(self) -> list[Engine]:
+        """Every database that reports may be read from."""
+        return [self._app.engine, *self._engines.values()]
+
     def __contains__(self, name: object) -> bool:
         return name in self._definitions
 

@@ -25,6 +25,7 @@ from effects_reports.keyset import Key, key_from_json, key_to_json
 from effects_reports.planning import Resolved, resolve
 from effects_reports.readers import write_chunk
 from effects_reports.reading import reading, was_too_long
+from effects_reports.snapshot import SnapshotLost
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import source
 from effects_reports.tables.chunks import Chunk, Finished
@@ -32,6 +33,7 @@ from effects_reports.tables.runs import Run
 from effects_reports.work import Loaded, ReportWork, RunPayload, check_unchanged
 
 FLUSH_SECONDS = 1.0
+SNAPSHOT_LOST = "the snapshot is gone: the worker that held it has ended, or 15 minutes were over"
 _log = logging.getLogger("effects.reports")
 
 
@@ -104,6 +106,9 @@ class _ChunkAttempt:
             return self._write()
         except _Unwanted:
             return Cancelled("the run is no longer running")
+        except SnapshotLost:
+            apply = partial(steps.snapshot_lost, self._app, run=self._run, reason=SNAPSHOT_LOST)
+            return Done(apply=apply, detail={"snapshot_lost": True})
         except (_TooLong, MemoryError) as error:
             return self._split(error)
         except Exception as error:

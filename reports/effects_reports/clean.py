@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from effects.job_type import Attempt, JobType
 from effects.outcome import Done
 from effects_reports.catalogue import CLEAN_TYPE, QUEUE, Catalogue
-from effects_reports.retention import Retention, clear_run
+from effects_reports.retention import Retention, clear_copies, clear_run
 from effects_reports.work import RunPayload
 
 if TYPE_CHECKING:
@@ -35,4 +35,5 @@ class ReportClean(JobType[RunPayload]):
         return Retention(self._app, self._app.storage, keep_seconds, dry_run=dry_run, go_on=go_on).run()
 
     def perform(self, payload: RunPayload, attempt: Attempt) -> Done:
-        return Done(detail={"deleted": clear_run(self._app, self._app.storage, payload.run_id)})
+        deleted = clear_run(self._app, self._app.storage, payload.run_id)
+        return Done(detail={"deleted": deleted + clear_copies(self._app, self._catalogue)})

@@ -151,9 +151,9 @@ class ReportDefinition:
             return
         try:
             params = self.read_params({})
-        except ReportInvalid:
-            return  # its params have no defaults: it is checked when it is requested
-        self.statement(params, datetime.now().astimezone())
+            self.statement(params, datetime.now().astimezone())
+        except (ReportInvalid, LookupError):
+            return  # it cannot do without params: it is checked when it is requested
 
     def _check_choices(self, who: str) -> None:
         if self.consistency not in CONSISTENCIES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 
 import msgspec
@@ -12,8 +11,11 @@ from effects.outcome import Cancelled, Done, Outcome
 from effects.retry import DAY_SECONDS
 from effects_reports import steps
 from effects_reports.catalogue import PLAN_TYPE
-from effects_reports.planning import check_format, plan_rows, resolve
-from effects_reports.reading import reading
+from effects_reports.definition import ReportDefinition
+from effects_reports.errors import ReportRefused
+from effects_reports.planning import Plan, Resolved, check_format, plan_rows, resolve
+from effects_reports.reading import limit_statements, reading
+from effects_reports.snapshot import Holder, copy_database, delete_copy
 from effects_reports.tables import runs as run_table
 from effects_reports.tables.runs import Planned, Run
 from effects_reports.work import Loaded, ReportWork, RunPayload
@@ -41,25 +43,72 @@ class ReportPlan(ReportWork[RunPayload]):
 
     def _plan(self, run: Run, attempt: Attempt) -> Outcome:
         definition = self.catalogue.get(run.report)
-        params = msgspec.json.decode(run.params)
-        resolved = resolve(definition, params, run.format, run.dialect, None)
+        resolved = resolve(definition, msgspec.json.decode(run.params), run.format, run.dialect, None)
         self.app.storage.check()
+        snapshot = None
+        if resolved.statement is None:
+            plan = plan_rows(None, definition, None)
+        elif definition.consistency == "snapshot":
+            if attempt.draining:
+                raise ReportRefused(
+                    f"report {run.report!r} reads a snapshot, which only a worker that stays can keep: run `effects "
+                    'work` without --drain, or choose consistency "range" or "single"',
+                    code="snapshot_under_drain",
+                )
+            snapshot, plan = self._plan_snapshot(run, definition, resolved, attempt)
+        else:
+            engine = self.catalogue.engine_of(definition)
+            with reading(engine, seconds=attempt.remaining_seconds()) as connection:
+                plan = plan_rows(connection, definition, resolved.statement)
+        check_format(definition, resolved.file, plan.rows_total, len(definition.columns_of(resolved.statement)))
+        frozen = _frozen(definition, resolved, plan, snapshot)
+        apply = partial(steps.planned, self.app, run=run, plan=frozen, ranges=plan.ranges, parallel=definition.parallel)
+        return Done(apply=apply, detail={"chunks": len(plan.ranges), "rows": plan.rows_total})
+
+    # -- one instant ---------------------------------------------------------------------------------------------
+
+    def _plan_snapshot(
+        self, run: Run, definition: ReportDefinition, resolved: Resolved, attempt: Attempt
+    ) -> tuple[str, Plan]:
+        """The snapshot, kept from now on, and the plan as it sees the rows."""
         engine = self.catalogue.engine_of(definition)
         seconds = attempt.remaining_seconds()
-        with nullcontext() if resolved.statement is None else reading(engine, seconds=seconds) as connection:
-            plan = plan_rows(connection, definition, resolved.statement)
-        columns = definition.columns_of(resolved.statement)
-        check_format(definition, resolved.file, plan.rows_total, len(columns))
-        planned = Planned(
-            version=definition.version,
-            columns=[(column.name, column.header) for column in columns],
-            as_of=resolved.as_of.timestamp(),
-            rows_total=plan.rows_total,
-            total_kind=plan.total_kind,
-            bytes_max=definition.bytes_max,
-            keep_seconds=definition.keep_days * DAY_SECONDS,
-        )
-        apply = partial(
-            steps.planned, self.app, run=run, plan=planned, ranges=plan.ranges, parallel=definition.parallel
-        )
-        return Done(apply=apply, detail={"chunks": len(plan.ranges), "rows": plan.rows_total})
+        if engine.dialect.name != "postgresql":
+            path = copy_database(engine, run.id, run.round)
+            try:
+                with reading(engine, seconds=seconds, snapshot=path) as connection:
+                    return path, plan_rows(connection, definition, resolved.statement)
+            except BaseException:
+                delete_copy(path)
+                raise
+        holder = Holder(engine)
+        try:
+            limit_statements(holder.connection, seconds)
+            plan = plan_rows(holder.connection, definition, resolved.statement)
+        except BaseException:
+            holder.release()
+            raise
+        holder.hold(partial(self._is_needed, run.id, run.round))
+        return holder.snapshot, plan
+
+    def _is_needed(self, run_id: str, number: int, snapshot: str) -> bool:
+        """While the plan is not committed, and then while chunks read it."""
+        with self.app.store.read() as connection:
+            run = run_table.get_run(self.app.store, connection, run_id)
+        if run is None or run.round != number:
+            return False
+        return run.state == "planning" or (run.state == "running" and run.snapshot == snapshot)
+
+
+def _frozen(definition: ReportDefinition, resolved: Resolved, plan: Plan, snapshot: str | None) -> Planned:
+    columns = definition.columns_of(resolved.statement)
+    return Planned(
+        version=definition.version,
+        columns=[(column.name, column.header) for column in columns],
+        as_of=resolved.as_of.timestamp(),
+        rows_total=plan.rows_total,
+        total_kind=plan.total_kind,
+        bytes_max=definition.bytes_max,
+        keep_seconds=definition.keep_days * DAY_SECONDS,
+        snapshot=snapshot,
+    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
+from effects_reports.snapshot import import_snapshot, opened_copy
+
 QUERY_CANCELED = "57014"
-NO_SUCH_SNAPSHOT = ("22023", "42704", "55000")  # PostgreSQL: its holder is gone
 
 
 @contextmanager
@@ -18,31 +19,30 @@ def reading(engine: Engine, *, seconds: float, snapshot: str | None = None) -> I
 
     Args:
         seconds: PostgreSQL ends a statement that takes longer.
-        snapshot: an exported snapshot of PostgreSQL, which the transaction then sees.
+        snapshot: what the transaction then sees: an exported snapshot of PostgreSQL, the path of a copy on SQLite.
+
+    Raises:
+        SnapshotLost: it is no longer there.
     """
     if engine.dialect.name != "postgresql":
-        with engine.connect() as connection:
+        source = nullcontext(engine) if snapshot is None else opened_copy(snapshot)
+        with source as found, found.connect() as connection:
             yield connection.execution_options(effects_readonly=True)
         return
     with engine.connect() as plain:
         connection = plain.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         if snapshot is not None:
-            connection.exec_driver_sql(f"SET TRANSACTION SNAPSHOT '{snapshot}'")  # it takes no parameter
-        connection.execute(text(f"SET LOCAL statement_timeout = {max(1, int(seconds * 1000))}"))
+            import_snapshot(connection, snapshot)
+        limit_statements(connection, seconds)
         yield connection
+
+
+def limit_statements(connection: Connection, seconds: float) -> None:
+    """PostgreSQL ends a statement of this transaction that takes longer."""
+    connection.execute(text(f"SET LOCAL statement_timeout = {max(1, int(seconds * 1000))}"))
 
 
 def was_too_long(error: Exception) -> bool:
     """Whether PostgreSQL ended the statement for its time."""
-    return _sqlstate(error) == QUERY_CANCELED
-
-
-def has_no_snapshot(error: Exception) -> bool:
-    """Whether the exported snapshot is no longer there."""
-    return _sqlstate(error) in NO_SUCH_SNAPSHOT
-
-
-def _sqlstate(error: Exception) -> str | None:
     original = error.orig if isinstance(error, DBAPIError) else error
-    state = getattr(original, "sqlstate", None)
-    return state if isinstance(state, str) else None
+    return getattr(original, "sqlstate", None) == QUERY_CANCELED

@@ -12,12 +12,15 @@ from sqlalchemy import Connection, Row
 
 from effects.retry import DAY_SECONDS
 from effects.storage.base import Storage
+from effects_reports.snapshot import copies, delete_copy
 from effects_reports.tables import reports as report_table
 from effects_reports.tables import retention as table
 from effects_reports.tables import runs as run_table
+from effects_reports.tables.runs import Run
 
 if TYPE_CHECKING:
     from effects.app import Effects
+    from effects_reports.catalogue import Catalogue
 
 FOLDER = "reports/"  # of every object that reports write
 PARTS_SECONDS = DAY_SECONDS  # that a failed or cancelled run keeps its parts for a resume
@@ -39,6 +42,21 @@ def clear_run(app: Effects, storage: Storage, run_id: str) -> int:
     names = [found.name for found in storage.list(f"{run.prefix}/") if found.name != made.artifact]
     storage.delete(names)
     return len(names)
+
+
+def clear_copies(app: Effects, catalogue: Catalogue) -> int:
+    """Delete the copies of SQLite files that no run reads any more; how many."""
+    found = {path: made for engine in catalogue.engines for path, made in copies(engine).items()}
+    with app.store.read() as connection:
+        runs = run_table.get_runs(app.store, connection, sorted({run_id for run_id, _ in found.values()}))
+    gone = [path for path, (run_id, number) in found.items() if not _is_read(runs.get(run_id), number)]
+    for path in gone:
+        delete_copy(path)
+    return len(gone)
+
+
+def _is_read(run: Run | None, number: int) -> bool:
+    return run is not None and run.round == number and run.state in ("planning", "running")
 
 
 class Retention:

@@ -12,7 +12,8 @@ from effects.job_type import Attempt, JobType
 from effects.outcome import Done
 from effects.schedules import Schedule
 from effects_reports import steps
-from effects_reports.catalogue import QUEUE, SWEEP_TYPE
+from effects_reports.catalogue import QUEUE, SWEEP_TYPE, catalogue_of
+from effects_reports.retention import clear_copies
 from effects_reports.tables import runs as run_table
 from effects_reports.tables import sweep as table
 
@@ -24,13 +25,15 @@ class Swept(msgspec.Struct, kw_only=True):
     """How many runs or chunks a sweep has moved; zeros are the rule.
 
     `restarted`: runs whose plan or assembly got a new job. `failed`: runs whose job had died unnoticed. `chunks`:
-    those whose job was gone. `closed`: runs all of whose chunks had ended.
+    those whose job was gone. `closed`: runs all of whose chunks had ended. `copies`: of a SQLite
+    file, which runs no longer read.
     """
 
     restarted: int = 0
     failed: int = 0
     chunks: int = 0
     closed: int = 0
+    copies: int = 0
 
 
 def sweep_reports(*, effects: Effects | None = None) -> Swept:
@@ -60,6 +63,7 @@ def sweep_reports(*, effects: Effects | None = None) -> Swept:
         with app.store.begin() as connection:
             steps.close(app, connection, run_id)
         swept.closed += 1
+    swept.copies = clear_copies(app, catalogue_of(app))
     return swept
 
 
