@@ -226,7 +226,7 @@ def _families(numbers: Numbers) -> Iterator[Family]:
         "effects_workers",
         "gauge",
         "Workers, alive or silent for longer than a lease.",
-        [Sample(numbers.workers_alive, {"state": "alive"}), Sample(numbers.workers_silent, {"state": "silent"})],
+        [Sample(numbers.workers.alive, {"state": "alive"}), Sample(numbers.workers.silent, {"state": "silent"})],
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from sqlalchemy import Connection, inspect, text
 
+from effects.store.counts import Due, Workers, count_due, count_workers
 from effects.store.pooler import pooler_between
 from effects.store.sql import Sql
 from effects.store.store import Store, as_json
@@ -49,12 +50,10 @@ def examine_server(store: Store) -> Iterator[Finding]:
 def examine_work(store: Store, lease_seconds: float, job_types: Sequence[str]) -> Iterator[Finding]:
     """Workers, what is due, and live jobs that nobody here knows."""
     with store.read() as connection:
-        workers = store.one(connection, _workers, lease=lease_seconds)
-        due = store.one(connection, _due)
+        workers = count_workers(store, connection, lease_seconds)
+        due = count_due(store, connection)
         strangers = store.all(connection, _strangers, types=as_json(list(job_types)))
-    assert workers is not None
-    assert due is not None
-    yield from _about_workers(workers.known, workers.alive, due.jobs, due.oldest)
+    yield from _about_workers(workers, due)
     if strangers:
         named = ", ".join(f"{row.job_type} ({row.jobs:,})" for row in strangers)
         yield Finding(
@@ -268,40 +267,29 @@ def _sqlite(connection: Connection) -> Iterator[Finding]:
 # -- work ------------------------------------------------------------------------------------------------
 
 
-def _about_workers(known: int, alive: int, due: int, oldest: float | None) -> Iterator[Finding]:
-    if known > alive:
+def _about_workers(workers: Workers, due: Due) -> Iterator[Finding]:
+    if workers.silent:
         yield Finding(
             "workers",
             "warning",
-            f"{known - alive} of {known} workers are silent for longer than a lease",
+            f"{workers.silent} of {workers.alive + workers.silent} workers are silent for longer than a lease",
             "look at their hosts; the others rescue their jobs, and their rows go when none is left",
         )
     else:
-        yield Finding("workers", "ok", f"{alive} alive, none silent")
-    waited = oldest or 0.0
+        yield Finding("workers", "ok", f"{workers.alive} alive, none silent")
+    waited = due.oldest_seconds or 0.0
     if waited < DUE_WARNING_SECONDS:
-        yield Finding("backlog", "ok", f"{due:,} due, the oldest for {waited:,.0f} s" if due else "nothing is due")
+        yield Finding(
+            "backlog", "ok", f"{due.jobs:,} due, the oldest for {waited:,.0f} s" if due.jobs else "nothing is due"
+        )
         return
-    level: Level = "warning" if alive else "error"
+    level: Level = "warning" if workers.alive else "error"
     cure = (
         "add workers or threads, or see whether a limit is paused (`effects status`)"
-        if alive
+        if workers.alive
         else "start `effects work`"
     )
-    yield Finding("backlog", level, f"{due:,} jobs are due, the oldest for {waited:,.0f} s", cure)
-
-
-def _workers(sql: Sql) -> str:
-    silent = sql.after("-CAST(:lease AS double precision)")
-    return f"""
-    SELECT count(*) AS known, COALESCE(sum(CASE WHEN seen_at >= {silent} THEN 1 ELSE 0 END), 0) AS alive
-    FROM {sql.workers}"""
-
-
-def _due(sql: Sql) -> str:
-    return f"""
-    SELECT count(*) AS jobs, {sql.seconds("min(run_at)")} AS oldest FROM {sql.jobs}
-    WHERE status <> 'running' AND run_at <= {sql.now}"""
+    yield Finding("backlog", level, f"{due.jobs:,} jobs are due, the oldest for {waited:,.0f} s", cure)
 
 
 def _strangers(sql: Sql) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
+from effects.store.counts import Workers, count_workers
 from effects.store.sql import Sql
 from effects.store.store import Store
 
@@ -38,8 +39,7 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     due: list[DueCount]
     dead: list[DeadCount]
     paused_limits: int
-    workers_alive: int
-    workers_silent: int
+    workers: Workers
 
 
 def read_numbers(store: Store, lease_seconds: float) -> Numbers:
@@ -49,8 +49,6 @@ def read_numbers(store: Store, lease_seconds: float) -> Numbers:
         StoreUnavailable: the database is away.
     """
     with store.read() as connection:
-        workers = store.one(connection, _workers, lease=lease_seconds)
-        assert workers is not None
         return Numbers(
             live=[LiveCount(row.job_type, row.queue, row.status, row.jobs) for row in store.all(connection, _live)],
             due=[DueCount(row.queue, row.jobs, max(0.0, row.oldest)) for row in store.all(connection, _due)],
@@ -59,8 +57,7 @@ def read_numbers(store: Store, lease_seconds: float) -> Numbers:
                 for row in store.all(connection, _dead, seconds=HOUR_SECONDS)
             ],
             paused_limits=store.value(connection, _paused),
-            workers_alive=workers.alive,
-            workers_silent=workers.known - workers.alive,
+            workers=count_workers(store, connection, lease_seconds),
         )
 
 
@@ -85,10 +82,3 @@ def _dead(sql: Sql) -> str:
 
 def _paused(sql: Sql) -> str:
     return f"SELECT count(*) FROM {sql.limits} WHERE paused_until > {sql.now}"
-
-
-def _workers(sql: Sql) -> str:
-    silent = sql.after("-CAST(:lease AS double precision)")
-    return f"""
-    SELECT count(*) AS known, COALESCE(sum(CASE WHEN seen_at >= {silent} THEN 1 ELSE 0 END), 0) AS alive
-    FROM {sql.workers}"""

@@ -7,6 +7,7 @@ import datetime as dt
 import msgspec
 from sqlalchemy import Connection
 
+from effects.store.counts import count_due
 from effects.store.records import moment
 from effects.store.sql import Sql
 from effects.store.store import Store
@@ -70,7 +71,7 @@ def read_status(store: Store, lease_seconds: float) -> Status:
     with store.read() as connection:
         return Status(
             counts=[TypeCount(row.job_type, row.status, row.jobs) for row in store.all(connection, _counts)],
-            oldest_due_seconds=store.value(connection, _oldest_due),
+            oldest_due_seconds=count_due(store, connection).oldest_seconds,
             dead_last_hour=store.value(connection, _dead, seconds=DEAD_SECONDS),
             errors=[
                 ErrorCount(row.job_type, row.error_code, row.jobs)
@@ -107,11 +108,6 @@ def _counts(sql: Sql) -> str:
     ORDER BY job_type, status"""
 
 
-def _oldest_due(sql: Sql) -> str:
-    return f"""
-    SELECT {sql.seconds("min(run_at)")} FROM {sql.jobs} WHERE status <> 'running' AND run_at <= {sql.now}"""
-
-
 def _ago(sql: Sql) -> str:
     return sql.after("-CAST(:seconds AS double precision)")
 
@@ -144,11 +140,7 @@ def _workers(sql: Sql) -> str:
     FROM {sql.workers} AS w ORDER BY w.started_at"""
 
 
-def _due(sql: Sql) -> str:
-    return f"SELECT count(*) FROM {sql.jobs} WHERE status <> 'running' AND run_at <= {sql.now}"
-
-
 def due_jobs(store: Store) -> int:
     """How many jobs could start now, for a progress bar."""
     with store.read() as connection:
-        return int(store.value(connection, _due))
+        return count_due(store, connection).jobs
