@@ -12,8 +12,10 @@ from effects.cli.context import Context, actor, json_option, pass_context
 from effects.cli.output import Table, cell
 from effects.errors import ConfigurationError
 from effects.limits import FOREVER_SECONDS, parse_breaker, parse_rate
+from effects.store import limit_states
 from effects.store import limits as store_limits
-from effects.store.limits import KEEP, Limit
+from effects.store.limit_states import Limit
+from effects.store.limits import KEEP
 
 T = TypeVar("T")
 NONE = "none"
@@ -46,7 +48,7 @@ def limits() -> None:
 def list_(context: Context, paused: bool, as_json: bool) -> None:
     """Every key that has limits or is paused, by name; at most 1,000."""
     with context.app.store.read() as connection:
-        found = store_limits.list_limits(context.app.store, connection, paused=paused)
+        found = limit_states.list_limits(context.app.store, connection, paused=paused)
     context.echo(found if as_json else _table(found), as_json)
 
 
@@ -57,7 +59,7 @@ def list_(context: Context, paused: bool, as_json: bool) -> None:
 def show(context: Context, key: str, as_json: bool) -> None:
     """One key: what it may, how it stands, and who changed it last."""
     with context.app.store.read() as connection:
-        context.echo(store_limits.show(context.app.store, connection, key), as_json)
+        context.echo(limit_states.show(context.app.store, connection, key), as_json)
 
 
 @limits.command("set")
@@ -97,7 +99,7 @@ def set_(
             parent=_given(parent, str),
             breaker=_given(breaker, parse_breaker),
         )
-        found = store_limits.show(app.store, connection, key)
+        found = limit_states.show(app.store, connection, key)
     context.echo(found if as_json else f"{key}: {_may(found) or 'no limits'}", as_json)
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from effects import Done, Effects, Job, Refused, Retry, Snooze, Unknown, enqueue_many
 from effects.limits import Breaker
 from effects.settlement import Ending, Lost
-from effects.store import limits
+from effects.store import limit_states, limits
 from effects.store.settle import Settled, settle
 from tests.conformance.test_limits import claim_all, limited
 from tests.support.hands import Hand, row
@@ -34,7 +34,7 @@ def answered(hand: Hand, *endings: tuple[Job, Ending], took: float = 0.0) -> Set
 
 def state(app: Effects, key: str = "k") -> tuple[str | None, int]:
     with app.store.read() as connection:
-        found = limits.show(app.store, connection, key)
+        found = limit_states.show(app.store, connection, key)
     return found.breaker_state, found.failures_in_a_row
 
 

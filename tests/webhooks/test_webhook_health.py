@@ -8,7 +8,7 @@ import pytest
 
 from effects import Effects
 from effects.job_type import Attempt, JobType
-from effects.store import limits
+from effects.store import limit_states
 from effects.store.audit import audit
 from effects.worker import Worker
 from effects_webhooks import (
@@ -190,4 +190,4 @@ def test_while_an_endpoint_fails_one_request_at_a_time_probes(shop: Effects) -> 
         drain(shop)
         assert len(receiver.requests) == first + 1
     with shop.store.read() as connection:
-        assert limits.show(shop.store, connection, limit_key(made.id)).breaker_state != "closed"
+        assert limit_states.show(shop.store, connection, limit_key(made.id)).breaker_state != "closed"
