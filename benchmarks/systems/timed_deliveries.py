@@ -16,13 +16,13 @@ from typing import Any
 
 from benchmarks.processes import WORK_SECONDS, await_go
 from benchmarks.systems.deliveries import app
-from effects.worker import Worker, intake, settler, worker
+from effects.worker import Worker, claimer, intake, settler
 from effects.worker.attempt import RunningAttempt
 from effects_webhooks import job
 from effects_webhooks.transport import Transports
 
 PARTS: dict[str, list[tuple[Any, str]]] = {
-    "claim": [(worker, "claim")],
+    "claim": [(claimer, "claim")],
     "load": [(intake.Intake, "attempts")],
     "sign": [(job.WebhookDelivery, "_headers"), (job.WebhookDelivery, "_key")],
     "transport": [(Transports, "post")],

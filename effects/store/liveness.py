@@ -67,6 +67,20 @@ def heartbeat(store: Store, worker: str) -> tuple[bool, set[int]]:
         return alive, {row.id for row in store.all(connection, _cancels, worker=worker)}
 
 
+def _leased_to(sql: Sql) -> str:
+    return f"""
+    SELECT {job_columns(sql)} FROM {sql.jobs} WHERE status = 'running' AND locked_by = :worker
+    AND job_type {sql.any_of("types")} AND NOT (id {sql.any_of("held", "int")}) ORDER BY id"""
+
+
+def leased_to(store: Store, connection: Connection, worker: str, registry: Registry, held: set[int]) -> list[Job]:
+    """The jobs that are leased to this worker, but those that it knows of."""
+    found = store.all(
+        connection, _leased_to, worker=worker, types=as_json(registry.names()), held=as_json(sorted(held))
+    )
+    return [job_of(row) for row in found]
+
+
 def _leave(sql: Sql) -> str:
     return f"""
     DELETE FROM {sql.workers} WHERE id = :worker

@@ -66,6 +66,11 @@ class LaneThreads:
         return list(self._running)
 
     @property
+    def open(self) -> list[RunningAttempt]:
+        """What was accepted, begun or not, and is not yet handed on to the settler."""
+        return list(self._open)
+
+    @property
     def idle(self) -> bool:
         return not self._open
 

@@ -53,6 +53,7 @@ class Settler(threading.Thread):
         self._store, self._job_types, self._ledgers, self._outage = store, job_types, ledgers, outage
         self._busy, self._wake, self._settled = busy, wake, settled
         self._pending: deque[Settlement] = deque()
+        self._batch: list[Settlement] = []  # being written
         self._arrived = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
@@ -74,6 +75,11 @@ class Settler(threading.Thread):
         written = self._awaited[settlement.job.id] = threading.Event()
         self.add(settlement)
         written.wait()
+
+    @property
+    def unwritten(self) -> list[Settlement]:
+        """What was added and may not be written yet."""
+        return [*self._pending, *self._batch]  # in this order: a batch is known before it leaves the queue
 
     @property
     def pending(self) -> bool:
@@ -107,6 +113,7 @@ class Settler(threading.Thread):
             while self._pending and not self._abandon:
                 batch = self._take()
                 self._write(batch)
+                self._batch = []
                 self._tell(batch)
             if not self._pending:
                 self._idle.set()
@@ -127,7 +134,10 @@ class Settler(threading.Thread):
 
     def _take(self) -> list[Settlement]:
         count = min(len(self._pending), BATCH_MAX)
-        return [self._pending.popleft() for _ in range(count)]
+        self._batch = [self._pending[number] for number in range(count)]
+        for _ in range(count):
+            self._pending.popleft()
+        return self._batch
 
     def _write(self, batch: Sequence[Settlement], *, plain: bool = False) -> None:
         """Write a batch; one that fails is cut in two, so that a bad row harms itself alone.

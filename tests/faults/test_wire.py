@@ -81,9 +81,9 @@ def _inserted(app: Effects, desk: Desk) -> None:
 TAKE, END = "status = 'running', attempts", "DELETE FROM effects_jobs AS j"
 SITES = [
     Site("register", "INSERT INTO effects_workers", False, _one()),
-    Site("claim plain", TAKE, False, _one(), after=TWICE),
-    Site("claim limited", TAKE, True, _one(limit_key="l"), after=TWICE),
-    Site("claim grouped", TAKE, True, _one(group_key="g"), after=TWICE),
+    Site("claim plain", TAKE, False, _one()),
+    Site("claim limited", TAKE, True, _one(limit_key="l")),
+    Site("claim grouped", TAKE, True, _one(group_key="g")),
     Site("adopt", "INSERT INTO effects_effect_ledger", True, _inserted),
     Site("heartbeat", "UPDATE effects_workers SET seen_at", False, _one()),
     Site("release", "SET released_at", True, _one("errand.held", "release", "do", key="k")),
@@ -121,6 +121,25 @@ def test_a_cut_costs_the_worker_nothing(
     assert {row["status"] for row in rows(direct, "job_history")} == {"succeeded"}
     assert audit(direct) == []
     _assert_calm(caplog)
+
+
+def test_a_claim_without_an_answer_goes_back_and_what_runs_does_not(direct: Effects, proxy: Proxy, desk: Desk) -> None:
+    desk.hold("slow")
+    enqueue("errand", Errand("slow", desk.port, ("ask", "do")), effects=direct)
+    with _worker(proxy) as worker:
+        worker.start()
+        desk.wait_asked("slow")
+        proxy.arm(Cut(TAKE, "after", False))
+        enqueue_many([NewJob(job_type="errand", payload=Errand(f"{n}", desk.port)) for n in range(5)], effects=direct)
+        wait_until(lambda: len(desk.done) >= 5)
+        desk.open("slow")
+        wait_until(lambda: not rows(direct, "jobs"))
+    assert proxy.cuts == 1
+    assert sorted(desk.done) == ["0", "1", "2", "3", "4", "slow"]
+    assert [row["outcome"] for row in rows(direct, "job_attempts")] == ["succeeded"] * 6
+    assert {(row["attempts"], row["lost_count"], row["queue"]) for row in rows(direct, "job_history")} == {
+        (1, 0, "default")
+    }
 
 
 @pytest.mark.parametrize("when", WHENS)
