@@ -56,21 +56,15 @@ class Pool:
         """It may serve again."""
         client.messages += 1
         client.idle_since = time.monotonic()
-        if self._worn(client):
-            self.drop(client)
-            return
-        with self._lock:
+        with self._lock:  # a worn one too: its QUIT is for later, when the outcome of its last message is recorded
             self._idle.append(client)
             self._watch()
         self._places.release()
 
-    def drop(self, client: Client, *, politely: bool = True) -> None:
-        """Close it; with a QUIT, unless the connection is in no state for one."""
+    def drop(self, client: Client) -> None:
+        """Close it without a QUIT: it is in no state for one."""
         try:
-            if politely:
-                client.quit_quietly()
-            else:
-                client.close()
+            client.close()
         finally:
             self._places.release()
 

@@ -86,12 +86,12 @@ class SmtpTransport:
         try:
             transaction.run(sending.release)
         except BaseException:
-            self._pool.drop(client, politely=False)
+            self._pool.drop(client)
             raise
         if transaction.usable:
             self._pool.give(client)
         else:
-            self._pool.drop(client, politely=False)
+            self._pool.drop(client)
         if transaction.stale and reused and not fresh:
             return self._transact(sending, fresh=True)
         return transaction

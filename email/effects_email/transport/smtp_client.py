@@ -13,8 +13,10 @@ import socket
 import ssl
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
+from effects.crashpoints import point
 from effects_email.transport.base import Reply, Stage
 from effects_email.transport.classify import reply_of
 from effects_email.transport.faults import Garbage
@@ -169,13 +171,11 @@ class Client(smtplib.SMTP):
 
     def quit_quietly(self) -> None:
         """Say QUIT, wait for nothing, close. Whatever happens, no message depends on it any more."""
-        try:
-            if self.sock is not None:
-                self.sock.settimeout(_QUIT_SECONDS)
-                self.sock.sendall(b"QUIT\r\n")
-        except WIRE_ERRORS:
-            pass
-        finally:
+        with suppress(Exception):
+            point("email.quit")
+            self.sock.settimeout(_QUIT_SECONDS)
+            self.sock.sendall(b"QUIT\r\n")
+        with suppress(OSError):
             self.close()
 
     # -- lines -----------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ declare(
         "email.body": "the body written but for its last piece",
         "email.dot": "the dot written, no answer read",
         "email.answered": "the answer read, nothing recorded",
+        "email.quit": "a session is about to be left",
     }
 )
 

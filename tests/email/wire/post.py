@@ -1,0 +1,114 @@
+"""Messages that go through the whole of it: written to a database, sent by workers, counted by the server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from email import message_from_bytes
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+
+from effects import Effects
+from effects.retry import OnUnknown
+from effects.worker import Worker
+from effects_email.api import send_templated_email
+from tests.support.waiting import wait_until
+
+SENDER = "shop@example.com"
+PAST_EVERY_WAIT_SECONDS = 3600.0
+
+
+def write_templates(folder: Path) -> Path:
+    """One template, `note`, with a text that needs a doubled dot on the wire."""
+    note = folder / "emails" / "note"
+    note.mkdir(parents=True)
+    (note / "subject.txt").write_text("Note {{ number }}\n")
+    (note / "body.txt").write_text(".{{ number }} begins with a dot\n{{ filling }}\n.\n")
+    return folder / "emails"
+
+
+class Post:
+    """An app of the test's own process and what it has written."""
+
+    def __init__(self, app: Effects, templates: Path, smtp_url: str, keys: str) -> None:
+        self.app = app
+        self.templates, self.smtp_url, self.keys = templates, smtp_url, keys
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For workers of their own process."""
+        return {
+            "EFFECTS_SMTP_URL": self.smtp_url, "EFFECTS_EMAIL_FROM": SENDER, "EFFECTS_KEYS": self.keys,
+            "EFFECTS_EMAIL_TEMPLATES": str(self.templates),
+        }  # fmt: skip
+
+    def write(self, number: int = 1, *, on_unknown: OnUnknown | None = None, filling: str = "") -> str:
+        """One message to a recipient of its own; its Message-ID."""
+        receipt = send_templated_email(
+            "note", to=f"user{number}@example.org", context={"number": number, "filling": filling},
+            event_id=f"note:{number}", on_unknown=on_unknown, effects=self.app,
+        )  # fmt: skip
+        return receipt.message_id
+
+    def drain(self) -> None:
+        """Do all that is left to do, whenever it is due."""
+        wait_until(self._drained, seconds=60)
+
+    def _drained(self) -> bool:
+        Worker(self.app).drain()
+        if not self.rows("SELECT 1 AS found FROM effects_jobs"):
+            return True
+        self.app.store.shift_clock(PAST_EVERY_WAIT_SECONDS)
+        return False
+
+    def rows(self, statement: str, **parameters: Any) -> list[dict[str, Any]]:
+        """What the database holds, committed."""
+        with self.app.store.read() as connection:
+            return [dict(row._mapping) for row in connection.execute(text(statement), parameters)]
+
+    def outcomes(self) -> tuple[str, ...]:
+        """Of the attempts, in their order."""
+        found = self.rows("SELECT outcome FROM effects_job_attempts WHERE attempt > 0 ORDER BY attempt")
+        return tuple(row["outcome"] for row in found)
+
+    def states(self) -> dict[str, str]:
+        """Message-ID → the ledger's state."""
+        found = self.rows("SELECT message_id, state FROM effects_sent_emails")
+        return {row["message_id"]: row["state"] for row in found}
+
+    def faults(self, received: Sequence[bytes], copies_max: int) -> list[str]:
+        """Everything that should not be so: lost, invented, too many copies, or other bytes in a copy."""
+        copies: dict[str, list[bytes]] = {}
+        for data in received:
+            copies.setdefault(message_id_of(data), []).append(data)
+        states = self.states()
+        ended = {row["message_id"]: row for row in self.rows(_ENDS)}
+        found = [f"invented: {one}" for one in copies if one not in states]
+        for message_id, state in states.items():
+            mine = copies.get(message_id, [])
+            listed = ended[message_id]["status"] == "dead" if message_id in ended else False
+            if not mine and not listed:
+                found.append(f"lost: {message_id} is {state}")
+            if state == "done" and not mine:
+                found.append(f"said to be sent and was not: {message_id}")
+            if len(mine) > copies_max:
+                found.append(f"{len(mine)} copies of {message_id}, which is {state}")
+            if len(set(mine)) > 1:
+                found.append(f"other bytes in a copy of {message_id}")
+        return found
+
+
+_ENDS = """
+SELECT s.message_id, h.status, h.error_code
+FROM effects_sent_emails AS s JOIN effects_job_history AS h ON h.id = s.job_id
+"""
+
+
+def message_id_of(data: bytes) -> str:
+    return str(message_from_bytes(data)["Message-ID"]).strip("<> ")
+
+
+def copies(received: Sequence[bytes]) -> Counter[str]:
+    return Counter(map(message_id_of, received))
