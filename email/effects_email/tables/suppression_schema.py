@@ -38,6 +38,10 @@ def _suppressions(metadata: MetaData) -> Table:
         "ux_effects_email_suppressions_digest", suppressions.c.digest, suppressions.c.scope, suppressions.c.reason,
         unique=True,
     )  # fmt: skip
+    Index(
+        "ix_effects_email_suppressions_until", suppressions.c.until, sqlite_where=text("until IS NOT NULL"),
+        postgresql_where=text("until IS NOT NULL"),
+    )  # fmt: skip
     return suppressions
 
 
@@ -62,6 +66,6 @@ def _soft_failures(metadata: MetaData) -> Table:
         "effects_email_soft_failures",
         metadata,
         Column("digest", Text, primary_key=True),
-        Column("day", Integer, primary_key=True, autoincrement=False),  # since 1970, UTC
+        Column("day", Integer, primary_key=True, autoincrement=False, index=True),  # since 1970, UTC
         Column("failures", Integer, nullable=False, server_default=text("0")),
     )

@@ -202,12 +202,12 @@ def test_following_the_link_asks_and_changes_nothing(shop: Effects, door: Door) 
     assert rows(shop, "email_suppressions") == []
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
-@pytest.mark.parametrize("query", ["", "?token=", "?token=abc", "?tok=x", "?token=%ff%fe", "?token=" + "A" * 5000])
-def test_a_bad_token_is_not_found(shop: Effects, door: Door, method: str, query: str) -> None:
-    answer = door(method, f"/u{query}")
-    assert answer.status_code == 404
-    assert "does not work" in answer.text
+def test_a_bad_token_is_not_found(shop: Effects, door: Door) -> None:
+    for query in ("", "?token=", "?token=abc", "?tok=x", "?token=%ff%fe", "?token=" + "A" * 5000):
+        for method in ("GET", "POST"):
+            answer = door(method, f"/u{query}")
+            assert answer.status_code == 404, query
+            assert "does not work" in answer.text
     assert rows(shop, "email_suppressions") == []
 
 

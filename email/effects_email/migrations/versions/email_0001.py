@@ -14,6 +14,7 @@ depends_on = None
 def upgrade() -> None:
     _sent()
     _suppressions()
+    _events()
 
 
 def _sent() -> None:
@@ -105,6 +106,14 @@ def _suppressions() -> None:
         ["digest", "scope", "reason"],
         unique=True,
     )
+    op.create_index(
+        "ix_effects_email_suppressions_until",
+        "effects_email_suppressions",
+        ["until"],
+        unique=False,
+        sqlite_where=sa.text("until IS NOT NULL"),
+        postgresql_where=sa.text("until IS NOT NULL"),
+    )
     op.create_table(
         "effects_email_suppression_log",
         sa.Column("id", Identity, autoincrement=True, nullable=False),
@@ -127,4 +136,32 @@ def _suppressions() -> None:
         sa.Column("day", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("failures", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.PrimaryKeyConstraint("digest", "day"),
+    )
+    op.create_index("ix_effects_email_soft_failures_day", "effects_email_soft_failures", ["day"], unique=False)
+
+
+def _events() -> None:
+    op.create_table(
+        "effects_email_events",
+        sa.Column("id", Identity, autoincrement=True, nullable=False),
+        sa.Column("provider", sa.Text(), nullable=False),
+        sa.Column("event_id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("code", sa.Text(), nullable=True),
+        sa.Column("reference", sa.Text(), nullable=True),
+        sa.Column("provider_id", sa.Text(), nullable=True),
+        sa.Column("recipient", sa.Text(), nullable=True),
+        sa.Column("at", UtcTime(), nullable=True),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ux_effects_email_events_event", "effects_email_events", ["provider", "event_id"], unique=True)
+    op.create_index(
+        "ix_effects_email_events_reference",
+        "effects_email_events",
+        ["reference"],
+        unique=False,
+        sqlite_where=sa.text("reference IS NOT NULL"),
+        postgresql_where=sa.text("reference IS NOT NULL"),
     )
