@@ -15,7 +15,7 @@ import msgspec
 from effects.app import Effects
 from effects.errors import ConfigurationError
 from effects.job import KEY_CHARS_MAX
-from effects.retry import OnUnknown
+from effects.retry import ON_UNKNOWN, OnUnknown
 from effects_email import attachments as files
 from effects_email import mailbox
 from effects_email.address import Recipient, parse_mailbox, recipient
@@ -91,6 +91,7 @@ def draft(app: Effects, email: NewEmail, now: datetime) -> Draft:
     Raises:
         As `send_templated_email`.
     """
+    _check(email)
     setup = setup_of(app)
     to = _to(email)
     version = setup.folder.find(email.template, email.locale)
@@ -132,6 +133,15 @@ def draft(app: Effects, email: NewEmail, now: datetime) -> Draft:
 
 
 # -- the pieces ------------------------------------------------------------------------------------------------------
+
+
+def _check(email: NewEmail) -> None:
+    for name in ("run_at", "expires_at"):
+        moment = getattr(email, name)
+        if moment is not None and moment.tzinfo is None:
+            raise EmailInvalid(f"{name} has no time zone; give an aware datetime, such as datetime.now(UTC)")
+    if email.on_unknown not in (None, *ON_UNKNOWN):
+        raise EmailInvalid(f"on_unknown is {email.on_unknown!r}; give one of {', '.join(ON_UNKNOWN)}")
 
 
 def _to(email: NewEmail) -> tuple[Address, ...]:
@@ -209,10 +219,6 @@ def _category(category: str | None) -> str | None:
 
 
 def _expires_at(email: NewEmail, seconds: float | None, date: datetime) -> datetime | None:
-    for name in ("run_at", "expires_at"):
-        moment = getattr(email, name)
-        if moment is not None and moment.tzinfo is None:
-            raise EmailInvalid(f"{name} has no time zone; give an aware datetime, such as datetime.now(UTC)")
     if email.expires_at is None and seconds is not None:
         return date + timedelta(seconds=seconds)
     return email.expires_at

@@ -33,8 +33,9 @@ RETRY = RetryPolicy(
     max_delay_seconds=6 * 3600.0,
     jitter=0.2,
 )
+# With a key the provider tells doubles apart; half of the key's life ends it.
+KEYED = RetryPolicy(backoff=Listed((60, 120, 300, 600, 1800, 3600)), max_attempts=25, max_age_seconds=48 * 3600.0)
 UNKNOWN_AFTER_SECONDS = 900.0  # a receiver that tells doubles apart by their Message-ID gets time to see the first
-KEYED_AFTER_SECONDS = 60.0  # with a key, the provider tells them apart
 THROTTLE_SECONDS = 60.0
 CONFIG_SECONDS = 300.0
 REPLY_CHARS_MAX = 512
@@ -70,8 +71,8 @@ def outcome_of(
         case "unknown":
             if keyed:  # the same key again is safe, whatever the message's policy
                 return Unknown(
-                    verdict.reason, code=verdict.code, after_seconds=KEYED_AFTER_SECONDS, detail=said,
-                    on_unknown="repeat",
+                    verdict.reason, code=verdict.code, after_seconds=0.0, detail=said, on_unknown="repeat",
+                    policy=KEYED,
                 )  # fmt: skip
             return Unknown(verdict.reason, code=verdict.code, detail=said)
         case "refused_recipient" | "refused_message":

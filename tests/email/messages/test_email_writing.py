@@ -1,0 +1,233 @@
+"""A message is written in the caller's transaction, once for each key, and everything wrong is an error at the call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+import pytest
+from sqlalchemy.orm import Session
+
+from effects import ConfigurationError, Effects, IdempotencyConflict
+from effects.store.audit import audit
+from effects_email import (
+    AddressInvalid,
+    AttachmentInvalid,
+    EmailInvalid,
+    EmailReceipt,
+    File,
+    NewEmail,
+    send_templated_email,
+    send_templated_emails,
+)
+from tests.email.messages.conftest import CONTEXT, MakeShop, drain, write
+from tests.email.messages.post import Post
+from tests.support.hands import row, rows, run_sql
+
+Send: TypeAlias = Callable[..., EmailReceipt]
+
+
+def test_one_call_writes_the_message_and_its_job(shop: Effects, send: Send) -> None:
+    receipt = send(event_id="signup:1", category=None)
+    job, message = row(shop, "jobs"), row(shop, "sent_emails")
+    assert (receipt.existing, receipt.suppressed, receipt.job_id) == (False, False, job["id"])
+    assert (job["job_type"], job["queue"], job["limit_key"]) == ("email.send", "emails", "email:default")
+    assert job["idempotency_key"] == message["key"] == receipt.key
+    assert message["message_id"] == receipt.message_id
+    assert (message["template"], message["state"], message["job_id"]) == ("welcome", "intended", job["id"])
+    assert len(message["template_version"]) == 16
+    assert "ann" not in str(job).lower()
+    assert audit(shop) == []
+
+
+def test_the_same_key_is_the_first_message(shop: Effects, send: Send) -> None:
+    first = send(event_id="signup:1")
+    again = send(event_id="signup:1", to="Ann@EXAMPLE.com")
+    assert again.existing
+    assert (again.job_id, again.key, again.message_id) == (first.job_id, first.key, first.message_id)
+    assert len(rows(shop, "jobs")) == len(rows(shop, "sent_emails")) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"to": "bob@example.com"}, {"event_id": "signup:2"}, {"template": "code", "context": {"code": 1}}],
+    ids=["recipient", "event", "template"],
+)
+def test_another_recipient_event_or_template_is_another_message(send: Send, other: dict[str, Any]) -> None:
+    first = send(event_id="signup:1")
+    second = send(**{"event_id": "signup:1", **other})
+    assert not second.existing
+    assert second.key != first.key
+
+
+def test_without_a_key_every_call_is_a_message(shop: Effects, send: Send) -> None:
+    assert not send().existing
+    assert not send().existing
+    assert len({one["key"] for one in rows(shop, "sent_emails")}) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"context": {**CONTEXT, "name": "Bob"}}, {"to": "bob@example.com"}, {"locale": "de"}, {"headers": {"X-A": "1"}},
+        {"category": "news", "headers": {"List-Unsubscribe": "<https://x.example>"}}, {"transport": "bulk"},
+    ],
+    ids=lambda other: next(iter(other)),
+)  # fmt: skip
+def test_the_same_key_with_other_words_is_refused(shop: Effects, send: Send, other: dict[str, Any]) -> None:
+    first = send(key="k")
+    with pytest.raises(IdempotencyConflict, match=f"'k' belongs to job {first.job_id}") as caught:
+        send(key="k", **other)
+    assert caught.value.job_id == first.job_id
+    assert len(rows(shop, "jobs")) == 1
+
+
+def test_a_newer_template_makes_no_conflict_of_a_retry(make_shop: MakeShop, templates: Any) -> None:
+    first = send_templated_email("welcome", to="a@x.example", context=CONTEXT, key="k", effects=make_shop())
+    write(templates, {"welcome/subject.txt": "Quite another subject, {{ name }}"})
+    again = send_templated_email("welcome", to="a@x.example", context=CONTEXT, key="k", effects=make_shop())
+    assert again.existing
+    assert again.message_id == first.message_id
+
+
+def test_it_is_the_callers_transaction(shop: Effects) -> None:
+    def write_one(session: Session) -> None:
+        send_templated_email("welcome", to="a@x.example", context=CONTEXT, session=session, effects=shop)
+
+    with Session(shop.engine) as session:
+        write_one(session)
+        session.rollback()
+        write_one(session)
+        with session.begin_nested() as savepoint:
+            write_one(session)
+            savepoint.rollback()
+        assert rows(shop, "jobs") == []
+        session.commit()
+    assert len(rows(shop, "jobs")) == len(rows(shop, "sent_emails")) == 1
+
+
+def test_of_many_at_once_with_one_key_one_writes(shop: Effects) -> None:
+    start, receipts = threading.Barrier(6), []
+
+    def call() -> None:
+        start.wait(20)
+        receipts.append(send_templated_email("welcome", to="a@x.example", context=CONTEXT, key="k", effects=shop))
+
+    threads = [threading.Thread(target=call) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(receipts) == 6
+    assert sum(not one.existing for one in receipts) == 1
+    assert len({(one.job_id, one.message_id) for one in receipts}) == 1
+    assert len(rows(shop, "jobs")) == 1
+
+
+def test_a_batch_takes_each_key_once_and_gives_receipts_in_order(shop: Effects) -> None:
+    emails = [NewEmail("welcome", to=f"u{n % 3}@x.example", context=CONTEXT, event_id="e") for n in range(7)]
+    receipts = send_templated_emails(emails, effects=shop)
+    assert [one.existing for one in receipts] == [False] * 3 + [True] * 4
+    assert [one.key for one in receipts] == [receipts[n % 3].key for n in range(7)]
+    assert len(rows(shop, "jobs")) == 3
+
+
+def test_a_conflict_in_a_batch_leaves_nothing_of_it(shop: Effects, send: Send) -> None:
+    send(key="taken")
+    emails = [NewEmail("welcome", to="b@x.example", context=CONTEXT, key=key) for key in ("free", "taken")]
+    with pytest.raises(IdempotencyConflict):
+        send_templated_emails(emails, effects=shop)
+    assert len(rows(shop, "sent_emails")) == 1
+
+
+def test_when_and_until(shop: Effects, send: Send) -> None:
+    later = datetime.now(UTC) + timedelta(days=1)
+    send("code", context={"code": 7}, run_at=later)
+    job, message = row(shop, "jobs"), row(shop, "sent_emails")
+    as_time = shop.store.tables["sent_emails"].c.date.type
+    dialect = shop.engine.dialect
+    date = as_time.process_result_value(message["date"], dialect)
+    until = as_time.process_result_value(job["expires_at"], dialect)
+    assert date == later.replace(microsecond=0)
+    assert until == date + timedelta(seconds=600)
+    assert job["on_unknown"] == "hold"
+
+
+def test_one_that_expired_is_not_sent(shop: Effects, send: Send, post: Post) -> None:
+    send(expires_at=datetime.now(UTC) + timedelta(hours=1))
+    shop.store.shift_clock(3700)
+    assert drain(shop) == {"cancelled": 1}
+    assert post.letters == []
+    assert (row(shop, "sent_emails")["state"], row(shop, "sent_emails")["outcome"]) == ("abandoned", "expired")
+
+
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"to": "ann"}, AddressInvalid, "to is no e-mail address: An email address must have an @-sign"),
+    ({"to": "Ann <ann@x.example>"}, AddressInvalid, "to is no e-mail address"),
+    ({"to": "a@x.example\r\nBcc: b@x.example"}, AddressInvalid, "to is no e-mail address"),
+    ({"to": "a@x.example, b@x.example"}, AddressInvalid, "to is no e-mail address"),
+    ({"to": None}, EmailInvalid, "to is a NoneType; give an address"),
+    ({"to": []}, EmailInvalid, "to is a list: give group=True"),
+    ({"to": [], "group": True}, EmailInvalid, "to is empty"),
+    ({"to": [f"u{n}@x.example" for n in range(101)], "group": True}, EmailInvalid, "at most 100 recipients"),
+    ({"cc": ["b@x.example"]}, EmailInvalid, "cc is for a message to a group"),
+    ({"to": ["a@x.example"], "group": True, "bcc": "b@x.example"}, EmailInvalid, "bcc is one address; give a list"),
+    ({"to": ["a@x.example"], "group": True, "category": "news"}, EmailInvalid, "a message to a group has no category"),
+    ({"context": []}, EmailInvalid, "context is a list; give a dict"),
+    ({"context": {"name": object()}}, EmailInvalid, "context: Encoding objects of type object is unsupported"),
+    ({"context": {**CONTEXT, "more": "x" * 300_000}}, EmailInvalid, "as JSON, and the limit is 262,144"),
+    ({"context": {**CONTEXT, "name": "\ud800"}}, EmailInvalid, "context: a value is no JSON"),
+    ({"context": {**CONTEXT, "name": "x" * 2000}}, EmailInvalid, "the subject has 2010 characters"),
+    ({"headers": {"Bcc": "b@x.example"}}, EmailInvalid, "headers: Bcc is not for the caller to set"),
+    ({"headers": {"X-A": "a\r\nBcc: b@x.example"}}, EmailInvalid, "X-A holds a line break"),
+    ({"headers": {"X-A\r\nBcc": "b"}}, EmailInvalid, "headers: a name has letters"),
+    ({"headers": {"X-A": ""}}, EmailInvalid, "X-A has 0 characters"),
+    ({"headers": {"X-A": 5}}, EmailInvalid, "the value of X-A is a int"),
+    ({"headers": {"X-A": "1", "x-a": "2"}}, EmailInvalid, "a name is given twice"),
+    ({"headers": {"References": "ü"}}, EmailInvalid, "References must be ASCII"),
+    ({"key": ""}, EmailInvalid, "the key"),
+    ({"key": "a\nb"}, EmailInvalid, "printable"),
+    ({"event_id": "x" * 300}, EmailInvalid, "1 to 255"),
+    ({"category": "a\nb"}, EmailInvalid, "a category has"),
+    ({"run_at": datetime(2030, 1, 1)}, EmailInvalid, "run_at has no time zone"),  # noqa: DTZ001
+    ({"expires_at": datetime(2030, 1, 1)}, EmailInvalid, "expires_at has no time zone"),  # noqa: DTZ001
+    ({"on_unknown": "guess"}, EmailInvalid, "on_unknown is 'guess'"),
+    ({"attachments": ["nowhere.pdf"]}, AttachmentInvalid, "'nowhere.pdf' cannot be read"),
+    ({"attachments": ["https://x.example/a.pdf"]}, AttachmentInvalid, "give a path, or storage:"),
+    ({"attachments": [File("a", filename="../b")]}, AttachmentInvalid, "no path and no control character"),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "says"), WRONG, ids=[f"{n}-{next(iter(one[0]))}" for n, one in enumerate(WRONG)]
+)
+def test_what_is_wrong_is_an_error_at_the_call(
+    make_shop: MakeShop, database_url: str, given: dict[str, Any], kind: type[Exception], says: str
+) -> None:
+    app = make_shop()
+    options = {"to": "ann@x.example", "context": CONTEXT, **given}
+    with pytest.raises(kind) as caught:
+        send_templated_email("welcome", effects=app, **options)
+    assert says in str(caught.value)
+    assert "@x.example" not in str(caught.value)
+    assert rows(app, "jobs") == rows(app, "sent_emails") == []
+
+
+def test_a_sender_and_templates_must_be_set(make_shop: MakeShop) -> None:
+    with pytest.raises(ConfigurationError, match="set EFFECTS_EMAIL_FROM"):
+        send_templated_email("welcome", to="a@x.example", context=CONTEXT, effects=make_shop(email_from=None))
+    with pytest.raises(ConfigurationError, match="EFFECTS_EMAIL_TEMPLATES is not set"):
+        send_templated_email("welcome", to="a@x.example", context=CONTEXT, effects=make_shop(templates=None))
+
+
+def test_a_domain_that_an_operator_limits_has_a_key_of_its_own(shop: Effects, send: Send) -> None:
+    run_sql(shop, "INSERT INTO effects_limits (limit_key) VALUES ('email:default')")
+    run_sql(
+        shop,
+        "INSERT INTO effects_limits (limit_key, parent_key) VALUES ('email:default:slow.example', 'email:default')",
+    )
+    send(to="a@slow.example")
+    send(to="a@quick.example")
+    assert [one["limit_key"] for one in rows(shop, "jobs")] == ["email:default:slow.example", "email:default"]
