@@ -12,7 +12,8 @@ from effects.cli.context import Context, actor, json_option, pass_context
 from effects.cli.jobs import print_story, reason_option
 from effects.cli.output import Table
 from effects.store import dead as store_dead
-from effects.store.dead import LIST_MAX, RESOLUTIONS, BulkResult, DeadFilters, DeadLetter, Resolution
+from effects.store.dead import RESOLUTIONS, BulkResult, Resolution
+from effects.store.dead_letters import LIST_MAX, DeadFilters, DeadLetter, list_dead
 from effects.store.lookup import get_job
 
 EXIT_REFUSED = 1
@@ -79,7 +80,7 @@ def dead() -> None:
 @pass_context
 def list_(context: Context, /, as_json: bool, **filters: Any) -> None:
     """What is open, newest first."""
-    found = store_dead.list_dead(context.app.store, context.app.ledgers, DeadFilters(**filters))
+    found = list_dead(context.app.store, context.app.ledgers, DeadFilters(**filters))
     context.echo(found if as_json else _table(found), as_json)
 
 
@@ -171,7 +172,7 @@ def _act(
         raise click.UsageError("give IDs, or filters, or --all")
     found: list[DeadLetter] = []
     if not job_ids:
-        found = store_dead.list_dead(context.app.store, context.app.ledgers, filters)
+        found = list_dead(context.app.store, context.app.ledgers, filters)
         job_ids = [one.id for one in found]
     if dry_run or (not yes and (filtered or all_)):
         _preview(context, found, job_ids, word, as_json)

@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects.crashpoints import point
-from effects.store.dead import closed, is_unknown
+from effects.store.dead_letters import closed, is_unknown
 from effects.store.sql import Sql
 from effects.store.store import Statement, Store, as_json
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from effects.store.dead import closed
+from effects.store.dead_letters import closed
 from effects.store.prune import Page, row_by_row
 from effects.store.sql import Sql
 from effects.store.store import Store, as_json
