@@ -186,7 +186,8 @@ class Folder:
         if not isinstance(self.root, Path):
             return ()
         marks: list[object] = []
-        for path in version.sources:
+        own = [version.path(part) for part in PARTS]  # one that is new is a change too
+        for path in sorted({*version.sources, *own, f"{version.name}/{SETTINGS_FILE}"}):
             file = self.root / path
             marks.append((file.stat().st_mtime_ns, file.stat().st_size) if file.is_file() else None)
         return tuple(marks)
