@@ -22,12 +22,12 @@ def write_chunk(
 ) -> ChunkResult:
     """Read the rows, encode and pack them, and write them to `out`, whose `finish` is the caller's.
 
-    In constant memory: `source.batch_rows` rows, or 1 MiB on the route `copy`.
+    In constant memory: `source.batch_rows` rows, or 256 KiB on the route `copy`.
 
     Args:
         connection: to the database that is read, in a transaction, in which settings of the session may be made; None
             for an iterable.
-        progress: called with the rows and bytes written so far after each batch, or MiB; what it raises ends the
+        progress: called with the rows and bytes written so far after each batch or block; what it raises ends the
             chunk and passes through.
 
     Raises:
