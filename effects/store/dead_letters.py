@@ -102,15 +102,13 @@ def _letter(row: Row[Any]) -> DeadLetter:
 
 def closed(sql: Sql, seconds: str = "0") -> str:
     """Whether somebody closed the ended job `h`, at least `seconds` ago."""
-    return f"""EXISTS (SELECT 1 FROM {sql.job_actions} AS a WHERE a.job_id = h.id AND a.action IN ({closing_words()})
-        AND {sql.seconds("a.created_at")} >= {seconds})"""
+    return sql.found(f"{_closing_actions(sql)} AND {sql.seconds('a.created_at')} >= {seconds}")
 
 
 def is_unknown(sql: Sql, tables: tuple[str, ...]) -> str:
     """Whether the effect of the ended job `h` may have happened; without a ledger row its own attempts say so."""
     ledgers = " OR ".join(
-        f"EXISTS (SELECT 1 FROM {getattr(sql, table)} AS l WHERE l.job_id = h.id AND l.state = 'unknown')"
-        for table in tables
+        sql.found(f"FROM {getattr(sql, table)} AS l WHERE l.job_id = h.id AND l.state = 'unknown'") for table in tables
     )
     return f"(h.status <> 'succeeded' AND (h.idempotency_key IS NULL AND h.unknown_count > 0 OR {ledgers}))"
 
@@ -119,8 +117,12 @@ def closing_words() -> str:
     return ", ".join(f"'{word}'" for word in CLOSING)
 
 
+def _closing_actions(sql: Sql) -> str:
+    return f"FROM {sql.job_actions} AS a WHERE a.job_id = h.id AND a.action IN ({closing_words()})"
+
+
 def _said(sql: Sql) -> str:
-    return f"EXISTS (SELECT 1 FROM {sql.job_actions} AS a WHERE a.job_id = h.id AND a.action IN ({closing_words()}))"
+    return sql.found(_closing_actions(sql))
 
 
 def _needs_person(sql: Sql, tables: tuple[str, ...]) -> str:

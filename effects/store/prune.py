@@ -101,8 +101,8 @@ def _may_go(sql: Sql, tables: tuple[str, ...]) -> str:
     unknown = is_unknown(sql, tables)
     aged = f"{sql.seconds('h.finished_at')} >= {_keep(sql, 'h.job_type')}"
     return f"""
-    NOT EXISTS (SELECT 1 FROM {sql.jobs} AS j WHERE j.requeued_from = h.id)
-    AND NOT EXISTS (SELECT 1 FROM {sql.job_history} AS k WHERE k.requeued_from = h.id)
+    NOT {sql.found(f"FROM {sql.jobs} AS j WHERE j.requeued_from = h.id")}
+    AND NOT {sql.found(f"FROM {sql.job_history} AS k WHERE k.requeued_from = h.id")}
     AND {aged} AND CASE WHEN h.status = 'succeeded' THEN true
         WHEN h.status = 'cancelled' AND NOT {unknown} THEN true
         ELSE {closed(sql, _number(sql, "dead"))} END"""
@@ -121,11 +121,6 @@ def _jobs_page(tables: tuple[str, ...]) -> Statement:
     return build
 
 
-def row_by_row(condition: str) -> str:
-    """The condition, kept from being planned as a join: for a few rows PostgreSQL may read the whole other table."""
-    return f"CASE WHEN {condition} THEN true ELSE false END"
-
-
 def _lock_jobs(sql: Sql) -> str:
     """Whoever requeues one of them has it locked, and keeps it; whoever comes later finds it gone."""
     return f"SELECT id FROM {sql.job_history} WHERE id {sql.any_of('ids', 'int')} ORDER BY id {sql.lock()}"
@@ -135,7 +130,7 @@ def _lock_jobs(sql: Sql) -> str:
 def _delete(tables: tuple[str, ...]) -> Statement:
     def build(sql: Sql) -> str:
         return f"""
-        DELETE FROM {sql.job_history} AS h WHERE h.id {sql.any_of("ids", "int")} AND {row_by_row(_may_go(sql, tables))}
+        DELETE FROM {sql.job_history} AS h WHERE h.id {sql.any_of("ids", "int")} AND {_may_go(sql, tables)}
         RETURNING id"""
 
     return build
@@ -185,8 +180,8 @@ def _aged(sql: Sql, table: str) -> str:
 def _orphaned(sql: Sql) -> str:
     """Asked once, when the page is read: a job that is gone does not come back."""
     return f"""
-    NOT EXISTS (SELECT 1 FROM {sql.jobs} AS j WHERE j.id = l.job_id)
-    AND NOT EXISTS (SELECT 1 FROM {sql.job_history} AS k WHERE k.id = l.job_id)"""
+    NOT {sql.found(f"FROM {sql.jobs} AS j WHERE j.id = l.job_id")}
+    AND NOT {sql.found(f"FROM {sql.job_history} AS k WHERE k.id = l.job_id")}"""
 
 
 def _is_typed(sql: Sql, table: str) -> bool:
@@ -234,7 +229,7 @@ def groups(store: Store, *, cursor: str | None, dry_run: bool) -> Page:
 
 
 def _unused(sql: Sql) -> str:
-    return f"NOT g.blocked AND NOT EXISTS (SELECT 1 FROM {sql.jobs} AS j WHERE j.group_key = g.group_key)"
+    return f"NOT g.blocked AND NOT {sql.found(f'FROM {sql.jobs} AS j WHERE j.group_key = g.group_key')}"
 
 
 def _groups_page(sql: Sql) -> str:
@@ -250,7 +245,7 @@ def _lock_groups(sql: Sql) -> str:
 
 
 def _delete_groups(sql: Sql) -> str:
-    return f"DELETE FROM {sql.job_groups} AS g WHERE g.group_key {sql.any_of('names')} AND {row_by_row(_unused(sql))}"
+    return f"DELETE FROM {sql.job_groups} AS g WHERE g.group_key {sql.any_of('names')} AND {_unused(sql)}"
 
 
 def limits(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:

@@ -105,6 +105,13 @@ class Sql:
         """The first value in an index (`source` is FROM and WHERE), or NULL. Planned in half the time of `min`."""
         return f"(SELECT {column} {source} ORDER BY {column} LIMIT 1)"
 
+    def found(self, source: str) -> str:
+        """Whether FROM and WHERE find a row, with one probe for each row that asks.
+
+        Not EXISTS: PostgreSQL may make a join or a hash of that, and read the whole other table for a few rows.
+        """
+        return f"((SELECT 1 {source} LIMIT 1) IS NOT NULL)"
+
     def greatest(self, *expressions: str) -> str:
         """The greatest of several values, none of which is NULL."""
         return f"{'GREATEST' if self.postgresql else 'max'}({', '.join(expressions)})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from effects.store.dead_letters import closed
-from effects.store.prune import Page, row_by_row
+from effects.store.prune import Page
 from effects.store.sql import Sql
 from effects.store.store import Store, as_json
 from effects_email.tables.sent_schema import KEPT
@@ -32,11 +32,11 @@ def _keep(sql: Sql) -> str:
 
 def _may_go(sql: Sql) -> str:
     """Ended, aged, and not open: an open one is dead or unknown and nobody has closed it."""
+    ended = f"FROM {sql.job_history} AS h WHERE h.id = l.job_id"
     return f"""
     l.state NOT IN ('intended', 'released') AND {sql.seconds("l.updated_at")} >= {_keep(sql)}
-    AND NOT EXISTS (SELECT 1 FROM {sql.jobs} AS j WHERE j.id = l.job_id)
-    AND NOT EXISTS (SELECT 1 FROM {sql.job_history} AS h WHERE h.id = l.job_id
-        AND (h.status = 'dead' OR l.state = 'unknown') AND NOT {closed(sql)})"""
+    AND NOT {sql.found(f"FROM {sql.jobs} AS j WHERE j.id = l.job_id")}
+    AND NOT {sql.found(f"{ended} AND (h.status = 'dead' OR l.state = 'unknown') AND NOT {closed(sql)}")}"""
 
 
 def _page(sql: Sql) -> str:
@@ -51,7 +51,7 @@ def _page(sql: Sql) -> str:
 def _forget(sql: Sql) -> str:
     return f"""
     UPDATE {sql.sent_emails} AS l SET content = NULL, sealed = NULL
-    WHERE l.key {sql.any_of("keys")} AND {row_by_row(_may_go(sql))}"""
+    WHERE l.key {sql.any_of("keys")} AND {_may_go(sql)}"""
 
 
 def forget_all(store: Store, *, keep_seconds: float, dry_run: bool, go_on: Callable[[], bool]) -> int:

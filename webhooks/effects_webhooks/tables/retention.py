@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from effects.store.prune import row_by_row
 from effects.store.sql import Sql
 from effects.store.store import Store, as_json
 
@@ -45,7 +44,7 @@ def prune_events(
 
 
 def _needed(sql: Sql) -> str:
-    return f"EXISTS (SELECT 1 FROM {sql.delivered_webhooks} AS d WHERE d.event_id = e.id)"
+    return sql.found(f"FROM {sql.delivered_webhooks} AS d WHERE d.event_id = e.id")
 
 
 def _held(sql: Sql) -> str:
@@ -74,6 +73,4 @@ def _next(sql: Sql) -> str:
 
 
 def _delete(sql: Sql) -> str:
-    return (
-        f"DELETE FROM {sql.webhook_events} AS e WHERE e.id {sql.any_of('ids')} AND {row_by_row(f'NOT {_needed(sql)}')}"
-    )
+    return f"DELETE FROM {sql.webhook_events} AS e WHERE e.id {sql.any_of('ids')} AND NOT {_needed(sql)}"
