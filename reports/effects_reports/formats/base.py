@@ -33,7 +33,7 @@ MapRow: TypeAlias = Callable[[Row[Any]], MappedRow | None]
 MapBatch: TypeAlias = Callable[[Sequence[Row[Any]]], Iterable[MappedRow]]
 Progress: TypeAlias = Callable[[int, int], None]
 
-BATCH_ROWS = 5000
+BATCH_ROWS = 2000
 
 _KINDS: dict[type, Kind] = {
     str: "text", bool: "boolean", int: "integer", float: "float", decimal.Decimal: "decimal", dt.datetime: "datetime",
