@@ -20,6 +20,7 @@ from effects_email.transport.http_table import ACCEPTED, Row, Said, verdict_of
 from effects_email.transport.url import TransportURL
 
 RECIPIENTS_MAX = 50  # of one message; both providers refuse more
+DEADLINE_SECONDS = 120.0  # of a whole send; an API that has not answered by then will not
 ASK_SECONDS = 15.0
 REPEAT_SECONDS = 30.0  # before a try with the same key: the first one may still be under way
 _TOKEN = re.compile(r"[\x21-\x7e]{1,400}")
@@ -124,7 +125,9 @@ class HttpTransport:
         return f"HttpTransport({self.name!r}, {self._origin})"
 
     def send(self, letter: Letter, *, release: Callable[[], None], seconds: float) -> Dispatch:
-        """See `Transport`. `release` is called when a connection is open, right before the request's first byte."""
+        """See `Transport`. `release` is called when a connection is open, right before the request's first byte. Ends
+        within 2 minutes.
+        """
         verdicts = dict.fromkeys(fields.unsendable(letter), _UTF8_RECIPIENT)
         wanted = [one for one in dict.fromkeys(letter.recipients) if one not in verdicts]
         request = self._request(letter, wanted)
@@ -132,7 +135,7 @@ class HttpTransport:
             return Dispatch(verdict=request, recipients={**verdicts, **dict.fromkeys(wanted, request)})
         exchange = self._client.request(
             "POST", request.target, {**_HEADERS, **request.headers}, fields.as_json(request.document),
-            release=release, seconds=seconds,
+            release=release, seconds=min(seconds, DEADLINE_SECONDS),
         )  # fmt: skip
         return self._read(exchange, wanted, verdicts)
 
