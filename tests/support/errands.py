@@ -58,6 +58,11 @@ class ErrandType(JobType[Errand]):
         enqueue("errand", then, session=connection, effects=self.app)  # type: ignore[arg-type]
 
 
+def ask(port: int, name: str) -> None:
+    """Stand at the desk until the test lets this name go on."""
+    _say(port, f"ask {name}")
+
+
 def _say(port: int, line: str) -> str:
     with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS) as peer, peer.makefile("rw") as lines:
         lines.write(f"{line}\n")
