@@ -80,7 +80,7 @@ class Sending:
         verdict = _overall(self.verdicts)
         return Dispatch(
             verdict=verdict,
-            recipients=self.verdicts,
+            recipients={recipient: self.verdicts[recipient] for recipient in self.letter.recipients},
             provider_id=_queue_id(verdict),
             peer=self._peer,
             tls=self._tls,
