@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from sqlalchemy import Select, select
+from sqlalchemy import GenerativeSelect, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from effects import Effects
@@ -42,7 +42,7 @@ class Day:
 
 
 @report("signups", key=("id",), params=Day, formats=("csv",))
-def signups(params: Day) -> Select[tuple[int, str]]:
+def signups(params: Day) -> GenerativeSelect:
     """Who joined on that day. No address is in it: a report is a file that travels."""
     return select(User.id, User.name).where(User.joined_on == params.day)
 

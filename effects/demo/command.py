@@ -1,138 +1,99 @@
-"""`effects demo`: what it prints while it runs and when it is done."""
+"""`effects demo`: three acts, and an account of them."""
 
 from __future__ import annotations
 
 import logging
-import shlex
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import click
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
+from effects import Effects
 from effects.cli.output import print_value
+from effects.demo import view
+from effects.demo.account import Account, account, signups_account
+from effects.demo.board import Board
+from effects.demo.events import send_events
+from effects.demo.flights import load_flights, request_flights
+from effects.demo.mailbox import Mailbox, mailbox, require_mail_server
 from effects.demo.partners import partners, require_reference_library
-from effects.demo.run import Account, Board, account, demo_app, send_events, worker_beside
+from effects.demo.shop import shop
+from effects.demo.signups import NAMES, sign_all_up
+from effects.worker import Worker
 
-REFRESH_SECONDS = 0.1
+LOOK_SECONDS = 0.05
 LIMIT_SECONDS = 300.0  # far more than it takes; a demo that hangs is a defect to be seen
-
-_STORY = {
-    "good": "accepts",
-    "shaky": "503 twice first",
-    "gone": "nobody listens",
-}
 
 
 @click.command()
-@click.option("--events", "limit", type=click.IntRange(min=1), metavar="N", help="Send the first N only. Default: all.")
+@click.option("--events", type=click.IntRange(min=1), metavar="N", help="Send the first N only. Default: all 273.")
+@click.option("--flights", type=click.IntRange(min=1), metavar="N", help="Report the first N only. Default: 336,776.")
 @click.option("--json", "as_json", is_flag=True, help="Print the account as JSON.")
-def demo(*, limit: int | None, as_json: bool) -> int:
-    """Send real events to three partners on this machine and account for every one.
+def demo(*, events: int | None, flights: int | None, as_json: bool) -> int:
+    """Mail, webhooks and a report on this machine, and an account of every effect.
 
-    An app on a temporary SQLite file delivers the bundled GitHub events, signed, to a partner that accepts,
-    one that answers 503 twice first, and one that is gone. Takes less than a minute; needs no network.
+    An app on a temporary SQLite file signs users up (a mail to a real SMTP server on loopback, a webhook to a CRM
+    that is gone), delivers the bundled GitHub events, signed, to three partners (one accepts, one answers 503 twice
+    first, one is gone), and makes a CSV file of a year of flights. Takes less than a minute; needs no network.
     """
     require_reference_library()
+    require_mail_server()
     logging.getLogger("effects").setLevel(logging.CRITICAL)  # the account at the end says it all
-    with partners() as three:
-        board = Board(three)
-        with demo_app(three, board) as app:
-            with worker_beside(app, board), _shown(board, quiet=as_json):
-                send_events(app, board, limit)
-                _wait_for_all(board)
-            result = account(app, board)
+    console = Console(quiet=as_json)
+    with mailbox() as mail, partners() as receivers:
+        board = Board(receivers)
+        with shop(receivers, mail.url) as app:
+            result = _play(console, app, board, mail, events, flights)
     if as_json:
         print_value(result, as_json=True)
     else:
-        _print_account(result)
+        view.print_account(console, result)
+        view.print_next_steps(result)
     return 0 if result.complete else 1
 
 
+def _play(
+    console: Console, app: Effects, board: Board, mail: Mailbox, events: int | None, flights: int | None
+) -> Account:
+    """The three acts, beside a worker."""
+    with _worker_beside(app, board):
+        console.print("[bold]1. Sign-ups[/bold]: the user, a mail, a webhook and a report in one commit\n")
+        signups = sign_all_up(app)
+        _wait(lambda: board.crm_ended(len(NAMES)) and len(mail.messages) > len(NAMES))
+        view.print_signups(console, signups_account(app, board, mail))
+
+        console.print("\n[bold]2. Signed webhooks[/bold]: real GitHub events to three partners\n")
+        with view.deliveries(console, board):
+            send_events(app, board, events)
+            _wait(lambda: board.all_ended)
+
+        console.print("\n[bold]3. A report[/bold]: a year of flights as a CSV file, in chunks\n")
+        loaded = load_flights(app, flights)
+        run = request_flights(app)
+        view.report_made(console, app, run, LIMIT_SECONDS)
+        _wait(lambda: len(mail.messages) > len(NAMES) + 1)
+    return account(app, board, mail, {signups: len(NAMES), run: loaded})
+
+
 @contextmanager
-def _shown(board: Board, *, quiet: bool) -> Iterator[None]:
-    """The live view, redrawn from a thread of its own: each partner's deliveries as they end."""
-    console = Console(quiet=quiet)
-    progress = Progress(
-        TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TextColumn("{task.fields[words]}"),
-        console=console, refresh_per_second=10,
-    )  # fmt: skip
-    bars = {partner.name: progress.add_task(f"{partner.name:<5}", total=None, words="") for partner in board.partners}
-    over = threading.Event()
-
-    def draw() -> None:
-        while True:
-            last = over.wait(REFRESH_SECONDS)
-            for name, bar in bars.items():
-                done, retried, dead = board.delivered[name], len(board.retried[name]), board.dead[name]
-                words = f"{done} delivered, {retried} retried, {dead} dead"
-                progress.update(bar, completed=done + dead, total=board.sent, words=words)
-            if last:
-                return
-
-    console.print("Signed webhooks, from an app's transactions, to three partners on this machine:\n")
-    with progress:
-        drawer = threading.Thread(target=draw, name="demo-view", daemon=True)
-        drawer.start()
-        try:
-            yield
-        finally:
-            over.set()
-            drawer.join()
+def _worker_beside(app: Effects, board: Board) -> Iterator[None]:
+    """A worker in a thread of this process; stopped in order at the end."""
+    worker = Worker(app, settled=board.settled)
+    thread = threading.Thread(target=worker.run, name="demo-worker")
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.join()
 
 
-def _wait_for_all(board: Board) -> None:
-    """Until every delivery has ended, or the time is up; then the account says what is missing."""
+def _wait(done: Callable[[], bool]) -> None:
+    """Until it is so, or the time is up; then the account says what is missing."""
     tick = threading.Event()
     give_up_at = time.monotonic() + LIMIT_SECONDS
-    while not board.all_ended and time.monotonic() < give_up_at:
-        tick.wait(REFRESH_SECONDS)
-
-
-def _print_account(result: Account) -> None:
-    console = Console()
-    table = Table(
-        title=f"\n{result.events} events, {result.events * len(result.partners)} deliveries", box=SIMPLE, padding=(0, 1)
-    )
-    for column in ("partner", "delivered", "retried", "dead", "duplicates", "verified"):
-        table.add_column(column, justify="left" if column == "partner" else "right", no_wrap=True)
-    for row in result.partners:
-        figures = (row.delivered, row.retried, row.dead, row.duplicates, row.signatures_verified)
-        table.add_row(f"{row.partner} ({_STORY[row.partner]})", *map(str, figures))
-    console.print(table)
-    console.print(
-        "Delivered: the partner accepted it. Duplicates: accepted more than once.\n"
-        "Verified: requests whose signature both effects and the library\n"
-        "standardwebhooks found good; a retried delivery is several requests."
-    )
-    for finding in result.findings:
-        console.print(f"[red]audit:[/red] {finding}")
-    verdict = "Every event is accounted for." if result.complete else "Not every event is accounted for."
-    console.print(f"\n[bold]{verdict}[/bold]\n")
-    _print_next_steps(result)
-
-
-def _print_next_steps(result: Account) -> None:
-    """Commands to try, as they can be pasted here. Not wrapped: a broken line would not run."""
-    command = Path(sys.argv[0])
-    shown = "effects" if command.parent == Path() else shlex.quote(str(_relative(command)))
-    effects = f"{shown} --database-url {result.database_url}"
-    click.echo("A dead delivery is kept with every attempt. Have a look:")
-    click.echo(f"  {effects} jobs list --status dead --limit 5")
-    if result.dead_job is not None:
-        click.echo(f"  {effects} jobs show {result.dead_job}")
-    click.echo(f"  {effects} status")
-
-
-def _relative(command: Path) -> Path:
-    try:
-        return command.relative_to(Path.cwd())
-    except ValueError:
-        return command
+    while not done() and time.monotonic() < give_up_at:
+        tick.wait(LOOK_SECONDS)

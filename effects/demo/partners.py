@@ -1,4 +1,4 @@
-"""Three partners on loopback: HTTP receivers that verify every signature twice and count what they get."""
+"""Partners on loopback: HTTP receivers that verify every signature twice and count what they get."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 from effects.errors import ConfigurationError
 from effects_webhooks.signing import generate_secret, verify
 
+USERS = "user.*"
 REFUSALS = 2  # how often the shaky partner answers 503 before it accepts an event
 
 
@@ -22,7 +23,9 @@ class Partner:
     """A receiver, and what it saw: `webhook-id` → tries, and → times accepted."""
 
     name: str
+    pattern: str = "github.*"  # of the events that it wants
     refusals: int = 0
+    endpoint_id: str = ""
     secret: str = field(default_factory=generate_secret, repr=False)
     port: int = 0
     tries: Counter[str] = field(default_factory=Counter)
@@ -30,6 +33,11 @@ class Partner:
     verified: int = 0  # requests whose signature both implementations found good
     refuted: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def is_crm(self) -> bool:
+        """Whether it is the shop's own customer database, which hears of users and not of GitHub."""
+        return self.pattern == USERS
 
     @property
     def url(self) -> str:
@@ -105,16 +113,17 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def partners() -> Iterator[list[Partner]]:
-    """One that accepts, one that refuses twice first, one that is gone."""
+    """One that accepts, one that refuses twice first, one that is gone, and the CRM, which is gone too."""
     good, shaky, gone = Partner("good"), Partner("shaky", refusals=REFUSALS), Partner("gone")
+    crm = Partner("crm", pattern=USERS)
     servers = []
     for partner in (good, shaky):
         server = _Server(partner)
         partner.port = server.server_address[1]
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         servers.append(server)
-    with _nobody_listens() as gone.port:
-        yield [good, shaky, gone]
+    with _nobody_listens() as gone.port, _nobody_listens() as crm.port:
+        yield [good, shaky, gone, crm]
     for server in servers:
         with suppress(OSError):
             server.shutdown()

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import CompoundSelect, Select
+from sqlalchemy import GenerativeSelect
 
 from effects.redact import why_invalid
 from effects_reports.errors import DefinitionInvalid, ReportInvalid
@@ -20,7 +20,7 @@ Consistency: TypeAlias = Literal["range", "snapshot", "single"]
 CONSISTENCIES: tuple[Consistency, ...] = ("range", "snapshot", "single")
 FORMATS = ("csv", "csv.gz", "csv.zst", "ndjson", "ndjson.gz", "ndjson.zst", "xlsx")
 
-Statement: TypeAlias = Select[Any] | CompoundSelect[Any]
+Statement: TypeAlias = GenerativeSelect  # a Select or a CompoundSelect, of whatever columns
 Rows: TypeAlias = Iterable[MappedRow]
 Source: TypeAlias = Callable[..., Statement | Rows]
 
@@ -82,7 +82,7 @@ class ReportDefinition:
             DefinitionInvalid: the function gave something else, or a SELECT with an order or a limit of its own.
         """
         found = self._call(params, as_of)
-        if not isinstance(found, Select | CompoundSelect):
+        if not isinstance(found, GenerativeSelect):
             raise DefinitionInvalid(
                 f"report {self.name!r}: the function gave a {type(found).__name__}; it must return a SQLAlchemy "
                 "select(), or be declared with iterable=True"
@@ -97,7 +97,7 @@ class ReportDefinition:
             DefinitionInvalid: the function gave nothing that can be iterated over.
         """
         found = self._call(params, as_of)
-        if isinstance(found, Select | CompoundSelect | str | bytes) or not isinstance(found, Iterable):
+        if isinstance(found, GenerativeSelect | str | bytes) or not isinstance(found, Iterable):
             raise DefinitionInvalid(
                 f"report {self.name!r}: the function gave a {type(found).__name__}; with iterable=True it must return "
                 "an iterable of rows"

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from effects.demo.run import bundled_events
+from effects.demo.events import bundled_events
+from effects.demo.flights import bundled_flights
+from effects.demo.signups import NAMES
 
-EVENTS = 6
+EVENTS, FLIGHTS = 6, 45_000
 
 
 def _effects(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -25,11 +27,15 @@ def _effects(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_every_event_is_accounted_for(tmp_path: Path) -> None:
-    done = _effects("demo", "--events", str(EVENTS), "--json", folder=tmp_path)
+def test_every_effect_is_accounted_for(tmp_path: Path) -> None:
+    done = _effects("demo", "--events", str(EVENTS), "--flights", str(FLIGHTS), "--json", folder=tmp_path)
 
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     account: dict[str, Any] = json.loads(done.stdout)
+    users = len(NAMES)
+    assert account["signups"] == {
+        "users": users, "welcomed": users, "crm_retried": users, "crm_dead": users, "strays": 0,
+    }  # fmt: skip
     good, shaky, gone = account["partners"]
     assert (account["events"], account["complete"], account["findings"]) == (EVENTS, True, [])
     assert (good["delivered"], good["retried"], good["dead"]) == (EVENTS, 0, 0)
@@ -37,21 +43,25 @@ def test_every_event_is_accounted_for(tmp_path: Path) -> None:
     assert (gone["delivered"], gone["dead"]) == (0, EVENTS)
     assert [partner["duplicates"] for partner in account["partners"]] == [0, 0, 0]
     assert (good["signatures_verified"], shaky["signatures_verified"]) == (EVENTS, 3 * EVENTS)
+    signups, flights = account["reports"]
+    assert (signups["report"], signups["rows_read"], signups["announced"]) == ("signups", users, True)
+    assert (flights["rows"], flights["rows_read"], flights["chunks"]) == (FLIGHTS, FLIGHTS, 3)
+    assert flights["announced"]
 
 
 def test_the_summary_fits_a_terminal_and_its_commands_run(tmp_path: Path) -> None:
-    done = _effects("demo", "--events", "2", folder=tmp_path)
+    done = _effects("demo", "--events", "2", "--flights", "1000", folder=tmp_path)
 
-    assert done.returncode == 0, done.stderr
-    assert "Every event is accounted for." in done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Every effect is accounted for." in done.stdout
     offered = [shlex.split(line) for line in done.stdout.splitlines() if " --database-url " in line]
-    assert len(offered) == 3
     prose = [line for line in done.stdout.splitlines() if " --database-url " not in line]
     assert max(len(line) for line in prose) <= 80
-    for _, *arguments in offered:
+    expected = ["webhook.deliver", "webhook.deliver", "webhook.deliver", "flights"]
+    for (_, *arguments), word in zip(offered, expected, strict=True):
         shown = _effects(*arguments, folder=tmp_path)
         assert shown.returncode == 0, shown.stderr
-        assert "webhook.deliver" in shown.stdout
+        assert word in shown.stdout
 
 
 def test_the_bundled_events_are_all_there() -> None:
@@ -62,7 +72,14 @@ def test_the_bundled_events_are_all_there() -> None:
     assert len({event.key for event in events}) == 273
 
 
-@pytest.mark.parametrize("option", ["--events=0", "--no-such"])
+def test_the_bundled_flights_are_all_there() -> None:
+    flights = list(bundled_flights())
+
+    assert len(flights) == 336_776
+    assert sum(flight["delay"] is None for flight in flights) == 8_255
+
+
+@pytest.mark.parametrize("option", ["--events=0", "--flights=0", "--no-such"])
 def test_a_wrong_option_is_one_clear_line(tmp_path: Path, option: str) -> None:
     done = _effects("demo", option, folder=tmp_path)
 

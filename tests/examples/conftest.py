@@ -26,6 +26,7 @@ def settings(database_url: str, tmp_path: Path) -> dict[str, str]:
     return {
         "EFFECTS_DATABASE_URL": database_url,
         "EFFECTS_KEYS": f"k={generate_key()},digest={generate_key()}",
+        "EFFECTS_STORAGE_URL": str(tmp_path / "files"),
         "SHOP_REPORTS": str(tmp_path),
     }
 
@@ -50,13 +51,13 @@ def shell(settings: dict[str, str]) -> Shell:
 @pytest.fixture
 def load(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     """Import an example anew, in this process."""
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     loaded: list[str] = []
 
     def load_module(name: str) -> ModuleType:
+        for variable, value in settings.items():
+            monkeypatch.setenv(variable, value)
         loaded.append(name)
         return importlib.import_module(name)
 
