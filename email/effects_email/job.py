@@ -18,10 +18,11 @@ from effects.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Sno
 from effects.retry import DAY_SECONDS, Fixed, RetryPolicy
 from effects.settlement import Settlement
 from effects_email.attachments import Files
+from effects_email.bounces import SOFT_WINDOW_DAYS, Failure, note_failures
 from effects_email.compose import EmailCompose
-from effects_email.bounces import Failure, note_failures
 from effects_email.content import unpack
 from effects_email.errors import AttachmentMissing
+from effects_email.events import taken
 from effects_email.lanes import transport_key
 from effects_email.memory import AttemptMemory
 from effects_email.message import build
@@ -30,7 +31,7 @@ from effects_email.parts import Address, Parts
 from effects_email.settings import DEFAULT_TRANSPORT, EmailSettings
 from effects_email.staging import redirected
 from effects_email.suppression import suppressed
-from effects_email.tables import sent
+from effects_email.tables import sent, upkeep
 from effects_email.tables.ledger import RecipientResult, SentLedger
 from effects_email.tables.retention import forget_all
 from effects_email.transport.base import Dispatch, Letter, Transport
@@ -63,13 +64,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     parts: Parts | None  # None: no longer kept
     sealed_off: str | None = None  # why the parts cannot be opened
     unknown: bool  # an earlier try may have delivered it
-    hold: bool
+    held: bool  # and is not to be repeated
     sha256: str | None
     released_seconds: float | None  # since the first release
     group: bool
     open: Mapping[int, Address]
     some_accepted: bool
     suppressed: frozenset[int]
+    reported: bool = False  # a provider's event says that it has the message
 
     def __repr__(self) -> str:
         return f"Message(key={self.key!r})"
@@ -115,19 +117,29 @@ class EmailSend(JobType[SendPayload]):
         self.transports.close()
 
     def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
-        """What messages said is forgotten EFFECTS_EMAIL_CONTENT_DAYS after their end; their rows stay longer."""
-        days = self._settings.email_content_days
-        return forget_all(self._app.store, keep_seconds=days * DAY_SECONDS, dry_run=dry_run, go_on=go_on)
+        """What messages said is forgotten EFFECTS_EMAIL_CONTENT_DAYS after their end; their rows stay longer. Old
+        events of providers go, suppressions that are over, and soft failures that count no more.
+        """
+        store, days = self._app.store, self._settings.email_content_days
+        forgotten = forget_all(store, keep_seconds=days * DAY_SECONDS, dry_run=dry_run, go_on=go_on)
+        return forgotten + upkeep.prune(
+            store, keep_seconds=keep_seconds, window_days=SOFT_WINDOW_DAYS, dry_run=dry_run, go_on=go_on
+        )
 
     # -- load --------------------------------------------------------------------------------------------------------
 
     def load(self, connection: Connection, jobs: Sequence[tuple[Job, SendPayload]]) -> Mapping[int, Message]:
-        """The messages of the batch, their recipients and who of them is suppressed, in three queries."""
+        """The messages of the batch, their recipients and who of them is suppressed, in three queries; and what
+        providers' events say of those that an earlier try may have delivered, in a fourth.
+        """
         store = self._app.store
-        policies = {job.id: job.on_unknown or self.on_unknown for job, _ in jobs}
+        # One that an operator sends again is a new job, of which nothing is unknown.
+        held = {job.id for job, _ in jobs if job.unknown_count and (job.on_unknown or self.on_unknown) == "hold"}
         rows = sent.load(store, connection, [job.id for job, _ in jobs])
         groups = sent.recipients(store, connection, [row.key for row in rows])
-        found = [self._message(row, groups.get(row.key), hold=policies[row.job_id] == "hold") for row in rows]
+        found = [self._message(row, groups.get(row.key), held=row.job_id in held) for row in rows]
+        unsure = [message.parts.message_id for message in found if message.unknown and message.parts is not None]
+        reported = taken(self._app, connection, unsure)
         wanted = [(number, one, message) for message in found for number, one in message.open.items()]
         reasons = suppressed(self._app, connection, [(one.spec, message.category) for _, one, message in wanted])
         blocked: dict[int, set[int]] = {}
@@ -135,11 +147,15 @@ class EmailSend(JobType[SendPayload]):
             if reason is not None:
                 blocked.setdefault(message.job_id, set()).add(number)
         return {
-            message.job_id: msgspec.structs.replace(message, suppressed=frozenset(blocked.get(message.job_id, ())))
+            message.job_id: msgspec.structs.replace(
+                message,
+                suppressed=frozenset(blocked.get(message.job_id, ())),
+                reported=message.parts is not None and message.parts.message_id in reported,
+            )
             for message in found
         }
 
-    def _message(self, row: Any, group: Sequence[Any] | None, *, hold: bool) -> Message:
+    def _message(self, row: Any, group: Sequence[Any] | None, *, held: bool) -> Message:
         content, sealed_off = None, None
         try:
             content = unpack(self._app, row.key, row.content, row.sealed)
@@ -155,7 +171,7 @@ class EmailSend(JobType[SendPayload]):
             parts=content.parts if content is not None else None,
             sealed_off=sealed_off,
             unknown=row.state == "unknown",
-            hold=hold,
+            held=held,
             sha256=row.bytes_sha256,
             released_seconds=row.released_seconds,
             group=group is not None,
@@ -174,6 +190,8 @@ class EmailSend(JobType[SendPayload]):
         if message is None or message.parts is None:
             return Refused("what was to be sent is no longer stored", code="content_gone")
         self._memory.forget(message.job_id)
+        if message.reported:
+            return Done(detail={"outcome": "accepted", "reported": True, "transport": message.transport})
         if attempt.cancel_requested:
             return Cancelled("cancelled by request")
         if self._settings.email_hold:
@@ -234,7 +252,7 @@ class EmailSend(JobType[SendPayload]):
         known = transport.ask(letter)
         if known:
             return Done(detail={"outcome": "accepted", "asked": True, "transport": transport.name})
-        if message.hold and not keyed:
+        if message.held and not keyed:
             return Unknown("the provider does not know it" if known is False else "nobody can be asked")
         return None
 

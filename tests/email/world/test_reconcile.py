@@ -139,6 +139,13 @@ def test_an_event_tells_the_next_try_that_there_is_nothing_to_do(postmark: Shop)
     assert audit(postmark.app) == []
 
 
+def test_a_bounce_of_what_may_have_been_sent_says_that_it_was(postmark: Shop) -> None:
+    receipt = lose_and_lag(postmark)
+    assert postmark.event("Bounce", receipt, Type="HardBounce", ID=7, Email=ANN) == 204
+    assert postmark.drain(UNKNOWN_AFTER_SECONDS * 1.3) == {"succeeded": 1}
+    assert (postmark.posts, row(postmark.app, "sent_emails")["state"]) == (1, "done")
+
+
 def test_an_event_closes_what_was_held_for_a_person(postmark: Shop) -> None:
     receipt = lose_and_lag(postmark, on_unknown="hold")
     [job] = rows(postmark.app, "job_history")
