@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import time
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from effects import Effects
+from effects.cli.main import cli
 from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhooks, generate_secret, sign
 from tests.support import needs
@@ -136,6 +139,12 @@ def test_the_function_on_the_page_tells_good_from_bad(language: Callable[[Path],
     found = json.loads(done.stdout)
     wrong = [(one, good) for one, good, (_, _, right) in zip(given, found, wanted, strict=True) if good != right]
     assert wrong == []
+
+
+def test_the_command_on_the_page_prints_what_it_shows() -> None:
+    command, _, shown = snippet("console", "explain").removeprefix("$ effects ").partition("\n")
+    done = CliRunner().invoke(cli, shlex.split(command), catch_exceptions=False)
+    assert [line.rstrip() for line in done.output.splitlines()] == shown.splitlines()
 
 
 # -- the receiver in Node, with the library of npm -----------------------------------------------------------------

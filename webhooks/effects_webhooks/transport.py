@@ -47,7 +47,7 @@ class OriginTransport(httpx.BaseTransport):
     No redirects, no proxy, no retries, HTTP/1.1.
     """
 
-    def __init__(self, backend: httpcore.NetworkBackend, ssl_context: ssl.SSLContext) -> None:
+    def __init__(self, backend: httpcore.NetworkBackend, ssl_context: ssl.SSLContext | None) -> None:
         self._pool = httpcore.ConnectionPool(
             ssl_context=ssl_context,
             max_connections=None,
@@ -144,8 +144,7 @@ class Transports:
         with self._lock:
             entry = self._entries.get(origin)
             if entry is None:
-                context = self._ssl_context or shared_ssl_context()
-                entry = self._entries[origin] = _Entry(OriginTransport(self._backend, context))
+                entry = self._entries[origin] = _Entry(self._transport(url.scheme))
             entry.users += 1
             self._entries.move_to_end(origin)
             leaving = self._leaving()
@@ -157,6 +156,13 @@ class Transports:
             with self._lock:
                 entry.users -= 1
                 entry.used_at = time.monotonic()
+
+    def _transport(self, scheme: str) -> OriginTransport:
+        return OriginTransport(self._backend, self._context(scheme))
+
+    def _context(self, scheme: str) -> ssl.SSLContext | None:
+        """None where there is no TLS: a cron job that sends by plain HTTP need not build one."""
+        return (self._ssl_context or shared_ssl_context()) if scheme == "https" else None
 
     def _leaving(self) -> list[_Entry]:
         """Take out what is idle for too long, and the oldest idle ones while there are too many."""
@@ -180,6 +186,7 @@ class Transports:
         Returns:
             What happened. No fault of the network, the peer or the URL raises.
         """
+        self._context(url.partition(":")[0].lower())  # before the clock runs: to build the first takes a while
         exchange = Exchange(seconds)
         with running(exchange):
             try:
@@ -202,7 +209,7 @@ class Transports:
     def _ask_afresh(self, exchange: Exchange, request: httpx.Request) -> None:
         """On a connection of its own. Where that brings no answer, the one before it stands."""
         exchange.bytes_read = 0
-        transport = OriginTransport(self._backend, self._ssl_context or shared_ssl_context())
+        transport = self._transport(request.url.scheme)
         try:
             _read(exchange, transport.handle_request(request))
         finally:
