@@ -63,7 +63,7 @@ def _ranges(connection: Connection, definition: ReportDefinition, statement: Sta
     found = [(key_to_json(key), number) for key, number in source.read_bounds(connection, asked)]
     step = math.ceil(len(found) / CHUNKS_MAX) or 1
     ends = [one for n, one in enumerate(found, start=1) if n % step == 0 or n == len(found)]
-    starts: list[tuple[list[Any] | None, int]] = [(None, 0), *ends[:-1]]
+    starts: list[tuple[list[Any] | None, int]] = [(None, 0), *ends][: len(ends)]
     return [
         Range(ordinal(n), lo, hi, number - before)
         for n, ((lo, before), (hi, number)) in enumerate(zip(starts, ends, strict=True), start=1)

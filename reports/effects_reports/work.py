@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from sqlalchemy import Connection
 
+from effects.crashpoints import declare
 from effects.errors import ConfigurationError, EnqueueError
 from effects.job import Job
 from effects.job_type import JobType
@@ -27,6 +28,17 @@ RECHECK_SECONDS = 30.0
 UNKNOWN = "this worker does not know it: start it with `effects --app`, whose Effects(reports=[…]) has it"
 _log = logging.getLogger("effects.reports")
 P = TypeVar("P", bound="RunPayload")
+
+declare(
+    {
+        "report.chunk_begun": "a chunk is this attempt's, nothing of it is written",
+        "report.part_written": "all of a part is written, not synced, not under its name",
+        "report.part_durable": "a part is under its name, the chunk not done",
+        "report.assembly_begun": "all parts are there, nothing is joined",
+        "report.joined": "the file is joined, not under its name",
+        "report.renamed": "the file is under its name, the run not ready",
+    }
+)
 
 
 class RunPayload(msgspec.Struct, frozen=True):

@@ -1,0 +1,85 @@
+"""An app with reports, its files in a folder of the test's, and hands that carry out one job at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from effects import Effects, Job
+from effects.settlement import Settlement
+from effects.store.settle import Settled, settle
+from effects.worker import Worker
+from effects.worker.intake import Intake
+from effects_reports import open_result
+from tests.cli.conftest import _logging
+from tests.conftest import AppFactory
+from tests.reports.shop import REPORTS
+from tests.support.hands import Hand
+
+__all__ = ["_logging"]
+
+Shop: TypeAlias = Callable[..., Effects]
+
+
+@pytest.fixture
+def shop_factory(app_factory: AppFactory, tmp_path: Path) -> Shop:
+    """Makes apps that know the reports of `tests.reports.shop`, or others: `shop_factory(reports=[…])`."""
+
+    def make(**options: Any) -> Effects:
+        given = {"reports": REPORTS, "storage_url": str(tmp_path / "files"), "job_types": [], **options}
+        return app_factory(**given)
+
+    return make
+
+
+@pytest.fixture
+def shop(shop_factory: Shop) -> Effects:
+    return shop_factory()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Callable[[], list[str]]:
+    """The names of the files in the storage, unfinished ones too."""
+    folder = tmp_path / "files"
+    return lambda: sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def drain(app: Effects) -> None:
+    """A worker does all that is due."""
+    assert Worker(app).drain(60).finished
+
+
+def content(app: Effects, run_id: str) -> bytes:
+    return b"".join(open_result(run_id, effects=app))
+
+
+class Hands(Hand):
+    """A worker of the lane `reports`, moved by hand: claim a job, perform it, settle it, each when the test says so."""
+
+    def __init__(self, app: Effects, name: str = "hands") -> None:
+        super().__init__(app, name, queue="reports")
+
+    def perform(self, job: Job) -> Settlement:
+        """What the attempt asks to be written; nothing is."""
+        settled: list[Settlement] = []
+        attempts = Intake(self.app, lambda job: True, settled.append).attempts([job])
+        for attempt in attempts:
+            attempt.start()
+            settled.append(attempt.run())
+        [settlement] = settled
+        return settlement
+
+    def write(self, *settlements: Settlement) -> Settled:
+        return settle(self.app.store, settlements, self.app.ledgers)
+
+    def do(self, job: Job) -> Settlement:
+        """Perform and settle."""
+        settlement = self.perform(job)
+        self.write(settlement)
+        return settlement
+
+    def do_next(self) -> Settlement:
+        return self.do(self.claim_one())

@@ -1,0 +1,82 @@
+"""SIGKILL at each named point: the file is byte for byte that of an undisturbed run, and nothing else is left."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from effects import Effects, crashpoints
+from effects.prune import prune
+from effects.retry import DAY_SECONDS
+from effects.store.audit import audit
+from effects.worker import Worker
+from effects_reports import report_status, request_report
+from tests.reports.crash_app import make
+from tests.reports.shop import fill
+from tests.support.hands import rows
+from tests.support.processes import Fleet, fleet
+from tests.support.waiting import wait_until
+
+# Point → whether the file lies there under its final name, whole.
+POINTS = {
+    "report.chunk_begun": False,  # R1
+    "report.part_written": False,  # R2
+    "report.part_durable": False,  # R3
+    "report.assembly_begun": False,  # R4
+    "report.joined": False,  # R5
+    "report.renamed": True,  # R6
+}
+Files = Callable[[], list[str]]
+
+
+@pytest.fixture
+def shop(database_url: str, tmp_path: Path) -> Iterator[Effects]:
+    app = make(database_url, storage_url=str(tmp_path / "files"))
+    fill(app, 60)
+    yield app
+    app.dispose()
+
+
+@pytest.fixture
+def processes(database_url: str, tmp_path: Path) -> Iterator[Fleet]:
+    with fleet(database_url, tmp_path) as made:
+        yield made
+
+
+def test_the_table_has_every_point_of_ours() -> None:
+    assert set(POINTS) == {name for name in crashpoints.POINTS if name.startswith("report.")}
+
+
+@pytest.mark.parametrize(("point", "is_there"), POINTS.items(), ids=POINTS)
+def test_a_kill_changes_nothing_in_the_file(
+    point: str, is_there: bool, shop: Effects, processes: Fleet, tmp_path: Path, files: Files
+) -> None:
+    clean = request_report("quick", request_key="clean", format="csv.gz", effects=shop).run_id
+    Worker(shop).drain()
+    run_id = request_report("quick", request_key="struck", format="csv.gz", effects=shop).run_id
+    child = processes.worker(
+        app="tests.reports.crash_app:app",
+        EFFECTS_CRASHPOINT=f"{point}:1:kill",
+        EFFECTS_STORAGE_URL=str(tmp_path / "files"),
+    )
+    assert child.wait() == -signal.SIGKILL, child.output
+    assert any(name.endswith("/struck.csv.gz") for name in files()) == is_there
+    shop.store.shift_clock(1000)  # past the lease
+    wait_until(lambda: _drained(shop))
+    undisturbed, struck = (report_status(one, effects=shop) for one in (clean, run_id))
+    assert (struck.state, struck.sha256, struck.rows) == ("ready", undisturbed.sha256, 60)
+    outcomes = [attempt["outcome"] for attempt in rows(shop, "job_attempts")]
+    assert outcomes.count("lost") >= 1
+    assert set(outcomes) == {"lost", "succeeded"}
+    assert audit(shop) == []
+    shop.store.shift_clock(2 * DAY_SECONDS)
+    prune(shop)
+    assert files() == sorted(str(one.artifact) for one in (undisturbed, struck))
+
+
+def _drained(shop: Effects) -> bool:
+    Worker(shop).drain()
+    return not rows(shop, "jobs")

@@ -1,0 +1,54 @@
+"""Random kills: 60 for each format here (half of them on each database); 300 with EFFECTS_TEST_REPORT_KILLS=300."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from effects.prune import prune
+from effects.retry import DAY_SECONDS
+from effects.store.audit import audit
+from effects.worker import Worker
+from effects_reports import report_status, request_report
+from tests.reports.conftest import content
+from tests.reports.crash_app import make
+from tests.reports.kill_loop import REPORTS, KillLoop
+from tests.reports.shop import fill
+from tests.support.processes import fleet
+
+KILLS = int(os.environ.get("EFFECTS_TEST_REPORT_KILLS", "60"))
+SEED = int(os.environ.get("EFFECTS_TEST_SEED", random.randrange(1 << 32)))
+ROWS = 200  # eight chunks a run
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(120 + 10 * KILLS)
+@pytest.mark.parametrize("file", ["csv", "csv.gz", "ndjson"])
+def test_no_kill_changes_a_byte(file: str, database_url: str, tmp_path: Path, files: Callable[[], list[str]]) -> None:
+    print(f"EFFECTS_TEST_SEED={SEED}")
+    app = make(database_url, storage_url=str(tmp_path / "files"))
+    try:
+        fill(app, ROWS)
+        clean = {name: request_report(name, format=file, effects=app).run_id for name in REPORTS}
+        Worker(app).drain()
+        sums = {name: report_status(run_id, effects=app).sha256 for name, run_id in clean.items()}
+        with fleet(database_url, tmp_path) as processes:
+            loop = KillLoop(app, processes, tmp_path / "files", file, SEED)
+            loop.run(KILLS // 2)
+            loop.finish()
+        for run_id, name in loop.runs:
+            status = report_status(run_id, effects=app)
+            assert (status.sha256, status.rows) == (sums[name], ROWS), f"seed {SEED}: {status}"
+            assert hashlib.sha256(content(app, run_id)).hexdigest() == sums[name]
+        assert audit(app) == []
+        app.store.shift_clock(2 * DAY_SECONDS)
+        prune(app)
+        made = [*clean.values(), *(run_id for run_id, _ in loop.runs)]
+        assert files() == sorted(str(report_status(one, effects=app).artifact) for one in made)
+    finally:
+        app.dispose()

@@ -1,0 +1,288 @@
+"""A report from its request to its file, on both databases."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from effects import Effects
+from effects.store.audit import audit
+from effects_reports import (
+    Notify,
+    ReportInvalid,
+    explain_report,
+    report,
+    report_status,
+    request_report,
+)
+from tests.reports.conftest import Hands, Shop, content, drain
+from tests.reports.shop import OrdersParams, csv_rows, fill, lines, orders
+from tests.support.hands import rows
+from tests.support.scripted import Scripted
+
+Files = Callable[[], list[str]]
+
+
+def expected(count: int, above: int = 0) -> list[list[str]]:
+    made = [[str(3 * n), f'customer {n % 7}, "Ltd"', str(n * 11)] for n in range(1, count + 1) if 3 * n > above]
+    return [["id", "customer", "cents"], *made]
+
+
+@pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 250])
+def test_every_row_once_in_the_order_of_the_key(count: int, shop: Effects) -> None:
+    fill(shop, count)
+    run_id = request_report("orders", effects=shop).run_id
+    drain(shop)
+    status = report_status(run_id, effects=shop)
+    assert (status.state, status.rows, status.progress.fraction) == ("ready", count, 1.0)
+    assert (status.progress.chunks_done, status.progress.rows_total) == (-(-count // 100), count)
+    assert csv_rows(content(shop, run_id)) == expected(count)
+    assert audit(shop) == []
+
+
+def test_when_it_is_ready_only_its_file_is_left(shop: Effects, files: Files) -> None:
+    fill(shop, 250)
+    run_id = request_report("orders", request_key="orders:today", effects=shop).run_id
+    drain(shop)
+    status = report_status(run_id, effects=shop)
+    assert files() == [status.artifact]
+    assert status.filename == "orders-today.csv"
+    assert status.bytes == len(content(shop, run_id))
+
+
+@pytest.mark.parametrize("file", ["csv", "csv.gz", "ndjson", "ndjson.zst"])
+def test_many_chunks_are_the_file_that_one_chunk_is(file: str, shop_factory: Shop) -> None:
+    contents = set()
+    for size in (7, 1000):
+        app = shop_factory(reports=[_orders_in_chunks_of(size)])
+        if not contents:
+            fill(app, 60)
+        run_id = request_report("orders", format=file, effects=app).run_id
+        drain(app)
+        contents.add(_unpacked(file, content(app, run_id)))
+    [unpacked] = contents
+    assert unpacked.count(b"\n") == 60 + ("csv" in file)
+
+
+def _orders_in_chunks_of(size: int) -> object:
+    return report("orders", key=("id",), chunk_rows=size)(lambda params: sa.select(orders))
+
+
+def _unpacked(file: str, packed: bytes) -> bytes:
+    if file.endswith(".gz"):
+        return gzip.decompress(packed)
+    if file.endswith(".zst"):
+        import zstandard  # noqa: PLC0415
+
+        return zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True).read()
+    return packed
+
+
+def test_params_are_frozen_with_the_request(shop: Effects) -> None:
+    fill(shop, 30)
+    run_id = request_report("orders", OrdersParams(above=60), effects=shop).run_id
+    drain(shop)
+    assert csv_rows(content(shop, run_id)) == expected(30, above=60)
+
+
+def test_a_composite_key_that_only_the_rows_prove(shop: Effects) -> None:
+    fill(shop, 0)
+    made = [{"order_id": n // 9, "place": n % 9, "article": f"a{n}"} for n in range(330)]
+    with shop.engine.begin() as connection:
+        connection.execute(lines.insert(), list(reversed(made)))
+    run_id = request_report("order_lines", effects=shop).run_id
+    drain(shop)
+    _, *found = csv_rows(content(shop, run_id))
+    assert found == [[str(one["order_id"]), str(one["place"]), one["article"]] for one in made]
+    assert report_status(run_id, effects=shop).progress.chunks_total == 4
+
+
+def test_a_mapping_makes_the_rows_of_the_file(shop: Effects) -> None:
+    fill(shop, 150)
+    run_id = request_report("euros", effects=shop).run_id
+    drain(shop)
+    header, first, *rest = csv_rows(content(shop, run_id))
+    assert header == ["Customer", "Sum in euros"]
+    assert first == ['customer 1, "Ltd"', "0.11"]
+    assert len(rest) == 149
+
+
+def test_rows_that_nothing_tells_apart_come_in_one_part(shop: Effects) -> None:
+    fill(shop, 21)
+    run_id = request_report("totals", effects=shop).run_id
+    drain(shop)
+    _, *found = csv_rows(content(shop, run_id))
+    assert len(found) == 7
+    assert sum(int(cents) for _, cents in found) == sum(11 * n for n in range(1, 22))
+
+
+def test_an_iterable_is_a_report_too(shop: Effects) -> None:
+    run_id = request_report("primes", {"below": 20}, effects=shop).run_id
+    drain(shop)
+    assert csv_rows(content(shop, run_id)) == [["prime"], *([str(p)] for p in (2, 3, 5, 7, 11, 13, 17, 19))]
+    assert report_status(run_id, effects=shop).progress.total_kind == "unknown"
+
+
+def test_it_may_be_read_from_another_database(shop_factory: Shop, tmp_path: Path) -> None:
+    @report("elsewhere", key=("id",), engine="replica")
+    def elsewhere(params: dict[str, object]) -> sa.Select[tuple[int]]:
+        return sa.select(sa.table("things", sa.column("id", sa.Integer)))
+
+    replica = sa.create_engine(f"sqlite:///{tmp_path / 'replica.db'}")
+    with replica.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE things (id INTEGER PRIMARY KEY)")
+        connection.exec_driver_sql("INSERT INTO things VALUES (4), (5)")
+    app = shop_factory(reports=[elsewhere], report_engines={"replica": replica})
+    run_id = request_report("elsewhere", effects=app).run_id
+    drain(app)
+    assert content(app, run_id).split() == [b"\xef\xbb\xbfid", b"4", b"5"]
+    replica.dispose()
+
+
+# -- refused -----------------------------------------------------------------------------------------------------
+
+
+def refused(app: Effects, name: str, **options: object) -> str:
+    """Request it and let it be planned; why it has failed."""
+    run_id = request_report(name, effects=app, **options).run_id  # type: ignore[arg-type]
+    Hands(app).do_next()
+    status = report_status(run_id, effects=app)
+    assert status.state == "failed"
+    [attempt] = rows(app, "job_attempts")
+    assert attempt["outcome"] == "refused"  # not tried again
+    return f"{status.error_code}: {status.error_text}"
+
+
+def test_refused_two_rows_with_one_key(shop: Effects) -> None:
+    fill(shop, 0)
+    with shop.engine.begin() as connection:
+        connection.execute(lines.insert(), [{"order_id": 1, "place": 1, "article": a} for a in "ab"])
+    assert "key_not_unique: report 'order_lines': two rows have one key (order_id, place)" in refused(
+        shop, "order_lines"
+    )
+
+
+def test_refused_a_key_that_is_null(shop: Effects) -> None:
+    fill(shop, 0)
+    with shop.engine.begin() as connection:
+        connection.execute(lines.insert(), [{"order_id": None, "place": 1, "article": "a"}])
+    assert "key_null: report 'order_lines': its key (order_id, place) is NULL" in refused(shop, "order_lines")
+
+
+def test_refused_more_rows_than_allowed(shop: Effects) -> None:
+    fill(shop, 0)
+    with shop.engine.begin() as connection:
+        connection.execute(lines.insert(), [{"order_id": n, "place": 1, "article": "a"} for n in range(1001)])
+    assert "too_many_rows: report 'order_lines' has more than 1,000 rows" in refused(shop, "order_lines")
+
+
+def test_refused_more_rows_than_the_format_holds(shop: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    from effects_reports.formats.xlsx import Xlsx  # noqa: PLC0415
+
+    monkeypatch.setattr(Xlsx, "rows_max", 10)  # a million rows take too long to make
+    fill(shop, 11)
+    why = refused(shop, "orders", format="xlsx")
+    assert "too_many_rows_for_format: report 'orders': xlsx holds 10 rows and it has 11; ask for csv" in why
+
+
+def test_refused_a_storage_that_cannot_be_written(shop_factory: Shop, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    app = shop_factory(storage_url=str(tmp_path / "file" / "below"))
+    fill(app, 1)
+    assert "storage" in refused(app, "orders")
+
+
+def test_too_many_bytes_end_it(shop_factory: Shop) -> None:
+    small = report("orders", key=("id",), chunk_rows=50, bytes_max=1000)(lambda params: sa.select(orders))
+    app = shop_factory(reports=[small])
+    fill(app, 200)
+    run_id = request_report("orders", effects=app).run_id
+    drain(app)
+    status = report_status(run_id, effects=app)
+    assert (status.state, status.error_code) == ("failed", "too_many_bytes")
+    assert "1,000 (bytes_max)" in str(status.error_text)
+
+
+def test_explain_reads_no_row_and_says_what_would_happen(shop: Effects) -> None:
+    fill(shop, 250)
+    before = len(rows(shop, "report_runs"))
+    found = explain_report("orders", {"above": 5}, format="ndjson", effects=shop)
+    assert found.route == ("copy" if shop.store.is_postgresql else "sqlite")
+    assert found.key == "id (proved)"
+    assert found.bounds == "half-open ranges of the key, 100 rows each"
+    assert (found.rows_estimated is None) == (not shop.store.is_postgresql)
+    assert found.columns == ["id", "customer", "cents"]
+    assert found.refusals == []
+    assert "orders.id >" in found.select
+    assert explain_report("order_lines", effects=shop).key == "order_id, place (to be checked when planned)"
+    assert explain_report("euros", effects=shop).route == "row"
+    assert explain_report("primes", effects=shop).route == "iterable"
+    assert len(rows(shop, "report_runs")) == before
+
+
+# -- notices -----------------------------------------------------------------------------------------------------
+
+
+def test_ready_and_failed_enqueue_a_job_with_what_there_is_to_say(shop_factory: Shop) -> None:
+    app = shop_factory(job_types=[Scripted()])
+    fill(app, 10)
+    notify = Notify(job_type="scripted", payload={"name": "{report} {state}: {rows} rows {filename}{error}"})
+    request_report("orders", request_key="k", notify=notify, effects=app)
+    request_report("orders", {"above": 3}, notify=[notify], effects=app)
+    with app.engine.begin() as connection:
+        connection.execute(lines.insert(), [{"order_id": 1, "place": 1, "article": a} for a in "ab"])
+    request_report("order_lines", notify=notify, effects=app)
+    drain(app)
+    said = sorted(_payload(row)["name"] for row in rows(app, "job_history", "job_type = 'scripted'"))
+    assert said[0].startswith("order_lines failed:  rows report 'order_lines': two rows have one key")
+    assert said[1] == "orders ready: 10 rows k.csv"
+    assert said[2] == "orders ready: 9 rows orders.csv"
+
+
+def _payload(row: dict[str, object]) -> dict[str, str]:
+    found = row["payload"]
+    return json.loads(found) if isinstance(found, str) else found  # type: ignore[return-value]
+
+
+def test_a_notice_may_be_for_one_of_them_only(shop_factory: Shop) -> None:
+    app = shop_factory(job_types=[Scripted()])
+    fill(app, 1)
+    notify = Notify(job_type="scripted", payload={"name": "x"}, on=("failed",))
+    request_report("orders", notify=notify, effects=app)
+    drain(app)
+    assert rows(app, "job_history", "job_type = 'scripted'") == []
+
+
+def test_a_notice_that_could_not_be_enqueued_is_refused_with_the_request(shop_factory: Shop) -> None:
+    app = shop_factory(job_types=[Scripted()])
+    with pytest.raises(ReportInvalid, match="no job type 'pager'"):
+        request_report("orders", notify=Notify(job_type="pager"), effects=app)
+    with pytest.raises(ReportInvalid, match="on is"):
+        request_report("orders", notify=Notify(job_type="scripted", payload={}, on=("done",)), effects=app)
+    assert rows(app, "report_runs") == []
+
+
+def test_a_worker_without_the_definition_leaves_the_run_to_another(shop: Effects, shop_factory: Shop) -> None:
+    fill(shop, 5)
+    run_id = request_report("orders", effects=shop).run_id
+    settlement = Hands(shop_factory(reports=[])).do_next()
+    assert (settlement.outcome, settlement.refund_attempt) == ("snoozed", True)
+    assert "effects --app" in str(settlement.message)
+    shop.store.shift_clock(60)
+    drain(shop)
+    assert report_status(run_id, effects=shop).state == "ready"
+
+
+def test_a_changed_definition_does_not_mix_with_what_was_planned(shop: Effects, shop_factory: Shop) -> None:
+    fill(shop, 5)
+    run_id = request_report("orders", effects=shop).run_id
+    Hands(shop).do_next()
+    changed = report("orders", key=("id",), version=2)(lambda params: sa.select(orders.c.id))
+    drain(shop_factory(reports=[changed]))
+    status = report_status(run_id, effects=shop)
+    assert (status.state, status.error_code) == ("failed", "definition_changed")
