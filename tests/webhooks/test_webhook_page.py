@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from effects import Effects
 from effects.cli.main import cli
 from effects.worker import Worker
-from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhooks, generate_secret, sign
+from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhooks, generate_secret, sign, verify
 from tests.support import needs
 from tests.support.waiting import wait_until
 
@@ -139,6 +139,14 @@ def test_the_function_on_the_page_tells_good_from_bad(language: Callable[[Path],
     found = json.loads(done.stdout)
     wrong = [(one, good) for one, good, (_, _, right) in zip(given, found, wanted, strict=True) if good != right]
     assert wrong == []
+
+
+def test_the_request_on_the_page_is_signed_by_the_secret_beside_it() -> None:
+    shown = README[README.index("    POST /webhooks") : README.index("1. **Verify**")]
+    headers = dict(re.findall(r"^ +(webhook-[a-z]+): (.+)$", shown, re.MULTILINE))
+    body = re.findall(r"^ +(\{.*\})$", shown, re.MULTILINE)[0].encode()
+    [secret] = re.findall(r"whsec_\w+", shown)
+    assert verify(secret, headers, body, now=int(headers["webhook-timestamp"])) == headers["webhook-id"]
 
 
 def test_the_command_on_the_page_prints_what_it_shows() -> None:
