@@ -14,6 +14,10 @@ from effects_email.parts import Address
 NAME_CHARS_MAX = 200
 Recipient: TypeAlias = "str | Address"
 _MAILBOX = re.compile(r'\s*(?P<name>"[^"\\<>]*"|[^"<>]*?)\s*<(?P<spec>[^<>]+)>\s*')
+# Names of networks that the Internet does not know: reserved for that, and delivered to by relays of such networks.
+_PRIVATE = re.compile(
+    r"(?:localhost|(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){1,8}(?:local|localhost|internal|lan|home\.arpa))"
+)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
@@ -89,10 +93,16 @@ def display_name(name: str, where: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _parts(spec: str) -> tuple[str, str]:
+    local, _, domain = spec.rpartition("@")
+    private = domain.lower() if _PRIVATE.fullmatch(domain.lower()) else None
     found = validate_email(
-        spec, check_deliverability=False, globally_deliverable=False, allow_quoted_local=False, strict=True
+        f"{local}@example.com" if private else spec,
+        check_deliverability=False,
+        allow_quoted_local=False,
+        test_environment=True,
+        strict=True,
     )
-    return found.local_part, (found.ascii_domain or "").lower()
+    return found.local_part, private or (found.ascii_domain or "").lower()
 
 
 def _parsed(spec: str, where: str) -> tuple[str, str]:
@@ -103,6 +113,4 @@ def _parsed(spec: str, where: str) -> tuple[str, str]:
         raise AddressInvalid(f"{where} is no e-mail address: {str(error).partition(':')[0].rstrip('.')}") from None
     except UnicodeError:
         raise AddressInvalid(f"{where} is no e-mail address: its letters cannot be encoded") from None
-    if "." not in domain and domain != "localhost":
-        raise AddressInvalid(f"{where} is no e-mail address: its domain has no dot")
     return local, domain

@@ -63,7 +63,8 @@ def test_the_chain() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "nope", "../secret", "/etc", "welcome/", "welcome/subject.txt", "Welcome", "a b", ".", "_layout", "x" * 200,
+    "name", ["", "nope", "../secret", "/etc", "welcome/", "welcome/subject.txt", "Welcome", "a b", ".", "_layout",
+    "x" * 200,
              "welcome.de", "welcome\0", "welcome\n"],
 )  # fmt: skip
 def test_a_name_finds_a_template_or_nothing(tmp_path: Path, name: str) -> None:
@@ -203,15 +204,19 @@ def test_a_subject_is_one_line_whatever_comes_into_it(say: Say) -> None:
 @pytest.mark.parametrize(
     ("html", "text"),
     [
-        ("", ""), ("<p>a</p>", "a\n"), ("<p>a <b>b</b>\n c</p><p>d</p>", "a b c\n\nd\n"), ("a<br>b<br/>c<br><br>d", "a\nb\nc\n\nd\n"),
+        ("", ""), ("<p>a</p>", "a\n"), ("<p>a <b>b</b>\n c</p><p>d</p>", "a b c\n\nd\n"), ("a<br>b<br/>c<br><br>d",
+        "a\nb\nc\n\nd\n"),
         ("<ul><li>a<li>b</ul>", "- a\n- b\n"), ("<ol><li>a</li><li>b</li></ol>", "1. a\n2. b\n"),
         ("<a href='https://x.example/'>x</a>", "x (https://x.example/)\n"),
         ("<a href='https://x.example'>https://x.example/</a>", "https://x.example/\n"),
         ("<a href='https://x.example'></a>", "https://x.example\n"), ("<a href='#top'>top</a>", "top\n"),
         ("<a href='mailto:a@b.example'>write</a>", "write (a@b.example)\n"),
-        ("<img alt='Logo' src=x>text", "Logotext\n"), ("<table><tr><td>a</td><td>b</td></tr><tr><td>c</td></tr></table>", "a b\nc\n"),
-        ("<style>p{}</style><script>x</script><title>t</title>a", "a\n"), ("a&nbsp;b &lt;c&gt; &amp;amp;", "a\u00a0b <c> &amp;\n"),
-        ("<p>a</p>\n\n\n<hr>\n<p>b</p>", "a\n\n--------------------\n\nb\n"), ("<p>unclosed <b>tags", "unclosed tags\n"),
+        ("<img alt='Logo' src=x>text", "Logotext\n"),
+        ("<table><tr><td>a</td><td>b</td></tr><tr><td>c</td></tr></table>", "a b\nc\n"),
+        ("<style>p{}</style><script>x</script><title>t</title>a", "a\n"), ("a&nbsp;b &lt;c&gt; &amp;amp;",
+        "a\u00a0b <c> &amp;\n"),
+        ("<p>a</p>\n\n\n<hr>\n<p>b</p>", "a\n\n--------------------\n\nb\n"), ("<p>unclosed <b>tags",
+        "unclosed tags\n"),
         ("</p></a></ul>a", "a\n"), ("<!-- c -->a<![CDATA[x]]>", "a\n"),
     ],
 )  # fmt: skip
@@ -224,12 +229,14 @@ def test_lint_finds_what_would_fail_or_look_wrong(tmp_path: Path) -> None:
     assert lint(Folder(tmp_path)) == []
     write(tmp_path, {
         "bad/subject.txt": "{% if %}", "bad/body.txt": "b", "empty/subject.txt": "s",
-        "news/subject.txt": "{{ a }}", "news/body.html": "<img src=x><script></script>{{ a|safe }}<link rel=stylesheet>",
+        "news/subject.txt": "{{ a }}",
+        "news/body.html": "<img src=x><script></script>{{ a|safe }}<link rel=stylesheet>",
         "news.de/subject.txt": "{{ a }}{{ b }}", "news.de/body.txt": "x", "news/template.toml": "sender = 'nobody'",
     })  # fmt: skip
     found = [(one.template, one.locale, one.problem) for one in lint(Folder(tmp_path))]
     words = " ".join(problem for _, _, problem in found)
-    for expected in ("bad/subject.txt, line 1", "neither body.html", "no alt text", "scripts, forms", "escaping", "style sheet",
+    for expected in ("bad/subject.txt, line 1", "neither body.html", "no alt text", "scripts, forms", "escaping",
+    "style sheet",
                      "sender is no e-mail address", "uses b, which the default"):  # fmt: skip
         assert expected in words
     assert {name for name, _, _ in found} == {"bad", "empty", "news"}

@@ -1,0 +1,349 @@
+"""The bytes of a message, read back by the standard library's parser, which did not make them."""
+
+from __future__ import annotations
+
+import email
+import os
+import random
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email import policy
+from email.header import decode_header, make_header
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from effects import Effects, EnqueueError
+from effects.storage import open_storage
+from effects_email import AddressInvalid, EmailInvalid, File, NewEmail, RenderingFailed, address
+from effects_email.address import needs_utf8, one_line, parse_mailbox
+from effects_email.attachments import ENCODED_BYTES_MAX, describe
+from effects_email.draft import Draft, draft
+from effects_email.headers import check_header
+from effects_email.message import build
+from effects_email.parts import Address, Parts
+from tests.email.messages.conftest import write
+
+COUNT = int(os.environ.get("EFFECTS_TEST_MESSAGES", "5000"))  # 100,000 by hand
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+PARTS = Parts(
+    message_id="0123@shop.example", date=NOW, sender=Address("hello", "shop.example", "Shop"),
+    to=(Address("ann", "x.example"),), subject="Hello", text="Hello\n",
+)  # fmt: skip
+OURS = ["From", "To", "Subject", "Date", "Message-ID", "Auto-Submitted", "MIME-Version"]
+_BARE = re.compile(rb"(?<!\r)\n|\r(?!\n)")
+
+
+def parsed(data: bytes) -> Any:
+    return email.message_from_bytes(data, policy=policy.default)
+
+
+def lines_of(text: str) -> list[str]:
+    """However they end; the last may end without a break or with one."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def check_wire(data: bytes) -> None:
+    assert not _BARE.search(data), "a bare CR or LF"
+    assert max(map(len, data.split(b"\r\n"))) <= 998
+    assert b"\0" not in data
+
+
+# -- generated -----------------------------------------------------------------------------------------------------
+
+PIECES = [
+    "Ann", "O'Neil", "Müller", "Åsa", "名前", "שלום", "😀", "é", "x" * 80, "word " * 30, "ü" * 60, "=?utf-8?q?evil?=",
+    "=?x",
+    "\r\nBcc: evil@evil.example", "\n.\nMAIL FROM:<e@e.example>", "\r\n\r\n<html>", "\r", "\n", "\0", "\t", "\x0b",
+    "\x0c", "\x1b[31m",
+    "\x7f", "\x85", "\u2028", "\u2029", "\u00a0", "\u200b", "\u202e", "\ufeff", "\ud800", '"', "\\", "(", ")", "<",
+    ">", "@", ",", ";",
+    ":", "[", "]", ".", "..", " ", "  ", "%0d%0a", "&", "{{", "?=", "$", "Bcc: a@b.example", "a@b.example", "-", "_",
+    "'",
+]  # fmt: skip
+LOCALS = ["ann", "ann.lee", "a+tag", "o'neil", "x_y-z", "UPPER", "1", "ünï", "用户", "a{b}", "!#$%&'*+/=?^_`{|}~-"]
+DOMAINS = ["x.example", "Sub.X.Example", "müller.example", "例え.example", "xn--mller-kva.example", "a-b.co.example"]
+
+
+def some(dice: random.Random, most: int = 5) -> str:
+    return "".join(dice.choice(PIECES) for _ in range(dice.randrange(most + 1)))
+
+
+def generated(number: int) -> tuple[NewEmail, list[Address]]:
+    dice = random.Random(number)  # the same for the same number
+    people: list[Address] = []
+    for _ in range(dice.choice([1, 1, 1, 3, 8])):
+        spec = f"{dice.choice(LOCALS)}@{dice.choice(DOMAINS)}"
+        people.append(Address(*spec.rsplit("@", 1), name=some(dice) if dice.random() < 0.7 else ""))
+    cut = dice.randrange(1, len(people) + 1)
+    headers = {f"X-{number}-{n}": some(dice, 4) for n in range(dice.randrange(3))}
+    if dice.random() < 0.05:
+        headers[some(dice, 2)] = "x"
+    made = NewEmail(
+        "any", to=people[:cut], cc=people[cut:], group=True, headers=headers,
+        reply_to=[Address("re", "x.example", some(dice, 2))] if dice.random() < 0.2 else [],
+        context={"subject": f"s{some(dice, 8)}", "text": some(dice, 12), "html": some(dice, 6)},
+    )  # fmt: skip
+    return made, people
+
+
+@pytest.fixture
+def maker(tmp_path: Path) -> Iterator[Effects]:
+    folder = write(tmp_path / "emails", {
+        "any/subject.txt": "{{ subject }}", "any/body.txt": "{{ text }}", "any/body.html": "<p>{{ html }}</p>",
+    })  # fmt: skip
+    app = Effects(f"sqlite:///{tmp_path / 'x.db'}", templates=folder, email_from="Shöp, Inc <hello@shop.example>")
+    yield app
+    app.dispose()
+
+
+def close(name: str) -> str:
+    """Without white space: the parser puts one between the encoded words of a phrase, where RFC 2047 has none."""
+    return re.sub(r"\s", "", name)
+
+
+def check(made: Draft, given: NewEmail, people: list[Address]) -> None:
+    data = build(made.parts, {})
+    check_wire(data)
+    message = parsed(data)
+    names = [*OURS[:2], *(["Cc"] if made.parts.cc else []), *(["Reply-To"] if made.parts.reply_to else []), *OURS[2:]]
+    assert message.keys() == [*names, *(given.headers or {}), "Content-Type"]
+    found = [*message["to"].addresses, *(message["cc"].addresses if made.parts.cc else ())]
+    # The parser takes the bytes of RFC 6532 for what they are not; back to what they are.
+    assert [one.addr_spec.encode("ascii", "surrogateescape").decode() for one in found] == [
+        one.spec for one in (*made.parts.to, *made.parts.cc)
+    ]
+    assert [close(one.display_name) for one in found] == [close(one_line(one.name)) for one in people]
+    assert [one.addr_spec for one in message["from"].addresses] == ["hello@shop.example"]
+    assert str(message["subject"]) == one_line(str(given.context["subject"])) == made.parts.subject
+    for name, value in (given.headers or {}).items():
+        raw = email.message_from_bytes(data)[name].replace("\r\n", "")
+        assert str(make_header(decode_header(raw))) == value.strip(" \t")
+    assert all(one.defects == [] for one in message.walk())
+    text, html = message.get_body(("plain",)).get_content(), message.get_body(("html",)).get_content()
+    assert lines_of(text) == (lines_of(made.parts.text) or [""])
+    assert lines_of(html) == lines_of(made.parts.html or "")
+    assert b"\r\nBcc:" not in data.partition(b"\r\n\r\n")[0]
+
+
+def test_generated_messages_say_what_was_meant_and_nothing_else(maker: Effects) -> None:
+    refusals: list[str] = []
+    for number in range(COUNT):
+        given, people = generated(number)
+        try:
+            made = draft(maker, given, NOW)
+        except (EnqueueError, RenderingFailed) as error:
+            refusals.append(str(error))
+            continue
+        try:
+            check(made, given, people)
+        except AssertionError as error:
+            pytest.fail(f"message {number}: {error}")
+    assert COUNT * 0.1 < len(refusals) < COUNT * 0.8
+    assert "evil" not in " ".join(refusals)
+
+
+def test_the_same_parts_are_the_same_bytes() -> None:
+    parts = replace(PARTS, html="<p>ü</p>", text="ü\n", subject="ü" * 100)
+    assert build(parts, {}) == build(replace(parts), {})
+    assert build(parts, {}) != build(replace(parts, message_id="0124@shop.example"), {})
+
+
+# -- addresses -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "local", "domain"),
+    [
+        ("Ann@EXAMPLE.com", "Ann", "example.com"), ("a@müller.example", "a", "xn--mller-kva.example"),
+        ("a@MÜLLER.example", "a", "xn--mller-kva.example"), ("用户@例え.example", "用户", "xn--r8jz45g.example"),
+        ("a@localhost", "a", "localhost"), ("a+b@x.test", "a+b", "x.test"), ("a@Mail.local", "a", "mail.local"),
+        ("a@host.internal", "a", "host.internal"),
+    ],
+)  # fmt: skip
+def test_an_address_is_taken_apart(spec: str, local: str, domain: str) -> None:
+    found = address(spec)
+    assert (found.local, found.domain) == (local, domain)
+    assert needs_utf8(found) == (not local.isascii())
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "a", "@b.example", "a@", "a@b", "a b@c.example", "a@b c.example", "a@b..example", ".a@b.example",
+    "a@-b.example",
+             "a@b.example\n", "\na@b.example", "a@b.example,c@d.example", "<a@b.example>", "A <a@b.example>",
+             "a@[127.0.0.1]",
+             '"a b"@c.example', "a@b.example(c)", "a@b.example;c", "a\0@b.example", "a@b\0.example",
+             "x" * 65 + "@b.example",
+             "a@" + "x" * 64 + ".example", "a@" + "x." * 130 + "example", "a\u2028@b.example", "a@b.exa\u2028mple",
+             "\ud800@b.example"],
+)  # fmt: skip
+def test_what_is_no_address_is_refused_without_being_quoted(spec: str) -> None:
+    with pytest.raises(AddressInvalid, match="to is no e-mail address") as caught:
+        address(spec, where="to")
+    assert len(spec) < 3 or spec not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "spec"),
+    [
+        ("a@b.example", "", "a@b.example"), (" a@b.example ", "", "a@b.example"), ("Shop <a@b.example>", "Shop",
+        "a@b.example"),
+        ('"Shop, Inc" <a@b.example>', "Shop, Inc", "a@b.example"), ("Shop, Inc <a@b.example>", "Shop, Inc",
+        "a@b.example"),
+    ],
+)  # fmt: skip
+def test_a_mailbox_as_an_operator_writes_it(text: str, name: str, spec: str) -> None:
+    found = parse_mailbox(text, where="EFFECTS_EMAIL_FROM")
+    assert (found.name, found.spec) == (name, spec)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Shop", "Shop <>", "a@b.example <c@d.example> x", "<a@b.example", "Shop <a@b.example>, x@y.example"]
+)
+def test_a_mailbox_that_is_none(text: str) -> None:
+    with pytest.raises(AddressInvalid, match="EFFECTS_EMAIL_FROM is no e-mail address"):
+        parse_mailbox(text, where="EFFECTS_EMAIL_FROM")
+
+
+# -- headers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["From", "to", "Bcc", "Sender", "Subject", "Date", "Message-ID", "Content-Type",
+"MIME-Version", "Received",
+                                  "Return-Path", "DKIM-Signature", "Resent-To", "Reply-To", "X", "X-A:", "X-A B",
+                                  "X-A\n", "X-Ä", "", "-X"])  # fmt: skip
+def test_names_that_are_ours_or_none(name: str) -> None:
+    with pytest.raises(EmailInvalid, match="headers: "):
+        check_header(name, "x")
+
+
+@pytest.mark.parametrize(
+    "break_", ["\r\n", "\n", "\r", "\0", "\x0b", "\x0c", "\x1c", "\x7f", "\x85", "\u2028", "\u2029", "\ud800"]
+)
+def test_a_value_with_a_break_is_refused(break_: str) -> None:
+    with pytest.raises(EmailInvalid, match="X-A holds a line break or a control character"):
+        check_header("X-A", f"a{break_}Bcc: b@x.example")
+
+
+def test_the_list_headers_pass_as_they_are() -> None:
+    link = "<https://shop.example/u?token=" + "t" * 300 + ">, <mailto:u@shop.example?subject=x>"
+    headers = (
+        ("List-Unsubscribe", link),
+        ("List-Unsubscribe-Post", "List-Unsubscribe=One-Click"),
+        ("References", "<a@b> " * 40 + "<c@d>"),
+    )
+    data = build(replace(PARTS, headers=headers), {})
+    check_wire(data)
+    message = parsed(data)
+    assert [(name, " ".join(str(message[name]).split())) for name, _ in headers] == list(headers)
+
+
+# -- bodies ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body", ["", "x", "x\n", "\n\n", ".", ".\n..\n.x\n", "From me\n>From you\n", "a\r\nb\rc\nd", "x" * 5000,
+    "ü" * 5000, "日本語\n" * 500,
+             "a = b =20 =\n", "trailing \t\n space ", "--=_alternative\n--\n", "\x00\x01\x0c", "\u2028\u0085",
+             "😀" * 3, "tab\tx"],
+)  # fmt: skip
+def test_a_body_comes_back_as_it_was(body: str) -> None:
+    data = build(replace(PARTS, text=body, html=f"<p>{body}</p>"), {})
+    check_wire(data)
+    assert data.isascii()
+    for kind, expected in (("plain", body), ("html", f"<p>{body}</p>")):
+        found = parsed(data).get_body((kind,)).get_payload(decode=True).decode()
+        assert lines_of(found) == (lines_of(expected) or [""])
+
+
+def test_a_body_that_holds_its_own_boundary_gets_another() -> None:
+    seen = build(replace(PARTS, html="<p>x</p>"), {})
+    boundary = parsed(seen).get_boundary()
+    data = build(replace(PARTS, text=f"--{boundary}\n\nevil\n--{boundary}--\n", html="<p>x</p>"), {})
+    message = parsed(data)
+    assert [one.get_content_type() for one in message.iter_parts()] == ["text/plain", "text/html"]
+    assert message.get_boundary() != boundary
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["a.pdf", "ü ä.pdf", 'q"uote.csv', "日本語.xlsx", "a;b=c.txt", "x" * 240, "noending", "a b.PNG"]
+)
+def test_a_file_comes_back_under_its_name(tmp_path: Path, maker: Effects, name: str) -> None:
+    content = bytes(range(256)) * 50 + b"\r\n.\r\n"
+    (tmp_path / "f").write_bytes(content)
+    [one] = describe(maker, [File(tmp_path / "f", filename=name)])
+    data = build(replace(PARTS, attachments=(one,)), {one.sha256: content})
+    check_wire(data)
+    message = parsed(data)
+    [part] = message.iter_attachments()
+    assert (part.get_filename(), part.get_payload(decode=True)) == (name, content)
+    assert message.get_body().get_content().strip() == "Hello"
+
+
+def test_images_stand_beside_the_html_and_files_beside_all(tmp_path: Path, maker: Effects) -> None:
+    (tmp_path / "logo.png").write_bytes(b"png")
+    (tmp_path / "a.pdf").write_bytes(b"pdf")
+    files = describe(maker, [tmp_path / "a.pdf", File(tmp_path / "logo.png", content_id="logo")])
+    data = build(replace(PARTS, html="<img src='cid:logo'>", attachments=files), {one.sha256: b"x" for one in files})
+    shape = [(one.get_content_type(), one.get_content_disposition(), one["content-id"]) for one in parsed(data).walk()]
+    assert shape == [
+        ("multipart/mixed", None, None), ("multipart/related", None, None), ("multipart/alternative", None, None),
+        ("text/plain", None, None), ("text/html", None, None), ("image/png", "inline", "<logo>"),
+        ("application/pdf", "attachment", None),
+    ]  # fmt: skip
+
+
+WRONG_FILES = [
+    (File("f", filename="a/b"), "no path"), (File("f", filename="a\nb"), "no path"), (File("f", filename="ü" * 121),
+    "1 to 240"),
+    (File("f", filename=""), "1 to 240"), (File("f", content_type="text"), "type/subtype"), (File("f",
+    content_type="a/b\r\nX: y"), "type/"),
+    (File("f", content_type="message/rfc822"), "type/subtype"), (File("f", content_id="<x>"), "content_id"),
+    (File("nope"), "cannot be read"),
+    (File("storage:nope/x.csv"), "cannot be read"), (File("file:///etc/passwd"), "give a path"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "says"), WRONG_FILES)
+def test_a_file_that_cannot_be_attached(
+    tmp_path: Path, maker: Effects, monkeypatch: pytest.MonkeyPatch, file: File, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f").write_bytes(b"x")
+    with pytest.raises(EnqueueError, match=says):
+        describe(maker, [file])
+
+
+def test_a_message_has_ten_mebibytes_of_files(tmp_path: Path, maker: Effects) -> None:
+    with (tmp_path / "f").open("wb") as file:
+        file.truncate(ENCODED_BYTES_MAX * 76 // 78 // 4 * 3 - 100)
+    assert describe(maker, [tmp_path / "f"])
+    (tmp_path / "g").write_bytes(b"x" * 200)
+    with pytest.raises(EnqueueError, match="send a link to the file instead"):
+        describe(maker, [tmp_path / "f", tmp_path / "g"])
+    with pytest.raises(EnqueueError, match="same content_id"):
+        describe(maker, [File(tmp_path / "g", content_id="a"), File(tmp_path / "g", content_id="a")])
+
+
+def test_a_stored_file_is_attached_by_its_name(tmp_path: Path) -> None:
+    app = Effects(f"sqlite:///{tmp_path / 'x.db'}", storage_url=f"{tmp_path / 'files'}")
+    with open_storage(app.settings.storage_url).writer("reports/june.csv") as writer:
+        writer.write(b"a,b\n")
+        writer.finish()
+    [found] = describe(app, ["storage:reports/june.csv"])
+    app.dispose()
+    assert (found.filename, found.size_bytes, found.content_type) == ("june.csv", 4, "text/csv")
+
+
+def test_date_and_message_id_are_those_of_the_call() -> None:
+    message = parsed(build(PARTS, {}))
+    assert parsedate_to_datetime(message["date"]) == NOW
+    assert message["message-id"] == "<0123@shop.example>"

@@ -1,0 +1,110 @@
+"""`effects email` as an operator types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from effects import Effects
+from effects_email import send_templated_email
+from tests.cli.conftest import Run
+from tests.email.messages.conftest import CONTEXT, FILES, KEYS, write
+
+
+@pytest.fixture(autouse=True)
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write(tmp_path / "emails", FILES)
+    (tmp_path / "context.json").write_text(json.dumps(CONTEXT))
+    monkeypatch.chdir(tmp_path)
+    for name, value in {
+        "DATABASE_URL": "sqlite:///none.db", "EMAIL_TEMPLATES": "emails", "EMAIL_FROM": "Shop <hello@shop.example>",
+        "SMTP_URL": "maildir:mail", "KEYS": KEYS,
+    }.items():  # fmt: skip
+        monkeypatch.setenv(f"EFFECTS_{name}", value)
+    return tmp_path
+
+
+def test_preview_shows_the_text_and_writes_the_message(run: Run, environment: Path) -> None:
+    shown = run("email", "preview", "welcome", "--context", "context.json", url=None)
+    assert shown.exit_code == 0
+    assert "subject  Welcome, Ann!" in shown.out
+    assert f"Hello Ann, confirm ({CONTEXT['link']})." in shown.out
+    german = run("email", "preview", "welcome", "--context", "context.json", "--locale", "de-CH", url=None)
+    assert "Willkommen, Ann!" in german.out
+    written = run("email", "preview", "welcome", "--context", "context.json", "--eml", "out.eml", url=None)
+    assert written.exit_code == 0
+    assert (environment / "out.eml").read_bytes().startswith(b"From: Shop <hello@shop.example>\r\n")
+    assert not (environment / "none.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("preview nope", "there is no template 'nope'"), ("preview welcome", "'name' is missing in the context"),
+        ("preview code --context emails/code/subject.txt", "--context is no JSON"),
+        ("show nothing", "there is no message"), ("requeue nothing", "there is no message"),
+        ("test nobody", "to is no e-mail address"), ("test a@x.example --transport bulk",
+        "EFFECTS_EMAIL_TRANSPORT_BULK"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_and_the_exit_code_is_two(run: Run, words: str, says: str) -> None:
+    answer = run("email", *words.split())
+    assert answer.exit_code == 2
+    assert says in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_templates_are_listed_and_linted(run: Run, environment: Path) -> None:
+    listed = run("email", "templates", "list", "--json", url=None).json
+    assert [(one["template"], one["locale"], one["parts"]) for one in listed] == [
+        ("code", "default", "txt"), ("welcome", "default", "html"), ("welcome", "de", "txt"),
+    ]  # fmt: skip
+    assert run("email", "templates", "lint", url=None).exit_code == 0
+    write(environment / "emails", {"bad/subject.txt": "{{", "bad/body.txt": "b"})
+    found = run("email", "templates", "lint", url=None)
+    assert (found.exit_code, "bad/subject.txt, line 1" in found.out) == (1, True)
+
+
+def test_one_is_sent_looked_up_and_sent_again(run: Run, environment: Path, database_url: str) -> None:
+    app = Effects(database_url)
+    send_templated_email("welcome", to="ann@example.com", context=CONTEXT, key="k", effects=app)
+    app.dispose()
+    assert run("work", "--drain").exit_code == 0
+    shown = run("email", "show", "k", "--json").json
+    assert (shown["state"], shown["to"], shown["subject"]) == ("done", "ann@example.com", "Welcome, Ann!")
+    assert [one["key"] for one in run("email", "list", "Ann@Example.com", "--json").json] == ["k"]
+    refused = run("email", "requeue", "k")
+    assert (refused.exit_code, "--again" in refused.err) == (2, True)
+    assert run("email", "requeue", "k", "--again", "--render-again", "--reason", "lost").exit_code == 0
+    assert run("work", "--drain").exit_code == 0
+    files = [one.read_bytes() for one in (environment / "mail" / "new").iterdir()]
+    assert len(files) == 2
+    assert len({data.partition(b"Message-ID:")[2][:60] for data in files}) == 2
+
+
+def test_a_transport_is_tried_past_the_queue(run: Run, environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = run("email", "test", "ann@example.com", "--json")
+    assert (answer.exit_code, answer.json["result"]) == (0, "accepted")
+    assert len(list((environment / "mail" / "new").iterdir())) == 1
+    monkeypatch.setenv("EFFECTS_SMTP_URL", "smtp://localhost:1")
+    answer = run("email", "test", "ann@example.com", "--json")
+    assert (answer.exit_code, answer.json["result"], answer.json["stage"]) == (1, "transport_down", "connect")
+    monkeypatch.setenv("EFFECTS_EMAIL_HOLD", "yes")
+    assert "EFFECTS_EMAIL_HOLD" in run("email", "test", "ann@example.com").err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("SMTP_URL", "ftp://x"), ("EMAIL_FROM", "nobody"), ("EMAIL_REDIRECT", "x@"), ("EMAIL_HOLD", "perhaps"),
+     ("EMAIL_CONTENT_DAYS", "0"), ("EMAIL_CONTENT_DAYS", "many"), ("EMAIL_TRANSPORT_A-B", "smtp://localhost")],
+)  # fmt: skip
+def test_a_wrong_setting_ends_the_worker_before_it_claims(
+    run: Run, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(f"EFFECTS_{variable}", value)
+    answer = run("work", "--drain")
+    assert answer.exit_code == 2
+    assert "Traceback" not in answer.err
+    assert (f"EFFECTS_{variable}" in answer.err) or "mail transport" in answer.err

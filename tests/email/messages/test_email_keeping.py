@@ -1,0 +1,241 @@
+"""What is kept of a message and for how long; sealed, rotated, forgotten; sent again as it was or rendered anew."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from effects import Effects, JobNotFound
+from effects.keys import generate_key
+from effects.prune import prune
+from effects.store import dead
+from effects.store.audit import audit
+from effects.store.dead_letters import DeadFilters, list_dead
+from effects.store.rotate import count_keys, rotate
+from effects_email import EmailNotFound, EmailReceipt, RenderingFailed
+from effects_email.operate import emails_to, get_email, requeue_email
+from tests.email.messages.conftest import CONTEXT, KEYS, MakeShop, drain, write
+from tests.email.messages.post import Post, verdict
+from tests.support.hands import row, rows, run_sql
+
+Send: TypeAlias = Callable[..., EmailReceipt]
+DAY = 86_400.0
+
+
+def kept(app: Effects) -> bool:
+    found = row(app, "sent_emails")
+    return found["sealed"] is not None or found["content"] is not None
+
+
+# -- retention -------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_message_said_is_forgotten_after_a_week_and_its_row_stays(shop: Effects, send: Send, post: Post) -> None:
+    receipt = send(key="k")
+    drain(shop)
+    shop.store.shift_clock(6.9 * DAY)
+    assert prune(shop).packages == {}
+    assert kept(shop)
+    shop.store.shift_clock(0.2 * DAY)
+    assert prune(shop, dry_run=True).packages == {"email.send": 1}
+    assert kept(shop)
+    assert prune(shop).packages == {"email.send": 1}
+    assert not kept(shop)
+    found = get_email(shop, "k")
+    assert (found.to, found.subject, found.state, found.message_id) == (None, None, "done", receipt.message_id)
+    assert len(found.bytes_sha256 or "") == 64
+    assert send(key="k").existing
+    shop.store.shift_clock(84 * DAY)
+    prune(shop)
+    assert rows(shop, "sent_emails") == []
+    assert audit(shop) == []
+
+
+@pytest.mark.parametrize("kind", ["refused_message", "unknown"])
+def test_one_that_waits_for_a_person_keeps_what_it_says(shop: Effects, send: Send, post: Post, kind: Any) -> None:
+    post.moves = [verdict(kind)]
+    send(on_unknown="hold")
+    drain(shop)
+    shop.store.shift_clock(30 * DAY)
+    assert prune(shop).packages == {}
+    [letter] = list_dead(shop.store, shop.ledgers, DeadFilters())
+    if kind == "unknown":
+        dead.resolve(shop.store, shop.ledgers, letter.id, "give-up", actor="ann")
+    else:
+        dead.ignore(shop.store, shop.ledgers, letter.id, actor="ann", reason="seen")
+    assert prune(shop).packages == {"email.send": 1}
+    assert not kept(shop)
+
+
+def test_one_that_is_still_to_be_sent_keeps_what_it_says(shop: Effects, send: Send, post: Post) -> None:
+    post.moves = [verdict("config")]
+    send()
+    for _ in range(3):
+        drain(shop)
+        shop.store.shift_clock(10 * DAY)
+        assert prune(shop).packages == {}
+    assert kept(shop)
+
+
+def test_many_pages_are_forgotten(make_shop: MakeShop, post: Post) -> None:
+    app = make_shop(email_content_days=1.0)
+    columns = "template, template_version, transport, message_id, digest, recipient"
+    values = "'t', 'v', 'default', 'm', 'd', 'r'"
+    date = "0" if app.engine.dialect.name == "sqlite" else "now()"
+    for number in range(1203):
+        run_sql(
+            app, f"INSERT INTO effects_sent_emails (key, job_id, state, content, date, {columns}) "
+            f"VALUES (:key, :id, 'done', :content, {date}, {values})", key=f"k{number}", id=number + 1, content=b"x",
+        )  # fmt: skip
+    app.store.shift_clock(2 * DAY)
+    assert prune(app).packages == {"email.send": 1203}
+    assert all(one["content"] is None for one in rows(app, "sent_emails"))
+
+
+# -- sealing ---------------------------------------------------------------------------------------------------------
+
+
+def test_content_is_sealed_and_its_key_can_be_changed(make_shop: MakeShop, send: Send, post: Post) -> None:
+    send()
+    newer = make_shop(keys=f"k2={generate_key()},{KEYS}")
+    assert [(one.place, one.key_id, one.values) for one in count_keys(newer.store)] == [("sent_emails", "k1", 1)]
+    assert rotate(newer).rotated == 1
+    assert [(one.place, one.key_id) for one in count_keys(newer.store)] == [("sent_emails", "k2")]
+    assert drain(newer) == {"succeeded": 1}
+    assert post.sent_to() == [("ann@example.com",)]
+
+
+def test_content_of_another_row_does_not_open(shop: Effects, send: Send, post: Post) -> None:
+    send(key="one", to="one@example.com")
+    send(key="two", to="two@example.com")
+    run_sql(shop, "UPDATE effects_sent_emails SET sealed = (SELECT sealed FROM effects_sent_emails WHERE key = 'one')")
+    drain(shop)
+    assert post.sent_to() == [("one@example.com",)]
+
+
+# -- looking up ------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_found_by_its_key_message_id_and_job(shop: Effects, send: Send) -> None:
+    receipt = send(event_id="e")
+    found = [get_email(shop, name) for name in (receipt.key, receipt.message_id, f"<{receipt.message_id}>",
+                                                str(receipt.job_id))]  # fmt: skip
+    assert len({one.key for one in found}) == 1
+    assert (found[0].to, found[0].subject) == ("ann@example.com", "Welcome, Ann!")
+    assert "ann@" not in repr(found[0])
+    assert [one.key for one in emails_to(shop, "ANN@EXAMPLE.com")] == [receipt.key]
+    assert emails_to(shop, "bob@example.com") == []
+    with pytest.raises(EmailNotFound, match="'nothing'"):
+        get_email(shop, "nothing")
+
+
+# -- again -----------------------------------------------------------------------------------------------------------
+
+
+def refused(shop: Effects, send: Send, post: Post) -> EmailReceipt:
+    post.moves = [verdict("refused_message"), verdict("accepted")]
+    receipt = send(key="k")
+    assert drain(shop) == {"dead": 1}
+    return receipt
+
+
+def test_requeue_sends_the_same_bytes(shop: Effects, send: Send, post: Post, templates: Path) -> None:
+    refused(shop, send, post)
+    write(templates, {"welcome/subject.txt": "New, {{ name }}"})
+    made = requeue_email(shop, "k", actor="ann", reason="mended")
+    assert drain(shop) == {"succeeded": 1}
+    assert len(post.letters) == 2
+    assert len(set(post.bytes)) == 1
+    assert (get_email(shop, "k").job_id, get_email(shop, "k").state) == (made.job_id, "done")
+    assert audit(shop) == []
+
+
+def test_rendered_again_it_has_the_newest_words_and_a_new_message_id(
+    make_shop: MakeShop, send: Send, shop: Effects, post: Post, templates: Path
+) -> None:
+    first = refused(shop, send, post)
+    write(templates, {"welcome/subject.txt": "New, {{ name }}"})
+    fresh = make_shop()
+    requeue_email(fresh, "k", actor="ann", render_again=True)
+    assert drain(fresh) == {"succeeded": 1}
+    old, new = post.letters
+    assert (old.parts.subject, new.parts.subject) == ("Welcome, Ann!", "New, Ann")
+    assert new.parts.date >= old.parts.date
+    assert new.recipients == old.recipients
+    found = get_email(fresh, "k")
+    assert found.message_id == new.message_id != first.message_id
+    assert found.template_version != ""
+    assert send(key="k").existing
+
+
+def test_a_template_that_asks_for_more_by_now_is_an_error_and_changes_nothing(
+    make_shop: MakeShop, send: Send, shop: Effects, post: Post, templates: Path
+) -> None:
+    refused(shop, send, post)
+    before = row(shop, "sent_emails")
+    write(templates, {"welcome/subject.txt": "{{ surname }}"})
+    with pytest.raises(RenderingFailed, match="'surname' is missing"):
+        requeue_email(make_shop(), "k", actor="ann", render_again=True)
+    assert row(shop, "sent_emails") == before
+    assert rows(shop, "jobs") == []
+
+
+def test_what_was_sent_or_may_have_been_is_sent_again_by_an_explicit_word(
+    shop: Effects, send: Send, post: Post
+) -> None:
+    post.moves = [verdict("accepted"), verdict("unknown"), verdict("accepted")]
+    send(key="done")
+    drain(shop)
+    send("code", context={"code": 1}, key="perhaps")
+    drain(shop)
+    with pytest.raises(JobNotFound, match="only --again"):
+        requeue_email(shop, "done", actor="ann")
+    with pytest.raises(JobNotFound, match="may have been sent: only --again"):
+        requeue_email(shop, "perhaps", actor="ann")
+    requeue_email(shop, "done", actor="ann", again=True)
+    requeue_email(shop, "perhaps", actor="ann", again=True)
+    assert drain(shop) == {"succeeded": 2}
+    assert len(post.letters) == 4
+    assert len(set(post.bytes)) == 2
+
+
+def test_a_group_is_sent_to_those_who_have_it_not_or_to_all(shop: Effects, send: Send, post: Post) -> None:
+    group = {"to": ["a@x.example", "b@x.example"], "group": True, "key": "g"}
+    post.moves = [
+        {"a@x.example": verdict("accepted"), "b@x.example": verdict("retry")}, verdict("refused_message"),
+        verdict("accepted"), verdict("accepted"),
+    ]  # fmt: skip
+    send(**group)
+    drain(shop)
+    shop.store.shift_clock(100)
+    drain(shop)
+    assert get_email(shop, "g").state == "done"  # a has it
+    assert [(one.address, one.outcome) for one in get_email(shop, "g").recipients] == [
+        ("a@x.example", "accepted"), ("b@x.example", "refused_message"),
+    ]  # fmt: skip
+    requeue_email(shop, "g", actor="ann", again=True)
+    drain(shop)
+    assert post.sent_to() == [("a@x.example", "b@x.example"), ("b@x.example",), ("a@x.example", "b@x.example")]
+
+
+def test_what_is_forgotten_cannot_be_sent_again(shop: Effects, send: Send, post: Post) -> None:
+    send(key="k")
+    drain(shop)
+    shop.store.shift_clock(8 * DAY)
+    prune(shop)
+    with pytest.raises(EmailNotFound, match="no longer kept"):
+        requeue_email(shop, "k", actor="ann", again=True)
+
+
+def test_versions_and_languages_are_on_record(shop: Effects, send: Send) -> None:
+    send(key="a")
+    send(key="b", locale="de-AT")
+    found = {one["key"]: (one["locale"], one["template_version"]) for one in rows(shop, "sent_emails")}
+    assert (found["a"][0], found["b"][0]) == (None, "de")
+    assert all(re.fullmatch("[0-9a-f]{16}", version) for _, version in found.values())
+    assert found["a"][1] != found["b"][1]
+    assert CONTEXT["name"] not in str(found)

@@ -1,0 +1,54 @@
+"""`toolkit.emails`: what the tests of an app see of its mail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from effects import ConfigurationError, Retry
+from effects.testing import Toolkit
+from effects_email import send_templated_email
+from tests.email.messages.conftest import CONTEXT, FILES, write
+
+
+def sign_up(address: str) -> None:
+    """An app's code: it knows no toolkit."""
+    send_templated_email("welcome", to=address, context=CONTEXT, event_id=f"signup:{address}")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "emails", FILES)
+
+
+def test_an_app_sees_what_it_wrote(folder: Path) -> None:
+    with Toolkit(templates=folder, email_from="Shop <hello@shop.example>") as toolkit:
+        assert toolkit.emails == []
+        sign_up("ann@example.com")
+        sign_up("ann@example.com")
+        [mail] = toolkit.emails
+        assert (mail.to, mail.subject, mail.template, mail.state) == (
+            ["ann@example.com"], "Welcome, Ann!", "welcome", "intended",
+        )  # fmt: skip
+        assert CONTEXT["link"] in mail.text
+        assert mail.eml.startswith(b"From: Shop")
+        toolkit.drain()
+        assert [one.state for one in toolkit.emails] == ["done"]
+        assert [one.parts.subject for one in toolkit.captured("email.send").loaded] == ["Welcome, Ann!"]
+
+
+def test_another_outcome_may_be_chosen(folder: Path) -> None:
+    with Toolkit(templates=folder, email_from="hello@shop.example") as toolkit:
+        toolkit.capture("email.send", Retry("busy"))
+        sign_up("ann@example.com")
+        toolkit.drain()
+        assert toolkit.emails[0].state == "intended"
+
+
+def test_there_is_nothing_else(folder: Path) -> None:
+    with Toolkit(templates=folder) as toolkit:
+        with pytest.raises(AttributeError, match="letters"):
+            toolkit.letters  # noqa: B018
+        with pytest.raises(ConfigurationError, match="set EFFECTS_EMAIL_FROM"):
+            sign_up("ann@example.com")
