@@ -17,6 +17,7 @@ from benchmarks import (
     pickup,
     prune,
     rate,
+    reports,
     servers,
     statements,
     webhook_costs,
@@ -35,6 +36,7 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "rate": rate.run,
     "fairness": fairness.run,
     "prune": prune.run,
+    "reports": reports.run,
     "statements": statements.run,
     "webhooks": webhooks.run,
     "webhook_costs": webhook_costs.run,
@@ -48,21 +50,21 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code 0 if every goal was met, else 1; a quick run judges nothing."""
     asked = _parser().parse_args(arguments)
     rounds = asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS)
-    reports = []
+    made: list[Report] = []
     with servers.postgresql() as server:
         facts = {"date": time.strftime("%Y-%m-%d"), **servers.surroundings(), **server.settings()}
         _print_header(facts, rounds, asked.quick)
         options = Options(server, rounds, QUICK_SCALE if asked.quick else 1.0, _say)
         for name in asked.only or COMPARISONS:
             report = COMPARISONS[name](options)
-            reports.append(report)
+            made.append(report)
             _say("")
             print(render(report) + "\n", flush=True)
     if asked.json:
         found = {"surroundings": facts, "rounds": rounds, "quick": asked.quick}
-        text = json.dumps({**found, "reports": [report.as_json() for report in reports]}, indent=1)
+        text = json.dumps({**found, "reports": [report.as_json() for report in made]}, indent=1)
         asked.json.write_text(text + "\n", encoding="utf-8")
-    missed = [goal for report in reports for goal in report.goals if not goal.met and not goal.aim]
+    missed = [goal for report in made for goal in report.goals if not goal.met and not goal.aim]
     return 1 if missed and not asked.quick else 0
 
 

@@ -9,7 +9,7 @@ from itertools import cycle, islice
 from benchmarks.processes import WORK_SECONDS, await_go
 from benchmarks.servers import effects_url
 from effects import Effects
-from effects.demo.run import bundled_events
+from effects.demo.events import bundled_events
 from effects.keys import generate_key
 from effects.store import migrate
 from effects.worker import Worker

@@ -1,0 +1,80 @@
+"""Two million rows as a CSV file: from the request to the finished file, beside bare loops over the same table."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks.options import Options
+from benchmarks.processes import child
+from benchmarks.rounds import Contender, Goal, Report, Row, interleave
+from benchmarks.systems import report_orders
+
+ROWS, SMALL_SHARE = 2_000_000, 10
+SPEED, MEMORY = "rows/s", "peak MiB"
+COPY_SHARE, MAPPED_SHARE = 0.85, 0.8
+GROWTH_MAX, MEMORY_MAX = 1.2, 150.0
+
+BARE_COPY, BARE_CORE = "bare psycopg COPY", "bare SQLAlchemy Core"
+COPY, EXCEL, MAPPED = "effects, COPY", "effects, COPY, excel", "effects, mapped"
+SMALL = ", a tenth of the rows"
+
+
+def run(options: Options) -> Report:
+    count = options.size(ROWS)
+    small = count // SMALL_SHARE
+    with options.server.database() as database:
+        report_orders.fill(database, count)
+
+        def made(report: str, rows: int) -> Callable[[], dict[str, float]]:
+            return partial(_measure, "report_runs", report, database, rows)
+
+        def bare(how: str) -> Callable[[], dict[str, float]]:
+            return partial(_measure, "report_bare", how, database, count)
+
+        contenders = [
+            Contender(COPY, "dialect raw: quoting, no defence", made("orders_raw", count)),
+            Contender(EXCEL, "the default dialect: defence in SQL, CRLF", made("orders_excel", count)),
+            Contender(BARE_COPY, "COPY table TO STDOUT, rows to a file", bare("copy")),
+            Contender(MAPPED, "map_row, dialect raw", made("orders_mapped", count)),
+            Contender(BARE_CORE, "partitions(5000), the same mapping, csv.writer", bare("core")),
+            Contender(COPY + SMALL, "", made("orders_raw", small)),
+            Contender(MAPPED + SMALL, "", made("orders_mapped", small)),
+        ]
+        rows = interleave(contenders, options.rounds, SPEED, options.say)
+    title = f"{count:,} rows of 8 columns from PostgreSQL to a CSV file, one worker process"
+    report = Report("reports", title, [SPEED, MEMORY], rows)
+    report.goals = [
+        Goal(f"{COPY} / {BARE_COPY}", _ratio(report, COPY, BARE_COPY, SPEED), COPY_SHARE),
+        Goal(f"{EXCEL} / {BARE_COPY}", _ratio(report, EXCEL, BARE_COPY, SPEED), COPY_SHARE, aim=True),
+        Goal(f"{MAPPED} / {BARE_CORE}", _ratio(report, MAPPED, BARE_CORE, SPEED), MAPPED_SHARE),
+        *(goal for name in (COPY, MAPPED) for goal in _memory_goals(report, name)),
+    ]
+    report.notes = [
+        "effects is timed by the database's clock from the request to `ready`: plan, chunks, SHA-256 of each part and "
+        "of the file, fsync, assembly, 4 chunks at once. The bare loops have none of these, and one connection.",
+        "Memory is the highest resident size of the whole process, worker and libraries included.",
+    ]
+    return report
+
+
+def _measure(module: str, what: str, database: str, rows: int) -> dict[str, float]:
+    folder_of_its_own = tempfile.TemporaryDirectory(prefix="effects-bench-")
+    with folder_of_its_own as folder, child(module, what, database, folder, str(rows)) as process:
+        process.go()
+        seconds, mebibytes = map(float, process.line().split())
+    return {SPEED: rows / seconds, MEMORY: mebibytes}
+
+
+def _ratio(report: Report, one: str, other: str, column: str) -> float:
+    ours: Row = report.row(one)
+    return ours.median(column) / report.row(other).median(column)
+
+
+def _memory_goals(report: Report, name: str) -> list[Goal]:
+    growth = _ratio(report, name, name + SMALL, MEMORY)
+    return [
+        Goal(f"{name}: peak memory of all rows / of a tenth", growth, GROWTH_MAX, at_least=False),
+        Goal(f"{name}: peak MiB", report.row(name).median(MEMORY), MEMORY_MAX, at_least=False),
+    ]

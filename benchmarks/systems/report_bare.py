@@ -1,0 +1,52 @@
+"""The same rows without effects: psycopg's COPY, or SQLAlchemy Core and csv.writer, into one file."""
+
+from __future__ import annotations
+
+import csv
+import time
+from pathlib import Path
+
+import psycopg
+import sqlalchemy as sa
+
+from benchmarks.processes import await_go
+from benchmarks.servers import effects_url
+from benchmarks.systems.report_orders import COLUMNS, map_order, orders, peak_mebibytes
+
+PARTITION = 5000
+
+
+def work(how: str, database: str, folder: str, rows: str) -> None:
+    path = Path(folder) / "orders.csv"
+    measure = {"copy": _copy, "core": _core}[how]
+    seconds = measure(database, path, int(rows))
+    with path.open("rb") as file:
+        assert sum(1 for _ in file) == int(rows) + 1
+    print(seconds, peak_mebibytes(), flush=True)
+
+
+def _copy(database: str, path: Path, rows: int) -> float:
+    with psycopg.connect(database) as connection:
+        await_go()
+        began = time.monotonic()
+        with (
+            path.open("wb") as file,
+            connection.cursor().copy("COPY bench_orders TO STDOUT (FORMAT csv, HEADER)") as copy,
+        ):
+            for row in copy:
+                file.write(row)
+        return time.monotonic() - began
+
+
+def _core(database: str, path: Path, rows: int) -> float:
+    engine = sa.create_engine(effects_url(database))
+    with engine.connect() as connection:
+        await_go()
+        began = time.monotonic()
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(COLUMNS)
+            result = connection.execute(orders(rows), execution_options={"yield_per": PARTITION})
+            for partition in result.partitions(PARTITION):
+                writer.writerows(map(map_order, partition))
+        return time.monotonic() - began
