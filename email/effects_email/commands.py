@@ -13,6 +13,7 @@ from effects.cli.context import Context, actor, json_option, pass_context
 from effects.cli.output import Table
 from effects_email import operate
 from effects_email.api import Preview, preview_email
+from effects_email.commands_suppressions import suppressions
 from effects_email.errors import EmailInvalid, TemplateError
 from effects_email.lint import lint
 from effects_email.settings import DEFAULT_TRANSPORT
@@ -23,7 +24,10 @@ EXIT_WRONG = 1
 
 @click.group()
 def email() -> None:
-    """Templates, previews, messages and transports."""
+    """Templates, previews, messages, suppressions and transports."""
+
+
+email.add_command(suppressions)
 
 
 # -- templates -------------------------------------------------------------------------------------------------------

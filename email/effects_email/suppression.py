@@ -124,6 +124,10 @@ def suppress(
     _check(address, category, reason, until, why)
     with app.writing(session) as connection:
         end = until.timestamp() if until is not None else end_of(app, connection, reason)
+        if until is not None and until.timestamp() <= app.store.now(connection):
+            raise SuppressionInvalid(
+                f"until is {until:%Y-%m-%d %H:%M %Z}, which has passed: nothing would be suppressed"
+            )
         row = new_row(app, address, reason, category=category, until=end, source=source, actor=actor, why=why)
         write(app, connection, [row])
 
