@@ -1,6 +1,6 @@
 """The worker process: one dispatcher, lanes of threads, and the services beside them.
 
-    claim ─▶ intake ─▶ lanes (threads) ─▶ settler        beside it: pulse · rescuer · wakeup
+    claim ─▶ intake ─▶ lanes (threads) ─▶ settler        beside it: pulse · rescuer · scheduler · wakeup
 
 The dispatcher runs in the thread that called `run` or `drain`. A crash anywhere leaves rows that say how far
 each job had come; `effects.store.liveness.rescue` reads them.
@@ -9,28 +9,25 @@ each job had come; `effects.store.liveness.rescue` reads them.
 from __future__ import annotations
 
 import logging
-import math
 import os
-import random
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
 from effects.app import Effects
-from effects.job import DEFAULT_QUEUE, QUARANTINE_QUEUE, Job
-from effects.outcome import Unknown
+from effects.job import Job
 from effects.settlement import GivenBack, Settlement
 from effects.store import migrate
-from effects.store.claim import Lane
 from effects.store.liveness import WorkerIdentity, leave, release
 from effects.worker.attempt import RunningAttempt
 from effects.worker.claimer import Claimer
+from effects.worker.dispatcher import Dispatcher
 from effects.worker.intake import Intake
-from effects.worker.lane import LaneThreads
+from effects.worker.lanes import Lanes, planned
 from effects.worker.outage import Outage
 from effects.worker.pulse import Pulse, Rescuer
 from effects.worker.releaser import Releaser
@@ -46,8 +43,6 @@ EXIT_STUCK = 75  # too many threads hang in handlers: the supervisor must start 
 STUCK_MAX = 4
 FLUSH_SECONDS = 30.0
 JOIN_SECONDS = 2.0
-TOKEN_SECONDS_MIN = 0.05  # tokens of a rate are claimed in batches: no claim for each that comes
-TOKEN_SECONDS_DRAIN = 5.0  # a drain waits for tokens that come within this
 
 _log = logging.getLogger("effects.worker")
 
@@ -90,17 +85,27 @@ class Worker:
         self._asked = False  # by `stop`, in contrast to a drain that has come to its end
         self._aborting = threading.Event()
         self._outage = Outage()
-        self._lanes = self._make_lanes(lanes)
-        self._pulse = Pulse(app, self._outage, self._identity, disowned=self._disown, cancelled=self._pass_on_cancel)
-        self._rescuer = Rescuer(app, self._outage, rescued=self._ask) if rescue else None
-        self._scheduler = Scheduler(app, self._outage, fired=self._ask)
+        self._lanes = Lanes(
+            planned(app, lanes), self._wake,
+            may_start=self._may_start, give_back=self._give_back, finish=self._settle, finish_alone=self._settle_alone,
+        )  # fmt: skip
+        ask = self._lanes.ask
+        self._pulse = Pulse(
+            app, self._outage, self._identity,
+            disowned=self._lanes.disown, cancelled=self._lanes.pass_on_cancel,
+        )  # fmt: skip
+        self._rescuer = Rescuer(app, self._outage, rescued=ask) if rescue else None
+        self._scheduler = Scheduler(app, self._outage, fired=ask)
         self._settler = Settler(
             app.store, app.job_types, app.ledgers, self._outage,
-            busy=self._busy, wake=self._ask, settled=self._count,
+            busy=self._lanes.busy, wake=ask, settled=self._count,
         )  # fmt: skip
         self._intake = Intake(app, Releaser(self._mark).release, self._settler.add)
-        self._claimer = Claimer(app, self._outage, self._held, self._settler.add)
-        self._wakeup = Wakeup(app.engine, app.settings.schema, self._ask)
+        self._dispatcher = Dispatcher(
+            self._lanes, Claimer(app, self._outage, self._held, self._settler.add), self._intake, self._settler,
+            self._pulse, stopping=self._stopping, wake=self._wake, poll_seconds=app.settings.poll_seconds,
+        )  # fmt: skip
+        self._wakeup = Wakeup(app.engine, app.settings.schema, ask)
 
     # -- running ---------------------------------------------------------------------------------------------
 
@@ -113,8 +118,8 @@ class Worker:
         if self._start():
             try:
                 while not self._stopping.is_set() and not self._too_many_stuck():
-                    if not self._round():
-                        self._rest()
+                    if not self._dispatcher.round():
+                        self._dispatcher.rest()
             finally:
                 self._finish()
         return EXIT_STUCK if self._too_many_stuck() else EXIT_DONE
@@ -125,7 +130,7 @@ class Worker:
         Jobs that are due later, retries included, are not waited for. Two drains at once are harmless.
         """
         give_up_at = time.monotonic() + max_seconds if max_seconds is not None else float("inf")
-        finished = False
+        finished, dispatcher = False, self._dispatcher
         self._intake.draining = True
         if self._start():
             try:
@@ -133,10 +138,10 @@ class Worker:
                     if time.monotonic() >= give_up_at:
                         break
                     finished = (
-                        not self._round()
-                        and self._all_settled(give_up_at)
-                        and not self._round_everywhere()
-                        and not self._await_token(give_up_at)
+                        not dispatcher.round()
+                        and dispatcher.all_settled(give_up_at)
+                        and not dispatcher.round_everywhere()
+                        and not dispatcher.await_token(give_up_at)
                     )
             finally:
                 self._finish()
@@ -162,83 +167,6 @@ class Worker:
         self._wake.set()
         _log.info("worker.stopping", extra={"grace_seconds": 0.0 if at_once else self._grace_seconds})
 
-    # -- the dispatcher --------------------------------------------------------------------------------------
-
-    def _round(self) -> bool:
-        """Claim for every lane that has room; whether anything was claimed or remains to be looked at."""
-        self._wake.clear()
-        progress = False
-        for lane in self._lanes:
-            for settlement in lane.overdue():
-                self._settler.add(settlement)
-            room = lane.room() if lane.asked else 0
-            if room > 0 and self._pulse.fresh and not self._stopping.is_set():
-                lane.asked = False  # before the claim: whoever asks while it runs is heard
-                if self._claim(lane, room):  # not `|=`, which reads before it claims
-                    lane.asked = True
-                progress |= lane.asked
-        return progress
-
-    def _round_everywhere(self) -> bool:
-        """A round that leaves out no lane: what an outcome's `apply` enqueued may be in any of them."""
-        self._ask()
-        return self._round()
-
-    def _ask(self, queues: Collection[str] | None = None) -> None:
-        """Have these lanes, or all, look at the queue again."""
-        for lane in self._lanes:
-            if queues is None or lane.lane.queue in queues:
-                lane.asked = True
-                lane.opens_at = None  # the claim will tell anew
-        self._wake.set()
-
-    def _claim(self, lane: LaneThreads, room: int) -> bool:
-        claimed = self._claimer.claim(lane.lane, self._pulse.worker.id, room, give_up=self._stopping.is_set)
-        if claimed is None:
-            return False
-        if claimed.wait_seconds is not None:  # of this round's keys; those of the round before may open earlier
-            opens_at = time.monotonic() + max(TOKEN_SECONDS_MIN, claimed.wait_seconds)
-            lane.opens_at = opens_at if lane.opens_at is None else min(opens_at, lane.opens_at)
-        for attempt in self._intake.attempts(claimed.jobs):
-            lane.accept(attempt)
-        return bool(claimed.jobs) or claimed.more
-
-    def _rest(self) -> None:
-        """Until somebody wakes us, the next known retry, the next poll, or the next look at time limits."""
-        wait = self.app.settings.poll_seconds * (0.5 + random.random() / 2)  # noqa: S311 - jitter
-        retry_at = self._settler.next_retry()
-        now = time.monotonic()
-        deadlines = [attempt.deadline for lane in self._lanes for attempt in lane.running]
-        known = [retry_at] if retry_at is not None else []
-        soonest = min([now + wait, self._next_token(), *deadlines, *known])
-        if not self._wake.wait(max(0.0, soonest - now)):
-            self._ask()
-
-    def _next_token(self) -> float:
-        """Monotonic time at which some key that has jobs will have a token for them."""
-        return min((lane.opens_at for lane in self._lanes if lane.opens_at is not None), default=float("inf"))
-
-    def _await_token(self, give_up_at: float) -> bool:
-        """Whether due jobs wait for nothing but tokens that come soon; then wait for the first."""
-        soonest, now = self._next_token(), time.monotonic()
-        if soonest > min(give_up_at, now + TOKEN_SECONDS_DRAIN):
-            return False
-        if not self._wake.wait(max(0.0, soonest - now)):
-            self._ask()
-        return True
-
-    def _all_settled(self, give_up_at: float) -> bool:
-        """Wait for what runs; False as soon as there is room to claim more, or the time is up."""
-        while self._busy() or self._settler.pending:
-            if self._stopping.is_set() or time.monotonic() >= give_up_at:
-                return False
-            self._wake.wait(0.02)
-            if self._next_token() <= time.monotonic():
-                self._ask()
-            if self._wake.is_set():
-                return False
-        return True
-
     # -- start and end ---------------------------------------------------------------------------------------
 
     def _start(self) -> bool:
@@ -260,8 +188,7 @@ class Worker:
         for service in (self._settler, self._pulse, self._rescuer, self._scheduler, self._wakeup):
             if service is not None:
                 service.start()
-        for lane in self._lanes:
-            lane.start()
+        self._lanes.start()
         return True
 
     def _finish(self) -> None:
@@ -273,15 +200,12 @@ class Worker:
         for service in (self._rescuer, self._scheduler, self._wakeup):
             if service is not None:
                 service.stop()
-        for lane in self._lanes:
-            for attempt in lane.unstarted():
-                self._give_back(attempt)
+        for attempt in self._lanes.unstarted():
+            self._give_back(attempt)
         self._wait_for_running()
-        for lane in self._lanes:
-            for attempt in lane.running:
-                if lane.take_over(attempt):
-                    self._settler.add(_cut_short(attempt))
-            lane.close()
+        for settlement in self._lanes.cut_short():
+            self._settler.add(settlement)
+        self._lanes.close()
         self._settler.close(FLUSH_SECONDS, abort=self._aborting.is_set)
         self._pulse.stop()
         self._join_services(time.monotonic() + JOIN_SECONDS)
@@ -298,42 +222,15 @@ class Worker:
 
     def _wait_for_running(self) -> None:
         asked_at: float | None = None
-        while self._busy() and not self._aborting.is_set():
+        while self._lanes.busy() and not self._aborting.is_set():
             asked_at = asked_at or (time.monotonic() if self._asked else None)
             if asked_at is not None and time.monotonic() - asked_at > self._grace_seconds:
                 return
-            for lane in self._lanes:
-                for settlement in lane.overdue():
-                    self._settler.add(settlement)
+            for settlement in self._lanes.overdue():
+                self._settler.add(settlement)
             self._aborting.wait(0.02)
 
     # -- what the parts tell each other ----------------------------------------------------------------------
-
-    def _make_lanes(self, given: Mapping[str, int] | None) -> list[LaneThreads]:
-        job_types = list(self.app.job_types)
-        settings = self.app.settings
-        margin = settings.lease_seconds / 2
-        leases = {job_type.name: job_type.time_limit_seconds + margin for job_type in job_types}
-        fair = {job_type.queue for job_type in job_types if job_type.fair}
-
-        def kept(queue: str, threads: int) -> int:
-            share = max((one.kept_share for one in job_types if one.queue == queue), default=0.0)
-            return min(threads - 1, math.ceil(threads * share))
-
-        if given is None:
-            named = {DEFAULT_QUEUE: settings.threads, **{one.queue: settings.threads for one in job_types}}
-            given = {**named, **settings.lane_threads()}
-        return [
-            LaneThreads(
-                Lane(
-                    queue=queue, lease_seconds=leases, threads=threads, fair=queue in fair, kept=kept(queue, threads)
-                ), threads,
-                prefetch=queue != QUARANTINE_QUEUE,
-                may_start=self._may_start, give_back=self._give_back, wake=self._wake.set,
-                finish=self._settle_alone if queue == QUARANTINE_QUEUE else self._settle,
-            )
-            for queue, threads in {**given, QUARANTINE_QUEUE: 1}.items()
-        ]  # fmt: skip
 
     def _identity(self) -> WorkerIdentity:
         return WorkerIdentity(
@@ -347,12 +244,11 @@ class Worker:
     def _may_start(self) -> bool:
         return not self._stopping.is_set() and self._pulse.fresh
 
-    def _settle_alone(self, settlement: Settlement) -> None:
-        """In quarantine: the next job may be the one that kills us, and must not take this one's outcome along."""
-        self._settler.add_and_wait(settlement)
-
     def _settle(self, settlement: Settlement) -> None:
         self._settler.add(settlement)
+
+    def _settle_alone(self, settlement: Settlement) -> None:
+        self._settler.add_and_wait(settlement)
 
     def _give_back(self, attempt: RunningAttempt) -> None:
         self._settler.add(attempt.settle(GivenBack()))
@@ -364,27 +260,11 @@ class Worker:
 
     def _held(self) -> set[int]:
         """Lanes first: what leaves one is known to the settler before."""
-        open_ids = {attempt.job.id for lane in self._lanes for attempt in lane.open}
+        open_ids = self._lanes.open_ids()
         return open_ids | {settlement.job.id for settlement in self._settler.unwritten}
 
-    def _disown(self) -> None:
-        """Our leases are gone: nothing that waits here may start, nothing that runs may release."""
-        for lane in self._lanes:
-            lane.unstarted()
-            for attempt in lane.running:
-                attempt.lost = True
-
-    def _pass_on_cancel(self, job_ids: set[int]) -> None:
-        for lane in self._lanes:
-            for attempt in lane.running:
-                if attempt.job.id in job_ids:
-                    attempt.cancel_requested = True
-
-    def _busy(self) -> bool:
-        return any(not lane.idle for lane in self._lanes)
-
     def _too_many_stuck(self) -> bool:
-        return sum(lane.stuck for lane in self._lanes) >= STUCK_MAX
+        return self._lanes.stuck >= STUCK_MAX
 
     def _count(self, settlement: Settlement) -> None:
         if settlement.outcome or settlement.ends:
@@ -392,10 +272,3 @@ class Worker:
             self.counts[word] = self.counts.get(word, 0) + 1
         if self._told is not None:
             self._told(settlement)
-
-
-def _cut_short(attempt: RunningAttempt) -> Settlement:
-    """The grace is over and the handler still runs: released means unknown; else it was never begun."""
-    if attempt.released:
-        return attempt.settle(Unknown("the worker stopped before a verdict came", code="shutdown"))
-    return attempt.settle(GivenBack())
