@@ -1,107 +1,30 @@
 """The tables of the core. The table is the contract: a plain `INSERT INTO effects_jobs (job_type, payload)` works.
 
-Times are `timestamptz` on PostgreSQL and integer milliseconds since 1970 (UTC) on SQLite, always by the
-database's clock. No foreign key points at `effects_jobs`: it holds live work only and its rows leave it.
+No foreign key points at `effects_jobs`: it holds live work only and its rows leave it.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    CheckConstraint,
-    Column,
-    DateTime,
-    Dialect,
-    Double,
-    Index,
-    Integer,
-    MetaData,
-    SmallInteger,
-    Table,
-    Text,
-    TypeDecorator,
-    text,
+from sqlalchemy import BigInteger, CheckConstraint, Column, Double, Integer, MetaData, SmallInteger, Table, Text, text
+
+from effects.store.columns import (
+    DatabaseNow,
+    Identity,
+    Json,
+    UtcTime,
+    flag_column,
+    int_column,
+    ledger_columns,
+    now_column,
+    partial_index,
+    seconds_column,
 )
-from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.schema import SchemaItem
-from sqlalchemy.sql.expression import ColumnElement
-from sqlalchemy.types import JSON, TypeEngine
-
-SQLITE_NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
-POSTGRES_NOW = "now()"
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
-
-class UtcTime(TypeDecorator[dt.datetime]):
-    """An aware UTC datetime; milliseconds since 1970 on SQLite."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name == "sqlite":
-            return dialect.type_descriptor(BigInteger())
-        return dialect.type_descriptor(DateTime(timezone=True))
-
-    def process_bind_param(self, value: dt.datetime | None, dialect: Dialect) -> Any:
-        if value is None or dialect.name != "sqlite":
-            return value
-        return (value - _EPOCH) // dt.timedelta(milliseconds=1)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> dt.datetime | None:
-        if value is None:
-            return None
-        if dialect.name == "sqlite":
-            return _EPOCH + dt.timedelta(milliseconds=value)
-        return value.astimezone(dt.UTC)  # type: ignore[no-any-return]
-
-
-class DatabaseNow(ColumnElement[dt.datetime]):
-    """The database's clock as a server default."""
-
-    inherit_cache = True
-    type = UtcTime()
-
-
-@compiles(DatabaseNow)
-def _now_default(element: DatabaseNow, compiler: Any, **kw: Any) -> str:
-    return POSTGRES_NOW
-
-
-@compiles(DatabaseNow, "sqlite")
-def _now_sqlite(element: DatabaseNow, compiler: Any, **kw: Any) -> str:
-    return f"({SQLITE_NOW})"
-
-
-# SQLite gives AUTOINCREMENT (an id is never used twice) to INTEGER primary keys only.
-Identity = BigInteger().with_variant(Integer(), "sqlite")
-Json = JSON().with_variant(JSONB(), "postgresql")
 
 STATUS_LIVE = "status IN ('queued', 'running', 'failed')"
 STATUS_ENDED = "status IN ('succeeded', 'dead', 'cancelled')"
 WAITING = "status <> 'running'"  # of a live job; the indexes' predicate, word for word
-
-
-def now_column(name: str) -> Column[dt.datetime]:
-    return Column(name, UtcTime, nullable=False, server_default=DatabaseNow())
-
-
-def _int(name: str, default: int = 0) -> Column[int]:
-    return Column(name, Integer, nullable=False, server_default=text(str(default)))
-
-
-def _seconds(name: str) -> Column[float]:
-    return Column(name, Double, nullable=False, server_default=text("0"))
-
-
-def _flag(name: str, default: str = "false") -> Column[bool]:
-    return Column(name, Boolean, nullable=False, server_default=text(default))
 
 
 def _facts() -> list[Column[Any]]:
@@ -112,11 +35,11 @@ def _facts() -> list[Column[Any]]:
         Column("priority", SmallInteger, nullable=False, server_default=text("5")),
         Column("payload", Json, nullable=False, server_default=text("'{}'")),
         Column("run_at", UtcTime, nullable=False, server_default=DatabaseNow()),
-        _int("attempts"),
+        int_column("attempts"),
         Column("max_attempts", Integer),
         Column("lease_token", BigInteger, nullable=False, server_default=text("0")),
-        _int("lost_count"),
-        _int("unknown_count"),
+        int_column("lost_count"),
+        int_column("unknown_count"),
         Column("group_key", Text),
         Column("limit_key", Text),
         Column("idempotency_key", Text),
@@ -153,14 +76,14 @@ def _job_tables(metadata: MetaData) -> list[Table]:
         Column("id", Identity, primary_key=True, autoincrement=True),
         *_facts(),
         Column("status", Text, nullable=False, server_default="queued"),
-        _flag("prepared"),
+        flag_column("prepared"),
         now_column("age_from"),
         Column("locked_by", Text),
         Column("locked_until", UtcTime),
         Column("started_at", UtcTime),
         Column("released_at", UtcTime),
         Column("quarantined_from", Text),
-        _flag("cancel_requested"),
+        flag_column("cancel_requested"),
         now_column("updated_at"),
         CheckConstraint(STATUS_LIVE, name="ck_effects_jobs_status"),
         CheckConstraint("on_unknown IN ('repeat', 'repeat_once', 'hold')", name="ck_effects_jobs_on_unknown"),
@@ -183,8 +106,8 @@ def _job_tables(metadata: MetaData) -> list[Table]:
         now_column("finished_at"),
         CheckConstraint(STATUS_ENDED, name="ck_effects_job_history_status"),
     )
-    _partial("ix_effects_job_history_failed", history, ["status", "finished_at"], "status <> 'succeeded'")
-    _partial("ix_effects_job_history_requeued_from", history, ["requeued_from"], "requeued_from IS NOT NULL")
+    partial_index("ix_effects_job_history_failed", history, ["status", "finished_at"], "status <> 'succeeded'")
+    partial_index("ix_effects_job_history_requeued_from", history, ["requeued_from"], "requeued_from IS NOT NULL")
     attempts = Table(
         "effects_job_attempts",
         metadata,
@@ -207,17 +130,17 @@ def _job_tables(metadata: MetaData) -> list[Table]:
 
 
 def _job_indexes(jobs: Table) -> None:
-    _partial("ix_effects_jobs_ready", jobs, ["queue", "priority", "run_at", "id"],
+    partial_index("ix_effects_jobs_ready", jobs, ["queue", "priority", "run_at", "id"],
              f"{WAITING} AND limit_key IS NULL AND group_key IS NULL")  # fmt: skip
-    _partial("ix_effects_jobs_ready_limited", jobs, ["queue", "limit_key", "priority", "run_at", "id"],
+    partial_index("ix_effects_jobs_ready_limited", jobs, ["queue", "limit_key", "priority", "run_at", "id"],
              f"{WAITING} AND limit_key IS NOT NULL AND group_key IS NULL")  # fmt: skip
-    _partial("ix_effects_jobs_group", jobs, ["group_key", "id"], "group_key IS NOT NULL")
-    _partial("ix_effects_jobs_running_worker", jobs, ["locked_by"], "status = 'running'")
-    _partial("ix_effects_jobs_running_until", jobs, ["locked_until"], "status = 'running'")
-    _partial("ux_effects_jobs_group_running", jobs, ["group_key"],
+    partial_index("ix_effects_jobs_group", jobs, ["group_key", "id"], "group_key IS NOT NULL")
+    partial_index("ix_effects_jobs_running_worker", jobs, ["locked_by"], "status = 'running'")
+    partial_index("ix_effects_jobs_running_until", jobs, ["locked_until"], "status = 'running'")
+    partial_index("ux_effects_jobs_group_running", jobs, ["group_key"],
              "status = 'running' AND group_key IS NOT NULL", unique=True)  # fmt: skip
-    _partial("ux_effects_jobs_requeued_from", jobs, ["requeued_from"], "requeued_from IS NOT NULL", unique=True)
-    _partial("ix_effects_jobs_definition", jobs, ["definition_id"], "definition_id IS NOT NULL")
+    partial_index("ux_effects_jobs_requeued_from", jobs, ["requeued_from"], "requeued_from IS NOT NULL", unique=True)
+    partial_index("ix_effects_jobs_definition", jobs, ["definition_id"], "definition_id IS NOT NULL")
 
 
 def _limit_tables(metadata: MetaData) -> list[Table]:
@@ -225,7 +148,7 @@ def _limit_tables(metadata: MetaData) -> list[Table]:
         "effects_job_groups",
         metadata,
         Column("group_key", Text, primary_key=True),
-        _flag("blocked"),
+        flag_column("blocked"),
     )
     limits = Table(
         "effects_limits",
@@ -241,11 +164,11 @@ def _limit_tables(metadata: MetaData) -> list[Table]:
         Column("paused_until", UtcTime),
         Column("pause_reason", Text),
         Column("paused_from", UtcTime),  # where a run of pauses began that follow each other closely
-        _seconds("paused_seconds"),  # of that run
+        seconds_column("paused_seconds"),  # of that run
         Column("breaker_after", Integer),  # failures in a row that open the breaker; NULL is no breaker
         Column("breaker_seconds", Double),  # until one attempt may probe
         Column("breaker_state", Text, nullable=False, server_default="closed"),
-        _int("breaker_failures"),
+        int_column("breaker_failures"),
         Column("breaker_changed_at", UtcTime),
         Column("last_action", Text),
         Column("last_actor", Text),
@@ -256,7 +179,7 @@ def _limit_tables(metadata: MetaData) -> list[Table]:
         # A row with a rate is written with every claim.
         postgresql_with={"fillfactor": "50", "autovacuum_vacuum_scale_factor": "0.1"},
     )
-    _partial("ix_effects_limits_parent", limits, ["parent_key"], "parent_key IS NOT NULL")
+    partial_index("ix_effects_limits_parent", limits, ["parent_key"], "parent_key IS NOT NULL")
     return [groups, limits]
 
 
@@ -273,11 +196,11 @@ def _schedule_tables(metadata: MetaData) -> list[Table]:
         Column("max_attempts", Integer),
         Column("overlap", Text, nullable=False, server_default="skip"),
         Column("catch_up", Text, nullable=False, server_default="latest"),
-        _int("catch_up_max", 100),
+        int_column("catch_up_max", 100),
         Column("key", Text),
-        _flag("in_code"),
-        _flag("retired"),  # in code once, and no longer
-        _flag("enabled", "true"),  # the operator's word, which no deploy changes
+        flag_column("in_code"),
+        flag_column("retired"),  # in code once, and no longer
+        flag_column("enabled", "true"),  # the operator's word, which no deploy changes
         Column("paused_by", Text),
         now_column("last_slot"),  # slots up to here have been dealt with
         now_column("created_at"),
@@ -344,36 +267,9 @@ def _record_tables(metadata: MetaData) -> list[Table]:
         Column("alert", Text, primary_key=True),
         Column("subject", Text, primary_key=True),
         Column("number", Integer, nullable=False),
-        _flag("is_open"),
+        flag_column("is_open"),
         Column("value", Double, nullable=False),
         now_column("opened_at"),
         now_column("updated_at"),
     )
     return [actions, workers, ledger, pruned, episodes]
-
-
-def ledger_columns() -> list[SchemaItem]:
-    """What every ledger has, whichever package it belongs to."""
-    return [
-        Column("digest", Text, nullable=False),
-        Column("state", Text, nullable=False, server_default="intended"),
-        Column("job_id", BigInteger, nullable=False, index=True),  # the newest job of this effect
-        Column("released_at", UtcTime),
-        Column("expires_at", UtcTime),
-        now_column("created_at"),
-        now_column("updated_at"),
-        CheckConstraint(
-            "state IN ('intended', 'released', 'done', 'refused', 'unknown', 'abandoned')",
-            name="ck_ledger_state",
-        ),
-    ]
-
-
-def _partial(name: str, table: Table, columns: list[str], where: str, *, unique: bool = False) -> None:
-    Index(
-        name,
-        *(table.c[column] for column in columns),
-        unique=unique,
-        sqlite_where=text(where),
-        postgresql_where=text(where),
-    )

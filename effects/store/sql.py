@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import Table
 
-from effects.store.schema import POSTGRES_NOW, SQLITE_NOW
+from effects.store.columns import POSTGRES_NOW, SQLITE_NOW
 
 _POSTGRES_TYPES = {
     "int": "bigint",

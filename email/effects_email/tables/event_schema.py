@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Column, Index, MetaData, Table, Text, text
 
-from effects.store.schema import Identity, UtcTime, now_column
+from effects.store.columns import Identity, UtcTime, now_column
 
 
 def event_table(metadata: MetaData) -> Table:

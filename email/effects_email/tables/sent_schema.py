@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text, text
 
-from effects.store.schema import UtcTime, ledger_columns, now_column
+from effects.store.columns import UtcTime, ledger_columns, now_column
 
 KEPT = "content IS NOT NULL OR sealed IS NOT NULL"  # for retention; its statements say the same
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import CheckConstraint, Column, Index, Integer, LargeBinary, MetaData, Table, Text, text
 
-from effects.store.schema import Identity, UtcTime, now_column
+from effects.store.columns import Identity, UtcTime, now_column
 
 
 def suppression_tables(metadata: MetaData) -> list[Table]:

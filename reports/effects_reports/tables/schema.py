@@ -16,7 +16,7 @@ from sqlalchemy import (
     text,
 )
 
-from effects.store.schema import Json, UtcTime, ledger_columns, now_column
+from effects.store.columns import Json, UtcTime, ledger_columns, now_column
 
 RUN_STATES = (
     "requested", "planning", "running", "assembling", "ready", "failed", "cancelling", "cancelled", "expired",

@@ -15,7 +15,7 @@ from sqlalchemy import (
     text,
 )
 
-from effects.store.schema import Json, UtcTime, ledger_columns, now_column
+from effects.store.columns import Json, UtcTime, ledger_columns, now_column
 
 
 def build_tables(metadata: MetaData) -> dict[str, Table]:

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from effects.store.schema import DatabaseNow, Identity, UtcTime
+from effects.store.columns import DatabaseNow, Identity, UtcTime
 
 revision = "email_0001"
 down_revision = None
