@@ -14,6 +14,8 @@ from benchmarks import (
     drain_sqlite,
     enqueue_bulk,
     fairness,
+    mail,
+    mail_wire,
     pickup,
     prune,
     rate,
@@ -41,6 +43,8 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "webhooks": webhooks.run,
     "webhook_costs": webhook_costs.run,
     "webhook_fairness": webhook_fairness.run,
+    "mail": mail.run,
+    "mail_wire": mail_wire.run,
 }
 ROUNDS = 5
 QUICK_ROUNDS, QUICK_SCALE = 1, 0.1
