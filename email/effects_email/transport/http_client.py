@@ -27,9 +27,9 @@ CONNECTIONS_MAX = 32
 
 declare(
     {
-        "email.http_released": "marked, nothing of the request written",
-        "email.http_written": "request written, nothing of the answer read",
-        "email.http_answered": "answer read, nothing recorded",
+        "provider.released": "marked, nothing of the request written",
+        "provider.written": "request written, nothing of the answer read",
+        "provider.answered": "answer read, nothing recorded",
     }
 )
 
@@ -92,7 +92,7 @@ class HttpClient:
             except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
                 _explain(exchange, error)
         if exchange.status is not None:
-            point("email.http_answered")
+            point("provider.answered")
         return exchange
 
     @property
@@ -158,7 +158,7 @@ class _Stream(httpcore.NetworkStream):
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         exchange = current()
         if exchange.phase == "body":
-            point("email.http_written")
+            point("provider.written")
             exchange.enter("answer")
         data = self._plain.read(max_bytes, timeout=_left(exchange, httpcore.ReadTimeout))
         exchange.read_any = exchange.read_any or bool(data)
@@ -170,7 +170,7 @@ class _Stream(httpcore.NetworkStream):
         if not exchange.wrote:
             exchange.tls = self._tls()
             exchange.release()
-            point("email.http_released")
+            point("provider.released")
         connection: socket.socket = self._plain.get_extra_info("socket")
         view = memoryview(buffer)
         try:

@@ -1,0 +1,82 @@
+"""A worker that dies while it speaks to a provider: what the provider has in the end, and what we say of it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from effects import crashpoints
+from effects.retry import OnUnknown
+from effects.worker import Worker
+from effects_email.transport import http_client
+from tests.conftest import AppFactory
+from tests.email.wire.post import PAST_EVERY_WAIT_SECONDS, SENDER, Post, write_templates
+from tests.email.world.conftest import KEYS
+from tests.email.world.stand_ins import TOKEN, Postbox, PostmarkBox, ResendBox, receiver
+from tests.support.processes import Fleet, fleet
+
+# Provider, point, action, policy → messages that it has in the end, the attempts' outcomes, the ledger's state.
+# With a key a repeat is no second message; without one the provider is asked before it is repeated.
+TABLE: dict[tuple[str, str, str, OnUnknown], tuple[int, tuple[str, ...], str]] = {
+    ("resend", "provider.released", "kill", "repeat_once"): (1, ("lost", "succeeded"), "done"),
+    ("resend", "provider.written", "kill", "repeat_once"): (1, ("lost", "succeeded"), "done"),
+    ("resend", "provider.answered", "kill", "repeat_once"): (1, ("lost", "succeeded"), "done"),
+    ("postmark", "provider.released", "kill", "repeat_once"): (1, ("lost", "succeeded"), "done"),
+    ("postmark", "provider.written", "kill", "repeat_once"): (1, ("lost", "succeeded"), "done"),
+    ("postmark", "provider.answered", "kill", "repeat_once"): (1, ("lost", "succeeded"), "done"),
+    ("postmark", "provider.released", "kill", "hold"): (0, ("lost",), "unknown"),
+    ("postmark", "provider.written", "kill", "hold"): (1, ("lost",), "unknown"),
+    ("resend", "provider.released", "raise", "repeat_once"): (1, ("unknown", "succeeded"), "done"),
+    ("resend", "provider.written", "raise", "repeat_once"): (1, ("unknown", "succeeded"), "done"),
+    ("postmark", "provider.answered", "raise", "repeat_once"): (1, ("unknown", "succeeded"), "done"),
+}
+
+
+@pytest.fixture
+def processes(database_url: str, tmp_path: Path) -> Iterator[Fleet]:
+    with fleet(database_url, tmp_path) as made:
+        yield made
+
+
+def test_the_table_has_every_point_of_ours() -> None:
+    assert http_client.HttpClient  # it declares them
+    points = {name for name in crashpoints.POINTS if name.startswith("provider.")}
+    for action in ("kill", "raise"):
+        assert {point for _, point, one, _ in TABLE if one == action} == points
+
+
+@pytest.mark.parametrize("case", TABLE, ids="-".join)
+def test_a_crash_costs_no_message_and_makes_no_second_one(
+    case: tuple[str, str, str, OnUnknown], app_factory: AppFactory, processes: Fleet, tmp_path: Path
+) -> None:
+    scheme, point, action, policy = case
+    messages, outcomes, state = TABLE[case]
+    box: Postbox = ResendBox() if scheme == "resend" else PostmarkBox()
+    with receiver(box.serve) as peer:
+        url = f"{scheme}://{TOKEN}@?origin=http://127.0.0.1:{peer.port}"
+        templates = write_templates(tmp_path)
+        given: dict[str, Any] = {"keys": KEYS, "smtp_url": url, "email_from": SENDER, "templates": str(templates)}
+        post = Post(app_factory(job_types=[], **given), templates, url, KEYS)
+        message_id = post.write(on_unknown=policy)
+        _strike(post, processes, f"{point}:1:{action}", action)
+        post.app.store.shift_clock(PAST_EVERY_WAIT_SECONDS)
+        post.drain()
+    assert (len(box.messages), post.outcomes(), post.states()) == (messages, outcomes, {message_id: state})
+    keys = {one.headers.get("idempotency-key") for one in peer.requests if one.method == "POST"}
+    assert len(keys) <= 1
+
+
+def _strike(post: Post, processes: Fleet, what: str, action: str) -> None:
+    if action == "raise":
+        crashpoints.install(crashpoints.plan(what.split(":", maxsplit=1)[0], action="raise"))
+        try:
+            Worker(post.app).drain(30)
+        finally:
+            crashpoints.install(None)
+        return
+    child = processes.worker(app="tests.email.wire.crash_app:app", EFFECTS_CRASHPOINT=what, **post.environment)
+    assert child.wait() == -signal.SIGKILL, child.output
