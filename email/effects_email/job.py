@@ -6,32 +6,33 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import Connection
 
-from effects.errors import ConfigurationError, KeyUnavailable
+from effects.errors import ConfigurationError
 from effects.job import Job
 from effects.job_type import Attempt, JobType, Placement
+from effects.limits import Rate
 from effects.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
 from effects.retry import DAY_SECONDS, Fixed, RetryPolicy
 from effects.settlement import Settlement
+from effects.store import limits
 from effects_email.attachments import Files
 from effects_email.bounces import SOFT_WINDOW_DAYS, Failure, note_failures
 from effects_email.compose import EmailCompose
-from effects_email.content import unpack
 from effects_email.errors import AttachmentMissing
-from effects_email.events import taken
 from effects_email.lanes import transport_key
+from effects_email.loading import Message, load_messages
 from effects_email.memory import AttemptMemory
 from effects_email.message import build
-from effects_email.outcomes import FINAL, RETRY, UNKNOWN_AFTER_SECONDS, detail_of, outcome_of
-from effects_email.parts import Address, Parts
+from effects_email.outcomes import ASK_AGAIN, RETRY, UNKNOWN_AFTER_SECONDS, detail_of, outcome_of
+from effects_email.parts import Parts
 from effects_email.settings import DEFAULT_TRANSPORT, EmailSettings
 from effects_email.staging import redirected
-from effects_email.suppression import suppressed
-from effects_email.tables import sent, upkeep
+from effects_email.tables import upkeep
 from effects_email.tables.ledger import RecipientResult, SentLedger
 from effects_email.tables.retention import forget_all
 from effects_email.transport.base import Dispatch, Letter, Transport
@@ -52,29 +53,6 @@ class SendPayload(msgspec.Struct, frozen=True):
 
     template: str = ""
     transport: str = DEFAULT_TRANSPORT
-
-
-class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What one attempt is to send. `open` are the recipients that no earlier try has settled, by their number."""
-
-    job_id: int
-    key: str
-    category: str | None
-    transport: str
-    parts: Parts | None  # None: no longer kept
-    sealed_off: str | None = None  # why the parts cannot be opened
-    unknown: bool  # an earlier try may have delivered it
-    held: bool  # and is not to be repeated
-    sha256: str | None
-    released_seconds: float | None  # since the first release
-    group: bool
-    open: Mapping[int, Address]
-    some_accepted: bool
-    suppressed: frozenset[int]
-    reported: bool = False  # a provider's event says that it has the message
-
-    def __repr__(self) -> str:
-        return f"Message(key={self.key!r})"
 
 
 class EmailSend(JobType[SendPayload]):
@@ -111,7 +89,13 @@ class EmailSend(JobType[SendPayload]):
         return Placement(limit_key=transport_key(payload.transport))
 
     def worker_starts(self) -> None:
+        """Every transport's URL is looked at. A provider's usual rate becomes the limit of one that has none."""
         self.transports.check()
+        rates = self.transports.rates()
+        if rates:
+            with self._app.store.begin() as connection:
+                for name, per_second in rates.items():
+                    limits.ensure(self._app.store, connection, transport_key(name), rate=Rate(per_second, 1.0))
 
     def worker_ends(self) -> None:
         self.transports.close()
@@ -126,59 +110,12 @@ class EmailSend(JobType[SendPayload]):
             store, keep_seconds=keep_seconds, window_days=SOFT_WINDOW_DAYS, dry_run=dry_run, go_on=go_on
         )
 
-    # -- load --------------------------------------------------------------------------------------------------------
-
     def load(self, connection: Connection, jobs: Sequence[tuple[Job, SendPayload]]) -> Mapping[int, Message]:
-        """The messages of the batch, their recipients and who of them is suppressed, in three queries; and what
-        providers' events say of those that an earlier try may have delivered, in a fourth.
-        """
-        store = self._app.store
+        """What the batch is to send; see `effects_email.loading`."""
         # One that an operator sends again is a new job, of which nothing is unknown.
-        held = {job.id for job, _ in jobs if job.unknown_count and (job.on_unknown or self.on_unknown) == "hold"}
-        rows = sent.load(store, connection, [job.id for job, _ in jobs])
-        groups = sent.recipients(store, connection, [row.key for row in rows])
-        found = [self._message(row, groups.get(row.key), held=row.job_id in held) for row in rows]
-        unsure = [message.parts.message_id for message in found if message.unknown and message.parts is not None]
-        reported = taken(self._app, connection, unsure)
-        wanted = [(number, one, message) for message in found for number, one in message.open.items()]
-        reasons = suppressed(self._app, connection, [(one.spec, message.category) for _, one, message in wanted])
-        blocked: dict[int, set[int]] = {}
-        for (number, _, message), reason in zip(wanted, reasons, strict=True):
-            if reason is not None:
-                blocked.setdefault(message.job_id, set()).add(number)
-        return {
-            message.job_id: msgspec.structs.replace(
-                message,
-                suppressed=frozenset(blocked.get(message.job_id, ())),
-                reported=message.parts is not None and message.parts.message_id in reported,
-            )
-            for message in found
-        }
-
-    def _message(self, row: Any, group: Sequence[Any] | None, *, held: bool) -> Message:
-        content, sealed_off = None, None
-        try:
-            content = unpack(self._app, row.key, row.content, row.sealed)
-        except KeyUnavailable as error:
-            sealed_off = str(error)
-        everybody = dict(enumerate(one for _, one in content.parts.recipients())) if content is not None else {}
-        settled = {one.number for one in group or () if one.outcome in (*FINAL, "suppressed")}
-        return Message(
-            job_id=row.job_id,
-            key=row.key,
-            category=row.category,
-            transport=row.transport,
-            parts=content.parts if content is not None else None,
-            sealed_off=sealed_off,
-            unknown=row.state == "unknown",
-            held=held,
-            sha256=row.bytes_sha256,
-            released_seconds=row.released_seconds,
-            group=group is not None,
-            open={number: one for number, one in everybody.items() if number not in settled},
-            some_accepted=any(one.outcome == "accepted" for one in group or ()),
-            suppressed=frozenset(),
-        )
+        policies = {job.id: job.on_unknown or self.on_unknown for job, _ in jobs}
+        repeats = {job.id for job, _ in jobs if job.unknown_count}
+        return load_messages(self._app, connection, policies, repeats)
 
     # -- perform -----------------------------------------------------------------------------------------------------
 
@@ -191,7 +128,7 @@ class EmailSend(JobType[SendPayload]):
             return Refused("what was to be sent is no longer stored", code="content_gone")
         self._memory.forget(message.job_id)
         if message.reported:
-            return Done(detail={"outcome": "accepted", "reported": True, "transport": message.transport})
+            return self._was_taken(message, {"reported": True, "transport": message.transport})
         if attempt.cancel_requested:
             return Cancelled("cancelled by request")
         if self._settings.email_hold:
@@ -251,10 +188,29 @@ class EmailSend(JobType[SendPayload]):
         """An earlier try may have delivered it. None: go on and repeat."""
         known = transport.ask(letter)
         if known:
-            return Done(detail={"outcome": "accepted", "asked": True, "transport": transport.name})
-        if message.held and not keyed:
+            return self._was_taken(message, {"asked": True, "transport": transport.name})
+        if message.hold and message.repeats and not keyed:
             return Unknown("the provider does not know it" if known is False else "nobody can be asked")
         return None
+
+    def _was_taken(self, message: Message, detail: Mapping[str, Any]) -> Done:
+        """The provider has it, as we hear by another way than its answer."""
+        results = [
+            RecipientResult(message.key, number, "accepted", "asked")
+            for number in (message.open.keys() - message.suppressed if message.group else ())
+        ]
+        self._memory.sending(message.job_id, message.sha256 or "")
+        self._memory.answered(message.job_id, results, (), message.transport)
+        return Done(detail={**detail, "outcome": "accepted"})
+
+    def _unsure(self, message: Message, letter: Letter, transport: Transport, outcome: Unknown) -> Outcome:
+        """The body was released and no verdict came: ask at once, and where it is to be held, once more later."""
+        known = transport.ask(letter)
+        if known:
+            return self._was_taken(message, {**(outcome.detail or {}), "asked": True})
+        if known is False and message.hold and outcome.on_unknown is None:
+            return replace(outcome, on_unknown="repeat", policy=ASK_AGAIN)
+        return outcome
 
     def _answered(
         self, message: Message, letter: Letter, transport: Transport, dispatch: Dispatch, *, keyed: bool
@@ -271,8 +227,8 @@ class EmailSend(JobType[SendPayload]):
             dispatch, down_seconds=down, others_accepted=others, keyed=keyed,
             detail=detail_of(dispatch, transport.name),
         )  # fmt: skip
-        if isinstance(outcome, Unknown) and transport.ask(letter):
-            return Done(detail={**(outcome.detail or {}), "outcome": "accepted", "asked": True})
+        if isinstance(outcome, Unknown):
+            return self._unsure(message, letter, transport, outcome)
         if isinstance(outcome, Pause) and dispatch.verdict.kind == "config":
             self._say(f"transport {transport.name}: {outcome.reason}")
         return outcome

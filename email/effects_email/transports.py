@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 
@@ -12,6 +13,7 @@ from effects_email.transport.base import Transport
 from effects_email.transport.url import open_transport
 
 DOWN_SECONDS, DOWN_SECONDS_MAX = 15.0, 300.0
+_SAME = 0.9  # of the rest: the first try after it counts anew
 
 
 class Transports:
@@ -21,6 +23,7 @@ class Transports:
         self._urls = dict(urls)
         self._open: dict[str, Transport] = {}
         self._down: Counter[str] = Counter()
+        self._down_until: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def get(self, name: str) -> Transport:
@@ -44,17 +47,29 @@ class Transports:
         for name in self._urls:
             self.get(name)
 
+    def rates(self) -> dict[str, int]:
+        """Messages a second that a provider lets a new account send, by the name of its transport."""
+        declared = {name: getattr(self.get(name), "rate_per_second", None) for name in self._urls}  # SMTP has no word
+        return {name: rate for name, rate in declared.items() if rate is not None}
+
     def down(self, name: str) -> float:
-        """It is down once more: seconds that it should be left alone, longer each time, five minutes at most."""
+        """It is down: seconds that it should be left alone, longer each time, five minutes at most.
+
+        What other threads find within that time is the same finding.
+        """
         with self._lock:
-            self._down[name] += 1
-            return float(min(DOWN_SECONDS * 2 ** min(self._down[name] - 1, 10), DOWN_SECONDS_MAX))
+            now = time.monotonic()
+            if now >= self._down_until.get(name, float("-inf")):
+                self._down[name] += 1
+            seconds = float(min(DOWN_SECONDS * 2 ** min(self._down[name] - 1, 10), DOWN_SECONDS_MAX))
+            self._down_until[name] = max(self._down_until.get(name, 0.0), now + seconds * _SAME)
+            return seconds
 
     def up(self, name: str) -> None:
         """It answered."""
         if self._down[name]:
             with self._lock:
-                self._down[name] = 0
+                self._down[name], self._down_until[name] = 0, 0.0
 
     def close(self) -> None:
         """Close what is idle; a later `get` opens anew."""

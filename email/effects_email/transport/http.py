@@ -60,7 +60,7 @@ class Provider(Protocol):
     origin: ClassVar[str]
     token_variable: ClassVar[str]  # of the environment, where the URL has no token
     key_lifetime_seconds: ClassVar[float | None]
-    rate_per_second: ClassVar[float | None]  # that a new account may send
+    rate_per_second: ClassVar[int | None]  # that a new account may send
     rows: ClassVar[Sequence[Row]]
 
     def request(self, letter: Letter, token: str, wanted: Sequence[str]) -> Request:

@@ -49,7 +49,7 @@ class Postmark:
     origin: ClassVar[str] = "https://api.postmarkapp.com"
     token_variable: ClassVar[str] = "POSTMARK_SERVER_TOKEN"  # noqa: S105 - a name
     key_lifetime_seconds: ClassVar[float | None] = None
-    rate_per_second: ClassVar[float | None] = None
+    rate_per_second: ClassVar[int | None] = None
     rows: ClassVar[Sequence[Row]] = ROWS
 
     def __init__(self, stream: str = "outbound") -> None:

@@ -45,7 +45,7 @@ class Resend:
     origin: ClassVar[str] = "https://api.resend.com"
     token_variable: ClassVar[str] = "RESEND_API_KEY"  # noqa: S105 - a name
     key_lifetime_seconds: ClassVar[float | None] = 24 * 3600.0
-    rate_per_second: ClassVar[float | None] = 2.0
+    rate_per_second: ClassVar[int | None] = 2
     rows: ClassVar[Sequence[Row]] = ROWS
 
     def request(self, letter: Letter, token: str, wanted: Sequence[str]) -> Request:

@@ -25,7 +25,7 @@ from tests.email.world.doors import wsgi_door
 from tests.email.world.stand_ins import TOKEN, Postbox, PostmarkBox, ResendBox, answer, receiver
 from tests.email.world.test_intake import PASSWORD, with_password
 from tests.peers.http import Receiver
-from tests.support.hands import row, rows
+from tests.support.hands import row, rows, run_sql
 
 ANN = "ann@example.org"
 Send: TypeAlias = Callable[..., EmailReceipt]
@@ -106,6 +106,17 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_key(resend: Shop) -> Non
     sent = row(resend.app, "sent_emails")
     assert (sent["state"], sent["provider_id"] is not None) == ("done", True)
     assert audit(resend.app) == []
+
+
+def test_the_providers_rate_is_the_limit_until_an_operator_says_otherwise(resend: Shop, postmark: Shop) -> None:
+    Worker(postmark.app).drain(30)
+    assert rows(postmark.app, "limits") == []
+    Worker(resend.app).drain(30)
+    [limit] = rows(resend.app, "limits")
+    assert (limit["limit_key"], limit["rate_tokens"], limit["rate_period_seconds"]) == ("email:default", 2, 1)
+    run_sql(resend.app, "UPDATE effects_limits SET rate_tokens = 100")
+    Worker(resend.app).drain(30)
+    assert [one["rate_tokens"] for one in rows(resend.app, "limits")] == [100]
 
 
 def test_a_lost_answer_is_found_by_the_search(postmark: Shop) -> None:
