@@ -7,6 +7,8 @@ import secrets
 from effects.errors import StorageRefused
 from effects.storage.base import Storage
 
+FOLDER = "effects-probe/"  # a killed probe leaves its object here, until pruning finds it
+
 
 def probe(storage: Storage) -> None:
     """Write, read, list and delete a small object of a name that nobody else has.
@@ -14,7 +16,7 @@ def probe(storage: Storage) -> None:
     Raises:
         StorageUnavailable, StorageRefused: what is wrong, with what to do.
     """
-    name, said = f"effects-probe/{secrets.token_hex(16)}", secrets.token_bytes(64)
+    name, said = f"{FOLDER}{secrets.token_hex(16)}", secrets.token_bytes(64)
     try:
         with storage.writer(name) as writer:
             writer.write(said)

@@ -6,12 +6,14 @@ An object goes before the row that names it: a crash between the two leaves a ro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row
 
 from effects.retry import DAY_SECONDS
 from effects.storage.base import Storage
+from effects.storage.probe import FOLDER as PROBES
 from effects_reports.snapshot import copies, delete_copy
 from effects_reports.tables import reports as report_table
 from effects_reports.tables import retention as table
@@ -118,7 +120,7 @@ class Retention:
         with self._store.read() as connection:
             before = self._store.now(connection) - ORPHAN_SECONDS
         batch: list[str] = []
-        for found in self._storage.list(FOLDER):
+        for found in chain(self._storage.list(FOLDER), self._storage.list(PROBES)):
             if found.modified_at.timestamp() > before:
                 continue
             batch.append(found.name)

@@ -57,7 +57,7 @@ def test_when_it_is_ready_only_its_file_is_left(shop: Effects, files: Files) -> 
 
 @pytest.mark.parametrize("file", ["csv", "csv.gz", "ndjson", "ndjson.zst"])
 def test_many_chunks_are_the_file_that_one_chunk_is(file: str, shop_factory: Shop) -> None:
-    contents = set()
+    contents: set[bytes] = set()
     for size in (7, 1000):
         app = shop_factory(reports=[_orders_in_chunks_of(size)])
         if not contents:

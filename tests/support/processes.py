@@ -32,7 +32,15 @@ ENVIRONMENT = {
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["pytest", "tests.support.processes", "tests.support.errands", "effects.cli.work", "effects_webhooks.job"]
+    [
+        "pytest",
+        "tests.support.processes",
+        "tests.support.errands",
+        "effects.cli.work",
+        "effects_webhooks.job",
+        "effects_email.job",
+        "effects_reports.job",
+    ]
 )
 
 
