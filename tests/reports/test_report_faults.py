@@ -1,0 +1,232 @@
+"""The storage away, the disk full, files whose time is over: clean errors, and nothing orphaned after one prune."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from effects import Effects, StorageUnavailable
+from effects.prune import prune
+from effects.retry import DAY_SECONDS
+from effects.storage.base import Writer
+from effects.storage.local import LocalStorage
+from effects.worker import Worker
+from effects_reports import (
+    ReportNotFound,
+    cancel_report,
+    open_result,
+    report_status,
+    request_report,
+    resume_report,
+)
+from tests.reports.conftest import Hands, content, drain
+from tests.reports.shop import csv_rows, fill
+from tests.support.hands import row, rows, run_sql
+from tests.support.processes import fleet
+
+Files = Callable[[], list[str]]
+
+
+# -- the storage is away -------------------------------------------------------------------------------------------
+
+
+class Away(LocalStorage):
+    """A storage that is away while it is told so; a part that was begun stays unfinished."""
+
+    away = False
+
+    def writer(self, name: str) -> AbstractContextManager[Any]:
+        if self.away:
+            raise StorageUnavailable(f"the storage failed on {name!r}", code="storage_unavailable")
+        return super().writer(name)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> Any:
+        if self.away:
+            raise StorageUnavailable(f"the storage failed on {name!r}", code="storage_unavailable")
+        return super().read(name, start, stop)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 4], ids=["plan", "first-chunk", "second-chunk", "assembly"])
+def test_away_for_a_minute_costs_a_minute(steps: int, shop: Effects, tmp_path: Path, files: Files) -> None:
+    """The step is tried again after 10, 20, 40 and 80 s; whatever was under way goes on where it stood."""
+    storage = Away(tmp_path / "files")
+    shop.storage = storage
+    fill(shop, 250)
+    run_id = request_report("orders", effects=shop).run_id
+    hands = Hands(shop)
+    for _ in range(steps):
+        hands.do_next()
+    before = report_status(run_id, effects=shop)
+    storage.away = True
+    for _ in range(3):
+        assert {hands.do(job).error_code for job in hands.claim()} == {"storage_unavailable"}
+        shop.store.shift_clock(50)
+    now = report_status(run_id, effects=shop)
+    assert now.state == ("planning" if steps == 0 else before.state)
+    assert now.progress.fraction >= before.progress.fraction
+    storage.away = False
+    shop.store.shift_clock(50)
+    drain(shop)
+    assert report_status(run_id, effects=shop).state == "ready"
+    assert len(csv_rows(content(shop, run_id))) == 251
+    assert [name for name in files() if "unfinished" in name] == []
+
+
+# -- the disk is full ----------------------------------------------------------------------------------------------
+
+
+def drain_with_files_of_at_most(size: int, url: str, storage: str) -> None:
+    """A worker that can write no larger file, as on a full disk: SIGXFSZ ignored, the write fails."""
+    from tests.reports.crash_app import make  # noqa: PLC0415 - in the child, whose environment names the database
+
+    app = make(url, storage_url=storage)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    Worker(app).drain(30)
+    os._exit(0)
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("size", [300, 9000], ids=["a-part", "the-file"])
+def test_a_full_disk_is_a_clean_error_and_resumable(
+    size: int, database_url: str, tmp_path: Path, shop: Effects, files: Files
+) -> None:
+    """On PostgreSQL, whose own files are another process's: a SQLite database would be full as well."""
+    fill(shop, 400)
+    run_id = request_report("orders", effects=shop).run_id
+    with fleet(database_url, tmp_path) as processes:
+        child = processes.start(drain_with_files_of_at_most, size, database_url, str(tmp_path / "files"))
+        child.wait()
+    status = report_status(run_id, effects=shop)
+    assert (status.state, status.error_code) == ("failed", "storage_full"), child.output
+    assert "Traceback" not in child.output
+    drain(shop)
+    named = {chunk["part"] for chunk in rows(shop, "report_chunks") if chunk["part"]}
+    assert named == set(files())  # finished parts, no half one
+    assert len(named) == (0 if size == 300 else 4)
+    shop.store.shift_clock(DAY_SECONDS + 60)
+    prune(shop)
+    assert files() == []
+    assert resume_report(run_id, effects=shop) == "running"
+    drain(shop)
+    assert len(csv_rows(content(shop, run_id))) == 401
+
+
+# -- retention -----------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_kept_for_seven_days_and_then_said_to_have_expired(shop: Effects, files: Files) -> None:
+    fill(shop, 10)
+    run_id = request_report("orders", request_key="k", effects=shop).run_id
+    drain(shop)
+    shop.store.shift_clock(7 * DAY_SECONDS - 3600)
+    assert prune(shop).packages == {}
+    assert content(shop, run_id)
+    shop.store.shift_clock(7200)
+    assert prune(shop, dry_run=True).packages == {"report.clean": 1}
+    assert prune(shop).packages == {"report.clean": 1}
+    assert files() == []
+    status = report_status(run_id, effects=shop)
+    assert (status.state, status.artifact, status.progress.fraction) == ("expired", None, 1.0)
+    with pytest.raises(ReportNotFound, match="is expired: its file has expired: request it again"):
+        open_result(run_id, effects=shop)
+    again = request_report("orders", request_key="k", effects=shop)
+    assert (again.existing, again.generation) == (False, 2)
+
+
+def test_rows_are_kept_for_ninety_days(shop: Effects) -> None:
+    fill(shop, 10)
+    request_report("orders", effects=shop)
+    drain(shop)
+    shop.store.shift_clock(8 * DAY_SECONDS)
+    prune(shop)
+    shop.store.shift_clock(80 * DAY_SECONDS)
+    prune(shop)
+    assert len(rows(shop, "report_runs")) == 1
+    shop.store.shift_clock(12 * DAY_SECONDS)
+    prune(shop)
+    assert (rows(shop, "report_runs"), rows(shop, "report_chunks"), rows(shop, "generated_reports")) == ([], [], [])
+
+
+def test_the_parts_of_a_cancelled_run_are_kept_for_a_day(shop: Effects, files: Files) -> None:
+    fill(shop, 250)
+    run_id = request_report("orders", effects=shop).run_id
+    hands = Hands(shop)
+    hands.do_next()
+    hands.do_next()
+    cancel_report(run_id, effects=shop)
+    drain(shop)
+    shop.store.shift_clock(DAY_SECONDS - 60)
+    prune(shop)
+    assert len(files()) == 1
+    shop.store.shift_clock(120)
+    prune(shop)
+    assert files() == []
+    assert resume_report(run_id, effects=shop) == "running"
+    drain(shop)
+    assert len(csv_rows(content(shop, run_id))) == 251
+
+
+def test_objects_that_nobody_names_go_after_a_day_and_others_stay(shop: Effects, files: Files) -> None:
+    fill(shop, 250)
+    ready = request_report("orders", effects=shop).run_id
+    drain(shop)
+    under_way = request_report("orders", effects=shop).run_id
+    hands = Hands(shop)
+    hands.do_next()
+    hands.do_next()
+    kept = files()
+    prefix = row(shop, "report_runs", "id = :id", id=under_way)["prefix"]
+    other = row(shop, "report_runs", "id = :id", id=ready)["prefix"]
+    _put(shop.storage.writer(f"{other}/parts/00001.7.beef"))
+    _put(shop.storage.writer("reports/orders/rep_unknown-1/parts/00001.1.beef"))
+    _put(shop.storage.writer("attachments/theirs.pdf"))
+    _put(shop.storage.writer(f"{prefix}/parts/00002.7.beef"))  # of an attempt under way, for all that is known
+    prune(shop)
+    assert len(files()) == len(kept) + 4
+    shop.store.shift_clock(2 * DAY_SECONDS)
+    prune(shop)
+    assert files() == sorted([*kept, "attachments/theirs.pdf", f"{prefix}/parts/00002.7.beef"])
+    drain(shop)
+    assert report_status(under_way, effects=shop).state == "ready"
+    assert not [name for name in files() if "/parts/" in name]
+
+
+def _put(opened: AbstractContextManager[Writer]) -> None:
+    with opened as out:
+        out.write(b"x")
+        out.finish()
+
+
+def test_a_crash_between_the_object_and_its_row_is_found_by_the_next_pruning(shop: Effects, files: Files) -> None:
+    fill(shop, 10)
+    run_id = request_report("orders", effects=shop).run_id
+    drain(shop)
+    shop.storage.delete(files())  # pruning has come so far, and died
+    shop.store.shift_clock(8 * DAY_SECONDS)
+    prune(shop)
+    assert report_status(run_id, effects=shop).state == "expired"
+
+
+def test_an_app_without_reports_does_not_touch_the_storage(shop: Effects, files: Files, tmp_path: Path) -> None:
+    app = Effects(shop.settings.database_url, storage_url=str(tmp_path / "none"))
+    prune(app)
+    app.dispose()
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_run_whose_job_was_pruned_by_hand_is_pruned_too(shop: Effects) -> None:
+    run_id = request_report("primes", effects=shop).run_id
+    drain(shop)
+    run_sql(shop, "DELETE FROM effects_generated_reports WHERE run_id = :id", id=run_id)
+    assert report_status(run_id, effects=shop).state == "ready"
+    shop.store.shift_clock(8 * DAY_SECONDS)
+    prune(shop)
+    assert report_status(run_id, effects=shop).state == "expired"
