@@ -15,6 +15,7 @@ from effects_email import operate
 from effects_email.api import Preview, preview_email
 from effects_email.commands_suppressions import suppressions
 from effects_email.errors import EmailInvalid, TemplateError
+from effects_email.explanation import explain_command
 from effects_email.lint import lint
 from effects_email.settings import DEFAULT_TRANSPORT
 from effects_email.setup import setup_of
@@ -28,6 +29,7 @@ def email() -> None:
 
 
 email.add_command(suppressions)
+email.add_command(explain_command)
 
 
 # -- templates -------------------------------------------------------------------------------------------------------
