@@ -18,10 +18,6 @@ from effects.storage.opening import check_url as check_storage_url
 DEFAULT_DATABASE_URL = "sqlite:///effects.db"
 DEFAULT_STORAGE_URL = "file:effects-files"
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_UNSUBSCRIBE_URL = re.compile(
-    r"(https://[A-Za-z0-9]|http://(localhost|127\.0\.0\.1)[:/])[!$%&'()*+\-./0-9:;=?@A-Z_a-z~]{0,500}"
-)
-_UNSUBSCRIBE_MAILTO = re.compile(r"[A-Za-z0-9._+-]{1,64}@[A-Za-z0-9.-]{1,190}")
 _ABOVE_ZERO = (
     "threads", "heartbeat_seconds", "lease_seconds", "poll_seconds", "grace_seconds", "retention_jobs_days",
     "retention_dead_days", "retention_effects_days",
@@ -57,9 +53,6 @@ class Settings:
         webhook_notice_job_type: the job type that is enqueued when an endpoint has failed for 1, 24 and 72 hours,
             and when it is disabled. Its payload takes `notice` (`failing` or `disabled`), `endpoint_id`, `reason`,
             `failing_seconds` and `failed_messages`. Default none: the log says it.
-        unsubscribe_url: where the endpoint of `effects_email.unsubscribe` answers, such as
-            `https://shop.example/unsubscribe`. Messages of a category that is not transactional need it. Default none.
-        unsubscribe_mailto: an address for those whose mail program unsubscribes by mail; yours to read. Default none.
         log_format: `text` or `json`. log_level: DEBUG, INFO, WARNING or ERROR.
 
     Raises:
@@ -82,8 +75,6 @@ class Settings:
     allow_private_addresses: bool = False
     private_networks: str = ""
     webhook_notice_job_type: str = ""
-    unsubscribe_url: str = ""
-    unsubscribe_mailto: str = ""
     log_format: str = "text"
     log_level: str = "INFO"
 
@@ -106,7 +97,6 @@ class Settings:
             raise ConfigurationError(f"EFFECTS_LOG_FORMAT is {self.log_format!r}; give text or json")
         if self.log_level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
             raise ConfigurationError(f"EFFECTS_LOG_LEVEL is {self.log_level!r}; give DEBUG, INFO, WARNING or ERROR")
-        _check_unsubscribe(self.unsubscribe_url, self.unsubscribe_mailto)
         self.lane_threads()
 
     @classmethod
@@ -151,16 +141,6 @@ def _check_url(database_url: str) -> None:
         raise ConfigurationError(f"EFFECTS_DATABASE_URL names {url.get_backend_name()}; use sqlite or postgresql")
     if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
         raise ConfigurationError("EFFECTS_DATABASE_URL names an in-memory database, which no worker could share")
-
-
-def _check_unsubscribe(url: str, mailto: str) -> None:
-    if url and not _UNSUBSCRIBE_URL.fullmatch(url):
-        raise ConfigurationError(
-            "EFFECTS_UNSUBSCRIBE_URL is not an https URL of ASCII characters without a fragment (RFC 8058 asks for "
-            "https; http://localhost is taken too), such as https://shop.example/unsubscribe"
-        )
-    if mailto and not _UNSUBSCRIBE_MAILTO.fullmatch(mailto):
-        raise ConfigurationError("EFFECTS_UNSUBSCRIBE_MAILTO is not a plain address, such as unsubscribe@shop.example")
 
 
 def _convert(name: str, default: object, text: str) -> object:

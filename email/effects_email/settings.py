@@ -18,6 +18,10 @@ DEFAULT_TRANSPORT = "default"
 TRANSPORT_VARIABLE = "EFFECTS_EMAIL_TRANSPORT_"
 _TRANSPORT = re.compile(r"[a-z0-9][a-z0-9_]{0,31}")
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
+_UNSUBSCRIBE_URL = re.compile(
+    r"(https://[A-Za-z0-9]|http://(localhost|127\.0\.0\.1)[:/])[!$%&'()*+\-./0-9:;=?@A-Z_a-z~]{0,500}"
+)
+_UNSUBSCRIBE_MAILTO = re.compile(r"[A-Za-z0-9._+-]{1,64}@[A-Za-z0-9.-]{1,190}")
 # field → its variable
 VARIABLES = {
     "smtp_url": "EFFECTS_SMTP_URL",
@@ -26,6 +30,8 @@ VARIABLES = {
     "email_redirect": "EFFECTS_EMAIL_REDIRECT",
     "email_hold": "EFFECTS_EMAIL_HOLD",
     "email_content_days": "EFFECTS_EMAIL_CONTENT_DAYS",
+    "unsubscribe_url": "EFFECTS_UNSUBSCRIBE_URL",
+    "unsubscribe_mailto": "EFFECTS_UNSUBSCRIBE_MAILTO",
 }
 
 
@@ -42,6 +48,10 @@ class EmailSettings:
         email_redirect: EFFECTS_EMAIL_REDIRECT: every message goes to this address instead, as staging wants it.
         email_hold: EFFECTS_EMAIL_HOLD: no message leaves; they wait until it is unset.
         email_content_days: EFFECTS_EMAIL_CONTENT_DAYS, how long what was written is kept after its end. Default 7.
+        unsubscribe_url: EFFECTS_UNSUBSCRIBE_URL, where the endpoint of `effects_email.unsubscribe` answers, such as
+            `https://shop.example/unsubscribe`. Messages of a category that is not transactional need it.
+        unsubscribe_mailto: EFFECTS_UNSUBSCRIBE_MAILTO, an address for those whose mail program unsubscribes by mail;
+            yours to read.
 
     Raises:
         ConfigurationError: names the variable and what it may hold.
@@ -54,8 +64,11 @@ class EmailSettings:
     email_redirect: str | None = None
     email_hold: bool = False
     email_content_days: float = 7.0
+    unsubscribe_url: str = ""
+    unsubscribe_mailto: str = ""
 
     def __post_init__(self) -> None:
+        _check_unsubscribe(self.unsubscribe_url, self.unsubscribe_mailto)
         for name in self.email_transports:
             if not _TRANSPORT.fullmatch(name) or name == DEFAULT_TRANSPORT:
                 raise ConfigurationError(
@@ -111,6 +124,16 @@ def _mailbox(text: str | None, where: str) -> Address | None:
         return parse_mailbox(text, where=where) if text is not None else None
     except AddressInvalid as error:
         raise ConfigurationError(str(error)) from None
+
+
+def _check_unsubscribe(url: str, mailto: str) -> None:
+    if url and not _UNSUBSCRIBE_URL.fullmatch(url):
+        raise ConfigurationError(
+            "EFFECTS_UNSUBSCRIBE_URL is not an https URL of ASCII characters without a fragment (RFC 8058 asks for "
+            "https; http://localhost is taken too), such as https://shop.example/unsubscribe"
+        )
+    if mailto and not _UNSUBSCRIBE_MAILTO.fullmatch(mailto):
+        raise ConfigurationError("EFFECTS_UNSUBSCRIBE_MAILTO is not a plain address, such as unsubscribe@shop.example")
 
 
 def _convert(name: str, variable: str, text: str) -> object:

@@ -17,6 +17,7 @@ from effects.app import AnySession, Effects, default
 from effects.errors import ConfigurationError, StoreUnavailable
 from effects_email import pages, web
 from effects_email.errors import TokenInvalid
+from effects_email.settings import EmailSettings
 from effects_email.suppression import TRANSACTIONAL
 from effects_email.suppression_rows import ALL, new_row, write
 from effects_email.unsubscribe_token import check_signing, read_token, write_token
@@ -39,7 +40,7 @@ def check_unsubscribe(app: Effects, category: str | None) -> None:
         return
     if category == ALL:
         raise ConfigurationError("no category is named all: that word stands for every message")
-    if not app.settings.unsubscribe_url:
+    if not _settings(app).unsubscribe_url:
         raise ConfigurationError(
             f"category {category!r} is not transactional, so its messages carry an unsubscribe link: set "
             "EFFECTS_UNSUBSCRIBE_URL to the address of effects_email.unsubscribe's endpoint"
@@ -60,7 +61,7 @@ def unsubscribe_headers(app: Effects, address: str, category: str | None) -> Hea
         return ()
     token = write_token(app, address, category)
     ways = [f"<{_link(app, token)}>"]
-    if mailbox := app.settings.unsubscribe_mailto:
+    if mailbox := _settings(app).unsubscribe_mailto:
         ways.append(f"<mailto:{mailbox}?subject={quote(f'unsubscribe {token}')}>")
     return ("List-Unsubscribe", ", ".join(ways)), ("List-Unsubscribe-Post", "List-Unsubscribe=One-Click")
 
@@ -144,6 +145,11 @@ def _shown(
     return web.Answer(status, page(state, category).encode(), {**pages.HEADERS, **(more or {})})
 
 
+def _settings(app: Effects) -> EmailSettings:
+    settings: EmailSettings = app.packages["email"]
+    return settings
+
+
 def _link(app: Effects, token: str) -> str:
-    url = app.settings.unsubscribe_url
+    url = _settings(app).unsubscribe_url
     return f"{url}{'&' if urlsplit(url).query else '?'}{urlencode({PARAMETER: token})}"

@@ -103,7 +103,7 @@ def test_a_url_that_cannot_stand_in_the_header_is_refused(mail_factory: MailFact
         mail_factory(unsubscribe_url=url)
     with pytest.raises(ConfigurationError, match="EFFECTS_UNSUBSCRIBE_MAILTO"):
         mail_factory(unsubscribe_mailto="a@b.example?subject=x")
-    assert mail_factory(unsubscribe_url="http://localhost:8000/bye").settings.unsubscribe_url
+    assert mail_factory(unsubscribe_url="http://localhost:8000/bye").packages["email"].unsubscribe_url
 
 
 # -- the token -----------------------------------------------------------------------------------------------------
