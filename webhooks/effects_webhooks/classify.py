@@ -42,11 +42,11 @@ def classify(exchange: Exchange, *, host: str, terms: Terms | None = None) -> Ou
     way round. Redirects are never followed: the body is signed for this address alone.
     """
     terms = terms or Terms()
+    detail = describe(exchange, host=host)
     hint = retry_after(exchange.header("retry-after"), exchange.answered_at)
     rule = rule_of(
         exchange.status, exchange.failure, profile=terms.profile, overrides=terms.overrides, hinted=hint is not None
     )
-    detail = describe(exchange, host=host)
     if rule.budget == "done":
         return Done(detail=detail)
     if (control := _control(exchange)) is not None:
@@ -158,6 +158,8 @@ def excerpt(body: bytes, chars_max: int = _EXCERPT_CHARS) -> str:
     That covers control characters (a terminal would obey them), bidirectional ones (they reorder what is
     read) and NUL (PostgreSQL does not store it).
     """
+    if not body:
+        return ""
     text = body.decode("utf-8", errors="backslashreplace")
     if text.isascii() and text.replace("\n", "").isprintable():  # most are: no look at each character
         return text[:chars_max]

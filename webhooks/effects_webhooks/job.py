@@ -52,17 +52,23 @@ class DeliverPayload(msgspec.Struct, frozen=True):
     endpoint_id: str
 
 
-class Loaded(msgspec.Struct, frozen=True):
-    """What one delivery needs. Secrets are still sealed, newest first."""
+class Addressee(msgspec.Struct, frozen=True):
+    """An endpoint as it is now. Its secrets, newest first, and its headers are still sealed."""
 
-    body: bytes
     url: str
     active: bool
     secrets: Sequence[tuple[str, bytes]]
-    profile: str = "default"
-    overrides: Overrides = {}
-    headers: bytes | None = None  # sealed
-    earlier: Sequence[str] = ()  # the codes of the tries before this one
+    profile: str
+    overrides: Overrides
+    headers: bytes | None
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """What one delivery needs."""
+
+    body: bytes
+    addressee: Addressee
+    earlier: Sequence[str]  # the codes of the tries before this one
 
 
 class WebhookDelivery(JobType[DeliverPayload]):
@@ -114,47 +120,54 @@ class WebhookDelivery(JobType[DeliverPayload]):
         any in a fourth. A job whose rows are gone is left out.
         """
         store = self._app.store
-        endpoint_ids = {payload.endpoint_id for _, payload in jobs}
         bodies = table.bodies(store, connection, {payload.event_id for _, payload in jobs})
-        addresses = {row.id: row for row in table.addresses(store, connection, endpoint_ids)}
-        secrets: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
-        for row in table.secrets(store, connection, endpoint_ids):
-            secrets[row.endpoint_id].append((row.id, bytes(row.sealed)))
+        addressees = self._addressees(connection, {payload.endpoint_id for _, payload in jobs})
         earlier = table.earlier_codes(store, connection, [job.id for job, _ in jobs if job.attempts > 1])
         loaded = {}
         for job, payload in jobs:
-            body, address = bodies.get(payload.event_id), addresses.get(payload.endpoint_id)
-            if body is not None and address is not None:
-                loaded[job.id] = Loaded(
-                    body, address.url, address.status == "active", secrets[address.id], address.profile,
-                    msgspec.json.decode(address.overrides, type=dict[str, str]), address.headers,
-                    earlier.get(job.id, ()),
-                )  # fmt: skip
+            body, addressee = bodies.get(payload.event_id), addressees.get(payload.endpoint_id)
+            if body is not None and addressee is not None:
+                loaded[job.id] = Loaded(body, addressee, earlier.get(job.id, ()))
         return loaded
+
+    def _addressees(self, connection: Connection, endpoint_ids: set[str]) -> dict[str, Addressee]:
+        secrets: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
+        for row in table.secrets(self._app.store, connection, endpoint_ids):
+            secrets[row.endpoint_id].append((row.id, bytes(row.sealed)))
+        return {
+            row.id: Addressee(
+                row.url, row.status == "active", secrets[row.id], row.profile,
+                msgspec.json.decode(row.overrides, type=dict[str, str]), row.headers,
+            )
+            for row in table.addresses(self._app.store, connection, endpoint_ids)
+        }  # fmt: skip
 
     def perform(self, payload: DeliverPayload, attempt: Attempt) -> Outcome:
         loaded: Loaded | None = attempt.loaded
         if loaded is None:
             return Refused("the event or its endpoint is no longer stored", code="not_found")
-        if not loaded.active:
+        addressee = loaded.addressee
+        if not addressee.active:
             return Cancelled("the endpoint is disabled")
         if attempt.cancel_requested:
             return Cancelled("cancelled by request")
         try:
-            keys = [self._key(payload.endpoint_id, *secret) for secret in loaded.secrets]
-            own = self._own_headers(payload.endpoint_id, loaded.headers)
+            keys = [self._key(payload.endpoint_id, *secret) for secret in addressee.secrets]
+            own = self._own_headers(payload.endpoint_id, addressee.headers)
         except KeyUnavailable as error:
             return self._wait_for_operator(str(error))
         if not keys:
             return self._wait_for_operator(f"endpoint {payload.endpoint_id} has no secret to sign with")
         try:
-            host = self._vetted(loaded.url)  # again: the settings may be others than those it was added under
+            host = self._vetted(addressee.url)  # again: the settings may be others than those it was added under
         except EndpointInvalid as error:
-            return Refused(str(error), code="blocked_address", detail={"sent": "not_sent", "host": _host(loaded.url)})
+            return Refused(
+                str(error), code="blocked_address", detail={"sent": "not_sent", "host": _host(addressee.url)}
+            )
         seconds = min(self._deadline_seconds, attempt.remaining_seconds() - _MARGIN_SECONDS)
         sent = {**own, **self._headers(payload.event_id, loaded.body, keys)}
-        exchange = self._transports.post(loaded.url, sent, loaded.body, seconds=seconds)
-        terms = Terms(loaded.profile, loaded.overrides, loaded.earlier, self.retry, self._short)
+        exchange = self._transports.post(addressee.url, sent, loaded.body, seconds=seconds)
+        terms = Terms(addressee.profile, addressee.overrides, loaded.earlier, self.retry, self._short)
         outcome = classify(exchange, host=host, terms=terms)
         if isinstance(outcome, Pause):
             self._say(outcome.reason)
