@@ -17,6 +17,7 @@ from effects_reports.formats.base import ChunkSource, Format
 from effects_reports.keyset import key_to_json
 from effects_reports.steps import Range
 from effects_reports.tables import source
+from effects_reports.tables.bounds import read_bounds
 
 CHUNKS_MAX = 10_000
 
@@ -59,8 +60,8 @@ def plan_rows(connection: Connection | None, definition: ReportDefinition, state
 
 
 def _ranges(connection: Connection, definition: ReportDefinition, statement: Statement) -> Sequence[Range]:
-    asked = source.bounds(statement, definition.key, definition.chunk_rows, definition.rows_max)
-    found = [(key_to_json(key), number) for key, number in source.read_bounds(connection, asked)]
+    asked = read_bounds(connection, statement, definition.key, definition.chunk_rows, definition.rows_max)
+    found = [(key_to_json(key), number) for key, number in asked]
     step = math.ceil(len(found) / CHUNKS_MAX) or 1
     ends = [one for n, one in enumerate(found, start=1) if n % step == 0 or n == len(found)]
     starts: list[tuple[list[Any] | None, int]] = [(None, 0), *ends][: len(ends)]

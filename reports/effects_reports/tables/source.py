@@ -1,11 +1,12 @@
-"""What is asked of a report's own rows: their bounds, and one range of them. Its SELECT is a subquery everywhere.
+"""What is asked of a report's own rows: one range of them, and whether a key tells them apart.
 
+Its SELECT is a subquery everywhere.
 Ranges are half-open, (lo, hi], and compare the key as a row value: one index serves a composite key too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -35,30 +36,6 @@ def _compared(source: Subquery, key: Sequence[str], bound: Key, *, above: bool) 
         return columns[0].__gt__(bound[0]) if above else columns[0].__le__(bound[0])
     given = sa.tuple_(*(sa.literal(value, column.type) for value, column in zip(bound, columns, strict=True)))
     return sa.tuple_(*columns) > given if above else sa.tuple_(*columns) <= given
-
-
-def bounds(statement: Statement, key: Sequence[str], size: int, rows_max: int) -> Select[Any]:
-    """Each `size`-th key in order, and the last, beside its number: one walk over the key, of `rows_max` + 1 rows
-    at most.
-    """
-    source = statement.subquery("source")
-    first = sa.select(*(source.c[name] for name in key)).order_by(*(source.c[name] for name in key))
-    keys = first.limit(rows_max + 1).subquery("keys")
-    order = [keys.c[name] for name in key]
-    number = sa.func.row_number().over(order_by=order).label("row_number_")
-    ends = sa.func.lead(1, 1, 0).over(order_by=order).label("more_")
-    numbered = sa.select(*order, number, ends).subquery("numbered")
-    return (
-        sa.select(*(numbered.c[name] for name in key), numbered.c.row_number_)
-        .where(sa.or_(numbered.c.row_number_ % size == 0, numbered.c.more_ == 0))
-        .order_by(numbered.c.row_number_)
-    )
-
-
-def read_bounds(connection: Connection, asked: Select[Any]) -> Iterator[tuple[Key, int]]:
-    """(key, number of the row) of what `bounds` asks for."""
-    for row in connection.execute(asked):
-        yield tuple(row[:-1]), int(row[-1])
 
 
 def nth_key(
