@@ -25,8 +25,7 @@ _FOLLOWS: Mapping[Kind, str] = {
     "transport_down": "the transport rests for a while; costs no attempt",
     "unknown": "it may have arrived: the message's on_unknown decides (repeat_once, hold or repeat)",
 }
-_SUPPRESSED: Mapping[Suppress | None, str] = {
-    None: "no",
+_SUPPRESSED: Mapping[Suppress, str] = {
     "hard": "the address at once",
     "soft": "the address, after repeats on several days",
 }
@@ -95,10 +94,6 @@ def explain_command(
 
 
 def _facts(found: Explanation) -> dict[str, Any]:
-    return {
-        "verdict": found.kind,
-        "why": found.why,
-        "then": found.follows,
-        "not before": "by the schedule" if found.not_before_seconds is None else f"{found.not_before_seconds:g} s",
-        "suppress": _SUPPRESSED[found.suppress],
-    }
+    wait = {} if found.not_before_seconds is None else {"not before": f"{found.not_before_seconds:g} s"}
+    suppress = {} if found.suppress is None else {"suppress": _SUPPRESSED[found.suppress]}
+    return {"verdict": found.kind, "why": found.why, "then": found.follows, **wait, **suppress}
