@@ -10,12 +10,25 @@ from effects_email.errors import (
     EmailInvalid,
     EmailNotFound,
     RenderingFailed,
+    SuppressionInvalid,
     TemplateError,
     TemplateNotFound,
+    TokenInvalid,
 )
+from effects_email.events import Heard, heard_of
 from effects_email.job import EmailSend
 from effects_email.parts import Address
 from effects_email.settings import EmailSettings
+from effects_email.suppression import (
+    LogLine,
+    Suppression,
+    find_suppressions,
+    list_suppressions,
+    suppress,
+    suppression_log,
+    unsuppress,
+)
+from effects_email.unsubscribe import unsubscribe_link
 
 __all__ = [
     "Address",
@@ -27,13 +40,25 @@ __all__ = [
     "EmailSend",
     "EmailSettings",
     "File",
+    "Heard",
+    "LogLine",
     "NewEmail",
     "Preview",
     "RenderingFailed",
+    "Suppression",
+    "SuppressionInvalid",
     "TemplateError",
     "TemplateNotFound",
+    "TokenInvalid",
     "address",
+    "find_suppressions",
+    "heard_of",
+    "list_suppressions",
     "preview_email",
     "send_templated_email",
     "send_templated_emails",
+    "suppress",
+    "suppression_log",
+    "unsubscribe_link",
+    "unsuppress",
 ]
