@@ -14,7 +14,6 @@ from typing import BinaryIO
 
 from effects.app import Effects
 from effects.errors import EffectsError
-from effects.storage import open_storage
 from effects_email.errors import AttachmentInvalid, AttachmentMissing, ContentChanged
 from effects_email.parts import Attachment, Parts
 
@@ -154,7 +153,7 @@ def _next(file: BinaryIO, left: int) -> bytes:
 
 
 def _stored(app: Effects, name: str, at_most: int) -> Iterable[bytes]:
-    yield from open_storage(app.settings.storage_url).read(name, 0, at_most)
+    yield from app.storage.read(name, 0, at_most)
 
 
 def _encoded(size: int) -> int:

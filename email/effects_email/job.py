@@ -209,7 +209,7 @@ class EmailSend(JobType[SendPayload]):
         if known:
             return self._was_taken(message, {**(outcome.detail or {}), "asked": True})
         if known is False and message.hold and outcome.on_unknown is None:
-            return replace(outcome, on_unknown="repeat", policy=ASK_AGAIN)
+            return replace(outcome, on_unknown="repeat", after_seconds=0.0, policy=ASK_AGAIN)
         return outcome
 
     def _answered(

@@ -100,8 +100,8 @@ def requeue_email(
 ) -> Requeued:
     """Send an ended message as a new job, with the same bytes; with `render_again` from the newest template.
 
-    Rendered again it is another message: it has a new Message-ID and Date. A message to a group goes to those who do
-    not have it yet; with `again` to everybody.
+    Rendered again, and where it was delivered, it is another message: it has a new Message-ID and Date. A message to a
+    group goes to those who do not have it yet; with `again` to everybody.
 
     Args:
         again: although it was sent, or may have been.
@@ -118,8 +118,8 @@ def requeue_email(
         content = unpack(app, row.key, row.content, row.sealed)
         if content is None:
             raise EmailNotFound(f"what {row.key} said is no longer kept: write a new message")
-        if render_again:
-            _render_again(app, connection, row, content)
+        if render_again or row.state == "done":
+            _renew(app, connection, row, content, render=render_again)
         if again:
             sent.reopen_recipients(app.store, connection, row.key)
         made = actions.requeue_within(
@@ -129,18 +129,20 @@ def requeue_email(
     return made
 
 
-def _render_again(app: Effects, connection: Connection, row: Row[Any], content: Content) -> None:
-    setup = setup_of(app)
-    version = setup.folder.find(row.template, row.locale)
-    rendered = setup.renderer.render(version, msgspec.json.decode(content.context))
+def _renew(app: Effects, connection: Connection, row: Row[Any], content: Content, *, render: bool) -> None:
+    """Make another message of it. One that was delivered would be taken for its own double."""
     now = datetime.now(UTC).replace(microsecond=0)
-    parts = replace(
-        content.parts, message_id=f"{uuid.uuid4().hex}@{content.parts.sender.domain}", date=now,
-        subject=rendered.subject, text=rendered.text, html=rendered.html,
-    )  # fmt: skip
+    parts = replace(content.parts, message_id=f"{uuid.uuid4().hex}@{content.parts.sender.domain}", date=now)
+    version, locale = row.template_version, row.locale
+    if render:
+        setup = setup_of(app)
+        newest = setup.folder.find(row.template, row.locale)
+        rendered = setup.renderer.render(newest, msgspec.json.decode(content.context))
+        parts = replace(parts, subject=rendered.subject, text=rendered.text, html=rendered.html)
+        version, locale = newest.version, newest.locale
     clear, sealed = pack(app, row.key, Content(parts, content.context))
     sent.replace(
-        app.store, connection, row.key, content=clear, sealed=sealed, version=version.version, locale=version.locale,
+        app.store, connection, row.key, content=clear, sealed=sealed, version=version, locale=locale,
         message_id=parts.message_id, date=now.timestamp(),
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from effects.outcome import Done, Outcome, Pause, Refused, Retry, Unknown
 from effects.redact import HIDDEN
-from effects.retry import Listed, RetryPolicy
+from effects.retry import DAY_SECONDS, Fixed, Listed, RetryPolicy
 from effects_email.transport.base import Dispatch, Kind, Verdict
 
 RETRY = RetryPolicy(
@@ -35,6 +35,8 @@ RETRY = RetryPolicy(
 )
 # With a key the provider tells doubles apart; half of the key's life ends it.
 KEYED = RetryPolicy(backoff=Listed((60, 120, 300, 600, 1800, 3600)), max_attempts=25, max_age_seconds=48 * 3600.0)
+# A provider's search knows a message some minutes after it took it.
+ASK_AGAIN = RetryPolicy(backoff=Fixed(600), max_attempts=25, max_age_seconds=7 * DAY_SECONDS)
 UNKNOWN_AFTER_SECONDS = 900.0  # a receiver that tells doubles apart by their Message-ID gets time to see the first
 THROTTLE_SECONDS = 60.0
 CONFIG_SECONDS = 300.0

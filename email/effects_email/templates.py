@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from jinja2 import Environment, TemplateSyntaxError, meta
@@ -48,7 +48,7 @@ class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sender: str | None = None
     transport: str | None = None
     on_unknown: OnUnknown | None = None
-    expires_seconds: float | None = None
+    expires_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
 class Version(msgspec.Struct, frozen=True):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import email
 import hashlib
+import random
+from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from email import policy
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,10 +19,12 @@ from effects.store import limits
 from effects.store.audit import audit
 from effects.store.dead_letters import DeadFilters, list_dead
 from effects_email import EmailReceipt, NewEmail, send_templated_emails
+from effects_email import transports as transports_module
 from effects_email.outcomes import CONFIG_SECONDS, KEYED, RETRY, UNKNOWN_AFTER_SECONDS
 from effects_email.suppression import find_suppressions, suppress, unsuppress
 from effects_email.transport import url as transport_urls
-from effects_email.transport.base import Verdict
+from effects_email.transport.base import Kind, Letter, Verdict
+from effects_email.transports import Transports
 from tests.email.messages.conftest import CONTEXT, KEYS, MakeShop, drain, job_type
 from tests.email.messages.post import KeyedPost, Post, verdict
 from tests.support.hands import Hand, row, rows, run_sql
@@ -181,6 +186,30 @@ def test_a_provider_that_knows_it_is_believed(shop: Effects, send: Send, post: P
     assert (len(post.letters), sent(shop)["state"]) == (1, "done")
 
 
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_held_one_is_asked_for_once_more_before_a_person_has_to(
+    shop: Effects, send: Send, post: Post, knows: bool
+) -> None:
+    post.moves, post.knows = [verdict("unknown")], False
+    send("code", context={"code": 1}, expires_at=datetime.now(UTC) + timedelta(days=1))
+    drain(shop)
+    assert (row(shop, "jobs")["status"], sent(shop)["state"]) == ("failed", "unknown")
+    post.knows = knows
+    shop.store.shift_clock(600 * 1.2 + 1)
+    drain(shop)
+    assert len(post.letters) == 1
+    assert row(shop, "job_history")["status"] == ("succeeded" if knows else "dead")
+    assert sent(shop)["state"] == ("done" if knows else "unknown")
+    assert audit(shop) == []
+
+
+def test_of_a_group_that_a_provider_knows_everybody_has_it(shop: Effects, send: Send, post: Post) -> None:
+    post.moves, post.knows = [verdict("unknown")], True
+    send(**GROUP)
+    assert drain(shop) == {"succeeded": 1}
+    assert {one["outcome"] for one in rows(shop, "email_recipients")} == {"accepted"}
+
+
 def test_a_lost_worker_asks_before_it_repeats(shop: Effects, send: Send, post: Post) -> None:
     send()
     hand = Hand(shop, queue="emails")
@@ -259,14 +288,13 @@ def test_an_attachment_that_changed_or_is_gone(shop: Effects, send: Send, post: 
 
 
 def test_one_bad_message_among_many_stops_nothing(shop: Effects, post: Post) -> None:
-    emails = [NewEmail("welcome", to=f"u{n}@x.example", context=CONTEXT) for n in range(200)]
+    emails = [NewEmail("welcome", to=f"u{n}@x.example", context=CONTEXT) for n in range(1000)]
     receipts = send_templated_emails(emails, effects=shop)
-    bad = receipts[100].key
+    bad = receipts[500].key
     run_sql(shop, "UPDATE effects_sent_emails SET sealed = :junk WHERE key = :key", junk=b"\x01junk", key=bad)
-    assert drain(shop)["succeeded"] == 199
-    assert {letter.recipients[0] for letter in post.letters} == {f"u{n}@x.example" for n in range(200)} - {
-        "u100@x.example"
-    }
+    assert drain(shop)["succeeded"] == 999
+    everybody = {f"u{n}@x.example" for n in range(1000)}
+    assert {letter.recipients[0] for letter in post.letters} == everybody - {"u500@x.example"}
     assert row(shop, "jobs")["status"] == "queued"  # until somebody mends its key
 
 
@@ -301,6 +329,31 @@ def test_only_those_who_have_it_not_yet_are_tried_again(shop: Effects, send: Sen
     outcomes = [one["outcome"] for one in rows(shop, "email_recipients")]
     assert outcomes == ["accepted", "accepted", "refused_recipient", "refused_recipient"]
     assert [len(find_suppressions(one, effects=shop)) for one in ("c@y.example", "a@x.example")] == [1, 0]
+
+
+def test_of_a_thousand_mixed_refusals_nobody_is_written_to_twice(shop: Effects, post: Post) -> None:
+    """Row 31 of the reliability table: 100 groups of 10, each recipient with a fate of its own a try."""
+    dice = random.Random(31)
+    kinds: list[Kind] = ["accepted", "accepted", "retry", "retry", "refused_recipient", "refused_message"]
+    taken: Counter[str] = Counter()
+
+    def fate(letter: Letter) -> dict[str, Verdict]:
+        found = {address: verdict(dice.choice(kinds)) for address in letter.recipients}
+        taken.update(address for address, one in found.items() if one.kind == "accepted")
+        return found
+
+    post.decide = fate
+    groups = [[f"u{n}-{m}@x.example" for m in range(10)] for n in range(100)]
+    send_templated_emails([NewEmail("welcome", to=to, group=True, context=CONTEXT) for to in groups], effects=shop)
+    for _ in range(30):
+        drain(shop)
+        shop.store.shift_clock(7200)
+    assert rows(shop, "jobs") == []
+    assert max(taken.values()) == 1
+    recorded = [one["outcome"] for one in rows(shop, "email_recipients")]
+    assert recorded.count("accepted") == len(taken) > 500
+    assert set(recorded) == {"accepted", "refused_recipient", "refused_message"}
+    assert audit(shop) == []
 
 
 def test_a_group_nobody_of_which_is_taken_is_dead(shop: Effects, send: Send, post: Post) -> None:
@@ -419,3 +472,18 @@ def test_the_worker_checks_its_transports_before_it_claims(make_shop: MakeShop) 
     with pytest.raises(Exception, match="the mail transport 'bulk'"):
         drain(app)
     assert job_type(app).name == "email.send"
+
+
+def test_a_transport_that_is_down_rests_longer_each_time_and_not_for_each_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transports, now = Transports({}), [1000.0]
+    monkeypatch.setattr(transports_module.time, "monotonic", lambda: now[0])
+    assert [transports.down("default") for _ in range(10)] == [15.0] * 10
+    rests = []
+    for _ in range(7):
+        now[0] += 1000.0
+        rests.append(transports.down("default"))
+    assert rests == [30.0, 60.0, 120.0, 240.0, 300.0, 300.0, 300.0]
+    transports.up("default")
+    assert transports.down("default") == 15.0
