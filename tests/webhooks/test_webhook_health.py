@@ -8,7 +8,7 @@ import pytest
 
 from effects import Effects
 from effects.job_type import Attempt, JobType
-from effects.store import limit_states
+from effects.store import limit_states, limits
 from effects.store.audit import audit
 from effects.worker import Worker
 from effects_webhooks import (
@@ -177,6 +177,25 @@ def test_a_retry_after_rests_the_whole_endpoint_and_no_other(shop: Effects, rows
         drain(shop)
         assert len(slow.requests) == 3
     assert rows("SELECT DISTINCT state FROM effects_delivered_webhooks") == [{"state": "done"}]
+
+
+def test_to_enable_an_endpoint_closes_its_breaker_and_ends_its_rest(shop: Effects) -> None:
+    answers = [500] * 10 + [Answer(429, headers={"retry-after": "86400"})] + [200]
+    with Receiver(answers) as receiver:
+        made = add_endpoint(receiver.url, effects=shop)
+        with shop.store.begin() as connection:
+            limits.set_limit(shop.store, connection, limit_key(made.id), actor="test", max_in_flight=1)
+        send(shop, 11)
+        shop.store.shift_clock(61)
+        drain(shop)
+        assert len(receiver.requests) == 11
+        send(shop)
+        assert len(receiver.requests) == 11
+        enable_endpoint(made.id, effects=shop)
+        assert drain(shop)["succeeded"] >= 1
+        with shop.store.read() as connection:
+            stands = limit_states.show(shop.store, connection, limit_key(made.id))
+        assert (stands.breaker_state, stands.paused_until, stands.max_in_flight) == ("closed", None, 1)
 
 
 def test_while_an_endpoint_fails_one_request_at_a_time_probes(shop: Effects) -> None:

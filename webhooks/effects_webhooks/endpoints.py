@@ -200,7 +200,8 @@ def disable_endpoint(
 
 
 def enable_endpoint(endpoint_id: str, *, session: AnySession | None = None, effects: Effects | None = None) -> None:
-    """Send to it again, its failures forgotten. What was cancelled meanwhile stays cancelled: see `recover`.
+    """Send to it again, at once: its failures are forgotten, its breaker is closed, a rest that it asked for is over.
+    What was cancelled meanwhile stays cancelled: see `recover`.
 
     Raises:
         EndpointNotFound: there is none of this id.
@@ -209,6 +210,8 @@ def enable_endpoint(endpoint_id: str, *, session: AnySession | None = None, effe
     with app.writing(session) as connection:
         _set_status(endpoint_id, "active", None, connection, app)
         health.forget(app.store, connection, endpoint_id)
+        limits.ensure(app.store, connection, limit_key(endpoint_id), max_in_flight=MAX_IN_FLIGHT, breaker=BREAKER)
+        limits.resume(app.store, connection, limit_key(endpoint_id), actor="endpoints enable")
 
 
 def limit_key(endpoint_id: str) -> str:
