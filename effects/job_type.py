@@ -91,8 +91,8 @@ class JobType(Generic[P]):
         priority: lower runs first; any small integer. Default 5.
         fair: limit keys take turns in the lane of this type, whosever jobs are older; jobs without a key take
             turns as one. Within a priority. Default no: the oldest due job first.
-        kept_share: of the lane's threads, kept for jobs whose limit key does not fail: at most the others wait for
-            peers whose newest answer was a failure (the key needs a breaker). 0 to below 1; the default, 0, keeps none.
+        kept_share: share of the lane's threads, 0 to below 1, that no job takes whose limit key's newest attempt
+            failed (the key needs a breaker): any number of dead peers leaves so many threads to the others. Default 0.
         retry: the RetryPolicy.
         time_limit_seconds: an attempt is over after this; its lease is lost and its thread replaced.
             Default 60.
