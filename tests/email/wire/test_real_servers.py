@@ -13,8 +13,11 @@ import trustme
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
+from effects.keys import generate_key
 from effects_email.transport.base import Transport
+from tests.conftest import AppFactory
 from tests.email.wire.conftest import BODY, SENDER, Opened, Released, letter
+from tests.email.wire.post import Post, copies, message_id_of, write_templates
 from tests.peers.postfix import PASSWORD, USER, Postfix
 from tests.support import needs
 from tests.support.waiting import wait_until
@@ -69,6 +72,25 @@ def test_postfix_takes_many_over_one_connection(postfix: Postfix, opened: Opened
     wait_until(lambda: len(postfix.messages()) == before + 30)
     wait_until(lambda: postfix.log.count("\n") > 0 and postfix.log.count(": connect from localhost") >= 1)
     assert postfix.log.count("connect from localhost") - connects <= 2  # its connect, and its disconnect
+
+
+def test_what_an_app_wrote_lies_in_the_mailbox_once(
+    postfix: Postfix, app_factory: AppFactory, tmp_path: Path, ca_file: Path
+) -> None:
+    """From `send_templated_email` by the worker to the file in the maildir."""
+    templates, keys = write_templates(tmp_path), f"k1={generate_key()}"
+    url = postfix_url(postfix, ca_file)
+    app = app_factory(job_types=[], keys=keys, smtp_url=url, email_from=SENDER, templates=str(templates))
+    post = Post(app, templates, url, keys)
+    wanted = {post.write(number, filling="x" * 70) for number in range(20)}
+    post.drain()
+    assert post.states() == dict.fromkeys(wanted, "done")
+    wait_until(lambda: wanted <= set(copies(postfix.messages())))
+    counted = copies(postfix.messages())
+    assert [message_id for message_id in wanted if counted[message_id] != 1] == []
+    for stored in postfix.messages():
+        if message_id_of(stored) in wanted:
+            assert b" begins with a dot\n" + b"x" * 70 + b"\n.\n" in stored
 
 
 def test_postfix_refuses_an_unknown_recipient_alone(postfix: Postfix, opened: Opened, ca_file: Path) -> None:
