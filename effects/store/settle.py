@@ -1,7 +1,6 @@
 """Writing outcomes: many at once, behind the fence `(id, lease_token)` and nothing else.
 
-Every way out of `running` deletes the row or raises its token, so whoever lost a lease matches no row. The
-predicate names no status: the write goes by the primary key, whatever the planner thinks of the queue today.
+Every way out of `running` deletes the row or raises its token, so whoever lost a lease matches no row.
 """
 
 from __future__ import annotations
@@ -14,12 +13,10 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects.crashpoints import point
-from effects.job import QUARANTINE_QUEUE
-from effects.settlement import MESSAGE_CHARS_MAX, Settlement
+from effects.settlement import Settlement
+from effects.store import settle_rows
 from effects.store.ledger import Ledger
 from effects.store.limit_results import write_results
-from effects.store.schema import FACTS
-from effects.store.sql import Sql
 from effects.store.store import Store, as_json
 
 
@@ -28,188 +25,6 @@ class Settled(msgspec.Struct, frozen=True):
 
     accepted: list[Settlement]
     stale: list[Settlement]
-
-
-class _Row(msgspec.Struct, omit_defaults=True):
-    """One settlement as a row. What is at its default is left out: to parse it was most of a settlement's cost."""
-
-    id: int
-    token: int
-    status: str
-    outcome: str
-    queue: str
-    verdict: str | None = None
-    delay: float = 0.0
-    forgiven: float = 0.0
-    refund: int = 0
-    lost: int = 0
-    unknown: int = 0
-    error_code: str | None = None
-    message: str | None = None
-    error_type: str | None = None
-    stack: str | None = None
-    detail: object = None
-    took: float = 0.0
-    ago: float = 0.0
-    priority: int | None = None
-    group_key: str | None = None
-    limit_key: str | None = None
-    placed: bool = False
-
-
-_COLUMNS = {
-    "id": "int", "token": "int", "status": "text", "outcome": "text", "queue": "text", "verdict": "text",
-    "delay": "num", "forgiven": "num", "refund": "int", "lost": "int", "unknown": "int", "error_code": "text",
-    "message": "text", "error_type": "text", "stack": "text", "detail": "json", "took": "num", "ago": "num",
-    "priority": "int", "group_key": "text", "limit_key": "text", "placed": "bool",
-}  # fmt: skip
-_NUMBERS = ("delay", "forgiven", "refund", "lost", "unknown", "took", "ago")
-_ZERO = {"placed": "false", **dict.fromkeys(_NUMBERS, "0")}
-
-
-def _row(settlement: Settlement, now: float) -> _Row:
-    job, placed = settlement.job, settlement.placement
-    return _Row(
-        id=job.id,
-        token=job.lease_token,
-        status=settlement.status,
-        outcome=settlement.outcome,
-        verdict=settlement.verdict,
-        delay=settlement.delay_seconds,
-        forgiven=settlement.age_seconds_forgiven,
-        refund=int(settlement.refund_attempt),
-        lost=int(settlement.lost),
-        unknown=int(settlement.verdict == "unknown"),
-        error_code=settlement.error_code,
-        message=settlement.message[:MESSAGE_CHARS_MAX] if settlement.message else None,
-        error_type=settlement.error_type,
-        stack=settlement.stack,
-        detail=settlement.detail,
-        took=settlement.duration_seconds,
-        ago=max(0.0, now - settlement.ended_at_monotonic) if settlement.ended_at_monotonic else 0.0,
-        queue=_next_queue(settlement),
-        priority=placed.priority if placed else None,
-        group_key=placed.group_key if placed else None,
-        limit_key=placed.limit_key if placed else None,
-        placed=placed is not None,
-    )
-
-
-def _next_queue(settlement: Settlement) -> str:
-    job, placed = settlement.job, settlement.placement
-    if placed is not None:
-        return placed.queue
-    if settlement.lost:
-        return QUARANTINE_QUEUE
-    return job.home_queue if settlement.outcome else job.queue  # given back: it stays where it was
-
-
-# -- the statements --------------------------------------------------------------------------------------------
-
-_MOVED = ", ".join(
-    name for name in FACTS if name not in ("attempts", "lost_count", "unknown_count", "error_code", "last_error")
-)
-_HISTORY = f"id, {_MOVED}, attempts, lost_count, unknown_count, error_code, last_error, status, finished_at"
-_ATTEMPT = (
-    "job_id, lease_token, attempt, started_at, finished_at, worker, outcome, verdict, error_type, error_code, message, "
-    "stack, detail"
-)
-
-
-def _history_values(sql: Sql, job: str) -> str:
-    moved = ", ".join(f"{job}.{name}" for name in _MOVED.split(", "))
-    # What ended in quarantine is remembered by its own lane, where a requeue brings it back to.
-    moved = moved.replace(f"{job}.queue", f"COALESCE({job}.quarantined_from, {job}.queue)")
-    return (
-        f"{job}.id, {moved}, {job}.attempts - r.refund, {job}.lost_count + r.lost, {job}.unknown_count + r.unknown, "
-        f"r.error_code, r.message, r.status, {sql.after('-r.ago')}"
-    )
-
-
-def _attempt_values(sql: Sql, job: str) -> str:
-    finished = sql.after("-r.ago")
-    return (
-        f"{job}.id, r.token, {job}.attempts, {sql.after('-r.took', finished)}, {finished}, {job}.locked_by, r.outcome, "
-        f"r.verdict, r.error_type, r.error_code, r.message, r.stack, r.detail"
-    )
-
-
-def _rows(sql: Sql) -> str:
-    named = ", ".join(f"COALESCE({name}, {_ZERO[name]}) AS {name}" if name in _ZERO else name for name in _COLUMNS)
-    return f"(SELECT {named} FROM {sql.rows('rows', _COLUMNS)} AS given)"
-
-
-def _end(sql: Sql) -> str:
-    """PostgreSQL: delete the live rows, write history and attempts, all in one statement."""
-    return f"""
-    WITH r AS MATERIALIZED {_rows(sql)},
-    gone AS (
-        DELETE FROM {sql.jobs} AS j
-        WHERE j.id {sql.among("r")} AND (j.id, j.lease_token) IN (SELECT id, token FROM r) RETURNING j.*
-    ), history AS (
-        INSERT INTO {sql.job_history} ({_HISTORY})
-        SELECT {_history_values(sql, "gone")} FROM gone JOIN r ON r.id = gone.id
-    ), attempts AS (
-        INSERT INTO {sql.job_attempts} ({_ATTEMPT})
-        SELECT {_attempt_values(sql, "gone")} FROM gone JOIN r ON r.id = gone.id WHERE r.outcome <> ''
-    )
-    SELECT id FROM gone"""
-
-
-def _end_history(sql: Sql) -> str:
-    return f"""
-    INSERT INTO {sql.job_history} ({_HISTORY})
-    SELECT {_history_values(sql, "j")} FROM {_rows(sql)} AS r JOIN {sql.jobs} AS j
-    ON j.id = r.id AND j.lease_token = r.token"""
-
-
-def _end_attempts(sql: Sql) -> str:
-    return f"""
-    INSERT INTO {sql.job_attempts} ({_ATTEMPT})
-    SELECT {_attempt_values(sql, "j")} FROM {_rows(sql)} AS r JOIN {sql.jobs} AS j
-    ON j.id = r.id AND j.lease_token = r.token WHERE r.outcome <> ''"""
-
-
-def _end_delete(sql: Sql) -> str:
-    return f"""
-    DELETE FROM {sql.jobs} WHERE (id, lease_token) IN (SELECT r.id, r.token FROM {_rows(sql)} AS r) RETURNING id"""
-
-
-def _again(sql: Sql) -> str:
-    """Back to work. Answers what the attempt log needs and whether a cancel was asked for meanwhile."""
-    return f"""
-    WITH r AS {_rows(sql)}
-    UPDATE {sql.jobs} AS j SET
-        status = r.status, attempts = attempts - r.refund, lease_token = lease_token + 1,
-        run_at = CASE WHEN r.refund = 1 AND r.delay = 0 THEN run_at ELSE {sql.after("r.delay")} END,
-        age_from = {sql.after("r.forgiven", "age_from")},
-        lost_count = lost_count + r.lost, unknown_count = unknown_count + r.unknown,
-        quarantined_from = CASE WHEN r.lost = 1 THEN COALESCE(quarantined_from, j.queue)
-            WHEN r.queue = j.queue THEN quarantined_from ELSE NULL END,
-        queue = r.queue, priority = COALESCE(r.priority, j.priority), prepared = (prepared OR r.placed),
-        group_key = COALESCE(r.group_key, j.group_key), limit_key = COALESCE(r.limit_key, j.limit_key),
-        last_error = COALESCE(r.message, last_error), error_code = COALESCE(r.error_code, j.error_code),
-        locked_until = NULL, released_at = NULL, updated_at = {sql.now}
-    FROM r WHERE j.id {sql.among("r")} AND j.id = r.id AND j.lease_token = r.token
-    RETURNING {sql.own("j", "id")}, cancel_requested"""
-
-
-def _again_attempts(sql: Sql) -> str:
-    return f"""
-    WITH r AS {_rows(sql)}
-    INSERT INTO {sql.job_attempts} ({_ATTEMPT})
-    SELECT {_attempt_values(sql, "j").replace("j.attempts", "j.attempts + r.refund")}
-    FROM r JOIN {sql.jobs} AS j ON j.id {sql.among("r")} AND j.id = r.id AND j.lease_token = r.token + 1
-    WHERE r.outcome <> ''"""
-
-
-def _mine(sql: Sql) -> str:
-    return f"""
-    SELECT a.job_id FROM {sql.rows("rows", {"id": "int", "token": "int", "outcome": "text"})} AS r
-    JOIN {sql.job_attempts} AS a ON a.job_id = r.id AND a.lease_token = r.token AND a.outcome = r.outcome"""
-
-
-# -- the writes ---------------------------------------------------------------------------------------------
 
 
 def write_settlements(
@@ -243,12 +58,12 @@ def write_settlements(
 def _write_ends(store: Store, connection: Connection, ends: Sequence[Settlement], now: float) -> set[int]:
     if not ends:
         return set()
-    rows = as_json([_row(one, now) for one in ends])
+    rows = as_json([settle_rows.row_of(one, now) for one in ends])
     if store.is_postgresql:
-        return {row.id for row in store.all(connection, _end, rows=rows)}
-    store.write(connection, _end_history, rows=rows)
-    store.write(connection, _end_attempts, rows=rows)
-    return {row.id for row in store.all(connection, _end_delete, rows=rows)}
+        return {row.id for row in store.all(connection, settle_rows.end, rows=rows)}
+    store.write(connection, settle_rows.end_history, rows=rows)
+    store.write(connection, settle_rows.end_attempts, rows=rows)
+    return {row.id for row in store.all(connection, settle_rows.end_delete, rows=rows)}
 
 
 def _write_again(
@@ -257,10 +72,10 @@ def _write_again(
     """Which jobs went back to work, and the ends of those that somebody had asked to cancel meanwhile."""
     if not again:
         return set(), []
-    rows = [_row(one, now) for one in again]
-    found = store.all(connection, _again, rows=as_json(rows))
+    rows = [settle_rows.row_of(one, now) for one in again]
+    found = store.all(connection, settle_rows.again, rows=as_json(rows))
     resumed = {row.id for row in found}  # a stale one, or one repeated after an unanswered COMMIT, logs nothing
-    store.write(connection, _again_attempts, rows=as_json([row for row in rows if row.id in resumed]))
+    store.write(connection, settle_rows.again_attempts, rows=as_json([row for row in rows if row.id in resumed]))
     cancelled = {row.id for row in found if row.cancel_requested}
     ends = [_cancelled(one) for one in again if one.job.id in cancelled]
     _write_ends(store, connection, ends, now)
@@ -312,8 +127,8 @@ def settle(store: Store, settlements: Sequence[Settlement], ledgers: Mapping[str
     if not settled.stale:
         return settled
     with store.read() as connection:
-        stale = [_row(one, 0.0) for one in settled.stale]
-        mine = {row.job_id for row in store.all(connection, _mine, rows=as_json(stale))}
+        stale = [settle_rows.row_of(one, 0.0) for one in settled.stale]
+        mine = {row.job_id for row in store.all(connection, settle_rows.mine, rows=as_json(stale))}
     return Settled(
         accepted=settled.accepted + [one for one in settled.stale if one.job.id in mine],
         stale=[one for one in settled.stale if one.job.id not in mine],
