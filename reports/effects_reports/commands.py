@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from effects.cli.context import Context, json_option, pass_context
-from effects.cli.output import Table, cell, duration
+from effects.cli.output import Table, duration
 from effects_reports import explanation, sweep
 from effects_reports.api import (
     ReportStatus,
@@ -189,12 +189,8 @@ def explain(
     Exit code 1 says that it would be refused.
     """
     found = explanation.explain_report(name, _params(params, document), format=file, effects=context.app)
-    if as_json:
-        context.echo(found, as_json=True)
-    else:
-        shown = {**msgspec.structs.asdict(found), "refusals": "; ".join(found.refusals) or None}
-        for fact, value in shown.items():
-            click.echo(f"{fact:<12}  {cell(value)}")
+    joined = {"columns": ", ".join(found.columns), "refusals": "; ".join(found.refusals) or None}
+    context.echo(found if as_json else {**msgspec.structs.asdict(found), **joined}, as_json)
     return EXIT_FAILED if found.refusals else 0
 
 

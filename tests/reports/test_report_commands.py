@@ -1,0 +1,141 @@
+"""`effects reports …` as a person and a script use it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from effects import Effects
+from effects.worker import Worker
+from tests.cli.conftest import Answer
+from tests.cli.conftest import effects as command
+from tests.reports.conftest import Hands
+from tests.reports.shop import csv_rows, fill
+from tests.support.running import running
+
+
+@pytest.fixture
+def shop(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Effects]:
+    """The app of `tests.reports.crash_app`, made anew on the test's database for every command."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EFFECTS_DATABASE_URL", database_url)
+    monkeypatch.setenv("EFFECTS_STORAGE_URL", str(tmp_path / "files"))
+    monkeypatch.delitem(sys.modules, "tests.reports.crash_app", raising=False)
+    from tests.reports.crash_app import app  # noqa: PLC0415 - it reads the environment
+
+    fill(app, 250)
+    yield app
+    app.dispose()
+
+
+def reports(*arguments: object) -> Answer:
+    sys.modules.pop("tests.reports.crash_app", None)  # what a command was given is closed at its end
+    return command("--app", "tests.reports.crash_app:app", "reports", *arguments)
+
+
+def made(app: Effects, *arguments: object) -> Any:
+    """A report, requested and made; what `show` says of it."""
+    run_id = reports("request", "orders", *arguments).out.strip()
+    Worker(app).drain(60)
+    return reports("show", run_id, "--json").json
+
+
+def test_from_request_to_download(shop: Effects, tmp_path: Path) -> None:
+    status = made(shop, "--param", "above=30", "--format", "csv.gz", "--key", "k")
+    assert (status["state"], status["rows"], status["filename"]) == ("ready", 240, "k.csv.gz")
+    assert status["progress"]["total_kind"] == "exact"
+    answer = reports("download", status["run_id"])
+    assert answer.out == f"k.csv.gz: {status['bytes']:,} bytes\n"
+    assert (tmp_path / "k.csv.gz").stat().st_size == status["bytes"]
+    assert reports("download", status["run_id"], "--to", tmp_path / "other").exit_code == 0
+    assert (tmp_path / "other").read_bytes() == (tmp_path / "k.csv.gz").read_bytes()
+    listed = reports("list")
+    assert listed.out.splitlines()[1].split()[:6] == [status["run_id"], "orders", "k", "ready", "100%", "240"]
+    assert reports("list", "--state", "failed").out == "no reports\n"
+
+
+def test_download_to_standard_output(shop: Effects) -> None:
+    status = made(shop, "--params", '{"above": 700}')
+    assert len(csv_rows(reports("download", status["run_id"], "--to", "-").out.encode())) == 1 + 250 - 233
+
+
+def test_wait_until_it_is_ready(shop: Effects) -> None:
+    with running(Worker(shop)):
+        answer = reports("request", "orders", "--wait", "--json")
+    assert answer.exit_code == 0
+    assert (answer.json["state"], answer.json["progress"]["fraction"]) == ("ready", 1.0)
+
+
+def test_wait_until_it_has_failed(shop: Effects) -> None:
+    Path("files").write_text("in the way")
+    with running(Worker(shop)):
+        answer = reports("request", "orders", "--wait")
+    assert answer.exit_code == 1
+    assert "state" in answer.out
+    assert "failed" in answer.out
+
+
+def test_cancel_and_resume(shop: Effects) -> None:
+    run_id = reports("request", "orders").out.strip()
+    Hands(shop).do_next()
+    assert reports("cancel", run_id).out == f"{run_id} is cancelled\n"
+    refusal = reports("cancel", run_id)
+    assert (refusal.exit_code, refusal.err) == (
+        2, f"error: run {run_id} is cancelled: only a run that is under way can be cancelled\n",
+    )  # fmt: skip
+    assert reports("resume", run_id, "--json").json == {"run_id": run_id, "state": "running"}
+    Worker(shop).drain(60)
+    assert reports("show", run_id, "--json").json["state"] == "ready"
+
+
+def test_a_key_that_is_known(shop: Effects) -> None:
+    first = reports("request", "orders", "--key", "k").out.strip()
+    assert reports("request", "orders", "--key", "k").out == f"{first} (it was known, and is requested)\n"
+
+
+def test_explain(shop: Effects) -> None:
+    found = reports("explain", "orders", "--json").json
+    assert (found["key"], found["chunks_estimated"] is None) == ("id (proved)", not shop.store.is_postgresql)
+    answer = reports("explain", "orders")
+    assert answer.exit_code == 0
+    assert "bounds            half-open ranges of the key, 100 rows each" in answer.out
+
+
+def test_explain_says_what_would_refuse_it(shop: Effects) -> None:
+    Path("files").write_text("in the way")
+    refused = reports("explain", "orders")
+    assert refused.exit_code == 1
+    assert "refusals" in refused.out
+
+
+def test_sweep(shop: Effects) -> None:
+    assert reports("sweep").out == "nothing to repair\n"
+    assert reports("sweep", "--json").json == {"restarted": 0, "failed": 0, "chunks": 0, "closed": 0, "copies": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("request", "nope"), "no report 'nope' is known"),
+        (("request", "orders", "--param", "above"), "--param is 'above'; give NAME=VALUE"),
+        (("request", "orders", "--params", "[]"), "--params must be a JSON object"),
+        (("request", "orders", "--params", "{"), "--params is not JSON"),
+        (("request", "orders", "--params", "{}", "--param", "a=1"), "give --param or --params, not both"),
+        (("show", "rep_1"), "there is no run 'rep_1' of a report"),
+        (("download", "rep_1"), "there is no run 'rep_1' of a report"),
+    ],
+)
+def test_an_error_is_one_line_and_says_what_to_do(arguments: tuple[str, ...], message: str, shop: Effects) -> None:
+    answer = reports(*arguments)
+    assert answer.exit_code == 2
+    assert answer.err.startswith("error: ")
+    assert message in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_without_the_app_it_says_that_no_report_is_known(shop: Effects) -> None:
+    assert "no report 'orders' is known (known: none: give yours to" in command("reports", "request", "orders").err

@@ -1,0 +1,140 @@
+"""Requesting: in the caller's transaction, under a key, with params that fit."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from effects import Effects, IdempotencyConflict, SchemaMismatch
+from effects.keys import generate_key
+from effects_reports import (
+    ReportInvalid,
+    ReportNotFound,
+    cancel_report,
+    list_reports,
+    open_result,
+    report_status,
+    request_report,
+)
+from tests.conftest import AppFactory
+from tests.reports.conftest import Shop, drain
+from tests.reports.shop import REPORTS, OrdersParams, fill
+from tests.support.hands import row, rows, run_sql
+
+KEY = "sales_report:2026-01-14"
+
+
+def test_it_is_part_of_the_callers_transaction(shop: Effects) -> None:
+    with Session(shop.engine) as session:
+        request_report("orders", session=session, effects=shop)
+        session.rollback()
+    assert (rows(shop, "report_runs"), rows(shop, "generated_reports"), rows(shop, "jobs")) == ([], [], [])
+    with Session(shop.engine) as session, session.begin():
+        receipt = request_report("orders", session=session, effects=shop)
+    assert report_status(receipt.run_id, effects=shop).state == "requested"
+    assert row(shop, "jobs")["job_type"] == "report.plan"
+
+
+def test_the_same_key_is_the_same_run_whatever_state_it_is_in(shop: Effects) -> None:
+    fill(shop, 5)
+    first = request_report("orders", {"above": 1}, request_key=KEY, effects=shop)
+    again = request_report("orders", OrdersParams(above=1), request_key=KEY, effects=shop)
+    assert (first.existing, again.existing, again.run_id) == (False, True, first.run_id)
+    drain(shop)
+    ready = request_report("orders", {"above": 1}, request_key=KEY, effects=shop)
+    assert (ready.run_id, ready.state, ready.existing) == (first.run_id, "ready", True)
+    assert len(rows(shop, "generated_reports")) == 1
+
+
+@pytest.mark.parametrize("ended", ["failed", "cancelled", "expired"])
+def test_a_new_generation_begins_where_the_last_came_to_nothing(ended: str, shop: Effects) -> None:
+    first = request_report("orders", request_key=KEY, effects=shop)
+    if ended == "cancelled":
+        cancel_report(first.run_id, effects=shop)
+    else:
+        run_sql(shop, "UPDATE effects_report_runs SET state = :state", state=ended)
+    again = request_report("orders", {"above": 9}, request_key=KEY, effects=shop)
+    assert (again.existing, again.generation) == (False, 2)
+    assert again.run_id != first.run_id
+    assert request_report("orders", {"above": 9}, request_key=KEY, effects=shop).run_id == again.run_id
+    shown = list_reports(effects=shop)
+    assert [(one.run_id, one.generation) for one in shown] == [(again.run_id, 2), (first.run_id, 1)]
+
+
+@pytest.mark.parametrize("other", [{"params": {"above": 2}}, {"format": "ndjson"}])
+def test_a_key_is_for_one_report_only(other: dict[str, Any], shop: Effects) -> None:
+    first = request_report("orders", request_key=KEY, effects=shop)
+    with pytest.raises(IdempotencyConflict, match=f"belongs to run {first.run_id}, which has other params or another"):
+        request_report("orders", **{"request_key": KEY, "effects": shop, **other})
+    assert request_report("primes", request_key=KEY, effects=shop).existing is False  # another report's keys
+
+
+def test_many_at_once_under_one_key_are_one_run(shop: Effects) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        receipts = list(pool.map(lambda _: request_report("orders", request_key=KEY, effects=shop), range(16)))
+    assert len({receipt.run_id for receipt in receipts}) == 1
+    assert sum(not receipt.existing for receipt in receipts) == 1
+    assert len(rows(shop, "jobs")) == 1
+
+
+def test_without_a_key_every_request_is_a_run(shop: Effects) -> None:
+    assert len({request_report("orders", effects=shop).run_id for _ in range(3)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"name": "order"},
+            "no report 'order' is known .known: euros, frozen, order_lines, orders",
+        ),
+        ({"params": {"above": "x"}}, "report 'orders': the params do not fit"),
+        ({"format": "pdf"}, "no format 'pdf'; it offers csv, csv.gz"),
+        ({"request_key": ""}, "request_key must have 1 to 200 printable characters"),
+        ({"request_key": "k" * 201}, "request_key must have 1 to 200 printable characters"),
+        ({"request_key": "a\nb"}, "request_key must have 1 to 200 printable characters"),
+    ],
+    ids=["name", "params", "format", "no-key", "long-key", "line-break"],
+)
+def test_a_request_that_cannot_be_is_refused_before_it_is_written(
+    arguments: dict[str, Any], message: str, shop: Effects
+) -> None:
+    with pytest.raises(ReportInvalid, match=message):
+        request_report(**{"name": "orders", "effects": shop, **arguments})
+    assert rows(shop, "report_runs") == []
+
+
+def test_params_have_a_greatest_size(shop: Effects) -> None:
+    with pytest.raises(ReportInvalid, match="at most 65,536"):
+        request_report("primes", {"below": 3, "text": "x" * 70_000}, effects=shop)
+
+
+def test_a_secret_value_that_does_not_fit_is_not_said_again(shop: Effects) -> None:
+    with pytest.raises(ReportInvalid) as refusal:
+        request_report("orders", {"above": "rosebud"}, effects=shop)
+    assert "rosebud" not in str(refusal.value)
+
+
+def test_keys_are_still_known_after_their_secret_was_rotated(shop_factory: Shop) -> None:
+    old = shop_factory(keys=f"digest={generate_key()}")
+    first = request_report("orders", request_key=KEY, effects=old)
+    assert request_report("orders", request_key=KEY, effects=old).run_id == first.run_id
+
+
+def test_what_is_not_there_is_said(shop: Effects) -> None:
+    with pytest.raises(ReportNotFound, match="there is no run 'rep_1' of a report"):
+        report_status("rep_1", effects=shop)
+    run_id = request_report("orders", effects=shop).run_id
+    with pytest.raises(ReportNotFound, match="is requested: its file is not ready"):
+        open_result(run_id, effects=shop)
+    assert list_reports(report="euros", effects=shop) == []
+    assert [one.run_id for one in list_reports(state="requested", effects=shop)] == [run_id]
+
+
+def test_a_database_without_tables_says_what_to_run(empty_database_url: str, app_factory: AppFactory) -> None:
+    app = app_factory(empty_database_url, job_types=[], reports=REPORTS)
+    with pytest.raises(SchemaMismatch, match="run `effects init`"):
+        request_report("orders", effects=app)
