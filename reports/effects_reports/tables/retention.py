@@ -1,0 +1,110 @@
+"""Runs whose file, parts or rows are older than they need be. What is deleted in the storage is deleted first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from effects.store.sql import Sql
+from effects.store.store import Store, as_json
+
+BATCH = 100
+
+
+def _number(sql: Sql, name: str) -> str:
+    return f"CAST(:{name} AS double precision)" if sql.postgresql else f":{name}"
+
+
+def _overdue(sql: Sql) -> str:
+    return f"""
+    SELECT id, prefix FROM {sql.report_runs} WHERE state = 'ready' AND expires_at <= {sql.now} AND id > :after
+    ORDER BY id LIMIT {BATCH}"""
+
+
+def overdue_runs(store: Store, connection: Connection, after: str) -> Sequence[Row[Any]]:
+    """Ready runs whose file has been kept long enough, by id."""
+    return store.all(connection, _overdue, after=after)
+
+
+def _expire(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.report_runs} SET state = 'expired', updated_at = {sql.now} WHERE id {sql.any_of("ids")}
+    AND state = 'ready'"""
+
+
+def _forget_artifact(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.generated_reports} SET artifact = NULL, updated_at = {sql.now} WHERE run_id {sql.any_of("ids")}"""
+
+
+def expire(store: Store, connection: Connection, run_ids: Sequence[str]) -> int:
+    """ready → expired, after their objects are gone."""
+    ids = as_json(list(run_ids))
+    store.write(connection, _forget_artifact, ids=ids)
+    return store.write(connection, _expire, ids=ids)
+
+
+def _stale(sql: Sql) -> str:
+    return f"""
+    SELECT r.id, r.prefix FROM {sql.report_runs} AS r WHERE r.state IN ('failed', 'cancelled') AND r.id > :after
+    AND {sql.seconds("r.ended_at")} >= {_number(sql, "seconds")}
+    AND EXISTS (SELECT 1 FROM {sql.report_chunks} AS c WHERE c.run_id = r.id AND c.part IS NOT NULL)
+    ORDER BY r.id LIMIT {BATCH}"""
+
+
+def stale_runs(store: Store, connection: Connection, after: str, seconds: float) -> Sequence[Row[Any]]:
+    """Runs that failed or were cancelled so long ago that their parts need not be kept for a resume."""
+    return store.all(connection, _stale, after=after, seconds=seconds)
+
+
+def _forget_parts(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.report_chunks} SET state = 'cancelled', part = NULL, sha256 = NULL, rows_done = 0, bytes_done = 0,
+        updated_at = {sql.now}
+    WHERE run_id {sql.any_of("ids")} AND part IS NOT NULL
+    AND EXISTS (SELECT 1 FROM {sql.report_runs} AS r WHERE r.id = run_id AND r.state IN ('failed', 'cancelled'))"""
+
+
+def forget_parts(store: Store, connection: Connection, run_ids: Sequence[str]) -> int:
+    """A resume makes these chunks anew."""
+    return store.write(connection, _forget_parts, ids=as_json(list(run_ids)))
+
+
+def _old(sql: Sql) -> str:
+    return f"""
+    SELECT id, prefix FROM {sql.report_runs} WHERE state IN ('failed', 'cancelled', 'expired') AND id > :after
+    AND {sql.seconds("updated_at")} >= {_number(sql, "seconds")} ORDER BY id LIMIT {BATCH}"""
+
+
+def old_runs(store: Store, connection: Connection, after: str, seconds: float) -> Sequence[Row[Any]]:
+    """Ended runs whose rows are older than that, by id."""
+    return store.all(connection, _old, after=after, seconds=seconds)
+
+
+def _delete(sql: Sql) -> str:
+    return f"""
+    DELETE FROM {sql.report_runs} WHERE id {sql.any_of("ids")} AND state IN ('failed', 'cancelled', 'expired')"""
+
+
+def delete_runs(store: Store, connection: Connection, run_ids: Sequence[str]) -> int:
+    """Their chunks go with them; the ledger's rows go when the core prunes them."""
+    return store.write(connection, _delete, ids=as_json(list(run_ids)))
+
+
+def _needed(sql: Sql) -> str:
+    ids = sql.any_of("ids")
+    return f"""
+    SELECT r.id, CAST(NULL AS text) AS name FROM {sql.report_runs} AS r
+    WHERE r.id {ids} AND r.state NOT IN ('ready', 'failed', 'cancelled', 'expired')
+    UNION ALL SELECT g.run_id, g.artifact FROM {sql.generated_reports} AS g
+    WHERE g.run_id {ids} AND g.artifact IS NOT NULL
+    UNION ALL SELECT c.run_id, c.part FROM {sql.report_runs} AS r JOIN {sql.report_chunks} AS c ON c.run_id = r.id
+    WHERE r.id {ids} AND r.state IN ('failed', 'cancelled') AND c.part IS NOT NULL"""
+
+
+def needed(store: Store, connection: Connection, run_ids: Sequence[str]) -> tuple[set[str], set[str]]:
+    """Of these runs, those that are under way (all of whose objects are needed), and the objects that others name."""
+    found = store.all(connection, _needed, ids=as_json(list(run_ids)))
+    return {row.id for row in found if row.name is None}, {row.name for row in found if row.name is not None}
