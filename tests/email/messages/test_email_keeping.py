@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from sqlalchemy import text
 
 from effects import Effects, JobNotFound
 from effects.keys import generate_key
@@ -86,11 +87,13 @@ def test_many_pages_are_forgotten(make_shop: MakeShop, post: Post) -> None:
     columns = "template, template_version, transport, message_id, digest, recipient"
     values = "'t', 'v', 'default', 'm', 'd', 'r'"
     date = "0" if app.engine.dialect.name == "sqlite" else "now()"
-    for number in range(1203):
-        run_sql(
-            app, f"INSERT INTO effects_sent_emails (key, job_id, state, content, date, {columns}) "
-            f"VALUES (:key, :id, 'done', :content, {date}, {values})", key=f"k{number}", id=number + 1, content=b"x",
-        )  # fmt: skip
+    statement = (
+        f"INSERT INTO effects_sent_emails (key, job_id, state, content, date, {columns}) "
+        f"VALUES (:key, :id, 'done', :content, {date}, {values})"
+    )
+    with app.store.begin() as connection:
+        many = [{"key": f"k{number}", "id": number + 1, "content": b"x"} for number in range(1203)]
+        connection.execute(text(statement), many)
     app.store.shift_clock(2 * DAY)
     assert prune(app).packages == {"email.send": 1203}
     assert all(one["content"] is None for one in rows(app, "sent_emails"))

@@ -124,7 +124,7 @@ def test_retries_come_at_the_times_that_are_promised() -> None:
 def test_age_ends_the_tries_first(shop: Effects, send: Send, post: Post) -> None:
     post.moves = [verdict("retry")]
     send()
-    for _ in range(30):
+    while rows(shop, "jobs"):
         drain(shop)
         shop.store.shift_clock(14_400 * 1.2 + 1)
     assert row(shop, "job_history")["status"] == "dead"
@@ -345,10 +345,9 @@ def test_of_a_thousand_mixed_refusals_nobody_is_written_to_twice(shop: Effects, 
     post.decide = fate
     groups = [[f"u{n}-{m}@x.example" for m in range(10)] for n in range(100)]
     send_templated_emails([NewEmail("welcome", to=to, group=True, context=CONTEXT) for to in groups], effects=shop)
-    for _ in range(30):
+    while rows(shop, "jobs"):
         drain(shop)
-        shop.store.shift_clock(7200)
-    assert rows(shop, "jobs") == []
+        shop.store.shift_clock(3600)
     assert max(taken.values()) == 1
     recorded = [one["outcome"] for one in rows(shop, "email_recipients")]
     assert recorded.count("accepted") == len(taken) > 500
