@@ -24,7 +24,7 @@ from effects_email.draft import Draft, NewEmail, draft
 from effects_email.message import build
 from effects_email.parts import Parts
 from effects_email.setup import setup_of
-from effects_email.suppression import suppressed
+from effects_email.suppression import note_override, suppressed
 from effects_email.tables import sent
 from effects_email.tables.sent import RecipientRow, SentRow
 
@@ -68,6 +68,7 @@ def send_templated_email(
     cc: Sequence[Recipient] = (),
     bcc: Sequence[Recipient] = (),
     reply_to: Sequence[Recipient] = (),
+    despite_suppression: str | None = None,
     session: AnySession | None = None,
     effects: Effects | None = None,
 ) -> EmailReceipt:
@@ -91,6 +92,8 @@ def send_templated_email(
         sender: default the template's, else EFFECTS_EMAIL_FROM.
         group: one message to many, who see each other in To and Cc; at most 100, each with a result of its own.
         cc, bcc: with `group`. Bcc is in no header.
+        despite_suppression: send it to suppressed recipients too, and why: a notice that the law demands, say. Kept in
+            `effects_email_suppression_log`, for each recipient.
         session: a SQLAlchemy Session or Connection, which is never committed by us: rolled back, or rolled back to a
             savepoint, there was no message. Without one, a transaction of our own.
         effects: the Effects to use; default the process's.
@@ -111,6 +114,7 @@ def send_templated_email(
         template, to=to, context=context, event_id=event_id, key=key, locale=locale, category=category,
         transport=transport, attachments=attachments, headers=headers, run_at=run_at, expires_at=expires_at,
         on_unknown=on_unknown, sender=sender, group=group, cc=cc, bcc=bcc, reply_to=reply_to,
+        despite_suppression=despite_suppression,
     )  # fmt: skip
     return send_templated_emails([email], session=session, effects=effects)[0]
 
@@ -194,6 +198,7 @@ def _write_batch(app: Effects, connection: Connection, drafts: Sequence[Draft]) 
     first = {row.key: number for number, row in reversed(list(enumerate(rows)))}
     mine = [number for key, number in sorted(first.items(), key=lambda pair: pair[1]) if key in free]
     sent.insert_recipients(app.store, connection, [row for n in mine for row in _recipient_rows(app, drafts[n])])
+    _note_overrides(app, connection, [drafts[n] for n in mine])
     insert_known(app, connection, [_job(app, connection, drafts[n]) for n in mine], [ids[n] for n in mine])
     known = {
         n: EmailReceipt(job_id=ids[n], key=rows[n].key, message_id=rows[n].message_id, suppressed=blocked[n])
@@ -205,10 +210,18 @@ def _write_batch(app: Effects, connection: Connection, drafts: Sequence[Draft]) 
 
 
 def _suppressed(app: Effects, connection: Connection, drafts: Sequence[Draft]) -> list[bool]:
-    """Whether all recipients of each are suppressed."""
+    """Whether all recipients of each are suppressed, and none may be written to despite that."""
     wanted = [(one.spec, draft.category) for draft in drafts for _, one in draft.parts.recipients()]
     found = iter(suppressed(app, connection, wanted))
-    return [all([next(found) is not None for _ in draft.parts.recipients()]) for draft in drafts]  # noqa: C419 - takes all
+    every = [all([next(found) is not None for _ in draft.parts.recipients()]) for draft in drafts]  # noqa: C419 - takes all
+    return [held and draft.despite_suppression is None for held, draft in zip(every, drafts, strict=True)]
+
+
+def _note_overrides(app: Effects, connection: Connection, drafts: Sequence[Draft]) -> None:
+    for one in drafts:
+        if one.despite_suppression is not None:
+            people = [address.spec for _, address in one.parts.recipients()]
+            note_override(app, connection, people, actor="app", why=one.despite_suppression)
 
 
 def _row(app: Effects, one: Draft, job_id: int, blocked: bool) -> SentRow:
@@ -228,6 +241,7 @@ def _row(app: Effects, one: Draft, job_id: int, blocked: bool) -> SentRow:
         digest=app.keys.digest(one.canonical),
         job_id=job_id,
         outcome=SUPPRESSED if blocked else None,
+        despite_suppression=one.despite_suppression,
     )
 
 

@@ -26,7 +26,7 @@ from effects_email.headers import check_header
 from effects_email.parts import Address, Parts
 from effects_email.settings import DEFAULT_TRANSPORT, check_transport_name
 from effects_email.setup import setup_of
-from effects_email.suppression import TRANSACTIONAL
+from effects_email.suppression import TEXT_CHARS_MAX, TRANSACTIONAL
 from effects_email.templates import Version
 from effects_email.unsubscribe import unsubscribe_headers
 
@@ -59,6 +59,7 @@ class NewEmail:
     cc: Sequence[Recipient] = field(default=(), repr=False)
     bcc: Sequence[Recipient] = field(default=(), repr=False)
     reply_to: Sequence[Recipient] = field(default=(), repr=False)
+    despite_suppression: str | None = None
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +75,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     run_at: datetime | None
     expires_at: datetime | None
     group: bool
+    despite_suppression: str | None
 
     @property
     def parts(self) -> Parts:
@@ -129,6 +131,7 @@ def draft(app: Effects, email: NewEmail, now: datetime) -> Draft:
         run_at=email.run_at,
         expires_at=_expires_at(email, declared.expires_seconds, date),
         group=email.group,
+        despite_suppression=email.despite_suppression,
     )
 
 
@@ -140,6 +143,9 @@ def _check(email: NewEmail) -> None:
         moment = getattr(email, name)
         if moment is not None and moment.tzinfo is None:
             raise EmailInvalid(f"{name} has no time zone; give an aware datetime, such as datetime.now(UTC)")
+    why = email.despite_suppression
+    if why is not None and not (0 < len(why) <= TEXT_CHARS_MAX and why.isprintable()):
+        raise EmailInvalid(f"despite_suppression is the reason, kept for the record: 1 to {TEXT_CHARS_MAX} characters")
     if email.on_unknown not in (None, *ON_UNKNOWN):
         raise EmailInvalid(f"on_unknown is {email.on_unknown!r}; give one of {', '.join(ON_UNKNOWN)}")
 

@@ -39,6 +39,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     open: Mapping[int, Address]
     some_accepted: bool
     suppressed: frozenset[int]
+    despite_suppression: bool  # the caller said why they are written to all the same
     reported: bool = False  # a provider's event says that it has the message
 
     def __repr__(self) -> str:
@@ -98,12 +99,14 @@ def _message(app: Effects, row: Any, group: Sequence[Any] | None, *, repeats: bo
         open={number: one for number, one in everybody.items() if number not in settled},
         some_accepted=any(one.outcome == "accepted" for one in group or ()),
         suppressed=frozenset(),
+        despite_suppression=row.despite_suppression is not None,
     )
 
 
 def _suppressed(app: Effects, connection: Connection, found: Sequence[Message]) -> dict[int, frozenset[int]]:
     """Job id → the numbers of its recipients that are on the list."""
-    wanted = [(message, number, one) for message in found for number, one in message.open.items()]
+    asking = [message for message in found if not message.despite_suppression]
+    wanted = [(message, number, one) for message in asking for number, one in message.open.items()]
     reasons = suppressed(app, connection, [(one.spec, message.category) for message, _, one in wanted])
     blocked: dict[int, set[int]] = {}
     for (message, number, _), reason in zip(wanted, reasons, strict=True):

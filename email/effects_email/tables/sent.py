@@ -32,6 +32,7 @@ class SentRow(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     job_id: int
     outcome: str | None = None
+    despite_suppression: str | None = None
 
 
 class RecipientRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +94,7 @@ def limited_keys(store: Store, connection: Connection, parents: Sequence[str]) -
 
 def _load(sql: Sql) -> str:
     return f"""
-    SELECT key, job_id, category, transport, state, outcome, content, sealed, bytes_sha256,
+    SELECT key, job_id, category, transport, state, outcome, content, sealed, bytes_sha256, despite_suppression,
         {sql.seconds("first_released_at")} AS released_seconds
     FROM {sql.sent_emails} WHERE job_id {sql.any_of("ids", "int")}"""
 

@@ -25,6 +25,7 @@ def sent_tables(metadata: MetaData) -> list[Table]:
         Column("locale", Text),
         Column("category", Text),
         Column("transport", Text, nullable=False),
+        Column("despite_suppression", Text),  # why suppressed recipients are written to
         Column("message_id", Text, nullable=False),
         Column("date", UtcTime, nullable=False),
         Column("content", LargeBinary),  # parts and context, compressed; for a time

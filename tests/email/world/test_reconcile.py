@@ -12,11 +12,11 @@ import pytest
 from effects import Effects
 from effects.store.audit import audit
 from effects.worker import Worker
-from effects_email import EmailReceipt, send_templated_email
+from effects_email import EmailInvalid, EmailReceipt, send_templated_email
 from effects_email.events import heard_of
 from effects_email.intake import Intake
 from effects_email.outcomes import UNKNOWN_AFTER_SECONDS
-from effects_email.suppression import find_suppressions
+from effects_email.suppression import find_suppressions, suppress, suppression_log
 from effects_email.transport.fields import reference
 from effects_email.unsubscribe import wsgi_app
 from tests.conftest import AppFactory
@@ -159,6 +159,7 @@ def test_a_bounce_of_what_may_have_been_sent_says_that_it_was(postmark: Shop) ->
 
 def test_an_event_closes_what_was_held_for_a_person(postmark: Shop) -> None:
     receipt = lose_and_lag(postmark, on_unknown="hold")
+    postmark.drain(UNKNOWN_AFTER_SECONDS * 1.3)  # it is asked for once more
     [job] = rows(postmark.app, "job_history")
     assert (job["status"], job["error_code"]) == ("dead", "unknown")
     other = postmark.send(event_id="2")
@@ -175,6 +176,7 @@ def test_an_event_closes_what_was_held_for_a_person(postmark: Shop) -> None:
 
 def test_an_event_of_a_failure_closes_nothing(postmark: Shop) -> None:
     receipt = lose_and_lag(postmark, on_unknown="hold")
+    postmark.drain(UNKNOWN_AFTER_SECONDS * 1.3)  # it is asked for once more
     assert postmark.event("Bounce", receipt, Type="Blocked", ID=7, Email=ANN) == 204
     assert row(postmark.app, "sent_emails")["state"] == "unknown"
     assert rows(postmark.app, "job_actions") == []
@@ -202,6 +204,22 @@ def test_a_complaint_ends_mail_that_already_waits(postmark: Shop) -> None:
     assert postmark.event("SpamComplaint", first, Email=ANN, ID=1) == 204
     assert postmark.drain() == {"cancelled": 1}
     assert (postmark.posts, row(postmark.app, "sent_emails", "outcome = 'suppressed'")["state"]) == (1, "abandoned")
+
+
+def test_a_notice_that_must_be_sent_is_and_it_is_on_record_why(postmark: Shop) -> None:
+    suppress(ANN, reason="complaint", effects=postmark.app)
+    why = "change of terms, § 9"
+    receipt = postmark.send(despite_suppression=why, key="terms")
+    assert not receipt.suppressed
+    assert postmark.send(despite_suppression=why, key="terms").existing
+    assert postmark.drain() == {"succeeded": 1}
+    assert [one["To"] for one in postmark.box.messages] == [ANN]
+    log = suppression_log(ANN, effects=postmark.app)
+    assert [(one.action, one.why) for one in log] == [("overridden", why), ("suppressed", None)]
+    assert postmark.send(event_id="3").suppressed
+    for wrong in ("", "x" * 1001, "a\nb"):
+        with pytest.raises(EmailInvalid, match="the reason"):
+            postmark.send(despite_suppression=wrong)
 
 
 def test_the_link_in_a_message_ends_its_category_and_no_other(postmark: Shop) -> None:

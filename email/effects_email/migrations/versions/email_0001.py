@@ -27,6 +27,7 @@ def _sent() -> None:
         sa.Column("locale", sa.Text(), nullable=True),
         sa.Column("category", sa.Text(), nullable=True),
         sa.Column("transport", sa.Text(), nullable=False),
+        sa.Column("despite_suppression", sa.Text(), nullable=True),
         sa.Column("message_id", sa.Text(), nullable=False),
         sa.Column("date", UtcTime(), nullable=False),
         sa.Column("content", sa.LargeBinary(), nullable=True),
