@@ -11,6 +11,7 @@ auth, mail, rcpt, data, body (within the message: what follows an answer there i
 from __future__ import annotations
 
 import base64
+import hmac
 import socket
 import ssl
 import struct
@@ -66,7 +67,7 @@ class SmtpPeer:
     Args:
         offers: of EHLO.
         tls: offered as STARTTLS; with `implicit`, spoken from the first byte.
-        accounts: user → password; AUTH PLAIN, LOGIN and CRAM-MD5 are then offered and PLAIN is checked.
+        accounts: user → password; AUTH is then offered, by these `mechanisms`, and checked.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class SmtpPeer:
         tls: ssl.SSLContext | None = None,
         implicit: bool = False,
         accounts: Mapping[str, str] | None = None,
+        mechanisms: Sequence[str] = ("PLAIN", "LOGIN"),
     ) -> None:
         self.messages: list[Received] = []
         self.commands: list[str] = []
@@ -85,6 +87,7 @@ class SmtpPeer:
             stage: step if isinstance(step, str | bytes | Act) else list(step) for stage, step in (script or {}).items()
         }
         self.offers, self.tls, self.implicit, self.accounts = tuple(offers), tls, implicit, dict(accounts or {})
+        self.mechanisms = tuple(mechanisms)
         self._lock = threading.Lock()
         self._sessions: list[_Session] = []
         self._raw = RawPeer(self._serve)
@@ -267,16 +270,29 @@ class _Session:
         if self._peer.tls is not None and not secure:
             offers.append("STARTTLS")
         if self._peer.accounts:
-            offers.append("AUTH PLAIN LOGIN")
+            offers.append(f"AUTH {' '.join(self._peer.mechanisms)}")
         return "\r\n".join([*(f"250-{one}" for one in offers[:-1]), f"250 {offers[-1]}"])
 
     def _login(self, line: str) -> str:
-        fields = line.split(" ")
-        if fields[1].upper() != "PLAIN" or len(fields) < 3:
-            return "504 5.5.4 only PLAIN"
-        _, user, password = base64.b64decode(fields[2]).decode().split("\0")
-        known = self._peer.accounts.get(user)
-        return "235 2.7.0 welcome" if known is not None and known == password else "535 5.7.8 no such account"
+        _, mechanism, *initial = line.split(" ")
+        if mechanism.upper() not in self._peer.mechanisms:
+            return "504 5.5.4 no such mechanism"
+        match mechanism.upper():
+            case "PLAIN":
+                _, user, password = _decoded(*(initial or [self._asked("")])).split("\0")
+                known = self._peer.accounts.get(user) == password
+            case "LOGIN":
+                user = _decoded(*(initial or [self._asked("Username:")]))
+                known = self._peer.accounts.get(user) == _decoded(self._asked("Password:"))
+            case _:
+                user, _, digest = _decoded(self._asked("<1@peer>")).partition(" ")
+                secret = self._peer.accounts.get(user, "").encode()
+                known = hmac.new(secret, b"<1@peer>", "md5").hexdigest() == digest
+        return "235 2.7.0 welcome" if known else "535 5.7.8 no such account"
+
+    def _asked(self, challenge: str) -> str:
+        self._say(f"334 {base64.b64encode(challenge.encode()).decode()}")
+        return self._line().decode()
 
     def _begin_tls(self) -> None:
         assert self._peer.tls is not None
@@ -301,6 +317,10 @@ class _Session:
         if not chunk:
             raise _Left
         self._buffer += chunk
+
+
+def _decoded(text: str) -> str:
+    return base64.b64decode(text).decode()
 
 
 def _path(line: str) -> tuple[str, str]:

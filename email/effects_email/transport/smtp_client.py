@@ -6,12 +6,9 @@ same exception. Here each wait is clipped to the try's deadline, a reply is boun
 
 from __future__ import annotations
 
-import ipaddress
-import queue
 import smtplib
 import socket
 import ssl
-import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -19,6 +16,7 @@ from typing import Any
 from effects.crashpoints import point
 from effects_email.transport.base import Reply, Stage
 from effects_email.transport.classify import reply_of
+from effects_email.transport.connecting import connect, own_name
 from effects_email.transport.faults import Garbage
 from effects_email.transport.progress import Progress
 from effects_email.transport.smtp_server import Server
@@ -27,6 +25,9 @@ LINE_BYTES_MAX = 4096  # RFC 5321 has 512; real servers write more
 LINES_MAX = 128
 _RECEIVE_BYTES = 65536
 _QUIT_SECONDS = 1.0
+_UNDER_TLS = ("PLAIN", "LOGIN", "CRAM-MD5")
+_IN_CLEAR = ("CRAM-MD5", "PLAIN", "LOGIN")
+_NO_SUCH_MECHANISM = 504  # RFC 4954: offered, and not there after all
 WIRE_ERRORS = (OSError, smtplib.SMTPException, ValueError)
 
 
@@ -63,7 +64,7 @@ class Client(smtplib.SMTP):
     def _get_socket(self, host: str, port: int, timeout: object) -> socket.socket:
         """What SMTP_SSL overrides as well. Tries each address of the name while there is time."""
         self.progress.enter("connect")
-        sock = _connect(host, port, self.progress)
+        sock = connect(host, port, self.progress)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         name = sock.getpeername()
         self.peer = f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
@@ -79,7 +80,7 @@ class Client(smtplib.SMTP):
         return sock
 
     def _greet(self) -> None:
-        self.local_hostname = self._server.helo or _own_name(self.sock)
+        self.local_hostname = self._server.helo or own_name(self.sock)
         self._hello()
         if self._server.security == "starttls":
             self.progress.enter("starttls")
@@ -92,9 +93,25 @@ class Client(smtplib.SMTP):
             self.tls = f"{self.sock.version()} {cipher[0] if cipher else ''}".strip()
         if self._server.user is not None and self._server.password is not None:
             self.progress.enter("auth")
-            self.login(self._server.user, self._server.password)
-            del self.user, self.password  # smtplib keeps them
+            self._log_in(self._server.user, self._server.password)
         self._note_offers()
+
+    def _log_in(self, user: str, password: str) -> None:
+        """By one mechanism. smtplib's own `login` tries them all, and a wrong password counts three times."""
+        offered = self.esmtp_features.get("auth", "").upper().split()
+        wanted = _UNDER_TLS if self.in_tls else _IN_CLEAR
+        mechanisms = [name for name in wanted if name in offered]
+        if not mechanisms:
+            raise smtplib.SMTPNotSupportedError("no mechanism that we know")
+        self.user, self.password = user, password  # where smtplib's mechanisms look
+        for mechanism in mechanisms:
+            try:
+                self.auth(mechanism, getattr(self, f"auth_{mechanism.lower().replace('-', '_')}"))
+                break
+            except smtplib.SMTPAuthenticationError as error:
+                if error.smtp_code != _NO_SUCH_MECHANISM or mechanism == mechanisms[-1]:
+                    raise
+        del self.user, self.password
 
     def _hello(self) -> None:
         self.progress.enter("ehlo")
@@ -222,57 +239,3 @@ def _code(line: bytes) -> int:
 
 def _text(lines: list[bytes]) -> str:
     return b"\n".join(lines).decode("utf-8", errors="backslashreplace").strip()
-
-
-def _own_name(sock: socket.socket) -> str:
-    """No lookup: asking the resolver for our own name can take minutes."""
-    name = socket.gethostname()
-    if "." in name.strip("."):
-        return name
-    address = sock.getsockname()[0].partition("%")[0]
-    return f"[IPv6:{address}]" if ":" in address else f"[{address}]"
-
-
-def _connect(host: str, port: int, progress: Progress) -> socket.socket:
-    failure: OSError | None = None
-    for family, address in _addresses(host, port, progress):
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.settimeout(progress.remaining())
-            sock.connect(address)
-        except OSError as error:
-            sock.close()
-            failure = error
-        else:
-            return sock
-    raise failure or socket.gaierror("no address")
-
-
-def _addresses(host: str, port: int, progress: Progress) -> list[tuple[int, Any]]:
-    """In the resolver's order. It is asked in a thread of its own, because it knows no deadline."""
-    if _is_address(host):
-        return [(one[0], one[4]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-    answers: queue.SimpleQueue[list[Any] | OSError] = queue.SimpleQueue()
-
-    def ask() -> None:
-        try:
-            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:
-            answers.put(error if isinstance(error, OSError) else socket.gaierror("no host name"))
-
-    threading.Thread(target=ask, name="effects-email-resolve", daemon=True).start()
-    try:
-        found = answers.get(timeout=progress.remaining())
-    except queue.Empty:
-        raise socket.gaierror("no answer from the resolver in time") from None
-    if isinstance(found, OSError):
-        raise found
-    return [(one[0], one[4]) for one in found]
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

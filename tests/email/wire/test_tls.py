@@ -77,6 +77,38 @@ def test_a_server_that_does_not_speak_tls_is_configuration_after_the_third_time(
         assert kinds == ["transport_down", "transport_down", "config", "config"]
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "LOGIN", "CRAM-MD5"])
+@pytest.mark.parametrize("clear", [True, False], ids=["in clear", "tls"])
+def test_any_mechanism_that_the_server_has_logs_in(
+    mechanism: str, *, clear: bool, opened: Opened, server_tls: ssl.SSLContext, ca_file: Path
+) -> None:
+    tls = None if clear else server_tls
+    with SmtpPeer(tls=tls, accounts={"shop": PASSWORD}, mechanisms=[mechanism]) as peer:
+        rest = f"shop:{QUOTED}@localhost:{peer.port}"
+        dispatch = sent(opened, f"smtp://{rest}" if clear else f"smtp+starttls://{rest}?ca_file={ca_file}")
+        assert dispatch.verdict.kind == "accepted"
+
+
+def test_a_password_goes_in_clear_only_where_no_other_way_is_offered(opened: Opened) -> None:
+    with SmtpPeer(accounts={"shop": PASSWORD}, mechanisms=["LOGIN", "PLAIN", "CRAM-MD5"]) as peer:
+        assert sent(opened, f"smtp://shop:{QUOTED}@localhost:{peer.port}").verdict.kind == "accepted"
+        assert peer.said("AUTH") == ["AUTH CRAM-MD5"]
+
+
+def test_a_wrong_password_is_tried_once(opened: Opened) -> None:
+    """Servers lock an account after some."""
+    with SmtpPeer(accounts={"shop": "other"}, mechanisms=["PLAIN", "LOGIN", "CRAM-MD5"]) as peer:
+        dispatch = sent(opened, f"smtp://shop:{QUOTED}@localhost:{peer.port}")
+        assert (dispatch.verdict.kind, dispatch.verdict.code) == ("config", "smtp_535_5.7.8")
+        assert len(peer.said("AUTH")) == 1
+
+
+def test_a_mechanism_that_is_not_there_after_all_gives_way_to_the_next(opened: Opened) -> None:
+    with SmtpPeer({"auth": ["504 5.5.4 not that one"]}, accounts={"shop": PASSWORD}) as peer:
+        assert sent(opened, f"smtp://shop:{QUOTED}@localhost:{peer.port}").verdict.kind == "accepted"
+        assert [one.split()[1] for one in peer.said("AUTH")] == ["PLAIN", "LOGIN"]
+
+
 def test_no_way_to_log_in_is_a_matter_of_configuration(
     opened: Opened, server_tls: ssl.SSLContext, ca_file: Path
 ) -> None:

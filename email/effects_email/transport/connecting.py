@@ -1,0 +1,73 @@
+"""A TCP connection within a time limit, the name's resolution included."""
+
+from __future__ import annotations
+
+import ipaddress
+import queue
+import socket
+import threading
+from typing import Any
+
+from effects_email.transport.progress import Progress
+
+
+def own_name(sock: socket.socket) -> str:
+    """What to call ourselves: this machine's name, if it has a domain, else its address as a literal of RFC 5321.
+
+    No lookup: asking the resolver for our own name can take minutes.
+    """
+    name = socket.gethostname()
+    if "." in name.strip("."):
+        return name
+    address = sock.getsockname()[0].partition("%")[0]
+    return f"[IPv6:{address}]" if ":" in address else f"[{address}]"
+
+
+def connect(host: str, port: int, progress: Progress) -> socket.socket:
+    """To the first address of the host that answers.
+
+    Raises:
+        OSError: none did, or the stage's time is over.
+    """
+    failure: OSError | None = None
+    for family, address in _addresses(host, port, progress):
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(progress.remaining())
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            failure = error
+        else:
+            return sock
+    raise failure or socket.gaierror("no address")
+
+
+def _addresses(host: str, port: int, progress: Progress) -> list[tuple[int, Any]]:
+    """In the resolver's order. It is asked in a thread of its own, because it knows no deadline."""
+    if _is_address(host):
+        return [(one[0], one[4]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    answers: queue.SimpleQueue[list[Any] | OSError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            answers.put(error if isinstance(error, OSError) else socket.gaierror("no host name"))
+
+    threading.Thread(target=ask, name="effects-email-resolve", daemon=True).start()
+    try:
+        found = answers.get(timeout=progress.remaining())
+    except queue.Empty:
+        raise socket.gaierror("no answer from the resolver in time") from None
+    if isinstance(found, OSError):
+        raise found
+    return [(one[0], one[4]) for one in found]
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
