@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from effects import Effects
 from effects.app import installed_tables
+from effects.store import liveness, settle_rows
 from effects.store.store import Statement, Store
 from tests.conftest import AppFactory
 from tests.properties.machine import machine_on, machine_types
@@ -45,13 +46,13 @@ def unfenced(statement: str, instead: str) -> str:
 
 
 class FencelessStore(Store):
-    """A mutant of the SQL: the statements named in `mutants` do not look at the lease token."""
+    """A mutant of the SQL: the statements in `mutants` do not look at the lease token."""
 
     instead = BY_ID
-    mutants: frozenset[str] = frozenset()
+    mutants: frozenset[Statement] = frozenset()
 
     def statement(self, build: Statement) -> TextClause:
-        if build.__name__ not in self.mutants:
+        if build not in self.mutants:
             return super().statement(build)
         whole = build(self.sql)
         mutant = unfenced(whole, self.instead)
@@ -60,12 +61,12 @@ class FencelessStore(Store):
 
 
 SETTLING = {
-    True: frozenset({"_end", "_again"}),
-    False: frozenset({"_end_history", "_end_attempts", "_end_delete", "_again"}),
+    True: frozenset({settle_rows.end, settle_rows.again}),
+    False: frozenset({settle_rows.end_history, settle_rows.end_attempts, settle_rows.end_delete, settle_rows.again}),
 }
 
 
-def without_fence(app: Effects, mutants: frozenset[str], instead: str) -> Effects:
+def without_fence(app: Effects, mutants: frozenset[Statement], instead: str) -> Effects:
     app.store = FencelessStore(app.engine, builders=list(installed_tables()))
     app.store.mutants, app.store.instead = mutants, instead
     return app
@@ -75,11 +76,11 @@ def without_fence(app: Effects, mutants: frozenset[str], instead: str) -> Effect
 @pytest.mark.parametrize("instead", [BY_ID, BY_STATUS], ids=["by id", "by id and status"])
 @pytest.mark.parametrize(
     "mutants",
-    [lambda app: SETTLING[app.store.is_postgresql], lambda app: frozenset({"_release"})],
+    [lambda app: SETTLING[app.store.is_postgresql], lambda app: frozenset({liveness._release})],
     ids=["settle", "release"],
 )
 def test_without_the_fence_the_machine_finds_a_violation(
-    app_factory: AppFactory, mutants: Callable[[Effects], frozenset[str]], instead: str
+    app_factory: AppFactory, mutants: Callable[[Effects], frozenset[Statement]], instead: str
 ) -> None:
     app = app_factory(job_types=machine_types())
     machine = machine_on(without_fence(app, mutants(app), instead))
