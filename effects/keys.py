@@ -112,6 +112,22 @@ class KeyRing:
             return "hmac:" + hmac.new(self._digest_key, text.encode(), hashlib.sha256).hexdigest()
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
+    def sign(self, message: bytes, *, purpose: str) -> tuple[str, bytes]:
+        """(id of the first key, HMAC-SHA256 of the message under a key that is derived from it for this purpose).
+
+        Raises:
+            KeyUnavailable: EFFECTS_KEYS holds no key.
+        """
+        if not self._keys:
+            raise KeyUnavailable("EFFECTS_KEYS is not set, and nothing can be signed: run `effects keys generate`")
+        key_id, key = next(iter(self._keys.items()))
+        return key_id, _signature(key, purpose, message)
+
+    def is_signed(self, message: bytes, signature: bytes, *, key_id: str, purpose: str) -> bool:
+        """Whether this is the signature that `sign` gives under that key. False where the key is not in the ring."""
+        key = self._keys.get(key_id)
+        return key is not None and hmac.compare_digest(signature, _signature(key, purpose, message))
+
     @property
     def digests_are_keyed(self) -> bool:
         """Whether there is a `digest` key."""
@@ -119,6 +135,11 @@ class KeyRing:
 
     def __repr__(self) -> str:
         return f"KeyRing(ids={self.ids!r})"
+
+
+def _signature(key: bytes, purpose: str, message: bytes) -> bytes:
+    derived = hmac.digest(key, b"effects signature\0" + purpose.encode(), "sha256")
+    return hmac.digest(derived, message, "sha256")
 
 
 def generate_key() -> str:

@@ -34,6 +34,7 @@ from effects_reports.tables.runs import NewRun, Run
 AGAIN = ("failed", "cancelled", "expired")  # states after which a repeated request begins a new generation
 LIST_MAX = 1000
 REQUEST_KEY_CHARS_MAX = 200
+_FILE_FACTS = ("artifact", "filename", "content_type", "rows", "bytes", "sha256", "downloads")
 PARAMS_BYTES_MAX = 65_536
 
 
@@ -76,6 +77,7 @@ class ReportStatus(msgspec.Struct, frozen=True, kw_only=True):
     rows: int | None = None
     bytes: int | None = None
     sha256: str | None = None
+    downloads: int | None = None
 
     @property
     def ended(self) -> bool:
@@ -241,7 +243,7 @@ def _status(run: Run, tally: Tally, made: Generated | None) -> ReportStatus:
         consistency=run.consistency, progress=progress_of(run, tally), error_code=run.error_code,
         error_text=run.error_text, created_at=moment(run.created_at), planned_at=_moment(run.planned_at),
         ended_at=_moment(run.ended_at), expires_at=_moment(run.expires_at),
-        **{name: facts.get(name) for name in ("artifact", "filename", "content_type", "rows", "bytes", "sha256")},
+        **{name: facts.get(name) for name in _FILE_FACTS},
     )  # fmt: skip
 
 

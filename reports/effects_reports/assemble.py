@@ -75,7 +75,7 @@ class ReportAssemble(ReportWork[RunPayload]):
         filename = filename_of(run, file)
         storage = self.app.storage
         looker = _Looker(self, run)
-        with storage.writer(f"{run.prefix}/{run.round}/{filename}") as out:
+        with storage.writer(f"{run.prefix}/{run.round}/{filename}", filename=filename) as out:
             file.assemble(columns, (self._checked(chunk, looker) for chunk in chunks), out)
             point("report.joined")
             stored = out.finish()

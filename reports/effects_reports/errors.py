@@ -6,13 +6,16 @@ EnqueueError
 └─ ReportInvalid       a request is wrong: unknown report, params that do not fit, a format it does not offer
 JobNotFound
 └─ ReportNotFound      there is no such run, or it is not in a state for that
+EffectsError
+└─ LinkInvalid         a download link is not ours, was altered, or is another person's
+    └─ LinkExpired     it was ours: its time is over
 Refused
 └─ ReportRefused       planned and refused: no unique key, too many rows, storage that cannot be written
 """
 
 from __future__ import annotations
 
-from effects.errors import ConfigurationError, EnqueueError, JobNotFound, Refused
+from effects.errors import ConfigurationError, EffectsError, EnqueueError, JobNotFound, Refused
 
 
 class DefinitionInvalid(ConfigurationError):
@@ -25,6 +28,14 @@ class ReportInvalid(EnqueueError):
 
 class ReportNotFound(JobNotFound):
     """There is no such run of a report in that state."""
+
+
+class LinkInvalid(EffectsError):
+    """The download link is not valid."""
+
+
+class LinkExpired(LinkInvalid):
+    """The download link has expired: ask for a new one."""
 
 
 class ReportRefused(Refused):

@@ -25,6 +25,7 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     rows: int | None
     bytes: int | None
     sha256: str | None
+    downloads: int
 
 
 def _generated(sql: Sql) -> str:
@@ -36,6 +37,16 @@ def generated(store: Store, connection: Connection, run_ids: Sequence[str]) -> d
     """Run id → its row in the ledger."""
     found = store.all(connection, _generated, ids=as_json(list(run_ids)))
     return {row.run_id: Generated(**row._mapping) for row in found}
+
+
+def _count_download(sql: Sql) -> str:
+    return f"UPDATE {sql.generated_reports} SET downloads = downloads + 1 WHERE run_id = :run_id"
+
+
+def count_download(store: Store, run_id: str) -> None:
+    """One more, in a transaction of its own."""
+    with store.begin() as connection:
+        store.write(connection, _count_download, run_id=run_id)
 
 
 def _newest_ids(sql: Sql) -> str:

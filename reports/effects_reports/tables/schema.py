@@ -54,6 +54,7 @@ def _generated(metadata: MetaData) -> Table:
         Column("rows", BigInteger),
         Column("bytes", BigInteger),
         Column("sha256", Text),
+        _count("downloads"),
         *ledger_columns(),
     )
 

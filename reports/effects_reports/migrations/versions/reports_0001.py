@@ -24,6 +24,7 @@ def upgrade() -> None:
         sa.Column("rows", sa.BigInteger(), nullable=True),
         sa.Column("bytes", sa.BigInteger(), nullable=True),
         sa.Column("sha256", sa.Text(), nullable=True),
+        sa.Column("downloads", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), server_default="intended", nullable=False),
         sa.Column("job_id", sa.BigInteger(), nullable=False),

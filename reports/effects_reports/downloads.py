@@ -1,0 +1,168 @@
+"""The files of reports over HTTP: an ASGI app for `download_url`'s links."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from typing import Any, TypeAlias
+
+import msgspec
+
+from effects.app import Effects, default
+from effects.errors import DeliveryError, ObjectMissing
+from effects.storage.disposition import attachment
+from effects_reports.api import ReportStatus
+from effects_reports.errors import LinkExpired, LinkInvalid, ReportNotFound
+from effects_reports.links import read_link
+from effects_reports.ranges import UnsatisfiableError, asked_range
+from effects_reports.results import ready_status
+from effects_reports.tables.reports import count_download
+
+Scope: TypeAlias = Mapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any]]]
+Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
+Principal: TypeAlias = Callable[[Scope], str | None]
+Headers: TypeAlias = dict[str, str]
+
+REDIRECT_SECONDS = 60.0
+RETRY_SECONDS = 5
+_log = logging.getLogger("effects.reports.downloads")
+# Nothing is run, guessed at, kept or told to others, whatever is in the file.
+_ALWAYS = {
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "default-src 'none'; sandbox",
+    "cache-control": "private, no-store",
+    "referrer-policy": "no-referrer",
+}
+
+
+class Answer(msgspec.Struct):
+    """A response; `body` gives its bytes, None none."""
+
+    status: int
+    headers: Headers
+    body: Generator[bytes, None, None] | None = None
+
+
+def download_app(
+    *, principal: Principal | None = None, effects: Effects | None = None
+) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    """An ASGI app that serves links: mount it where `download_url`'s `base_url` points.
+
+    The last part of the path is the link. GET and HEAD; one range of bytes (206, 416), If-Range and If-None-Match
+    against the file's SHA-256. Each GET from the first byte on counts as a download. 404 for what is no link of ours or
+    another person's, 410 for one whose time is over or whose file is gone, 503 while the storage is away.
+
+    On object storage the answer is a redirect (307) to a presigned address that is good for 60 s.
+
+    Args:
+        principal: who asks, from the ASGI scope: after your own authentication. Without it, links that are made for
+            one person open for nobody.
+    """
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+        elif scope["type"] == "http":
+            who = principal(scope) if principal is not None else None
+            answer = await asyncio.to_thread(_answer, effects or default(), scope, who)
+            await _send(answer, send, bodiless=scope["method"] == "HEAD")
+
+    return app
+
+
+def _answer(app: Effects, scope: Scope, who: str | None) -> Answer:
+    if scope["method"] not in ("GET", "HEAD"):
+        return _refusal(405, "GET or HEAD", {"allow": "GET, HEAD"})
+    try:
+        link = read_link(scope["path"].rpartition("/")[2], who, effects=app)
+        status = ready_status(link.run_id, effects=app)
+    except LinkExpired as error:
+        return _refusal(410, str(error))
+    except LinkInvalid as error:
+        return _refusal(404, str(error))
+    except ReportNotFound:
+        return _refusal(410, "This file is no longer there.")
+    if not str(status.sha256).startswith(link.digest):
+        return _refusal(410, "This file is no longer there.")
+    try:
+        return _file(app, scope, status)
+    except ObjectMissing:
+        return _refusal(410, "This file is no longer there.")
+    except DeliveryError as error:
+        _log.error("report.download_failed", extra={"run": status.run_id, "code": error.code})
+        return _refusal(503, "The storage is away.", {"retry-after": str(RETRY_SECONDS)})
+
+
+def _file(app: Effects, scope: Scope, status: ReportStatus) -> Answer:
+    asked = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    tag, size = f'"{status.sha256}"', status.bytes or 0
+    headers = {
+        "content-type": status.content_type or "application/octet-stream",
+        "content-disposition": attachment(status.filename or status.run_id),
+        "accept-ranges": "bytes",
+        "etag": tag,
+        **_ALWAYS,
+    }
+    if tag in asked.get("if-none-match", "") or asked.get("if-none-match") == "*":
+        return Answer(304, headers)
+    try:
+        part = asked_range(asked.get("range"), size) if asked.get("if-range", tag) == tag else None
+    except UnsatisfiableError:
+        return _refusal(416, "No such bytes.", {"content-range": f"bytes */{size}"})
+    answer = _from_storage(app, scope, status, headers, part)
+    if scope["method"] == "GET" and (part is None or part[0] == 0):
+        count_download(app.store, status.run_id)
+        _log.info("report.downloaded", extra={"run": status.run_id})
+    return answer
+
+
+def _from_storage(
+    app: Effects, scope: Scope, status: ReportStatus, headers: Headers, part: tuple[int, int] | None
+) -> Answer:
+    artifact, size = str(status.artifact), status.bytes or 0
+    if (elsewhere := app.storage.link(artifact, seconds=REDIRECT_SECONDS)) is not None:
+        return Answer(307, {"location": elsewhere, "content-length": "0", **_ALWAYS})
+    start, stop = part or (0, size)
+    headers["content-length"] = str(stop - start)
+    if part is not None:
+        headers["content-range"] = f"bytes {start}-{stop - 1}/{size}"
+    code = 200 if part is None else 206
+    return Answer(code, headers, _begun(app.storage.read(artifact, start, stop)))
+
+
+def _begun(pieces: Iterator[bytes]) -> Generator[bytes, None, None]:
+    """The same pieces, the first of them read now: what goes wrong is known before the headers are sent."""
+    first = next(pieces, b"")
+
+    def whole() -> Generator[bytes, None, None]:
+        yield first
+        yield from pieces
+
+    return whole()
+
+
+def _refusal(status: int, text: str, headers: Headers | None = None) -> Answer:
+    body = f"{text}\n".encode()
+    plain = {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body)), **_ALWAYS}
+    return Answer(status, {**plain, **(headers or {})}, (piece for piece in (body,)))
+
+
+async def _send(answer: Answer, send: Send, *, bodiless: bool) -> None:
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    if answer.body is not None and not bodiless:
+        with closing(answer.body) as body:
+            while piece := await asyncio.to_thread(next, body, b""):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

@@ -1,0 +1,33 @@
+"""The part of a file that a request asks for (RFC 9110, section 14)."""
+
+from __future__ import annotations
+
+import re
+
+_ONE = re.compile(r"bytes=\s*([0-9]{0,19})-([0-9]{0,19})\s*")
+
+
+class UnsatisfiableError(ValueError):
+    """The range begins behind the end of the file."""
+
+
+def asked_range(header: str | None, size: int) -> tuple[int, int] | None:
+    """(first byte, end) of the only range that a Range header names; None for the whole file.
+
+    Several ranges, another unit and what is no range are answered with the whole file, as the standard allows.
+
+    Raises:
+        UnsatisfiableError: there is nothing in it.
+    """
+    found = _ONE.fullmatch(header) if header else None
+    if found is None or found[1] == found[2] == "":
+        return None
+    if found[1] == "":  # the last so many
+        start, stop = size - min(int(found[2]), size), size
+    else:
+        start, stop = int(found[1]), min(int(found[2] or size) + bool(found[2]), size)
+        if found[2] and int(found[2]) < start:
+            return None
+    if start >= stop:
+        raise UnsatisfiableError
+    return start, stop

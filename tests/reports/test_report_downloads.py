@@ -1,0 +1,235 @@
+"""Links to files, and the app that serves them: whole, in parts, to one person, for a time, counted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from effects import Effects, KeyUnavailable
+from effects.keys import generate_key
+from effects_reports import (
+    LinkExpired,
+    LinkInvalid,
+    ReportNotFound,
+    download_app,
+    download_url,
+    report_status,
+    request_report,
+)
+from effects_reports.links import read_link
+from effects_reports.ranges import UnsatisfiableError, asked_range
+from tests.reports.conftest import Shop, content, drain
+from tests.reports.shop import fill
+from tests.storage.conftest import bucket_url, s3_server
+
+__all__ = ["bucket_url", "s3_server"]
+
+BASE = "https://shop.example/downloads"
+OLD, NEW = (f"{name}={generate_key()}" for name in ("old", "new"))
+
+
+@pytest.fixture
+def app(shop_factory: Shop) -> Effects:
+    made = shop_factory(keys=OLD)
+    fill(made, 250)
+    return made
+
+
+@pytest.fixture
+def run_id(app: Effects) -> str:
+    run = request_report("orders", request_key="Aufträge 2026", effects=app).run_id
+    drain(app)
+    return run
+
+
+def ask(
+    app: Effects, url: str, method: str = "GET", headers: Mapping[str, str] | None = None, *, who: str | None = None
+) -> httpx.Response:
+    """The app's answer, as a client of HTTP sees it."""
+
+    async def asked() -> httpx.Response:
+        served: Any = download_app(effects=app, principal=None if who is None else lambda scope: who)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(served)) as client:
+            return await client.request(method, url, headers=dict(headers or {}))
+
+    return asyncio.run(asked())
+
+
+def test_a_link_gives_the_file(app: Effects, run_id: str) -> None:
+    url = download_url(run_id, BASE, effects=app)
+    assert url.startswith(f"{BASE}/{run_id}.")
+    answer = ask(app, url)
+    status = report_status(run_id, effects=app)
+    assert answer.status_code == 200
+    assert answer.content == content(app, run_id)
+    assert answer.headers["content-length"] == str(status.bytes)
+    assert answer.headers["etag"] == f'"{status.sha256}"'
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "private, no-store"
+    assert answer.headers["content-disposition"].startswith("attachment; filename=")
+    assert "filename*=UTF-8''Auftr%C3%A4ge" in answer.headers["content-disposition"]
+
+
+def test_downloads_are_counted(app: Effects, run_id: str) -> None:
+    url = download_url(run_id, BASE, effects=app)
+    ask(app, url)
+    ask(app, url, headers={"range": "bytes=0-9"})
+    for method, headers in [("HEAD", {}), ("GET", {"range": "bytes=10-"}), ("GET", {"range": "bytes=99999999-"})]:
+        ask(app, url, method, headers)
+    assert report_status(run_id, effects=app).downloads == 2
+
+
+@pytest.mark.parametrize(
+    ("range_", "start", "stop"), [("0-9", 0, 10), ("100-", 100, None), ("-7", -7, None), ("5-5", 5, 6)]
+)
+def test_a_part_of_the_file(app: Effects, run_id: str, range_: str, start: int, stop: int | None) -> None:
+    url = download_url(run_id, BASE, effects=app)
+    whole = content(app, run_id)
+    answer = ask(app, url, headers={"range": f"bytes={range_}"})
+    assert answer.status_code == 206
+    assert answer.content == whole[start:stop]
+    first = start % len(whole)
+    assert answer.headers["content-range"] == f"bytes {first}-{first + len(answer.content) - 1}/{len(whole)}"
+
+
+def test_a_download_is_taken_up_only_while_the_file_is_the_same(app: Effects, run_id: str) -> None:
+    url = download_url(run_id, BASE, effects=app)
+    tag = ask(app, url, "HEAD").headers["etag"]
+    assert ask(app, url, headers={"range": "bytes=10-", "if-range": tag}).status_code == 206
+    assert ask(app, url, headers={"range": "bytes=10-", "if-range": '"other"'}).status_code == 200
+    assert ask(app, url, headers={"if-none-match": tag}).status_code == 304
+    beyond = ask(app, url, headers={"range": "bytes=99999999-"})
+    assert beyond.status_code == 416
+    assert beyond.headers["content-range"] == f"bytes */{len(content(app, run_id))}"
+
+
+def test_head_has_the_headers_and_no_body(app: Effects, run_id: str) -> None:
+    url = download_url(run_id, BASE, effects=app)
+    answer = ask(app, url, "HEAD")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-length"] == str(len(content(app, run_id)))
+    assert ask(app, url, "POST").status_code == 405
+
+
+# -- who and when ------------------------------------------------------------------------------------------------
+
+
+def test_a_personal_link_opens_for_that_person_alone(app: Effects, run_id: str) -> None:
+    url = download_url(run_id, BASE, principal="user 7", effects=app)
+    assert "user" not in url
+    assert ask(app, url, who="user 7").status_code == 200
+    assert ask(app, url, who="user 8").status_code == 404
+    assert ask(app, url).status_code == 404
+    assert ask(app, download_url(run_id, BASE, effects=app), who="user 8").status_code == 200
+
+
+def test_an_altered_link_is_none(app: Effects, run_id: str) -> None:
+    url = download_url(run_id, BASE, principal="x", effects=app)
+    token = urlsplit(url).path.rpartition("/")[2]
+    run, digest, end, key, kind, signature = token.split(".")
+    later = f"{int(end, 16) + 9:x}"
+    for parts in [
+        (f"{run[:-1]}0", digest, end, key, kind, signature), (run, digest[::-1], end, key, kind, signature),
+        (run, digest, later, key, kind, signature), (run, digest, end, "none", kind, signature),
+        (run, digest, end, key, "o", signature), (run, digest, end, key, kind, signature[::-1]),
+        (run, digest, end, key, kind, ""), (run, digest, end, key, kind), ("",),
+        (run, digest, "x", key, kind, signature),
+    ]:  # fmt: skip
+        with pytest.raises(LinkInvalid):
+            read_link(".".join(parts), "x", effects=app)
+        assert ask(app, f"{BASE}/{'.'.join(parts)}", who="x").status_code == 404
+    assert read_link(token, "x", effects=app).run_id == run_id
+
+
+def test_a_link_is_good_for_its_time(app: Effects, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = download_url(run_id, BASE, seconds=60, effects=app)
+    now = time.time()
+    monkeypatch.setattr("effects_reports.links.time.time", lambda: now + 59)
+    assert ask(app, url).status_code == 200
+    monkeypatch.setattr("effects_reports.links.time.time", lambda: now + 62)
+    assert ask(app, url).status_code == 410
+    with pytest.raises(LinkExpired):
+        read_link(url.rpartition("/")[2], None, effects=app)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 7 * 86_400 + 1, float("nan")])
+def test_a_links_time_has_bounds(app: Effects, run_id: str, seconds: float) -> None:
+    with pytest.raises(ValueError, match="above 0, at most 604,800"):
+        download_url(run_id, BASE, seconds=seconds, effects=app)
+
+
+def test_a_link_outlives_the_rotation_of_its_key_and_not_its_end(app: Effects, run_id: str, shop_factory: Shop) -> None:
+    url = download_url(run_id, BASE, effects=app)
+    assert ask(shop_factory(keys=f"{NEW},{OLD}"), url).status_code == 200
+    assert ask(shop_factory(keys=NEW), url).status_code == 404
+    with pytest.raises(KeyUnavailable, match="effects keys generate"):
+        download_url(run_id, BASE, effects=shop_factory(keys=""))
+
+
+# -- what is not there -------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_not_ready_has_no_link(app: Effects) -> None:
+    run = request_report("orders", effects=app).run_id
+    with pytest.raises(ReportNotFound, match="not ready"):
+        download_url(run, BASE, effects=app)
+
+
+def test_a_file_that_is_gone_is_gone(app: Effects, run_id: str) -> None:
+    url = download_url(run_id, BASE, effects=app)
+    app.storage.delete([str(report_status(run_id, effects=app).artifact)])
+    assert ask(app, url).status_code == 410
+    assert report_status(run_id, effects=app).downloads == 0
+
+
+def test_a_storage_that_is_away_says_when_to_come_back(app: Effects, run_id: str, tmp_path: Path) -> None:
+    url = download_url(run_id, BASE, effects=app)
+    artifact = tmp_path / "files" / str(report_status(run_id, effects=app).artifact)
+    artifact.unlink()
+    artifact.symlink_to(artifact)  # a loop: no file system can read it
+    answer = ask(app, url)
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "5"
+
+
+def test_on_object_storage_the_app_redirects_to_the_file(shop_factory: Shop, request: pytest.FixtureRequest) -> None:
+    app = shop_factory(keys=OLD, storage_url=request.getfixturevalue("bucket_url"))
+    fill(app, 250)
+    run = request_report("orders", effects=app).run_id
+    drain(app)
+    answer = ask(app, download_url(run, BASE, effects=app))
+    assert answer.status_code == 307
+    assert "X-Amz-Expires=60&" in answer.headers["location"]
+    there = httpx.get(answer.headers["location"], headers={"range": "bytes=0-5"})
+    assert there.content == content(app, run)[:6]
+    assert there.headers["content-disposition"].startswith("attachment; filename=")
+    assert report_status(run, effects=app).downloads == 1
+
+
+# -- ranges ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("header", "part"),
+    [
+        (None, None), ("", None), ("bytes=0-", (0, 100)), ("bytes=0-0", (0, 1)), ("bytes=-1", (99, 100)),
+        ("bytes=-500", (0, 100)), ("bytes=50-500", (50, 100)), ("bytes=9-5", None), ("bytes=-", None),
+        ("bytes=0-1,5-6", None), ("lines=0-1", None), ("bytes=a-b", None), ("bytes=٣-٤", None), ("bytes=1-2x", None),
+    ],
+)  # fmt: skip
+def test_a_range_header(header: str | None, part: tuple[int, int] | None) -> None:
+    assert asked_range(header, 100) == part
+
+
+@pytest.mark.parametrize(("header", "size"), [("bytes=100-", 100), ("bytes=-0", 100), ("bytes=0-", 0), ("bytes=-5", 0)])
+def test_a_range_without_bytes(header: str, size: int) -> None:
+    with pytest.raises(UnsatisfiableError):
+        asked_range(header, size)
