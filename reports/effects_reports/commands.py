@@ -211,8 +211,10 @@ def download(context: Context, *, run_id: str, to: Path | None) -> None:
         _copy(pieces, sys.stdout.buffer)
         return
     path = to or Path(status.filename or run_id)
-    with path.open("wb") as out:
+    unfinished = path.with_name(f"{path.name}.part")
+    with unfinished.open("wb") as out:
         _copy(pieces, out)
+    unfinished.replace(path)
     click.echo(f"{path}: {path.stat().st_size:,} bytes")
 
 

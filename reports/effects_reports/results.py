@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
 from effects.app import Effects, default
+from effects.errors import ObjectMissing
 from effects_reports.api import ReportStatus, report_status
 from effects_reports.errors import ReportNotFound
 
@@ -23,13 +25,26 @@ def ready_status(run_id: str, *, effects: Effects | None = None) -> ReportStatus
 
 
 def open_result(run_id: str, *, effects: Effects | None = None) -> Iterator[bytes]:
-    """The bytes of a run's file, in pieces of at most 1 MiB.
+    """The bytes of a run's file, in pieces of at most 1 MiB, checked against its SHA-256.
 
     Raises:
         ReportNotFound: at once, where there is no such file.
-        ObjectMissing, StorageUnavailable: from the first piece on, where the storage has lost it or is away.
+        ObjectMissing, StorageUnavailable: from the first piece on, where the storage has lost it or is away; or after
+            the last one, where these are not the bytes that were written.
     """
     app = effects or default()
     status = ready_status(run_id, effects=app)
     assert status.artifact is not None
-    return app.storage.read(status.artifact)
+    return _checked(app.storage.read(status.artifact), status)
+
+
+def _checked(pieces: Iterator[bytes], status: ReportStatus) -> Iterator[bytes]:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+        yield piece
+    if digest.hexdigest() != status.sha256:
+        raise ObjectMissing(
+            f"the file of run {status.run_id} was altered in the storage: request the report again",
+            code="storage_altered",
+        )

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from effects import Effects, KeyUnavailable
+from effects import Effects, KeyUnavailable, ObjectMissing
 from effects.keys import generate_key
 from effects_reports import (
     LinkExpired,
@@ -233,3 +233,15 @@ def test_a_range_header(header: str | None, part: tuple[int, int] | None) -> Non
 def test_a_range_without_bytes(header: str, size: int) -> None:
     with pytest.raises(UnsatisfiableError):
         asked_range(header, size)
+
+
+# -- reading it all ----------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_was_altered_in_the_storage_is_noticed(app: Effects, run_id: str, tmp_path: Path) -> None:
+    artifact = tmp_path / "files" / str(report_status(run_id, effects=app).artifact)
+    with artifact.open("r+b") as file:
+        file.write(b"x")
+    with pytest.raises(ObjectMissing, match="was altered in the storage") as caught:
+        content(app, run_id)
+    assert caught.value.code == "storage_altered"
