@@ -49,7 +49,8 @@ class EmailSettings:
         email_hold: EFFECTS_EMAIL_HOLD: no message leaves; they wait until it is unset.
         email_content_days: EFFECTS_EMAIL_CONTENT_DAYS, how long what was written is kept after its end. Default 7.
         unsubscribe_url: EFFECTS_UNSUBSCRIBE_URL, where the endpoint of `effects_email.unsubscribe` answers, such as
-            `https://shop.example/unsubscribe`. Messages of a category that is not transactional need it.
+            `https://shop.example/unsubscribe/`. Messages of a category that is not transactional need it. It must not
+            redirect, as frameworks do where the slash of a mounted app is missing.
         unsubscribe_mailto: EFFECTS_UNSUBSCRIBE_MAILTO, an address for those whose mail program unsubscribes by mail;
             yours to read.
 
@@ -130,7 +131,7 @@ def _check_unsubscribe(url: str, mailto: str) -> None:
     if url and not _UNSUBSCRIBE_URL.fullmatch(url):
         raise ConfigurationError(
             "EFFECTS_UNSUBSCRIBE_URL is not an https URL of ASCII characters without a fragment (RFC 8058 asks for "
-            "https; http://localhost is taken too), such as https://shop.example/unsubscribe"
+            "https; http://localhost is taken too), such as https://shop.example/unsubscribe/"
         )
     if mailto and not _UNSUBSCRIBE_MAILTO.fullmatch(mailto):
         raise ConfigurationError("EFFECTS_UNSUBSCRIBE_MAILTO is not a plain address, such as unsubscribe@shop.example")

@@ -1,6 +1,6 @@
 """One click and no more mail of that category (RFC 8058): the headers, the link, and the endpoint that they name.
 
-    app = asgi_app()          # or wsgi_app(); mounted where EFFECTS_UNSUBSCRIBE_URL points
+    app.mount("/unsubscribe", asgi_app())   # EFFECTS_UNSUBSCRIBE_URL=https://shop.example/unsubscribe/
 
 A POST unsubscribes at once: no cookie, no login, no redirect. A GET shows a page with a button that POSTs, because
 scanners follow the links of a message and must not unsubscribe anybody. Somebody who unsubscribes twice is
@@ -104,7 +104,8 @@ def unsubscribe(
 
 
 def asgi_app(*, effects: Effects | None = None, page: Page = pages.page) -> web.AsgiApp:
-    """An ASGI app that answers at every path: run it, or mount it.
+    """An ASGI app that answers at every path: run it, or mount it. A mounted app's address ends with a slash: without
+    it most frameworks redirect, which RFC 8058 forbids.
 
     Args:
         effects: default the process's, when the first request comes.

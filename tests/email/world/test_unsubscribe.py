@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -216,6 +217,17 @@ def test_other_methods_and_long_bodies_are_refused(shop: Effects, door: Door) ->
     assert (put.status_code, put.headers["allow"]) == (405, "GET, HEAD, POST")
     assert door("POST", path_of(shop), content=b"x" * (16 * 1024 + 1)).status_code == 413
     assert rows(shop, "email_suppressions") == []
+
+
+def test_mounted_in_a_framework_it_does_not_redirect(shop: Effects) -> None:
+    web = FastAPI()
+    web.mount("/unsubscribe", module.asgi_app(effects=shop))
+    with asgi_door(web) as door:
+        path = path_of(shop).replace("/unsubscribe?", "/unsubscribe/?")
+        assert door("GET", path).status_code == 200
+        assert door("POST", path, **ONE_CLICK).status_code == 200
+        assert door("POST", path.replace("/?", "?")).is_redirect  # which is why the address has its slash
+    assert blocked(shop)
 
 
 def test_the_words_may_be_the_apps_own(shop: Effects) -> None:
