@@ -1,0 +1,64 @@
+"""Settings of installed packages, and what a job type does before and after a worker: the core knows none of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from effects import ConfigurationError, Effects, Settings, enqueue
+from effects.packages import package_settings, split_options
+from effects.worker import Worker
+from tests.conftest import AppFactory
+from tests.support.hands import row
+from tests.support.scripted import Scripted
+
+
+def test_options_go_to_whom_they_belong() -> None:
+    own, others = split_options({"threads": 3, "templates": "emails", "colour": "red"})
+    assert (own, others) == ({"threads": 3}, {"templates": "emails", "colour": "red"})
+    assert package_settings({}, {"templates": "emails"})["email"].templates == "emails"
+    with pytest.raises(ConfigurationError, match="no option 'colour'"):
+        package_settings({}, others)
+
+
+def test_the_environment_speaks_where_no_option_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EFFECTS_EMAIL_FROM", "env@shop.example")
+    monkeypatch.setenv("EFFECTS_EMAIL_REDIRECT", "team@shop.example")
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    made = Effects(url, email_from="given@shop.example").packages["email"]
+    assert (made.email_from, made.email_redirect) == ("given@shop.example", "team@shop.example")
+    plain = Effects(settings=Settings(database_url=url)).packages["email"]
+    assert (plain.email_from, plain.email_redirect) == (None, None)
+
+
+class Watched(Scripted):
+    """Notes when a worker starts and ends."""
+
+    wrong = False
+
+    def worker_starts(self) -> None:
+        if self.wrong:
+            raise ConfigurationError("the relay's address is wrong")
+        self.order.append("starts")
+
+    def worker_ends(self) -> None:
+        self.order.append("ends")
+
+
+def test_a_job_type_is_told_before_the_first_claim_and_after_the_last_attempt(app_factory: AppFactory) -> None:
+    watched = Watched()
+    app = app_factory(job_types=[watched])
+    enqueue("scripted", {"name": "job"}, effects=app)
+    Worker(app).drain(30)
+    assert watched.order == ["starts", "job", "ends"]
+
+
+def test_a_worker_whose_job_type_is_set_up_wrongly_claims_nothing(app_factory: AppFactory) -> None:
+    watched = Watched()
+    watched.wrong = True
+    app = app_factory(job_types=[watched])
+    enqueue("scripted", {}, effects=app)
+    with pytest.raises(ConfigurationError, match="the relay's address is wrong"):
+        Worker(app).drain(30)
+    assert (row(app, "jobs")["status"], row(app, "jobs")["attempts"]) == ("queued", 0)
