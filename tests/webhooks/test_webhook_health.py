@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from effects.worker import Worker
 from effects_webhooks import (
     WebhookEvent,
     add_endpoint,
+    change_endpoint,
     deliver_webhook,
     deliver_webhooks,
     enable_endpoint,
@@ -21,7 +24,9 @@ from effects_webhooks import (
 )
 from effects_webhooks.endpoints import limit_key
 from tests.conftest import AppFactory
-from tests.peers.http import Answer, Receiver
+from tests.peers.http import Answer, Receiver, Request
+from tests.support.running import running
+from tests.support.waiting import wait_until
 from tests.webhooks.conftest import KEYS, Rows
 
 HOUR, DAY = 3600, 86_400
@@ -210,3 +215,30 @@ def test_while_an_endpoint_fails_one_request_at_a_time_probes(shop: Effects) -> 
         assert len(receiver.requests) == first + 1
     with shop.store.read() as connection:
         assert limit_states.show(shop.store, connection, limit_key(made.id)).breaker_state != "closed"
+
+
+def test_partners_that_fail_never_hold_every_thread(shop: Effects) -> None:
+    """Three that failed once and then fall silent could hold 12; of 10 threads 3 are not for them."""
+    gate = threading.Event()
+
+    def fails_then_hangs(request: Request) -> Answer:
+        return Answer(500) if request.headers["x-turn"] == "first" else Answer(wait=gate)
+
+    with ExitStack() as stack:
+        silent = [stack.enter_context(Receiver(fails_then_hangs)) for _ in range(3)]
+        good = stack.enter_context(Receiver())
+        made = [add_endpoint(one.url, ["all"], headers={"x-turn": "first"}, effects=shop) for one in silent]
+        add_endpoint(good.url, ["good"], effects=shop)
+        deliver_webhook(WebhookEvent("all", {}), effects=shop)
+        drain(shop)
+        for one in made:
+            change_endpoint(one.id, headers={"x-turn": "second"}, effects=shop)
+        deliver_webhooks([WebhookEvent("all", {"n": n}) for n in range(4)], effects=shop)
+        with running(Worker(shop, lanes={"webhooks": 10})):
+            wait_until(lambda: sum(len(one.requests) - 1 for one in silent) == 7)
+            for _ in range(5):
+                deliver_webhook(WebhookEvent("good", {}), effects=shop)
+            good.wait_for(5)
+            assert sum(len(one.requests) - 1 for one in silent) == 7
+            gate.set()
+            wait_until(lambda: sum(len(one.requests) - 1 for one in silent) >= 12)
