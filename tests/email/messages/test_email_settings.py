@@ -17,13 +17,9 @@ def made(**environ: str) -> EmailSettings:
 
 
 def test_transports_have_names() -> None:
-    settings = made(
-        SMTP_URL="smtp://localhost:25", EMAIL_TRANSPORT_BULK=f"smtps://u:{PASSWORD}@relay.example", EMAIL_TRANSPORT_EMPTY=""
-    )  # fmt: skip
-    assert settings.transport_urls() == {
-        "default": "smtp://localhost:25",
-        "bulk": f"smtps://u:{PASSWORD}@relay.example",
-    }
+    bulk = f"smtps://u:{PASSWORD}@relay.example"
+    settings = made(SMTP_URL="smtp://localhost:25", EMAIL_TRANSPORT_BULK=bulk, EMAIL_TRANSPORT_EMPTY="")
+    assert settings.transport_urls() == {"default": "smtp://localhost:25", "bulk": bulk}
     assert PASSWORD not in repr(settings)
     assert made().transport_urls() == {}
 
