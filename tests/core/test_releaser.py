@@ -1,0 +1,87 @@
+"""Marks of the point of no return: threads that come while one is written share the next commit."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from effects import Job
+from effects.worker.releaser import Releaser
+from tests.support.waiting import wait_until
+
+THREADS = 20
+
+
+def job(number: int) -> Job:
+    return Job(
+        id=number, job_type="x", payload="{}", queue="q", priority=5, attempts=1, max_attempts=None, lease_token=1,
+        lost_count=0, unknown_count=0, released=False, prepared=True, expired=False, cancel_requested=False,
+        age_seconds=0.0,
+    )  # fmt: skip
+
+
+class Marks:
+    """Writes marks: the first batch waits until it is let go."""
+
+    def __init__(self, *, refused: frozenset[int] = frozenset(), away: bool = False) -> None:
+        self.batches: list[list[int]] = []
+        self.entered, self.go = threading.Event(), threading.Event()
+        self._refused, self._away = refused, away
+
+    def __call__(self, jobs: list[Job]) -> set[int] | None:
+        self.batches.append([one.id for one in jobs])
+        self.entered.set()
+        assert self.go.wait(20)
+        return None if self._away else {one.id for one in jobs} - self._refused
+
+
+def released(marks: Marks, threads: ThreadPoolExecutor) -> list[Future[bool]]:
+    """One thread comes first; the others while its mark is written."""
+    releaser = Releaser(marks)
+    first = threads.submit(releaser.release, job(0))
+    assert marks.entered.wait(20)
+    others = [threads.submit(releaser.release, job(number)) for number in range(1, THREADS)]
+    wait_until(lambda: len(releaser._waiting) == THREADS - 1)
+    marks.go.set()
+    return [first, *others]
+
+
+def test_those_who_come_meanwhile_share_one_commit() -> None:
+    marks = Marks()
+    with ThreadPoolExecutor(THREADS) as threads:
+        assert [one.result(20) for one in released(marks, threads)] == [True] * THREADS
+    assert [sorted(batch) for batch in marks.batches] == [[0], list(range(1, THREADS))]
+
+
+def test_each_learns_of_its_own_mark() -> None:
+    marks = Marks(refused=frozenset({3, 7}))
+    with ThreadPoolExecutor(THREADS) as threads:
+        answers = [one.result(20) for one in released(marks, threads)]
+    assert [number for number, marked in enumerate(answers) if not marked] == [3, 7]
+
+
+def test_nobody_is_released_while_the_database_is_away() -> None:
+    with ThreadPoolExecutor(THREADS) as threads:
+        assert [one.result(20) for one in released(Marks(away=True), threads)] == [False] * THREADS
+
+
+def test_an_error_of_the_mark_releases_nobody_and_leaves_nobody_waiting() -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    def mark(jobs: list[Job]) -> set[int] | None:
+        entered.set()
+        assert go.wait(20)
+        raise RuntimeError("no")
+
+    releaser = Releaser(mark)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(releaser.release, job(0))
+        assert entered.wait(20)
+        second = threads.submit(releaser.release, job(1))
+        wait_until(lambda: len(releaser._waiting) == 1)
+        go.set()
+        for one in (first, second):
+            with pytest.raises(RuntimeError, match="no"):
+                one.result(20)
