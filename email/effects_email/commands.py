@@ -123,11 +123,14 @@ def show(context: Context, name: str, as_json: bool) -> None:
     if as_json:
         context.echo(found, as_json)
         return
-    facts = {field: getattr(found, field) for field in found.__struct_fields__ if field != "recipients"}
+    facts = {field: getattr(found, field) for field in found.__struct_fields__ if field not in ("recipients", "heard")}
     context.echo(facts)
     if found.recipients:
         rows = [(one.kind, one.address, one.outcome, one.code) for one in found.recipients]
         context.echo(Table(("kind", "recipient", "outcome", "code"), rows))
+    if found.heard:
+        heard = [(one.provider, one.kind, one.code, one.at) for one in found.heard]
+        context.echo(Table(("provider", "said", "code", "at"), heard))
 
 
 @email.command("list")

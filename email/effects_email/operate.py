@@ -19,6 +19,7 @@ from effects_email import mailbox
 from effects_email.address import Recipient, recipient
 from effects_email.content import Content, pack, unpack
 from effects_email.errors import EmailNotFound
+from effects_email.events import Heard, heard_of
 from effects_email.job import EmailSend
 from effects_email.message import build
 from effects_email.parts import Parts
@@ -65,6 +66,7 @@ class EmailRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
     recipients: tuple[RecipientRecord, ...] = ()
+    heard: tuple[Heard, ...] = ()  # what providers said of it afterwards; of one message, not of a list
 
     def __repr__(self) -> str:
         return f"EmailRecord(key={self.key!r}, state={self.state!r})"
@@ -79,7 +81,7 @@ def get_email(app: Effects, name: str) -> EmailRecord:
     with app.store.read() as connection:
         row = _found(app, connection, name)
         group = sent.recipients(app.store, connection, [row.key]).get(row.key, [])
-    return _record(app, row, group)
+    return replace(_record(app, row, group), heard=tuple(heard_of(row.message_id, effects=app)))
 
 
 def emails_to(app: Effects, address: str, limit: int = LIST_MAX) -> list[EmailRecord]:

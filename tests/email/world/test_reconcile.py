@@ -15,6 +15,7 @@ from effects.worker import Worker
 from effects_email import EmailInvalid, EmailReceipt, send_templated_email
 from effects_email.events import heard_of
 from effects_email.intake import Intake
+from effects_email.operate import get_email
 from effects_email.outcomes import UNKNOWN_AFTER_SECONDS
 from effects_email.suppression import find_suppressions, suppress, suppression_log
 from effects_email.transport.fields import reference
@@ -147,6 +148,7 @@ def test_an_event_tells_the_next_try_that_there_is_nothing_to_do(postmark: Shop)
     assert (postmark.posts, len(postmark.box.messages)) == (1, 1)
     assert row(postmark.app, "sent_emails")["state"] == "done"
     assert [one.kind for one in heard_of(receipt.message_id, effects=postmark.app)] == ["delivered"]
+    assert [one.code for one in get_email(postmark.app, receipt.key).heard] == ["Delivery"]
     assert audit(postmark.app) == []
 
 
