@@ -162,7 +162,7 @@ def _postmark_id(record: str, document: Mapping[str, Any], recipient: str | None
 
 
 def _address(value: object) -> str | None:
-    if not isinstance(value, str) or "@" not in value or len(value) > 1000:
+    if not isinstance(value, str) or "@" not in value or len(value) > 1000 or not value.isprintable():
         return None
     named = _NAMED.search(value)
     return named.group(1) if named else value.strip()

@@ -280,6 +280,15 @@ def test_an_event_of_somebody_elses_message_is_taken_too(mail: Effects, tell: Te
     assert (why(mail), why(mail, "ben@example.org")) == ("hard_bounce", "hard_bounce")
 
 
+def test_what_is_no_address_is_kept_without_one(mail: Effects, tell: Tell) -> None:
+    odd = [None, 7, [], "nobody", "a\x00@b.example", "a\n@b.example", "x" * 1000 + "@b.example"]
+    for number, one in enumerate(odd):
+        assert tell(resend("bounced", to=[one]), f"msg_{number}") == 204
+        assert tell(postmark("Bounce", "HardBounce", Email=one, ID=number)) == 204
+    assert {row["recipient"] for row in rows(mail, "email_events")} == {None}
+    assert rows(mail, "email_suppressions") == []
+
+
 def test_neither_address_nor_words_of_the_provider_are_stored_or_logged(
     mail: Effects, tell: Tell, caplog: pytest.LogCaptureFixture
 ) -> None:
