@@ -281,7 +281,7 @@ def test_an_event_of_somebody_elses_message_is_taken_too(mail: Effects, tell: Te
 
 
 def test_what_is_no_address_is_kept_without_one(mail: Effects, tell: Tell) -> None:
-    odd = [None, 7, [], "nobody", "a\x00@b.example", "a\n@b.example", "x" * 1000 + "@b.example"]
+    odd: list[Any] = [None, 7, [], "nobody", "a\x00@b.example", "a\n@b.example", "x" * 1000 + "@b.example"]
     for number, one in enumerate(odd):
         assert tell(resend("bounced", to=[one]), f"msg_{number}") == 204
         assert tell(postmark("Bounce", "HardBounce", Email=one, ID=number)) == 204
