@@ -21,7 +21,7 @@ from effects_reports import steps
 from effects_reports.catalogue import QUEUE, catalogue_of
 from effects_reports.definition import ReportDefinition
 from effects_reports.errors import ReportInvalid, ReportNotFound
-from effects_reports.notify import Notify, check_notices
+from effects_reports.notify import Notify, seal_notices
 from effects_reports.planning import resolve
 from effects_reports.progress import Progress, progress_of
 from effects_reports.tables import chunks as chunk_table
@@ -150,14 +150,14 @@ def _draft(
     if key is not None and not (0 < len(key) <= REQUEST_KEY_CHARS_MAX and key.isprintable()):
         raise ReportInvalid(f"request_key must have 1 to {REQUEST_KEY_CHARS_MAX} printable characters")
     typed = resolve(definition, params, file, definition.dialect, None).params
-    check_notices(app, notices)
+    sealed = seal_notices(app, notices)
     plain = msgspec.to_builtins(typed)
     encoded = msgspec.json.encode({"report": definition.name, "params": plain, "format": file}, order="sorted")
     if len(encoded) > PARAMS_BYTES_MAX:
         raise ReportInvalid(f"report {definition.name!r}: the params have {len(encoded):,} bytes; at most 65,536")
     return _Draft(
         report=definition.name, key=key, params=plain, format=file, dialect=definition.dialect,
-        consistency=definition.consistency, notify=msgspec.to_builtins(notices), canonical=encoded.decode(),
+        consistency=definition.consistency, notify=msgspec.to_builtins(sealed), canonical=encoded.decode(),
     )  # fmt: skip
 
 

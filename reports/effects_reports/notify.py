@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from effects.api import enqueue
 from effects.errors import ConfigurationError, EffectsError, PayloadInvalid
+from effects.sealing import open_payload, seal_payload
 from effects_reports.errors import ReportInvalid
 from effects_reports.tables.runs import Artifact, Run
 
@@ -30,7 +31,8 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
         job_type: the name of any registered job type.
         payload: a mapping that converts to its payload. In its strings `{run_id}`, `{report}`, `{key}`, `{state}`
             (`ready` or `failed`), `{filename}`, `{rows}`, `{bytes}`, `{sha256}` and `{error}` are filled in; other
-            braces are left alone. What a failed run has not is empty.
+            braces are left alone. What a failed run has not is empty. Fields that the type declares sensitive are
+            sealed in the run's row.
         on: `ready` and `failed` (default), or one of them.
     """
 
@@ -39,19 +41,32 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
     on: Sequence[str] = ("ready", "failed")
 
 
-def check_notices(app: Effects, notices: Sequence[Notify]) -> None:
-    """Refuse a notice whose job could not be enqueued.
+class StoredNotice(msgspec.Struct, frozen=True):
+    """A notice as the run's row has it: what its job type declares sensitive, an address, is sealed in the payload."""
+
+    job_type: str
+    payload: str
+    on: Sequence[str]
+
+
+def seal_notices(app: Effects, notices: Sequence[Notify]) -> list[StoredNotice]:
+    """The notices as they are stored.
 
     Raises:
-        ReportInvalid: its job type is not registered, or does not take its payload.
+        ReportInvalid: a job type is not registered, does not take its payload, or needs a key to seal it.
     """
+    stored = []
     for notice in notices:
         if not notice.on or any(state not in ("ready", "failed") for state in notice.on):
             raise ReportInvalid(f"notify: on is {list(notice.on)}; give ready, failed or both")
         try:
-            app.job_types.get(notice.job_type).encode(_fill(notice.payload, {}))
+            job_type = app.job_types.get(notice.job_type)
+            job_type.encode(_fill(notice.payload, {}))
+            clear = msgspec.json.encode(dict(notice.payload)).decode()
+            stored.append(StoredNotice(notice.job_type, seal_payload(app.keys, job_type, clear), notice.on))
         except (ConfigurationError, PayloadInvalid) as error:
             raise ReportInvalid(f"notify: {error}") from None
+    return stored
 
 
 def tell(app: Effects, connection: Connection, run: Run, state: str, artifact: Artifact | None, error: str) -> None:
@@ -60,12 +75,13 @@ def tell(app: Effects, connection: Connection, run: Run, state: str, artifact: A
     if artifact is not None:
         words |= {"filename": artifact.filename, "rows": str(artifact.rows), "bytes": str(artifact.bytes)}
         words |= {"sha256": artifact.sha256}
-    for notice in msgspec.json.decode(run.notify, type=list[Notify]):
+    for notice in msgspec.json.decode(run.notify, type=list[StoredNotice]):
         if state not in notice.on:
             continue
         try:
+            payload = msgspec.json.decode(open_payload(app.keys, notice.job_type, notice.payload))
             with connection.begin_nested():
-                enqueue(notice.job_type, _fill(notice.payload, words), session=connection, effects=app)
+                enqueue(notice.job_type, _fill(payload, words), session=connection, effects=app)
         except EffectsError as failure:
             _log.error("report.notice_failed", extra={"job_type": notice.job_type, "reason": str(failure)})
 

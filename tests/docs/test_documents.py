@@ -44,6 +44,14 @@ def _document(path: Path) -> Document:
     return Sybil(parsers=parsers).parse(path)
 
 
+def _forget_modules_in(folder: Path) -> None:
+    """A document may write a module and import it; the next one's of that name is another."""
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
+            del sys.modules[name]
+    sys.path[:] = [entry for entry in sys.path if entry != ""]
+
+
 def test_there_are_documents_to_execute() -> None:
     assert Path("README.md") in DOCUMENTS
     assert Path("webhooks/README.md") in DOCUMENTS
@@ -71,4 +79,5 @@ def test_its_examples_run(path: Path, tmp_path: Path, empty_database_url: str, m
         for value in document.namespace.values():
             if isinstance(value, Effects):
                 value.dispose()
+        _forget_modules_in(tmp_path)
     assert list(tmp_path.iterdir()) or empty_database_url.startswith("postgresql")

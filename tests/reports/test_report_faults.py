@@ -42,10 +42,10 @@ class Away(LocalStorage):
 
     away = False
 
-    def writer(self, name: str) -> AbstractContextManager[Any]:
+    def writer(self, name: str, **options: Any) -> AbstractContextManager[Any]:
         if self.away:
             raise StorageUnavailable(f"the storage failed on {name!r}", code="storage_unavailable")
-        return super().writer(name)
+        return super().writer(name, **options)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Any:
         if self.away:

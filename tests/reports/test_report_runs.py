@@ -6,11 +6,14 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
-from effects import Effects
+from effects import Attempt, Effects, JobType, Sensitive
+from effects.keys import generate_key
 from effects.store.audit import audit
 from effects_reports import (
     Notify,
@@ -247,6 +250,35 @@ def test_ready_and_failed_enqueue_a_job_with_what_there_is_to_say(shop_factory: 
 def _payload(row: dict[str, object]) -> dict[str, str]:
     found = row["payload"]
     return json.loads(found) if isinstance(found, str) else found  # type: ignore[return-value]
+
+
+class Told(msgspec.Struct):
+    to: Annotated[str, Sensitive]
+    text: str = ""
+
+
+class Tell(JobType[Told]):
+    name = "tell"
+    payload = Told
+
+    def __init__(self) -> None:
+        self.told: list[Told] = []
+
+    def perform(self, payload: Told, attempt: Attempt) -> None:
+        self.told.append(payload)
+
+
+def test_an_address_in_a_notice_is_sealed_until_it_is_used(shop_factory: Shop) -> None:
+    tell = Tell()
+    app = shop_factory(job_types=[tell], keys=f"k1={generate_key()}")
+    fill(app, 1)
+    notify = Notify(job_type="tell", payload={"to": "ann@shop.example", "text": "{rows} rows"})
+    request_report("orders", notify=notify, effects=app)
+    assert "ann@" not in str(rows(app, "report_runs"))
+    drain(app)
+    assert tell.told == [Told(to="ann@shop.example", text="1 rows")]
+    with pytest.raises(ReportInvalid, match=r"notify: .*EFFECTS_KEYS"):
+        request_report("orders", notify=notify, effects=shop_factory(job_types=[Tell()]))
 
 
 def test_a_notice_may_be_for_one_of_them_only(shop_factory: Shop) -> None:

@@ -138,11 +138,11 @@ def test_an_attempt_that_finds_out_at_the_end_deletes_its_part(
 ) -> None:
     app = hands.app
     _, jobs = planned(hands)
-    finish = LocalStorage.writer
+    begin = LocalStorage.writer
 
-    def writer(self: LocalStorage, name: str) -> Any:
+    def writer(self: LocalStorage, name: str, **options: Any) -> Any:
         run_sql(app, "UPDATE effects_report_chunks SET token = token + 1")  # another attempt has begun meanwhile
-        return finish(self, name)
+        return begin(self, name, **options)
 
     monkeypatch.setattr(LocalStorage, "writer", writer)
     assert hands.perform(jobs[0]).outcome == "cancelled"
@@ -357,10 +357,10 @@ def _when_written(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) ->
     begin = LocalStorage.writer
     done: list[object] = []
 
-    def writer(self: LocalStorage, name: str) -> Any:
+    def writer(self: LocalStorage, name: str, **options: Any) -> Any:
         if not done:
             done.append(act())
-        return begin(self, name)
+        return begin(self, name, **options)
 
     monkeypatch.setattr(LocalStorage, "writer", writer)
 

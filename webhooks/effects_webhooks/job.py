@@ -23,6 +23,7 @@ from effects.retry import RetryPolicy
 from effects_webhooks import headers, health, signing
 from effects_webhooks.budgets import FULL, SHORT, Overrides
 from effects_webhooks.classify import Terms, classify
+from effects_webhooks.compose import WebhookCompose
 from effects_webhooks.endpoints import limit_key
 from effects_webhooks.errors import EndpointInvalid
 from effects_webhooks.fan_out import WebhookFanOut
@@ -239,4 +240,4 @@ def _host(url: str) -> str:
 
 def job_types(app: Effects) -> list[JobType[Any]]:
     """The entry point `effects.job_types`."""
-    return [WebhookDelivery(app), WebhookFanOut(app)]
+    return [WebhookDelivery(app), WebhookFanOut(app), WebhookCompose(app)]
