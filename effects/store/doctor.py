@@ -188,6 +188,7 @@ _SNAPSHOTS = """
         date_part('epoch', clock_timestamp() - xact_start) AS seconds,
         'SELECT pg_terminate_backend(' || pid || ')' AS cure
     FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+    AND (datname = current_database() OR datid IS NULL)  -- those of other databases hold nothing back here
     UNION ALL
     SELECT 'prepared transaction ' || gid, date_part('epoch', clock_timestamp() - prepared),
         'ROLLBACK PREPARED ' || quote_literal(gid) FROM pg_prepared_xacts WHERE database = current_database()
