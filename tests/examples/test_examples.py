@@ -126,6 +126,7 @@ def test_the_lines_of_the_crontab_run(shell: Shell, settings: dict[str, str], tm
             assert "%" not in found[2]  # cron would make a line end of it
             commands.append(found[2])
     assert len(commands) == 3
+    shell(f"set -a; . {env_file}; effects --app shop:effects init")  # as the deploy does
     for command in commands:
         moved = command.replace("/etc/shop/effects.env", str(env_file))
         for folder in ("/var/log/shop", "/var/lib/node_exporter"):
