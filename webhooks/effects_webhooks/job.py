@@ -71,6 +71,11 @@ class Loaded(msgspec.Struct, frozen=True):
     addressee: Addressee
     earlier: Sequence[str]  # the codes of the tries before this one
 
+    @property
+    def url(self) -> str:
+        """Where it goes; what tests of apps look at (`effects.testing`)."""
+        return self.addressee.url
+
 
 class WebhookDelivery(JobType[DeliverPayload]):
     """Sends one event to one endpoint, signed by Standard Webhooks 1.0.0.
