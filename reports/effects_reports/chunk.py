@@ -128,7 +128,7 @@ class _ChunkAttempt:
         name = f"{self._run.prefix}/parts/{self._chunk.ordinal}.{self._attempt.number}.{secrets.token_hex(4)}"
         storage = self._app.storage
         chunk_source = resolved.chunk_source(key_from_json(self._chunk.lo), key_from_json(self._chunk.hi))
-        with self._reading(resolved) as connection, storage.writer(name) as out:
+        with self._reading(resolved, self._soft_seconds) as connection, storage.writer(name) as out:
             result = write_chunk(chunk_source, resolved.file, connection, out, progress=self._progress)
             point("report.part_written")
             stored = out.finish()
@@ -148,11 +148,11 @@ class _ChunkAttempt:
         params = msgspec.json.decode(self._run.params)
         return resolve(self._definition, params, self._run.format, self._run.dialect, as_of)
 
-    def _reading(self, resolved: Resolved) -> Any:
+    def _reading(self, resolved: Resolved, seconds: float) -> Any:
         if resolved.statement is None:
             return nullcontext()
         engine = self._catalogue.engine_of(self._definition)
-        return reading(engine, seconds=self._soft_seconds, snapshot=self._run.snapshot)
+        return reading(engine, seconds=seconds, snapshot=self._run.snapshot)
 
     def _progress(self, rows: int, size: int) -> None:
         """Say how far it is, once a second, and hear whether to go on."""
@@ -194,5 +194,5 @@ class _ChunkAttempt:
             return None
         lo, hi = key_from_json(self._chunk.lo), key_from_json(self._chunk.hi)
         resolved = self._resolved()
-        with self._reading(resolved) as connection:
+        with self._reading(resolved, self._attempt.remaining_seconds()) as connection:
             return source.nth_key(connection, resolved.statement, self._definition.key, lo, hi, (rows + 1) // 2)

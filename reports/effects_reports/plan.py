@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import partial
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from effects.job_type import Attempt
 from effects.outcome import Cancelled, Done, Outcome
 from effects.retry import DAY_SECONDS
+from effects.store.records import moment
 from effects_reports import steps
 from effects_reports.catalogue import PLAN_TYPE
 from effects_reports.definition import ReportDefinition
@@ -31,19 +33,23 @@ class ReportPlan(ReportWork[RunPayload]):
     def perform(self, payload: RunPayload, attempt: Attempt) -> Outcome:
         loaded: Loaded = attempt.loaded
         run = loaded.run
-        if run is None or not self._begin(run):
+        as_of = None if run is None else self._begin(run)
+        if run is None or as_of is None:
             return Cancelled("the run is no longer to be planned")
         if (waiting := self.unknown_report(run)) is not None:
             return waiting
-        return self._plan(run, attempt)
+        return self._plan(run, as_of, attempt)
 
-    def _begin(self, run: Run) -> bool:
+    def _begin(self, run: Run) -> datetime | None:
+        """The time of the plan, by the database's clock; None where there is nothing to plan."""
         with self.app.store.begin() as connection:
-            return run_table.begin_planning(self.app.store, connection, run)
+            if not run_table.begin_planning(self.app.store, connection, run):
+                return None
+            return moment(self.app.store.now(connection))
 
-    def _plan(self, run: Run, attempt: Attempt) -> Outcome:
+    def _plan(self, run: Run, as_of: datetime, attempt: Attempt) -> Outcome:
         definition = self.catalogue.get(run.report)
-        resolved = resolve(definition, msgspec.json.decode(run.params), run.format, run.dialect, None)
+        resolved = resolve(definition, msgspec.json.decode(run.params), run.format, run.dialect, as_of)
         self.app.storage.check()
         snapshot = None
         if resolved.statement is None:

@@ -122,8 +122,9 @@ def close(app: Effects, connection: Connection, run_id: str) -> None:
     if run.state == "cancelling" and not tally.running:
         if run_table.become_cancelled(app.store, connection, run_id):
             run_table.settle(app.store, connection, run_id, "abandoned")
-    elif run.state == "running" and tally.failed:
-        fail(app, connection, run_id, "chunk_failed", f"{tally.failed} of {tally.chunks} chunks failed")
+    elif run.state == "running" and tally.failed + tally.cancelled:
+        text = f"{tally.failed} of {tally.chunks} chunks failed and {tally.cancelled} were cancelled"
+        fail(app, connection, run_id, "chunk_failed" if tally.failed else "chunk_cancelled", text)
     elif run.state == "running" and run.bytes_max is not None and tally.bytes_done > run.bytes_max:
         text = f"its parts have {tally.bytes_done:,} bytes and its definition allows {run.bytes_max:,} (bytes_max)"
         fail(app, connection, run_id, "too_many_bytes", text)

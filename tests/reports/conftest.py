@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from effects import Effects, Job
+from effects import Cancelled, Effects, Job
 from effects.settlement import Settlement
 from effects.store.settle import Settled, settle
 from effects.worker import Worker
@@ -71,6 +71,10 @@ class Hands(Hand):
             settled.append(attempt.run())
         [settlement] = settled
         return settlement
+
+    def decide_cancelled(self, job: Job) -> Settlement:
+        """What an operator's cancel of this job writes."""
+        return self.decide(job, Cancelled("cancelled by request"))
 
     def write(self, *settlements: Settlement) -> Settled:
         return settle(self.app.store, settlements, self.app.ledgers)

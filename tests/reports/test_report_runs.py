@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gzip
 import json
+import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -103,6 +105,38 @@ def test_a_composite_key_that_only_the_rows_prove(shop: Effects) -> None:
     _, *found = csv_rows(content(shop, run_id))
     assert found == [[str(one["order_id"]), str(one["place"]), one["article"]] for one in made]
     assert report_status(run_id, effects=shop).progress.chunks_total == 4
+
+
+def _moment(n: int) -> dt.datetime:
+    return dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=n, microseconds=n)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (sa.Text, lambda n: f"Ä'%{n:03}:x{n}"),
+        (sa.DateTime(timezone=True), _moment),
+        (sa.Date, lambda n: dt.date(2026, 1, 1) + dt.timedelta(days=n)),
+        (sa.Uuid, lambda n: uuid.uuid5(uuid.NAMESPACE_OID, str(n))),
+        (sa.LargeBinary, lambda n: bytes([n, 255 - n])),
+        (sa.BigInteger, lambda n: 2**60 + n),
+    ],
+    ids=["text", "moment", "date", "uuid", "bytes", "bigint"],
+)
+def test_keys_of_many_kinds_bound_their_chunks(kind: Any, value: Callable[[int], Any], shop_factory: Shop) -> None:
+    things = sa.Table("things", sa.MetaData(), sa.Column("k", kind, primary_key=True), sa.Column("n", sa.Integer))
+    declared = report("things", key="k", chunk_rows=7, dialect="rfc4180")(
+        lambda params: sa.select(things.c.n, things.c.k)
+    )
+    app = shop_factory(reports=[declared])
+    things.create(app.engine)
+    with app.engine.begin() as connection:
+        connection.execute(things.insert(), [{"k": value(n), "n": n} for n in range(50)])
+        ordered = [str(n) for (n,) in connection.execute(sa.select(things.c.n).order_by(things.c.k))]
+    run_id = request_report("things", effects=app).run_id
+    drain(app)
+    assert [line[0] for line in csv_rows(content(app, run_id))[1:]] == ordered
+    assert report_status(run_id, effects=app).progress.chunks_done == 8
 
 
 def test_a_mapping_makes_the_rows_of_the_file(shop: Effects) -> None:

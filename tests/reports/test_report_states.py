@@ -229,6 +229,20 @@ def test_a_chunk_whose_workers_all_die_fails_the_run(hands: Hands) -> None:
     assert state(app, run_id) == "ready"
 
 
+def test_a_chunk_job_that_an_operator_cancels_fails_the_run(hands: Hands) -> None:
+    """A file without its rows would be worse."""
+    app = hands.app
+    run_id, jobs = planned(hands)
+    for job in jobs[:2]:
+        hands.do(job)
+    hands.write(hands.decide_cancelled(jobs[2]))
+    status = report_status(run_id, effects=app)
+    assert (status.state, status.error_code) == ("failed", "chunk_cancelled")
+    assert resume_report(run_id, effects=app) == "running"
+    drain(app)
+    assert len(csv_rows(content(app, run_id))) == 1 + COUNT
+
+
 def test_a_plan_that_dies_fails_the_run(hands: Hands) -> None:
     app, run_id = hands.app, requested(hands.app)
     run_sql(app, "DROP TABLE orders")
@@ -492,6 +506,25 @@ def test_a_chunk_that_takes_too_long_is_halved(shop_factory: Shop) -> None:
     drain(app)
     assert state(app, run_id) == "ready"
     assert len(csv_rows(content(app, run_id))) == 3
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_statement_that_takes_too_long_is_ended_by_the_server_and_halved(shop_factory: Shop) -> None:
+    slow = report("orders", key="id", chunk_rows=6, dialect="rfc4180")(
+        lambda params: sa.select(orders.c.id, sa.func.nap(orders.c.id, type_=sa.Text).label("slept"))
+    )
+    app = shop_factory(reports=[slow])
+    fill(app, 6)
+    nap = "BEGIN PERFORM pg_sleep(0.2); RETURN id; END"
+    run_sql(app, f"CREATE FUNCTION nap(id int) RETURNS text LANGUAGE plpgsql STABLE AS $${nap}$$")
+    run_id = requested(app)
+    app.job_types.get("report.chunk").time_limit_seconds = 2.0
+    hands = Hands(app)
+    hands.do_next()
+    hands.do_next()
+    drain(app)
+    assert {chunk["state"] for chunk in rows(app, "report_chunks")} == {"split", "done"}
+    assert [line[0] for line in csv_rows(content(app, run_id))] == ["id", "3", "6", "9", "12", "15", "18"]
 
 
 def test_a_single_row_that_takes_too_long_fails_the_run(shop_factory: Shop) -> None:
