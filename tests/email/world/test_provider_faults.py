@@ -7,14 +7,16 @@ import ssl
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import httpcore
 import pytest
 import trustme
 
 from effects_email.transport import http_table, postmark, resend
 from effects_email.transport.base import Dispatch
 from effects_email.transport.http import HttpTransport
+from effects_email.transport.http_exchange import Fault
 from effects_email.transport.http_table import Said, wait_of
 from effects_email.transport.postmark import Postmark
 from effects_email.transport.resend import Resend
@@ -161,6 +163,18 @@ _HINTS: list[tuple[dict[str, str], float | None]] = [
 @pytest.mark.parametrize(("headers", "seconds"), _HINTS, ids=str)
 def test_a_wish_to_wait_is_read(headers: dict[str, str], seconds: float | None) -> None:
     assert wait_of(headers) == seconds
+
+
+def test_every_exception_of_the_library_lands_on_one_branch() -> None:
+    ours = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError)
+    never = {"ProxyError", "UnsupportedProtocol", "ConnectionNotAvailable"}  # no proxy; http(s) only; the pool's own
+    known = [one for one in vars(httpcore).values() if isinstance(one, type) and issubclass(one, Exception)]
+    assert len(known) >= 12
+    for one in known:
+        branches = [branch for branch in ours if issubclass(one, branch)]
+        assert len(branches) == (0 if one.__name__ in never else 1), one
+    for code in get_args(Fault):
+        assert http_table.FAULTS[code].kind in (DOWN, CONFIG, UNKNOWN)
 
 
 # -- the wire --------------------------------------------------------------------------------------------------------
