@@ -6,9 +6,6 @@ footer, whoever wrote which part when. A part is compressed by itself (one gzip 
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
@@ -21,9 +18,6 @@ from effects.storage.base import Writer
 Dialect: TypeAlias = Literal["excel", "rfc4180", "raw"]
 DIALECTS: tuple[Dialect, ...] = ("excel", "rfc4180", "raw")
 Route: TypeAlias = Literal["copy", "batch", "row", "sqlite", "iterable"]
-Kind: TypeAlias = Literal[
-    "text", "integer", "float", "decimal", "boolean", "date", "datetime", "time", "uuid", "binary", "other", "unknown"
-]
 
 Family: TypeAlias = Literal["csv", "ndjson", "xlsx"]
 Packing: TypeAlias = Literal["", "gz", "zst"]
@@ -35,11 +29,6 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 BATCH_ROWS = 2000
 
-_KINDS: dict[type, Kind] = {
-    str: "text", bool: "boolean", int: "integer", float: "float", decimal.Decimal: "decimal", dt.datetime: "datetime",
-    dt.date: "date", dt.time: "time", uuid.UUID: "uuid", bytes: "binary",
-}  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -48,17 +37,6 @@ class Column:
     name: str
     header: str
     type: TypeEngine[Any] | None = None
-
-    @property
-    def kind(self) -> Kind:
-        """What its values are; `unknown` where only the value itself can tell."""
-        if self.type is None:
-            return "unknown"
-        try:
-            python = self.type.python_type
-        except NotImplementedError:
-            return "unknown"
-        return _KINDS.get(python, "other")
 
 
 @dataclass(frozen=True, slots=True)
