@@ -1,6 +1,6 @@
 """Templated e-mail: written in your own transaction, sent once, or known not to be."""
 
-from effects_email.address import address
+from effects_email.address import parse_address
 from effects_email.api import EmailReceipt, Preview, preview_email, send_templated_email, send_templated_emails
 from effects_email.attachments import File
 from effects_email.draft import NewEmail
@@ -50,10 +50,10 @@ __all__ = [
     "TemplateError",
     "TemplateNotFound",
     "TokenInvalid",
-    "address",
     "find_suppressions",
     "heard_of",
     "list_suppressions",
+    "parse_address",
     "preview_email",
     "send_templated_email",
     "send_templated_emails",

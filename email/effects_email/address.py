@@ -21,7 +21,7 @@ _PRIVATE = re.compile(
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
-def address(spec: str, name: str = "", *, where: str = "address") -> Address:
+def parse_address(spec: str, name: str = "", *, where: str = "the address") -> Address:
     """One address, checked by syntax only: no name server is asked.
 
     The domain becomes an A-label (IDNA 2008) in lower case. A local part beyond ASCII is kept; it needs a transport
@@ -50,8 +50,8 @@ def parse_mailbox(text: str, *, where: str) -> Address:
     """
     found = _MAILBOX.fullmatch(text)
     if found is None:
-        return address(text.strip(), where=where)
-    return address(found["spec"].strip(), found["name"].strip('"'), where=where)
+        return parse_address(text.strip(), where=where)
+    return parse_address(found["spec"].strip(), found["name"].strip('"'), where=where)
 
 
 def recipient(given: Recipient, *, where: str) -> Address:
@@ -61,8 +61,8 @@ def recipient(given: Recipient, *, where: str) -> Address:
         AddressInvalid: it is none.
     """
     if isinstance(given, Address):  # anybody can make one: it is checked like a text
-        return address(given.spec, given.name, where=where)
-    return address(given, where=where)
+        return parse_address(given.spec, given.name, where=where)
+    return parse_address(given, where=where)
 
 
 def needs_utf8(one: Address) -> bool:

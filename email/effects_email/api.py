@@ -17,14 +17,14 @@ from effects.job import NewJob
 from effects.retry import OnUnknown
 from effects.store.enqueue import reserve_ids
 from effects_email import mailbox
-from effects_email.address import Recipient
+from effects_email.address import Recipient, parse_mailbox
 from effects_email.attachments import File
 from effects_email.content import pack
 from effects_email.draft import Draft, NewEmail, draft
 from effects_email.message import build
 from effects_email.parts import Parts
 from effects_email.setup import setup_of
-from effects_email.suppression import note_override, suppressed
+from effects_email.suppression import TRANSACTIONAL, note_override, suppressed
 from effects_email.tables import sent
 from effects_email.tables.sent import RecipientRow, SentRow
 
@@ -167,10 +167,14 @@ def preview_email(
         As `send_templated_email`.
     """
     app = effects or default()
-    fallback = sender
-    if sender is None and setup_of(app).settings.sender is None:
-        fallback = "sender@example.com"
-    made = draft(app, NewEmail(template, to=to, context=context, locale=locale, sender=fallback), datetime.now(UTC))
+    setup = setup_of(app)
+    if sender is None and setup.settings.sender is None:
+        declared = setup.folder.find(template, locale).declared.sender
+        sender = parse_mailbox(declared, where="sender") if declared else "sender@example.com"
+    email = NewEmail(  # no category: nobody needs a way out of a preview
+        template, to=to, context=context, locale=locale, sender=sender, category=TRANSACTIONAL
+    )
+    made = draft(app, email, datetime.now(UTC))
     return Preview(
         parts=made.parts,
         eml=build(made.parts, {}),

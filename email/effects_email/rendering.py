@@ -57,8 +57,8 @@ class Renderer:
         templates = self._templates(version)
         made = {part: _render(version, part, template, context) for part, template in templates.items()}
         html = made.get("body.html")
-        if html is not None and "<style" in html:
-            html = self._inliner.inline(html)
+        if html is not None and ("<style" in html or "<STYLE" in html):
+            html = self._inlined(version, html)
         text = made["body.txt"] if "body.txt" in made else text_of(html or "")
         return Rendered(_subject(version, made["subject.txt"]), text, html)
 
@@ -68,6 +68,15 @@ class Renderer:
             TemplateError: a file is no Jinja2.
         """
         self._templates(version)
+
+    def _inlined(self, version: Version, html: str) -> str:
+        try:
+            return self._inliner.inline(html)
+        except css_inline.InlineError as error:  # its text may quote the page
+            raise RenderingFailed(
+                f"template {version.name!r}: the styles of {version.path('body.html')} cannot be inlined "
+                f"({type(error).__name__})"
+            ) from None
 
     def _templates(self, version: Version) -> dict[Part, Template]:
         key = (version.name, version.locale, version.version)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from effects import Effects, EnqueueError
 from effects.storage import open_storage
-from effects_email import AddressInvalid, EmailInvalid, File, NewEmail, RenderingFailed, address
+from effects_email import AddressInvalid, EmailInvalid, File, NewEmail, RenderingFailed, parse_address
 from effects_email.address import needs_utf8, one_line, parse_mailbox
 from effects_email.attachments import ENCODED_BYTES_MAX, describe
 from effects_email.draft import Draft, draft
@@ -167,7 +167,7 @@ def test_the_same_parts_are_the_same_bytes() -> None:
     ],
 )  # fmt: skip
 def test_an_address_is_taken_apart(spec: str, local: str, domain: str) -> None:
-    found = address(spec)
+    found = parse_address(spec)
     assert (found.local, found.domain) == (local, domain)
     assert needs_utf8(found) == (not local.isascii())
 
@@ -184,7 +184,7 @@ def test_an_address_is_taken_apart(spec: str, local: str, domain: str) -> None:
 )  # fmt: skip
 def test_what_is_no_address_is_refused_without_being_quoted(spec: str) -> None:
     with pytest.raises(AddressInvalid, match="to is no e-mail address") as caught:
-        address(spec, where="to")
+        parse_address(spec, where="to")
     assert len(spec) < 3 or spec not in str(caught.value)
 
 

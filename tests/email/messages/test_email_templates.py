@@ -243,6 +243,7 @@ def test_lint_finds_what_would_fail_or_look_wrong(tmp_path: Path) -> None:
 
 
 def test_a_preview_writes_nothing_and_needs_no_database(templates: Path, tmp_path: Path) -> None:
+    write(templates, {"welcome/template.toml": 'category = "news"\n'})  # no address for unsubscribing is set
     app = Effects(f"sqlite:///{tmp_path / 'not-there.db'}", templates=templates)
     made = preview_email("welcome", context=CONTEXT, locale="de-CH", effects=app)
     app.dispose()
