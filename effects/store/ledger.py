@@ -27,7 +27,7 @@ class LedgerRow(NamedTuple):
 
 
 class Ledger(Protocol):
-    """What the core asks of a ledger; every call is one batch in the core's transaction.
+    """What the core asks of a ledger; what it writes is one batch in the core's transaction.
 
     Its table has the columns of `schema.ledger_columns`, whatever else it has.
     """
@@ -35,8 +35,16 @@ class Ledger(Protocol):
     table: str  # without the prefix
     spans_jobs: bool  # many jobs make one effect, and the package says when it is done: no fold over one job's verdicts
 
-    def mark_released(self, store: Store, connection: Connection, job_ids: Sequence[int]) -> None:
-        """These attempts are about to pass the point of no return."""
+    def mark_released(self) -> Statement:
+        """The UPDATE for attempts that are about to pass the point of no return: those in the relation `m` (id, note).
+
+        On PostgreSQL it is a part of the statement that marks their jobs, and always the same function: statements are
+        kept by it.
+        """
+        ...
+
+    def note(self, job_id: int) -> str | None:
+        """What the mark is to keep of this attempt, as a text."""
         ...
 
     def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
@@ -69,8 +77,12 @@ class TableLedger:
     def __init__(self, table: str) -> None:
         self.table = table
 
-    def mark_released(self, store: Store, connection: Connection, job_ids: Sequence[int]) -> None:
-        store.write(connection, _mark_released(self.table), ids=as_json(job_ids))
+    def mark_released(self) -> Statement:
+        return _mark_released(self.table)
+
+    def note(self, job_id: int) -> str | None:
+        """None: the state is all that these ledgers have."""
+        return None
 
     def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
         entries = [_Entry(one.job.id, one.verdict, one.ends) for one in settled]
@@ -91,10 +103,11 @@ class TableLedger:
 @cache
 def _mark_released(table: str) -> Statement:
     def build(sql: Sql) -> str:
+        name = getattr(sql, table)
         return f"""
-        UPDATE {getattr(sql, table)} SET released_at = {sql.now}, updated_at = {sql.now},
+        UPDATE {name} SET released_at = {sql.now}, updated_at = {sql.now},
             state = CASE WHEN state IN ('intended', 'refused', 'abandoned') THEN 'released' ELSE state END
-        WHERE job_id {sql.any_of("ids", "int")}"""
+        FROM m WHERE {name}.job_id {sql.among("m")} AND {name}.job_id = m.id"""
 
     return build
 

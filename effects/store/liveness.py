@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from effects.store.job_rows import job_columns, job_of
 from effects.store.ledger import Ledger
 from effects.store.settle import Settled, write_settlements
 from effects.store.sql import Sql
-from effects.store.store import Store, as_json
+from effects.store.store import Statement, Store, as_json
 
 RESCUE_BATCH = 100
 
@@ -96,31 +97,68 @@ def leave(store: Store, worker: str) -> None:
 # -- release -----------------------------------------------------------------------------------------------------
 
 
-def _release(sql: Sql) -> str:
+_ATTEMPT = {"id": "int", "token": "int", "note": "text"}
+
+
+def _mark_jobs(sql: Sql) -> str:
     return f"""
-    WITH r AS {sql.rows("rows", {"id": "int", "token": "int"})}
     UPDATE {sql.jobs} AS j SET released_at = {sql.now}
-    FROM r WHERE j.id {sql.among("r")} AND j.id = r.id AND j.lease_token = r.token
-    RETURNING {sql.own("j", "id")}"""
+    FROM r WHERE j.id {sql.among("r")} AND j.id = r.id AND j.lease_token = r.token"""
+
+
+def _release(sql: Sql) -> str:
+    return f"WITH r AS {sql.rows('rows', _ATTEMPT)} {_mark_jobs(sql)} RETURNING {sql.own('j', 'id')}"
+
+
+@cache
+def _release_both(mark: Statement) -> Statement:
+    """Jobs and effects in one statement, on PostgreSQL: an attempt waits for it on its way to the peer."""
+
+    def build(sql: Sql) -> str:
+        return f"""
+        WITH r AS {sql.rows("rows", _ATTEMPT)}, m AS ({_mark_jobs(sql)} RETURNING j.id, r.note), e AS ({mark(sql)})
+        SELECT id FROM m"""
+
+    return build
+
+
+@cache
+def _mark_effects(mark: Statement) -> Statement:
+    """The effects alone, where a WITH can write nothing."""
+
+    def build(sql: Sql) -> str:
+        return f"WITH m AS {sql.rows('rows', _ATTEMPT)} {mark(sql)}"
+
+    return build
 
 
 def release(store: Store, jobs: Sequence[Job], ledgers: Mapping[str, Ledger]) -> set[int]:
-    """Mark the point of no return of these attempts and their effects, in one transaction.
+    """Mark the point of no return of these attempts and their effects: all of it, or nothing.
 
     Returns:
         The job ids that are marked. An attempt that is missing lost its job and must not act.
     """
     point("release.before")
-    with store.begin() as connection:
-        pairs = [{"id": job.id, "token": job.lease_token} for job in sorted(jobs, key=lambda job: job.id)]
-        marked = {row.id for row in store.all(connection, _release, rows=as_json(pairs))}
-        by_type: dict[str, list[int]] = {}
-        for job in jobs:
-            if job.id in marked and job.key is not None and job.job_type in ledgers:
-                by_type.setdefault(job.job_type, []).append(job.id)
-        for job_type, ids in by_type.items():
-            ledgers[job_type].mark_released(store, connection, ids)
+    groups: dict[Ledger | None, list[Job]] = {}
+    for job in sorted(jobs, key=lambda job: job.id):
+        groups.setdefault(ledgers.get(job.job_type) if job.key is not None else None, []).append(job)
+    with store.single() if len(groups) == 1 else store.begin() as connection:
+        marked = {job_id for group in groups.items() for job_id in _mark_group(store, connection, *group)}
     point("release.committed")
+    return marked
+
+
+def _mark_group(store: Store, connection: Connection, ledger: Ledger | None, jobs: Sequence[Job]) -> set[int]:
+    """Attempts whose effects are in one ledger, or in none."""
+    rows = [
+        {"id": job.id, "token": job.lease_token, "note": ledger.note(job.id) if ledger is not None else None}
+        for job in jobs
+    ]
+    one = _release_both(ledger.mark_released()) if ledger is not None and store.is_postgresql else _release
+    marked = {row.id for row in store.all(connection, one, rows=as_json(rows))}
+    if ledger is not None and not store.is_postgresql:
+        mine = [row for row in rows if row["id"] in marked]
+        store.write(connection, _mark_effects(ledger.mark_released()), rows=as_json(mine))
     return marked
 
 

@@ -86,7 +86,7 @@ SITES = [
     Site("claim grouped", TAKE, True, _one(group_key="g")),
     Site("adopt", "INSERT INTO effects_effect_ledger", True, _inserted),
     Site("heartbeat", "UPDATE effects_workers SET seen_at", False, _one()),
-    Site("release", "SET released_at", True, _one("errand.held", "release", "do", key="k")),
+    Site("release", "SET released_at", False, _one("errand.held", "release", "do", key="k")),
     Site("settle alone", END, False, _one()),
     Site("settle with ledger", END, True, _one(key="k")),
     Site("settle with apply", END, True, _one("errand", "do", "follow")),

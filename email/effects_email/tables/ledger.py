@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from effects.settlement import Settlement, fold_sql
 from effects.store.ledger import LedgerRow, TableLedger
 from effects.store.sql import Sql
-from effects.store.store import Store, as_json
+from effects.store.store import Statement, Store, as_json
 
 FOUND_MAX = 100
 _UNTRIED = ("", "cancelled", "snoozed", "paused")  # outcomes of attempts that sent nothing
@@ -72,9 +72,12 @@ class SentLedger(TableLedger):
         super().__init__("sent_emails")
         self._memory, self._also = memory, also
 
-    def mark_released(self, store: Store, connection: Connection, job_ids: Sequence[int]) -> None:
-        rows = [{"job_id": job_id, "hash": self._memory.hash_of(job_id)} for job_id in job_ids]
-        store.write(connection, _mark_released, rows=as_json(rows))
+    def mark_released(self) -> Statement:
+        return _mark_released
+
+    def note(self, job_id: int) -> str | None:
+        """The hash of its bytes."""
+        return self._memory.hash_of(job_id)
 
     def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
         store.write(connection, _record, rows=as_json([_entry(one) for one in settled]))
@@ -107,9 +110,9 @@ def _mark_released(sql: Sql) -> str:
     name = sql.sent_emails
     return f"""
     UPDATE {name} SET released_at = {sql.now}, updated_at = {sql.now},
-        first_released_at = COALESCE(first_released_at, {sql.now}), bytes_sha256 = COALESCE(bytes_sha256, r.hash),
+        first_released_at = COALESCE(first_released_at, {sql.now}), bytes_sha256 = COALESCE(bytes_sha256, m.note),
         state = CASE WHEN state IN ('intended', 'refused', 'abandoned') THEN 'released' ELSE state END
-    FROM {sql.rows("rows", {"job_id": "int", "hash": "text"})} AS r WHERE {name}.job_id = r.job_id"""
+    FROM m WHERE {name}.job_id {sql.among("m")} AND {name}.job_id = m.id"""
 
 
 def _record(sql: Sql) -> str:
