@@ -1,7 +1,7 @@
 """Templated e-mail: written in your own transaction, sent once, or known not to be."""
 
 from effects_email.address import parse_address
-from effects_email.api import EmailReceipt, Preview, preview_email, send_templated_email, send_templated_emails
+from effects_email.api import Preview, preview_email, send_templated_email, send_templated_emails
 from effects_email.attachments import File
 from effects_email.draft import NewEmail
 from effects_email.errors import (
@@ -29,6 +29,7 @@ from effects_email.suppression import (
     unsuppress,
 )
 from effects_email.unsubscribe import unsubscribe_link
+from effects_email.writing import EmailReceipt
 
 __all__ = [
     "Address",

@@ -17,8 +17,8 @@ from effects import Sensitive
 from effects.errors import ConfigurationError, EnqueueError
 from effects.job_type import Attempt, JobType
 from effects.outcome import Done, Outcome, Refused
-from effects_email.api import write_drafts
 from effects_email.draft import Draft, NewEmail, draft
+from effects_email.writing import write_drafts
 
 if TYPE_CHECKING:
     from effects.app import Effects
