@@ -28,7 +28,7 @@ check: $(VENV)/.check $(VENV)/.test
 	$(BIN)/lint-imports
 
 crash: $(VENV)/.test
-	EFFECTS_TEST_KILLS=1000 $(BIN)/python -m pytest -m crash -n 0 -s tests
+	EFFECTS_TEST_KILLS=1000 EFFECTS_TEST_REPORT_KILLS=300 $(BIN)/python -m pytest -m crash -n 0 -s tests
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks

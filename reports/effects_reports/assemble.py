@@ -21,7 +21,8 @@ from effects_reports.formats.base import Column, Dialect, Format
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import runs as run_table
 from effects_reports.tables.chunks import Chunk
-from effects_reports.tables.runs import Artifact, Run
+from effects_reports.tables.reports import Artifact
+from effects_reports.tables.runs import Run
 from effects_reports.work import Loaded, ReportWork, RunPayload
 
 LOOK_SECONDS = 1.0

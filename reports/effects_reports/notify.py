@@ -14,7 +14,8 @@ from effects.api import enqueue
 from effects.errors import ConfigurationError, EffectsError, PayloadInvalid
 from effects.sealing import open_payload, seal_payload
 from effects_reports.errors import ReportInvalid
-from effects_reports.tables.runs import Artifact, Run
+from effects_reports.tables.reports import Artifact
+from effects_reports.tables.runs import Run
 
 if TYPE_CHECKING:
     from effects.app import Effects

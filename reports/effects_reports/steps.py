@@ -23,9 +23,11 @@ from effects_reports.catalogue import ASSEMBLE_TYPE, CHUNK_TYPE, CLEAN_TYPE, PLA
 from effects_reports.notify import tell
 from effects_reports.progress import progress_of
 from effects_reports.tables import chunks as chunk_table
+from effects_reports.tables import reports as report_table
 from effects_reports.tables import runs as run_table
 from effects_reports.tables.chunks import Chunk, Finished, NewChunk
-from effects_reports.tables.runs import Artifact, Planned, Run
+from effects_reports.tables.reports import Artifact
+from effects_reports.tables.runs import Planned, Run
 
 if TYPE_CHECKING:
     from effects.app import Effects
@@ -76,7 +78,7 @@ def _insert(app: Effects, connection: Connection, run_id: str, jobs: Sequence[Ne
     ids = reserve_ids(app.store, connection, len(jobs))
     insert_known(app, connection, jobs, ids)
     if ids:
-        run_table.name_job(app.store, connection, run_id, ids[-1])
+        report_table.name_job(app.store, connection, run_id, ids[-1])
     return ids
 
 
@@ -121,7 +123,7 @@ def close(app: Effects, connection: Connection, run_id: str) -> None:
     tally = chunk_table.tally(app.store, connection, run_id)
     if run.state == "cancelling" and not tally.running:
         if run_table.become_cancelled(app.store, connection, run_id):
-            run_table.settle(app.store, connection, run_id, "abandoned")
+            report_table.settle(app.store, connection, run_id, "abandoned")
     elif run.state == "running" and tally.failed + tally.cancelled:
         text = f"{tally.failed} of {tally.chunks} chunks failed and {tally.cancelled} were cancelled"
         fail(app, connection, run_id, "chunk_failed" if tally.failed else "chunk_cancelled", text)
@@ -136,7 +138,7 @@ def ready(app: Effects, connection: Connection, run: Run, artifact: Artifact) ->
     """assembling → ready: the artifact is recorded, its notices and the clearing away of its parts are enqueued."""
     if not run_table.become_ready(app.store, connection, run):
         return
-    run_table.record_artifact(app.store, connection, run.id, artifact)
+    report_table.record_artifact(app.store, connection, run.id, artifact)
     tell(app, connection, run, "ready", artifact, "")
     enqueue(CLEAN_TYPE, {"run_id": run.id}, session=connection, effects=app)
 
@@ -149,7 +151,7 @@ def fail(app: Effects, connection: Connection, run_id: str, code: str, text: str
     _raise_floor(app, connection, run_id)
     run = run_table.get_run(app.store, connection, run_id)
     if run is not None and run_table.become_failed(app.store, connection, run_id, code, text):
-        run_table.settle(app.store, connection, run_id, "refused")
+        report_table.settle(app.store, connection, run_id, "refused")
         tell(app, connection, run, "failed", None, text)
 
 

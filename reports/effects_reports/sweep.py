@@ -77,7 +77,7 @@ def _move_on(app: Effects, row: Row[Any], swept: Swept) -> None:
     """Fail the run with its dead job; where the job is gone without a word, write it anew."""
     with app.store.begin() as connection:
         run = run_table.lock_run(app.store, connection, row.id)
-        if run is None or run.state != row.state:
+        if run is None or run.state != row.state or not table.is_stranded(app.store, connection, run.id):
             return
         if row.status in ("dead", "cancelled"):
             steps.fail(app, connection, run.id, *_how_it_ended(row))

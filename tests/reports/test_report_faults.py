@@ -42,7 +42,7 @@ class Away(LocalStorage):
 
     away = False
 
-    def writer(self, name: str, **options: Any) -> AbstractContextManager[Any]:
+    def writer(self, name: str, **options: Any) -> Any:
         if self.away:
             raise StorageUnavailable(f"the storage failed on {name!r}", code="storage_unavailable")
         return super().writer(name, **options)

@@ -47,7 +47,8 @@ def test_the_last_twentieth_is_the_assembly(state: str, tally: Tally, fraction: 
 
 def test_without_a_total_the_chunks_are_counted() -> None:
     one = progress_of(run(rows_total=None, total_kind="unknown"), Tally(pending=1, done=3, rows_seen=77))
-    assert (one.fraction, one.rows_done, one.rows_total) == (pytest.approx(0.7125), 77, None)
+    assert one.fraction == pytest.approx(0.7125)
+    assert (one.rows_done, one.rows_total) == (77, None)
 
 
 def test_the_time_left_follows_from_the_finished_chunks_and_those_that_run() -> None:
@@ -73,7 +74,8 @@ def test_it_does_not_go_back_while_an_attempt_is_repeated(shop: Effects) -> None
     job, *_ = hands.claim()
     run_sql(shop, "UPDATE effects_report_chunks SET rows_seen = 90 WHERE job_id = :id", id=job.id)
     shown = report_status(run_id, effects=shop).progress
-    assert (shown.rows_done, shown.fraction) == (90, pytest.approx(0.95 * 90 / 250))
+    assert shown.rows_done == 90
+    assert shown.fraction == pytest.approx(0.95 * 90 / 250)
     seen = []
     hands.perform(job)  # its outcome is lost
     seen.append(report_status(run_id, effects=shop).progress.fraction)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,18 @@ def test_a_sweep_writes_a_job_anew_that_is_gone(when: str, hands: Hands) -> None
     assert state(app, run_id) == when
     assert sweep_reports(effects=app).restarted == 1
     assert sweep_reports(effects=app).restarted == 0
+    drain(app)
+    assert state(app, run_id) == "ready"
+
+
+def test_sweeps_at_once_write_one_job(hands: Hands) -> None:
+    app = hands.app
+    run_id, job = assembling(hands)
+    run_sql(app, "DELETE FROM effects_jobs WHERE id = :id", id=job.id)
+    with ThreadPoolExecutor(4) as pool:
+        swept = list(pool.map(lambda _: sweep_reports(effects=app), range(8)))
+    assert sum(one.restarted for one in swept) == 1
+    assert len(rows(app, "jobs")) == 1
     drain(app)
     assert state(app, run_id) == "ready"
 

@@ -1,4 +1,4 @@
-"""Reading `generated_reports`, and the runs for lists."""
+"""`generated_reports`, the ledger: which run holds a key, and where its file is. And the newest runs, for lists."""
 
 from __future__ import annotations
 
@@ -47,6 +47,55 @@ def count_download(store: Store, run_id: str) -> None:
     """One more, in a transaction of its own."""
     with store.begin() as connection:
         store.write(connection, _count_download, run_id=run_id)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------
+
+
+def _name_job(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.generated_reports} SET job_id = :job_id, updated_at = {sql.now},
+        state = CASE WHEN state = 'done' THEN state ELSE 'intended' END
+    WHERE run_id = :run_id"""
+
+
+def name_job(store: Store, connection: Connection, run_id: str, job_id: int) -> None:
+    """The newest job of the run; a run that is taken up again is intended again."""
+    store.write(connection, _name_job, run_id=run_id, job_id=job_id)
+
+
+def _settle(sql: Sql) -> str:
+    return f"UPDATE {sql.generated_reports} SET state = :state, updated_at = {sql.now} WHERE run_id = :run_id"
+
+
+def settle(store: Store, connection: Connection, run_id: str, state: str) -> None:
+    """The ledger's word on the whole run: refused or abandoned."""
+    store.write(connection, _settle, run_id=run_id, state=state)
+
+
+def _record_artifact(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.generated_reports} SET state = 'done', artifact = :artifact, filename = :filename,
+        content_type = :content_type, rows = :rows, bytes = :bytes, sha256 = :sha256, updated_at = {sql.now}
+    WHERE run_id = :run_id"""
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True):
+    """The finished file."""
+
+    artifact: str
+    filename: str
+    content_type: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+def record_artifact(store: Store, connection: Connection, run_id: str, artifact: Artifact) -> None:
+    store.write(connection, _record_artifact, run_id=run_id, **msgspec.structs.asdict(artifact))
+
+
+# -- lists ------------------------------------------------------------------------------------------------------
 
 
 def _newest_ids(sql: Sql) -> str:

@@ -30,6 +30,16 @@ def stranded_runs(store: Store, connection: Connection) -> Sequence[Row[Any]]:
     return store.all(connection, _stranded)
 
 
+def _is_stranded(sql: Sql) -> str:
+    return f"""
+    SELECT 1 FROM {sql.generated_reports} AS g WHERE g.run_id = :run_id AND NOT {_live(sql, "g.job_id")}"""
+
+
+def is_stranded(store: Store, connection: Connection, run_id: str) -> bool:
+    """Whether it still is, now that its row is locked: another sweep may have been quicker."""
+    return store.value(connection, _is_stranded, run_id=run_id) is not None
+
+
 def _orphaned(sql: Sql) -> str:
     return f"""
     SELECT c.run_id, c.ordinal, c.job_id, h.status, h.error_code, h.last_error FROM {sql.report_runs} AS r
