@@ -17,7 +17,7 @@ from effects.job import Job
 from effects.job_type import Attempt, JobType, Placement
 from effects.limits import Rate
 from effects.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
-from effects.retry import DAY_SECONDS, Fixed, RetryPolicy
+from effects.retry import DAY_SECONDS, RetryPolicy
 from effects.settlement import Settlement
 from effects.store import limits
 from effects_email.attachments import Files
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 RECHECK_SECONDS = 60.0  # while our own configuration is at fault, or mail is held
 SAY_SECONDS = 10.0
 _MARGIN_SECONDS = 2.0  # the transport ends before the attempt's time limit does
-_ATTACHMENT_RETRY = RetryPolicy(backoff=Fixed(300), max_attempts=3)
+ATTACHMENT_SECONDS = 300.0  # until a file that cannot be read is looked for again
 _log = logging.getLogger("effects.email")
 
 
@@ -156,7 +156,7 @@ class EmailSend(JobType[SendPayload]):
         try:
             letter = self._letter(message, parts)
         except AttachmentMissing as error:
-            return Retry(str(error), code=str(error.code), policy=_ATTACHMENT_RETRY)
+            return Retry(str(error), code=str(error.code), after_seconds=ATTACHMENT_SECONDS)
         sha256 = hashlib.sha256(letter.data).hexdigest()
         if message.sha256 not in (None, sha256):
             return Refused("its bytes are not those of an earlier try", code="content_changed")

@@ -1,4 +1,4 @@
-"""Writing rendered messages: ledger rows, recipients and jobs, in few statements; a key that is known gives its first."""
+"""Writing rendered messages: ledger rows, recipients and jobs, in few statements. A key that is known writes nothing."""
 
 from __future__ import annotations
 
