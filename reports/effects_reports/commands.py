@@ -117,7 +117,7 @@ def _rows(status: ReportStatus) -> str:
     progress = status.progress
     known = "" if progress.rows_total is None else f" of {_about(progress.total_kind)}{progress.rows_total:,}"
     parts = [f"{progress.rows_done:,}{known} rows"]
-    if progress.rows_per_second is not None and not status.ended:
+    if progress.rows_per_second is not None and status.state == "running":
         parts.append(f"{progress.rows_per_second:,.0f}/s")
     if progress.seconds_left is not None:
         parts.append(f"{duration(progress.seconds_left)} left")

@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 
 from effects.api import enqueue, insert_known
 from effects.job import NewJob
+from effects.store.actions import IGNORE, note
 from effects.store.enqueue import reserve_ids
 from effects.store.limits import ensure
 from effects_reports.catalogue import ASSEMBLE_TYPE, CHUNK_TYPE, CLEAN_TYPE, PLAN_TYPE
@@ -28,6 +29,7 @@ from effects_reports.tables import runs as run_table
 from effects_reports.tables.chunks import Chunk, Finished, NewChunk
 from effects_reports.tables.reports import Artifact
 from effects_reports.tables.runs import Planned, Run
+from effects_reports.tables.sweep import dead_jobs
 
 if TYPE_CHECKING:
     from effects.app import Effects
@@ -190,6 +192,7 @@ def resume(app: Effects, connection: Connection, run: Run) -> str | None:
     floor = _raise_floor(app, connection, run.id)
     if not run_table.restart(app.store, connection, run, state, floor=floor):
         return None
+    _close_dead_letters(app, connection, run)
     fresh = msgspec.structs.replace(run, state=state, round=run.round + 1)
     if state == "requested":
         _plan_again(app, connection, fresh)
@@ -201,6 +204,15 @@ def resume(app: Effects, connection: Connection, run: Run) -> str | None:
     if not again:
         close(app, connection, run.id)
     return state
+
+
+def _close_dead_letters(app: Effects, connection: Connection, run: Run) -> None:
+    """What the run's dead jobs left undone is taken up by others: no person need look at them any more."""
+    made = report_table.generated(app.store, connection, [run.id]).get(run.id)
+    ids = [chunk.job_id for chunk in chunk_table.chunks_of(app.store, connection, run.id) if chunk.state == "failed"]
+    ids += [made.job_id] if made is not None else []
+    for job_id in dead_jobs(app.store, connection, ids):
+        note(app.store, connection, job_id, IGNORE, "reports", f"run {run.id} was taken up again")
 
 
 def _plan_again(app: Effects, connection: Connection, run: Run) -> None:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from effects import Effects, Job
 from effects.storage.local import LocalStorage
 from effects.store.audit import audit
+from effects.store.dead_letters import DeadFilters, list_dead
 from effects_reports import (
     Notify,
     ReportNotFound,
@@ -203,6 +204,7 @@ def test_a_chunk_that_dies_fails_the_run_visibly_and_resume_makes_only_that(shop
     assert len(rows(app, "jobs", "job_type = 'scripted'")) == 1
     shown = status.progress.fraction
     assert shown > 0
+    assert len(_dead_letters(app)) == 1
     broken.broken = False
     broken.mapped.clear()
     assert resume_report(run_id, effects=app) == "running"
@@ -210,7 +212,12 @@ def test_a_chunk_that_dies_fails_the_run_visibly_and_resume_makes_only_that(shop
     drain(app)
     assert state(app, run_id) == "ready"
     assert broken.mapped == [3 * n for n in range(101, 201)]  # the others were kept
+    assert _dead_letters(app) == []
     assert len(csv_rows(content(app, run_id))) == 1 + COUNT
+
+
+def _dead_letters(app: Effects) -> list[Any]:
+    return list_dead(app.store, app.ledgers, DeadFilters())
 
 
 def test_a_chunk_whose_workers_all_die_fails_the_run(hands: Hands) -> None:

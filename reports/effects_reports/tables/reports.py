@@ -19,6 +19,7 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     generation: int
     state: str
+    job_id: int
     artifact: str | None
     filename: str | None
     content_type: str | None

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from effects.store.sql import Sql
-from effects.store.store import Store
+from effects.store.store import Store, as_json
 
 BATCH = 500
 
@@ -51,6 +51,15 @@ def _orphaned(sql: Sql) -> str:
 def orphaned_chunks(store: Store, connection: Connection) -> Sequence[Row[Any]]:
     """Chunks to be made whose job is not live, beside how that ended."""
     return store.all(connection, _orphaned)
+
+
+def _dead(sql: Sql) -> str:
+    return f"SELECT id FROM {sql.job_history} WHERE id {sql.any_of('ids', 'int')} AND status = 'dead'"
+
+
+def dead_jobs(store: Store, connection: Connection, job_ids: Sequence[int]) -> list[int]:
+    """Those of them that died."""
+    return [row.id for row in store.all(connection, _dead, ids=as_json(list(job_ids)))]
 
 
 def _complete(sql: Sql) -> str:
