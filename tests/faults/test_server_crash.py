@@ -48,12 +48,15 @@ def processes(server: OwnServer, tmp_path: Path) -> Iterator[Fleet]:
         yield made
 
 
+@pytest.mark.timeout(300)
 def test_twenty_crashes_of_the_server_lose_nothing(
     server: OwnServer, app: Effects, processes: Fleet, tmp_path: Path
 ) -> None:
     notes = tmp_path / "notes"
     notes.touch()
     workers = [processes.worker(app="tests.support.notes_app:app", **PATIENCE, **{FILE: str(notes)}) for _ in range(2)]
+    for worker in workers:
+        worker.wait_logged("worker.started", seconds=60)
     acknowledged: list[Receipt] = []
     enqueuer = threading.Thread(target=_enqueue_all, args=(app, notes, acknowledged))
     enqueuer.start()
