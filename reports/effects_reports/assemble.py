@@ -77,8 +77,10 @@ class ReportAssemble(ReportWork[RunPayload]):
         filename = filename_of(run, file)
         storage = self.app.storage
         looker = _Looker(self, run)
-        with storage.writer(f"{run.prefix}/{run.round}/{filename}", filename=filename) as out:
-            file.assemble(columns, (_ahead(self._checked(chunk, looker)) for chunk in chunks), out)
+        name = f"{run.prefix}/{run.round}/{filename}"
+        with storage.writer(name, filename=filename) as out, ThreadPoolExecutor(1, "effects-parts") as reader:
+            parts = (_ahead(reader, self._checked(chunk, looker)) for chunk in chunks)
+            file.assemble(columns, parts, out)
             point("report.joined")
             stored = out.finish()
         return Artifact(
@@ -110,13 +112,12 @@ class ReportAssemble(ReportWork[RunPayload]):
             raise _PartMissing(chunk.ordinal)
 
 
-def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _ahead(reader: ThreadPoolExecutor, pieces: Iterator[bytes]) -> Iterator[bytes]:
     """The same pieces, each read and checked while the one before it is joined: hashing leaves other threads alone."""
-    with ThreadPoolExecutor(1, thread_name_prefix="effects-part") as reader:
+    coming = reader.submit(next, pieces, b"")
+    while piece := coming.result():
         coming = reader.submit(next, pieces, b"")
-        while piece := coming.result():
-            coming = reader.submit(next, pieces, b"")
-            yield piece
+        yield piece
 
 
 class _Looker:

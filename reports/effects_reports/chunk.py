@@ -24,12 +24,12 @@ from effects_reports.errors import ReportRefused
 from effects_reports.keyset import Key, key_from_json, key_to_json
 from effects_reports.planning import Resolved, resolve
 from effects_reports.readers import write_chunk
-from effects_reports.reading import reading, was_too_long
-from effects_reports.snapshot import SnapshotLost
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import source
 from effects_reports.tables.chunks import Chunk, Finished
+from effects_reports.tables.reading import reading, was_too_long
 from effects_reports.tables.runs import Run
+from effects_reports.tables.snapshot import SnapshotLost
 from effects_reports.work import Loaded, ReportWork, RunPayload, check_unchanged
 
 FLUSH_SECONDS = 1.0

@@ -14,8 +14,8 @@ from effects_reports.definition import ReportDefinition
 from effects_reports.errors import ReportInvalid, ReportRefused
 from effects_reports.planning import Resolved, check_format, resolve
 from effects_reports.readers import choose_route
-from effects_reports.reading import reading
 from effects_reports.tables import source
+from effects_reports.tables.reading import reading
 
 EXPLAIN_SECONDS = 30.0
 

@@ -16,10 +16,10 @@ from effects_reports.catalogue import PLAN_TYPE
 from effects_reports.definition import ReportDefinition
 from effects_reports.errors import ReportRefused
 from effects_reports.planning import Plan, Resolved, check_format, plan_rows, resolve
-from effects_reports.reading import limit_statements, reading
-from effects_reports.snapshot import Holder, copy_database, delete_copy
 from effects_reports.tables import runs as run_table
+from effects_reports.tables.reading import limit_statements, reading
 from effects_reports.tables.runs import Planned, Run
+from effects_reports.tables.snapshot import Holder, copy_database, delete_copy
 from effects_reports.work import Loaded, ReportWork, RunPayload
 
 

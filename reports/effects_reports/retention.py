@@ -14,11 +14,11 @@ from sqlalchemy import Connection, Row
 from effects.retry import DAY_SECONDS
 from effects.storage.base import Storage
 from effects.storage.probe import FOLDER as PROBES
-from effects_reports.snapshot import copies, delete_copy
 from effects_reports.tables import reports as report_table
 from effects_reports.tables import retention as table
 from effects_reports.tables import runs as run_table
 from effects_reports.tables.runs import Run
+from effects_reports.tables.snapshot import copies, delete_copy
 
 if TYPE_CHECKING:
     from effects.app import Effects

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -127,7 +128,7 @@ def opened_copy(path: str) -> Iterator[Engine]:
     """
     if not Path(path).exists():
         raise SnapshotLost
-    address = URL.create("sqlite", database=f"file:{path}", query={"immutable": "1", "uri": "true"})
+    address = URL.create("sqlite", database=f"file:{quote(path)}", query={"immutable": "1", "uri": "true"})
     engine = create_engine(address, poolclass=NullPool, hide_parameters=True)
     try:
         yield engine

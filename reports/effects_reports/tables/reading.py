@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from effects_reports.snapshot import import_snapshot, opened_copy
+from effects_reports.tables.snapshot import import_snapshot, opened_copy
 
 QUERY_CANCELED = "57014"
 
