@@ -1,4 +1,4 @@
-"""Writing rendered messages: ledger rows, recipients and jobs, in few statements. A key that is known writes nothing."""
+"""Writing rendered messages: ledger rows, recipients and jobs, in few statements. A known key gives what it holds."""
 
 from __future__ import annotations
 
