@@ -49,7 +49,7 @@ class Transports:
 
     def rates(self) -> dict[str, int]:
         """Messages a second that a provider lets a new account send, by the name of its transport."""
-        declared = {name: getattr(self.get(name), "rate_per_second", None) for name in self._urls}  # SMTP has no word
+        declared = {name: self.get(name).rate_per_second for name in self._urls}
         return {name: rate for name, rate in declared.items() if rate is not None}
 
     def down(self, name: str) -> float:

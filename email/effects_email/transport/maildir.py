@@ -46,6 +46,7 @@ class MaildirTransport:
     """
 
     key_lifetime_seconds = None
+    rate_per_second = None
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name

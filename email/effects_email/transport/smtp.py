@@ -44,6 +44,7 @@ class SmtpTransport:
     """
 
     key_lifetime_seconds = None
+    rate_per_second = None
 
     def __init__(self, server: Server) -> None:
         self.name = server.name

@@ -22,6 +22,7 @@ class Post:
 
     name = "default"
     key_lifetime_seconds: float | None = None
+    rate_per_second: int | None = None
 
     def __init__(self, *moves: Verdict | dict[str, Verdict]) -> None:
         self.moves: list[Verdict | dict[str, Verdict]] = list(moves) or [verdict("accepted")]
