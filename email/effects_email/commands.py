@@ -90,9 +90,13 @@ def templates() -> None:
 def list_(context: Context, as_json: bool) -> None:
     """Every template with its languages, versions and parts."""
     folder = setup_of(context.bare_app).folder
-    rows = []
+    rows: list[tuple[str | None, ...]] = []
     for name, locale in folder.names():
-        found = folder.find(name, locale)
+        try:
+            found = folder.find(name, locale)
+        except TemplateError as error:
+            rows.append((name, locale or "default", None, str(error), None))
+            continue
         parts = " ".join(part.removeprefix("body.") for part in found.parts if part != "subject.txt")
         rows.append((name, locale or "default", found.version, parts, found.declared.category))
     columns = ("template", "locale", "version", "parts", "category")

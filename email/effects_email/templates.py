@@ -105,7 +105,8 @@ class Folder:
             if child.joinpath(SUBJECT).is_file():
                 name, _, locale = child.name.partition(".")
                 yield f"{prefix}{name}", locale or None
-            yield from self._walk(child, f"{prefix}{child.name}/")
+            if "." not in child.name:  # a language holds no further templates
+                yield from self._walk(child, f"{prefix}{child.name}/")
 
     def _read(self, name: str, locale: str | None) -> Version | None:
         known = self._versions.get((name, locale))

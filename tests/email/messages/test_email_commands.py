@@ -63,6 +63,8 @@ def test_templates_are_listed_and_linted(run: Run, environment: Path) -> None:
     ]  # fmt: skip
     assert run("email", "templates", "lint", url=None).exit_code == 0
     write(environment / "emails", {"bad/subject.txt": "{{", "bad/body.txt": "b"})
+    broken = [one for one in run("email", "templates", "list", "--json", url=None).json if one["version"] is None]
+    assert [(one["template"], "line 1" in one["parts"]) for one in broken] == [("bad", True)]
     found = run("email", "templates", "lint", url=None)
     assert (found.exit_code, "bad/subject.txt, line 1" in found.out) == (1, True)
 

@@ -44,6 +44,7 @@ def say(tmp_path: Path) -> Say:
 def test_exact_then_language_then_default(tmp_path: Path, asked: str | None, found: str | None) -> None:
     names = ["mail", "mail.de", "mail.de-AT", "mail.pt_br", "deep/mail", "deep/mail.de"]
     write(tmp_path, {f"{name}/{part}": name for name in names for part in ("subject.txt", "body.txt")})
+    write(tmp_path, {f"{name}/subject.txt": name for name in ("mail.de/inner", "_parts/mail", ".git/mail")})  # are none
     folder = Folder(tmp_path)
     for _ in range(2):  # the second comes from memory
         version = folder.find("mail", asked)
