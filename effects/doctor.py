@@ -9,7 +9,7 @@ from effects.app import Effects
 from effects.errors import ConfigurationError, DeliveryError, SchemaMismatch
 from effects.keys import KeyRing
 from effects.settings import DEFAULT_STORAGE_URL
-from effects.store import migrate, schedules
+from effects.store import revisions, schedules
 from effects.store.doctor import Finding, Level, examine_server, examine_tables, examine_work
 from effects.store.rotate import KeyCount, count_keys
 
@@ -35,7 +35,7 @@ def exit_code(findings: list[Finding]) -> int:
 def _findings(app: Effects) -> Iterator[Finding]:
     known = True
     try:
-        migrate.check(app.store)
+        revisions.check(app.store)
         yield Finding("schema", "ok", "the tables are those of this version")
     except SchemaMismatch as error:
         known = False

@@ -19,7 +19,7 @@ from effects import logs
 from effects.app import Effects
 from effects.cli.output import Table, print_value
 from effects.errors import ConfigurationError, SchemaMismatch
-from effects.store import migrate
+from effects.store import revisions
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Context:
             StoreUnavailable: the database is away.
         """
         refuse_missing_file(self.bare_app.settings.database_url)
-        migrate.check(self.bare_app.store)
+        revisions.check(self.bare_app.store)
         return self.bare_app
 
     def echo(self, value: Any, as_json: bool = False) -> None:

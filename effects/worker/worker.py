@@ -21,7 +21,7 @@ from importlib.metadata import version
 from effects.app import Effects
 from effects.job import Job
 from effects.settlement import GivenBack, Settlement
-from effects.store import migrate
+from effects.store import revisions
 from effects.store.liveness import WorkerIdentity, leave, release
 from effects.worker.attempt import RunningAttempt
 from effects.worker.claimer import Claimer
@@ -176,7 +176,7 @@ class Worker:
         """
         for job_type in self.app.job_types:
             job_type.worker_starts()
-        for step in (lambda: migrate.check(self.app.store), self._pulse.first):
+        for step in (lambda: revisions.check(self.app.store), self._pulse.first):
             self._outage.ride_out(step, give_up=self._stopping.is_set)
             if self._stopping.is_set():
                 return False

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, Table, inspect, text
 
 from effects import Done, Effects, SchemaMismatch, enqueue
-from effects.store import migrate
+from effects.store import migrate, revisions
 from tests.support import databases
 from tests.support.hands import Hand, rows, run_sql
 from tests.support.scripted import Scripted
@@ -29,11 +34,11 @@ def empty(empty_database_url: str) -> Iterator[Effects]:
 def test_init_twice_is_init_once(empty: Effects) -> None:
     assert "core_0001" in migrate.init(empty.store)
     assert migrate.init(empty.store) == []
-    migrate.check(empty.store)
+    revisions.check(empty.store)
 
 
 def ours(thing: Any, name: str | None, kind: str, *_: Any) -> bool:
-    return kind != "table" or (str(name).startswith("effects_") and name != migrate.VERSION_TABLE)
+    return kind != "table" or (str(name).startswith("effects_") and name != revisions.VERSION_TABLE)
 
 
 def test_the_migrated_tables_are_the_declared_ones(app: Effects) -> None:
@@ -92,15 +97,34 @@ def all_described(app: Effects) -> dict[str, Any]:
     ids=["absent", "older", "newer"],
 )
 def test_a_schema_that_is_not_known_is_refused_with_what_to_run(app: Effects, change: str, says: str) -> None:
-    migrate.check(app.store)
+    revisions.check(app.store)
     run_sql(app, change)
     with pytest.raises(SchemaMismatch, match=says):
-        migrate.check(app.store)
+        revisions.check(app.store)
+
+
+def test_revisions_are_called_as_their_files() -> None:
+    """By which every command knows them without Alembic."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrate.__file__).parent / "migrations"))
+    config.set_main_option("path_separator", "newline")
+    config.set_main_option("version_locations", "\n".join(map(str, revisions.folders())))
+    script = ScriptDirectory.from_config(config)
+    assert set(script.get_heads()) == revisions.newest()
+    assert {one.revision for one in script.walk_revisions()} == {
+        path.stem for folder in revisions.folders() for path in folder.glob("[!_]*.py")
+    }
+
+
+def test_a_command_that_only_looks_does_not_import_alembic() -> None:
+    script = "import sys; from effects.cli import context, insight; print('alembic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_a_database_without_anything_is_refused(empty: Effects) -> None:
     with pytest.raises(SchemaMismatch, match="run `effects init`"):
-        migrate.check(empty.store)
+        revisions.check(empty.store)
 
 
 def test_init_that_fails_half_way_leaves_nothing(empty: Effects) -> None:
@@ -123,8 +147,8 @@ def test_two_inits_at_once_make_one_set_of_tables(empty: Effects, empty_database
     for thread in threads:
         thread.join(60)
     other.dispose()
-    assert [bool(revisions) for revisions in sorted(applied)] == [False, True]
-    migrate.check(empty.store)
+    assert [bool(one) for one in sorted(applied)] == [False, True]
+    revisions.check(empty.store)
 
 
 def test_each_schema_on_postgresql_is_a_world_of_its_own(postgresql_server: str) -> None:
@@ -134,7 +158,7 @@ def test_each_schema_on_postgresql_is_a_world_of_its_own(postgresql_server: str)
             for app in apps:
                 assert migrate.init(app.store)
                 assert migrate.init(app.store) == []
-                migrate.check(app.store)
+                revisions.check(app.store)
             live_and_die(apps[0])
             assert len(rows(apps[0], "job_history")) == len(rows(apps[0], "job_attempts")) == 2
             assert rows(apps[1], "job_history") == []

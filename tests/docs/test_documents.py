@@ -18,7 +18,7 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 from effects import Effects, default
 from effects.keys import generate_key
-from effects.store import migrate
+from effects.store import revisions
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
@@ -73,7 +73,7 @@ def test_its_examples_run(path: Path, tmp_path: Path, empty_database_url: str, m
     try:
         for example in examples:
             example.evaluate()
-        migrate.check(default().store)
+        revisions.check(default().store)
     finally:
         default().dispose()
         for value in document.namespace.values():
