@@ -123,11 +123,11 @@ class _ChunkAttempt:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def _write(self) -> Outcome:
-        check_unchanged(self._definition, self._run)
         resolved = self._resolved()
         name = f"{self._run.prefix}/parts/{self._chunk.ordinal}.{self._attempt.number}.{secrets.token_hex(4)}"
         storage = self._app.storage
         chunk_source = resolved.chunk_source(key_from_json(self._chunk.lo), key_from_json(self._chunk.hi))
+        check_unchanged(self._definition, self._run, chunk_source.columns)
         with self._reading(resolved, self._soft_seconds) as connection, storage.writer(name) as out:
             result = write_chunk(chunk_source, resolved.file, connection, out, progress=self._progress)
             point("report.part_written")

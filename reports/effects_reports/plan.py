@@ -20,7 +20,7 @@ from effects_reports.tables import runs as run_table
 from effects_reports.tables.reading import limit_statements, reading
 from effects_reports.tables.runs import Planned, Run
 from effects_reports.tables.snapshot import Holder, copy_database, delete_copy
-from effects_reports.work import Loaded, ReportWork, RunPayload
+from effects_reports.work import Loaded, ReportWork, RunPayload, frozen_columns
 
 
 class ReportPlan(ReportWork[RunPayload]):
@@ -110,7 +110,7 @@ def _frozen(definition: ReportDefinition, resolved: Resolved, plan: Plan, snapsh
     columns = definition.columns_of(resolved.statement)
     return Planned(
         version=definition.version,
-        columns=[(column.name, column.header) for column in columns],
+        columns=frozen_columns(columns),
         as_of=resolved.as_of.timestamp(),
         rows_total=plan.rows_total,
         total_kind=plan.total_kind,

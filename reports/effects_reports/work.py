@@ -17,6 +17,7 @@ from effects.outcome import Outcome, Refused, Snooze
 from effects.retry import Exponential, RetryPolicy
 from effects_reports.catalogue import QUEUE, Catalogue
 from effects_reports.errors import ReportRefused
+from effects_reports.formats.base import Column
 from effects_reports.tables import runs as run_table
 from effects_reports.tables.runs import Run
 
@@ -84,15 +85,21 @@ class ReportWork(JobType[P]):
         return Snooze(RECHECK_SECONDS, f"report {run.report!r}: {UNKNOWN}")
 
 
-def check_unchanged(definition: ReportDefinition, run: Run) -> None:
-    """Refuse a run that another version of its definition has planned.
+def check_unchanged(definition: ReportDefinition, run: Run, columns: Sequence[Column]) -> None:
+    """Refuse a run that another version of its definition has planned, or one with other columns.
 
     Raises:
         ReportRefused: says what to do.
     """
-    if definition.version != run.version:
-        raise ReportRefused(
-            f"report {run.report!r} was planned as version {run.version} and is version {definition.version} now: "
-            "cancel the run and request it again",
-            code="definition_changed",
-        )
+    if definition.version == run.version and frozen_columns(columns) == msgspec.json.decode(run.columns or "[]"):
+        return
+    raise ReportRefused(
+        f"report {run.report!r} was planned as version {run.version} and is version {definition.version} now, or has "
+        "other columns: request it again",
+        code="definition_changed",
+    )
+
+
+def frozen_columns(columns: Sequence[Column]) -> list[list[str]]:
+    """The file's columns as a plan keeps them."""
+    return [[column.name, column.header] for column in columns]

@@ -344,11 +344,15 @@ def test_a_worker_without_the_definition_leaves_the_run_to_another(shop: Effects
     assert report_status(run_id, effects=shop).state == "ready"
 
 
-def test_a_changed_definition_does_not_mix_with_what_was_planned(shop: Effects, shop_factory: Shop) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_changed_definition_does_not_mix_with_what_was_planned(
+    version: int, shop: Effects, shop_factory: Shop
+) -> None:
+    """Said by its version, or forgotten there and seen in its columns."""
     fill(shop, 5)
     run_id = request_report("orders", effects=shop).run_id
     Hands(shop).do_next()
-    changed = report("orders", key=("id",), version=2)(lambda params: sa.select(orders.c.id))
+    changed = report("orders", key=("id",), version=version)(lambda params: sa.select(orders.c.id))
     drain(shop_factory(reports=[changed]))
     status = report_status(run_id, effects=shop)
     assert (status.state, status.error_code) == ("failed", "definition_changed")

@@ -177,7 +177,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan freezes."""
 
     version: int
-    columns: list[tuple[str, str]]
+    columns: list[list[str]]  # name and header of each
     as_of: float
     rows_total: int | None
     total_kind: str
