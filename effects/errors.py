@@ -10,6 +10,8 @@
     │   └─ IdempotencyConflict   the same key came with another payload
     ├─ JobNotFound               an operator named a job that is not there, or not in that state
     ├─ LimitNotFound             an operator named a limit key that has no limits
+    ├─ SignatureInvalid          a request that is not what its sender signed; see `effects.signing`
+    │   └─ SecretInvalid         the secret itself cannot be used
     ├─ LeaseLost                 this attempt no longer owns its job: do nothing more
     ├─ StoreUnavailable          the database is away; nothing is known about the last statement
     └─ DeliveryError             what a handler may raise about its peer; the subclass is the fate
@@ -72,6 +74,14 @@ class JobNotFound(EffectsError):
 
 class LimitNotFound(EffectsError):
     """There are no limits for this key."""
+
+
+class SignatureInvalid(EffectsError):
+    """The signature does not fit the request."""
+
+
+class SecretInvalid(SignatureInvalid):
+    """A secret is `whsec_` and the base64 text of 24 to 64 bytes."""
 
 
 class LeaseLost(EffectsError):

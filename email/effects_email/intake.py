@@ -21,7 +21,7 @@ from effects.app import Effects, default
 from effects.errors import ConfigurationError, StoreUnavailable
 from effects_email import events, web
 from effects_email.readings import NotAnEvent, Reading, read_postmark, read_resend
-from effects_email.signature import knows_password, passwords, signing_keys, verify
+from effects_email.signature import knows_password, passwords, signed_id, signing_keys
 
 ProviderName: TypeAlias = Literal["resend", "postmark"]
 BODY_BYTES_MAX = 1024 * 1024
@@ -50,7 +50,7 @@ class Intake:
         self._check: _Check
         if provider == "resend":
             keys = signing_keys(known)
-            self._read, self._check = read_resend, lambda headers, body: verify(keys, headers, body)
+            self._read, self._check = read_resend, lambda headers, body: signed_id(keys, headers, body)
         elif provider == "postmark":
             hashes = passwords(known)
             self._read = read_postmark

@@ -6,17 +6,15 @@ import base64
 import binascii
 import hashlib
 import hmac
-import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
-from effects.errors import ConfigurationError
+from effects.errors import ConfigurationError, SecretInvalid, SignatureInvalid
+from effects.signing import HEADER_PREFIX, SECRET_PREFIX, decode_secret, verify_with
 
-TOLERANCE_SECONDS = 300.0
+SECRET_BYTES_MIN = 16
 PASSWORD_CHARS_MIN = 16
-_SECRET_PREFIX = "whsec_"  # noqa: S105 - the public prefix of the format, no secret
-_HEADERS = ("svix", "webhook")  # the names before the standard, and those of the standard
-_TIMESTAMP = re.compile(r"[0-9]{1,12}")
+_HEADER_PREFIXES = ("svix", HEADER_PREFIX)
 
 
 def signing_keys(secrets: Iterable[str]) -> list[bytes]:
@@ -33,33 +31,24 @@ def signing_keys(secrets: Iterable[str]) -> list[bytes]:
 
 def _key(secret: str) -> bytes:
     try:
-        key = base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
-    except (binascii.Error, ValueError):
+        key = decode_secret(secret)
+    except SecretInvalid:
         key = b""
-    if not secret.startswith(_SECRET_PREFIX) or len(key) < 16:
-        raise ConfigurationError(f"a signing secret is {_SECRET_PREFIX} and base64 of at least 16 bytes")
+    if len(key) < SECRET_BYTES_MIN:
+        raise ConfigurationError(f"a signing secret is {SECRET_PREFIX} and base64 of at least {SECRET_BYTES_MIN} bytes")
     return key
 
 
-def verify(keys: Sequence[bytes], headers: Mapping[str, str], body: bytes, *, now: float | None = None) -> str | None:
+def signed_id(
+    keys: Sequence[bytes], headers: Mapping[str, str], body: bytes, *, now: float | None = None
+) -> str | None:
     """The id of a request that the holder of one of the keys signed within the last 5 minutes, else None.
 
-    Standard Webhooks 1.0.0: HMAC-SHA256 of `id.timestamp.body`, in base64 behind `v1,`; several tokens while a secret
-    is replaced. Every pair is compared, in constant time.
+    Standard Webhooks 1.0.0, under its own header names or those of before the standard.
     """
-    for prefix in _HEADERS:
-        message_id, timestamp, tokens = (
-            headers.get(f"{prefix}-{name}", "") for name in ("id", "timestamp", "signature")
-        )
-        if not (message_id and tokens and _TIMESTAMP.fullmatch(timestamp)):
-            continue
-        if abs((time.time() if now is None else now) - int(timestamp)) > TOLERANCE_SECONDS:
-            continue
-        content = f"{message_id}.{timestamp}.".encode() + body
-        expected = [b"v1," + base64.b64encode(hmac.digest(key, content, hashlib.sha256)) for key in keys]
-        given = [token.encode(errors="replace") for token in tokens.split(" ")]
-        if any([hmac.compare_digest(one, other) for one in expected for other in given]):  # noqa: C419 - all of them
-            return message_id
+    for prefix in _HEADER_PREFIXES:
+        with suppress(SignatureInvalid):
+            return verify_with(keys, headers, body, prefix=prefix, now=now)
     return None
 
 

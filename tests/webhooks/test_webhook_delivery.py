@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from effects import Effects, Fixed, RetryPolicy
 from effects.keys import generate_key
+from effects.signing import parse_secret
 from effects.store import lookup
 from effects.worker import Worker
 from effects_webhooks import (
@@ -27,7 +28,6 @@ from effects_webhooks import (
     verify,
 )
 from effects_webhooks.endpoints import limit_key
-from effects_webhooks.signing import parse_secret
 from effects_webhooks.tables import endpoints as endpoint_table
 from tests.conftest import AppFactory
 from tests.peers.http import Answer, Receiver

@@ -15,6 +15,7 @@ import standardwebhooks
 import svix
 
 from effects import Effects
+from effects.signing import parse_secret
 from effects.worker import Worker
 from effects_webhooks import (
     SecretInvalid,
@@ -26,7 +27,6 @@ from effects_webhooks import (
     sign,
     verify,
 )
-from effects_webhooks.signing import parse_secret
 from tests.peers.http import Receiver, Request
 from tests.support import needs
 

@@ -1,5 +1,7 @@
 """Signed webhooks: an event, written in your own transaction, reaches every endpoint that wants it."""
 
+from effects.errors import SecretInvalid, SignatureInvalid
+from effects.signing import generate_secret, sign, verify
 from effects_webhooks.api import WebhookReceipt, deliver_webhook, deliver_webhooks, send_test
 from effects_webhooks.deliveries import Delivery
 from effects_webhooks.endpoints import (
@@ -17,15 +19,12 @@ from effects_webhooks.errors import (
     EndpointNotFound,
     EventInvalid,
     EventNotFound,
-    SecretInvalid,
-    SignatureInvalid,
 )
 from effects_webhooks.event import WebhookEvent
 from effects_webhooks.explanation import Explanation, explain
 from effects_webhooks.job import WebhookDelivery
 from effects_webhooks.replay import Replayed, recover, replay_delivery, replay_event
 from effects_webhooks.rotation import NewSecret, SecretInfo, expire_secret, list_secrets, rotate_secret
-from effects_webhooks.signing import generate_secret, sign, verify
 
 __all__ = [
     "Delivery",

@@ -13,6 +13,7 @@ from sqlalchemy import Row
 from effects.app import AnySession, Effects, default
 from effects.job import KEY_CHARS_MAX
 from effects.limits import Breaker
+from effects.signing import generate_secret, parse_secret
 from effects.store import limits
 from effects_webhooks.budgets import PROFILES, Profile, check_overrides
 from effects_webhooks.errors import EndpointInvalid, EndpointNotFound
@@ -20,7 +21,6 @@ from effects_webhooks.event import check_pattern
 from effects_webhooks.guard import check_url, opened
 from effects_webhooks.identifiers import new_id
 from effects_webhooks.sealed import seal_headers, seal_secret
-from effects_webhooks.signing import generate_secret, parse_secret
 from effects_webhooks.tables import endpoints as table
 from effects_webhooks.tables import health
 

@@ -15,12 +15,13 @@ import httpx
 import msgspec
 from sqlalchemy import Connection
 
+from effects import signing
 from effects.errors import KeyUnavailable
 from effects.job import Job
 from effects.job_type import Attempt, JobType, Placement
 from effects.outcome import Cancelled, Outcome, Pause, Refused, Snooze
 from effects.retry import RetryPolicy
-from effects_webhooks import headers, health, signing
+from effects_webhooks import headers, health
 from effects_webhooks.budgets import FULL, SHORT, Overrides
 from effects_webhooks.classify import Terms, classify
 from effects_webhooks.compose import WebhookCompose

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from effects_webhooks.errors import SignatureInvalid
-from effects_webhooks.signing import parse_secret, verify
+from effects.errors import SignatureInvalid
+from effects.signing import parse_secret, verify
 
 BODY_BYTES_MAX = 1024 * 1024
 IDLE_SECONDS = 30

@@ -25,8 +25,8 @@ from typing import Any, TypeAlias
 from sqlalchemy import Column, Connection, DateTime, Engine, MetaData, Table, Text, delete
 from sqlalchemy.dialects import postgresql, sqlite
 
-from effects_webhooks.errors import SecretInvalid, SignatureInvalid
-from effects_webhooks.signing import TOLERANCE_SECONDS, parse_secret, verify
+from effects.errors import SecretInvalid, SignatureInvalid
+from effects.signing import TOLERANCE_SECONDS, parse_secret, verify
 
 BODY_BYTES_MAX = 1024 * 1024
 KEEP_DAYS = 14.0  # a sender tries for days, and an operator may replay later still

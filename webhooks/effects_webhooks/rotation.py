@@ -11,10 +11,10 @@ from sqlalchemy import Connection
 
 from effects.app import AnySession, Effects, default
 from effects.retry import DAY_SECONDS
+from effects.signing import generate_secret, parse_secret
 from effects_webhooks.errors import EndpointInvalid, EndpointNotFound
 from effects_webhooks.identifiers import new_id
 from effects_webhooks.sealed import seal_secret
-from effects_webhooks.signing import generate_secret, parse_secret
 from effects_webhooks.tables import endpoints as table
 
 OVERLAP_SECONDS = DAY_SECONDS

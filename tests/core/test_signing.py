@@ -10,8 +10,9 @@ import standardwebhooks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from effects_webhooks import SecretInvalid, SignatureInvalid, generate_secret, sign, verify
-from effects_webhooks.signing import parse_secret
+import effects_webhooks
+from effects.errors import SecretInvalid, SignatureInvalid
+from effects.signing import decode_secret, generate_secret, parse_secret, sign, verify, verify_with
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 ID, TIMESTAMP, BODY = "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}'
@@ -187,3 +188,29 @@ def accepted(headers: dict[str, object], body: bytes) -> str | None:
         return verify(SECRET, headers, body, now=TIMESTAMP)  # type: ignore[arg-type]
     except SignatureInvalid:
         return None
+
+
+def test_headers_may_begin_with_another_word() -> None:
+    key = parse_secret(SECRET)
+    other = {name.replace("webhook", "svix"): value for name, value in HEADERS.items()}
+    assert verify_with([key], other, BODY, prefix="svix", now=TIMESTAMP) == ID
+    for headers, prefix in ((other, "webhook"), (HEADERS, "svix")):
+        with pytest.raises(SignatureInvalid, match=f"the header {prefix}-id is missing"):
+            verify_with([key], headers, BODY, prefix=prefix, now=TIMESTAMP)
+    with pytest.raises(SignatureInvalid, match="svix-timestamp is 301 s old"):
+        verify_with([key], other, BODY, prefix="svix", now=TIMESTAMP + 301)
+
+
+def test_a_secret_of_others_may_have_any_length() -> None:
+    for length in (0, 16, 75):
+        assert decode_secret("whsec_" + base64.b64encode(b"k" * length).decode()) == b"k" * length
+    for secret in ("a2tr", "whsec_a2t", "whsec_a_2t"):
+        with pytest.raises(SecretInvalid):
+            decode_secret(secret)
+
+
+def test_the_webhooks_package_gives_the_same_functions() -> None:
+    assert (effects_webhooks.sign, effects_webhooks.verify) == (sign, verify)
+    assert effects_webhooks.generate_secret is generate_secret
+    assert effects_webhooks.SignatureInvalid is SignatureInvalid
+    assert effects_webhooks.SecretInvalid is SecretInvalid

@@ -1,4 +1,4 @@
-"""Standard Webhooks 1.0.0: signing what we send, verifying what somebody received.
+"""Standard Webhooks 1.0.0: signing what is sent, verifying what is received.
 
 The signed content is `id.timestamp.body`, byte for byte; the key is the decoded secret; the signature is
 `v1,` and the base64 text of HMAC-SHA256. A header may hold several of them, parted by one space: one for each
@@ -14,10 +14,11 @@ import hmac
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from effects_webhooks.errors import SecretInvalid, SignatureInvalid
+from effects.errors import SecretInvalid, SignatureInvalid
 
+HEADER_PREFIX = "webhook"
 ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER = "webhook-id", "webhook-timestamp", "webhook-signature"
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - the public prefix of the format, no secret
@@ -37,8 +38,22 @@ def generate_secret() -> str:
 def parse_secret(secret: str) -> bytes:
     """The key that a secret stands for.
 
-    Strict: padded standard base64 of 24 to 64 bytes. Lenient decoders drop the characters they do not know,
-    so that a URL-safe secret would silently become another, shorter key.
+    Strict: padded standard base64 of 24 to 64 bytes.
+
+    Raises:
+        SecretInvalid: says what is wrong; never quotes the secret.
+    """
+    key = decode_secret(secret)
+    if not _SECRET_BYTES_MIN <= len(key) <= _SECRET_BYTES_MAX:
+        raise SecretInvalid(f"the secret has {len(key)} bytes; give {_SECRET_BYTES_MIN} to {_SECRET_BYTES_MAX}")
+    return key
+
+
+def decode_secret(secret: str) -> bytes:
+    """`parse_secret` of any length: a secret that others chose is as long as they like.
+
+    Lenient decoders drop the characters they do not know, so that a URL-safe secret would silently become another,
+    shorter key; this one does not.
 
     Raises:
         SecretInvalid: says what is wrong; never quotes the secret.
@@ -46,12 +61,9 @@ def parse_secret(secret: str) -> bytes:
     if not isinstance(secret, str) or not secret.startswith(SECRET_PREFIX):
         raise SecretInvalid(f"the secret does not begin with {SECRET_PREFIX}")
     try:
-        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+        return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):
         raise SecretInvalid("the secret is not padded base64 in the standard alphabet (+ and /)") from None
-    if not _SECRET_BYTES_MIN <= len(key) <= _SECRET_BYTES_MAX:
-        raise SecretInvalid(f"the secret has {len(key)} bytes; give {_SECRET_BYTES_MIN} to {_SECRET_BYTES_MAX}")
-    return key
 
 
 def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
@@ -106,28 +118,45 @@ def verify(
     keys = [parse_secret(secret) for secret in ([secrets] if isinstance(secrets, str) else secrets)]
     if not keys:
         raise SecretInvalid("verify needs at least one secret")
-    message_id, timestamp, signatures = _fields(headers)
+    return verify_with(keys, headers, body, tolerance_seconds=tolerance_seconds, now=now)
+
+
+def verify_with(
+    keys: Sequence[bytes],
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    prefix: str = HEADER_PREFIX,
+    tolerance_seconds: float = TOLERANCE_SECONDS,
+    now: float | None = None,
+) -> str:
+    """`verify` with the decoded keys, of headers that may begin with another word than the standard's `webhook`.
+
+    Raises:
+        SignatureInvalid: as `verify`.
+    """
+    message_id, timestamp, signatures = _fields(headers, prefix)
     age = (time.time() if now is None else now) - timestamp
     if abs(age) > tolerance_seconds:
-        raise SignatureInvalid(f"webhook-timestamp is {abs(age):.0f} s {'old' if age > 0 else 'ahead'}")
+        raise SignatureInvalid(f"{prefix}-timestamp is {abs(age):.0f} s {'old' if age > 0 else 'ahead'}")
     expected = [sign_with(key, message_id, timestamp, bytes(body)).encode() for key in keys]
     # Every pair is compared, so that the time taken says nothing about which secret fitted.
     matches = [hmac.compare_digest(one, given) for one in expected for given in signatures]
     if not any(matches):
-        raise SignatureInvalid("no signature in webhook-signature fits")
+        raise SignatureInvalid(f"no signature in {prefix}-signature fits")
     return message_id
 
 
-def _fields(headers: Mapping[str, str]) -> tuple[str, int, list[bytes]]:
+def _fields(headers: Mapping[str, str], prefix: str) -> tuple[str, int, list[bytes]]:
     """Id, timestamp and the given `v1` tokens; tokens of other versions are for other verifiers."""
     lowered = {str(name).lower(): value for name, value in headers.items()}
     message_id, timestamp, signatures = (
-        _text(lowered, name) for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER)
+        _text(lowered, f"{prefix}-{name}") for name in ("id", "timestamp", "signature")
     )
     if not _ID.fullmatch(message_id):
-        raise SignatureInvalid("webhook-id must be visible ASCII without a dot")
+        raise SignatureInvalid(f"{prefix}-id must be visible ASCII without a dot")
     if not _TIMESTAMP.fullmatch(timestamp):
-        raise SignatureInvalid("webhook-timestamp is not a whole number of seconds")
+        raise SignatureInvalid(f"{prefix}-timestamp is not a whole number of seconds")
     tokens = [token for token in signatures.split(" ") if token.startswith("v1,")]
     return message_id, int(timestamp), [token.encode(errors="replace") for token in tokens]
 
