@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from effects_email.transport.base import Reply, Stage, Verdict
 from effects_email.transport.faults import FaultCode
-from effects_email.transport.replies import ACCEPTED, FAULTS, MEANINGLESS, REPLIES, FaultRow, Row, compiled
+from effects_email.transport.replies import ACCEPTED, FAULTS, MEANINGLESS, REPLIES, SESSION, FaultRow, Row, compiled
 from effects_email.transport.wait_hint import wait_hint
 
 TEXT_CHARS_MAX = 512
@@ -49,7 +49,14 @@ def verdict_of_reply(reply: Reply) -> Verdict:
 def verdict_of_fault(stage: Stage, fault: FaultCode) -> Verdict:
     """What a fault of the wire means at this stage."""
     row = fault_row(stage, fault)
-    return Verdict(kind=row.kind, code=f"{stage}_{fault}", reason=row.reason, reply=Reply(stage=stage))
+    return Verdict(kind=row.kind, code=_fault_code(stage, fault), reason=row.reason, reply=Reply(stage=stage))
+
+
+def _fault_code(stage: Stage, fault: FaultCode) -> str:
+    """`dot_timeout`; before there is a session `tls_failed`, `dns_failed` and `connect_failed` say enough."""
+    if stage == "connect" and fault == "closed":
+        return "connect_failed"
+    return fault if stage in SESSION and fault.startswith(("dns_", "tls_")) else f"{stage}_{fault}"
 
 
 def row_of(stage: Stage, code: int, enhanced: str | None, text: str) -> Row | None:

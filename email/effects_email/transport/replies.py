@@ -159,22 +159,22 @@ class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _BEFORE_DOT: tuple[Stage, ...] = ("mail", "rcpt", "data", "body", "request")
-_SESSION: tuple[Stage, ...] = (*_CONNECTING, "auth")
+SESSION: tuple[Stage, ...] = (*_CONNECTING, "auth")
 
 FAULTS: tuple[FaultRow, ...] = (
-    FaultRow(stages=_SESSION, faults="dns_failed", kind="transport_down", reason="the server's name does not resolve"),
-    FaultRow(stages=_SESSION, faults="tls_unverified", kind="config",
+    FaultRow(stages=SESSION, faults="dns_failed", kind="transport_down", reason="the server's name does not resolve"),
+    FaultRow(stages=SESSION, faults="tls_unverified", kind="config",
              reason="the server's certificate cannot be verified"),
     FaultRow(stages=("connect",), faults="closed garbage tls_failed", kind="transport_down",
              reason="no connection to the server"),
     FaultRow(stages=("tls", "starttls"), faults="tls_failed", kind="transport_down", reason="the TLS handshake failed"),
     FaultRow(stages=("starttls",), faults="not_offered", kind="config", reason="the server offers no STARTTLS"),
     FaultRow(stages=("auth",), faults="not_offered", kind="config", reason="the server offers no way to log in"),
-    FaultRow(stages=_SESSION, faults="timeout", kind="transport_down", reason="no session with the server in time"),
-    FaultRow(stages=_SESSION, faults="garbage", kind="transport_down", reason="the server does not speak SMTP"),
-    FaultRow(stages=_SESSION, faults="closed tls_failed", kind="transport_down",
+    FaultRow(stages=SESSION, faults="timeout", kind="transport_down", reason="no session with the server in time"),
+    FaultRow(stages=SESSION, faults="garbage", kind="transport_down", reason="the server does not speak SMTP"),
+    FaultRow(stages=SESSION, faults="closed tls_failed", kind="transport_down",
              reason="the server closed the connection before there was a session"),
-    FaultRow(stages=_SESSION, faults="not_offered other", kind="transport_down",
+    FaultRow(stages=SESSION, faults="not_offered other", kind="transport_down",
              reason="no session with the server: an error that nobody foresaw"),
     FaultRow(stages=("mail",), faults="not_offered", kind="refused_message",
              reason="the message needs what the server does not offer"),

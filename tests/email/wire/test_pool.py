@@ -157,13 +157,13 @@ def test_a_server_that_cannot_be_reached_gives_its_place_back(opened: Opened) ->
     transport = opened(f"smtp://127.0.0.1:{port}", f"{PATIENCE}&connections=1")
     for _ in range(3):
         dispatch = transport.send(letter(), release=Released(), seconds=20)
-        assert (dispatch.verdict.kind, dispatch.verdict.code) == ("transport_down", "connect_closed")
+        assert (dispatch.verdict.kind, dispatch.verdict.code) == ("transport_down", "connect_failed")
 
 
 def test_a_name_that_does_not_resolve_is_a_matter_of_the_transport(opened: Opened) -> None:
     dispatch = opened("smtp://nowhere.invalid?tls=none").send(letter(), release=Released(), seconds=20)
     assert dispatch.verdict.kind == "transport_down"
-    assert dispatch.verdict.code in ("connect_dns_failed", "connect_closed")
+    assert dispatch.verdict.code in ("dns_failed", "connect_failed")
 
 
 def test_a_forked_child_has_connections_of_its_own(opened: Opened) -> None:

@@ -110,7 +110,7 @@ def test_postfix_is_not_sent_what_is_above_its_size(postfix: Postfix, opened: Op
 
 def test_postfix_is_not_spoken_to_without_a_certificate_of_our_authority(postfix: Postfix, opened: Opened) -> None:
     transport = opened(f"smtp+starttls://a:b@localhost:{postfix.port}", "")
-    assert sent(transport) == [("config", "starttls_tls_unverified")]
+    assert sent(transport) == [("config", "tls_unverified")]
 
 
 # -- smtp-sink -----------------------------------------------------------------------------------------------

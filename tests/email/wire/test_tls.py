@@ -42,7 +42,7 @@ def test_an_unknown_authority_is_a_matter_of_configuration(
     with SmtpPeer(tls=server_tls, implicit=scheme == "smtps") as peer:
         dispatch = sent(opened, f"{scheme}://localhost:{peer.port}")
         assert (dispatch.verdict.kind, peer.messages) == ("config", [])
-        assert dispatch.verdict.code.endswith("_tls_unverified")
+        assert dispatch.verdict.code == "tls_unverified"
         assert peer.said("MAIL") == []
 
 
@@ -52,7 +52,7 @@ def test_another_servers_certificate_is_refused(
 ) -> None:
     with SmtpPeer(tls=server_context(authority, "elsewhere.example"), implicit=scheme == "smtps") as peer:
         dispatch = sent(opened, f"{scheme}://localhost:{peer.port}?ca_file={ca_file}")
-        assert dispatch.verdict.code.endswith("_tls_unverified")
+        assert dispatch.verdict.code == "tls_unverified"
         assert dispatch.verdict.kind == "config"
 
 
