@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from effects.api import insert_known
 from effects.app import AnySession, Effects, default
 from effects.errors import IdempotencyConflict
+from effects.redact import repr_without
 from effects.store.enqueue import reserve_ids
 from effects.store.records import moment
 from effects_reports import steps
@@ -83,6 +84,10 @@ class ReportStatus(msgspec.Struct, frozen=True, kw_only=True):
     def ended(self) -> bool:
         return self.state in run_table.ENDED
 
+    def __repr__(self) -> str:
+        """Without the params: they may be personal."""
+        return repr_without(self, ("params",))
+
 
 def request_report(
     name: str,
@@ -97,7 +102,8 @@ def request_report(
     """Write a request for a report, and the job that plans it, in the caller's transaction.
 
     Args:
-        params: as the report's schema has them; a mapping or an instance of it. At most 64 KiB as JSON.
+        params: as the report's schema has them; a mapping or an instance of it. At most 64 KiB as JSON. They are stored
+            in clear, for as long as the run's row is: give ids, not what is personal.
         format: one that the report offers; default its first.
         request_key: names this very report, such as `sales_report:2026-01-14`, at most 200 characters. A request with a
             known key gives the run that holds it; a new generation begins where that one has failed, was cancelled or

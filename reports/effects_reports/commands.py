@@ -69,7 +69,7 @@ def request(
         context.echo(receipt if as_json else f"{receipt.run_id}{known}", as_json)
         return 0
     status = _await(lambda: report_status(receipt.run_id, effects=app), shown=sys.stderr.isatty() and not as_json)
-    context.echo(status if as_json else _facts(status), as_json)
+    context.echo(_document(status) if as_json else _facts(status), as_json)
     return 0 if status.state == "ready" else EXIT_FAILED
 
 
@@ -146,7 +146,7 @@ def list_(context: Context, *, report: str | None, state: str | None, limit: int
         for one in found
     ]  # fmt: skip
     columns = ("run", "report", "key", "state", "done", "rows", "format", "created_at")
-    context.echo(found if as_json else Table(columns, rows, empty="no reports"), as_json)
+    context.echo(list(map(_document, found)) if as_json else Table(columns, rows, empty="no reports"), as_json)
 
 
 @reports.command()
@@ -156,7 +156,12 @@ def list_(context: Context, *, report: str | None, state: str | None, limit: int
 def show(context: Context, *, run_id: str, as_json: bool) -> None:
     """One run: its state, how far it is, its file."""
     status = report_status(run_id, effects=context.app)
-    context.echo(status if as_json else _facts(status), as_json)
+    context.echo(_document(status) if as_json else _facts(status), as_json)
+
+
+def _document(status: ReportStatus) -> dict[str, Any]:
+    """For scripts, without the params: as of jobs, what was given is not shown."""
+    return {name: fact for name, fact in msgspec.structs.asdict(status).items() if name != "params"}
 
 
 def _facts(status: ReportStatus) -> dict[str, Any]:

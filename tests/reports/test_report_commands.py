@@ -48,6 +48,7 @@ def test_from_request_to_download(shop: Effects, tmp_path: Path) -> None:
     status = made(shop, "--param", "above=30", "--format", "csv.gz", "--key", "k")
     assert (status["state"], status["rows"], status["filename"]) == ("ready", 240, "k.csv.gz")
     assert status["progress"]["total_kind"] == "exact"
+    assert "params" not in status
     answer = reports("download", status["run_id"])
     assert answer.out == f"k.csv.gz: {status['bytes']:,} bytes\n"
     assert (tmp_path / "k.csv.gz").stat().st_size == status["bytes"]

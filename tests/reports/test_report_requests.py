@@ -107,6 +107,13 @@ def test_a_request_that_cannot_be_is_refused_before_it_is_written(
     assert rows(shop, "report_runs") == []
 
 
+def test_no_repr_shows_the_params(shop: Effects) -> None:
+    run_id = request_report("primes", {"below": 3, "who": "rosebud"}, effects=shop).run_id
+    status = report_status(run_id, effects=shop)
+    assert status.params["who"] == "rosebud"
+    assert "rosebud" not in repr(status)
+
+
 def test_params_have_a_greatest_size(shop: Effects) -> None:
     with pytest.raises(ReportInvalid, match="at most 65,536"):
         request_report("primes", {"below": 3, "text": "x" * 70_000}, effects=shop)

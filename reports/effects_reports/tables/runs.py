@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
+from effects.redact import repr_without
 from effects.store.sql import Sql
 from effects.store.store import Store, as_json
 
@@ -39,6 +40,10 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     consistency: str
     notify: Any
     prefix: str
+
+    def __repr__(self) -> str:
+        """Without the params: they may be personal."""
+        return repr_without(self, ("params", "notify"))
 
 
 _NEW = {
@@ -118,6 +123,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     assembling_at: float | None
     ended_at: float | None
     expires_at: float | None
+
+    def __repr__(self) -> str:
+        """Without the params: they may be personal."""
+        return repr_without(self, ("params", "notify"))
 
 
 _JSON = ("params", "notify", "columns")
