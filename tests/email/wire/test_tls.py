@@ -12,7 +12,7 @@ import trustme
 
 from effects_email.transport.base import Dispatch
 from tests.email.wire.conftest import Opened, Released, letter, server_context
-from tests.peers.smtp import SmtpPeer
+from tests.peers.smtp import CUT, RESET, STALL, Act, SmtpPeer
 
 PASSWORD = "p@ss/w:rd%"
 QUOTED = "p%40ss%2Fw%3Ard%25"
@@ -33,6 +33,43 @@ def test_a_verified_server_gets_credentials_and_message(
         assert dispatch.tls.startswith("TLSv1.")
         assert {"tls", "auth"} <= set(dispatch.phases)
         assert len(peer.messages) == 1
+
+
+@pytest.mark.parametrize("scheme", ["smtps", "smtp+starttls"])
+def test_a_session_in_tls_that_the_server_closed_is_replaced_without_harm(
+    scheme: str, opened: Opened, server_tls: ssl.SSLContext, ca_file: Path
+) -> None:
+    with SmtpPeer(tls=server_tls, implicit=scheme == "smtps") as peer:
+        transport = opened(f"{scheme}://localhost:{peer.port}?ca_file={ca_file}")
+        for _ in range(3):
+            released = Released()
+            dispatch = transport.send(letter(), release=released, seconds=20)
+            assert (dispatch.verdict.kind, released.calls) == ("accepted", 1)
+            peer.hang_up()
+        assert (len(peer.messages), peer.connections) == (3, 3)
+
+
+@pytest.mark.parametrize("scheme", ["smtps", "smtp+starttls"])
+def test_a_cut_after_the_dot_is_unknown_in_tls_too(
+    scheme: str, opened: Opened, server_tls: ssl.SSLContext, ca_file: Path
+) -> None:
+    with SmtpPeer({"dot": [CUT, RESET]}, tls=server_tls, implicit=scheme == "smtps") as peer:
+        transport = opened(f"{scheme}://localhost:{peer.port}?ca_file={ca_file}")
+        kinds = [transport.send(letter(), release=Released(), seconds=20).verdict.kind for _ in range(2)]
+        assert kinds == ["unknown", "unknown"]
+        assert len(peer.messages) == 2
+
+
+@pytest.mark.parametrize("scheme", ["smtps", "smtp+starttls"])
+@pytest.mark.parametrize("step", [CUT, RESET, STALL], ids=["cut", "reset", "stall"])
+def test_a_cut_within_a_long_body_is_before_the_dot_in_tls_too(
+    scheme: str, step: Act, opened: Opened, server_tls: ssl.SSLContext, ca_file: Path
+) -> None:
+    data = b"Subject: long\r\n\r\n" + (b"z" * 70 + b"\r\n") * 120_000
+    with SmtpPeer({"body": step}, tls=server_tls, implicit=scheme == "smtps") as peer:
+        transport = opened(f"{scheme}://localhost:{peer.port}?ca_file={ca_file}", "timeout=1")
+        dispatch = transport.send(letter(data=data), release=Released(), seconds=60)
+        assert (dispatch.verdict.kind, peer.messages) == ("retry", [])
 
 
 @pytest.mark.parametrize("scheme", ["smtps", "smtp+starttls"])
