@@ -57,6 +57,12 @@ class Context:
         logs.configure(self.log_format or made.settings.log_format, self.log_level or made.settings.log_level)
         return made
 
+    @property
+    def waiting_app(self) -> Effects:
+        """The Effects for a worker that stays: it checks the tables itself, and waits for a database that is away."""
+        refuse_missing_file(self.bare_app.settings.database_url)
+        return self.bare_app
+
     @cached_property
     def app(self) -> Effects:
         """The Effects, its tables checked.
@@ -65,8 +71,7 @@ class Context:
             SchemaMismatch: the database has no tables or those of another version; says what to run.
             StoreUnavailable: the database is away.
         """
-        refuse_missing_file(self.bare_app.settings.database_url)
-        revisions.check(self.bare_app.store)
+        revisions.check(self.waiting_app.store)
         return self.bare_app
 
     def echo(self, value: Any, as_json: bool = False) -> None:

@@ -62,7 +62,7 @@ def work(
     if max_seconds is not None and not drain:
         raise click.UsageError("--max-seconds goes with --drain")
     crashpoints.install_from_environment()
-    app = context.app
+    app = context.app if drain else context.waiting_app
     app.settings = replace(
         app.settings,
         threads=threads or app.settings.threads,

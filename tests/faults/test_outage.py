@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from tests.peers.desk import Desk
 from tests.peers.proxy import Proxy
 from tests.support.errands import Errand, errands_app
 from tests.support.hands import rows, run_sql
+from tests.support.processes import fleet
 from tests.support.running import running
 from tests.support.waiting import wait_until
 
@@ -83,6 +86,24 @@ def test_a_worker_that_starts_during_an_outage_waits_for_its_end(
         wait_until(lambda: not rows(direct, "jobs"))
     assert desk.done == ["one"]
     _assert_calm(caplog)
+
+
+@on_postgresql
+def test_the_command_too_waits_for_the_end_of_an_outage(
+    direct: Effects, proxy: Proxy, desk: Desk, tmp_path: Path
+) -> None:
+    """A supervisor that starts it anew and anew would give up; the form for cron says at once that it cannot work."""
+    enqueue("errand", Errand("one", desk.port), effects=direct)
+    proxy.refuse()
+    with fleet(proxy.url, tmp_path) as processes:
+        worker = processes.worker()
+        worker.wait_logged("database.away")
+        assert processes.worker("--drain").wait() == 2
+        proxy.accept()
+        wait_until(lambda: not rows(direct, "jobs"))
+        worker.send(signal.SIGTERM)
+        assert worker.wait() == 0
+    assert desk.done == ["one"]
 
 
 @on_postgresql
