@@ -108,8 +108,9 @@ def _text(column: ColumnElement[Any], kind: Kind, *, defended: bool) -> ColumnEl
             return _widened(column, kind)
         case "text":
             return defended_sql(column) if defended else column
-        case "boolean":
-            return sa.cast(column, sa.Text)
+        case "boolean":  # a cast would make a text of each
+            words = {True: sa.literal_column("'true'", sa.Text), False: sa.literal_column("'false'", sa.Text)}
+            return sa.case((column, words[True]), (sa.not_(column), words[False]))
         case "moment":
             return _with_t(column)
         case "zoned":
