@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import os
 import time
 from pathlib import Path
+from typing import IO, Any
 
 import psycopg
 import sqlalchemy as sa
@@ -35,7 +37,13 @@ def _copy(database: str, path: Path, rows: int) -> float:
         ):
             for row in copy:
                 file.write(row)
+            _make_durable(file)
         return time.monotonic() - began
+
+
+def _make_durable(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _core(database: str, path: Path, rows: int) -> float:
@@ -49,4 +57,5 @@ def _core(database: str, path: Path, rows: int) -> float:
             result = connection.execute(orders(rows), execution_options={"yield_per": PARTITION})
             for partition in result.partitions(PARTITION):
                 writer.writerows(map(map_order, partition))
+            _make_durable(file)
         return time.monotonic() - began

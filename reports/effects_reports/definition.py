@@ -24,7 +24,7 @@ Statement: TypeAlias = GenerativeSelect  # a Select or a CompoundSelect, of what
 Rows: TypeAlias = Iterable[MappedRow]
 Source: TypeAlias = Callable[..., Statement | Rows]
 
-CHUNK_ROWS = 50_000
+CHUNK_ROWS = 100_000
 ROWS_MAX = 10_000_000
 BYTES_MAX = 1 << 30
 PARALLEL = 4
@@ -214,7 +214,7 @@ def report(
         formats: those that may be asked for, the default first.
         dialect: of CSV: `excel` (default), `rfc4180`, or `raw`, which has no defence against formulas.
         consistency: `range` (default), `snapshot` or `single`; the package's page says what each guarantees.
-        chunk_rows: rows of a chunk. Default 50,000; several times that where there would be over 10,000 chunks.
+        chunk_rows: rows of a chunk. Default 100,000; several times that where there would be over 10,000 chunks.
         rows_max, bytes_max: a report with more is refused, or fails. Default 10 million and 1 GiB.
         parallel: how many chunks of this report run at once, over all its runs. Default 4; stored as the cap of the
             limit key `report:NAME` when the report is first planned, where an operator may change it.
