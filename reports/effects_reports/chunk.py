@@ -61,7 +61,7 @@ class ReportChunk(ReportWork[ChunkPayload]):
     """Reads one range and writes it to an object of its own name, `…/parts/<ordinal>.<attempt>.<random>`.
 
     The chunk's row names the part once it is whole; what no row names is nobody's, and is cleared away. After half of
-    its time limit, or without memory, a chunk is replaced by its two halves.
+    its time limit, or without memory, a chunk is replaced by its two halves; one that cannot be divided fails.
     """
 
     name = CHUNK_TYPE
@@ -94,9 +94,10 @@ class _ChunkAttempt:
         self._app, self._catalogue = job_type.app, job_type.catalogue
         self._run, self._chunk, self._job_id, self._token = run, chunk, job_id, token
         self._attempt = attempt
-        self._soft_seconds = job_type.time_limit_seconds / 2
         self._began = self._flushed = time.monotonic()
         self._definition = self._catalogue.get(run.report)
+        # The other half is for finding the middle. What has none gets all but the time to end in order.
+        self._soft_seconds = job_type.time_limit_seconds * (0.5 if self._divisible else 0.95)
 
     def outcome(self) -> Outcome:
         if not self._fenced(chunk_table.begin_chunk):
@@ -187,12 +188,19 @@ class _ChunkAttempt:
         )  # fmt: skip
         return Done(apply=apply, detail={"split": True})
 
+    @property
+    def _divisible(self) -> bool:
+        return self._definition.consistency != "single" and (self._chunk.rows_planned or 0) >= 2
+
+    @property
+    def _half(self) -> int:
+        return ((self._chunk.rows_planned or 0) + 1) // 2
+
     def _middle(self) -> Key | None:
         """The key in the middle of the range; None where there is nothing to divide."""
-        rows = self._chunk.rows_planned
-        if not self._definition.key or self._definition.consistency == "single" or rows is None or rows < 2:
+        if not self._divisible:
             return None
         lo, hi = key_from_json(self._chunk.lo), key_from_json(self._chunk.hi)
         resolved = self._resolved()
         with self._reading(resolved, self._attempt.remaining_seconds()) as connection:
-            return source.nth_key(connection, resolved.statement, self._definition.key, lo, hi, (rows + 1) // 2)
+            return source.nth_key(connection, resolved.statement, self._definition.key, lo, hi, self._half)

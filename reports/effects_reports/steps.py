@@ -58,20 +58,20 @@ def plan_job(run_id: str, report: str, number: int) -> NewJob:
     )
 
 
-def _chunk_job(run: Run, ordinal: str, number: int) -> NewJob:
+def _chunk_job(run: Run, ordinal: str) -> NewJob:
     return NewJob(
         job_type=CHUNK_TYPE,
         payload={"run_id": run.id, "ordinal": ordinal},
-        key=f"{run.id}/{ordinal}/{number}",
+        key=f"{run.id}/{ordinal}/{run.round}",
         limit_key=limit_key(run.report),
     )
 
 
-def _assemble_job(run: Run, number: int) -> NewJob:
+def _assemble_job(run: Run) -> NewJob:
     return NewJob(
         job_type=ASSEMBLE_TYPE,
         payload={"run_id": run.id},
-        key=f"{run.id}/assemble/{number}",
+        key=f"{run.id}/assemble/{run.round}",
         limit_key=limit_key(run.report),
     )
 
@@ -100,7 +100,7 @@ def planned(
 
 
 def _add_chunks(app: Effects, connection: Connection, run: Run, ranges: Sequence[Range]) -> None:
-    ids = _insert(app, connection, run.id, [_chunk_job(run, one.ordinal, run.round) for one in ranges])
+    ids = _insert(app, connection, run.id, [_chunk_job(run, one.ordinal) for one in ranges])
     made = [
         NewChunk(run_id=run.id, ordinal=one.ordinal, lo=one.lo, hi=one.hi, rows_planned=one.rows, job_id=job_id)
         for one, job_id in zip(ranges, ids, strict=True)
@@ -133,7 +133,7 @@ def close(app: Effects, connection: Connection, run_id: str) -> None:
         text = f"its parts have {tally.bytes_done:,} bytes and its definition allows {run.bytes_max:,} (bytes_max)"
         fail(app, connection, run_id, "too_many_bytes", text)
     elif not tally.pending and not tally.running and run_table.begin_assembling(app.store, connection, run_id):
-        _insert(app, connection, run_id, [_assemble_job(run, run.round)])
+        _insert(app, connection, run_id, [_assemble_job(run)])
 
 
 def ready(app: Effects, connection: Connection, run: Run, artifact: Artifact) -> None:
@@ -199,7 +199,7 @@ def resume(app: Effects, connection: Connection, run: Run) -> str | None:
         return state
     found = chunk_table.chunks_of(app.store, connection, run.id)
     again = [chunk.ordinal for chunk in found if chunk.state not in ("done", "split")]
-    ids = _insert(app, connection, run.id, [_chunk_job(fresh, ordinal, fresh.round) for ordinal in again])
+    ids = _insert(app, connection, run.id, [_chunk_job(fresh, ordinal) for ordinal in again])
     chunk_table.make_again(app.store, connection, run.id, list(zip(again, ids, strict=True)))
     if not again:
         close(app, connection, run.id)
@@ -252,13 +252,13 @@ def parts_missing(app: Effects, connection: Connection, run: Run, ordinals: Sequ
         fail(app, connection, run.id, "parts_missing", text)
     elif run_table.back_to_running(app.store, connection, run.id):
         fresh = msgspec.structs.replace(run, round=run.round + 1)
-        ids = _insert(app, connection, run.id, [_chunk_job(fresh, ordinal, fresh.round) for ordinal in ordinals])
+        ids = _insert(app, connection, run.id, [_chunk_job(fresh, ordinal) for ordinal in ordinals])
         chunk_table.make_again(app.store, connection, run.id, list(zip(ordinals, ids, strict=True)))
 
 
 def begin_again(app: Effects, connection: Connection, run: Run) -> None:
     """A run to be planned or assembled whose job is gone gets another."""
-    job = _assemble_job(run, run.round) if run.state == "assembling" else plan_job(run.id, run.report, run.round)
+    job = _assemble_job(run) if run.state == "assembling" else plan_job(run.id, run.report, run.round)
     _insert(app, connection, run.id, [job])
 
 
