@@ -66,6 +66,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """A message that is rendered and not yet written."""
 
     key: str
+    event_id: str | None
     canonical: str  # what the digest is taken of: the caller's own words, not the template's version
     version: Version
     content: Content
@@ -122,6 +123,7 @@ def draft(app: Effects, email: NewEmail, now: datetime) -> Draft:
         raise EmailInvalid(f"a message to a group has at most {RECIPIENTS_MAX} recipients")
     return Draft(
         key=_key(app, email, to),
+        event_id=email.event_id,
         canonical=_canonical(email, parts, context),
         version=version,
         content=Content(parts, context),
@@ -243,7 +245,7 @@ def _key(app: Effects, email: NewEmail, to: Sequence[Address]) -> str:
         who = "\0".join(sorted(mailbox.normal_form(one.spec) for one in to))
         digest = hashlib.sha256(app.keys.digest(f"email key\0{who}").encode()).hexdigest()[:16]
         key = f"{email.template}:{email.event_id}:{digest}"
-    if not (0 < len(key) <= KEY_CHARS_MAX and key.isprintable()):
+    if not all(0 < len(one) <= KEY_CHARS_MAX and one.isprintable() for one in (key, email.event_id or key)):
         raise EmailInvalid(
             f"the key (of template, event_id and recipient) must have 1 to {KEY_CHARS_MAX} printable characters"
         )

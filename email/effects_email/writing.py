@@ -87,6 +87,7 @@ def _row(app: Effects, one: Draft, job_id: int, blocked: bool) -> SentRow:
     content, sealed = pack(app, one.key, one.content)
     return SentRow(
         key=one.key,
+        event_id=one.event_id,
         recipient=mailbox.digest(app, one.parts.to[0].spec),
         template=one.version.name,
         template_version=one.version.version,

@@ -64,7 +64,8 @@ def test_with_the_crm_down_the_mail_arrives_and_the_webhook_ends_dead_and_visibl
     assert dead.count("webhook.deliver") == 2
     assert "connect_failed" in dead
     told = shell("effects --app signup:app why user:1:created").stdout
-    assert "was refused" in told
+    assert "(email.send) was done" in told
+    assert "(webhook.deliver) was refused" in told
     assert "gave up after 2 attempts" in told
     app.dispose()
 

@@ -87,7 +87,7 @@ class SentLedger(TableLedger):
         self._also(connection, settled)
 
     def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
-        """The message of this key or Message-ID."""
+        """The messages of this key, Message-ID or event id."""
         found = store.all(connection, _find, key=key, message_id=key.strip("<>"))
         return [LedgerRow(row.key, row.state, row.job_id) for row in found]
 
@@ -135,4 +135,5 @@ def _record_recipients(sql: Sql) -> str:
 def _find(sql: Sql) -> str:
     shown = f"SELECT key, state, job_id FROM {sql.sent_emails}"
     return f"""
-    {shown} WHERE key = :key UNION {shown} WHERE message_id = :message_id LIMIT {FOUND_MAX}"""
+    {shown} WHERE key = :key UNION {shown} WHERE message_id = :message_id UNION {shown} WHERE event_id = :key
+    ORDER BY job_id LIMIT {FOUND_MAX}"""

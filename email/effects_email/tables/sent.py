@@ -19,6 +19,7 @@ class SentRow(msgspec.Struct, frozen=True, kw_only=True):
     """One message to write."""
 
     key: str
+    event_id: str | None = None
     recipient: str
     template: str
     template_version: str

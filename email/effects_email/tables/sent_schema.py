@@ -19,6 +19,7 @@ def sent_tables(metadata: MetaData) -> list[Table]:
         "effects_sent_emails",
         metadata,
         Column("key", Text, primary_key=True),
+        Column("event_id", Text),  # what happened, where the caller said so
         Column("recipient", Text, nullable=False),  # of the first one
         Column("template", Text, nullable=False),
         Column("template_version", Text, nullable=False),
@@ -41,6 +42,10 @@ def sent_tables(metadata: MetaData) -> list[Table]:
     )
     Index("ix_effects_sent_emails_recipient", sent.c.recipient, sent.c.created_at)
     Index("ix_effects_sent_emails_message_id", sent.c.message_id)
+    Index(
+        "ix_effects_sent_emails_event_id", sent.c.event_id,
+        sqlite_where=text("event_id IS NOT NULL"), postgresql_where=text("event_id IS NOT NULL"),
+    )  # fmt: skip
     Index(
         "ix_effects_sent_emails_kept", sent.c.job_id,
         sqlite_where=text(KEPT), postgresql_where=text(KEPT),

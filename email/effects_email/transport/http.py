@@ -15,7 +15,7 @@ from effects.redact import HIDDEN
 from effects_email.transport import fields
 from effects_email.transport.base import Dispatch, Letter, Reply, Verdict
 from effects_email.transport.http_client import HttpClient
-from effects_email.transport.http_exchange import Exchange
+from effects_email.transport.http_exchange import ProviderExchange
 from effects_email.transport.http_table import ACCEPTED, Row, Said, verdict_of
 from effects_email.transport.url import TransportURL
 
@@ -165,7 +165,7 @@ class HttpTransport:
         except LookupError:
             return _NO_CONTENT
 
-    def _read(self, exchange: Exchange, wanted: Sequence[str], verdicts: dict[str, Verdict]) -> Dispatch:
+    def _read(self, exchange: ProviderExchange, wanted: Sequence[str], verdicts: dict[str, Verdict]) -> Dispatch:
         document = _document(exchange)
         overall = self._verdict(exchange, document)
         named = self._provider.refused(document, wanted) if exchange.status is not None else {}
@@ -183,7 +183,7 @@ class HttpTransport:
             phases=exchange.took,
         )
 
-    def _verdict(self, exchange: Exchange, document: Mapping[str, Any]) -> Verdict:
+    def _verdict(self, exchange: ProviderExchange, document: Mapping[str, Any]) -> Verdict:
         status = exchange.status
         if status is not None and 200 <= status <= 299:
             reply = Reply(stage="request", code=status)
@@ -211,7 +211,7 @@ def _not_sent(verdict: Verdict) -> Verdict:
     )
 
 
-def _document(exchange: Exchange) -> Mapping[str, Any]:
+def _document(exchange: ProviderExchange) -> Mapping[str, Any]:
     """The answer's JSON object; empty where it is none."""
     try:
         found = msgspec.json.decode(exchange.body)

@@ -1,14 +1,11 @@
 """A provider's API over HTTP/1.1: few connections, kept for seconds, every wait clipped to one deadline.
 
-httpx's and httpcore's own time limits are for each read and write: a peer that drips a byte now and then would hold a
-worker for ever. So this is httpcore with streams of our own. No redirects, no proxy from the environment, no retries:
-what follows from a failure is the job's to decide.
+No redirects, no proxy from the environment, no retries: what follows from a failure is the job's to decide.
 """
 
 from __future__ import annotations
 
 import functools
-import socket
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -17,21 +14,14 @@ from typing import Any
 import httpcore
 import httpx
 
-from effects.crashpoints import declare, point
-from effects_email.transport.http_exchange import Exchange, current, running
+from effects.crashpoints import point
+from effects.http import stream
+from effects_email.transport.http_exchange import ProviderExchange
 
 CONNECT_SECONDS = 15.0
 BODY_BYTES_MAX = 64 * 1024
 KEEPALIVE_SECONDS = 4.0  # many servers close after 5: a request must not meet a connection that is going
 CONNECTIONS_MAX = 32
-
-declare(
-    {
-        "provider.released": "marked, nothing of the request written",
-        "provider.written": "request written, nothing of the answer read",
-        "provider.answered": "answer read, nothing recorded",
-    }
-)
 
 
 @functools.cache
@@ -69,7 +59,7 @@ class HttpClient:
         *,
         release: Callable[[], None],
         seconds: float,
-    ) -> Exchange:
+    ) -> ProviderExchange:
         """Send one request and read its answer, all of it within `seconds` (but for the system's resolver, which has
         limits of its own). Of the answer's body at most 64 KiB are read; what goes wrong with it after the status
         line changes nothing: the status is the answer.
@@ -77,15 +67,15 @@ class HttpClient:
         Raises:
             Whatever `release` raises; nothing was written then. Nothing else.
         """
-        exchange = Exchange(release, seconds)
+        exchange = ProviderExchange(release, seconds)
         request = httpcore.Request(
             method,
             self._origin + target,
             headers=[("host", self._host), ("content-length", str(len(body))), *headers.items()],
             content=body,
-            extensions={"timeout": {"pool": seconds}},
+            extensions={"timeout": {"pool": seconds, "connect": CONNECT_SECONDS}},
         )
-        with running(exchange):
+        with exchange:
             try:
                 response = self._pool.handle_request(request)
                 _read(exchange, response)
@@ -104,7 +94,7 @@ class HttpClient:
         self._pool.close()
 
 
-def _read(exchange: Exchange, response: httpcore.Response) -> None:
+def _read(exchange: ProviderExchange, response: httpcore.Response) -> None:
     exchange.status = response.status
     exchange.headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
     kept = bytearray()
@@ -119,21 +109,18 @@ def _read(exchange: Exchange, response: httpcore.Response) -> None:
         response.close()
 
 
-def _explain(exchange: Exchange, error: Exception) -> None:
+def _explain(exchange: ProviderExchange, error: Exception) -> None:
     timed_out = isinstance(error, httpcore.TimeoutException)
     if not exchange.wrote:
         exchange.fail("connect_timeout" if timed_out else "tls_failed" if exchange.phase == "tls" else "connect_failed")
     elif timed_out:
         exchange.fail("answer_timeout")
     else:
-        exchange.fail("bad_answer" if exchange.read_any else "no_answer")
+        exchange.fail("bad_answer" if exchange.bytes_read else "no_answer")
 
 
 class _Backend(httpcore.NetworkBackend):
     """Plain sockets, each under the deadline of the exchange that opens it."""
-
-    def __init__(self) -> None:
-        self._plain = httpcore.SyncBackend()
 
     def connect_tcp(
         self,
@@ -143,77 +130,6 @@ class _Backend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        exchange = current()
+        exchange = ProviderExchange.current()
         exchange.enter("connect")
-        seconds = min(CONNECT_SECONDS, _left(exchange, httpcore.ConnectTimeout))
-        return _Stream(self._plain.connect_tcp(host, port, timeout=seconds, socket_options=()))
-
-
-class _Stream(httpcore.NetworkStream):
-    """A connection whose every wait ends with the deadline of the exchange that uses it."""
-
-    def __init__(self, plain: httpcore.NetworkStream) -> None:
-        self._plain = plain
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        exchange = current()
-        if exchange.phase == "body":
-            point("provider.written")
-            exchange.enter("answer")
-        data = self._plain.read(max_bytes, timeout=_left(exchange, httpcore.ReadTimeout))
-        exchange.read_any = exchange.read_any or bool(data)
-        return data
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Send all of it. The plain stream's timeout is for each `send`; a slow reader would get many."""
-        exchange = current()
-        if not exchange.wrote:
-            exchange.tls = self._tls()
-            exchange.release()
-            point("provider.released")
-        connection: socket.socket = self._plain.get_extra_info("socket")
-        view = memoryview(buffer)
-        try:
-            while view:
-                connection.settimeout(_left(exchange, httpcore.WriteTimeout))
-                exchange.wrote = True
-                view = view[connection.send(view) :]
-        except TimeoutError as error:
-            raise httpcore.WriteTimeout(str(error)) from error
-        except OSError as error:
-            raise httpcore.WriteError(str(error)) from error
-
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        exchange = current()
-        exchange.enter("tls")
-        try:
-            left = _left(exchange, httpcore.ConnectTimeout)
-            secure = self._plain.start_tls(ssl_context, server_hostname, timeout=min(CONNECT_SECONDS, left))
-        except httpcore.ConnectError as error:
-            if isinstance(error.__cause__, ssl.SSLCertVerificationError):
-                exchange.fail("tls_unverified")
-            raise
-        if secure.get_extra_info("ssl_object").version() is None:  # the peer was gone: CPython shakes no hands then
-            secure.close()
-            raise httpcore.ConnectError("no handshake")
-        return _Stream(secure)
-
-    def _tls(self) -> str | None:
-        secure = self._plain.get_extra_info("ssl_object")
-        return secure.version() if secure is not None else None
-
-    def close(self) -> None:
-        self._plain.close()
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._plain.get_extra_info(info)
-
-
-def _left(exchange: Exchange, timeout: type[httpcore.TimeoutException]) -> float:
-    """Seconds left of the deadline; raises `timeout` when there are none."""
-    left = exchange.remaining()
-    if left <= 0:
-        raise timeout("the deadline has passed")
-    return left
+        return stream.connect(exchange, host, port, timeout)

@@ -17,7 +17,7 @@ import msgspec
 
 from effects_email.transport.base import Kind, Reply, Suppress, Verdict
 from effects_email.transport.classify import inert
-from effects_email.transport.http_exchange import Exchange, Fault
+from effects_email.transport.http_exchange import Fault, ProviderExchange
 
 HINT_MAX_SECONDS = 6 * 3600.0
 ACCEPTED = "the provider took the message"
@@ -80,7 +80,7 @@ FAULTS: Mapping[Fault, Row] = {
 }
 
 
-def verdict_of(provider: str, rows: Iterable[Row], exchange: Exchange, said: Said) -> Verdict:
+def verdict_of(provider: str, rows: Iterable[Row], exchange: ProviderExchange, said: Said) -> Verdict:
     """What an exchange without a 2xx means, by the provider's own rows and then the common ones."""
     if exchange.status is None:
         assert exchange.fault is not None

@@ -21,6 +21,7 @@ def _sent() -> None:
     op.create_table(
         "effects_sent_emails",
         sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("event_id", sa.Text(), nullable=True),
         sa.Column("recipient", sa.Text(), nullable=False),
         sa.Column("template", sa.Text(), nullable=False),
         sa.Column("template_version", sa.Text(), nullable=False),
@@ -57,6 +58,14 @@ def _sent() -> None:
         "ix_effects_sent_emails_recipient", "effects_sent_emails", ["recipient", "created_at"], unique=False
     )
     op.create_index("ix_effects_sent_emails_message_id", "effects_sent_emails", ["message_id"], unique=False)
+    op.create_index(
+        "ix_effects_sent_emails_event_id",
+        "effects_sent_emails",
+        ["event_id"],
+        unique=False,
+        sqlite_where=sa.text("event_id IS NOT NULL"),
+        postgresql_where=sa.text("event_id IS NOT NULL"),
+    )
     op.create_index(
         "ix_effects_sent_emails_kept",
         "effects_sent_emails",
