@@ -209,7 +209,7 @@ def report(
         params: a dataclass or msgspec Struct that the request's params are converted to. Default: a dict, unchecked.
         columns: the file's columns in order, as names or as `{name: header}`. Default: those of the SELECT.
         map_row: makes the file's row (a sequence in the order of `columns`, or a mapping) of a row; None leaves it out.
-        map_batch: the same for up to 2,000 rows at once. Without either, PostgreSQL itself writes the format (COPY).
+        map_batch: the same for up to 1,000 rows at once. Without either, PostgreSQL itself writes the format (COPY).
         iterable: the function returns an iterable of rows instead of a SELECT. One part: a crash begins it anew.
         formats: those that may be asked for, the default first.
         dialect: of CSV: `excel` (default), `rfc4180`, or `raw`, which has no defence against formulas.

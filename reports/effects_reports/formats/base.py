@@ -27,7 +27,7 @@ MapRow: TypeAlias = Callable[[Row[Any]], MappedRow | None]
 MapBatch: TypeAlias = Callable[[Sequence[Row[Any]]], Iterable[MappedRow]]
 Progress: TypeAlias = Callable[[int, int], None]
 
-BATCH_ROWS = 2000
+BATCH_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
