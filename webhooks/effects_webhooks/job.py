@@ -162,9 +162,12 @@ class WebhookDelivery(JobType[DeliverPayload]):
             keys = [self._key(payload.endpoint_id, *secret) for secret in addressee.secrets]
             own = self._own_headers(payload.endpoint_id, addressee.headers)
         except KeyUnavailable as error:
-            return self._wait_for_operator(str(error))
+            self._say(str(error))
+            return Snooze(RECHECK_SECONDS, str(error), ages=False)  # this worker's fault: the others go on
         if not keys:
-            return self._wait_for_operator(f"endpoint {payload.endpoint_id} has no secret to sign with")
+            reason = f"endpoint {payload.endpoint_id} has no secret to sign with"
+            self._say(reason)
+            return Pause(RECHECK_SECONDS, reason, code="no_secret")
         try:
             host = self._vetted(addressee.url)  # again: the settings may be others than those it was added under
         except EndpointInvalid as error:
@@ -190,12 +193,8 @@ class WebhookDelivery(JobType[DeliverPayload]):
                 break
         return taken
 
-    def _wait_for_operator(self, reason: str) -> Snooze:
-        """This worker's configuration is at fault: it costs no try and no age, and the log says it now and then."""
-        self._say(reason)
-        return Snooze(RECHECK_SECONDS, reason, ages=False)
-
     def _say(self, reason: str) -> None:
+        """A fault of our own configuration is said in the log now and then, not for every job."""
         now = time.monotonic()
         if now - self._said_at > SAY_SECONDS:
             self._said_at = now
