@@ -13,7 +13,7 @@ from sqlalchemy import event, text
 from effects import Effects, Outcome
 from effects.keys import generate_key
 from effects_webhooks.classify import classify
-from effects_webhooks.exchange import Exchange
+from effects_webhooks.exchange import WebhookExchange
 from effects_webhooks.network import GuardedBackend
 from effects_webhooks.transport import Transports
 from tests.cli.conftest import _logging
@@ -41,7 +41,7 @@ def transports() -> Iterator[Transports]:
         yield transports
 
 
-def outcome_of(exchange: Exchange) -> Outcome:
+def outcome_of(exchange: WebhookExchange) -> Outcome:
     return classify(exchange, host="partner.test")
 
 

@@ -16,7 +16,7 @@ from effects.settlement import decide
 from effects_webhooks import EndpointInvalid, EventInvalid, explain
 from effects_webhooks.budgets import FAULT_RULES, FULL, PROFILES, SHORT, check_overrides, rule_of, rule_of_code
 from effects_webhooks.classify import Terms, classify
-from effects_webhooks.exchange import Exchange
+from effects_webhooks.exchange import WebhookExchange
 from effects_webhooks.retry_after import http_date, retry_after
 
 NOW = 1_800_000_000.0
@@ -24,15 +24,15 @@ FULL_STATUS = {408, 421, 423, 425, 429, *range(500, 600)} - {501, 505, 508}
 SHORT_STATUS = {*range(100, 200), *range(300, 400), 401, 403, 404, 409, 501, 505, 508}
 
 
-def answered(status: int, **headers: str) -> Exchange:
-    exchange = Exchange(1)
+def answered(status: int, **headers: str) -> WebhookExchange:
+    exchange = WebhookExchange(1)
     exchange.wrote, exchange.status, exchange.answered_at = True, status, NOW
     exchange.head = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     return exchange
 
 
-def failed(code: str, *, wrote: bool = False) -> Exchange:
-    exchange = Exchange(1)
+def failed(code: str, *, wrote: bool = False) -> WebhookExchange:
+    exchange = WebhookExchange(1)
     exchange.wrote = wrote
     exchange.fail(code, "why")
     return exchange

@@ -8,7 +8,7 @@ import pytest
 
 from effects import Retry, Unknown
 from effects_webhooks.classify import excerpt
-from effects_webhooks.exchange import Exchange
+from effects_webhooks.exchange import WebhookExchange
 from effects_webhooks.transport import explain
 from tests.webhooks.conftest import outcome_of
 
@@ -27,7 +27,7 @@ def kinds(base: type[Exception]) -> list[type[Exception]]:
 @pytest.mark.parametrize("error", kinds(httpx.TransportError))
 @pytest.mark.parametrize("wrote", [False, True])
 def test_every_error_of_httpx_has_its_outcome(error: type[httpx.TransportError], wrote: bool) -> None:
-    exchange = Exchange(1)
+    exchange = WebhookExchange(1)
     exchange.wrote = wrote
     explain(exchange, error("https://partner.test/?token=hunter2"))
     outcome = outcome_of(exchange)

@@ -11,7 +11,7 @@ from effects import Effects, Refused, Retry
 from effects.worker import Worker
 from effects_webhooks import WebhookDelivery, WebhookEvent, add_endpoint, deliver_webhooks, get_endpoint
 from effects_webhooks.classify import classify
-from effects_webhooks.exchange import Exchange
+from effects_webhooks.exchange import WebhookExchange
 from effects_webhooks.transport import Transports
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer, read_request
@@ -67,8 +67,8 @@ def test_both_tries_of_a_421_share_one_deadline(transports: Transports) -> None:
 # -- webhook-delivery ----------------------------------------------------------------------------------------------
 
 
-def answered(status: int, said: str, *, secure: bool = True) -> Exchange:
-    exchange = Exchange(1)
+def answered(status: int, said: str, *, secure: bool = True) -> WebhookExchange:
+    exchange = WebhookExchange(1)
     exchange.status, exchange.secure = status, secure
     exchange.head = [(b"Webhook-Delivery", said.encode())]
     return exchange

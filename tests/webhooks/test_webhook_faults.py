@@ -17,7 +17,7 @@ import trustme
 from effects import Done, Outcome
 from effects_webhooks.budgets import rule_of, rule_of_code
 from effects_webhooks.classify import classify
-from effects_webhooks.exchange import Exchange
+from effects_webhooks.exchange import WebhookExchange
 from effects_webhooks.network import GuardedBackend, Resolver, ResolverWatch
 from effects_webhooks.transport import Transports
 from tests.peers.raw import RawPeer, read_request
@@ -197,7 +197,7 @@ def test_a_fault_has_its_class_and_ends_in_time(transports: Transports, fault: F
     assert exchange.wrote == (fault.scheme == "http" and code != "connect_failed")
 
 
-def timed(transports: Transports, url: str, body: bytes = BODY) -> tuple[Exchange, float]:
+def timed(transports: Transports, url: str, body: bytes = BODY) -> tuple[WebhookExchange, float]:
     began = time.monotonic()
     exchange = transports.post(url, {}, body, seconds=DEADLINE)
     return exchange, time.monotonic() - began
@@ -270,7 +270,7 @@ def tls_context(authority: trustme.CA, name: str = "partner.test", *, expired: b
     return context
 
 
-def tls_exchange(trusted: trustme.CA, server: ssl.SSLContext) -> Exchange:
+def tls_exchange(trusted: trustme.CA, server: ssl.SSLContext) -> WebhookExchange:
     client = ssl.create_default_context()
     trusted.configure_trust(client)
     transports = Transports(GuardedBackend(allow_private=True, resolver=local), ssl_context=client)

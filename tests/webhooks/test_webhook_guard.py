@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effects_webhooks import EndpointInvalid
-from effects_webhooks.exchange import Exchange
+from effects_webhooks.exchange import WebhookExchange
 from effects_webhooks.guard import allowed, check_url
 from effects_webhooks.network import GuardedBackend, Resolver, system_resolver
 from effects_webhooks.transport import Transports
@@ -185,7 +185,7 @@ def test_the_setting_opens_http_private_addresses_and_ports_but_not_metadata() -
         check_url("http://169.254.169.254/", allow_private=True)
 
 
-def post(url: str, *, allow_private: bool = False, resolver: Resolver = system_resolver) -> Exchange:
+def post(url: str, *, allow_private: bool = False, resolver: Resolver = system_resolver) -> WebhookExchange:
     transports = Transports(GuardedBackend(allow_private=allow_private, resolver=resolver))
     try:
         return transports.post(url, {}, b"{}", seconds=5)

@@ -13,7 +13,7 @@ import pytest
 
 from effects import ConfigurationError
 from effects_webhooks import EndpointInvalid
-from effects_webhooks.exchange import Exchange
+from effects_webhooks.exchange import WebhookExchange
 from effects_webhooks.guard import Private, allowed, check_url, private_networks
 from effects_webhooks.network import GuardedBackend, Resolver
 from effects_webhooks.transport import Transports
@@ -52,7 +52,7 @@ def hostile(host: str, port: int) -> Sequence[str]:
     return [str(one[4][0]) for one in found]
 
 
-def post(url: str, *, allow_private: Private = False, resolver: Resolver = hostile) -> Exchange:
+def post(url: str, *, allow_private: Private = False, resolver: Resolver = hostile) -> WebhookExchange:
     transports = Transports(GuardedBackend(allow_private=allow_private, resolver=resolver))
     try:
         return transports.post(url, {}, b"{}", seconds=5)

@@ -11,7 +11,7 @@ import msgspec
 from effects.outcome import Done, Outcome, Pause, Refused, Retry, Unknown
 from effects.retry import RetryPolicy
 from effects_webhooks.budgets import FULL, SHORT, Rule, pause_seconds, rule_of, rule_of_code
-from effects_webhooks.exchange import Exchange
+from effects_webhooks.exchange import WebhookExchange
 from effects_webhooks.retry_after import http_date, retry_after
 
 OURS_SECONDS = 60.0  # until a look at whether our own side is mended
@@ -34,7 +34,7 @@ class Terms(msgspec.Struct, frozen=True):
     short: RetryPolicy = SHORT
 
 
-def classify(exchange: Exchange, *, host: str, terms: Terms | None = None) -> Outcome:
+def classify(exchange: WebhookExchange, *, host: str, terms: Terms | None = None) -> Outcome:
     """2xx is done; what follows anything else is in the table of `budgets`. A request that left, even in part,
     and has no answer is unknown, and sent again within the same budgets.
 
@@ -71,7 +71,7 @@ def classify(exchange: Exchange, *, host: str, terms: Terms | None = None) -> Ou
     )
 
 
-def _unsure(exchange: Exchange) -> bool:
+def _unsure(exchange: WebhookExchange) -> bool:
     return exchange.status is None and exchange.wrote
 
 
@@ -79,7 +79,7 @@ _ONCE = RetryPolicy(max_attempts=1)
 _ASKED_TO_STOP = Rule("none", f"the receiver's {CONTROL_HEADER} asks not to try again")
 
 
-def _control(exchange: Exchange) -> str | None:
+def _control(exchange: WebhookExchange) -> str | None:
     """What a failed answer's `webhook-delivery` asks for: `abort-message`, or `disable` for the whole endpoint.
 
     Of verified TLS only: anybody between us could write it into a plain answer.
@@ -94,14 +94,14 @@ def _counted(rule: Rule, terms: Terms) -> int:
     return sum(one.budget == rule.budget for one in found)
 
 
-def _said(exchange: Exchange) -> tuple[str, str]:
+def _said(exchange: WebhookExchange) -> tuple[str, str]:
     """Code and words."""
     if exchange.status is not None:
         return f"http_{exchange.status}", f"the endpoint answered {exchange.status}"
     return exchange.failure or "no_answer", exchange.reason or "no answer"
 
 
-def describe(exchange: Exchange, *, host: str) -> dict[str, Any]:
+def describe(exchange: WebhookExchange, *, host: str) -> dict[str, Any]:
     """What the attempt log keeps: no path, no query, nothing of our own headers and body.
 
     `sent` is `not_sent`, `sent_no_answer` or `answered`; `ms` has the time of each phase and of all (`answer` is until
@@ -127,7 +127,7 @@ def describe(exchange: Exchange, *, host: str) -> dict[str, Any]:
     return detail
 
 
-def _head(exchange: Exchange, chars_max: int) -> str:
+def _head(exchange: WebhookExchange, chars_max: int) -> str:
     """The answer's header lines, without those that are secrets of the receiver's."""
     lines = [
         name.lower() + b": " + (b"(hidden)" if name.lower() in _HIDDEN_HEADERS else _shown(name, value))
@@ -141,7 +141,7 @@ def _shown(name: bytes, value: bytes) -> bytes:
     return value.partition(b"?")[0] if name.lower() == b"location" else value
 
 
-def _skew(exchange: Exchange) -> dict[str, Any]:
+def _skew(exchange: WebhookExchange) -> dict[str, Any]:
     theirs = http_date(exchange.header("date"))
     if theirs is None or abs(skew := theirs - exchange.answered_at) <= SKEW_SECONDS:
         return {}

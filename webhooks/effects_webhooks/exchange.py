@@ -1,55 +1,41 @@
-"""The record of one try: how far it came, how long each phase took, what was answered. Facts, no judgement."""
+"""The record of one try: its phases, its bounds, and what there is to say of an answer or of the lack of one."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import ssl
 from typing import Literal, TypeAlias
 
-Phase: TypeAlias = Literal["resolve", "connect", "tls", "write", "answer", "body"]
+import httpcore
+
+from effects.crashpoints import declare, point
+from effects.http.exchange import Exchange
+
 BodyEnd: TypeAlias = Literal["whole", "cut", "broken"]
 
+HEAD_BYTES_MAX = 64 * 1024  # of one answer's head, with the interim answers before it
+WIRE_BYTES_MAX = 256 * 1024  # of one answer, with the framing of its body
 
-class Exchange:
-    """One request and its answer, under one deadline for everything.
+declare(
+    {
+        "webhook.connected": "connection open, nothing of the request written",
+        "webhook.written": "request written, nothing of the answer read",
+        "webhook.answered": "answer read, outcome not recorded",
+    }
+)
 
-    The stream that carries it is pooled and knows no request; it finds the exchange of its thread through
-    `current()`, clips every wait to `remaining()` and notes the phase.
-    """
+
+class WebhookExchange(Exchange):
+    """Phases: resolve, connect, tls, write, answer (until the head has come), body."""
 
     def __init__(self, seconds: float) -> None:
-        self.began = time.monotonic()
-        self.deadline = self.began + seconds
-        self.phase: Phase = "resolve"
-        self.took: dict[Phase, float] = {}
+        super().__init__(seconds, "resolve")
         self.secure = False  # over verified TLS
         self.connected = False  # a fresh connection was made
-        self.wrote = False  # something of the request may have left
-        self.bytes_read = 0
-        self.status: int | None = None
         self.head: list[tuple[bytes, bytes]] = []  # of the final answer
         self.answered_at = 0.0  # seconds since 1970, when the head had come
         self.failure: str | None = None  # a code, where there is no status
         self.reason: str | None = None  # words for it; safe to store
-        self.body = b""
         self.body_end: BodyEnd = "whole"
-        self._since = self.began
-
-    def remaining(self) -> float:
-        """Seconds left; 0 or less when they are used up."""
-        return self.deadline - time.monotonic()
-
-    def enter(self, phase: Phase) -> None:
-        """A phase begins, and the one before it ends."""
-        now = time.monotonic()
-        self.took[self.phase] = self.took.get(self.phase, 0.0) + now - self._since
-        self.phase, self._since = phase, now
-
-    def end(self) -> None:
-        """The last phase ends."""
-        self.enter(self.phase)
 
     def header(self, name: str) -> str | None:
         """The first value of a header of the answer, as ASCII with escapes."""
@@ -62,22 +48,25 @@ class Exchange:
         if self.failure is None:
             self.failure, self.reason = code, reason
 
+    def writing(self) -> None:
+        if self.phase != "write":
+            point("webhook.connected")
+            self.enter("write")
 
-_local = threading.local()
+    def reading(self, bytes_max: int) -> int:
+        """As many as there is room for.
 
+        Raises:
+            httpcore.ReadError: there is none.
+        """
+        if self.phase == "write":
+            point("webhook.written")
+            self.enter("answer")
+        room = (HEAD_BYTES_MAX if self.phase == "answer" else WIRE_BYTES_MAX) - self.bytes_read
+        if room <= 0:
+            self.fail("answer_too_long", "the answer's headers do not end")
+            raise httpcore.ReadError("too much")
+        return min(bytes_max, room)
 
-def current() -> Exchange:
-    """The exchange of this thread."""
-    exchange: Exchange = _local.exchange
-    return exchange
-
-
-@contextmanager
-def running(exchange: Exchange) -> Iterator[Exchange]:
-    """Make it this thread's exchange."""
-    _local.exchange = exchange
-    try:
-        yield exchange
-    finally:
-        _local.exchange = None
-        exchange.end()
+    def handshake_failed(self, refused: ssl.SSLCertVerificationError | None) -> None:
+        self.fail("tls_failed", f"TLS: {refused.verify_message if refused else 'handshake failed'}")

@@ -1,7 +1,4 @@
-"""How bytes leave: addresses vetted at the connect, and every wait clipped to what is left of the deadline.
-
-httpx's own timeouts are for each read and write: a peer that drips a byte now and then holds a request for ever.
-"""
+"""Where bytes may go: addresses vetted at the connect, and a resolver that is asked in bounded time."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import errno
 import ipaddress
 import queue
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -17,28 +13,18 @@ from typing import Any, TypeAlias
 
 import httpcore
 
-from effects.crashpoints import declare, point
-from effects_webhooks.exchange import Exchange, current
+from effects.http import stream
+from effects_webhooks.exchange import WebhookExchange
 from effects_webhooks.guard import AddressRefused, Private, allowed
 
 Resolver: TypeAlias = Callable[[str, int], Sequence[str]]
 
 RESOLVE_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
-HEAD_BYTES_MAX = 64 * 1024  # of one answer's head, with the interim answers before it
-WIRE_BYTES_MAX = 256 * 1024  # of one answer, with the framing of its body
 RESOLVER_SECONDS, RESOLVER_HOSTS = 30.0, 3  # so many names in so long, and no other: it is our resolver
 # What only this machine can be short of. A route that is missing may be the partner's doing.
 _OURS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.ENETDOWN)
 _OURS_REASON = "this machine cannot open a connection"
-
-declare(
-    {
-        "webhook.connected": "connection open, nothing of the request written",
-        "webhook.written": "request written, nothing of the answer read",
-        "webhook.answered": "answer read, outcome not recorded",
-    }
-)
 
 
 def system_resolver(host: str, port: int) -> list[str]:
@@ -57,7 +43,6 @@ class GuardedBackend(httpcore.NetworkBackend):
         self._allow_private = allow_private
         self._resolver = resolver
         self._watch = ResolverWatch()
-        self._plain = httpcore.SyncBackend()
 
     def connect_tcp(
         self,
@@ -73,7 +58,7 @@ class GuardedBackend(httpcore.NetworkBackend):
             AddressRefused: one of the addresses is not allowed; nothing was connected.
             httpcore.ConnectError, httpcore.ConnectTimeout: nothing was sent.
         """
-        exchange = current()
+        exchange = WebhookExchange.current()
         exchange.connected = True
         addresses = self._vetted(exchange, host, port)
         exchange.enter("connect")
@@ -84,23 +69,22 @@ class GuardedBackend(httpcore.NetworkBackend):
                 continue
         return self._connect(exchange, addresses[-1], port)
 
-    def _vetted(self, exchange: Exchange, host: str, port: int) -> list[str]:
+    def _vetted(self, exchange: WebhookExchange, host: str, port: int) -> list[str]:
         addresses = [host] if _is_address(host) else self._resolve(exchange, host, port)
         for address in addresses:
             if not allowed(ipaddress.ip_address(address), allow_private=self._allow_private):
                 raise AddressRefused
         return addresses
 
-    def _connect(self, exchange: Exchange, address: str, port: int) -> httpcore.NetworkStream:
-        seconds = min(CONNECT_SECONDS, _left(exchange, httpcore.ConnectTimeout))
+    def _connect(self, exchange: WebhookExchange, address: str, port: int) -> httpcore.NetworkStream:
         try:
-            return ClippedStream(self._plain.connect_tcp(address, port, timeout=seconds, socket_options=()))
+            return stream.connect(exchange, address, port, CONNECT_SECONDS)
         except httpcore.ConnectError as error:
             if getattr(error.__cause__, "errno", None) in _OURS:
                 exchange.fail("our_network", _OURS_REASON)
             raise
 
-    def _resolve(self, exchange: Exchange, host: str, port: int) -> list[str]:
+    def _resolve(self, exchange: WebhookExchange, host: str, port: int) -> list[str]:
         answer = _ask(self._resolver, host, port, exchange)
         if answer is None or getattr(answer, "errno", None) == socket.EAI_AGAIN:
             if self._watch.failed(host):
@@ -112,77 +96,6 @@ class GuardedBackend(httpcore.NetworkBackend):
             raise httpcore.ConnectError("resolver")
         self._watch.worked()
         return answer
-
-
-class ClippedStream(httpcore.NetworkStream):
-    """A connection whose every wait ends with the deadline of the exchange that uses it."""
-
-    def __init__(self, plain: httpcore.NetworkStream) -> None:
-        self._plain = plain
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        exchange = current()
-        if exchange.phase == "write":
-            point("webhook.written")
-            exchange.enter("answer")
-        room = (HEAD_BYTES_MAX if exchange.phase == "answer" else WIRE_BYTES_MAX) - exchange.bytes_read
-        if room <= 0:
-            exchange.fail("answer_too_long", "the answer's headers do not end")
-            raise httpcore.ReadError("too much")
-        data = self._plain.read(min(max_bytes, room), timeout=_left(exchange, httpcore.ReadTimeout))
-        exchange.bytes_read += len(data)
-        return data
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Send all of it. The plain stream's timeout is for each `send`; a slow reader would get many."""
-        exchange = current()
-        if exchange.phase != "write":
-            point("webhook.connected")
-            exchange.enter("write")
-        connection: socket.socket = self._plain.get_extra_info("socket")
-        view = memoryview(buffer)
-        try:
-            while view:
-                connection.settimeout(_left(exchange, httpcore.WriteTimeout))
-                exchange.wrote = True
-                view = view[connection.send(view) :]
-        except TimeoutError as error:
-            raise httpcore.WriteTimeout(str(error)) from error
-        except OSError as error:
-            raise httpcore.WriteError(str(error)) from error
-
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        exchange = current()
-        exchange.enter("tls")
-        try:
-            left = _left(exchange, httpcore.ConnectTimeout)
-            secure = self._plain.start_tls(ssl_context, server_hostname, timeout=left)
-        except httpcore.ConnectError as error:
-            cause = error.__cause__
-            words = cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else "handshake failed"
-            exchange.fail("tls_failed", f"TLS: {words}")
-            raise
-        if secure.get_extra_info("ssl_object").version() is None:  # the peer was gone: CPython shakes no hands then
-            secure.close()
-            exchange.fail("tls_failed", "TLS: handshake failed")
-            raise httpcore.ConnectError("no handshake")
-        return ClippedStream(secure)
-
-    def close(self) -> None:
-        self._plain.close()
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._plain.get_extra_info(info)
-
-
-def _left(exchange: Exchange, timeout: type[httpcore.TimeoutException]) -> float:
-    """Seconds left of the deadline; raises `timeout` when there are none."""
-    left = exchange.remaining()
-    if left <= 0:
-        raise timeout("the deadline has passed")
-    return left
 
 
 def _is_address(host: str) -> bool:
@@ -216,7 +129,7 @@ class ResolverWatch:
             return len(self._failed) >= RESOLVER_HOSTS and now - self._worked_at >= RESOLVER_SECONDS
 
 
-def _ask(resolver: Resolver, host: str, port: int, exchange: Exchange) -> list[str] | Exception | None:
+def _ask(resolver: Resolver, host: str, port: int, exchange: WebhookExchange) -> list[str] | Exception | None:
     """The resolver's answer or error; None where neither came in time.
 
     It is asked in a thread of its own, because the system's call knows no timeout. One whose answer comes too late
@@ -230,7 +143,7 @@ def _ask(resolver: Resolver, host: str, port: int, exchange: Exchange) -> list[s
         except (OSError, UnicodeError) as error:
             answers.put(error)
 
-    seconds = min(RESOLVE_SECONDS, _left(exchange, httpcore.ConnectTimeout))
+    seconds = stream.clip(exchange, RESOLVE_SECONDS, httpcore.ConnectTimeout)
     try:
         threading.Thread(target=ask, name="effects-webhooks-resolve", daemon=True).start()
     except RuntimeError:  # no more threads

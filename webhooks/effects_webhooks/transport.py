@@ -19,7 +19,7 @@ import httpcore
 import httpx
 
 from effects.crashpoints import point
-from effects_webhooks.exchange import Exchange, running
+from effects_webhooks.exchange import WebhookExchange
 from effects_webhooks.guard import AddressRefused
 from effects_webhooks.network import GuardedBackend
 
@@ -176,7 +176,7 @@ class Transports:
                 break
         return [self._entries.pop(origin) for origin in leaving]
 
-    def post(self, url: str, headers: Mapping[str, str], body: bytes, *, seconds: float) -> Exchange:
+    def post(self, url: str, headers: Mapping[str, str], body: bytes, *, seconds: float) -> WebhookExchange:
         """Send one POST and read its answer, all of it within `seconds`.
 
         Of the answer's body at most 64 KiB are read and 16 KiB kept. What goes wrong with the body after the
@@ -187,8 +187,8 @@ class Transports:
             What happened. No fault of the network, the peer or the URL raises.
         """
         self._context(url.partition(":")[0].lower())  # before the clock runs: to build the first takes a while
-        exchange = Exchange(seconds)
-        with running(exchange):
+        exchange = WebhookExchange(seconds)
+        with exchange:
             try:
                 request = httpx.Request("POST", _checked(url), headers=dict(headers), content=body)
                 exchange.secure = request.url.scheme == "https"
@@ -206,7 +206,7 @@ class Transports:
                 point("webhook.answered")
         return exchange
 
-    def _ask_afresh(self, exchange: Exchange, request: httpx.Request) -> None:
+    def _ask_afresh(self, exchange: WebhookExchange, request: httpx.Request) -> None:
         """On a connection of its own. Where that brings no answer, the one before it stands."""
         exchange.bytes_read = 0
         transport = self._transport(request.url.scheme)
@@ -233,7 +233,7 @@ def _close_all(entries: OrderedDict[str, _Entry]) -> None:
         entries.popitem()[1].transport.close()
 
 
-def _read(exchange: Exchange, response: httpx.Response) -> None:
+def _read(exchange: WebhookExchange, response: httpx.Response) -> None:
     exchange.status = response.status_code
     exchange.head = response.headers.raw
     exchange.answered_at = time.time()
@@ -252,7 +252,7 @@ def _read(exchange: Exchange, response: httpx.Response) -> None:
         response.close()
 
 
-def explain(exchange: Exchange, error: httpx.TransportError) -> None:
+def explain(exchange: WebhookExchange, error: httpx.TransportError) -> None:
     """Give the fault its code, by its class and the phase in which it came."""
     timed_out = isinstance(error, httpx.TimeoutException)
     if exchange.wrote:
@@ -268,10 +268,10 @@ def explain(exchange: Exchange, error: httpx.TransportError) -> None:
         exchange.fail(f"{_stage(exchange)}_failed", "no connection to the endpoint")
 
 
-def _silent(exchange: Exchange) -> bool:
+def _silent(exchange: WebhookExchange) -> bool:
     """httpcore calls a connection that closes without a word a protocol error, too."""
     return exchange.bytes_read == 0
 
 
-def _stage(exchange: Exchange) -> str:
+def _stage(exchange: WebhookExchange) -> str:
     return "tls" if exchange.phase == "tls" else "connect"

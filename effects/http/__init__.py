@@ -1,0 +1,1 @@
+"""Requests to others under one deadline: what stands below httpcore's connections."""

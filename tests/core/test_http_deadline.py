@@ -1,0 +1,222 @@
+"""The stream under one deadline: what it asks of its exchange, and what ends it; on real sockets."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import httpcore
+import pytest
+import trustme
+
+from effects.http.exchange import Exchange
+from effects.http.stream import DeadlineStream, clip, connect
+
+LONG = 20.0
+
+
+class Watched(Exchange):
+    """Keeps what the stream says."""
+
+    def __init__(self, seconds: float = LONG) -> None:
+        super().__init__(seconds, "connect")
+        self.said: list[str] = []
+        self.refuse: str | None = None  # the moment at which it raises
+        self.room = 1_000_000
+
+    def writing(self) -> None:
+        self._say("writing")
+
+    def reading(self, bytes_max: int) -> int:
+        self._say("reading")
+        return min(bytes_max, self.room)
+
+    def handshake_failed(self, refused: ssl.SSLCertVerificationError | None) -> None:
+        self.said.append("refused" if refused else "failed")
+
+    def _say(self, moment: str) -> None:
+        self.said.append(moment)
+        if moment == self.refuse:
+            raise LookupError(moment)
+
+
+@contextmanager
+def peer(behave: Callable[[socket.socket], None]) -> Iterator[int]:
+    """One connection on a real port."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                behave(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        thread.join(LONG)
+        assert not thread.is_alive()
+
+
+def until_closed(connection: socket.socket) -> None:
+    while connection.recv(65536):
+        pass
+
+
+@contextmanager
+def opened(exchange: Watched, port: int) -> Iterator[DeadlineStream]:
+    with exchange:
+        stream = connect(exchange, "127.0.0.1", port)
+        try:
+            yield stream
+        finally:
+            stream.close()
+
+
+def write_and_read(stream: DeadlineStream) -> None:
+    stream.write(b"x")
+    stream.read(1)
+
+
+def read_for_ever(stream: DeadlineStream) -> None:
+    while True:
+        stream.read(100)
+
+
+def test_each_wait_gets_what_is_left_or_less() -> None:
+    exchange = Exchange(LONG, "connect")
+    assert clip(exchange, 5, httpcore.ReadTimeout) == 5
+    assert LONG - 10 < clip(exchange, None, httpcore.ReadTimeout) <= LONG
+    assert LONG - 10 < clip(exchange, LONG * 2, httpcore.ReadTimeout) <= LONG
+    for late in (httpcore.ConnectTimeout, httpcore.ReadTimeout, httpcore.WriteTimeout):
+        with pytest.raises(late):
+            clip(Exchange(0, "connect"), 5, late)
+
+
+def test_the_stream_finds_the_exchange_of_its_thread() -> None:
+    def echo(connection: socket.socket) -> None:
+        connection.sendall(connection.recv(100))
+        connection.sendall(connection.recv(100))
+
+    first, second = Watched(), Watched()
+    second.room = 2
+    with peer(echo) as port, opened(first, port) as stream:
+        stream.write(b"one")
+        assert (first.wrote, stream.read(100)) == (True, b"one")
+        with second:
+            stream.write(b"two")
+            assert stream.read(100) == b"tw"
+    assert first.said == second.said == ["writing", "reading"]
+    assert (first.bytes_read, second.bytes_read) == (3, 2)
+
+
+def test_phases_add_up() -> None:
+    exchange = Exchange(LONG, "connect")
+    with exchange:
+        for phase in ("write", "answer", "write"):
+            exchange.enter(phase)
+    assert set(exchange.took) == {"connect", "write", "answer"}
+    assert sum(exchange.took.values()) <= time.monotonic() - exchange.began
+    with Exchange(LONG, "connect"), pytest.raises(LookupError), exchange:
+        raise LookupError
+    assert "connect" in exchange.took
+
+
+@pytest.mark.parametrize("moment", ["writing", "reading"])
+def test_what_the_exchange_refuses_does_not_happen(moment: str) -> None:
+    received: list[bytes] = []
+    exchange = Watched()
+    exchange.refuse = moment
+    with peer(lambda connection: received.append(connection.recv(100))) as port, opened(exchange, port) as stream:
+        with pytest.raises(LookupError, match=moment):
+            write_and_read(stream)
+        assert exchange.wrote == (moment == "reading")
+    assert received == [b"x" if exchange.wrote else b""]
+
+
+def test_a_peer_that_drips_ends_with_the_deadline() -> None:
+    over = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        while not over.wait(0.02):
+            connection.sendall(b"x")
+
+    exchange = Watched(0.4)
+    with peer(drip) as port:
+        with pytest.raises(httpcore.ReadTimeout), opened(exchange, port) as stream:
+            read_for_ever(stream)
+        over.set()
+    assert exchange.bytes_read > 2
+
+
+def test_a_peer_that_does_not_read_ends_with_the_deadline() -> None:
+    over = threading.Event()
+    exchange = Watched(0.4)
+
+    def sleep(connection: socket.socket) -> None:
+        over.wait(LONG)
+
+    with peer(sleep) as port:
+        with pytest.raises(httpcore.WriteTimeout), opened(exchange, port) as stream:
+            stream.write(b"x" * 50_000_000)
+        over.set()
+    assert exchange.wrote
+    assert exchange.said == ["writing"]
+
+
+def test_nobody_there_is_told_before_anything_is_written() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    exchange = Watched()
+    with pytest.raises(httpcore.ConnectError), opened(exchange, port):
+        pass
+    with pytest.raises(httpcore.ConnectTimeout), opened(Watched(0), port):
+        pass
+    assert (exchange.said, exchange.wrote) == ([], False)
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def over_tls(authority: trustme.CA) -> Callable[[socket.socket], None]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+
+    def behave(connection: socket.socket) -> None:
+        try:
+            with context.wrap_socket(connection, server_side=True) as secure:
+                until_closed(secure)
+        except OSError:
+            pass  # the client did not like us
+
+    return behave
+
+
+def test_tls_is_noted_once_something_is_written(authority: trustme.CA) -> None:
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    exchange = Watched()
+    with peer(over_tls(authority)) as port, opened(exchange, port) as stream:
+        secure = stream.start_tls(trusting, "127.0.0.1")
+        assert (exchange.phase, exchange.tls) == ("tls", None)
+        secure.write(b"x")
+        assert exchange.tls in ("TLSv1.2", "TLSv1.3")
+        secure.close()
+    assert exchange.said == ["writing"]
+
+
+def test_a_handshake_that_fails_says_whether_the_certificate_is_why(authority: trustme.CA) -> None:
+    cases = {
+        "refused": over_tls(authority),
+        "failed": lambda connection: connection.sendall(b"HTTP/1.1 400 No\r\n\r\n"),
+    }
+    for said, behave in cases.items():
+        exchange = Watched()
+        with peer(behave) as port, pytest.raises(httpcore.ConnectError), opened(exchange, port) as stream:
+            stream.start_tls(ssl.create_default_context(), "127.0.0.1")
+        assert exchange.said == [said]
