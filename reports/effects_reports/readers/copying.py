@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import BytesIO
 from typing import Any
 
 import psycopg
@@ -47,22 +48,22 @@ def _blocks(copy: Any, pgconn: Any) -> Iterator[tuple[bytes, int]]:
 
     Asking psycopg's `copy` for every row costs the client three times as much.
     """
-    block, rows = bytearray(), 0
+    block, rows = BytesIO(), 0
     more = True
     while more and (row := copy.read()):
         length = 1
         while length > 0:
-            block += row
+            block.write(row)
             rows += 1
-            if len(block) >= BLOCK_BYTES:
-                yield bytes(block), rows
-                block, rows = bytearray(), 0
             length, row = pgconn.get_copy_data(1)
         if length < 0:
             _end(pgconn)
             more = False
+        if block.tell() >= BLOCK_BYTES:  # what arrives at once is little: libpq's buffer
+            yield block.getvalue(), rows
+            block, rows = BytesIO(), 0
     if rows:
-        yield bytes(block), rows
+        yield block.getvalue(), rows
 
 
 def _end(pgconn: Any) -> None:
