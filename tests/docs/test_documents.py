@@ -7,10 +7,15 @@ document starts on an empty folder, with tables where it does not make them itse
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
-import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import closing
+from itertools import count
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from sybil import Document, Sybil
@@ -19,6 +24,7 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from effects import Effects, default
 from effects.keys import generate_key
 from effects.store import revisions
+from tests.support.processes import Child, effects
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
@@ -28,18 +34,35 @@ DOCUMENTS = sorted(
 )
 
 
-def _run(block: str) -> None:
-    for line in block.splitlines():
-        if line.startswith("$ effects "):
-            command = [str(Path(sys.executable).with_name("effects")), *shlex.split(line)[2:]]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-            assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+Run: TypeAlias = Callable[[str], None]
 
 
-def _document(path: Path) -> Document:
+@pytest.fixture
+def run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs the lines of a console block, each in a process of its own, in the test's folder and environment."""
+    logs = tmp_path_factory.mktemp("logs")
+    numbers = count()
+
+    def run_block(block: str) -> None:
+        for line in block.splitlines():
+            if line.startswith("$ effects "):
+                settings = {name: value for name, value in os.environ.items() if name.startswith("EFFECTS_")}
+                arguments = (str(tmp_path), shlex.split(line)[2:])
+                with closing(Child(_command, arguments, settings, logs / f"{next(numbers)}.log")) as done:
+                    assert done.wait(60) == 0, f"{line}\n{done.output}"
+
+    return run_block
+
+
+def _command(folder: str, arguments: list[str]) -> None:
+    os.chdir(folder)
+    effects(*arguments)
+
+
+def _document(path: Path, run: Run) -> Document:
     parsers = [
         PythonCodeBlockParser(),
-        CodeBlockParser(language="console", evaluator=lambda example: _run(str(example.parsed))),
+        CodeBlockParser(language="console", evaluator=lambda example: run(str(example.parsed))),
     ]
     return Sybil(parsers=parsers).parse(path)
 
@@ -58,7 +81,9 @@ def test_there_are_documents_to_execute() -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=str)
-def test_its_examples_run(path: Path, tmp_path: Path, empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_examples_run(
+    path: Path, tmp_path: Path, empty_database_url: str, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
     """On PostgreSQL, and on the default, which is a SQLite file in the working directory."""
     monkeypatch.chdir(tmp_path)
     if empty_database_url.startswith("postgresql"):
@@ -66,8 +91,8 @@ def test_its_examples_run(path: Path, tmp_path: Path, empty_database_url: str, m
     monkeypatch.setenv("EFFECTS_KEYS", f"test={generate_key()},digest={generate_key()}")
     monkeypatch.setenv("EFFECTS_GRACE_SECONDS", "1")
     if "effects init" not in (ROOT / path).read_text():
-        _run("$ effects init")
-    document = _document(ROOT / path)
+        run("$ effects init")
+    document = _document(ROOT / path, run)
     examples = list(document.examples())
     assert examples
     try:
@@ -81,3 +106,11 @@ def test_its_examples_run(path: Path, tmp_path: Path, empty_database_url: str, m
                 value.dispose()
         _forget_modules_in(tmp_path)
     assert list(tmp_path.iterdir()) or empty_database_url.startswith("postgresql")
+
+
+def test_what_the_readme_shows_of_an_example_stands_in_it() -> None:
+    [block] = re.findall(r"```py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    lines = [line.strip() for line in (ROOT / "examples" / "signup.py").read_text().splitlines()]
+    assert block.splitlines()
+    for line in block.splitlines():
+        assert line.strip() in lines
