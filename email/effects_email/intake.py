@@ -17,14 +17,15 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from effects import web
 from effects.app import Effects, default
 from effects.errors import ConfigurationError, StoreUnavailable
-from effects_email import events, web
+from effects_email import events
 from effects_email.readings import NotAnEvent, Reading, read_postmark, read_resend
 from effects_email.signature import knows_password, passwords, signed_id, signing_keys
 
 ProviderName: TypeAlias = Literal["resend", "postmark"]
-BODY_BYTES_MAX = 1024 * 1024
+_METHODS = ("POST",)
 _RETRY_SECONDS = 60
 _log = logging.getLogger("effects.email.intake")
 
@@ -87,8 +88,6 @@ class Intake:
 
     def answer(self, request: web.Request) -> web.Answer:
         """For `web.asgi_app` and `web.wsgi_app`."""
-        if request.method != "POST":
-            return web.Answer(405, headers={"allow": "POST"})
         status = self.take(request.headers, request.body)
         further = {401: {"www-authenticate": 'Basic realm="events"'}, 503: {"retry-after": str(_RETRY_SECONDS)}}
         return web.Answer(status, headers=further.get(status, {}))
@@ -99,12 +98,12 @@ def asgi_app(provider: ProviderName, *, secrets: Iterable[str] | str, effects: E
 
     Args and Raises: as `Intake`. At most 1 MiB of a body is read; more is answered 413, another method 405.
     """
-    return web.asgi_app(Intake(provider, secrets=secrets, effects=effects).answer, body_bytes_max=BODY_BYTES_MAX)
+    return web.asgi_app(Intake(provider, secrets=secrets, effects=effects).answer, methods=_METHODS)
 
 
 def wsgi_app(provider: ProviderName, *, secrets: Iterable[str] | str, effects: Effects | None = None) -> web.WsgiApp:
     """The same as a WSGI app (PEP 3333)."""
-    return web.wsgi_app(Intake(provider, secrets=secrets, effects=effects).answer, body_bytes_max=BODY_BYTES_MAX)
+    return web.wsgi_app(Intake(provider, secrets=secrets, effects=effects).answer, methods=_METHODS)
 
 
 def _document(body: bytes) -> Mapping[str, Any]:

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import TypeAlias
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
+from effects import web
 from effects.app import AnySession, Effects, default
 from effects.errors import ConfigurationError, StoreUnavailable
-from effects_email import pages, web
+from effects_email import pages
 from effects_email.errors import TokenInvalid
 from effects_email.settings import EmailSettings
 from effects_email.suppression import TRANSACTIONAL
@@ -25,6 +26,7 @@ from effects_email.unsubscribe_token import check_signing, read_token, write_tok
 BODY_BYTES_MAX = 16 * 1024
 PARAMETER = "token"
 _RETRY_SECONDS = 60
+_METHODS = ("GET", "HEAD", "POST")
 
 Page: TypeAlias = Callable[[pages.State, str], str]
 Headers: TypeAlias = tuple[tuple[str, str], ...]
@@ -114,19 +116,17 @@ def asgi_app(*, effects: Effects | None = None, page: Page = pages.page) -> web.
     Answers 200 to a good token, 404 to another, 405 to a method that is not GET, HEAD or POST, 413 to more than 16 KiB,
     503 while the database is away.
     """
-    return web.asgi_app(_handler(effects, page), body_bytes_max=BODY_BYTES_MAX)
+    return web.asgi_app(_handler(effects, page), methods=_METHODS, body_bytes_max=BODY_BYTES_MAX)
 
 
 def wsgi_app(*, effects: Effects | None = None, page: Page = pages.page) -> web.WsgiApp:
     """The same as a WSGI app (PEP 3333)."""
-    return web.wsgi_app(_handler(effects, page), body_bytes_max=BODY_BYTES_MAX)
+    return web.wsgi_app(_handler(effects, page), methods=_METHODS, body_bytes_max=BODY_BYTES_MAX)
 
 
 def _handler(effects: Effects | None, page: Page) -> web.Handle:
     def handle(request: web.Request) -> web.Answer:
         app = effects or default()
-        if request.method not in ("GET", "HEAD", "POST"):
-            return web.Answer(405, headers={"allow": "GET, HEAD, POST"})
         token = parse_qs(request.query).get(PARAMETER, [""])[-1]
         try:
             if request.method == "POST":

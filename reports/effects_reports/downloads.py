@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from effects.app import Effects, default
 from effects.errors import DeliveryError, ObjectMissing
 from effects.storage.disposition import attachment
+from effects.web import AsgiApp, Receive, Scope, Send, lifespan
 from effects_reports.api import ReportStatus
 from effects_reports.errors import LinkExpired, LinkInvalid, ReportNotFound
 from effects_reports.links import read_link
@@ -20,9 +21,6 @@ from effects_reports.ranges import UnsatisfiableError, asked_range
 from effects_reports.results import ready_status
 from effects_reports.tables.reports import count_download
 
-Scope: TypeAlias = Mapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any]]]
-Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 Principal: TypeAlias = Callable[[Scope], str | None]
 Headers: TypeAlias = dict[str, str]
 
@@ -46,9 +44,7 @@ class Answer(msgspec.Struct):
     body: Generator[bytes, None, None] | None = None
 
 
-def download_app(
-    *, principal: Principal | None = None, effects: Effects | None = None
-) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+def download_app(*, principal: Principal | None = None, effects: Effects | None = None) -> AsgiApp:
     """An ASGI app that serves links: mount it where `download_url`'s `base_url` points.
 
     The last part of the path is the link. GET and HEAD; one range of bytes (206, 416), If-Range and If-None-Match
@@ -64,7 +60,7 @@ def download_app(
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await lifespan(receive, send)
         elif scope["type"] == "http":
             who = principal(scope) if principal is not None else None
             answer = await asyncio.to_thread(_answer, effects or default(), scope, who)
@@ -158,11 +154,3 @@ async def _send(answer: Answer, send: Send, *, bodiless: bool) -> None:
             while piece := await asyncio.to_thread(next, body, b""):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

@@ -15,8 +15,9 @@ import httpx
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 
+from effects.web import BODY_BYTES_MAX
 from effects_webhooks import SecretInvalid, generate_secret, sign
-from effects_webhooks.receiver import BODY_BYTES_MAX, Event, Receiving, SeenMessages, asgi_app, wsgi_app
+from effects_webhooks.receiver import Event, Receiving, SeenMessages, asgi_app, wsgi_app
 
 SECRET = generate_secret()
 BODY = b'{"type":"order.paid","timestamp":"2026-11-21T17:06:50Z","data":{"id":123}}'

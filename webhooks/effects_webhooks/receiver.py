@@ -14,10 +14,9 @@ some by design, finds the work done or not begun. Needs no database of effects, 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -25,10 +24,11 @@ from typing import Any, TypeAlias
 from sqlalchemy import Column, Connection, DateTime, Engine, MetaData, Table, Text, delete
 from sqlalchemy.dialects import postgresql, sqlite
 
+from effects import web
 from effects.errors import SecretInvalid, SignatureInvalid
 from effects.signing import TOLERANCE_SECONDS, parse_secret, verify
 
-BODY_BYTES_MAX = 1024 * 1024
+_METHODS = ("POST",)
 KEEP_DAYS = 14.0  # a sender tries for days, and an operator may replay later still
 _log = logging.getLogger("effects.webhooks.receiver")
 
@@ -132,6 +132,10 @@ class Receiving:
             return 500
         return 204
 
+    def answer(self, request: web.Request) -> web.Answer:
+        """For `web.asgi_app` and `web.wsgi_app`."""
+        return web.Answer(self.take(request.headers, request.body))
+
 
 def _event(message_id: str, body: bytes) -> Event | None:
     try:
@@ -141,98 +145,26 @@ def _event(message_id: str, body: bytes) -> Event | None:
         return None
 
 
-# -- ASGI --------------------------------------------------------------------------------------------------------
-
-Scope: TypeAlias = Mapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any]]]
-Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
+# -- as apps -----------------------------------------------------------------------------------------------------
 
 
 def asgi_app(
     handle: Handler, *, secrets: Iterable[str] | str, seen: SeenMessages, tolerance_seconds: float = TOLERANCE_SECONDS
-) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+) -> web.AsgiApp:
     """An ASGI app that takes webhooks at every path: run it, or mount it. The handler runs in a thread.
 
     Args and Raises: as `Receiving`. At most 1 MiB of a body is read; more is answered 413, another method 405.
     """
     receiving = Receiving(handle, secrets=secrets, seen=seen, tolerance_seconds=tolerance_seconds)
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
-        elif scope["type"] == "http":
-            status = await _answer(receiving, scope, receive)
-            if status is not None:
-                length = [] if status == 204 else [(b"content-length", b"0")]
-                await send({"type": "http.response.start", "status": status, "headers": length})
-                await send({"type": "http.response.body", "body": b""})
-
-    return app
-
-
-async def _answer(receiving: Receiving, scope: Scope, receive: Receive) -> int | None:
-    """The status; None where the client has gone."""
-    if scope["method"] != "POST":
-        return 405
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        body += message.get("body", b"")
-        if len(body) > BODY_BYTES_MAX:
-            return 413
-        if not message.get("more_body"):
-            break
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    return await asyncio.to_thread(receiving.take, headers, bytes(body))
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
-
-
-# -- WSGI --------------------------------------------------------------------------------------------------------
-
-_PHRASES = {
-    204: "No Content", 400: "Bad Request", 401: "Unauthorized", 405: "Method Not Allowed", 413: "Content Too Large",
-    500: "Internal Server Error",
-}  # fmt: skip
+    return web.asgi_app(receiving.answer, methods=_METHODS)
 
 
 def wsgi_app(
     handle: Handler, *, secrets: Iterable[str] | str, seen: SeenMessages, tolerance_seconds: float = TOLERANCE_SECONDS
-) -> Callable[[Mapping[str, Any], Callable[..., Any]], Iterable[bytes]]:
+) -> web.WsgiApp:
     """A WSGI app (PEP 3333) that takes webhooks at every path.
 
     Args and Raises: as `Receiving`. Limits as `asgi_app`; a body without Content-Length counts as empty.
     """
     receiving = Receiving(handle, secrets=secrets, seen=seen, tolerance_seconds=tolerance_seconds)
-
-    def app(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        status = _take_wsgi(receiving, environ)
-        start_response(f"{status} {_PHRASES[status]}", [] if status == 204 else [("Content-Length", "0")])
-        return []
-
-    return app
-
-
-def _take_wsgi(receiving: Receiving, environ: Mapping[str, Any]) -> int:
-    if environ["REQUEST_METHOD"] != "POST":
-        return 405
-    length = environ.get("CONTENT_LENGTH") or "0"
-    if not (length.isascii() and length.isdecimal()):
-        return 400
-    if int(length) > BODY_BYTES_MAX:
-        return 413
-    body = environ["wsgi.input"].read(int(length))
-    headers = {
-        name.removeprefix("HTTP_").replace("_", "-").lower(): value
-        for name, value in environ.items()
-        if name.startswith("HTTP_")
-    }
-    return receiving.take(headers, body)
+    return web.wsgi_app(receiving.answer, methods=_METHODS)

@@ -27,7 +27,7 @@ from effects_email.readings import NotAnEvent, read_postmark, read_resend
 from effects_email.suppression import find_suppressions, suppressed, suppression_log
 from effects_email.suppression_rows import Reason
 from effects_email.transport.fields import reference
-from tests.email.world.doors import Door, asgi_door, gone, lifespan, wsgi_door
+from tests.support.doors import Door, asgi_door, gone, lifespan, wsgi_door
 from tests.support.hands import rows
 
 SECRET = "whsec_" + base64.b64encode(os.urandom(24)).decode()

@@ -22,10 +22,10 @@ from effects_email.transport.fields import reference
 from effects_email.unsubscribe import wsgi_app
 from tests.conftest import AppFactory
 from tests.email.world.conftest import KEYS
-from tests.email.world.doors import wsgi_door
 from tests.email.world.stand_ins import TOKEN, Postbox, PostmarkBox, ResendBox, answer, receiver
 from tests.email.world.test_intake import PASSWORD, with_password
 from tests.peers.http import Receiver
+from tests.support.doors import wsgi_door
 from tests.support.hands import row, rows, run_sql
 
 ANN = "ann@example.org"

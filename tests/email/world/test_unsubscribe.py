@@ -25,7 +25,7 @@ from effects_email.suppression import find_suppressions, suppressed, suppression
 from effects_email.unsubscribe import check_unsubscribe, unsubscribe, unsubscribe_headers, unsubscribe_link
 from effects_email.unsubscribe_token import read_token, write_token
 from tests.email.world.conftest import DIGEST, KEYS, NEWEST_KEYS, MailFactory
-from tests.email.world.doors import Door, asgi_door, gone, lifespan, wsgi_door
+from tests.support.doors import Door, asgi_door, gone, lifespan, wsgi_door
 from tests.support.hands import rows, run_sql
 
 URL = "https://shop.example/unsubscribe"

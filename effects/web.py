@@ -1,9 +1,9 @@
-"""A function from request to answer, as an ASGI and as a WSGI app: what the two small endpoints of mail stand on."""
+"""A function from request to answer, as an ASGI and as a WSGI app: what our small endpoints stand on."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeAlias
@@ -39,22 +39,30 @@ class Answer:
 Handle: TypeAlias = Callable[[Request], Answer]
 
 
-def asgi_app(handle: Handle, *, body_bytes_max: int = BODY_BYTES_MAX) -> AsgiApp:
-    """An ASGI app that answers at every path; `handle` runs in a thread. A longer body is answered 413, unread."""
+def asgi_app(handle: Handle, *, methods: Collection[str], body_bytes_max: int = BODY_BYTES_MAX) -> AsgiApp:
+    """An ASGI app that answers at every path; `handle` runs in a thread.
+
+    Another method is answered 405, and a longer body (default 1 MiB) 413, unread. To a client that goes before its
+    request is whole nothing is done.
+    """
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await lifespan(receive, send)
         elif scope["type"] == "http":
-            answer = await _take_asgi(handle, scope, receive, body_bytes_max)
+            answer = await _take_asgi(handle, scope, receive, methods, body_bytes_max)
             if answer is not None:
                 await _send(answer, scope["method"], send)
 
     return app
 
 
-async def _take_asgi(handle: Handle, scope: Scope, receive: Receive, body_bytes_max: int) -> Answer | None:
+async def _take_asgi(
+    handle: Handle, scope: Scope, receive: Receive, methods: Collection[str], body_bytes_max: int
+) -> Answer | None:
     """The answer; None where the client has gone."""
+    if scope["method"] not in methods:
+        return _not_allowed(methods)
     body = bytearray()
     while True:
         message = await receive()
@@ -76,7 +84,8 @@ async def _send(answer: Answer, method: str, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
 
 
-async def _lifespan(receive: Receive, send: Send) -> None:
+async def lifespan(receive: Receive, send: Send) -> None:
+    """The server starts and stops; there is nothing to do for it."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})
@@ -84,18 +93,20 @@ async def _lifespan(receive: Receive, send: Send) -> None:
             return
 
 
-def wsgi_app(handle: Handle, *, body_bytes_max: int = BODY_BYTES_MAX) -> WsgiApp:
-    """A WSGI app (PEP 3333) that answers at every path. A body without Content-Length counts as empty."""
+def wsgi_app(handle: Handle, *, methods: Collection[str], body_bytes_max: int = BODY_BYTES_MAX) -> WsgiApp:
+    """The same as a WSGI app (PEP 3333). A body without Content-Length counts as empty."""
 
     def app(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        answer = _take_wsgi(handle, environ, body_bytes_max)
+        answer = _take_wsgi(handle, environ, methods, body_bytes_max)
         start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", _headers(answer))
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [answer.body]
 
     return app
 
 
-def _take_wsgi(handle: Handle, environ: Mapping[str, Any], body_bytes_max: int) -> Answer:
+def _take_wsgi(handle: Handle, environ: Mapping[str, Any], methods: Collection[str], body_bytes_max: int) -> Answer:
+    if environ["REQUEST_METHOD"] not in methods:
+        return _not_allowed(methods)
     length = environ.get("CONTENT_LENGTH") or "0"
     if not (length.isascii() and length.isdecimal()):
         return Answer(400)
@@ -108,6 +119,10 @@ def _take_wsgi(handle: Handle, environ: Mapping[str, Any], body_bytes_max: int) 
         if name.startswith("HTTP_")
     }
     return handle(Request(environ["REQUEST_METHOD"], environ.get("QUERY_STRING", ""), headers, body))
+
+
+def _not_allowed(methods: Collection[str]) -> Answer:
+    return Answer(405, headers={"allow": ", ".join(methods)})
 
 
 def _headers(answer: Answer) -> list[tuple[str, str]]:
