@@ -17,8 +17,8 @@ class Exchange:
         with exchange:
             pool.handle_request(request)
 
-    The stream that carries it is pooled and knows no request; it finds the exchange of its thread by `current()`,
-    clips every wait to `remaining()`, and says what it is about to do. A package's own kind makes its phases of that.
+    The stream that carries it is pooled and knows no request; it finds the exchange of its thread, clips every wait to
+    `remaining()`, and says what it is about to do. A package's own kind makes its phases of that.
 
     Args:
         seconds: for everything, from now.
