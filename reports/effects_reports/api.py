@@ -22,7 +22,7 @@ from effects_reports import steps
 from effects_reports.catalogue import QUEUE, catalogue_of
 from effects_reports.definition import ReportDefinition
 from effects_reports.errors import ReportInvalid, ReportNotFound
-from effects_reports.notify import Notify, seal_notices
+from effects_reports.notify import Notify, check_notices, keep_notices
 from effects_reports.planning import resolve
 from effects_reports.progress import Progress, progress_of
 from effects_reports.tables import chunks as chunk_table
@@ -140,7 +140,7 @@ class _Draft(msgspec.Struct, frozen=True, kw_only=True):
     format: str
     dialect: str
     consistency: str
-    notify: Any
+    notify: Sequence[Notify]
     canonical: str
 
 
@@ -156,14 +156,14 @@ def _draft(
     if key is not None and not (0 < len(key) <= REQUEST_KEY_CHARS_MAX and key.isprintable()):
         raise ReportInvalid(f"request_key must have 1 to {REQUEST_KEY_CHARS_MAX} printable characters")
     typed = resolve(definition, params, file, definition.dialect, None).params
-    sealed = seal_notices(app, notices)
+    check_notices(app, notices)
     plain = msgspec.to_builtins(typed)
     encoded = msgspec.json.encode({"report": definition.name, "params": plain, "format": file}, order="sorted")
     if len(encoded) > PARAMS_BYTES_MAX:
         raise ReportInvalid(f"report {definition.name!r}: the params have {len(encoded):,} bytes; at most 65,536")
     return _Draft(
         report=definition.name, key=key, params=plain, format=file, dialect=definition.dialect,
-        consistency=definition.consistency, notify=msgspec.to_builtins(sealed), canonical=encoded.decode(),
+        consistency=definition.consistency, notify=tuple(notices), canonical=encoded.decode(),
     )  # fmt: skip
 
 
@@ -193,10 +193,11 @@ def _insert(app: Effects, connection: Connection, draft: _Draft, run_id: str, ke
     run = NewRun(
         id=run_id, report=draft.report, key=key, generation=generation, digest=app.keys.digest(draft.canonical),
         job_id=job_id, params=draft.params, format=draft.format, dialect=draft.dialect, consistency=draft.consistency,
-        notify=draft.notify, prefix=f"reports/{draft.report}/{run_id}-{secrets.token_hex(16)}",
+        prefix=f"reports/{draft.report}/{run_id}-{secrets.token_hex(16)}",
     )  # fmt: skip
     if not run_table.insert_run(app.store, connection, run):
         return False
+    keep_notices(app, connection, run_id, draft.notify)
     insert_known(app, connection, [steps.plan_job(run_id, draft.report, 1)], [job_id])
     return True
 

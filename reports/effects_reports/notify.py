@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from effects.api import enqueue
-from effects.errors import ConfigurationError, EffectsError, PayloadInvalid
-from effects.sealing import open_payload, seal_payload
+from effects.errors import ConfigurationError, EffectsError, KeyUnavailable, PayloadInvalid
+from effects.sealing import SealedColumn, seal_payload
 from effects_reports.errors import ReportInvalid
+from effects_reports.tables.notices import read_notices, write_notices
 from effects_reports.tables.reports import Artifact
 from effects_reports.tables.runs import Run
 
@@ -42,32 +43,50 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
     on: Sequence[str] = ("ready", "failed")
 
 
-class StoredNotice(msgspec.Struct, frozen=True):
-    """A notice as the run's row has it: what its job type declares sensitive, an address, is sealed in the payload."""
-
-    job_type: str
-    payload: str
-    on: Sequence[str]
-
-
-def seal_notices(app: Effects, notices: Sequence[Notify]) -> list[StoredNotice]:
-    """The notices as they are stored.
+def check_notices(app: Effects, notices: Sequence[Notify]) -> None:
+    """Refuse a notice whose job could not be enqueued.
 
     Raises:
         ReportInvalid: a job type is not registered, does not take its payload, or needs a key to seal it.
     """
-    stored = []
     for notice in notices:
         if not notice.on or any(state not in ("ready", "failed") for state in notice.on):
             raise ReportInvalid(f"notify: on is {list(notice.on)}; give ready, failed or both")
         try:
             job_type = app.job_types.get(notice.job_type)
-            job_type.encode(_fill(notice.payload, {}))
-            clear = msgspec.json.encode(dict(notice.payload)).decode()
-            stored.append(StoredNotice(notice.job_type, seal_payload(app.keys, job_type, clear), notice.on))
+            seal_payload(app.keys, job_type, job_type.encode(_fill(notice.payload, {})))
         except (ConfigurationError, PayloadInvalid) as error:
             raise ReportInvalid(f"notify: {error}") from None
-    return stored
+
+
+def keep_notices(app: Effects, connection: Connection, run_id: str, notices: Sequence[Notify]) -> None:
+    """Write them beside the run; sealed where one of their job types declares what it is told sensitive."""
+    if not notices:
+        return
+    clear = msgspec.json.encode(notices)
+    if any(app.job_types.get(notice.job_type).sensitive for notice in notices):
+        write_notices(app.store, connection, run_id, None, app.keys.seal(clear, **_context(run_id)))
+    else:
+        write_notices(app.store, connection, run_id, clear.decode(), None)
+
+
+def _kept(app: Effects, connection: Connection, run_id: str) -> list[Notify]:
+    clear, sealed = read_notices(app.store, connection, run_id)
+    text = app.keys.open(sealed, **_context(run_id)) if sealed is not None else clear
+    return msgspec.json.decode(text, type=list[Notify]) if text is not None else []
+
+
+def sealed_columns() -> list[SealedColumn]:
+    """What `effects keys` counts and rotates."""
+    return [SealedColumn("report_runs", "notify_sealed", id_column="id", columns=(), context=_context_of)]
+
+
+def _context_of(row: Row[Any]) -> dict[str, str]:
+    return _context(row.id)
+
+
+def _context(run_id: str) -> dict[str, str]:
+    return {"table": "report_runs", "row": run_id, "field": "notify"}
 
 
 def tell(app: Effects, connection: Connection, run: Run, state: str, artifact: Artifact | None, error: str) -> None:
@@ -76,13 +95,17 @@ def tell(app: Effects, connection: Connection, run: Run, state: str, artifact: A
     if artifact is not None:
         words |= {"filename": artifact.filename, "rows": str(artifact.rows), "bytes": str(artifact.bytes)}
         words |= {"sha256": artifact.sha256}
-    for notice in msgspec.json.decode(run.notify, type=list[StoredNotice]):
+    try:
+        notices = _kept(app, connection, run.id)
+    except KeyUnavailable as failure:
+        _log.error("report.notice_failed", extra={"run": run.id, "reason": str(failure)})
+        return
+    for notice in notices:
         if state not in notice.on:
             continue
         try:
-            payload = msgspec.json.decode(open_payload(app.keys, notice.job_type, notice.payload))
             with connection.begin_nested():
-                enqueue(notice.job_type, _fill(payload, words), session=connection, effects=app)
+                enqueue(notice.job_type, _fill(notice.payload, words), session=connection, effects=app)
         except EffectsError as failure:
             _log.error("report.notice_failed", extra={"job_type": notice.job_type, "reason": str(failure)})
 

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from effects import Attempt, Effects, JobType, Sensitive
 from effects.keys import generate_key
 from effects.store.audit import audit
+from effects.store.rotate import count_keys, rotate
 from effects_reports import (
     Notify,
     ReportInvalid,
@@ -309,10 +310,25 @@ def test_an_address_in_a_notice_is_sealed_until_it_is_used(shop_factory: Shop) -
     notify = Notify(job_type="tell", payload={"to": "ann@shop.example", "text": "{rows} rows"})
     request_report("orders", notify=notify, effects=app)
     assert "ann@" not in str(rows(app, "report_runs"))
+    assert b"ann@" not in bytes(rows(app, "report_runs")[0]["notify_sealed"])
     drain(app)
     assert tell.told == [Told(to="ann@shop.example", text="1 rows")]
     with pytest.raises(ReportInvalid, match=r"notify: .*EFFECTS_KEYS"):
         request_report("orders", notify=notify, effects=shop_factory(job_types=[Tell()]))
+
+
+def test_the_keys_that_notices_need_are_counted_and_rotated(shop_factory: Shop) -> None:
+    old, new = f"k1={generate_key()}", f"k2={generate_key()}"
+    before = shop_factory(job_types=[Tell()], keys=old)
+    fill(before, 1)
+    request_report("orders", notify=Notify(job_type="tell", payload={"to": "a@b.example", "text": "x"}), effects=before)
+    between = shop_factory(job_types=[Tell()], keys=f"{new},{old}")
+    assert [(one.key_id, one.values) for one in count_keys(between.store)] == [("k1", 1)]
+    assert rotate(between).unreadable == []
+    tell = Tell()
+    after = shop_factory(job_types=[tell], keys=new)
+    drain(after)
+    assert tell.told == [Told(to="a@b.example", text="x")]
 
 
 def test_a_notice_may_be_for_one_of_them_only(shop_factory: Shop) -> None:

@@ -38,17 +38,16 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     format: str
     dialect: str
     consistency: str
-    notify: Any
     prefix: str
 
     def __repr__(self) -> str:
         """Without the params: they may be personal."""
-        return repr_without(self, ("params", "notify"))
+        return repr_without(self, ("params",))
 
 
 _NEW = {
     "id": "text", "report": "text", "key": "text", "generation": "int", "digest": "text", "job_id": "int",
-    "params": "json", "format": "text", "dialect": "text", "consistency": "text", "notify": "json", "prefix": "text",
+    "params": "json", "format": "text", "dialect": "text", "consistency": "text", "prefix": "text",
 }  # fmt: skip
 
 
@@ -72,7 +71,7 @@ def _intend(sql: Sql) -> str:
 
 
 def _insert(sql: Sql) -> str:
-    names = "id, report, key, params, format, dialect, consistency, notify, prefix"
+    names = "id, report, key, params, format, dialect, consistency, prefix"
     return f"""
     INSERT INTO {sql.report_runs} ({names}, created_at, updated_at)
     SELECT {", ".join(f"r.{name}" for name in names.split(", "))}, {sql.now}, {sql.now}
@@ -102,7 +101,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     format: str
     dialect: str
     consistency: str
-    notify: str
     prefix: str
     round: int
     version: int | None
@@ -126,10 +124,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Without the params: they may be personal."""
-        return repr_without(self, ("params", "notify"))
+        return repr_without(self, ("params",))
 
 
-_JSON = ("params", "notify", "columns")
+_JSON = ("params", "columns")
 _TIMES = ("as_of", "created_at", "planned_at", "assembling_at", "ended_at", "expires_at")
 
 

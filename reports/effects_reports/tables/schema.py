@@ -10,6 +10,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -71,7 +72,8 @@ def _runs(metadata: MetaData) -> Table:
         Column("format", Text, nullable=False),
         Column("dialect", Text, nullable=False),
         Column("consistency", Text, nullable=False),
-        Column("notify", Json, nullable=False, server_default=text("'{}'")),
+        Column("notify", Text),  # whom it tells when it ends, as JSON; NULL where nobody, or
+        Column("notify_sealed", LargeBinary),  # where a job type declares what it is told sensitive: the same, sealed
         Column("prefix", Text, nullable=False),  # of all its objects; 80 random bits that nobody can guess
         Column("round", Integer, nullable=False, server_default=text("1")),  # rises when its jobs are made anew
         # Frozen by the plan.
