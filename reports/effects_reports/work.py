@@ -82,7 +82,7 @@ class ReportWork(JobType[P]):
         if run.report in self.catalogue:
             return None
         _log.error("report.unknown", extra={"report": run.report, "reason": UNKNOWN})
-        return Snooze(RECHECK_SECONDS, f"report {run.report!r}: {UNKNOWN}")
+        return Snooze(RECHECK_SECONDS, f"report {run.report!r}: {UNKNOWN}", ages=False)
 
 
 def check_unchanged(definition: ReportDefinition, run: Run, columns: Sequence[Column]) -> None:
