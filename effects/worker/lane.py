@@ -74,6 +74,11 @@ class LaneThreads:
     def idle(self) -> bool:
         return not self._open
 
+    @property
+    def behind(self) -> bool:
+        """Every thread is at work, and more is at hand."""
+        return self._buffer.qsize() > 0
+
     def room(self) -> int:
         """How many more jobs to claim: what free threads can start now, plus at most a second's work."""
         prefetch = 0

@@ -14,6 +14,8 @@ from effects.store.claim import Lane
 from effects.worker.attempt import RunningAttempt
 from effects.worker.lane import LaneThreads
 
+BUSY_SECONDS, SATURATED_SECONDS = 0.002, 0.04
+
 
 def planned(app: Effects, given: Mapping[str, int] | None) -> list[Lane]:
     """The lanes that the app's job types and settings name, or those given (queue → threads), and quarantine."""
@@ -86,6 +88,17 @@ class Lanes:
                 lane.asked = True
                 lane.opens_at = None  # the claim will tell anew
         self._wake.set()
+
+    def patience(self) -> float:
+        """Seconds that an outcome may wait for others, to be written with them.
+
+        None where nothing else runs. A moment where threads are free: what they could do may wait behind this outcome,
+        for its limit's or its group's sake. Longer where every lane that works has more at hand than it has threads.
+        """
+        working = [lane for lane in self._lanes if not lane.idle]
+        if not working:
+            return 0.0
+        return SATURATED_SECONDS if all(lane.behind for lane in working) else BUSY_SECONDS
 
     def busy(self) -> bool:
         return any(not lane.idle for lane in self._lanes)

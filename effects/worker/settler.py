@@ -21,8 +21,8 @@ from effects.store.store import Store
 from effects.worker.outage import Outage
 
 BATCH_MAX = 500
-LINGER_SECONDS = 0.002  # how long a lone outcome waits for company while other attempts run
-ENOUGH = 100
+ENOUGH = 100  # outcomes that wait for no more company
+SLICE_SECONDS = 0.005
 TIMERS_MAX = 10_000
 
 _log = logging.getLogger("effects.worker")
@@ -33,7 +33,7 @@ class Settler(threading.Thread):
     """Writes settlements until it is closed, in batches, whatever becomes of the database meanwhile.
 
     Args:
-        busy: whether more outcomes are to be expected soon; then a small batch lingers 2 ms.
+        patience: seconds that a small batch may wait for company.
         wake: called after every write with the lanes in which it may have made jobs claimable.
         settled: told of every accepted settlement (progress, counts).
     """
@@ -45,13 +45,13 @@ class Settler(threading.Thread):
         ledgers: Mapping[str, Ledger],
         outage: Outage,
         *,
-        busy: Callable[[], bool],
+        patience: Callable[[], float],
         wake: Callable[[Collection[str]], None],
         settled: Callable[[Settlement], None],
     ) -> None:
         super().__init__(name="effects-settler", daemon=True)
         self._store, self._job_types, self._ledgers, self._outage = store, job_types, ledgers, outage
-        self._busy, self._wake, self._settled = busy, wake, settled
+        self._patience, self._wake, self._settled = patience, wake, settled
         self._pending: deque[Settlement] = deque()
         self._batch: list[Settlement] = []  # being written
         self._arrived = threading.Event()
@@ -129,8 +129,9 @@ class Settler(threading.Thread):
                     written.set()
 
     def _linger(self) -> None:
-        if len(self._pending) < ENOUGH and not self._closing and self._busy():
-            threading.Event().wait(LINGER_SECONDS)
+        until = time.monotonic() + self._patience()
+        while len(self._pending) < ENOUGH and not self._closing and (left := until - time.monotonic()) > 0:
+            threading.Event().wait(min(left, SLICE_SECONDS))
 
     def _take(self) -> list[Settlement]:
         count = min(len(self._pending), BATCH_MAX)

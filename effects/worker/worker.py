@@ -98,7 +98,7 @@ class Worker:
         self._scheduler = Scheduler(app, self._outage, fired=ask)
         self._settler = Settler(
             app.store, app.job_types, app.ledgers, self._outage,
-            busy=self._lanes.busy, wake=ask, settled=self._count,
+            patience=self._lanes.patience, wake=ask, settled=self._count,
         )  # fmt: skip
         self._intake = Intake(app, Releaser(self._mark).release, self._settler.add)
         self._dispatcher = Dispatcher(

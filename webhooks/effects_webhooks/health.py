@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 NOTICE_HOURS = (72, 24, 1)
 DISABLE_SECONDS = 5 * DAY_SECONDS
 DISABLE_MESSAGES = 10
+RECOVERED = "recovered"  # in the detail of a success: its endpoint was failing until then
 _COUNTED = ("failed", "unknown", "refused")
 _log = logging.getLogger("effects.webhooks")
 
@@ -38,9 +39,11 @@ class _Ids(msgspec.Struct):
 def note(app: Effects, connection: Connection, settled: Sequence[Settlement]) -> None:
     """Count these attempts for and against their endpoints; tell people and disable where the time has come.
 
-    A batch that holds a success of an endpoint clears it, whatever else it holds of it.
+    A batch that holds a success of an endpoint clears it, whatever else it holds of it. A success that was loaded
+    while its endpoint did not fail has nothing to clear; should it have failed since, the next one will.
     """
     worked: set[str] = set()
+    recovered: set[str] = set()
     failures: dict[str, Failure] = {}
     for one in settled:
         ids = _ids(one)
@@ -48,14 +51,16 @@ def note(app: Effects, connection: Connection, settled: Sequence[Settlement]) ->
             continue
         if one.verdict == "done":
             worked.add(ids.endpoint_id)
+            if RECOVERED in (one.detail or {}):
+                recovered.add(ids.endpoint_id)
         elif one.outcome in _COUNTED and "sent" in (one.detail or {}):
             failure = failures.setdefault(ids.endpoint_id, Failure(ids.endpoint_id))
             failure.messages += one.job.attempts == 1
             failure.asked |= (one.detail or {}).get("control") == "disable"
             if one.error_code == "http_410":
                 failure.gone_event = ids.event_id
-    if worked:
-        table.succeed(app.store, connection, worked)
+    if recovered:
+        table.succeed(app.store, connection, recovered)
     failing = [failure for endpoint_id, failure in sorted(failures.items()) if endpoint_id not in worked]
     if failing:
         said = {failure.endpoint_id: failure for failure in failing}

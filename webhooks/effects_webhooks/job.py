@@ -19,7 +19,7 @@ from effects import signing
 from effects.errors import KeyUnavailable
 from effects.job import Job
 from effects.job_type import Attempt, JobType, Placement
-from effects.outcome import Cancelled, Outcome, Pause, Refused, Snooze
+from effects.outcome import Cancelled, Done, Outcome, Pause, Refused, Snooze
 from effects.retry import RetryPolicy
 from effects_webhooks import headers, health
 from effects_webhooks.budgets import FULL, SHORT, Overrides
@@ -63,6 +63,7 @@ class Addressee(msgspec.Struct, frozen=True):
     profile: str
     overrides: Overrides
     headers: bytes | None
+    failing: bool
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -144,7 +145,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
         return {
             row.id: Addressee(
                 row.url, row.status == "active", secrets[row.id], row.profile,
-                msgspec.json.decode(row.overrides, type=dict[str, str]), row.headers,
+                msgspec.json.decode(row.overrides, type=dict[str, str]), row.headers, bool(row.failing),
             )
             for row in table.addresses(self._app.store, connection, endpoint_ids)
         }  # fmt: skip
@@ -179,6 +180,8 @@ class WebhookDelivery(JobType[DeliverPayload]):
         exchange = self._transports.post(addressee.url, sent, loaded.body, seconds=seconds)
         terms = Terms(addressee.profile, addressee.overrides, loaded.earlier, self.retry, self._short)
         outcome = classify(exchange, host=host, terms=terms)
+        if addressee.failing and isinstance(outcome, Done):
+            outcome = Done(detail={**(outcome.detail or {}), health.RECOVERED: True})
         if isinstance(outcome, Pause):
             self._say(outcome.reason)
         return outcome

@@ -112,8 +112,10 @@ def _bodies(sql: Sql) -> str:
 
 def _addresses(sql: Sql) -> str:
     return f"""
-    SELECT id, url, status, profile, {sql.json_text("overrides")} AS overrides, headers
-    FROM {sql.webhook_endpoints} WHERE id {sql.any_of("ids")}"""
+    SELECT e.id, e.url, e.status, e.profile, {sql.json_text("e.overrides")} AS overrides, e.headers,
+        h.failing_since IS NOT NULL AS failing
+    FROM {sql.webhook_endpoints} AS e LEFT JOIN {sql.webhook_health} AS h ON h.endpoint_id = e.id
+    WHERE e.id {sql.any_of("ids")}"""
 
 
 def _secrets(sql: Sql) -> str:
@@ -130,7 +132,7 @@ def bodies(store: Store, connection: Connection, event_ids: set[str]) -> Mapping
 
 
 def addresses(store: Store, connection: Connection, endpoint_ids: set[str]) -> Sequence[Row[Any]]:
-    """Id, URL, status, retry rules and sealed headers, as they are now."""
+    """Id, URL, status, retry rules, sealed headers and whether it fails, as they are now."""
     return store.all(connection, _addresses, ids=as_json(sorted(endpoint_ids)))
 
 
