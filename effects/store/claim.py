@@ -42,7 +42,8 @@ __all__ = ["CLAIM_MAX", "PROBES_PER_ROUND", "Claimed", "Lane", "claim"]
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """The jobs of one claim. `more` says that keys remain to be looked at in the next round.
+    """The jobs of one claim. `more` says that others may be claimable: it took all that it could, or keys remain to be
+    looked at in the next round.
 
     `wait_seconds`: until a key that has jobs may have a token for them; None where none waits for that.
     """
@@ -81,7 +82,7 @@ def _claim_plain(store: Store, lane: Lane, worker: str, limit: int) -> Claimed:
     if not jobs:
         with store.read() as connection:
             lane.keyed = bool(store.value(connection, _keys_in_use, queue=lane.queue))
-    return Claimed(jobs, more=False)
+    return Claimed(jobs, more=len(jobs) == limit)
 
 
 def _plain_due(store: Store, lane: Lane) -> bool:
@@ -122,7 +123,7 @@ def _claim_any(store: Store, lane: Lane, worker: str, limit: int) -> Claimed:
             rooms.spend(store, connection, jobs)
             point("claim.before_commit")
         wait = min((one for one in (wait, rooms.wait_seconds) if one is not None), default=None)
-    return Claimed(jobs, more, wait)
+    return Claimed(jobs, more or len(jobs) == limit, wait)
 
 
 def _open(rooms: Rooms, key: Key) -> Open:

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 
+from effects.store.claim import Claimed
 from effects.worker.claimer import Claimer
 from effects.worker.intake import Intake
 from effects.worker.lane import LaneThreads
@@ -51,9 +52,10 @@ class Dispatcher:
             room = lane.room() if lane.asked else 0
             if room > 0 and self._pulse.fresh and not self._stopping.is_set():
                 lane.asked = False  # before the claim: whoever asks while it runs is heard
-                if self._claim(lane, room):  # not `|=`, which reads before it claims
+                claimed = self._claim(lane, room)
+                if claimed.more:  # not `|=`, which would forget whoever asked meanwhile
                     lane.asked = True
-                progress |= lane.asked
+                progress |= bool(claimed.jobs) or lane.asked
         return progress
 
     def round_everywhere(self) -> bool:
@@ -61,16 +63,16 @@ class Dispatcher:
         self._lanes.ask()
         return self.round()
 
-    def _claim(self, lane: LaneThreads, room: int) -> bool:
+    def _claim(self, lane: LaneThreads, room: int) -> Claimed:
         claimed = self._claimer.claim(lane.lane, self._pulse.worker.id, room, give_up=self._stopping.is_set)
         if claimed is None:
-            return False
+            return Claimed([], more=False)
         if claimed.wait_seconds is not None:  # of this round's keys; those of the round before may open earlier
             opens_at = time.monotonic() + max(TOKEN_SECONDS_MIN, claimed.wait_seconds)
             lane.opens_at = opens_at if lane.opens_at is None else min(opens_at, lane.opens_at)
         for attempt in self._intake.attempts(claimed.jobs):
             lane.accept(attempt)
-        return bool(claimed.jobs) or claimed.more
+        return claimed
 
     def rest(self) -> None:
         """Until somebody wakes us, the next known retry, the next poll, or the next look at time limits."""
