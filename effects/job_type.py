@@ -133,6 +133,13 @@ class JobType(Generic[P]):
         """Fetch what a whole claimed batch needs, by job id, in as few queries as the batch allows."""
         return {}
 
+    def can_ask(self, job: Job) -> bool:
+        """Whether the peer can be asked what became of an attempt that was lost behind its release.
+
+        Such a job runs once more, whatever its policy is, and its handler asks before it does anything. Default no.
+        """
+        return False
+
     def place(self, payload: P) -> Placement:
         """Lane, group and limit of a job whose caller did not give them."""
         return Placement()

@@ -216,7 +216,8 @@ def _lost(job: Job, job_type: JobType[object], ending: Lost, released: bool, dra
             message=ending.reason,
         )
     else:
-        settled = _unknown(job, job_type, Unknown(ending.reason, code="lost"), "lost", draw)
+        asked: OnUnknown | None = "repeat_once" if job_type.can_ask(job) else None
+        settled = _unknown(job, job_type, Unknown(ending.reason, code="lost", on_unknown=asked), "lost", draw)
     return msgspec.structs.replace(settled, lost=True)
 
 

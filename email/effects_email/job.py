@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects.errors import ConfigurationError
+from effects.errors import ConfigurationError, PayloadInvalid
 from effects.job import Job
 from effects.job_type import Attempt, JobType, Placement
 from effects.limits import Rate
@@ -87,6 +87,13 @@ class EmailSend(JobType[SendPayload]):
 
     def place(self, payload: SendPayload) -> Placement:
         return Placement(limit_key=transport_key(payload.transport))
+
+    def can_ask(self, job: Job) -> bool:
+        """By its transport; one that cannot be opened is not asked."""
+        try:
+            return self.transports.get(self.decode(job.payload).transport).traceable
+        except (ConfigurationError, PayloadInvalid):
+            return False
 
     def worker_starts(self) -> None:
         """Every transport's URL is looked at. A provider's usual rate becomes the limit of one that has none."""

@@ -69,6 +69,7 @@ class Transport(Protocol):
 
     name: str
     key_lifetime_seconds: float | None  # None: it knows no idempotency keys
+    traceable: bool  # what became of a letter can be found out: it knows keys, or can be asked
     rate_per_second: int | None  # messages that a new account may send; None: it names no rate
 
     def send(self, letter: Letter, *, release: Callable[[], None], seconds: float) -> Dispatch:

@@ -104,6 +104,8 @@ class HttpTransport:
     as long as the key lives; a message that an operator sends again has another Message-ID and so another key.
     """
 
+    traceable = True  # Resend by key, Postmark by its search
+
     def __init__(
         self,
         name: str,

@@ -47,6 +47,7 @@ class MaildirTransport:
 
     key_lifetime_seconds = None
     rate_per_second = None
+    traceable = True
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name

@@ -45,6 +45,7 @@ class SmtpTransport:
 
     key_lifetime_seconds = None
     rate_per_second = None
+    traceable = False
 
     def __init__(self, server: Server) -> None:
         self.name = server.name

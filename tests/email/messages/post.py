@@ -23,6 +23,7 @@ class Post:
     name = "default"
     key_lifetime_seconds: float | None = None
     rate_per_second: int | None = None
+    traceable = False
 
     def __init__(self, *moves: Verdict | dict[str, Verdict]) -> None:
         self.moves: list[Verdict | dict[str, Verdict]] = list(moves) or [verdict("accepted")]
@@ -66,3 +67,4 @@ class KeyedPost(Post):
     """It knows idempotency keys for a day."""
 
     key_lifetime_seconds = 86_400.0
+    traceable = True
