@@ -17,6 +17,7 @@ import json
 import logging
 import re
 import sys
+import time
 import traceback
 from typing import Any, TextIO
 
@@ -26,6 +27,7 @@ from effects.errors import EffectsError
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _PLAIN = re.compile(r"[^\s\"'=\x00-\x1f\x7f]+")  # needs no quotes
 _FRAMES_MAX = 6
+SAY_SECONDS = 10.0
 
 # httpx logs every URL, with its query, at INFO; the others explain themselves at length.
 QUIET = ("httpx", "httpcore", "alembic", "sqlalchemy")
@@ -63,6 +65,20 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
         }
         return json.dumps({**_facts(record), **head}, ensure_ascii=False, default=str)
+
+
+class Seldom:
+    """An ERROR of one kind that many jobs have reason for: said once in ten seconds, not for every job."""
+
+    def __init__(self, log: logging.Logger, event: str) -> None:
+        self._log, self._event = log, event
+        self._said_at = float("-inf")
+
+    def say(self, reason: str) -> None:
+        now = time.monotonic()
+        if now - self._said_at > SAY_SECONDS:
+            self._said_at = now
+            self._log.error(self._event, extra={"reason": reason})
 
 
 def configure(log_format: str = "text", log_level: str = "INFO") -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from effects.app import Effects
 from effects.errors import KeyUnavailable, PayloadInvalid, StoreUnavailable
 from effects.job import Job
 from effects.job_type import JobType
+from effects.logs import Seldom
 from effects.outcome import Cancelled, Outcome, Refused, Retry, Snooze
 from effects.sealing import open_payload, seal_payload, sealed_document
 from effects.settlement import Ending, Expired, GivenBack, Settlement, Unready, decide
@@ -21,7 +21,6 @@ from effects.store.rotate import replace_payload
 from effects.worker.attempt import RunningAttempt
 
 RECHECK_SECONDS = 60.0  # while EFFECTS_KEYS lacks a key
-SAY_SECONDS = 10.0
 
 _log = logging.getLogger("effects.worker")
 
@@ -37,7 +36,7 @@ class Intake:
     def __init__(self, app: Effects, release: Callable[[Job], bool], finish: Callable[[Settlement], None]) -> None:
         self._app, self._release, self._finish = app, release, finish
         self.draining = False  # told to every attempt
-        self._said_at = float("-inf")
+        self._waiting = Seldom(_log, "job.waiting")
 
     def attempts(self, jobs: Sequence[Job]) -> list[RunningAttempt]:
         """The attempts that can run, in the order of the claim."""
@@ -97,10 +96,7 @@ class Intake:
 
         The job's key is not paused: the other workers may have what this one lacks.
         """
-        now = time.monotonic()
-        if now - self._said_at > SAY_SECONDS:
-            self._said_at = now
-            _log.error("job.waiting", extra={"reason": reason})
+        self._waiting.say(reason)
         return Snooze(RECHECK_SECONDS, reason, ages=False)
 
     def _prepare(self, job: Job, job_type: JobType[Any], payload: Any, clear: str) -> Ending:

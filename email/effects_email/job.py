@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from effects.errors import ConfigurationError, PayloadInvalid
 from effects.job import Job
 from effects.job_type import Attempt, JobType, Placement
 from effects.limits import Rate
+from effects.logs import Seldom
 from effects.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
 from effects.retry import DAY_SECONDS, RetryPolicy
 from effects.settlement import Settlement
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from effects.app import Effects
 
 RECHECK_SECONDS = 60.0  # while our own configuration is at fault, or mail is held
-SAY_SECONDS = 10.0
 _MARGIN_SECONDS = 2.0  # the transport ends before the attempt's time limit does
 ATTACHMENT_SECONDS = 300.0  # until a file that cannot be read is looked for again
 _log = logging.getLogger("effects.email")
@@ -83,7 +82,7 @@ class EmailSend(JobType[SendPayload]):
         self._memory = AttemptMemory()
         self.ledger = SentLedger(self._memory, self._note)
         self._redirect = self._settings.redirect
-        self._said_at = float("-inf")
+        self._waiting = Seldom(_log, "email.waiting")  # a fault of our own configuration
 
     def place(self, payload: SendPayload) -> Placement:
         return Placement(limit_key=transport_key(payload.transport))
@@ -129,7 +128,7 @@ class EmailSend(JobType[SendPayload]):
     def perform(self, payload: SendPayload, attempt: Attempt) -> Outcome:
         message: Message | None = attempt.loaded
         if message is not None and message.sealed_off is not None:
-            self._say(message.sealed_off)
+            self._waiting.say(message.sealed_off)
             return Snooze(RECHECK_SECONDS, message.sealed_off)
         if message is None or message.parts is None:
             return Refused("what was to be sent is no longer stored", code="content_gone")
@@ -145,7 +144,7 @@ class EmailSend(JobType[SendPayload]):
         try:
             transport = self.transports.get(message.transport)
         except ConfigurationError as error:
-            self._say(str(error))
+            self._waiting.say(str(error))
             return Pause(RECHECK_SECONDS, str(error), code="no_transport", parent=True)
         return self._send(message, message.parts, transport, attempt)
 
@@ -176,11 +175,10 @@ class EmailSend(JobType[SendPayload]):
         return self._answered(message, letter, transport, dispatch, keyed=keyed)
 
     def _letter(self, message: Message, parts: Parts) -> Letter:
-        data = build(parts, self._files.read(parts))
         to = [one for number, one in message.open.items() if number not in message.suppressed]
         if self._redirect is not None:
-            parts = redirected(parts, self._redirect)
-            data, to = build(parts, self._files.read(parts)), [self._redirect]
+            parts, to = redirected(parts, self._redirect), [self._redirect]
+        data = build(parts, self._files.read(parts))
         return Letter(
             sender=parts.sender.spec,
             recipients=tuple(dict.fromkeys(one.spec for one in to)),
@@ -237,7 +235,7 @@ class EmailSend(JobType[SendPayload]):
         if isinstance(outcome, Unknown):
             return self._unsure(message, letter, transport, outcome)
         if isinstance(outcome, Pause) and dispatch.verdict.kind == "config":
-            self._say(f"transport {transport.name}: {outcome.reason}")
+            self._waiting.say(f"transport {transport.name}: {outcome.reason}")
         return outcome
 
     # -- results -----------------------------------------------------------------------------------------------------
@@ -274,13 +272,6 @@ class EmailSend(JobType[SendPayload]):
                 by_transport.setdefault(transport, []).extend(failures)
         for transport, failures in by_transport.items():
             note_failures(self._app, connection, failures, source=transport)
-
-    def _say(self, reason: str) -> None:
-        """A fault of our own configuration is said in the log, not for every job."""
-        now = time.monotonic()
-        if now - self._said_at > SAY_SECONDS:
-            self._said_at = now
-            _log.error("email.waiting", extra={"reason": reason})
 
 
 def _key_is_good(message: Message, transport: Transport) -> bool:

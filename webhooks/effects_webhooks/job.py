@@ -19,6 +19,7 @@ from effects import signing
 from effects.errors import KeyUnavailable
 from effects.job import Job
 from effects.job_type import Attempt, JobType, Placement
+from effects.logs import Seldom
 from effects.outcome import Cancelled, Done, Outcome, Pause, Refused, Snooze
 from effects.retry import RetryPolicy
 from effects_webhooks import headers, health
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from effects.app import Effects
 
 RECHECK_SECONDS = 60.0  # while our own configuration is at fault
-SAY_SECONDS = 10.0
 _MARGIN_SECONDS = 1.0  # the transport ends before the attempt's time limit does
 _CACHED_KEYS_MAX = 10_000
 _CACHED_URLS_MAX = 10_000
@@ -117,7 +117,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
         self._transports = Transports(GuardedBackend(allow_private=opened(app)), ssl_context=ssl_context)
         self._vetted = functools.lru_cache(_CACHED_URLS_MAX)(functools.partial(_vetted, allow_private=opened(app)))
         self._keys: dict[str, bytes] = {}
-        self._said_at = float("-inf")
+        self._waiting = Seldom(_log, "webhook.waiting")  # a fault of our own configuration
         self._user_agent = f"effects/{version('effects')}"
 
     def place(self, payload: DeliverPayload) -> Placement:
@@ -163,11 +163,11 @@ class WebhookDelivery(JobType[DeliverPayload]):
             keys = [self._key(payload.endpoint_id, *secret) for secret in addressee.secrets]
             own = self._own_headers(payload.endpoint_id, addressee.headers)
         except KeyUnavailable as error:
-            self._say(str(error))
+            self._waiting.say(str(error))
             return Snooze(RECHECK_SECONDS, str(error), ages=False)  # this worker's fault: the others go on
         if not keys:
             reason = f"endpoint {payload.endpoint_id} has no secret to sign with"
-            self._say(reason)
+            self._waiting.say(reason)
             return Pause(RECHECK_SECONDS, reason, code="no_secret")
         try:
             host = self._vetted(addressee.url)  # again: the settings may be others than those it was added under
@@ -183,7 +183,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
         if addressee.failing and isinstance(outcome, Done):
             outcome = Done(detail={**(outcome.detail or {}), health.RECOVERED: True})
         if isinstance(outcome, Pause):
-            self._say(outcome.reason)
+            self._waiting.say(outcome.reason)
         return outcome
 
     def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
@@ -195,13 +195,6 @@ class WebhookDelivery(JobType[DeliverPayload]):
             if cursor is None:
                 break
         return taken
-
-    def _say(self, reason: str) -> None:
-        """A fault of our own configuration is said in the log now and then, not for every job."""
-        now = time.monotonic()
-        if now - self._said_at > SAY_SECONDS:
-            self._said_at = now
-            _log.error("webhook.waiting", extra={"reason": reason})
 
     def _own_headers(self, endpoint_id: str, sealed: bytes | None) -> dict[str, str]:
         """The partner's headers."""
