@@ -10,13 +10,13 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects.app import Effects
+from effects.retry import DAY_SECONDS
 from effects_email import mailbox
 from effects_email.suppression_rows import Reason, new_row, write
 from effects_email.tables import soft_failures
 from effects_email.tables import suppressions as table
 from effects_email.tables.suppressions import LogRow, SuppressionRow
 
-DAY_SECONDS = 86_400.0
 # How long a reason holds that nobody gave an end. A hard bounce: an address may be given to somebody else, or a host
 # may have been misread.
 DAYS: dict[Reason, int] = {"hard_bounce": 180, "soft_repeat": 14}

@@ -14,7 +14,6 @@ from effects.errors import EnqueueError
 from effects.job_type import Attempt, JobType
 from effects.outcome import Done, Outcome, Refused
 from effects_webhooks.api import deliver_webhook
-from effects_webhooks.errors import EventInvalid
 from effects_webhooks.event import WebhookEvent
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class WebhookCompose(JobType[ComposePayload]):
     def perform(self, payload: ComposePayload, attempt: Attempt) -> Outcome:
         try:
             event = WebhookEvent(**msgspec.structs.asdict(payload))
-        except (EventInvalid, EnqueueError) as error:  # neither quotes the data
+        except EnqueueError as error:  # neither quotes the data
             return Refused(str(error), code=type(error).__name__)
         return Done(apply=lambda connection: self._write(connection, event))
 

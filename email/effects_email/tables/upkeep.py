@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from effects.retry import DAY_SECONDS
 from effects.store.sql import Sql
 from effects.store.store import Statement, Store
 
 PAGE = 500
 LOG_DAYS = 730  # who was written to against their will, and why, may be asked for later than the rest
-DAY_SECONDS = 86_400.0
 
 
 def prune(store: Store, *, keep_seconds: float, window_days: int, dry_run: bool, go_on: Callable[[], bool]) -> int:
