@@ -14,7 +14,7 @@ from sqlalchemy import GenerativeSelect
 
 from effects.redact import why_invalid
 from effects_reports.errors import DefinitionInvalid, ReportInvalid
-from effects_reports.formats.base import DIALECTS, Column, Dialect, MapBatch, MappedRow, MapRow
+from effects_reports.formats.base import DIALECTS, Column, Dialect, MapBatch, MappedRow, MapRow, Route
 
 Consistency: TypeAlias = Literal["range", "snapshot", "single"]
 CONSISTENCIES: tuple[Consistency, ...] = ("range", "snapshot", "single")
@@ -24,7 +24,7 @@ Statement: TypeAlias = GenerativeSelect  # a Select or a CompoundSelect, of what
 Rows: TypeAlias = Iterable[MappedRow]
 Source: TypeAlias = Callable[..., Statement | Rows]
 
-CHUNK_ROWS = 100_000
+CHUNK_ROWS, COPIED_CHUNK_ROWS = 100_000, 250_000  # about a second's work each
 ROWS_MAX = 10_000_000
 BYTES_MAX = 1 << 30
 PARALLEL = 4
@@ -47,7 +47,7 @@ class ReportDefinition:
     formats: tuple[str, ...] = FORMATS
     dialect: Dialect = "excel"
     consistency: Consistency = "range"
-    chunk_rows: int = CHUNK_ROWS
+    chunk_rows: int | None = None
     rows_max: int = ROWS_MAX
     bytes_max: int = BYTES_MAX
     parallel: int = PARALLEL
@@ -62,6 +62,10 @@ class ReportDefinition:
     def mapped(self) -> bool:
         """Whether Python code makes the file's rows of those that are read."""
         return self.map_row is not None or self.map_batch is not None
+
+    def rows_of_a_chunk(self, route: Route) -> int:
+        """How many rows a chunk is planned with, where they take this route."""
+        return self.chunk_rows or (COPIED_CHUNK_ROWS if route == "copy" else CHUNK_ROWS)
 
     def read_params(self, given: Any) -> Any:
         """The params as the function takes them.
@@ -145,8 +149,9 @@ class ReportDefinition:
         self._check_choices(who)
         self._check_shape(who)
         for name in ("chunk_rows", "rows_max", "bytes_max", "parallel", "keep_days"):
-            if not getattr(self, name) > 0:
-                raise DefinitionInvalid(f"{who}: {name} is {getattr(self, name)}; it must be above 0")
+            given = getattr(self, name)
+            if given is not None and not given > 0:
+                raise DefinitionInvalid(f"{who}: {name} is {given}; it must be above 0")
         if self.iterable:
             return
         try:
@@ -190,7 +195,7 @@ def report(
     formats: Sequence[str] = FORMATS,
     dialect: Dialect = "excel",
     consistency: Consistency = "range",
-    chunk_rows: int = CHUNK_ROWS,
+    chunk_rows: int | None = None,
     rows_max: int = ROWS_MAX,
     bytes_max: int = BYTES_MAX,
     parallel: int = PARALLEL,
@@ -214,7 +219,8 @@ def report(
         formats: those that may be asked for, the default first.
         dialect: of CSV: `excel` (default), `rfc4180`, or `raw`, which has no defence against formulas.
         consistency: `range` (default), `snapshot` or `single`; the package's page says what each guarantees.
-        chunk_rows: rows of a chunk. Default 100,000; several times that where there would be over 10,000 chunks.
+        chunk_rows: rows of a chunk. Default 100,000, or 250,000 where PostgreSQL itself writes them; several times that
+            where there would be over 10,000 chunks.
         rows_max, bytes_max: a report with more is refused, or fails. Default 10 million and 1 GiB.
         parallel: how many chunks of this report run at once, over all its runs. Default 4; stored as the cap of the
             limit key `report:NAME` when the report is first planned, where an operator may change it.

@@ -64,16 +64,18 @@ def explain_report(
     resolved = resolve(definition, params, file, definition.dialect, None)
     rows, dialect, select = _look(catalogue, definition, resolved)
     whole = definition.consistency == "single"
+    route = choose_route(resolved.chunk_source(), resolved.file, dialect)
+    size = definition.rows_of_a_chunk(route)
     return Explanation(
         report=name,
         format=file,
         consistency=definition.consistency,
         reads_from=definition.engine or ("its own iterable" if definition.iterable else "the app's database"),
-        route=choose_route(resolved.chunk_source(), resolved.file, dialect),
+        route=route,
         key=_key(definition, resolved),
-        bounds="one part" if whole else f"half-open ranges of the key, {definition.chunk_rows:,} rows each",
+        bounds="one part" if whole else f"half-open ranges of the key, {size:,} rows each",
         rows_estimated=rows,
-        chunks_estimated=1 if whole else None if rows is None else math.ceil(rows / definition.chunk_rows),
+        chunks_estimated=1 if whole else None if rows is None else math.ceil(rows / size),
         parallel=1 if whole else definition.parallel,
         columns=[column.header for column in definition.columns_of(resolved.statement)],
         storage=app.storage.url,

@@ -53,7 +53,7 @@ class ReportPlan(ReportWork[RunPayload]):
         self.app.storage.check()
         snapshot = None
         if resolved.statement is None:
-            plan = plan_rows(None, definition, None)
+            plan = plan_rows(None, resolved)
         elif definition.consistency == "snapshot":
             if attempt.draining:
                 raise ReportRefused(
@@ -65,7 +65,7 @@ class ReportPlan(ReportWork[RunPayload]):
         else:
             engine = self.catalogue.engine_of(definition)
             with reading(engine, seconds=attempt.remaining_seconds()) as connection:
-                plan = plan_rows(connection, definition, resolved.statement)
+                plan = plan_rows(connection, resolved)
         check_format(definition, resolved.file, plan.rows_total, len(definition.columns_of(resolved.statement)))
         frozen = _frozen(definition, resolved, plan, snapshot)
         apply = partial(steps.planned, self.app, run=run, plan=frozen, ranges=plan.ranges, parallel=definition.parallel)
@@ -83,14 +83,14 @@ class ReportPlan(ReportWork[RunPayload]):
             path = copy_database(engine, run.id, run.round)
             try:
                 with reading(engine, seconds=seconds, snapshot=path) as connection:
-                    return path, plan_rows(connection, definition, resolved.statement)
+                    return path, plan_rows(connection, resolved)
             except BaseException:
                 delete_copy(path)
                 raise
         holder = Holder(engine)
         try:
             limit_statements(holder.connection, seconds)
-            plan = plan_rows(holder.connection, definition, resolved.statement)
+            plan = plan_rows(holder.connection, resolved)
         except BaseException:
             holder.release()
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +14,7 @@ from effects_reports.errors import ReportRefused
 from effects_reports.formats import open_format
 from effects_reports.formats.base import ChunkSource, Format
 from effects_reports.keyset import key_to_json
+from effects_reports.readers import choose_route
 from effects_reports.steps import Range
 from effects_reports.tables import source
 from effects_reports.tables.bounds import read_bounds
@@ -35,12 +35,14 @@ def ordinal(number: int) -> str:
     return f"{number:05}"
 
 
-def plan_rows(connection: Connection | None, definition: ReportDefinition, statement: Statement | None) -> Plan:
+def plan_rows(connection: Connection | None, resolved: Resolved) -> Plan:
     """Find the bounds: with a key by one walk over it, else one chunk for everything.
 
     Raises:
         ReportRefused: the key is not unique, is NULL somewhere, or there are more rows than `rows_max`.
     """
+    definition: ReportDefinition = resolved.definition
+    statement = resolved.statement
     if statement is None or connection is None:
         return Plan([Range(ordinal(1), None, None, None)], None, "unknown")
     if definition.consistency == "single":
@@ -48,7 +50,8 @@ def plan_rows(connection: Connection | None, definition: ReportDefinition, state
         kind = "unknown" if rows is None else "estimated"
         return Plan([Range(ordinal(1), None, None, rows)], rows, kind)
     check_key(connection, definition, statement)
-    ranges = list(_ranges(connection, definition, statement))
+    route = choose_route(resolved.chunk_source(), resolved.file, connection.dialect.name)
+    ranges = _ranges(connection, definition, statement, definition.rows_of_a_chunk(route))
     total = sum(one.rows or 0 for one in ranges)
     if total > definition.rows_max:
         raise ReportRefused(
@@ -59,8 +62,8 @@ def plan_rows(connection: Connection | None, definition: ReportDefinition, state
     return Plan(ranges, total, "exact")
 
 
-def _ranges(connection: Connection, definition: ReportDefinition, statement: Statement) -> Sequence[Range]:
-    asked = read_bounds(connection, statement, definition.key, definition.chunk_rows, definition.rows_max)
+def _ranges(connection: Connection, definition: ReportDefinition, statement: Statement, size: int) -> list[Range]:
+    asked = read_bounds(connection, statement, definition.key, size, definition.rows_max)
     found = [(key_to_json(key), number) for key, number in asked]
     step = math.ceil(len(found) / CHUNKS_MAX) or 1
     ends = [one for n, one in enumerate(found, start=1) if n % step == 0 or n == len(found)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from io import BytesIO
 from typing import Any
 
 import psycopg
@@ -15,6 +15,7 @@ from effects_reports.formats.csv import Csv
 from effects_reports.tables.copying import copy_statement, prepare_session
 
 BLOCK_BYTES = 256 * 1024
+PAUSE_SECONDS = 0.0005  # a socket holds 0.2 MB: 400 MB/s
 
 
 def can_copy(connection: Connection) -> bool:
@@ -44,26 +45,32 @@ def _driver(connection: Connection) -> Any:
 
 
 def _blocks(copy: Any, pgconn: Any) -> Iterator[tuple[bytes, int]]:
-    """Rows joined, and how many. `copy` waits for the first row of those that have arrived; the others are at hand.
+    """Rows joined, and how many. `copy` waits for a row; those that have arrived by then are taken at once.
 
-    Asking psycopg's `copy` for every row costs the client three times as much.
+    Asking psycopg's `copy` for every row costs the client three times as much. To wake for each of the server's sends
+    of 8 KiB costs both of them a tenth of their time: a moment later the socket is full.
     """
-    block, rows = BytesIO(), 0
+    block, rows = bytearray(), 0
     more = True
     while more and (row := copy.read()):
         length = 1
         while length > 0:
-            block.write(row)
+            block += row
             rows += 1
             length, row = pgconn.get_copy_data(1)
+            if not length:
+                pgconn.consume_input()
+                length, row = pgconn.get_copy_data(1)
         if length < 0:
             _end(pgconn)
             more = False
-        if block.tell() >= BLOCK_BYTES:  # what arrives at once is little: libpq's buffer
-            yield block.getvalue(), rows
-            block, rows = BytesIO(), 0
+        if len(block) >= BLOCK_BYTES:  # what arrives at once is little: libpq's buffer
+            yield bytes(block), rows
+            block, rows = bytearray(), 0
+        if more:
+            time.sleep(PAUSE_SECONDS)
     if rows:
-        yield block.getvalue(), rows
+        yield bytes(block), rows
 
 
 def _end(pgconn: Any) -> None:
