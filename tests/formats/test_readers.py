@@ -238,7 +238,7 @@ def test_types_of_sqlite_are_those_of_the_columns(sqlite: sa.Connection) -> None
     written, result = part(ChunkSource(columns_of(select), select), "csv", "raw", sqlite)
     assert result.route == "sqlite"
     zero = "00000000-0000-0000-0000-000000000000"
-    assert written.decode() == f'true,12.50,2013-01-01T05:17:00.5,2013-01-01,{zero},\\x00ff,"{{""a"": [1]}}"\n'
+    assert written.decode() == f'true,12.50,2013-01-01 05:17:00.5,2013-01-01,{zero},\\x00ff,"{{""a"": [1]}}"\n'
 
 
 def test_a_database_in_another_encoding_is_not_copied(postgresql_server: str) -> None:

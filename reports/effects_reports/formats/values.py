@@ -1,8 +1,9 @@
 """One text for one value, on every route and in every format.
 
 The texts are PostgreSQL's own, so that its COPY writes them at full speed and this module follows: shortest exact
-floats, decimals with their digits, `true` and `false`, ISO 8601 times (RFC 3339 where they have a zone, then in UTC),
-ISO 8601 durations, bytes as `\\x…`, JSON as jsonb prints it. Times carry no zeros at the end of a second's fraction.
+floats, decimals with their digits, `true` and `false`, times by RFC 3339 (in UTC where they have a zone) with a space
+between day and time, by which spreadsheets know them, and with a `T` in JSON, ISO 8601 durations, bytes as `\\x…`, JSON as
+jsonb prints it. Times carry no zeros at the end of a second's fraction.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _(value: decimal.Decimal) -> str:
 
 @text_of.register
 def _(value: dt.datetime) -> str:
-    return _trimmed((value if value.tzinfo is None else value.astimezone(dt.UTC)).isoformat())
+    return _trimmed((value if value.tzinfo is None else value.astimezone(dt.UTC)).isoformat(" "))
 
 
 @text_of.register
@@ -170,7 +171,7 @@ def json_scalar(value: object) -> str:
         return shown
     if isinstance(value, float | decimal.Decimal) and shown[-1].isdigit():
         return shown
-    return json_text(shown)
+    return json_text(shown.replace(" ", "T", 1) if isinstance(value, dt.datetime) else shown)
 
 
 json_text: Show = json.encoder.encode_basestring  # with every character beyond ASCII as it is
@@ -190,7 +191,7 @@ def _decimals(values: Sequence[decimal.Decimal]) -> list[str]:
 
 
 def _datetimes(values: Sequence[dt.datetime]) -> list[str]:
-    shown = list(map(dt.datetime.isoformat, values))
+    shown = list(map(str, values))
     lengths = set(map(len, shown))
     if lengths == {19} or (lengths == {25} and all(one.endswith("+00:00") for one in shown)):
         return shown  # no fractions, and no zone or UTC

@@ -102,7 +102,7 @@ def _csv(source: Subquery, kinds: Sequence[Kind], file: Csv) -> Select[Any]:
 
 def _text(column: ColumnElement[Any], kind: Kind, *, defended: bool) -> ColumnElement[Any]:
     match kind:
-        case "plain":
+        case "plain" | "moment":
             return column
         case "single" | "oid":
             return _widened(column, kind)
@@ -111,8 +111,6 @@ def _text(column: ColumnElement[Any], kind: Kind, *, defended: bool) -> ColumnEl
         case "boolean":  # a cast would make a text of each
             words = {True: sa.literal_column("'true'", sa.Text), False: sa.literal_column("'false'", sa.Text)}
             return sa.case((column, words[True]), (sa.not_(column), words[False]))
-        case "moment":
-            return _with_t(column)
         case "zoned":
             return _in_utc(column)
         case "span":
@@ -129,12 +127,8 @@ def _text(column: ColumnElement[Any], kind: Kind, *, defended: bool) -> ColumnEl
             return sa.case((column.is_not(None), defended_sql(printed) if defended else printed))
 
 
-def _with_t(column: ColumnElement[Any]) -> ColumnElement[str]:
-    return sa.func.replace(sa.cast(column, sa.Text), sa.literal_column("' '"), sa.literal_column("'T'"))
-
-
 def _in_utc(column: ColumnElement[Any]) -> ColumnElement[str]:
-    moment = _with_t(sa.func.timezone(sa.literal_column("'UTC'"), column))
+    moment = sa.cast(sa.func.timezone(sa.literal_column("'UTC'"), column), sa.Text)
     exact = moment.op("||")(sa.literal_column("'+00:00'"))
     return sa.case((sa.func.isfinite(column), exact), else_=sa.cast(column, sa.Text))
 
@@ -159,7 +153,7 @@ def _value(column: ColumnElement[Any], kind: Kind) -> ColumnElement[Any]:
         case "single" | "oid":
             return _widened(column, kind)
         case "zoned":
-            return _in_utc(column)
+            return sa.func.replace(_in_utc(column), sa.literal_column("' '"), sa.literal_column("'T'"))
         case "span":
             return sa.func.justify_hours(column)
         case "json":
