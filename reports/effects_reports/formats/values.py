@@ -2,7 +2,7 @@
 
 The texts are PostgreSQL's own, so that its COPY writes them at full speed and this module follows: shortest exact
 floats, decimals with their digits, `true` and `false`, times by RFC 3339 (in UTC where they have a zone) with a space
-between day and time, by which spreadsheets know them, and with a `T` in JSON, ISO 8601 durations, bytes as `\\x…`, JSON as
+after the day, by which spreadsheets know them, and in JSON with a `T`, ISO 8601 durations, bytes as `\\x…`, JSON as
 jsonb prints it. Times carry no zeros at the end of a second's fraction.
 """
 
