@@ -1,4 +1,4 @@
-"""One text for one value, on every route and in every format.
+"""One text for one value, on every route and, but for moments, in every format.
 
 The texts are PostgreSQL's own, so that its COPY writes them at full speed and this module follows: shortest exact
 floats, decimals with their digits, `true` and `false`, times by RFC 3339 (in UTC where they have a zone) with a space
