@@ -13,6 +13,7 @@ from effects.store.claim import CLAIM_MAX, Lane
 from effects.worker.attempt import RunningAttempt
 
 PREFETCH_SECONDS = 1.0  # a claim counts as started, so no more is claimed than threads start within this
+LOW_SECONDS = 0.1  # what is at hand lasts no longer: claim again
 
 
 class LaneThreads:
@@ -81,11 +82,11 @@ class LaneThreads:
 
     def room(self) -> int:
         """How many more jobs to claim: what free threads can start now, plus at most a second's work."""
-        prefetch = 0
+        each_second = 0.0
         if self._prefetch and self._average_seconds is not None:
-            prefetch = int(self.threads * PREFETCH_SECONDS / max(self._average_seconds, 1e-5))
-        prefetch = min(prefetch, CLAIM_MAX)
-        self._low_water = prefetch // 2
+            each_second = self.threads / max(self._average_seconds, 1e-5)
+        prefetch = min(int(each_second * PREFETCH_SECONDS), CLAIM_MAX)
+        self._low_water = min(int(each_second * LOW_SECONDS), prefetch // 2)
         waiting = self._buffer.qsize()
         if waiting > self._low_water:
             return 0
