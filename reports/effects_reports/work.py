@@ -13,6 +13,7 @@ from effects.crashpoints import declare
 from effects.errors import ConfigurationError, EnqueueError
 from effects.job import Job
 from effects.job_type import JobType
+from effects.logs import Seldom
 from effects.outcome import Outcome, Refused, Snooze
 from effects.retry import Exponential, RetryPolicy
 from effects_reports.catalogue import QUEUE, Catalogue
@@ -67,6 +68,7 @@ class ReportWork(JobType[P]):
 
     def __init__(self, app: Effects, catalogue: Catalogue) -> None:
         self.app, self.catalogue = app, catalogue
+        self._unknown = Seldom(_log, "report.unknown")
 
     def load(self, connection: Connection, jobs: Sequence[tuple[Job, P]]) -> Mapping[int, Any]:
         runs = run_table.get_runs(self.app.store, connection, sorted({payload.run_id for _, payload in jobs}))
@@ -81,8 +83,9 @@ class ReportWork(JobType[P]):
         """Where this worker was started without the app's definitions, another may have them: no try is used up."""
         if run.report in self.catalogue:
             return None
-        _log.error("report.unknown", extra={"report": run.report, "reason": UNKNOWN})
-        return Snooze(RECHECK_SECONDS, f"report {run.report!r}: {UNKNOWN}", ages=False)
+        reason = f"report {run.report!r}: {UNKNOWN}"
+        self._unknown.say(reason)
+        return Snooze(RECHECK_SECONDS, reason, ages=False)
 
 
 def check_unchanged(definition: ReportDefinition, run: Run, columns: Sequence[Column]) -> None:

@@ -16,12 +16,14 @@ from effects.worker.intake import Intake
 from effects_reports import open_result
 from tests.cli.conftest import _logging
 from tests.conftest import AppFactory
-from tests.reports.shop import REPORTS
+from tests.reports.shop import REPORTS, fill
 from tests.support.hands import Hand
 
 __all__ = ["_logging"]
 
 Shop: TypeAlias = Callable[..., Effects]
+Files: TypeAlias = Callable[[], list[str]]
+COUNT = 250
 
 
 @pytest.fixture
@@ -41,7 +43,14 @@ def shop(shop_factory: Shop) -> Effects:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Callable[[], list[str]]:
+def hands(shop: Effects) -> Hands:
+    """On a database with 250 orders: three chunks."""
+    fill(shop, COUNT)
+    return Hands(shop)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
     """The names of the files in the storage, unfinished ones too."""
     folder = tmp_path / "files"
     return lambda: sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

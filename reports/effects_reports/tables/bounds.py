@@ -42,9 +42,7 @@ def _keys(statement: Statement, key: Sequence[str], *, backwards: bool = False) 
     return sa.select(*columns).order_by(*(column.desc() if backwards else column for column in columns))
 
 
-def _moved(
-    connection: Connection, keys: Select[Any], size: int, rows_max: int
-) -> Iterator[tuple[Key | None, int]]:
+def _moved(connection: Connection, keys: Select[Any], size: int, rows_max: int) -> Iterator[tuple[Key | None, int]]:
     """(every `size`-th key, its number), then (None, how many there are), unless there are more than `rows_max`.
 
     A cursor of the server's is moved and gives one key a chunk: an eighth of the time that numbering the rows takes. A
