@@ -6,6 +6,7 @@ parent are locked while it is taken and used; keys that another worker is claimi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -93,17 +94,18 @@ class Rooms:
 
     def spend(self, store: Store, connection: Connection, jobs: Sequence[Job]) -> None:
         """Take the tokens of the jobs that were leased."""
-        taken: dict[str, int] = {}
+        taken: Counter[str] = Counter()
         for job in jobs:
-            for name in {job.limit_key, self._parents.get(job.limit_key or "")}:
-                if name in self._buckets:
-                    taken[name] = taken.get(name, 0) + 1
-        if taken:
-            spent = [
-                {"limit_key": name, "tokens": _tokens(self._buckets[name]) - count, "at": self._buckets[name].now_epoch}
-                for name, count in sorted(taken.items())
-            ]
+            names = {job.limit_key, self._parents.get(job.limit_key or "")}
+            taken.update(name for name in names if name in self._buckets)
+        spent = [self._spent(self._buckets[name], count) for name, count in sorted(taken.items())]
+        if spent:
             store.write(connection, _spend, rows=as_json(spent))
+
+    def _spent(self, row: Row[Any], count: int) -> dict[str, Any]:
+        left = _tokens(row) - count
+        self._await_token(row, left)
+        return {"limit_key": row.limit_key, "tokens": left, "at": row.now_epoch}
 
     def _room(self, row: Row[Any], running: int) -> int:
         if (row.paused_left or 0.0) > 0:
@@ -113,10 +115,13 @@ class Rooms:
         if row.rate_tokens is not None:
             self._buckets[row.limit_key] = row
             tokens = _tokens(row)
-            if whole(tokens) < 1:
-                self._look_again((1 - tokens) / _rate(row).per_second)
+            self._await_token(row, tokens)
             room = min(room, whole(tokens), self._lane.threads)
         return room
+
+    def _await_token(self, row: Row[Any], tokens: float) -> None:
+        if whole(tokens) < 1:
+            self._look_again((1 - tokens) / _rate(row).per_second)
 
     def _look_again(self, seconds: float) -> None:
         self.wait_seconds = seconds if self.wait_seconds is None else min(seconds, self.wait_seconds)

@@ -13,6 +13,7 @@ from effects.store.claim import CLAIM_MAX, Lane
 from effects.worker.attempt import RunningAttempt
 
 PREFETCH_SECONDS = 1.0  # a claim counts as started, so no more is claimed than threads start within this
+PACED_SECONDS = 0.2  # or within this, where a key waits for tokens: they come to no more than a burst
 LOW_SECONDS = 0.1  # what is at hand lasts no longer: claim again
 
 
@@ -43,6 +44,7 @@ class LaneThreads:
         self.stuck = 0  # threads that were given up and have not come back
         self.asked = True  # there may be something to claim; False after a claim that found nothing
         self.opens_at: float | None = None  # monotonic: a key that has jobs will have a token for them
+        self.paced = False  # the last claim left such a key behind
         self._prefetch = prefetch
         self._may_start, self._finish, self._give_back, self._wake = may_start, finish, give_back, wake
         self._buffer: SimpleQueue[RunningAttempt | None] = SimpleQueue()
@@ -85,7 +87,8 @@ class LaneThreads:
         each_second = 0.0
         if self._prefetch and self._average_seconds is not None:
             each_second = self.threads / max(self._average_seconds, 1e-5)
-        prefetch = min(int(each_second * PREFETCH_SECONDS), CLAIM_MAX)
+        seconds = PACED_SECONDS if self.paced else PREFETCH_SECONDS
+        prefetch = min(int(each_second * seconds), CLAIM_MAX)
         self._low_water = min(int(each_second * LOW_SECONDS), prefetch // 2)
         waiting = self._buffer.qsize()
         if waiting > self._low_water:

@@ -38,11 +38,11 @@ def test_the_bucket_is_what_may_start_at_once_and_fills_with_time(app: Effects) 
     ensure(app, "k", rate=HOURLY)
     enqueue_many(limited("k", 30), effects=app)
     hand = Hand(app)
-    assert len(hand.claim()) == 5
-    told = hand.claim_round()
-    assert told.jobs == []
-    assert told.wait_seconds is not None
-    assert 0 < told.wait_seconds <= 60.0
+    for count in (5, 0):  # a claim that takes the last token says when the next one comes, as one does that finds none
+        told = hand.claim_round()
+        assert len(told.jobs) == count
+        assert told.wait_seconds is not None
+        assert 0 < told.wait_seconds <= 60.0
     app.store.shift_clock(121)
     hand.heartbeat()
     assert len(claim_all(hand)) == 2
