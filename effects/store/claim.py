@@ -45,12 +45,14 @@ class Claimed(msgspec.Struct, frozen=True):
     """The jobs of one claim. `more` says that others may be claimable: it took all that it could, or keys remain to be
     looked at in the next round.
 
-    `wait_seconds`: until a key that has jobs may have a token for them; None where none waits for that.
+    `wait_seconds`: until a key that has jobs may have room for them; None where none waits for that. `paced`: one of
+    them waits for a token, not for another worker's claim to end.
     """
 
     jobs: list[Job]
     more: bool
     wait_seconds: float | None = None
+    paced: bool = False
 
 
 def claim(store: Store, lane: Lane, worker: str, want: int) -> Claimed:
@@ -105,7 +107,7 @@ def _keys_in_use(sql: Sql) -> str:
 def _claim_any(store: Store, lane: Lane, worker: str, limit: int) -> Claimed:
     with store.read() as connection:
         keys, groups, wait = probe(store, connection, lane)
-    more = bool(lane.limit_cursor or lane.group_cursor)
+    more, paced = bool(lane.limit_cursor or lane.group_cursor), wait is not None
     jobs: list[Job] = []
     if not keys and not groups.names:
         if store.is_postgresql or _plain_due(store, lane):
@@ -123,7 +125,8 @@ def _claim_any(store: Store, lane: Lane, worker: str, limit: int) -> Claimed:
             rooms.spend(store, connection, jobs)
             point("claim.before_commit")
         wait = min((one for one in (wait, rooms.wait_seconds) if one is not None), default=None)
-    return Claimed(jobs, more or len(jobs) == limit, wait)
+        paced = paced or rooms.awaits_token
+    return Claimed(jobs, more or len(jobs) == limit, wait, paced)
 
 
 def _open(rooms: Rooms, key: Key) -> Open:

@@ -50,6 +50,7 @@ class Rooms:
 
     def __init__(self, want: int, lane: Lane, worker: str) -> None:
         self.wait_seconds: float | None = None  # until a key may have room that has none now
+        self.awaits_token = False  # one of them has a rate, and no token
         self._want, self._lane, self._worker = want, lane, worker
         self._rooms: dict[str, int] = {}
         self._buckets: dict[str, Row[Any]] = {}
@@ -121,6 +122,7 @@ class Rooms:
 
     def _await_token(self, row: Row[Any], tokens: float) -> None:
         if whole(tokens) < 1:
+            self.awaits_token = True
             self._look_again((1 - tokens) / _rate(row).per_second)
 
     def _look_again(self, seconds: float) -> None:

@@ -67,7 +67,7 @@ class Dispatcher:
         claimed = self._claimer.claim(lane.lane, self._pulse.worker.id, room, give_up=self._stopping.is_set)
         if claimed is None:
             return Claimed([], more=False)
-        lane.paced = claimed.wait_seconds is not None
+        lane.paced = claimed.paced
         if claimed.wait_seconds is not None:  # of this round's keys; those of the round before may open earlier
             opens_at = time.monotonic() + max(TOKEN_SECONDS_MIN, claimed.wait_seconds)
             lane.opens_at = opens_at if lane.opens_at is None else min(opens_at, lane.opens_at)

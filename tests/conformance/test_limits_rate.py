@@ -41,6 +41,7 @@ def test_the_bucket_is_what_may_start_at_once_and_fills_with_time(app: Effects) 
     for count in (5, 0):  # a claim that takes the last token says when the next one comes, as one does that finds none
         told = hand.claim_round()
         assert len(told.jobs) == count
+        assert told.paced
         assert told.wait_seconds is not None
         assert 0 < told.wait_seconds <= 60.0
     app.store.shift_clock(121)
@@ -199,6 +200,7 @@ def test_a_key_that_another_worker_holds_is_looked_at_again_soon(app: Effects) -
         told = hand.claim_round()
         assert keys_of(told.jobs) == ["free"] * 2
         assert told.wait_seconds == BUSY_SECONDS
+        assert not told.paced
     assert len(hand.claim()) == 3
 
 
