@@ -47,8 +47,9 @@ class Pulse(threading.Thread):
         Raises:
             StoreUnavailable: the database is away.
         """
+        asked_at = time.monotonic()  # as for a heartbeat
         register(self._app.store, self.worker)
-        self._beat_at = time.monotonic()
+        self._beat_at = asked_at
 
     @property
     def fresh(self) -> bool:
