@@ -17,7 +17,7 @@ from effects_reports.keyset import Key
 def read_bounds(
     connection: Connection, statement: Statement, key: Sequence[str], size: int, rows_max: int
 ) -> Iterator[tuple[Key, int]]:
-    """Each `size`-th key in order, and the last, beside its number, until there are more than `rows_max`.
+    """Each `size`-th key in order, and the last, beside its number; `rows_max` + 1 rows are looked at, at most.
 
     Args:
         connection: in a transaction, so that one instant is seen.
@@ -54,7 +54,8 @@ def _moved(connection: Connection, keys: Select[Any], size: int, rows_max: int) 
     number = 0
     row: Any = ()
     while row is not None and number <= rows_max:
-        moved = connection.exec_driver_sql(f"MOVE FORWARD {size - 1} FROM {name}").rowcount if size > 1 else 0
+        step = min(size, rows_max + 1 - number)
+        moved = connection.exec_driver_sql(f"MOVE FORWARD {step - 1} FROM {name}").rowcount if step > 1 else 0
         row = connection.execute(fetch).first()
         number += moved + (row is not None)
         yield None if row is None else tuple(row), number
