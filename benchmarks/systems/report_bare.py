@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,27 +22,32 @@ PARTITION = 5000
 
 def work(how: str, database: str, folder: str, rows: str) -> None:
     path = Path(folder) / "orders.csv"
-    measure = {"copy": _copy, "core": _core}[how]
-    measure(database, path, int(rows))
-    forget(folder)
-    await_go()
-    seconds = measure(database, path, int(rows))
+    with {"copy": _copy, "core": _core}[how](database, path, int(rows)) as write:
+        write()
+        forget(folder)
+        await_go()
+        began = time.monotonic()
+        write()
+        seconds = time.monotonic() - began
     with path.open("rb") as file:
         assert sum(1 for _ in file) == int(rows) + 1
     print(seconds, peak_mebibytes(), flush=True)
 
 
-def _copy(database: str, path: Path, rows: int) -> float:
-    with psycopg.connect(database) as connection:
-        began = time.monotonic()
-        with (
-            path.open("wb") as file,
-            connection.cursor().copy("COPY bench_orders TO STDOUT (FORMAT csv, HEADER)") as copy,
-        ):
-            for row in copy:
-                file.write(row)
-            _make_durable(file)
-        return time.monotonic() - began
+@contextmanager
+def _copy(database: str, path: Path, rows: int) -> Iterator[Callable[[], None]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+
+        def write() -> None:
+            with (
+                path.open("wb") as file,
+                connection.cursor().copy("COPY bench_orders TO STDOUT (FORMAT csv, HEADER)") as copy,
+            ):
+                for row in copy:
+                    file.write(row)
+                _make_durable(file)
+
+        yield write
 
 
 def _make_durable(file: IO[Any]) -> None:
@@ -48,15 +55,18 @@ def _make_durable(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def _core(database: str, path: Path, rows: int) -> float:
+@contextmanager
+def _core(database: str, path: Path, rows: int) -> Iterator[Callable[[], None]]:
     engine = sa.create_engine(effects_url(database))
     with engine.connect() as connection:
-        began = time.monotonic()
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(COLUMNS)
-            result = connection.execute(orders(rows), execution_options={"yield_per": PARTITION})
-            for partition in result.partitions(PARTITION):
-                writer.writerows(map(map_order, partition))
-            _make_durable(file)
-        return time.monotonic() - began
+
+        def write() -> None:
+            with path.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file)
+                writer.writerow(COLUMNS)
+                result = connection.execute(orders(rows), execution_options={"yield_per": PARTITION})
+                for partition in result.partitions(PARTITION):
+                    writer.writerows(map(map_order, partition))
+                _make_durable(file)
+
+        yield write

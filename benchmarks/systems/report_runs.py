@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Select
 
-from benchmarks.processes import await_go
+from benchmarks.processes import WORK_SECONDS, await_go
 from benchmarks.servers import effects_url
 from benchmarks.systems.report_orders import COLUMNS, forget, map_order, orders, peak_mebibytes
 from effects import Effects
@@ -53,7 +53,9 @@ def work(name: str, database: str, folder: str, rows: str) -> None:
 
 def _made(effects: Effects, name: str, rows: int) -> ReportStatus:
     run = request_report(name, Params(rows), effects=effects).run_id
+    until = time.monotonic() + WORK_SECONDS
     while (status := report_status(run, effects=effects)).state not in ("ready", "failed"):
+        assert time.monotonic() < until, status
         time.sleep(LOOK_SECONDS)
     assert status.state == "ready", status
     assert status.rows == rows
