@@ -12,9 +12,11 @@ from pathlib import Path
 from effects.errors import ObjectMissing
 from effects.storage.base import PIECE_BYTES, Listed
 from effects.storage.names import UNFINISHED, check_name, check_prefix
-from effects.storage.os_errors import named_errors
+from effects.storage.os_errors import fate, named_errors
 from effects.storage.probe import probe
 from effects.storage.unfinished import UnfinishedFile, sync_folder
+
+TRIES = 100  # of making an object's folders; each that fails, another writer's or deleter's step succeeded
 
 
 class LocalStorage:
@@ -38,8 +40,10 @@ class LocalStorage:
     def writer(self, name: str, *, filename: str | None = None) -> Iterator[UnfinishedFile]:
         """As `Storage.writer`; `filename` is not kept."""
         path = self.folder / check_name(name)
-        with named_errors(name):
+        try:
             writing = self._create(name, path)
+        except OSError as error:
+            raise fate(error, name) from error
         try:
             yield writing
         finally:
@@ -98,12 +102,14 @@ class LocalStorage:
             raise FileNotFoundError from None
 
     def _create(self, name: str, path: Path) -> UnfinishedFile:
-        """Its folder may go while we come, when somebody deletes the last other file in it."""
-        for _ in range(10):
-            mode = self._make_folders(path.parent)
-            with suppress(FileNotFoundError):
-                return UnfinishedFile(name, path, mode=mode & 0o666)
-        return UnfinishedFile(name, path, mode=mode & 0o666)
+        """Its folders may go while we make them, when somebody deletes the last other file there: make them again.
+
+        `FileExistsError` too: `mkdir` met a folder that was gone when it looked what that was.
+        """
+        for _ in range(TRIES - 1):
+            with suppress(FileNotFoundError, FileExistsError):
+                return UnfinishedFile(name, path, mode=self._make_folders(path.parent) & 0o666)
+        return UnfinishedFile(name, path, mode=self._make_folders(path.parent) & 0o666)
 
     def _make_folders(self, parent: Path) -> int:
         """Make the folder of an object, durably; the permissions of the storage's own."""

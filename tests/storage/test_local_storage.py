@@ -8,7 +8,9 @@ import signal
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,7 +95,9 @@ def test_a_folder_and_a_file_of_one_name_are_refused(tmp_path: Path) -> None:
 
 _KILLED = """
 import os, signal, sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from effects.storage.local import LocalStorage
 with LocalStorage(Path(sys.argv[1])).writer("run/part") as writer:
     writer.write(b"half")
@@ -116,7 +120,9 @@ def test_a_killed_writer_leaves_nothing_under_the_name_and_can_be_cleaned_up(tmp
 
 _LIMITED = """
 import resource, sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from effects import StorageRefused
 from effects.storage.local import LocalStorage
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -168,3 +174,32 @@ def test_the_unfinished_file_that_somebody_took_away_is_tried_again(tmp_path: Pa
     assert storage.size("a/part") is None
     with pytest.raises(ObjectMissing):
         list(storage.read("a/part"))
+
+
+@pytest.mark.parametrize(("step", "error"), [("chmod", FileNotFoundError), ("mkdir", FileExistsError)])
+def test_a_folder_that_goes_while_it_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: type[OSError]
+) -> None:
+    """The moments just after `mkdir` found nothing, and just after it found what is gone by now."""
+    gone: list[Path] = []
+    real = getattr(Path, step)
+
+    def first_of_all(path: Path, *args: Any, **named: Any) -> None:
+        if path.name == "a" and not gone:
+            gone.append(path)
+            raise error(path)
+        real(path, *args, **named)
+
+    monkeypatch.setattr(Path, step, first_of_all)
+    storage = LocalStorage(tmp_path)
+    with storage.writer("a/part") as writer:
+        writer.finish()
+    assert (gone, storage.size("a/part")) == ([tmp_path / "a"], 0)
+
+
+def test_checks_at_the_same_time_do_not_take_each_others_folder_away(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path / "files")
+    with ThreadPoolExecutor(4) as threads:
+        for check in [threads.submit(storage.check) for _ in range(800)]:
+            check.result()
+    assert list(storage.list("")) == []
