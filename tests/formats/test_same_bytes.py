@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -105,12 +106,16 @@ def test_drawn_rows(postgresql: sa.Connection, data: st.DataObject, dialect: Dia
     check(postgresql, types, data.draw(st.lists(row, min_size=1, max_size=12)), dialect)
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/St_Johns"])
+@pytest.mark.parametrize("zone", ["UTC", "Etc/UTC", "GMT", "Europe/London", "Europe/Berlin", "America/St_Johns"])
 def test_moments_are_in_utc_whatever_the_sessions_zone(postgresql: sa.Connection, zone: str) -> None:
     postgresql.exec_driver_sql(f"SET LOCAL TimeZone = '{zone}'")
     rows = [["2013-07-01 12:00:00+02"], ["2013-01-01 00:00:00.5+00"]]
-    copied, encoded = both_routes(values(postgresql, ["timestamptz"], rows), "csv", "raw", postgresql)
-    assert copied == encoded == b"2013-07-01 10:00:00+00:00\n2013-01-01 00:00:00.5+00:00\n"
+    select = values(postgresql, ["timestamptz"], rows)
+    copied, encoded = both_routes(select, "csv", "raw", postgresql)
+    assert copied == encoded == b"2013-07-01 10:00:00+00\n2013-01-01 00:00:00.5+00\n"
+    for written in both_routes(select, "ndjson", "raw", postgresql):
+        moments = [next(iter(json.loads(line).values())) for line in written.splitlines()]
+        assert moments == ["2013-07-01T10:00:00+00:00", "2013-01-01T00:00:00.5+00:00"]
 
 
 def test_a_session_of_strange_habits_gives_the_same_text(postgresql: sa.Connection) -> None:

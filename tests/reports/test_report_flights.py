@@ -129,7 +129,7 @@ def from_csv(path: Path) -> Iterator[list[str]]:
         assert next(lines) == ["id", *NAMES]
         for number, line in enumerate(lines, 1):
             assert line[0] == str(number)
-            yield [*line[1:-1], line[-1].replace(" ", "T").removesuffix("+00:00")]
+            yield [*line[1:-1], line[-1].replace(" ", "T").removesuffix("+00")]
 
 
 def from_ndjson(path: Path) -> Iterator[list[str]]:

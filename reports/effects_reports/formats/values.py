@@ -1,9 +1,9 @@
 """One text for one value, on every route and, but for moments, in every format.
 
 The texts are PostgreSQL's own, so that its COPY writes them at full speed and this module follows: shortest exact
-floats, decimals with their digits, `true` and `false`, times by RFC 3339 (in UTC where they have a zone) with a space
-after the day, by which spreadsheets know them, and in JSON with a `T`, ISO 8601 durations, bytes as `\\x…`, JSON as
-jsonb prints it. Times carry no zeros at the end of a second's fraction.
+floats, decimals with their digits, `true` and `false`, moments with a space after the day and, where they have a zone,
+in UTC with `+00` at the end (in JSON, as RFC 3339 wants it, with a `T` and `+00:00`), ISO 8601 durations, bytes as
+`\\x…`, JSON as jsonb prints it. Times carry no zeros at the end of a second's fraction.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _(value: decimal.Decimal) -> str:
 
 @text_of.register
 def _(value: dt.datetime) -> str:
-    return _trimmed((value if value.tzinfo is None else value.astimezone(dt.UTC)).isoformat(" "))
+    return _without_minutes(_trimmed(_in_utc(value).isoformat(" ")), value.tzinfo)
 
 
 @text_of.register
@@ -107,8 +107,16 @@ def _(value: dt.date) -> str:
 
 @text_of.register
 def _(value: dt.time) -> str:
-    shown = _trimmed(value.isoformat())
-    return shown.removesuffix(":00") if value.tzinfo is not None else shown  # +02, as PostgreSQL writes it
+    return _without_minutes(_trimmed(value.isoformat()), value.tzinfo)
+
+
+def _in_utc(value: dt.datetime) -> dt.datetime:
+    return value if value.tzinfo is None else value.astimezone(dt.UTC)
+
+
+def _without_minutes(shown: str, zone: dt.tzinfo | None) -> str:
+    """`+00` for `+00:00`, as PostgreSQL writes a zone."""
+    return shown if zone is None else shown.removesuffix(":00")
 
 
 def _trimmed(shown: str) -> str:
@@ -166,12 +174,14 @@ def json_of(value: object) -> str:
 
 def json_scalar(value: object) -> str:
     """A value that is not None and holds no others, as JSON."""
+    if isinstance(value, dt.datetime):
+        return json_text(_trimmed(_in_utc(value).isoformat()))
     shown = text_of(value)
     if isinstance(value, bool) or (isinstance(value, int) and not isinstance(value, enum.Enum)):
         return shown
     if isinstance(value, float | decimal.Decimal) and shown[-1].isdigit():
         return shown
-    return json_text(shown.replace(" ", "T", 1) if isinstance(value, dt.datetime) else shown)
+    return json_text(shown)
 
 
 json_text: Show = json.encoder.encode_basestring  # with every character beyond ASCII as it is
@@ -193,8 +203,10 @@ def _decimals(values: Sequence[decimal.Decimal]) -> list[str]:
 def _datetimes(values: Sequence[dt.datetime]) -> list[str]:
     shown = list(map(str, values))
     lengths = set(map(len, shown))
-    if lengths == {19} or (lengths == {25} and all(one.endswith("+00:00") for one in shown)):
-        return shown  # no fractions, and no zone or UTC
+    if lengths == {19}:  # no fractions and no zone
+        return shown
+    if lengths == {25} and all(one.endswith("+00:00") for one in shown):
+        return [one[:-3] for one in shown]
     return list(map(text_of.dispatch(dt.datetime), values))
 
 

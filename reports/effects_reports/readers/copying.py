@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from effects_reports.formats.base import ChunkSource, Format
 from effects_reports.formats.csv import Csv
-from effects_reports.tables.copying import copy_statement, prepare_session
+from effects_reports.tables.copying import copy_statement
 
 BLOCK_BYTES = 256 * 1024
 PAUSE_SECONDS = 0.0005  # a socket holds 0.2 MB: 400 MB/s
@@ -31,7 +31,6 @@ def copy_rows(source: ChunkSource, file: Format, connection: Connection) -> Iter
         psycopg.Error: what the server says.
     """
     assert source.select is not None
-    prepare_session(connection)
     statement, parameters = copy_statement(connection, source.select, source.columns, file)
     driver = _driver(connection)
     line_end = file.line_end.encode() if isinstance(file, Csv) else b"\n"

@@ -42,25 +42,28 @@ _NESTED_CATEGORIES = ("A", "C")  # arrays and composites
 
 # What the texts depend on, for this transaction alone. The time zone is left: the SELECT may depend on it.
 _SETTINGS = (
-    "SELECT set_config('DateStyle', 'ISO, YMD', true), set_config('IntervalStyle', 'iso_8601', true), "
+    "SELECT current_setting('TimeZone'), "
+    "set_config('DateStyle', 'ISO, YMD', true), set_config('IntervalStyle', 'iso_8601', true), "
     "set_config('bytea_output', 'hex', true), set_config('extra_float_digits', '1', true)"
 )
+_UTC = {"UTC", "Etc/UTC", "GMT"}  # what a server is set up with where its machine keeps UTC
 _CSV = "FORMAT csv, ENCODING 'UTF8'"
 # JSON holds no control character, so that nothing is ever quoted; the text format would double its backslashes.
 _LINES = "FORMAT csv, ENCODING 'UTF8', QUOTE E'\\x01', DELIMITER E'\\x02'"
 
 
-def prepare_session(connection: Connection) -> None:
-    """Make the session print what the formats need, until its transaction ends."""
-    connection.exec_driver_sql(_SETTINGS)
-
-
 def copy_statement(
     connection: Connection, select: Select[Any], columns: Sequence[Column], file: Format
 ) -> tuple[str, dict[str, Any]]:
-    """The COPY statement for psycopg, and its parameters, which psycopg quotes: COPY itself takes none."""
+    """The COPY statement for psycopg, and its parameters, which psycopg quotes: COPY itself takes none.
+
+    The session is made to print what the formats need, until its transaction ends.
+    """
+    zone = connection.exec_driver_sql(_SETTINGS).scalar_one()
     source = select.subquery("source")
     kinds = _kinds(connection, source)
+    if zone in _UTC:
+        kinds = ["moment" if kind == "zoned" else kind for kind in kinds]
     asked = _csv(source, kinds, file) if isinstance(file, Csv) else _json(source, kinds, columns)
     compiled = asked.compile(dialect=connection.dialect)
     state = compiled.construct_expanded_state()
@@ -112,7 +115,7 @@ def _text(column: ColumnElement[Any], kind: Kind, *, defended: bool) -> ColumnEl
             words = {True: sa.literal_column("'true'", sa.Text), False: sa.literal_column("'false'", sa.Text)}
             return sa.case((column, words[True]), (sa.not_(column), words[False]))
         case "zoned":
-            return _in_utc(column)
+            return _in_utc(column, "+00")
         case "span":
             return sa.cast(sa.func.justify_hours(column), sa.Text)
         case "json":  # a JSON text is that text; JSON's null is NULL
@@ -127,9 +130,9 @@ def _text(column: ColumnElement[Any], kind: Kind, *, defended: bool) -> ColumnEl
             return sa.case((column.is_not(None), defended_sql(printed) if defended else printed))
 
 
-def _in_utc(column: ColumnElement[Any]) -> ColumnElement[str]:
+def _in_utc(column: ColumnElement[Any], end: str) -> ColumnElement[str]:
     moment = sa.cast(sa.func.timezone(sa.literal_column("'UTC'"), column), sa.Text)
-    exact = moment.op("||")(sa.literal_column("'+00:00'"))
+    exact = moment.op("||")(sa.literal_column(f"'{end}'"))
     return sa.case((sa.func.isfinite(column), exact), else_=sa.cast(column, sa.Text))
 
 
@@ -153,7 +156,7 @@ def _value(column: ColumnElement[Any], kind: Kind) -> ColumnElement[Any]:
         case "single" | "oid":
             return _widened(column, kind)
         case "zoned":
-            return sa.func.replace(_in_utc(column), sa.literal_column("' '"), sa.literal_column("'T'"))
+            return sa.func.replace(_in_utc(column, "+00:00"), sa.literal_column("' '"), sa.literal_column("'T'"))
         case "span":
             return sa.func.justify_hours(column)
         case "json":
