@@ -92,7 +92,7 @@ class Lanes:
     def patience(self) -> float:
         """Seconds that an outcome may wait for others, to be written with them.
 
-        None where nothing else runs. A moment where threads are free: what they could do may wait behind this outcome,
+        0 where nothing else runs. A moment where threads are free: what they could do may wait behind this outcome,
         for its limit's or its group's sake. Longer where every lane that works has more at hand than it has threads.
         """
         working = [lane for lane in self._lanes if not lane.idle]

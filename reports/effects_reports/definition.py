@@ -24,7 +24,7 @@ Statement: TypeAlias = GenerativeSelect  # a Select or a CompoundSelect, of what
 Rows: TypeAlias = Iterable[MappedRow]
 Source: TypeAlias = Callable[..., Statement | Rows]
 
-CHUNK_ROWS, COPIED_CHUNK_ROWS = 100_000, 250_000  # about a second's work each
+CHUNK_ROWS, COPIED_CHUNK_ROWS = 100_000, 250_000  # through Python; written by PostgreSQL
 ROWS_MAX = 10_000_000
 BYTES_MAX = 1 << 30
 PARALLEL = 4
