@@ -53,7 +53,7 @@ def run(options: Options) -> Report:
     ]
     report.notes = [
         "effects is timed by the database's clock from the request to `ready`: plan, chunks, SHA-256 of each part and "
-        "of the file, fsync of all, assembly, 4 chunks at once. The bare loops have one connection and one fsync.",
+        "of the file, its fsync, assembly, 4 chunks at once. The bare loops have one connection and one fsync.",
         "Memory is the highest resident size of the whole process, worker and libraries included.",
     ]
     return report

@@ -13,7 +13,7 @@ PIECE_BYTES = 1024 * 1024
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """An object that is there, whole and durable."""
+    """An object that is there, whole; durable unless its writer was told that it need not be."""
 
     name: str
     size_bytes: int
@@ -36,7 +36,7 @@ class Writer(Protocol):
         ...
 
     def finish(self) -> Stored:
-        """Make it durable, and visible under its name in one step; replaces what had the name."""
+        """Make it durable if it is to be, and visible under its name in one step; replaces what had the name."""
         ...
 
 
@@ -48,10 +48,13 @@ class Storage(Protocol):
 
     url: str  # without credentials
 
-    def writer(self, name: str, *, filename: str | None = None) -> AbstractContextManager[Writer]:
+    def writer(self, name: str, *, filename: str | None = None, durable: bool = True) -> AbstractContextManager[Writer]:
         """Leaving the block without `finish` deletes what was written.
 
-        `filename` is what a browser saves it as that follows a `link`.
+        Args:
+            filename: what a browser saves it as that follows a `link`.
+            durable: False where a power cut may take the object, or bytes of it, because whoever reads it checks its
+                SHA-256 and can have it made anew. Saves writing to disk what is soon deleted.
         """
         ...
 

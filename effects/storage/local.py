@@ -23,9 +23,10 @@ class LocalStorage:
     """Objects as files below `folder`, which is made when it is first written to.
 
     A file is written beside its place under a name that ends in `.unfinished`, synced, renamed, and the folder
-    synced: after a power cut the name holds the whole object or none. A killed writer leaves its unfinished file;
-    `list` shows it and `delete` takes its name. Folders and files get the permissions of `folder` (2770: the group
-    reads and writes them too); where that is made by us, they are its owner's alone.
+    synced: after a power cut the name holds the whole object or none. What need not be durable is not synced. A killed
+    writer leaves its unfinished file; `list` shows it and `delete` takes its name. Folders and files get the
+    permissions of `folder` (2770: the group reads and writes them too); where that is made by us, they are its owner's
+    alone.
 
     Args:
         folder: absolute.
@@ -37,11 +38,11 @@ class LocalStorage:
         self.url = url or f"file:{folder}"
 
     @contextmanager
-    def writer(self, name: str, *, filename: str | None = None) -> Iterator[UnfinishedFile]:
+    def writer(self, name: str, *, filename: str | None = None, durable: bool = True) -> Iterator[UnfinishedFile]:
         """As `Storage.writer`; `filename` is not kept."""
         path = self.folder / check_name(name)
         try:
-            writing = self._create(name, path)
+            writing = self._create(name, path, durable=durable)
         except OSError as error:
             raise fate(error, name) from error
         try:
@@ -101,15 +102,15 @@ class LocalStorage:
         except (NotADirectoryError, IsADirectoryError):  # names of this kind are other objects' folders
             raise FileNotFoundError from None
 
-    def _create(self, name: str, path: Path) -> UnfinishedFile:
+    def _create(self, name: str, path: Path, *, durable: bool) -> UnfinishedFile:
         """Its folders may go while we make them, when somebody deletes the last other file there: make them again.
 
         `FileExistsError` too: `mkdir` met a folder that was gone when it looked what that was.
         """
         for _ in range(TRIES - 1):
             with suppress(FileNotFoundError, FileExistsError):
-                return UnfinishedFile(name, path, mode=self._make_folders(path.parent) & 0o666)
-        return UnfinishedFile(name, path, mode=self._make_folders(path.parent) & 0o666)
+                return UnfinishedFile(name, path, mode=self._make_folders(path.parent) & 0o666, durable=durable)
+        return UnfinishedFile(name, path, mode=self._make_folders(path.parent) & 0o666, durable=durable)
 
     def _make_folders(self, parent: Path) -> int:
         """Make the folder of an object, durably; the permissions of the storage's own."""

@@ -56,8 +56,8 @@ class ObjectStorage:
         )
 
     @contextmanager
-    def writer(self, name: str, *, filename: str | None = None) -> Iterator[Upload]:
-        """As `Storage.writer`."""
+    def writer(self, name: str, *, filename: str | None = None, durable: bool = True) -> Iterator[Upload]:
+        """As `Storage.writer`; every object is durable."""
         attributes = {"Content-Type": "application/octet-stream"}
         if filename is not None:
             attributes["Content-Disposition"] = attachment(filename)

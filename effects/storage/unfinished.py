@@ -20,10 +20,11 @@ class UnfinishedFile:
 
     Args:
         mode: permissions of the file.
+        durable: whether `finish` waits for the disk.
     """
 
-    def __init__(self, name: str, path: Path, *, mode: int) -> None:
-        self._name, self._path = name, path
+    def __init__(self, name: str, path: Path, *, mode: int, durable: bool) -> None:
+        self._name, self._path, self._durable = name, path, durable
         self._unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}{UNFINISHED}")
         self._digest = hashlib.sha256()
         self._size = self._asked = 0
@@ -41,7 +42,7 @@ class UnfinishedFile:
         except OSError as error:
             raise fate(error, self._name) from error
         self._size += len(data)
-        if self._size - self._asked >= WRITEBACK_BYTES:
+        if self._durable and self._size - self._asked >= WRITEBACK_BYTES:
             self._begin_writeback()
 
     def _begin_writeback(self) -> None:
@@ -51,13 +52,15 @@ class UnfinishedFile:
         self._asked = self._size
 
     def finish(self) -> Stored:
-        """Sync, rename, sync the folder."""
+        """Sync, rename, sync the folder; or rename alone."""
         try:
-            os.fsync(self._file.fileno())
+            if self._durable:
+                os.fsync(self._file.fileno())
             self._file.close()
             self._unfinished.replace(self._path)
             self._finished = True
-            sync_folder(self._path.parent)
+            if self._durable:
+                sync_folder(self._path.parent)
         except OSError as error:
             raise fate(error, self._name) from error
         return Stored(self._name, self._size, self._digest.hexdigest())

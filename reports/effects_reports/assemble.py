@@ -60,23 +60,27 @@ class ReportAssemble(ReportWork[RunPayload]):
         done = [chunk for chunk in chunks if chunk.state == "done"]
         point("report.assembly_begun")
         try:
-            artifact = self._assemble(run, done)
-        except _PartMissing as missing:
-            ordinals = sorted({missing.ordinal, *self._missing(done)})
-            apply = partial(steps.parts_missing, self.app, run=run, ordinals=ordinals)
-            return Done(apply=apply, detail={"missing": len(ordinals)})
+            return self._outcome(run, done)
         except _Unwanted:
             return Cancelled("the run is no longer to be assembled")
+
+    def _outcome(self, run: Run, chunks: Sequence[Chunk]) -> Outcome:
+        looker = _Looker(self, run)
+        try:
+            artifact = self._assemble(run, chunks, looker)
+        except _PartMissing as missing:
+            ordinals = sorted({missing.ordinal, *self._damaged(chunks, looker)})
+            apply = partial(steps.parts_missing, self.app, run=run, ordinals=ordinals)
+            return Done(apply=apply, detail={"missing": len(ordinals)})
         point("report.renamed")
         apply = partial(steps.ready, self.app, run=run, artifact=artifact)
         return Done(apply=apply, detail={"rows": artifact.rows, "bytes": artifact.bytes})
 
-    def _assemble(self, run: Run, chunks: Sequence[Chunk]) -> Artifact:
+    def _assemble(self, run: Run, chunks: Sequence[Chunk], looker: _Looker) -> Artifact:
         file = open_format(run.format, _dialect(run))
         columns = [Column(name, header) for name, header in msgspec.json.decode(run.columns or "[]")]
         filename = filename_of(run, file)
         storage = self.app.storage
-        looker = _Looker(self, run)
         name = f"{run.prefix}/{run.round}/{filename}"
         with storage.writer(name, filename=filename) as out, ThreadPoolExecutor(1, "effects-parts") as reader:
             parts = (_ahead(reader, self._checked(chunk, looker)) for chunk in chunks)
@@ -92,10 +96,17 @@ class ReportAssemble(ReportWork[RunPayload]):
             sha256=stored.sha256,
         )
 
-    def _missing(self, chunks: Sequence[Chunk]) -> list[str]:
-        """Every chunk whose part is not there in its size: all are made anew at once."""
-        size = self.app.storage.size
-        return [chunk.ordinal for chunk in chunks if chunk.part is None or size(chunk.part) != chunk.bytes_done]
+    def _damaged(self, chunks: Sequence[Chunk], looker: _Looker) -> list[str]:
+        """All parts that must be made anew: after a power cut they are many, and each round finds all of them."""
+        return [chunk.ordinal for chunk in chunks if not self._intact(chunk, looker)]
+
+    def _intact(self, chunk: Chunk, looker: _Looker) -> bool:
+        try:
+            for _ in self._checked(chunk, looker):
+                pass
+        except _PartMissing:
+            return False
+        return True
 
     def _checked(self, chunk: Chunk, looker: _Looker) -> Iterator[bytes]:
         """The part's bytes; at their end it is known whether they were those that the chunk wrote."""

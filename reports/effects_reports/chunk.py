@@ -129,11 +129,11 @@ class _ChunkAttempt:
         storage = self._app.storage
         chunk_source = resolved.chunk_source(key_from_json(self._chunk.lo), key_from_json(self._chunk.hi))
         check_unchanged(self._definition, self._run, chunk_source.columns)
-        with self._reading(resolved, self._soft_seconds) as connection, storage.writer(name) as out:
+        with self._reading(resolved, self._soft_seconds) as connection, storage.writer(name, durable=False) as out:
             result = write_chunk(chunk_source, resolved.file, connection, out, progress=self._progress)
             point("report.part_written")
             stored = out.finish()
-        point("report.part_durable")
+        point("report.part_renamed")
         if not self._fenced(chunk_table.flush_progress, rows=result.rows):
             storage.delete([name])
             raise _Unwanted

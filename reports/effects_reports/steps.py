@@ -109,7 +109,7 @@ def _add_chunks(app: Effects, connection: Connection, run: Run, ranges: Sequence
 
 
 def chunk_done(app: Effects, connection: Connection, chunk: Chunk, job_id: int, token: int, made: Finished) -> None:
-    """A chunk's part is whole and durable; where it was the last, the run goes on."""
+    """A chunk's part is whole; where it was the last, the run goes on."""
     if chunk_table.finish_chunk(app.store, connection, chunk, job_id, token, made):
         close(app, connection, chunk.run_id)
 

@@ -34,8 +34,8 @@ P = TypeVar("P", bound="RunPayload")
 declare(
     {
         "report.chunk_begun": "a chunk is this attempt's, nothing of it is written",
-        "report.part_written": "all of a part is written, not synced, not under its name",
-        "report.part_durable": "a part is under its name, the chunk not done",
+        "report.part_written": "all of a part is written, not under its name",
+        "report.part_renamed": "a part is under its name, the chunk not done",
         "report.assembly_begun": "all parts are there, nothing is joined",
         "report.joined": "the file is joined, not under its name",
         "report.renamed": "the file is under its name, the run not ready",

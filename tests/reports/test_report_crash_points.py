@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 POINTS = {
     "report.chunk_begun": False,  # R1
     "report.part_written": False,  # R2
-    "report.part_durable": False,  # R3
+    "report.part_renamed": False,  # R3
     "report.assembly_begun": False,  # R4
     "report.joined": False,  # R5
     "report.renamed": True,  # R6

@@ -225,6 +225,26 @@ def test_a_damaged_part_is_made_anew_before_it_is_joined(
     assert (state(app, run_id), report_status(run_id, effects=app).sha256) == ("ready", clean)
 
 
+@pytest.mark.parametrize("left", [b"", b"\0"], ids=["empty", "zeros"])
+def test_all_parts_that_a_power_cut_took_are_made_anew_at_once(
+    left: bytes, hands: Hands, files: Files, tmp_path: Path
+) -> None:
+    """Parts are not synced: a file system may keep their names, and their sizes too."""
+    app = hands.app
+    clean = undisturbed(app)
+    run_id, job = assembling(hands)
+    parts = [tmp_path / "files" / name for name in files() if "/parts/" in name]
+    for part in parts:
+        part.write_bytes(left * part.stat().st_size)
+    hands.do(job)
+    anew = hands.claim()
+    assert [one.job_type for one in anew] == ["report.chunk"] * len(parts)
+    for one in anew:
+        hands.do(one)
+    drain(app)
+    assert (state(app, run_id), report_status(run_id, effects=app).sha256) == ("ready", clean)
+
+
 def test_parts_that_are_damaged_again_and_again_fail_the_run(hands: Hands, files: Files, tmp_path: Path) -> None:
     app = hands.app
     run_id, job = assembling(hands)

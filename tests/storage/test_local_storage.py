@@ -176,6 +176,18 @@ def test_the_unfinished_file_that_somebody_took_away_is_tried_again(tmp_path: Pa
         list(storage.read("a/part"))
 
 
+@pytest.mark.parametrize(("durable", "synced"), [(True, 2), (False, 0)])
+def test_what_is_to_be_durable_is_synced_and_its_folder_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, synced: int
+) -> None:
+    storage, real, asked = LocalStorage(tmp_path), os.fsync, []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (asked.append(os.fstat(descriptor).st_ino), real(descriptor)))
+    with storage.writer("part", durable=durable) as writer:
+        writer.write(b"x")
+        writer.finish()
+    assert asked == [(tmp_path / "part").stat().st_ino, tmp_path.stat().st_ino][:synced]
+
+
 @pytest.mark.parametrize(("step", "error"), [("chmod", FileNotFoundError), ("mkdir", FileExistsError)])
 def test_a_folder_that_goes_while_it_is_made_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: type[OSError]
