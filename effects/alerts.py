@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from effects.errors import ConfigurationError, PayloadInvalid
-from effects.job_type import Registry
+from effects.registry import Registry
 from effects.schedules import Schedule
 
 CHECK_TYPE = "effects.check_alerts"

@@ -18,10 +18,11 @@ from effects.alerts import ALERTS_SCHEDULE, Alert
 from effects.crashpoints import point
 from effects.errors import ConfigurationError, EnqueueError, SchemaMismatch
 from effects.hints import Hints
-from effects.job_type import JobType, Registry, installed_job_types
+from effects.job_type import JobType
 from effects.keys import KeyRing
 from effects.packages import package_settings, split_options
 from effects.prune import Prune
+from effects.registry import Registry, installed_job_types
 from effects.schedules import Schedule
 from effects.settings import Settings
 from effects.storage import Storage, open_storage

@@ -13,7 +13,7 @@ import msgspec
 
 from effects.errors import ConfigurationError, PayloadInvalid
 from effects.job import KEY_CHARS_MAX
-from effects.job_type import Registry
+from effects.registry import Registry
 from effects.slots import Cron
 
 CatchUp: TypeAlias = Literal["none", "latest", "all"]

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from effects.crashpoints import point
 from effects.job import Job
-from effects.job_type import Registry
+from effects.registry import Registry
 from effects.settlement import Lost, Settlement, decide
 from effects.store.job_rows import job_columns, job_of
 from effects.store.ledger import Ledger

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from effects.job import QUARANTINE_QUEUE
-from effects.job_type import Registry
 from effects.outcome import Retry, Unknown
+from effects.registry import Registry
 from effects.settlement import Settlement, decide
 from effects.store.ledger import Ledger
 from effects.store.settle import Settled, settle

@@ -22,7 +22,8 @@ from effects import (
     errors,
 )
 from effects.job import PAYLOAD_BYTES_MAX
-from effects.job_type import Registry, safe_message
+from effects.job_type import safe_message
+from effects.registry import Registry
 from tests.support.scripted import BoomError, Script, Scripted
 
 
