@@ -73,6 +73,7 @@ class Effects:
             autocommit=autocommit_twin(self.engine) if engine is None else None,
         )
         self.hints = Hints(self.store)
+        self._adopted: list[Engine] = []
         self.job_types = Registry()
         self.schedules: dict[str, Schedule] = {}
         self._built_in: list[Schedule] = []
@@ -175,10 +176,17 @@ class Effects:
             )
         return connection
 
+    def adopt(self, engine: Engine) -> Engine:
+        """Close this engine's connections in `dispose` too: a package made it for this Effects."""
+        self._adopted.append(engine)
+        return engine
+
     def dispose(self) -> None:
         """Send waiting hints and close the connections."""
         self.hints.close()
         self.store.dispose()
+        for engine in self._adopted:
+            engine.dispose()
 
     def __repr__(self) -> str:
         return f"Effects({self.settings!r}, job_types={self.job_types.names()!r})"

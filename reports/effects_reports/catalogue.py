@@ -29,7 +29,7 @@ class Catalogue:
     def __init__(self, app: Effects) -> None:
         settings: ReportSettings = app.packages["reports"]
         self._app = app
-        self._engines = {name: _engine(given) for name, given in settings.report_engines.items()}
+        self._engines = {name: _engine(app, given) for name, given in settings.report_engines.items()}
         self._definitions: dict[str, ReportDefinition] = {}
         for definition in settings.reports:
             self._add(definition)
@@ -75,8 +75,8 @@ class Catalogue:
         return len(self._definitions)
 
 
-def _engine(given: Engine | str) -> Engine:
-    return create_engine(given) if isinstance(given, str) else given
+def _engine(app: Effects, given: Engine | str) -> Engine:
+    return app.adopt(create_engine(given)) if isinstance(given, str) else given
 
 
 def catalogue_of(app: Effects) -> Catalogue:

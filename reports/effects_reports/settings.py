@@ -17,7 +17,8 @@ class ReportSettings:
 
     Args:
         reports: the definitions, from `@report`.
-        report_engines: other databases by the names that definitions give as `engine`: SQLAlchemy engines, or URLs.
+        report_engines: other databases by the names that definitions give as `engine`: SQLAlchemy engines, which stay
+            yours to close, or URLs.
     """
 
     reports: tuple[ReportDefinition, ...] = ()

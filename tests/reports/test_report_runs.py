@@ -26,6 +26,7 @@ from effects_reports import (
     report_status,
     request_report,
 )
+from effects_reports.catalogue import catalogue_of
 from tests.reports.conftest import Hands, Shop, content, drain
 from tests.reports.shop import OrdersParams, csv_rows, fill, lines, orders
 from tests.support.hands import rows
@@ -166,19 +167,27 @@ def test_an_iterable_is_a_report_too(shop: Effects) -> None:
     assert report_status(run_id, effects=shop).progress.total_kind == "unknown"
 
 
-def test_it_may_be_read_from_another_database(shop_factory: Shop, tmp_path: Path) -> None:
+@pytest.mark.parametrize("as_url", [False, True], ids=["engine", "url"])
+def test_it_may_be_read_from_another_database(as_url: bool, shop_factory: Shop, tmp_path: Path) -> None:
+    """An engine stays its owner's; one that is made of a URL goes with the Effects."""
+
     @report("elsewhere", key=("id",), engine="replica")
     def elsewhere(params: dict[str, object]) -> sa.Select[tuple[int]]:
         return sa.select(sa.table("things", sa.column("id", sa.Integer)))
 
-    replica = sa.create_engine(f"sqlite:///{tmp_path / 'replica.db'}")
+    url = f"sqlite:///{tmp_path / 'replica.db'}"
+    replica = sa.create_engine(url, poolclass=sa.QueuePool)
     with replica.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE things (id INTEGER PRIMARY KEY)")
         connection.exec_driver_sql("INSERT INTO things VALUES (4), (5)")
-    app = shop_factory(reports=[elsewhere], report_engines={"replica": replica})
+    app = shop_factory(reports=[elsewhere], report_engines={"replica": url if as_url else replica})
     run_id = request_report("elsewhere", effects=app).run_id
     drain(app)
     assert content(app, run_id).split() == [b"\xef\xbb\xbfid", b"4", b"5"]
+    read = catalogue_of(app).engines[1]
+    app.dispose()
+    assert isinstance(read.pool, sa.QueuePool)
+    assert (read.pool.checkedin() > 0, read is replica) == (not as_url, not as_url)
     replica.dispose()
 
 
