@@ -1,0 +1,135 @@
+"""A message that may have been sent: repeated once, held, asked for, or with a key that the provider knows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from effects import Effects
+from effects.store.audit import audit
+from effects.store.dead_letters import DeadFilters, list_dead
+from effects_email import NewEmail, send_templated_emails
+from effects_email.outcomes import KEYED, UNKNOWN_AFTER_SECONDS
+from effects_email.transport import url as transport_urls
+from tests.email.messages.conftest import CONTEXT, MakeShop, drain
+from tests.email.messages.post import KeyedPost, Post, verdict
+from tests.email.messages.sending import GROUP, Send, sent
+from tests.support.hands import Hand, row, rows
+
+
+def test_by_default_it_is_repeated_once_with_the_same_bytes(shop: Effects, send: Send, post: Post) -> None:
+    post.moves = [verdict("unknown")]
+    send()
+    for _ in range(4):
+        drain(shop)
+        shop.store.shift_clock(3600)
+    assert len(post.letters) == 2
+    assert len(set(post.bytes)) == len({letter.key for letter in post.letters}) == 1
+    assert (row(shop, "job_history")["status"], sent(shop)["state"]) == ("dead", "unknown")
+    assert [one.unknown for one in list_dead(shop.store, shop.ledgers, DeadFilters())] == [True]
+
+
+def test_held_it_is_sent_once(shop: Effects, send: Send, post: Post) -> None:
+    post.moves = [verdict("unknown")]
+    send("code", context={"code": 7})
+    drain(shop)
+    shop.store.shift_clock(500)
+    assert drain(shop) == {}
+    assert len(post.letters) == 1
+    assert (row(shop, "job_history")["error_code"], sent(shop)["state"]) == ("unknown", "unknown")
+
+
+def test_where_the_caller_says_repeat_it_goes_on(shop: Effects, send: Send, post: Post) -> None:
+    post.moves = [verdict("unknown")] * 3 + [verdict("accepted")]
+    send(on_unknown="repeat")
+    for _ in range(4):
+        drain(shop)
+        shop.store.shift_clock(2000)
+    assert len(post.letters) == 4
+    assert len(set(post.bytes)) == 1
+    assert sent(shop)["state"] == "done"
+
+
+def test_a_refusal_after_an_unknown_leaves_it_unknown(shop: Effects, send: Send, post: Post) -> None:
+    post.moves = [verdict("unknown"), verdict("refused_message")]
+    send()
+    drain(shop)
+    shop.store.shift_clock(2000)
+    drain(shop)
+    assert (len(post.letters), sent(shop)["state"], sent(shop)["outcome"]) == (2, "unknown", "refused_message")
+
+
+@pytest.mark.parametrize("template", ["welcome", "code"])
+def test_a_provider_that_knows_it_is_believed(shop: Effects, send: Send, post: Post, template: str) -> None:
+    post.moves, post.knows = [verdict("unknown")], True
+    send(template, context={**CONTEXT, "code": 1})
+    assert drain(shop) == {"succeeded": 1}
+    assert (len(post.letters), sent(shop)["state"]) == (1, "done")
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_held_one_is_asked_for_once_more_before_a_person_has_to(
+    shop: Effects, send: Send, post: Post, knows: bool
+) -> None:
+    post.moves, post.knows = [verdict("unknown")], False
+    send("code", context={"code": 1}, expires_at=datetime.now(UTC) + timedelta(days=1))
+    drain(shop)
+    assert (row(shop, "jobs")["status"], sent(shop)["state"]) == ("failed", "unknown")
+    post.knows = knows
+    shop.store.shift_clock(600 * 1.2 + 1)
+    drain(shop)
+    assert len(post.letters) == 1
+    assert row(shop, "job_history")["status"] == ("succeeded" if knows else "dead")
+    assert sent(shop)["state"] == ("done" if knows else "unknown")
+    assert audit(shop) == []
+
+
+def test_of_a_group_that_a_provider_knows_everybody_has_it(shop: Effects, send: Send, post: Post) -> None:
+    post.moves, post.knows = [verdict("unknown")], True
+    send(**GROUP)
+    assert drain(shop) == {"succeeded": 1}
+    assert {one["outcome"] for one in rows(shop, "email_recipients")} == {"accepted"}
+
+
+def test_a_lost_worker_asks_before_it_repeats(shop: Effects, send: Send, post: Post) -> None:
+    send()
+    hand = Hand(shop, queue="emails")
+    job = hand.claim_one(queue="emails")
+    assert hand.release(job) == {job.id}
+    assert (sent(shop)["state"], sent(shop)["tries"]) == ("released", 0)
+    shop.store.shift_clock(1200)
+    drain(shop)  # rescues
+    shop.store.shift_clock(UNKNOWN_AFTER_SECONDS * 0.9)
+    assert drain(shop) == {}
+    shop.store.shift_clock(UNKNOWN_AFTER_SECONDS * 0.5)
+    post.knows = True
+    assert drain(shop) == {"succeeded": 1}
+    assert (post.letters, post.asked, sent(shop)["state"]) == ([], 1, "done")
+
+
+@pytest.mark.parametrize("template", ["welcome", "code"])
+def test_with_a_key_it_is_repeated_soon_whatever_the_policy(make_shop: MakeShop, post: Post, template: str) -> None:
+    keyed = KeyedPost(verdict("unknown"), verdict("unknown"), verdict("accepted"))
+    app = make_shop()
+    transport_urls.register("post", lambda parsed: keyed)
+    send_templated_emails([NewEmail(template, to="a@x.example", context={**CONTEXT, "code": 1})], effects=app)
+    for attempt in range(1, 4):
+        drain(app)
+        app.store.shift_clock(KEYED.delay_seconds(attempt, draw=lambda: 1.0) + 1)
+    assert len(keyed.letters) == 3
+    assert len({letter.key for letter in keyed.letters}) == len(set(keyed.bytes)) == 1
+    assert sent(app)["state"] == "done"
+
+
+def test_a_key_is_used_within_half_of_its_life(make_shop: MakeShop, post: Post) -> None:
+    keyed = KeyedPost(verdict("unknown"))
+    keyed.key_lifetime_seconds = 400.0
+    app = make_shop()
+    transport_urls.register("post", lambda parsed: keyed)
+    send_templated_emails([NewEmail("code", to="a@x.example", context={"code": 1})], effects=app)
+    drain(app)
+    app.store.shift_clock(201)
+    drain(app)
+    assert len(keyed.letters) == 1
+    assert (row(app, "job_history")["status"], sent(app)["state"]) == ("dead", "unknown")
