@@ -135,9 +135,9 @@ def test_an_altered_link_is_none(app: Effects, run_id: str) -> None:
     url = download_url(run_id, BASE, principal="x", effects=app)
     token = urlsplit(url).path.rpartition("/")[2]
     run, digest, end, key, kind, signature = token.split(".")
-    later = f"{int(end, 16) + 9:x}"
+    later, other = f"{int(end, 16) + 9:x}", "1" if run[-1] == "0" else "0"
     for parts in [
-        (run[::-1], digest, end, key, kind, signature), (run, digest[::-1], end, key, kind, signature),
+        (f"{run[:-1]}{other}", digest, end, key, kind, signature), (run, digest[::-1], end, key, kind, signature),
         (run, digest, later, key, kind, signature), (run, digest, end, "none", kind, signature),
         (run, digest, end, key, "o", signature), (run, digest, end, key, kind, signature[::-1]),
         (run, digest, end, key, kind, ""), (run, digest, end, key, kind), ("",),

@@ -238,7 +238,7 @@ def test_all_parts_that_a_power_cut_took_are_made_anew_at_once(
         part.write_bytes(left * part.stat().st_size)
     hands.do(job)
     anew = hands.claim()
-    assert [one.job_type for one in anew] == ["report.chunk"] * len(parts)
+    assert [one.job_type for one in anew] == ["report.chunk"] * len(parts) == ["report.chunk"] * 3
     for one in anew:
         hands.do(one)
     drain(app)

@@ -95,9 +95,7 @@ def test_a_folder_and_a_file_of_one_name_are_refused(tmp_path: Path) -> None:
 
 _KILLED = """
 import os, signal, sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from effects.storage.local import LocalStorage
 with LocalStorage(Path(sys.argv[1])).writer("run/part") as writer:
     writer.write(b"half")
@@ -120,9 +118,7 @@ def test_a_killed_writer_leaves_nothing_under_the_name_and_can_be_cleaned_up(tmp
 
 _LIMITED = """
 import resource, sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from effects import StorageRefused
 from effects.storage.local import LocalStorage
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

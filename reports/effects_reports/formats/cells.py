@@ -17,7 +17,7 @@ import msgspec
 
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.base import Column
-from effects_reports.formats.values import text_of
+from effects_reports.formats.values import in_utc, text_of
 
 Cell: TypeAlias = bool | int | float | str | list[str] | None
 
@@ -86,7 +86,7 @@ def _day(value: dt.date) -> Cell:
 
 def _moment(value: dt.datetime) -> Cell:
     """In UTC and without a zone, which no cell can have."""
-    plain = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
+    plain = in_utc(value).replace(tzinfo=None)
     return ["t", plain.isoformat()] if plain.date() >= _FIRST_DAY else text_of(value)
 
 

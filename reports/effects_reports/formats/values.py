@@ -97,7 +97,7 @@ def _(value: decimal.Decimal) -> str:
 
 @text_of.register
 def _(value: dt.datetime) -> str:
-    return _without_minutes(_trimmed(_in_utc(value).isoformat(" ")), value.tzinfo)
+    return _without_minutes(_trimmed(in_utc(value).isoformat(" ")), value.tzinfo)
 
 
 @text_of.register
@@ -110,7 +110,8 @@ def _(value: dt.time) -> str:
     return _without_minutes(_trimmed(value.isoformat()), value.tzinfo)
 
 
-def _in_utc(value: dt.datetime) -> dt.datetime:
+def in_utc(value: dt.datetime) -> dt.datetime:
+    """The same moment in UTC; one without a zone is left as it is."""
     return value if value.tzinfo is None else value.astimezone(dt.UTC)
 
 
@@ -175,7 +176,7 @@ def json_of(value: object) -> str:
 def json_scalar(value: object) -> str:
     """A value that is not None and holds no others, as JSON."""
     if isinstance(value, dt.datetime):
-        return json_text(_trimmed(_in_utc(value).isoformat()))
+        return json_text(_trimmed(in_utc(value).isoformat()))
     shown = text_of(value)
     if isinstance(value, bool) or (isinstance(value, int) and not isinstance(value, enum.Enum)):
         return shown
