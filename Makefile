@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test check crash bench clean
+.PHONY: demo test test-all check crash soak bench clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -16,19 +16,28 @@ $(VENV)/.%: $(VENV)/.made pyproject.toml
 	touch $@
 
 demo: $(VENV)/.demo
-	$(BIN)/effects demo
+	$(BIN)/python -m examples.demo
 
+# What a contributor needs, in minutes. Everything: `make test-all`.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal --quick
+
+test-all: $(VENV)/.test
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 check: $(VENV)/.check $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/audit.py
 
 crash: $(VENV)/.test
 	EFFECTS_TEST_KILLS=1000 EFFECTS_TEST_REPORT_KILLS=300 $(BIN)/python -m pytest -m crash -n 0 -s tests
+
+# Every case of the matrices of which `make test-all` runs a sample.
+soak: $(VENV)/.test
+	EFFECTS_TEST_FULL=1 $(BIN)/python -m pytest -n auto --timeout 3600
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks

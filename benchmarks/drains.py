@@ -32,7 +32,7 @@ class System:
     arguments: tuple[str, ...]
     fill: Callable[[str, int], None]  # (database, count): committed before it returns
     table: str
-    waiting: str  # SQL: true of a row that nobody has claimed
+    waiting: str  # SQL: true of a row that no one has claimed
 
 
 def payload(number: int) -> dict[str, object]:

@@ -23,7 +23,7 @@ BARE_SHARE = 0.4
 OURS, OURS_ONE = "effects, enqueue_many", "effects, enqueue"
 BARE_VALUES, BARE_MANY, BARE_ONE = "bare INSERT … VALUES", "bare executemany", "bare INSERT"
 
-_COLUMNS = "job_type, queue, priority, payload, prepared"
+_COLUMNS = "job_type, queue, priority, payload, routed"
 _PLACES = "(%s, 'default', 5, %s, true)"
 _ROW = f"INSERT INTO effects_jobs ({_COLUMNS}) VALUES {_PLACES}"
 _ROWS = f"INSERT INTO effects_jobs ({_COLUMNS}) VALUES {', '.join([_PLACES] * BATCH)}"

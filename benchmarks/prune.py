@@ -15,8 +15,8 @@ from benchmarks.options import Options
 from benchmarks.rounds import Contender, Goal, Report, interleave
 from benchmarks.systems import ours
 from effects import Effects, enqueue
-from effects.prune import prune
-from effects.store.enqueue import reserve_ids
+from effects.retention import prune
+from effects.store.queue.enqueue import reserve_ids
 
 JOBS = 50_000
 ENQUEUE_EVERY_SECONDS = 0.01

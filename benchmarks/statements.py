@@ -95,7 +95,7 @@ def _enqueue_many(database: str) -> None:
 
 
 def _drain(database: str) -> None:
-    with child("ours", "", database) as worker:
+    with child("ours", "", "numbers", database) as worker:
         worker.go()
         worker.wait()
 

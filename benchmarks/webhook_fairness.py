@@ -70,7 +70,7 @@ def _dead(kind: str) -> Iterator[int]:
         with listening(1, partners.MUTE) as ports:
             yield ports[0]
         return
-    with socket.socket() as held:  # bound, so that nobody else takes it, and not listening
+    with socket.socket() as held:  # bound, so that no one else takes it, and not listening
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
 

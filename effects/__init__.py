@@ -3,69 +3,75 @@
 from effects.alerts import Alert, DeadLetters, OldDueJobs, SameError
 from effects.api import enqueue, enqueue_many
 from effects.app import Effects, default, set_default
+from effects.attempt import Attempt
+from effects.control import CancelResult, RescheduleResult, cancel, reschedule, status, wait
 from effects.errors import (
-    Ambiguous,
     ConfigurationError,
     DeliveryError,
     EffectsError,
     EnqueueError,
     IdempotencyConflict,
     JobNotFound,
+    JobStateError,
+    KeyAmbiguous,
     KeyUnavailable,
     LeaseLost,
-    ObjectMissing,
     PayloadInvalid,
-    Permanent,
     SchemaMismatch,
-    StorageRefused,
-    StorageUnavailable,
+    StoreConflict,
+    StoreRejected,
     StoreUnavailable,
-    Temporary,
     UnknownJobType,
 )
 from effects.job import Job, NewJob, Receipt
-from effects.job_type import Attempt, JobType, Placement
+from effects.job_type import JobType, Routing
+from effects.keys import generate_key
 from effects.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
 from effects.redact import Sensitive
-from effects.retry import Exponential, Fixed, Linear, Listed, Polynomial, RetryPolicy
+from effects.retry import Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy
 from effects.schedules import Schedule
 from effects.settings import Settings
+from effects.storage.errors import ObjectMissing, StorageRefused, StorageUnavailable
+from effects.store.effects.by_key import EffectStatus
 
 __all__ = [
     "Alert",
-    "Ambiguous",
     "Attempt",
+    "CancelResult",
     "Cancelled",
     "ConfigurationError",
     "DeadLetters",
     "DeliveryError",
     "Done",
+    "EffectStatus",
     "Effects",
     "EffectsError",
     "EnqueueError",
     "Exponential",
     "Fixed",
+    "FixedSchedule",
     "IdempotencyConflict",
     "Job",
     "JobNotFound",
+    "JobStateError",
     "JobType",
+    "KeyAmbiguous",
     "KeyUnavailable",
     "LeaseLost",
     "Linear",
-    "Listed",
     "NewJob",
     "ObjectMissing",
     "OldDueJobs",
     "Outcome",
     "Pause",
     "PayloadInvalid",
-    "Permanent",
-    "Placement",
     "Polynomial",
     "Receipt",
     "Refused",
+    "RescheduleResult",
     "Retry",
     "RetryPolicy",
+    "Routing",
     "SameError",
     "Schedule",
     "SchemaMismatch",
@@ -74,12 +80,18 @@ __all__ = [
     "Snooze",
     "StorageRefused",
     "StorageUnavailable",
+    "StoreConflict",
+    "StoreRejected",
     "StoreUnavailable",
-    "Temporary",
     "Unknown",
     "UnknownJobType",
+    "cancel",
     "default",
     "enqueue",
     "enqueue_many",
+    "generate_key",
+    "reschedule",
     "set_default",
+    "status",
+    "wait",
 ]

@@ -1,4 +1,4 @@
-"""Alerts as data: when something is wrong, and which job says so. `effects.alerting` carries them out."""
+"""Alert rules as data: conditions, and the job to notify. `effects.alert_check` evaluates them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SameError:
 class OldDueJobs:
     """A job has been due for longer than `older_than_seconds` (default 600) in this queue, or in any.
 
-    Each queue is a subject. Jobs behind a paused or full limit count: they wait, whatever for.
+    Each queue is a subject. Jobs behind a paused or full limit key count as well.
     """
 
     older_than_seconds: float = 600.0
@@ -69,7 +69,7 @@ Rule: TypeAlias = DeadLetters | SameError | OldDueJobs
 class Alert:
     """Enqueue a job when a rule begins to hold: one for each episode, however often it is checked.
 
-    An episode lasts until a check finds that the rule no longer holds; the next one enqueues anew.
+    An episode lasts until a check finds that the rule no longer holds; the next episode enqueues a new job.
 
     Args:
         name: lower case, up to 64 characters; part of the jobs' idempotency keys.
@@ -131,9 +131,9 @@ class Alert:
 
 def _fill(value: Any, words: Mapping[str, str]) -> Any:
     if isinstance(value, str):
-        return _WORD.sub(lambda found: words[found[1]], value)
+        return _WORD.sub(lambda match: words[match[1]], value)
     if isinstance(value, list | tuple):
-        return [_fill(one, words) for one in value]
+        return [_fill(element, words) for element in value]
     if isinstance(value, Mapping):
-        return {name: _fill(one, words) for name, one in value.items()}
+        return {name: _fill(element, words) for name, element in value.items()}
     return value

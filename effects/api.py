@@ -9,13 +9,27 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects.app import AnySession, Effects, default
-from effects.errors import EnqueueError, IdempotencyConflict, KeyUnavailable
-from effects.job import KEY_CHARS_MAX, NewJob, Receipt
-from effects.job_type import JobType
+from effects import arguments
+from effects.app import AnySession, Effects, app_of
+from effects.arguments import check_arguments, each_of, optional
+from effects.errors import EnqueueError, KeyUnavailable
+from effects.idempotence import IdempotentWriter, KeyHolder, write_once
+from effects.job import NewJob, Receipt
+from effects.job_type import JobType, routing_of
 from effects.retry import ON_UNKNOWN, OnUnknown
 from effects.sealing import seal_payload
-from effects.store.enqueue import JobRow, insert_jobs, key_holders
+from effects.store.queue.enqueue import JobRow, ReservedJob, insert_jobs, key_holders, reserve_rows
+from effects.store.queue.enqueue_function import PROVISIONAL
+
+_RULES = {
+    "job_type": arguments.printable(),
+    **dict.fromkeys(("key", "group_key", "limit_key", "queue"), optional(arguments.printable())),
+    "on_unknown": optional(arguments.one_of(ON_UNKNOWN)),
+    "max_attempts": optional(arguments.whole(1, 1000)),
+    "priority": optional(arguments.whole(-32000, 32000)),
+    **dict.fromkeys(("run_at", "expires_at"), optional(arguments.aware)),
+    "trace_context": optional(arguments.printable()),
+}
 
 
 def enqueue(
@@ -50,7 +64,7 @@ def enqueue(
         IdempotencyConflict: the key was used with another payload.
         UnknownJobType: nothing of that name is registered.
         KeyUnavailable: the payload has sensitive fields, and EFFECTS_KEYS holds no key to seal them with.
-        StoreUnavailable: the database is away (without `session`). With a key, calling again is safe.
+        StoreUnavailable: the database is unavailable (without `session`). With a key, calling again is safe.
     """
     job = NewJob(
         job_type=job_type, payload=payload, key=key, queue=queue, priority=priority, run_at=run_at,
@@ -69,47 +83,58 @@ def enqueue_many(
         As `enqueue`. After an IdempotencyConflict the jobs of this call are not written: they were
         rolled back to a savepoint.
     """
-    app = effects or default()
-    jobs = list(jobs)
-    rows = [_row(app, number, job) for number, job in enumerate(jobs)]
+    app = app_of(effects)
+    jobs = list(each_of(jobs, NewJob, "jobs", EnqueueError))
+    rows = [_row(app, number, job, with_digest=True) for number, job in enumerate(jobs)]
     if not rows:
         return []
     with app.writing(session, {row.queue for row in rows}) as connection:
-        if len(rows) == 1 or all(row.digest is None for row in rows):
-            return _insert(app, connection, rows, jobs)
-        with connection.begin_nested():
-            return _insert(app, connection, rows, jobs)
+        if all(row.digest is None for row in rows):
+            ids = insert_jobs(app.store, connection, rows)
+            return [_receipt(row, ids[row.n]) for row in rows]
+        return write_once(app.keys, connection, rows, _JobWriter(app, connection, jobs))
 
 
-def insert_known(app: Effects, connection: Connection, jobs: Sequence[NewJob], ids: Sequence[int]) -> None:
-    """Write jobs whose ids are reserved and whose intents the caller has written into its own ledger.
+def reserve_jobs(app: Effects, connection: Connection, jobs: Sequence[NewJob]) -> list[ReservedJob]:
+    """Check jobs and give them their ids; `insert_reserved` writes them, in the same transaction.
 
-    For packages that bring a ledger; `connection` is from `Effects.writing`.
+    For packages that bring a ledger: they write the intents, which name the jobs, between the two calls. Jobs that are
+    not inserted leave nothing but a gap in the ids. The locks of the jobs' groups are taken here.
+
+    Args:
+        connection: from `Effects.writing`.
+
+    Raises:
+        EnqueueError: as `enqueue`.
     """
-    rows = [_row(app, number, job) for number, job in enumerate(jobs)]
-    for row, job_id in zip(rows, ids, strict=True):
-        row.id, row.digest = job_id, None
-    insert_jobs(app.store, connection, rows)
+    rows = [_row(app, number, job, with_digest=False) for number, job in enumerate(jobs)]
+    return reserve_rows(app.store, connection, rows)
 
 
-def _row(app: Effects, number: int, job: NewJob) -> JobRow:
+def insert_reserved(app: Effects, connection: Connection, reserved: Sequence[ReservedJob]) -> None:
+    """Write jobs of `reserve_jobs` whose intents the caller has written into its own ledger."""
+    insert_jobs(app.store, connection, [job.row for job in reserved])
+
+
+def _row(app: Effects, number: int, job: NewJob, *, with_digest: bool) -> JobRow:
+    """The row of a job. Its digest makes that its intent, where it has a key, is written to the core's ledger."""
+    check_arguments(job, _RULES, EnqueueError)
     job_type = app.job_types.get(job.job_type)
-    payload = job_type.encode(job.payload)
-    placed = job_type.place(job_type.decode(payload))
-    _check(job)
+    typed, text = job_type.checked(job.payload)
+    routing = routing_of(job_type, typed)
     return JobRow(
         n=number,
         job_type=job.job_type,
-        queue=job.queue or placed.queue or job_type.queue,
+        queue=job.queue or routing.queue or job_type.queue,
         priority=job_type.priority if job.priority is None else job.priority,
-        payload=msgspec.Raw(seal_payload(app.keys, job_type, payload).encode()),
-        run_at=_epoch("run_at", job.run_at),
-        expires_at=_epoch("expires_at", job.expires_at),
+        payload=msgspec.Raw((seal_payload(app.keys, job_type, text) if job_type.sensitive else text).encode()),
+        run_at=_epoch(job.run_at),
+        expires_at=_epoch(job.expires_at),
         max_attempts=job.max_attempts,
-        group_key=job.group_key or placed.group_key,
-        limit_key=job.limit_key or placed.limit_key,
+        group_key=job.group_key or routing.group_key,
+        limit_key=job.limit_key or routing.limit_key,
         key=job.key,
-        digest=_digest(app, job_type, payload) if job.key is not None else None,
+        digest=_digest(app, job_type, text) if with_digest and job.key is not None else None,
         trace_context=job.trace_context,
         on_unknown=job.on_unknown,
     )
@@ -125,56 +150,42 @@ def _digest(app: Effects, job_type: JobType[Any], payload: str) -> str:
     return app.keys.digest(job_type.canonical(payload))
 
 
-def _check(job: NewJob) -> None:
-    for name in ("key", "group_key", "limit_key", "queue"):
-        value = getattr(job, name)
-        if value is not None and not (0 < len(value) <= KEY_CHARS_MAX and value.isprintable()):
-            raise EnqueueError(f"{name} must have 1 to {KEY_CHARS_MAX} printable characters")
-    if job.on_unknown not in (None, *ON_UNKNOWN):
-        raise EnqueueError(f"on_unknown is {job.on_unknown!r}; give one of {', '.join(ON_UNKNOWN)}")
-    if job.max_attempts is not None and not 1 <= job.max_attempts <= 1000:
-        raise EnqueueError(f"max_attempts is {job.max_attempts}; give 1 to 1000")
-    if job.priority is not None and not -32000 <= job.priority <= 32000:
-        raise EnqueueError(f"priority is {job.priority}; give -32000 to 32000")
+def _epoch(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
 
 
-def _epoch(name: str, moment: datetime | None) -> float | None:
-    if moment is None:
-        return None
-    if moment.tzinfo is None:
-        raise EnqueueError(f"{name} has no time zone; give an aware datetime, such as datetime.now(UTC)")
-    return moment.timestamp()
+class _JobWriter(IdempotentWriter[JobRow, Receipt]):
+    """Writes the rows of jobs, some or all of which have a key."""
+
+    def __init__(self, app: Effects, connection: Connection, jobs: Sequence[NewJob]) -> None:
+        self._app = app
+        self._connection = connection
+        self._jobs = jobs
+
+    def insert(self, requests: Sequence[JobRow]) -> list[Receipt | None]:
+        ids = insert_jobs(self._app.store, self._connection, requests)
+        return [_receipt(row, ids[row.n]) if row.n in ids else None for row in requests]
+
+    def holders(self, requests: Sequence[JobRow]) -> list[KeyHolder[Receipt] | None]:
+        keys = [(row.job_type, row.key) for row in requests if row.key is not None]
+        taken = key_holders(self._app.store, self._connection, keys)
+        return [_holder(row, *taken[key]) if key in taken else None for key, row in zip(keys, requests, strict=True)]
+
+    def content(self, request: JobRow) -> str:
+        """The payload as the caller gave it: the row's may be sealed."""
+        job_type = self._app.job_types.get(request.job_type)
+        return job_type.canonical(job_type.encode(self._jobs[request.n].payload))
 
 
-def _insert(app: Effects, connection: Connection, rows: Sequence[JobRow], jobs: Sequence[NewJob]) -> list[Receipt]:
-    inserted = insert_jobs(app.store, connection, rows)
-    first: dict[int, Receipt] = {}
-    while missing := [row for row in rows if row.n not in inserted and row.n not in first]:
-        first.update(_first_receipts(app, connection, missing, jobs))
-        forgotten = [row for row in missing if row.n not in first]  # its holder was pruned between the two statements
-        inserted.update(insert_jobs(app.store, connection, forgotten))
-    return [first.get(row.n) or Receipt(job_id=inserted[row.n], job_type=row.job_type, key=row.key) for row in rows]
+def _receipt(row: JobRow, job_id: int, *, existing: bool = False) -> Receipt:
+    return Receipt(job_id=job_id, job_type=row.job_type, key=row.key, existing=existing)
 
 
-def _first_receipts(
-    app: Effects, connection: Connection, rows: Sequence[JobRow], jobs: Sequence[NewJob]
-) -> dict[int, Receipt]:
-    """The receipts of the jobs that hold these keys."""
-    keys = [(row.job_type, row.key) for row in rows if row.key is not None]
-    holders = key_holders(app.store, connection, keys)
-    receipts = {}
-    for row in rows:
-        assert row.key is not None
-        if (row.job_type, row.key) not in holders:
-            continue
-        digest, job_id = holders[row.job_type, row.key]
-        job_type = app.job_types.get(row.job_type)
-        canonical = job_type.canonical(job_type.encode(jobs[row.n].payload))  # the row's may be sealed
-        if digest != app.keys.digest(canonical, like=digest):
-            raise IdempotencyConflict(
-                f"{row.job_type}: the idempotency key {row.key!r} belongs to job {job_id}, which has another payload; "
-                "use another key for another effect",
-                job_id=job_id,
-            )
-        receipts[row.n] = Receipt(job_id=job_id, job_type=row.job_type, key=row.key, existing=True)
-    return receipts
+def _holder(row: JobRow, digest: str, job_id: int) -> KeyHolder[Receipt]:
+    return KeyHolder(
+        receipt=_receipt(row, job_id, existing=True),
+        digest=None if digest.startswith(PROVISIONAL) else digest,
+        key=f"{row.job_type}: the idempotency key {row.key!r}",
+        owner=f"job {job_id}",
+        job_id=job_id,
+    )

@@ -7,30 +7,32 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from importlib.metadata import entry_points
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from effects.alerts import ALERTS_SCHEDULE, Alert
 from effects.crashpoints import point
-from effects.errors import ConfigurationError, EnqueueError, SchemaMismatch
-from effects.hints import Hints
+from effects.entry_points import entry_points
+from effects.errors import ConfigurationError, EnqueueError, SchemaMismatch, StoreRejected
 from effects.job_type import JobType
 from effects.keys import KeyRing
+from effects.ledger import Ledger
+from effects.notifier import Notifier
 from effects.packages import package_settings, split_options
-from effects.prune import Prune
 from effects.registry import Registry, installed_job_types
 from effects.schedules import Schedule
 from effects.settings import Settings
 from effects.storage import Storage, open_storage
-from effects.store.engine import autocommit_twin, create_engine
-from effects.store.ledger import CORE_LEDGER, Ledger
-from effects.store.store import Store, TableBuilder
+from effects.store.db.engine import autocommit_engine, close_for_good, create_engine
+from effects.store.db.faults import Fault, fault_of
+from effects.store.db.store import Store, TableBuilder
+from effects.store.queue.table_ledger import CORE_LEDGER
 
 AnySession: TypeAlias = Session | Connection
+State = TypeVar("State")
 
 
 class Effects:
@@ -40,9 +42,9 @@ class Effects:
         database_url: SQLite or PostgreSQL; default EFFECTS_DATABASE_URL, else `sqlite:///effects.db`.
         settings: all settings at once; else the environment's, with the keyword arguments on top.
         engine: the app's own engine instead of one made from the URL.
-        job_types: the app's own, beside those that installed packages offer.
+        job_types: the app's own, in addition to those of installed packages.
         schedules: the app's own; `effects init` registers them.
-        alerts: what to watch, and which job says so. With any, the schedule `effects.alerts` checks them every minute.
+        alerts: rules, each with the job to notify. The schedule `effects.alerts` checks them each minute.
         **options: single settings, such as `schema="jobs"` (see Settings), those of installed packages too:
             `templates="emails"`. With `settings`, the environment is not read for those either.
 
@@ -70,21 +72,37 @@ class Effects:
             self.engine,
             schema=self.settings.schema,
             builders=list(installed_tables()),
-            autocommit=autocommit_twin(self.engine) if engine is None else None,
+            autocommit=autocommit_engine(self.engine) if engine is None else None,
         )
-        self.hints = Hints(self.store)
+        self.notifier = Notifier(self.store)
+        self.disposed = False  # threads of packages end
         self._adopted: list[Engine] = []
+        self._states: dict[Callable[[Effects], Any], Any] = {}
+        self._states_lock = threading.RLock()  # making one state may ask for another
         self.job_types = Registry()
         self.schedules: dict[str, Schedule] = {}
         self._built_in: list[Schedule] = []
-        self.add(Prune(self), *installed_job_types(self), *job_types)
+        self.add(*installed_job_types(self), *job_types)
         self.add_schedules(*schedules)
         self.alerts: list[Alert] = []
         self.add_alerts(*alerts)
 
+    def create_tables(self) -> list[str]:
+        """Create the tables, or migrate them to this version; `effects init` registers the schedules, too.
+
+        Returns:
+            The revisions that were applied, oldest first; empty if the database was up to date.
+
+        Raises:
+            SchemaMismatch: a newer version migrated it; unchanged.
+        """
+        from effects.store.db import migrate  # noqa: PLC0415 - Alembic takes a while to import
+
+        return migrate.init(self.store)
+
     @cached_property
     def storage(self) -> Storage:
-        """Where files are kept (EFFECTS_STORAGE_URL), opened when first asked for.
+        """The file storage (EFFECTS_STORAGE_URL), opened on first use.
 
         Raises:
             ConfigurationError: it is object storage, and the extra `effects[s3]` is not installed.
@@ -112,9 +130,9 @@ class Effects:
             ConfigurationError: a job type is not registered, a payload does not fit it, or a name is taken.
         """
         for schedule in schedules:
-            schedule.check(self.job_types)
-            known = self.schedules.get(schedule.name)
-            if known is not None and known not in self._built_in:
+            self.job_types.check_schedule(schedule)
+            registered = self.schedules.get(schedule.name)
+            if registered is not None and registered not in self._built_in:
                 raise ConfigurationError(f"schedule {schedule.name!r} is declared twice")
             self.schedules[schedule.name] = schedule
 
@@ -126,7 +144,7 @@ class Effects:
         """
         for alert in alerts:
             alert.check(self.job_types)
-            if any(known.name == alert.name for known in self.alerts):
+            if any(registered.name == alert.name for registered in self.alerts):
                 raise ConfigurationError(f"alert {alert.name!r} is declared twice")
             self.alerts.append(alert)
         if self.alerts and ALERTS_SCHEDULE.name not in self.schedules:
@@ -139,12 +157,12 @@ class Effects:
 
     @contextmanager
     def writing(self, session: AnySession | None, queues: Iterable[str] = ()) -> Iterator[Connection]:
-        """The caller's connection, or a transaction of our own where the caller has none.
+        """The caller's connection, or a transaction of our own if the caller has none.
 
         Never commits the caller's. Workers of `queues` are hinted once it is committed.
 
         Raises:
-            EnqueueError: `session` is nothing that we can write with; says what to pass.
+            EnqueueError: `session` has an unusable type; the message names the accepted ones.
             SchemaMismatch: the database has no tables of effects.
         """
         with _schema_errors():
@@ -153,12 +171,12 @@ class Effects:
                     yield connection
                     point("enqueue.before_commit")
                 point("enqueue.committed")
-                self.hints.send(queues)
+                self.notifier.send(queues)
                 return
             connection = self._connection_of(session)
             yield connection
             if isinstance(session, Session):
-                self.hints.after_commit(session, queues)
+                self.notifier.after_commit(session, queues)
 
     def _connection_of(self, session: AnySession) -> Connection:
         if isinstance(session, Session):
@@ -174,42 +192,72 @@ class Effects:
             raise EnqueueError(
                 f"session speaks to {connection.dialect.name} and effects is set up for {self.engine.dialect.name}"
             )
+        _refuse_autocommit(connection)
         return connection
 
-    def adopt(self, engine: Engine) -> Engine:
+    def own_engine(self, engine: Engine) -> Engine:
         """Close this engine's connections in `dispose` too: a package made it for this Effects."""
         self._adopted.append(engine)
         return engine
 
+    def state(self, make: Callable[[Effects], State]) -> State:
+        """Return a package's state for this Effects, created once, on first use, by any thread.
+
+        Args:
+            make: usually a class whose constructor takes the Effects: `app.state(PackageState)`. An exception is
+                passed on; nothing is stored then, and the next call tries again.
+        """
+        with self._states_lock:
+            if make not in self._states:
+                self._states[make] = make(self)
+            state: State = self._states[make]
+            return state
+
     def dispose(self) -> None:
-        """Send waiting hints and close the connections."""
-        self.hints.close()
+        """Send waiting hints and close the connections; one that a thread still uses, when that thread gives it back.
+
+        This Effects still works, but keeps no connection open between two statements.
+        """
+        self.disposed = True
+        self.notifier.close()
         self.store.dispose()
         for engine in self._adopted:
-            engine.dispose()
+            close_for_good(engine)
 
     def __repr__(self) -> str:
         return f"Effects({self.settings!r}, job_types={self.job_types.names()!r})"
 
 
+def _refuse_autocommit(connection: Connection) -> None:
+    """A job and its intent are several rows: a crash between two commits would leave one without the other."""
+    if not connection.in_transaction():
+        connection.begin()  # as the first statement would
+    driver, adapter = connection.connection.driver_connection, connection.connection.dbapi_connection
+    if connection.dialect.name == "sqlite":  # without an isolation level Python begins no transaction; an app may
+        alone = getattr(driver, "isolation_level", "") is None and not getattr(driver, "in_transaction", True)
+    else:
+        alone = bool(getattr(adapter, "autocommit", False))
+    if alone:
+        raise EnqueueError(
+            "session is in AUTOCOMMIT: each statement would commit by itself, and a crash between two of them lose the "
+            "job; pass a Session or Connection that is in a transaction"
+        )
+
+
 @contextmanager
 def _schema_errors() -> Iterator[None]:
-    """A missing table is the operator's to mend, and the error says how."""
+    """Name the command that creates missing tables."""
     try:
         yield
-    except (OperationalError, ProgrammingError) as error:
-        said = str(error.orig)
-        tables = ("no such table: effects_", "no such table: sqlite_sequence")  # the latter where there are none
-        if getattr(error.orig, "sqlstate", None) == "42P01" or any(said.startswith(name) for name in tables):
+    except (DBAPIError, StoreRejected) as error:
+        if fault_of(error) is Fault.SCHEMA:
             raise SchemaMismatch("the database has no tables of effects: run `effects init`") from error
         raise
 
 
 def installed_tables() -> Sequence[TableBuilder]:
     """The tables of installed packages, from the entry points `effects.tables`."""
-    entries = sorted(entry_points(group="effects.tables"), key=lambda entry: entry.name)
-    builders: list[Callable[..., Any]] = [entry.load() for entry in entries]
-    return builders
+    return [entry.load() for entry in entry_points("effects.tables")]
 
 
 _default: Effects | None = None
@@ -225,13 +273,24 @@ def default() -> Effects:
         return _default
 
 
+def app_of(effects: Effects | None) -> Effects:
+    """The one that a call was given, else the process's.
+
+    Raises:
+        EnqueueError: it is no Effects.
+    """
+    if effects is not None and not isinstance(effects, Effects):
+        raise EnqueueError(f"effects is a {type(effects).__name__}; give an Effects, or none for the process's own")
+    return effects or default()
+
+
 def set_default(effects: Effects | None) -> None:
     """Make this the process's Effects; None forgets it."""
     replace_default(effects)
 
 
 def replace_default(effects: Effects | None) -> Effects | None:
-    """`set_default`, and what was the default before; None if there was none."""
+    """Set the default and return the previous one, or None."""
     global _default
     with _default_lock:
         before, _default = _default, effects

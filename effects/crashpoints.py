@@ -11,25 +11,25 @@ from typing import Literal, TypeAlias, cast
 Action: TypeAlias = Literal["kill", "raise", "pause"]
 ACTIONS: tuple[Action, ...] = ("kill", "raise", "pause")
 
-# The name of every point, and where it stands. A test fails for a point without a row and a row without a test.
+# The name and place of every crash point. A test fails for a point without a row and a row without a test.
 POINTS: dict[str, str] = {
     "enqueue.before_commit": "own transaction: written, not committed",
-    "enqueue.committed": "own transaction: committed, the caller not told",
+    "enqueue.committed": "own transaction: committed, not yet returned",
     "claim.before_commit": "jobs marked running, not committed",
     "claim.committed": "lease held, no handler begun",
-    "heartbeat.before": "the worker is about to say that it lives",
-    "heartbeat.committed": "said, reply not used",
-    "release.before": "the attempt is about to mark the point of no return",
+    "heartbeat.before": "about to write the heartbeat",
+    "heartbeat.committed": "committed, reply not used",
+    "release.before": "the attempt is about to record its release",
     "release.committed": "marked, nothing sent",
     "perform.before": "a thread holds the job, the handler not entered",
-    "perform.after": "the handler has answered, nothing is recorded",
+    "perform.after": "the handler has returned, nothing is recorded",
     "settle.before": "outcomes gathered, nothing written",
     "settle.applied": "outcomes and their `apply` written, not committed",
-    "settle.committed": "committed, the worker not told",
+    "settle.committed": "committed, not yet reported",
     "rescue.selected": "lost jobs locked, not updated",
     "rescue.committed": "lost jobs given back",
     "fire.before_commit": "slots and their jobs written, not committed",
-    "fire.committed": "slots and their jobs committed, the workers not told",
+    "fire.committed": "slots and their jobs committed, workers not notified",
     "prune.before_commit": "a batch of old jobs deleted, not committed",
     "prune.committed": "a batch of old jobs gone, the next not begun",
 }
@@ -41,7 +41,7 @@ def declare(points: dict[str, str]) -> None:
 
 
 class CrashPoint(Exception):
-    """A test asked for an exception here."""
+    """Raised at a crash point because a test requested it."""
 
 
 _hook: Callable[[str], None] | None = None

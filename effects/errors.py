@@ -2,26 +2,30 @@
 
     EffectsError
     ├─ ConfigurationError        a setting or a registration is wrong: raised at start, names it
-    │   ├─ SchemaMismatch        the database is not the one this version knows; says what to run
+    │   ├─ SchemaMismatch        the tables are not of this version; names the command to run
     │   ├─ UnknownJobType
     │   └─ KeyUnavailable        a sealed value needs a key that EFFECTS_KEYS does not hold
     ├─ EnqueueError              the caller's own input is wrong: nothing was written
     │   ├─ PayloadInvalid
     │   └─ IdempotencyConflict   the same key came with another payload
-    ├─ JobNotFound               an operator named a job that is not there, or not in that state
+    ├─ JobNotFound               there is no such job, or no effect of that key (404)
+    ├─ KeyAmbiguous              effects of several job types have this key: name one
+    ├─ JobStateError             the job exists, and its state does not allow the action (409)
     ├─ LimitNotFound             an operator named a limit key that has no limits
+    ├─ QueueNotFound             … an unknown queue
+    ├─ WorkerNotFound            … a worker that is not registered
     ├─ SignatureInvalid          a request that is not what its sender signed; see `effects.signing`
     │   └─ SecretInvalid         the secret itself cannot be used
     ├─ LeaseLost                 this attempt no longer owns its job: do nothing more
-    ├─ StoreUnavailable          the database is away; nothing is known about the last statement
+    ├─ StoreUnavailable          the database is unavailable; the last statement may have taken effect or not
+    │   └─ StoreConflict         it is there; another transaction was in the way: repeat
+    ├─ StoreRejected             the database refuses a statement: missing tables, a privilege, a damaged file
+    ├─ WorkerCannotContinue      no retry can help this worker: a fresh process may
     └─ DeliveryError             what a handler may raise about its peer; the subclass is the fate
-        ├─ Temporary             not done; may succeed later
-        │   └─ StorageUnavailable   files cannot be reached now
-        ├─ Permanent             not done; will not succeed
-        │   └─ ObjectMissing        there is no file of this name
-        ├─ Refused               our own guard said no: nothing was sent
-        │   └─ StorageRefused       files cannot be kept: permission, space, no such bucket
-        └─ Ambiguous             it may have happened
+
+The fates are the outcomes of `effects.outcome`: Refused, Retry, Unknown, Cancelled, Snooze, Pause and Done may be
+raised as well as returned. Errors of one fate derive from it: those of the file storage (`effects.storage.errors`),
+and those of the packages.
 
 A docstring is the default message. No message ever holds a payload, a header, a body or a URL's query.
 """
@@ -69,11 +73,27 @@ class IdempotencyConflict(EnqueueError):
 
 
 class JobNotFound(EffectsError):
-    """There is no such job in that state."""
+    """There is no such job."""
+
+
+class KeyAmbiguous(EffectsError):
+    """Effects of several job types have this key."""
+
+
+class JobStateError(EffectsError):
+    """The state of the job does not allow this."""
 
 
 class LimitNotFound(EffectsError):
     """There are no limits for this key."""
+
+
+class QueueNotFound(EffectsError):
+    """Nothing is known of this queue."""
+
+
+class WorkerNotFound(EffectsError):
+    """No such worker is registered."""
 
 
 class SignatureInvalid(EffectsError):
@@ -91,44 +111,44 @@ class LeaseLost(EffectsError):
 class StoreUnavailable(EffectsError):
     """The database cannot be reached."""
 
+    def __init__(self, message: str | None = None, *, read_only: bool = False) -> None:
+        super().__init__(message)
+        self.read_only = read_only  # it answers, and takes no writes: a standby, or a file without the permission
+
+
+class StoreConflict(StoreUnavailable):
+    """Another transaction was in the way; nothing was written. The database is there: repeat."""
+
+
+class StoreRejected(EffectsError):
+    """The database refuses a statement."""
+
+    def __init__(self, message: str | None = None, *, fault: str = "bug") -> None:
+        super().__init__(message)
+        self.fault = fault  # one of `effects.store.db.faults.Fault`
+
+
+class WorkerCannotContinue(EffectsError):
+    """No retry can help this worker: a fresh process may."""
+
 
 class DeliveryError(EffectsError):
     """The effect did not succeed."""
+
+    code: str | None
 
     def __init__(self, message: str | None = None, *, code: str | None = None) -> None:
         super().__init__(message)
         self.code = code
 
 
-class Temporary(DeliveryError):
-    """Not done; it may succeed later."""
+def code_of(error: BaseException) -> str:
+    """What an error is called in a record: the code that we gave it, the SQLSTATE of a database, else its class.
 
-    def __init__(
-        self, message: str | None = None, *, code: str | None = None, after_seconds: float | None = None
-    ) -> None:
-        super().__init__(message, code=code)
-        self.after_seconds = after_seconds
-
-
-class Permanent(DeliveryError):
-    """Not done, and trying again will not help."""
-
-
-class Refused(DeliveryError):
-    """Our own guard refused it; nothing was sent."""
-
-
-class Ambiguous(DeliveryError):
-    """It may have happened."""
-
-
-class StorageUnavailable(Temporary):
-    """The storage of files cannot be reached now."""
-
-
-class StorageRefused(Refused):
-    """The storage will not take or give this file: permission, space, or no such bucket."""
-
-
-class ObjectMissing(Permanent):
-    """The storage holds no file of this name."""
+    An attribute `code` of a foreign class has no meaning in the record: it may be an exit code, an HTTP status, the
+    anchor of a help page.
+    """
+    if isinstance(error, EffectsError) and (code := getattr(error, "code", None)):
+        return str(code)
+    state = getattr(getattr(error, "orig", None) or error, "sqlstate", None)
+    return state if isinstance(state, str) else type(error).__name__

@@ -13,13 +13,16 @@ from effects.app import Effects
 from effects.crashpoints import point
 from effects.errors import EnqueueError
 from effects.job import Receipt
+from effects.moments import moment
 from effects.schedules import Schedule
-from effects.store import schedule_slots, schedules
-from effects.store.records import moment
-from effects.store.schedule_slots import SlotOutcome
-from effects.store.schedules import Definition
+from effects.store.audit_log.notes import AuditAction, note
+from effects.store.schedules import definitions as schedule_definitions
+from effects.store.schedules import slots as schedule_slots
+from effects.store.schedules.definitions import Definition
+from effects.store.schedules.slots import SlotOutcome
 
 SLOTS_PER_COMMIT = 50
+_RUN = AuditAction("schedule", "run")
 _log = logging.getLogger("effects.schedules")
 
 
@@ -38,10 +41,10 @@ def fire_due(app: Effects, definition: Definition) -> list[Fired]:
 
     Any number of callers at once make each slot once: the schedule's row is locked, and the slot's row is unique.
     A crash before the commit leaves neither slot nor job. A slot whose job cannot be enqueued (its key belongs
-    to another payload, its payload no longer fits) is recorded as failed, and the next one goes on.
+    to another payload, its payload no longer fits) is recorded as failed, and the next one runs.
 
     Raises:
-        StoreUnavailable: the database is away; calling again is safe.
+        StoreUnavailable: the database is unavailable; calling again is safe.
     """
     store = app.store
     with store.begin() as connection:
@@ -50,7 +53,7 @@ def fire_due(app: Effects, definition: Definition) -> list[Fired]:
             return []
         now = moment(store.now(connection))
         slots = locked.schedule.missed(locked.last_slot, now)[:SLOTS_PER_COMMIT]
-        fired = [one for slot in slots if (one := _fire(app, connection, locked, slot)) is not None]
+        fired = [result for slot in slots if (result := _fire(app, connection, locked, slot)) is not None]
         passed = slots or locked.schedule.times.newest(now, since=locked.last_slot)  # dropped ones are dealt with too
         if passed:
             schedule_slots.advance(store, connection, locked.id, passed[-1])
@@ -61,10 +64,13 @@ def fire_due(app: Effects, definition: Definition) -> list[Fired]:
     return fired
 
 
-def fire_now(app: Effects, name: str, *, actor: str, slot: datetime | None = None) -> Fired:
+def fire_now(app: Effects, name: str, *, actor: str, slot: datetime | None = None, reason: str | None = None) -> Fired:
     """Run a schedule by hand, as if this moment, or `slot`, were one of its slots; paused ones too.
 
     Overlap is not looked at, except that with `queue` the job waits for its turn. The same slot twice runs once.
+
+    Args:
+        actor, reason: who and why, for the slot's record and the audit log.
 
     Raises:
         ConfigurationError: there is no such schedule.
@@ -72,11 +78,13 @@ def fire_now(app: Effects, name: str, *, actor: str, slot: datetime | None = Non
     """
     store = app.store
     with store.begin() as connection:
-        definition = schedules.get(store, connection, name)
+        definition = schedule_definitions.get(store, connection, name)
         slot = (slot or moment(store.now(connection))).astimezone(UTC).replace(microsecond=0)
         if not schedule_slots.take_slot(store, connection, definition.id, slot):
             raise EnqueueError(f"schedule {name!r}: the slot {slot.isoformat()} has run already")
-        fired = _enqueue(app, connection, definition, slot, reason=f"run by {actor}")
+        fired = _enqueue(app, connection, definition, slot, reason=f"run by {actor}{f': {reason}' if reason else ''}")
+        detail = {"slot": slot.isoformat(), "job": fired.job_id, "outcome": fired.outcome}
+        note(store, connection, _RUN, name, actor=actor, reason=reason, detail=detail)
     _tell(app, definition.schedule, [fired])
     return fired
 
@@ -128,7 +136,7 @@ def _end(
 
 
 def _tell_of_dropped(definition: Definition, slots: list[datetime], passed: list[datetime]) -> None:
-    """Slots that nobody was there for, and that `catch_up` does not want."""
+    """Missed slots that `catch_up` leaves out."""
     first = next(definition.schedule.times.after(definition.last_slot), None)
     if passed and first is not None and first < (slots[0] if slots else passed[-1] + timedelta(minutes=1)):
         fields = {"schedule": definition.schedule.name, "from": first.isoformat(), "to": passed[-1].isoformat()}
@@ -136,10 +144,15 @@ def _tell_of_dropped(definition: Definition, slots: list[datetime], passed: list
 
 
 def _tell(app: Effects, schedule: Schedule, fired: list[Fired]) -> None:
-    """After the commit: the log, and the idle workers of the lane."""
-    for one in fired:
-        level = logging.ERROR if one.outcome == "failed" else logging.INFO
-        fields = {"schedule": one.name, "slot": one.slot.isoformat(), "outcome": one.outcome, "job": one.job_id}
-        _log.log(level, "schedule.slot", extra={**fields, **({"reason": one.reason} if one.reason else {})})
-    if any(one.outcome == "enqueued" for one in fired):
-        app.hints.send([app.job_types.get(schedule.job_type).queue])  # placed elsewhere, polling finds it
+    """After the commit: the log, and the idle workers of the queue."""
+    for result in fired:
+        level = logging.ERROR if result.outcome == "failed" else logging.INFO
+        fields = {
+            "schedule": result.name,
+            "slot": result.slot.isoformat(),
+            "outcome": result.outcome,
+            "job": result.job_id,
+        }
+        _log.log(level, "schedule.slot", extra={**fields, **({"reason": result.reason} if result.reason else {})})
+    if any(result.outcome == "enqueued" for result in fired):
+        app.notifier.send([app.job_types.get(schedule.job_type).queue])  # routed elsewhere, polling finds it

@@ -20,7 +20,6 @@ QUARANTINE_QUEUE = "quarantine"  # a job whose worker vanished runs here next, o
 DEFAULT_PRIORITY = 5
 
 PAYLOAD_BYTES_MAX = 64 * 1024
-KEY_CHARS_MAX = 255
 POISON_LOSSES = 5  # workers a job may lose before it is dead-lettered as poison
 
 
@@ -63,7 +62,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What enqueue gives back. It becomes true when the caller's transaction commits.
 
-    `existing` says that the key was known and `job_id` is the first job's.
+    `existing`: the key was already used, and `job_id` is its first job's.
     """
 
     job_id: int
@@ -77,7 +76,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     id: int
     job_type: str
-    payload: str  # JSON text; `JobType.decode` makes the typed payload of it
+    payload: str  # JSON text, decoded by `JobType.decode`
     queue: str
     priority: int
     attempts: int
@@ -86,10 +85,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     lost_count: int
     unknown_count: int
     released: bool
-    prepared: bool
+    routed: bool
     expired: bool
     cancel_requested: bool
     age_seconds: float  # since the job first fell due, by the database's clock, at the claim
+    due_seconds: float = 0.0  # how long it had been due, at the claim
     key: str | None = None
     group_key: str | None = None
     limit_key: str | None = None
@@ -100,7 +100,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def home_queue(self) -> str:
-        """The lane that the job belongs to when it is not in quarantine."""
+        """The queue that the job belongs to when it is not in quarantine."""
         return self.quarantined_from or self.queue
 
     def __repr__(self) -> str:

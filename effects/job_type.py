@@ -3,80 +3,51 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from functools import cached_property
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
+from sqlalchemy import Connection
 
 from effects import errors
+from effects.advice import Explanation, Instead
+from effects.arguments import optional, printable
+from effects.attempt import Attempt
 from effects.errors import ConfigurationError, PayloadInvalid
-from effects.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, PAYLOAD_BYTES_MAX, QUARANTINE_QUEUE, Job
-from effects.outcome import Outcome, Refused, Retry, Unknown
-from effects.redact import hide_in_repr, sensitive_fields, why_invalid
-from effects.retry import ON_UNKNOWN, OnUnknown, RetryPolicy
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from effects.schedules import Schedule
-    from effects.store.ledger import Ledger
+from effects.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, PAYLOAD_BYTES_MAX, Job
+from effects.ledger import Ledger
+from effects.logs import RateLimitedLogger
+from effects.outcome import Outcome, Refused, Retry, Snooze, Unknown
+from effects.redact import sensitive_fields, why_invalid
+from effects.retry import OnUnknown, RetryPolicy
+from effects.schedules import Schedule
+from effects.scrub import CODE_CHARS_MAX, class_name
 
 P = TypeVar("P")
-CODE_CHARS_MAX = 64
+OPERATOR_WAIT_SECONDS = 60.0  # while a worker lacks a setting, such as a key in EFFECTS_KEYS
+WAITS_FOR_OPERATOR = "waits_for_operator"  # the error code meanwhile
 SEALED = "$sealed"  # where a stored payload keeps its sensitive fields
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as an escape, not as a backslash and a word
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # once: it is dear to make
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as an escape, not as a backslash and letters
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # construction is expensive
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 
-
-class Attempt(Protocol):
-    """What a handler may ask and say while it runs."""
-
-    @property
-    def number(self) -> int:
-        """1 for the first attempt."""
-        ...
-
-    @property
-    def loaded(self) -> Any:
-        """What `JobType.load` returned for this job, or None."""
-        ...
-
-    @property
-    def cancel_requested(self) -> bool:
-        """Someone asked to cancel; answer `Cancelled()` where that is still true to say."""
-        ...
-
-    @property
-    def draining(self) -> bool:
-        """The worker ends once nothing is due (`effects work --drain`): it can keep nothing open for later jobs."""
-        ...
-
-    def remaining_seconds(self) -> float:
-        """Seconds until the attempt's time limit. A transport must end by itself before that."""
-        ...
-
-    def release(self) -> None:
-        """Mark the point of no return, durably, before it is passed.
-
-        After it returns, a crash is known as *unknown* and not as a plain retry. Types whose policy is
-        `repeat` need not call it: their claim counts as the release.
-
-        Raises:
-            LeaseLost: the job is no longer this attempt's. The effect must not be carried out.
-        """
-        ...
+_log = logging.getLogger("effects.worker")
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a job goes when its caller did not say: lane, order and limits, from the payload."""
+class Routing:
+    """Queue, group and limit key of a job, derived from its payload where the caller gave none."""
 
     queue: str | None = None
     group_key: str | None = None
     limit_key: str | None = None
+
+
+_NOWHERE_ELSE = Routing()
 
 
 class JobType(Generic[P]):
@@ -86,21 +57,21 @@ class JobType(Generic[P]):
         name: dotted lower-case name, stored in every row: `email.send`.
         payload: dataclass, msgspec Struct, or `dict` (the default, unchecked). Fields marked
             `Annotated[…, Sensitive]` are sealed in the database, and left out of its `repr`.
-        queue: lane. Lanes have threads of their own, so that one never delays another.
+        queue: Queues have threads of their own, so that one never delays another.
         priority: lower runs first; any small integer. Default 5.
-        fair: limit keys take turns in the lane of this type, whosever jobs are older; jobs without a key take
+        fair: limit keys take turns in the queue of this type, whosever jobs are older; jobs without a key take
             turns as one. Within a priority. Default no: the oldest due job first.
-        kept_share: share of the lane's threads, 0 to below 1, that no job takes whose limit key's newest attempt
+        reserved_share: share of the queue's threads, 0 to below 1, that no job takes whose limit key's newest attempt
             failed (the key needs a breaker): any number of dead peers leaves so many threads to the others. Default 0.
         retry: the RetryPolicy.
         time_limit_seconds: an attempt is over after this; its lease is lost and its thread replaced.
             Default 60.
         on_unknown: what to do when the effect may have happened: `repeat` (the peer knows the same key
-            again; the default), `repeat_once`, or `hold` for a person. A job may say otherwise.
+            again; the default), `repeat_once`, or `hold` for an operator. A job may override it.
         unknown_after_seconds: a repeat of what may have happened waits at least so long, unless the outcome gives its
             own wait. Default 0.
         ledger: the table that records the effects of this type. Default: the core's, for jobs with a key.
-        schedule: one that comes with the type; `effects init` registers it. Default none.
+        schedule: a schedule that belongs to the type; `effects init` registers it. Default: no schedule.
         retention_days: how long its ended jobs are kept. Default: EFFECTS_RETENTION_JOBS_DAYS, 7 days.
         retention_effects_days: how long its idempotency keys are remembered. Default: EFFECTS_RETENTION_EFFECTS_DAYS,
             90 days.
@@ -111,7 +82,7 @@ class JobType(Generic[P]):
     queue: str = DEFAULT_QUEUE
     priority: int = DEFAULT_PRIORITY
     fair: bool = False
-    kept_share: float = 0.0
+    reserved_share: float = 0.0
     retry: RetryPolicy = RetryPolicy()
     time_limit_seconds: float = 60.0
     on_unknown: OnUnknown = "repeat"
@@ -124,7 +95,7 @@ class JobType(Generic[P]):
     def perform(self, payload: P, attempt: Attempt) -> Outcome | None:
         """Carry out one attempt, in a thread, with no transaction open. None means Done().
 
-        Raise a DeliveryError, or anything: `classify` turns it into an outcome.
+        An outcome may be raised as well. Of any other exception `classify` makes one.
         """
         raise NotImplementedError
 
@@ -132,16 +103,34 @@ class JobType(Generic[P]):
         """Fetch what a whole claimed batch needs, by job id, in as few queries as the batch allows."""
         return {}
 
-    def can_ask(self, job: Job) -> bool:
-        """Whether the peer can be asked what became of an attempt that was lost behind its release.
+    def instead_of_requeue(self, key: str | None, error_code: str | None) -> Instead | None:
+        """Say what to do where requeuing an ended job of this type would not help.
 
-        Such a job runs once more, whatever its policy is, and its handler asks before it does anything. Default no.
+        `effects why` and `effects jobs show` advise it. None (the default): `effects jobs requeue` is right.
+        """
+        return None
+
+    def explain(self, key: str | None, error_code: str | None, detail: Mapping[str, Any]) -> Explanation | None:
+        """Say what the last attempt's answer means and what follows from it, by its error code and recorded detail.
+
+        `effects why` and `effects jobs show` tell it. None (the default): the answer speaks for itself.
+        """
+        return None
+
+    def can_ask(self, job: Job) -> bool:
+        """Whether the peer can report the result of an attempt that was lost after its release.
+
+        Such a job runs once more regardless of its policy, and its handler asks the peer first. Default no.
         """
         return False
 
-    def place(self, payload: P) -> Placement:
-        """Lane, group and limit of a job whose caller did not give them."""
-        return Placement()
+    def route(self, payload: P) -> Routing:
+        """Return queue, group key and limit key for a job whose caller gave none."""
+        return Routing()
+
+    def limit_keys_of(self, connection: Connection, tenant: str) -> Sequence[str]:
+        """Return the limit keys that belong to a tenant of the app, by which its jobs are listed. Default: none."""
+        return ()
 
     def worker_starts(self) -> None:
         """A worker is about to claim: check what only sending needs, such as the address of a relay.
@@ -152,6 +141,25 @@ class JobType(Generic[P]):
 
     def worker_ends(self) -> None:
         """The worker's last attempt is over: close what was kept open between attempts."""
+
+    @property
+    def is_released_by_claim(self) -> bool:
+        """Whether the claim counts as the release: the policy `repeat` needs no mark before the effect."""
+        return self.on_unknown == "repeat"
+
+    def wait_for_operator(self, reason: str) -> Snooze:
+        """Return the outcome for a job that this worker cannot run until its configuration is fixed (a missing key).
+
+        The job is looked at again after 60 s, by whichever worker is free: it uses up no attempt and no age, and its
+        limit key is not paused, because the other workers may have what this one lacks. The log names the reason at
+        ERROR (`job.waiting`), at most once in ten seconds.
+        """
+        self._operator_log.error(f"{self.name}: {reason}")
+        return Snooze(OPERATOR_WAIT_SECONDS, reason, ages=False, code=WAITS_FOR_OPERATOR)
+
+    @cached_property
+    def _operator_log(self) -> RateLimitedLogger:
+        return RateLimitedLogger(_log, "job.waiting")
 
     def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
         """Delete rows of this type's own that no effect needs any more and that are older than `keep_seconds`.
@@ -165,31 +173,31 @@ class JobType(Generic[P]):
         return 0
 
     def classify(self, error: Exception, *, released: bool) -> Outcome:
-        """The one place where an exception of `perform` becomes an outcome.
+        """Give an exception of `perform` its fate. An outcome that was raised is its own, and never comes here.
 
-        An exception that says nothing of its fate counts as *unknown* when the effect was released.
+        An exception that does not name its fate counts as *unknown* when the effect was released.
         """
-        code = str(getattr(error, "code", None) or type(error).__name__)[:CODE_CHARS_MAX]
+        code = errors.code_of(error)[:CODE_CHARS_MAX]
         message = safe_message(error)
-        if isinstance(error, errors.Temporary):
-            return Retry(message, code=code, after_seconds=error.after_seconds)
-        if isinstance(error, errors.Permanent | errors.Refused | PayloadInvalid):
+        if isinstance(error, PayloadInvalid):
             return Refused(message, code=code)
-        if isinstance(error, errors.Ambiguous) or released:
-            return Unknown(message, code=code)
-        return Retry(message, code=code)
+        return Unknown(message, code=code) if released else Retry(message, code=code)
 
     def encode(self, payload: P | Mapping[str, Any]) -> str:
-        """Check a payload against the type and give its JSON text.
+        """The JSON text of a payload, once it is checked; see `checked`."""
+        return self.checked(payload)[1]
+
+    def checked(self, payload: P | Mapping[str, Any]) -> tuple[P, str]:
+        """Check a payload against the type; gives it as the type's payload class, and its JSON text.
 
         Raises:
             PayloadInvalid: it does not convert, is no JSON, or is over 64 KiB.
         """
         try:
-            text = self._encode(payload)
+            typed, text = self._encode(payload)
             size = len(text.encode())
-        except (TypeError, ValueError) as error:  # msgspec.ValidationError and UnicodeEncodeError are ValueErrors
-            # Without its cause, whose text may quote what was given.
+        except Exception as error:  # of a payload class's own too
+            # Without its cause, whose text may quote the value.
             raise PayloadInvalid(f"{self.name}: the payload is not valid: {why_invalid(error)}") from None
         if size > PAYLOAD_BYTES_MAX:
             raise PayloadInvalid(
@@ -200,17 +208,18 @@ class JobType(Generic[P]):
             raise PayloadInvalid(f"{self.name}: the payload holds a NUL character, which PostgreSQL cannot store")
         if SEALED in text and SEALED in msgspec.json.decode(text):
             raise PayloadInvalid(f"{self.name}: the field name {SEALED} is kept for sealed fields; use another")
-        return text
+        return typed, text
 
-    def _encode(self, payload: P | Mapping[str, Any]) -> str:
+    def _encode(self, payload: P | Mapping[str, Any]) -> tuple[P, str]:
         if self.payload is dict:
-            return _JSON.encode(payload)
+            return cast("P", payload), _JSON.encode(payload)
         plain = payload if isinstance(payload, Mapping) else msgspec.to_builtins(payload)
-        return msgspec.json.encode(msgspec.convert(plain, self.payload)).decode()
+        typed = msgspec.convert(plain, self.payload)
+        return typed, msgspec.json.encode(typed).decode()
 
     @staticmethod
     def canonical(text: str) -> str:
-        """The same JSON text for the same value, whatever the order of its keys; what a digest is taken of."""
+        """Normalise JSON text so that equal values give equal texts; input of the digest."""
         return msgspec.json.encode(msgspec.json.decode(text), order="sorted").decode()
 
     def decode(self, text: str) -> P:
@@ -218,45 +227,37 @@ class JobType(Generic[P]):
 
         Raises:
             PayloadInvalid: the stored JSON does not fit the payload class (an older release wrote it, or
-                a plain INSERT).
+                a plain INSERT), or the class cannot be made of it, whatever it raises: the same text fails again.
         """
         try:
             return msgspec.json.decode(text, type=self.payload)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:
             raise PayloadInvalid(f"{self.name}: the stored payload is not valid: {why_invalid(error)}") from None
 
-    @property
+    @cached_property
     def sensitive(self) -> tuple[str, ...]:
         """The payload's fields that are sealed in the database, by their names in JSON."""
         return sensitive_fields(self.payload)
 
-    def check(self) -> None:
-        """Refuse a wrong declaration when it is registered.
 
-        Raises:
-            ConfigurationError: names the attribute and what it may be.
-        """
-        who = f"job type {self.name or type(self).__name__!r}"
-        if not _NAME.fullmatch(self.name):
-            raise ConfigurationError(f"{who}: the name must be dotted lower case, such as 'report.chunk'")
-        if self.on_unknown not in ON_UNKNOWN:
-            raise ConfigurationError(f"{who}: on_unknown is {self.on_unknown!r}; give one of {', '.join(ON_UNKNOWN)}")
-        if not self.queue or self.queue == QUARANTINE_QUEUE:
-            raise ConfigurationError(f"{who}: queue {self.queue!r} is not a lane that a job type may name")
-        for name in ("retention_days", "retention_effects_days"):
-            if (days := getattr(self, name)) is not None and not days > 0:
-                raise ConfigurationError(f"{who}: {name} is {days}; it must be above 0")
-        if self.unknown_after_seconds < 0:
-            raise ConfigurationError(f"{who}: unknown_after_seconds must not be negative")
-        if not 0 <= self.kept_share < 1:
-            raise ConfigurationError(f"{who}: kept_share is {self.kept_share}; give 0 to below 1")
-        if self.time_limit_seconds <= 0:
-            raise ConfigurationError(f"{who}: time_limit_seconds must be above 0")
-        try:
-            if self.sensitive:
-                hide_in_repr(self.payload)
-        except (NameError, TypeError) as error:
-            raise ConfigurationError(f"{who}: the types of its payload class cannot be read: {error}") from error
+def routing_of(job_type: JobType[P], payload: P) -> Routing:
+    """Call the type's `route`, if it has one, and check its answer.
+
+    Raises:
+        ConfigurationError: it is no Routing, or names a queue or key that no job may have.
+    """
+    if getattr(job_type.route, "__func__", None) is JobType.route:
+        return _NOWHERE_ELSE
+    routing = job_type.route(payload)
+    who = f"job type {job_type.name!r}: route"
+    if not isinstance(routing, Routing):
+        raise ConfigurationError(f"{who} returned a {class_name(routing)}; it must return a Routing")
+    for name in ("queue", "group_key", "limit_key"):
+        if (why := optional(printable())(getattr(routing, name))) is not None:
+            raise ConfigurationError(f"{who}: {name} {why}")
+    return routing
 
 
 def safe_message(error: BaseException) -> str:
@@ -264,4 +265,7 @@ def safe_message(error: BaseException) -> str:
 
     A foreign exception's text may quote a payload, a header or a URL; it is never kept.
     """
-    return str(error) if isinstance(error, errors.EffectsError) else type(error).__name__
+    try:
+        return str(error) if isinstance(error, errors.EffectsError) else class_name(error)
+    except BaseException:  # of a subclass's own `__str__`
+        return class_name(error)

@@ -35,7 +35,7 @@ class KeyRing:
             seals nothing and must never change.
 
     Raises:
-        ConfigurationError: says which entry is wrong and how to mend it; never quotes a key.
+        ConfigurationError: an entry is wrong; the message names it and the fix, and never quotes a key.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -102,7 +102,7 @@ class KeyRing:
         return sealed[2 : 2 + sealed[1]].decode(errors="replace")
 
     def digest(self, text: str, *, like: str | None = None) -> str:
-        """A digest by which two payloads are told apart, taken before sealing.
+        """Compute the digest that distinguishes payloads, before sealing.
 
         Keyed (HMAC-SHA256) where EFFECTS_KEYS has a `digest` key, so that a leaked database does not let a
         guessed payload be confirmed; plain SHA-256 else. `like` repeats the form of an earlier digest.
@@ -119,7 +119,7 @@ class KeyRing:
             KeyUnavailable: EFFECTS_KEYS holds no key.
         """
         if not self._keys:
-            raise KeyUnavailable("EFFECTS_KEYS is not set, and nothing can be signed: run `effects keys generate`")
+            raise KeyUnavailable("EFFECTS_KEYS is not set, so signing is impossible: run `effects keys generate`")
         key_id, key = next(iter(self._keys.items()))
         return key_id, _signature(key, purpose, message)
 

@@ -1,4 +1,4 @@
-"""What a limit key may: a rate, a circuit breaker, a rest. Pure: numbers in, numbers out; the store keeps them.
+"""What a limit key may: a rate, a circuit breaker, a pause. Pure: numbers in, numbers out; the store keeps them.
 
 The rate is a token bucket (as in RFC 2697): it fills evenly, holds `burst` tokens, and each start takes one. Over any
 time t no more than `burst` + t · tokens / period start.
@@ -14,8 +14,10 @@ import msgspec
 
 from effects.errors import ConfigurationError
 
-BURST_SECONDS = 0.2  # of a rate's tokens are in a bucket whose size nobody gave
+BURST_SECONDS = 0.2  # default size of a bucket, in seconds of its rate
 RUN_GAP_SECONDS = 3600.0  # pauses nearer to each other than this are one run of pauses
+PERIOD_SECONDS_MIN = 0.001  # of a rate
+SECONDS_MAX = 1e10  # of a period or a breaker: some 300 years
 FOREVER_SECONDS = 100 * 365 * 86400.0  # a pause that only a person ends
 _ALMOST = 1e-6  # a token that is short of whole by rounding alone
 
@@ -24,7 +26,7 @@ _PER = re.compile(r"(\d{1,9})/(\d+(?:\.\d+)?)?([smhd])")
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """So many starts in so many seconds. `burst` at most at once; 0 stands for a fifth of a second's, at least two.
+    """Starts per seconds. At most `burst` at once; 0 means a fifth of a second's tokens, at least two.
 
     Raises:
         ConfigurationError: from `check`, which names what is wrong.
@@ -44,8 +46,8 @@ class Rate(msgspec.Struct, frozen=True):
         return self.burst or max(min(2, self.tokens), int(self.per_second * BURST_SECONDS))
 
     def check(self) -> Rate:
-        if self.tokens < 1 or self.period_seconds <= 0:
-            raise ConfigurationError("a rate is at least 1 start in more than 0 seconds, such as 50/1s")
+        if not (self.tokens >= 1 and PERIOD_SECONDS_MIN <= self.period_seconds <= SECONDS_MAX):
+            raise ConfigurationError("a rate is at least 1 start in 0.001 to 10,000,000,000 seconds, such as 50/1s")
         if self.burst < 0 or self.burst > max(1, self.tokens):
             raise ConfigurationError(f"the burst of this rate is 1 to {self.tokens}: one period's starts")
         return self
@@ -61,9 +63,9 @@ class Breaker(msgspec.Struct, frozen=True):
         """Refuse a breaker that could not work.
 
         Raises:
-            ConfigurationError: says what it may be.
+            ConfigurationError: it is not a valid value; the message shows the form.
         """
-        if self.failures < 1 or self.seconds <= 0:
+        if not (self.failures >= 1 and 0 < self.seconds <= SECONDS_MAX):
             raise ConfigurationError("a breaker opens after at least 1 failure, for more than 0 seconds, such as 5/60s")
         return self
 
@@ -72,7 +74,7 @@ def parse_rate(text: str, burst: int = 0) -> Rate:
     """A rate as people write it: `50/1s`, `50/s`, `1000/1h`.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is malformed; the message shows the form.
     """
     count, seconds = _parse(text, "a rate is written 50/1s, 1000/1h or 5/m")
     return Rate(count, seconds, burst).check()
@@ -82,17 +84,17 @@ def parse_breaker(text: str) -> Breaker:
     """A breaker as people write it: `5/60s` opens after 5 failures in a row, for 60 seconds.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is malformed; the message shows the form.
     """
     count, seconds = _parse(text, "a breaker is written 5/60s: failures in a row, then how long it stays open")
     return Breaker(count, seconds).check()
 
 
 def _parse(text: str, rule: str) -> tuple[int, float]:
-    found = _PER.fullmatch(text.strip())
-    if found is None:
+    match = _PER.fullmatch(text.strip())
+    if match is None:
         raise ConfigurationError(f"{text!r}: {rule}")
-    count, number, unit = found.groups()
+    count, number, unit = match.groups()
     return int(count), float(number or 1) * _UNITS[unit]
 
 
@@ -123,16 +125,16 @@ class Circuit(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What one attempt says of its key: it was answered, or it failed."""
+    """One attempt's result for its key: a response or a failure."""
 
     answered: bool
     started_seconds_ago: float
 
 
 def fold_results(circuit: Circuit, results: Iterable[Result], breaker: Breaker) -> Circuit:
-    """The state after these results, oldest first. `changed_seconds_ago` 0 says that it has opened just now.
+    """The state after these results, oldest first. `changed_seconds_ago` 0 means that it has just opened.
 
-    Attempts that began before the breaker opened say nothing about what it found since: they are passed over.
+    Attempts that started before the breaker opened are ignored.
     """
     for result in results:
         if circuit.open and result.started_seconds_ago > circuit.changed_seconds_ago:
@@ -146,10 +148,10 @@ def fold_results(circuit: Circuit, results: Iterable[Result], breaker: Breaker) 
     return circuit
 
 
-# -- the rest ----------------------------------------------------------------------------------------------
+# -- the pause ---------------------------------------------------------------------------------------------
 
 
-class Rest(NamedTuple):
+class PauseState(NamedTuple):
     """A key's pause. What a run of pauses adds up to is what the jobs behind the key are younger by."""
 
     left_seconds: float | None = None  # negative when it is over, None when there never was one
@@ -157,17 +159,17 @@ class Rest(NamedTuple):
     begins_run: bool = False
 
 
-def rest(now: Rest, seconds: float) -> Rest:
+def extend_pause(now: PauseState, seconds: float) -> PauseState:
     """Pause for `seconds`, or for as long as the present pause lasts, whichever is longer."""
     if now.left_seconds is None or now.left_seconds < -RUN_GAP_SECONDS:
-        return Rest(seconds, seconds, begins_run=True)
+        return PauseState(seconds, seconds, begins_run=True)
     left = max(0.0, now.left_seconds)
     longer = max(seconds, left)
-    return Rest(longer, now.run_seconds + longer - left)
+    return PauseState(longer, now.run_seconds + longer - left)
 
 
-def end_rest(now: Rest) -> Rest:
-    """End a pause now: what was left of it does not count."""
+def end_pause(now: PauseState) -> PauseState:
+    """End a pause now; its remaining time does not count."""
     if now.left_seconds is None or now.left_seconds <= 0:
         return now
-    return Rest(0.0, max(0.0, now.run_seconds - now.left_seconds))
+    return PauseState(0.0, max(0.0, now.run_seconds - now.left_seconds))

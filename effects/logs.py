@@ -12,29 +12,35 @@ places it came through; its text is left out, because a foreign exception may qu
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import logging
 import re
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Iterable
+from types import FrameType
 from typing import Any, TextIO
 
 from effects.errors import EffectsError
+from effects.moments import moment
+from effects.unsafe import UNSAFE, escape_unsafe
+
+_log = logging.getLogger("effects")
 
 # Everything that a LogRecord carries by itself; what remains came in by `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _PLAIN = re.compile(r"[^\s\"'=\x00-\x1f\x7f]+")  # needs no quotes
 _FRAMES_MAX = 6
-SAY_SECONDS = 10.0
+ERROR_INTERVAL_SECONDS = 10.0
 
 # httpx logs every URL, with its query, at INFO; the others explain themselves at length.
 QUIET = ("httpx", "httpcore", "alembic", "sqlalchemy")
 
 
 class StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to whatever standard error is now, as the progress bar of a terminal may stand in for it."""
+    """Writes to the current standard error, which a terminal's progress bar may have replaced."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
         logging.Handler.__init__(self)
@@ -64,20 +70,21 @@ class JsonFormatter(logging.Formatter):
             "event": record.getMessage(),
             "logger": record.name,
         }
-        return json.dumps({**_facts(record), **head}, ensure_ascii=False, default=str)
+        return escape_unsafe(json.dumps({**_facts(record), **head}, ensure_ascii=False, default=str))
 
 
-class Seldom:
-    """An ERROR of one kind that many jobs have reason for: said once in ten seconds, not for every job."""
+class RateLimitedLogger:
+    """Logs one kind of ERROR at most once in ten seconds, however many jobs cause it."""
 
     def __init__(self, log: logging.Logger, event: str) -> None:
         self._log, self._event = log, event
-        self._said_at = float("-inf")
+        self._logged_at = float("-inf")
 
-    def say(self, reason: str) -> None:
+    def error(self, reason: str) -> None:
+        """Log the reason, unless the last one was logged less than ten seconds ago."""
         now = time.monotonic()
-        if now - self._said_at > SAY_SECONDS:
-            self._said_at = now
+        if now - self._logged_at > ERROR_INTERVAL_SECONDS:
+            self._logged_at = now
             self._log.error(self._event, extra={"reason": reason})
 
 
@@ -89,7 +96,7 @@ def configure(log_format: str = "text", log_level: str = "INFO") -> None:
         log_level: DEBUG, INFO, WARNING or ERROR. Libraries that log URLs stay at WARNING.
     """
     root = logging.getLogger()
-    for old in [one for one in root.handlers if isinstance(one, StderrHandler)]:
+    for old in [handler for handler in root.handlers if isinstance(handler, StderrHandler)]:
         root.removeHandler(old)
     root.addHandler(StderrHandler(JsonFormatter() if log_format == "json" else TextFormatter()))
     root.setLevel(log_level.upper())
@@ -104,14 +111,29 @@ def _facts(record: logging.LogRecord) -> dict[str, Any]:
         facts["error"] = type(error).__name__
         if isinstance(error, EffectsError):  # our own words are safe
             facts["reason"] = str(error)
-        facts["at"] = _places(error)
+        facts["at"] = error_places(error)
     return facts
 
 
-def _places(error: BaseException) -> str:
-    """Where it came through, innermost last; names and line numbers only."""
-    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES_MAX:]
-    return " > ".join(f"{_module(frame.filename)}:{frame.lineno}:{frame.name}" for frame in frames)
+def log_thread_error(error: threading.ExceptHookArgs) -> None:
+    """For `threading.excepthook`: Python's own would print the error's text."""
+    if error.exc_value is not None:
+        facts = {"part": error.thread.name if error.thread is not None else None, "error": error.exc_type.__name__}
+        _log.error("thread.failed", extra={**facts, "at": error_places(error.exc_value)})
+
+
+def error_places(error: BaseException, frames_max: int = _FRAMES_MAX) -> str:
+    """Where an error came through, innermost last: names and line numbers only, no values and no text."""
+    return _places(list(traceback.walk_tb(error.__traceback__))[-frames_max:])
+
+
+def frame_places(frame: FrameType, frames_max: int = _FRAMES_MAX) -> str:
+    """Where a thread is, in the same form."""
+    return _places(list(traceback.walk_stack(frame))[:frames_max][::-1])
+
+
+def _places(frames: Iterable[tuple[FrameType, int]]) -> str:
+    return " > ".join(f"{_module(frame.f_code.co_filename)}:{line}:{frame.f_code.co_name}" for frame, line in frames)
 
 
 def _module(filename: str) -> str:
@@ -119,19 +141,22 @@ def _module(filename: str) -> str:
 
 
 def _time(record: logging.LogRecord) -> str:
-    moment = dt.datetime.fromtimestamp(record.created, dt.UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return moment(record.created).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _plain(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, str):
-        return value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+        return value if _PLAIN.fullmatch(value) and not UNSAFE.search(value) else _quoted(value)
     if value is None or isinstance(value, bool | int):
         return json.dumps(value)
     return _plain(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def _one_line(text: str) -> str:
-    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
+    return _quoted(text) if UNSAFE.search(text) else text
+
+
+def _quoted(text: str) -> str:
+    return escape_unsafe(json.dumps(text, ensure_ascii=False))

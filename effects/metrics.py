@@ -19,7 +19,8 @@ from typing import Literal, Self
 from effects.app import Effects
 from effects.errors import StoreUnavailable
 from effects.settlement import Settlement
-from effects.store.metrics import Numbers, read_numbers
+from effects.store.operator.counts import Numbers, read_numbers
+from effects.unsafe import without_unsafe
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK = "127.0.0.1"
@@ -53,10 +54,10 @@ def render(families: Iterable[Family]) -> str:
 
 
 def database_families(app: Effects) -> list[Family]:
-    """What the database says of all workers together.
+    """Figures of all workers, from the database.
 
     Raises:
-        StoreUnavailable: the database is away.
+        StoreUnavailable: the database is unavailable.
     """
     return list(_families(read_numbers(app.store, app.settings.lease_seconds)))
 
@@ -70,7 +71,7 @@ class WorkerMetrics:
         self._lock = threading.Lock()
 
     def settled(self, settlement: Settlement) -> None:
-        """Count one recorded outcome; a job that went back unbegun is none."""
+        """Count one recorded outcome. Attempts released without running are not counted."""
         if settlement.outcome:
             name = settlement.job.job_type
             with self._lock:
@@ -110,7 +111,7 @@ class MetricsServer:
     """Serves `GET /metrics`, in threads of its own, for as long as the `with` block lasts.
 
     Bound to loopback by default: the numbers name job types and queues, and there is no password. While the
-    database is away it answers 503.
+    database is unavailable it answers 503.
 
     Args:
         port: 0 takes a free one; see `port`.
@@ -150,17 +151,17 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)
-        self.reading = threading.Lock()  # many who ask at once take one connection of the pool, not all
+        self.reading = threading.Lock()  # concurrent requests use one connection of the pool, not all
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Whoever asked has gone, or a reading failed: no reason to stop, and one line is enough."""
+        """Log a disconnected client or a failed reading in one line and continue."""
         error = sys.exc_info()[1]
         _log.warning("metrics.failed", extra={"error": type(error).__name__})
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = _REQUEST_SECONDS  # of a peer that connects and says nothing
+    timeout = _REQUEST_SECONDS  # for a peer that connects and sends nothing
 
     def do_GET(self) -> None:
         if self.path.partition("?")[0] != "/metrics":
@@ -193,40 +194,57 @@ def _families(numbers: Numbers) -> Iterator[Family]:
         "gauge",
         "Live jobs.",
         [
-            Sample(one.jobs, {"job_type": one.job_type, "queue": one.queue, "status": one.status})
-            for one in numbers.live
+            Sample(count.jobs, {"job_type": count.job_type, "queue": count.queue, "status": count.status})
+            for count in numbers.live
         ],
     )
     yield Family(
         "effects_due_jobs",
         "gauge",
         "Jobs that could start now, paused and capped ones included.",
-        [Sample(one.jobs, {"queue": one.queue}) for one in numbers.due],
+        [Sample(count.jobs, {"queue": count.queue}) for count in numbers.due],
     )
     yield Family(
         "effects_oldest_due_seconds",
         "gauge",
         "How long the oldest due job of a queue has waited.",
-        [Sample(one.oldest_seconds, {"queue": one.queue}) for one in numbers.due],
+        [Sample(count.oldest_seconds, {"queue": count.queue}) for count in numbers.due],
     )
     yield Family(
         "effects_dead_jobs",
         "gauge",
         "Dead jobs in the history.",
-        [Sample(one.jobs, {"job_type": one.job_type}) for one in numbers.dead],
+        [Sample(count.jobs, {"job_type": count.job_type}) for count in numbers.dead],
     )
     yield Family(
         "effects_dead_jobs_last_hour",
         "gauge",
         "Jobs that died within the last hour.",
-        [Sample(one.last_hour, {"job_type": one.job_type}) for one in numbers.dead],
+        [Sample(count.last_hour, {"job_type": count.job_type}) for count in numbers.dead],
     )
     yield Family("effects_paused_limits", "gauge", "Limit keys that are paused.", [Sample(numbers.paused_limits)])
+    yield Family("effects_paused_queues", "gauge", "Queues that are paused.", [Sample(numbers.paused_queues)])
     yield Family(
         "effects_workers",
         "gauge",
-        "Workers, alive or silent for longer than a lease.",
-        [Sample(numbers.workers.alive, {"state": "alive"}), Sample(numbers.workers.silent, {"state": "silent"})],
+        "Workers: alive; idle, which are alive and have not worked for a lease; silent for longer than a lease.",
+        [
+            Sample(numbers.workers.alive, {"state": "alive"}),
+            Sample(numbers.workers.idle, {"state": "idle"}),
+            Sample(numbers.workers.silent, {"state": "silent"}),
+        ],
+    )
+    yield Family(
+        "effects_workers_failed_last_hour",
+        "gauge",
+        "Workers that ended by a fault within the last hour, at most 50.",
+        [Sample(numbers.workers.failed)],
+    )
+    yield Family(
+        "effects_oldest_unsettled_seconds",
+        "gauge",
+        "The age of the oldest outcome that a living worker has not written.",
+        [Sample(numbers.workers.oldest_unsettled_seconds)],
     )
 
 
@@ -240,4 +258,4 @@ def _lines(family: Family) -> Iterator[str]:
 
 
 def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return without_unsafe(value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n"))

@@ -1,28 +1,50 @@
-"""Settings of installed packages. Each offers a frozen dataclass by an entry point `effects.settings`, under its name.
+"""Settings of installed packages. Each offers a PackageSettings by an entry point `effects.settings`, under its name.
 
     Effects(templates="emails", email_from="Shop <hello@shop.example>")
 
-An option that is no setting of the core is looked for among the fields of those classes; the core knows none of them.
+An option that is not a setting of the core is looked up among the fields of those classes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from importlib.metadata import entry_points
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
+from effects.entry_points import entry_points
 from effects.errors import ConfigurationError
-from effects.settings import Settings
+from effects.settings import Settings, values_of
 
 GROUP = "effects.settings"
+Own = TypeVar("Own", bound="PackageSettings")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageSettings:
+    """What an operator may set about one package: a frozen dataclass, checked when made, each field with a default.
+
+    A field is an option of `Effects(…)` and an environment variable: EFFECTS_ and its name.
+    """
+
+    @classmethod
+    def from_environment(cls: type[Own], environ: Mapping[str, str], **overrides: Any) -> Own:
+        """The environment's settings, with those of the caller (and not None) on top.
+
+        Raises:
+            ConfigurationError: names the variable and what it may hold.
+        """
+        return cls(**values_of(cls, environ, overrides))
+
+    def risks(self) -> Mapping[str, str]:
+        """What `effects doctor` warns of, with its advice. Default: nothing."""
+        return {}
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options that are settings of the core, and the others."""
     own = {field.name for field in fields(Settings)}
-    mine = {name: value for name, value in options.items() if name in own}
-    return mine, {name: value for name, value in options.items() if name not in own}
+    taken = {name: value for name, value in options.items() if name in own}
+    return taken, {name: value for name, value in options.items() if name not in own}
 
 
 def package_settings(environ: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,15 +54,17 @@ def package_settings(environ: Mapping[str, str], options: Mapping[str, Any]) -> 
         environ: where each class's `from_environment(environ, **options)` looks for what is not among the options.
 
     Raises:
-        ConfigurationError: a setting is wrong, or an option belongs to none of them; names it.
+        ConfigurationError: a setting is wrong or an option is unknown; the message names it.
     """
-    kinds = {entry.name: entry.load() for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
+    kinds = {entry.name: entry.load() for entry in entry_points(GROUP)}
     theirs = {name: {field.name for field in fields(kind)} for name, kind in kinds.items()}
-    known = {field.name for field in fields(Settings)}.union(*theirs.values())
+    valid = {field.name for field in fields(Settings)}.union(*theirs.values())
     for option in options:
-        if option not in known:
-            raise ConfigurationError(f"Effects has no option {option!r} (known: {', '.join(sorted(known))})")
+        if option not in valid:
+            raise ConfigurationError(f"Effects has no option {option!r} (known: {', '.join(sorted(valid))})")
     return {
-        name: kind.from_environment(environ, **{one: options[one] for one in theirs[name] if one in options})
+        name: kind.from_environment(
+            environ, **{option: options[option] for option in theirs[name] if option in options}
+        )
         for name, kind in kinds.items()
     }

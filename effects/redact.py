@@ -6,7 +6,7 @@
         code: Annotated[str, Sensitive]
 
 Such a field is sealed in the database (`effects.sealing`), opened only for the handler, left out of the
-payload's `repr`, and struck out of whatever an attempt says about itself.
+payload's `repr`, and redacted in the attempt's report.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _NAMES_NO_VALUE = (
     "Expected `", "Object missing required field", "Object of type ", "Encoding objects of type ", "Out of range float",
     "Input data was truncated", "JSON is malformed",
 )  # fmt: skip
-_STRUCK_CHARS_MIN = 4  # to strike out every "7" or "no" would hide the sentence and protect nothing
+_STRUCK_CHARS_MIN = 4  # redacting every "7" or "no" would hide the sentence and protect nothing
 
 
 class Sensitive:
     """The mark in `Annotated[…, Sensitive]`: secret or personal.
 
-    A field is sealed as a whole if the mark stands anywhere in its type, in a nested class too. Idempotency,
-    group and limit keys are stored and shown in clear: make none of a sensitive value.
+    A field is sealed as a whole if the mark occurs anywhere in its type, in a nested class too. Idempotency,
+    group and limit keys are stored and shown in clear: never derive one from a sensitive value.
     """
 
 
@@ -54,12 +54,12 @@ def _sensitive_fields(payload: type) -> tuple[str, ...]:
 def hide_in_repr(payload: type) -> None:
     """Make the class, and those nested in it, leave its sensitive fields out of `repr`.
 
-    It replaces the `__repr__` of the class, because a traceback viewer, a log line and an f-string all ask for that.
+    It replaces the `__repr__` of the class, which traceback viewers, log lines and f-strings all use.
     """
-    for one in _classes(payload, set()):
-        hidden = _own_sensitive(one)
+    for nested in _classes(payload, set()):
+        hidden = _own_sensitive(nested)
         if hidden:
-            _replace_repr(one, hidden)
+            _replace_repr(nested, hidden)
 
 
 def repr_without(value: object, hidden: Iterable[str]) -> str:
@@ -71,22 +71,22 @@ def repr_without(value: object, hidden: Iterable[str]) -> str:
 
 def secret_texts(payload: Any, fields: Iterable[str]) -> list[str]:
     """Every text in the sensitive fields of this payload, long ones first."""
-    wanted = set(fields)
-    values = [value for name, value in _fields_of(payload) if name in wanted]
-    found = {text for text in _texts(values) if len(text) >= _STRUCK_CHARS_MIN}
-    return sorted(found, key=len, reverse=True)
+    sealed = set(fields)
+    values = [value for name, value in _fields_of(payload) if name in sealed]
+    texts = {text for text in _texts(values) if len(text) >= _STRUCK_CHARS_MIN}
+    return sorted(texts, key=len, reverse=True)
 
 
-def strike_out(value: Any, secrets: Iterable[str]) -> Any:
+def redact(value: Any, secrets: Iterable[str]) -> Any:
     """The text, list or mapping with every secret in it replaced."""
     if isinstance(value, str):
         for secret in secrets:
             value = value.replace(secret, HIDDEN)
         return value
     if isinstance(value, Mapping):
-        return {strike_out(name, secrets): strike_out(one, secrets) for name, one in value.items()}
+        return {redact(name, secrets): redact(element, secrets) for name, element in value.items()}
     if isinstance(value, list | tuple):
-        return [strike_out(one, secrets) for one in value]
+        return [redact(element, secrets) for element in value]
     if isinstance(value, int | float) and not isinstance(value, bool) and str(value) in set(secrets):
         return HIDDEN
     return value
@@ -126,8 +126,8 @@ def _marked(hint: object, seen: frozenset[object]) -> bool:
         return True
     if _has_fields(hint) and hint not in seen:
         inner = get_type_hints(hint, include_extras=True)
-        return any(_marked(one, seen | {hint}) for one in inner.values())
-    return any(_marked(one, seen) for one in (*get_args(hint), *getattr(hint, "__metadata__", ())))
+        return any(_marked(field_type, seen | {hint}) for field_type in inner.values())
+    return any(_marked(argument, seen) for argument in (*get_args(hint), *getattr(hint, "__metadata__", ())))
 
 
 def _classes(hint: object, seen: set[type]) -> Iterator[type]:
@@ -170,14 +170,14 @@ def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for name, one in value.items():
+        for name, element in value.items():
             yield from _texts(name)
-            yield from _texts(one)
+            yield from _texts(element)
     elif isinstance(value, list | tuple | set | frozenset):
-        for one in value:
-            yield from _texts(one)
+        for element in value:
+            yield from _texts(element)
     elif _has_fields(type(value)):
-        for _, one in _fields_of(value):
-            yield from _texts(one)
+        for _, element in _fields_of(value):
+            yield from _texts(element)
     elif value is not None and not isinstance(value, bool):
         yield str(value)

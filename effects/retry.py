@@ -1,4 +1,4 @@
-"""When to try again. A policy is data; `delay_seconds` is a pure function of it."""
+"""Retry policies: data, and `delay_seconds`, a pure function of it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ OnUnknown: TypeAlias = Literal["repeat", "repeat_once", "hold"]
 ON_UNKNOWN: tuple[OnUnknown, ...] = ("repeat", "repeat_once", "hold")
 
 DAY_SECONDS = 86_400.0
+_NUMBER_MAX = 1e15  # no wait is longer; NaN compares below nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Exponential:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class FixedSchedule:
     """The waits one by one. After the last of them there is no further attempt."""
 
     seconds: Sequence[float]
@@ -68,7 +69,7 @@ class Listed:
         return self.seconds[min(attempt, len(self.seconds)) - 1]
 
 
-Backoff: TypeAlias = Fixed | Linear | Polynomial | Exponential | Listed
+Backoff: TypeAlias = Fixed | Linear | Polynomial | Exponential | FixedSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ class RetryPolicy:
 
     Args:
         backoff: wait before the next try as a function of the attempt just made (1, 2, …).
-        max_attempts: attempts in all, 1 to 1000; a job may override it. With `Listed` it defaults to
+        max_attempts: attempts in all, 1 to 1000; a job may override it. With `FixedSchedule` it defaults to
             one more than the waits in the list, else 10.
         max_age_seconds: no attempt starts later than this after the job first fell due. Default 3 days.
         max_delay_seconds: no single wait is longer (a peer's Retry-After included) before jitter. Default 1 day.
@@ -95,10 +96,17 @@ class RetryPolicy:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        if isinstance(self.backoff, Listed) and not self.backoff.seconds:
-            raise ConfigurationError("RetryPolicy: a Listed backoff needs at least one wait")
+        if not callable(self.backoff):
+            raise ConfigurationError("RetryPolicy: backoff is not a function of the attempt; give Exponential(…)")
+        if isinstance(self.backoff, FixedSchedule) and not self.backoff.seconds:
+            raise ConfigurationError("RetryPolicy: a FixedSchedule backoff needs at least one wait")
+        if type(self.max_attempts) is not int:
+            raise ConfigurationError("RetryPolicy: max_attempts is no whole number; give 1 to 1000")
+        for name in ("max_age_seconds", "max_delay_seconds", "jitter"):
+            if not is_number(getattr(self, name)):
+                raise ConfigurationError(f"RetryPolicy: {name} is no finite number")
         if self.max_attempts == 0:
-            attempts = len(self.backoff.seconds) + 1 if isinstance(self.backoff, Listed) else 10
+            attempts = len(self.backoff.seconds) + 1 if isinstance(self.backoff, FixedSchedule) else 10
             object.__setattr__(self, "max_attempts", attempts)
         if not 1 <= self.max_attempts <= 1000:
             raise ConfigurationError(f"RetryPolicy: max_attempts is {self.max_attempts}; give 1 to 1000")
@@ -114,6 +122,20 @@ class RetryPolicy:
 
         `at_least` is a peer's wish (Retry-After); it is a floor, capped at `max_delay_seconds`.
         """
-        wait = max(self.backoff(max(attempt, 1)), at_least or 0.0)
-        wait = min(wait, self.max_delay_seconds)
+        wait = min(max(self._backoff_seconds(max(attempt, 1)), at_least or 0.0), self.max_delay_seconds)
         return wait * (1 + self.jitter * draw())
+
+    def _backoff_seconds(self, attempt: int) -> float:
+        """The backoff's delay; one that overflows, raises or is not a number means the longest wait."""
+        try:
+            seconds = self.backoff(attempt)
+        except Exception:
+            return self.max_delay_seconds
+        return max(0.0, float(seconds)) if is_number(seconds) else self.max_delay_seconds
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a finite int or float, and no bool."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -_NUMBER_MAX < value < _NUMBER_MAX

@@ -11,9 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from effects.errors import ConfigurationError, PayloadInvalid
-from effects.job import KEY_CHARS_MAX
-from effects.registry import Registry
+from effects.arguments import one_of, optional, printable, require, whole
+from effects.errors import ConfigurationError
 from effects.slots import Cron
 
 CatchUp: TypeAlias = Literal["none", "latest", "all"]
@@ -27,11 +26,17 @@ ON_TIME_SECONDS = 300.0  # a slot that is picked up within this was not missed
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,99}")
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _PLACEHOLDERS = ("slot", "slot_date", "previous_slot_date")
+_RULES = {
+    "catch_up": one_of(CATCH_UP),
+    "catch_up_max": whole(1, CATCH_UP_MAX),
+    "overlap": one_of(OVERLAP),
+    "max_attempts": optional(whole(1, 1000)),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A job that falls due by the clock.
+    """A job that runs on a schedule.
 
     Args:
         name: lower case, up to 100 characters; names the schedule in every command.
@@ -41,7 +46,7 @@ class Schedule:
             the schedule's wall clock; other braces are left alone.
         cron: five fields (see `effects.slots` for what happens when the clocks change).
         zone: IANA time zone. Default UTC.
-        catch_up: what becomes of slots that nobody was there for: `latest` runs the newest of them, once
+        catch_up: how to handle slots missed while no worker ran: `latest` runs the newest of them, once
             (the default); `all` runs them all, oldest first; `none` runs nothing older than 5 minutes.
         catch_up_max: with `all`, the newest so many, 1 to 1000. Default 100.
         overlap: when a job of the schedule is still live: `skip` records the slot as skipped (the default),
@@ -73,17 +78,12 @@ class Schedule:
             _ = self.times
         except ConfigurationError as error:
             raise ConfigurationError(f"{who}: {error}") from None
-        for option, value, words in (("catch_up", self.catch_up, CATCH_UP), ("overlap", self.overlap, OVERLAP)):
-            if value not in words:
-                raise ConfigurationError(f"{who}: {option} is {value!r}; give one of {', '.join(words)}")
+        for name, rule in _RULES.items():
+            require(f"{who}: {name}", getattr(self, name), rule, ConfigurationError)
         if self.catch_up == "all" and self.overlap == "skip":
             raise ConfigurationError(
                 f"{who}: catch_up 'all' would make slots that overlap 'skip' drops; give overlap 'queue' or 'allow'"
             )
-        if not 1 <= self.catch_up_max <= CATCH_UP_MAX:
-            raise ConfigurationError(f"{who}: catch_up_max is {self.catch_up_max}; give 1 to {CATCH_UP_MAX}")
-        if self.max_attempts is not None and not 1 <= self.max_attempts <= 1000:
-            raise ConfigurationError(f"{who}: max_attempts is {self.max_attempts}; give 1 to 1000")
         self._check_key(who)
 
     def _check_key(self, who: str) -> None:
@@ -93,10 +93,9 @@ class Schedule:
         if not named or set(named) - set(_PLACEHOLDERS):
             raise ConfigurationError(
                 f"{who}: key is {self.key!r}; it must name its slot by one or more of "
-                f"{', '.join(f'{{{name}}}' for name in _PLACEHOLDERS)}, and nothing else in braces"
+                f"{', '.join(f'{{{name}}}' for name in _PLACEHOLDERS)}, and no other braces"
             )
-        if not self.key.isprintable() or len(self.key_of(datetime(2000, 1, 1, tzinfo=UTC))) > KEY_CHARS_MAX:
-            raise ConfigurationError(f"{who}: key must have at most {KEY_CHARS_MAX} printable characters")
+        require(f"{who}: key", self.key_of(datetime(2000, 1, 1, tzinfo=UTC)), printable(), ConfigurationError)
 
     @property
     def times(self) -> Cron:
@@ -106,23 +105,6 @@ class Schedule:
     def group_key(self) -> str | None:
         """With `queue`, the group in which its jobs wait for each other."""
         return f"schedule:{self.name}" if self.overlap == "queue" else None
-
-    def check(self, job_types: Registry) -> None:
-        """Refuse a job type that is not registered, and a payload that it would not take or that holds a secret.
-
-        Raises:
-            ConfigurationError: names the schedule and what is wrong.
-        """
-        try:
-            job_type = job_types.get(self.job_type)
-            if secret := sorted(set(job_type.sensitive) & set(self.payload)):
-                raise ConfigurationError(
-                    f"the payload's {', '.join(secret)} is sensitive, and a schedule is stored in clear: "
-                    "give an id, and let the handler look it up"
-                )
-            job_type.encode(self.payload_of(datetime(2000, 1, 1, tzinfo=UTC)))
-        except (ConfigurationError, PayloadInvalid) as error:
-            raise ConfigurationError(f"schedule {self.name!r}: {error}") from None
 
     def template(self) -> str:
         """The payload as it is stored, placeholders and all."""
@@ -141,7 +123,7 @@ class Schedule:
         return str(_fill(self.key, self._words(slot)))
 
     def missed(self, since: datetime, now: datetime) -> list[datetime]:
-        """The slots in (`since`, `now`] that are to run by now, oldest first, as `catch_up` says."""
+        """The slots in (`since`, `now`] that are due, oldest first, according to `catch_up`."""
         most = self.catch_up_max if self.catch_up == "all" else 1
         slots = self.times.newest(now, since=since, most=most)
         if self.catch_up == "none":
@@ -160,9 +142,9 @@ class Schedule:
 
 def _fill(value: Any, words: Mapping[str, str]) -> Any:
     if isinstance(value, str):
-        return _PLACEHOLDER.sub(lambda found: words.get(found[1], found[0]), value)
+        return _PLACEHOLDER.sub(lambda match: words.get(match[1], match[0]), value)
     if isinstance(value, list):
-        return [_fill(one, words) for one in value]
+        return [_fill(element, words) for element in value]
     if isinstance(value, dict):
-        return {name: _fill(one, words) for name, one in value.items()}
+        return {name: _fill(element, words) for name, element in value.items()}
     return value

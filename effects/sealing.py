@@ -8,13 +8,12 @@ to the job's id: a job has none before it is written, and a requeue carries the 
 may write to the database may give a job the sealed fields of another job of the same type, as they may
 rewrite its clear ones.
 
-The key's id stands beside the value in clear, so that SQL can count and find what a rotation has to do.
+The key's id is stored next to the value in clear, so that SQL can find what a rotation has to re-encrypt.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Row
 
-from effects.errors import KeyUnavailable
+from effects.errors import KeyUnavailable, PayloadInvalid
 from effects.job_type import SEALED, JobType
 from effects.keys import KeyRing
 
@@ -48,7 +47,7 @@ class SealedColumn:
 
 
 def seal_payload(keys: KeyRing, job_type: JobType[Any], text: str) -> str:
-    """The payload's JSON with its sensitive fields sealed; as it is where its type has none.
+    """Seal the sensitive fields of a payload's JSON; unchanged if its type has none.
 
     Raises:
         KeyUnavailable: EFFECTS_KEYS holds no key.
@@ -67,11 +66,15 @@ def open_payload(keys: KeyRing, job_type: str, text: str) -> str:
 
     Raises:
         KeyUnavailable: its key is not in the ring, or the value was altered or comes from another job type.
+        PayloadInvalid: what is called sealed is in no sealed format, so that no key can open it.
     """
     document = sealed_document(text)
     if document is None:
         return text
-    document.update(msgspec.json.decode(_open(keys, job_type, document.pop(SEALED))))
+    secret = _decoded(_open(keys, job_type, document.pop(SEALED)))
+    if not isinstance(secret, dict):
+        raise _malformed(job_type)
+    document.update(secret)
     return msgspec.json.encode(document).decode()
 
 
@@ -79,7 +82,7 @@ def reseal_payload(keys: KeyRing, job_type: str, text: str) -> str:
     """The payload's JSON sealed under the first key.
 
     Raises:
-        KeyUnavailable: as `open_payload`.
+        KeyUnavailable, PayloadInvalid: as `open_payload`.
     """
     document = sealed_document(text)
     if document is None:
@@ -89,10 +92,14 @@ def reseal_payload(keys: KeyRing, job_type: str, text: str) -> str:
 
 
 def sealed_document(text: str) -> dict[str, Any] | None:
-    """The payload as a mapping if some of its fields are sealed, else None. Costs a search where none are."""
+    """The payload as a mapping if some of its fields are sealed, else None (found by a text search).
+
+    Raises:
+        PayloadInvalid: it is no JSON.
+    """
     if _MARK not in text:
         return None
-    document = msgspec.json.decode(text)
+    document = _decoded(text)
     return document if isinstance(document, dict) and SEALED in document else None
 
 
@@ -104,9 +111,21 @@ def _seal(keys: KeyRing, job_type: str, value: bytes) -> dict[str, str]:
 def _open(keys: KeyRing, job_type: str, sealed: Any) -> bytes:
     try:
         value = base64.b64decode(sealed["value"], validate=True)
-    except (KeyError, TypeError, ValueError, binascii.Error):
-        raise KeyUnavailable(f"the sealed fields of a {job_type} payload are not in the sealed format") from None
+        keys.key_id(value)
+    except (KeyError, TypeError, ValueError, KeyUnavailable):  # binascii.Error is a ValueError
+        raise _malformed(job_type) from None
     return keys.open(value, **_context(job_type))
+
+
+def _malformed(job_type: str) -> PayloadInvalid:
+    return PayloadInvalid(f"the sealed fields of a {job_type} payload are not in the sealed format")
+
+
+def _decoded(text: str | bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError):  # msgspec.DecodeError and UnicodeError are ValueErrors
+        raise PayloadInvalid("the stored payload is not valid JSON") from None
 
 
 def _context(job_type: str) -> dict[str, str]:

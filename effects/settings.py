@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -12,15 +11,16 @@ from typing import Any
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from effects.arguments import positive, require
 from effects.errors import ConfigurationError
-from effects.storage.opening import check_url as check_storage_url
+from effects.storage.urls import check_url as check_storage_url
 
 DEFAULT_DATABASE_URL = "sqlite:///effects.db"
 DEFAULT_STORAGE_URL = "file:effects-files"
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _ABOVE_ZERO = (
     "threads", "heartbeat_seconds", "lease_seconds", "poll_seconds", "grace_seconds", "retention_jobs_days",
-    "retention_dead_days", "retention_effects_days",
+    "retention_dead_days", "retention_effects_days", "retention_audit_days",
 )  # fmt: skip
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
 
@@ -35,24 +35,19 @@ class Settings:
         keys: `id=base64` pairs, comma-separated, newest first, each 32 bytes; `effects keys generate` makes one.
         storage_url: where files are kept (reports, attachments): a folder, or `s3://bucket/prefix`; see
             `effects.storage.open_storage`. Default the folder `effects-files` in the working directory.
-        threads: handler threads of a lane that names no number of its own. Default 10.
-        lanes: `name=threads` pairs, comma-separated, such as `emails=8,reports=2`; lanes that job types name
+        threads: handler threads of a queue that names no number of its own. Default 10.
+        queues: `name=threads` pairs, comma-separated, such as `emails=8,reports=2`; queues that job types name
             are added by themselves.
-        heartbeat_seconds: how often a worker says that it lives. Default 10.
+        heartbeat_seconds: interval of a worker's heartbeats. Default 10.
         lease_seconds: a worker silent for longer has lost its jobs. Default 120; at least 3 heartbeats.
         poll_seconds: longest idle wait between two looks at the queue. Default 1.
         grace_seconds: time that a stopping worker gives its running handlers. Default 30.
         retention_jobs_days: how long ended jobs are kept, with their attempts. Default 7. A job type may say
             otherwise (`retention_days`).
-        retention_dead_days: how long a dead or unknown job is kept after somebody closed it. Default 30.
+        retention_dead_days: how long a dead or unknown job is kept after it was resolved. Default 30.
         retention_effects_days: how long an idempotency key is remembered after its effect's last change.
-            Default 90; a job type may say otherwise (`retention_effects_days`).
-        allow_private_addresses: let webhooks reach loopback and private networks. Default no.
-        private_networks: comma-separated networks, such as `10.1.0.0/16`, which webhooks may reach although they
-            are private. Default none.
-        webhook_notice_job_type: the job type that is enqueued when an endpoint has failed for 1, 24 and 72 hours,
-            and when it is disabled. Its payload takes `notice` (`failing` or `disabled`), `endpoint_id`, `reason`,
-            `failing_seconds` and `failed_messages`. Default none: the log says it.
+            Default 90; per job type: `retention_effects_days`.
+        retention_audit_days: how long the audit log is kept (`effects log`). Default 730, two years.
         log_format: `text` or `json`. log_level: DEBUG, INFO, WARNING or ERROR.
 
     Raises:
@@ -64,7 +59,7 @@ class Settings:
     keys: str = ""
     storage_url: str = DEFAULT_STORAGE_URL
     threads: int = 10
-    lanes: str = ""
+    queues: str = ""
     heartbeat_seconds: float = 10.0
     lease_seconds: float = 120.0
     poll_seconds: float = 1.0
@@ -72,9 +67,7 @@ class Settings:
     retention_jobs_days: float = 7.0
     retention_dead_days: float = 30.0
     retention_effects_days: float = 90.0
-    allow_private_addresses: bool = False
-    private_networks: str = ""
-    webhook_notice_job_type: str = ""
+    retention_audit_days: float = 730.0
     log_format: str = "text"
     log_level: str = "INFO"
 
@@ -86,8 +79,7 @@ class Settings:
         if self.schema is not None and self.database_url.startswith("sqlite"):
             raise ConfigurationError("EFFECTS_SCHEMA is for PostgreSQL; SQLite has no schemas: unset it")
         for name in _ABOVE_ZERO:
-            if not 0 < getattr(self, name) < math.inf:  # neither is "nan"
-                raise ConfigurationError(f"EFFECTS_{name.upper()} is {getattr(self, name)}; it must be above 0")
+            require(f"EFFECTS_{name.upper()}", getattr(self, name), positive, ConfigurationError)
         if self.lease_seconds < 3 * self.heartbeat_seconds:
             raise ConfigurationError(
                 f"EFFECTS_LEASE_SECONDS is {self.lease_seconds:g} and EFFECTS_HEARTBEAT_SECONDS "
@@ -97,28 +89,22 @@ class Settings:
             raise ConfigurationError(f"EFFECTS_LOG_FORMAT is {self.log_format!r}; give text or json")
         if self.log_level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
             raise ConfigurationError(f"EFFECTS_LOG_LEVEL is {self.log_level!r}; give DEBUG, INFO, WARNING or ERROR")
-        self.lane_threads()
+        self.queue_threads()
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ, **given: Any) -> Settings:
+    def from_environment(cls, environ: Mapping[str, str] = os.environ, **overrides: Any) -> Settings:
         """The environment's settings, with those given by the caller (and not None) on top."""
-        values: dict[str, Any] = {}
-        for setting in fields(cls):
-            text = environ.get(f"EFFECTS_{setting.name.upper()}")
-            if text is not None and text != "":
-                values[setting.name] = _convert(setting.name, setting.default, text)
-        values.update({name: value for name, value in given.items() if value is not None})
-        return cls(**values)
+        return cls(**values_of(cls, environ, overrides))
 
-    def lane_threads(self) -> dict[str, int]:
-        """The lanes named by the operator, with their thread counts."""
-        lanes: dict[str, int] = {}
-        for pair in filter(None, (part.strip() for part in self.lanes.split(","))):
+    def queue_threads(self) -> dict[str, int]:
+        """The queues named by the operator, with their thread counts."""
+        queues: dict[str, int] = {}
+        for pair in filter(None, (part.strip() for part in self.queues.split(","))):
             name, _, count = pair.partition("=")
             if not name or not count.isdigit() or int(count) < 1:
-                raise ConfigurationError(f"EFFECTS_LANES holds {pair!r}; give name=threads, such as emails=8")
-            lanes[name.strip()] = int(count)
-        return lanes
+                raise ConfigurationError(f"EFFECTS_QUEUES holds {pair!r}; give name=threads, such as emails=8")
+            queues[name.strip()] = int(count)
+        return queues
 
     @property
     def is_postgresql(self) -> bool:
@@ -128,6 +114,20 @@ class Settings:
         """Without the keys and the database password."""
         url = make_url(self.database_url).render_as_string(hide_password=True)
         return f"Settings(database_url={url!r}, schema={self.schema!r})"
+
+
+def values_of(kind: type, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a dataclass of settings: from each field's variable, with what the caller gives (and is not None)
+    on top. The variable is EFFECTS_ and the field's name, or that of its metadata (`variable`).
+
+    Raises:
+        ConfigurationError: a variable of a flag or a number holds something else; names it.
+    """
+    values: dict[str, Any] = {}
+    for setting in fields(kind):
+        if text := environ.get(setting.metadata.get("variable", f"EFFECTS_{setting.name.upper()}")):
+            values[setting.name] = _convert(setting.name, setting.default, text)
+    return values | {name: value for name, value in overrides.items() if value is not None}
 
 
 def _check_url(database_url: str) -> None:

@@ -38,12 +38,12 @@ def generate_secret() -> str:
 
 
 def parse_secret(secret: str) -> bytes:
-    """The key that a secret stands for.
+    """Decode a secret to its key.
 
     Strict: padded standard base64 of 24 to 64 bytes.
 
     Raises:
-        SecretInvalid: says what is wrong; never quotes the secret.
+        SecretInvalid: the secret is malformed; the message never quotes it.
     """
     key = decode_secret(secret)
     if not _SECRET_BYTES_MIN <= len(key) <= _SECRET_BYTES_MAX:
@@ -58,7 +58,7 @@ def decode_secret(secret: str) -> bytes:
     shorter key; this one does not.
 
     Raises:
-        SecretInvalid: says what is wrong; never quotes the secret.
+        SecretInvalid: the secret is malformed; the message never quotes it.
     """
     if not isinstance(secret, str) or not secret.startswith(SECRET_PREFIX):
         raise SecretInvalid(f"the secret does not begin with {SECRET_PREFIX}")
@@ -98,10 +98,10 @@ def _digest(key: bytes, prefix: bytes, body: bytes) -> bytes:
     """
     if len(body) > LONG_BYTES:
         return hmac.digest(key, prefix + body, hashlib.sha256)
-    made, view = hmac.new(key, prefix, hashlib.sha256), memoryview(body)
+    mac, view = hmac.new(key, prefix, hashlib.sha256), memoryview(body)
     for start in range(0, len(body), PIECE_BYTES):
-        made.update(view[start : start + PIECE_BYTES])
-    return made.digest()
+        mac.update(view[start : start + PIECE_BYTES])
+    return mac.digest()
 
 
 def verify(
@@ -125,8 +125,8 @@ def verify(
         The message id. It is the same on every repeat: store it, and skip what you have seen.
 
     Raises:
-        SignatureInvalid: whatever is missing, malformed, stale or forged. No other error comes from what a
-            stranger sent. Its subclass SecretInvalid says that a secret of yours is malformed.
+        SignatureInvalid: a header is missing, malformed, stale or forged. No other error results from what a
+            third party sent. Its subclass SecretInvalid means that one of your secrets is malformed.
     """
     keys = [parse_secret(secret) for secret in ([secrets] if isinstance(secrets, str) else secrets)]
     if not keys:
@@ -153,8 +153,8 @@ def verify_with(
     if abs(age) > tolerance_seconds:
         raise SignatureInvalid(f"{prefix}-timestamp is {abs(age):.0f} s {'old' if age > 0 else 'ahead'}")
     expected = [sign_with(key, message_id, timestamp, bytes(body)).encode() for key in keys]
-    # Every pair is compared, so that the time taken says nothing about which secret fitted.
-    matches = [hmac.compare_digest(one, given) for one in expected for given in signatures]
+    # Compare every pair, so that the time taken does not reveal which secret matched.
+    matches = [hmac.compare_digest(digest, signature) for digest in expected for signature in signatures]
     if not any(matches):
         raise SignatureInvalid(f"no signature in {prefix}-signature fits")
     return message_id

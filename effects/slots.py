@@ -68,13 +68,13 @@ class Cron:
 
         However long the time and however frequent the slots, it looks at little more than it gives.
         """
-        found: list[datetime] = []
+        times: list[datetime] = []
         for window in _WINDOWS:
             start = until - window
-            found = self._between(start if since is None else max(start, since), until)
-            if len(found) >= most or (since is not None and start <= since):
+            times = self._between(start if since is None else max(start, since), until)
+            if len(times) >= most or (since is not None and start <= since):
                 break
-        return found[-most:]
+        return times[-most:]
 
     def before(self, slot: datetime) -> datetime:
         """The slot before this time."""

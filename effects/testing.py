@@ -18,7 +18,6 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,14 +27,15 @@ import msgspec
 from effects import app as composition
 from effects import crashpoints
 from effects.app import Effects
-from effects.job_type import Attempt, JobType
+from effects.attempt import Attempt
+from effects.entry_points import entry_points
+from effects.job_type import JobType
 from effects.keys import generate_key
 from effects.outcome import Done, Outcome
 from effects.packages import split_options
 from effects.sealing import open_payload
 from effects.settings import Settings
-from effects.store import migrate
-from effects.store.payloads import payloads
+from effects.store.queue.job_rows import payloads
 from effects.worker import DrainResult, Worker
 
 __all__ = ["Captured", "Enqueued", "Toolkit"]
@@ -56,9 +56,9 @@ class Enqueued:
 
 @dataclass(slots=True)
 class Captured:
-    """What a captured job type was asked to carry out, one entry an attempt.
+    """The attempts of a captured job type, one entry each.
 
-    `loaded` has what the type's `load` fetched: for `webhook.deliver` the event's `body` and the endpoint's `url`.
+    `loaded` has what the type's `load` fetched for each.
     """
 
     job_type: str
@@ -101,7 +101,7 @@ class Toolkit:
         self._before: Effects | None = None
 
     def __enter__(self) -> Self:
-        migrate.init(self.app.store)
+        self.app.create_tables()
         self._before = composition.replace_default(self.app)
         return self
 
@@ -131,7 +131,7 @@ class Toolkit:
         """Carry out this type's jobs no more: record them, and settle them with `outcome` (default `Done()`).
 
         Raises:
-            UnknownJobType: there is none of this name.
+            UnknownJobType: no job type has this name.
         """
         captured = Captured(job_type)
         recorder = copy.copy(self.app.job_types.get(job_type))
@@ -147,7 +147,7 @@ class Toolkit:
         return captured
 
     def captured(self, job_type: str) -> Captured:
-        """What a captured type was asked to do so far.
+        """The attempts of a captured type so far.
 
         Raises:
             KeyError: this type is carried out, not captured.
@@ -155,8 +155,8 @@ class Toolkit:
         return self._captured[job_type]
 
     def __getattr__(self, name: str) -> Any:
-        """What an installed package shows to tests, by its entry point `effects.testing`: `emails` of effects_email."""
-        for entry in entry_points(group="effects.testing"):
+        """What an installed package shows to tests, by the name of its entry point in `effects.testing`."""
+        for entry in entry_points("effects.testing"):
             if entry.name == name:
                 return entry.load()(self)
         raise AttributeError(name)
@@ -167,16 +167,16 @@ class Toolkit:
         """The jobs of a type, live and ended, oldest first.
 
         Raises:
-            UnknownJobType: there is none of this name.
+            UnknownJobType: no job type has this name.
         """
-        known = self.app.job_types.get(job_type)
+        registered = self.app.job_types.get(job_type)
         return [
             Enqueued(
                 row.id,
                 row.status,
                 row.idempotency_key,
                 row.queue,
-                known.decode(open_payload(self.app.keys, job_type, row.payload)),
+                registered.decode(open_payload(self.app.keys, job_type, row.payload)),
             )
             for row in payloads(self.app.store, job_type)
         ]
@@ -190,15 +190,15 @@ class Toolkit:
             Those that match.
 
         Raises:
-            AssertionError: says what there is instead. Sensitive fields stay hidden.
+            AssertionError: no such job; the message lists the jobs there are. Sensitive fields stay hidden.
             UnknownJobType: there is no such type.
         """
-        found = self.enqueued(job_type)
-        matching = [one for one in found if (key is None or one.key == key) and _fits(one.payload, payload)]
+        jobs = self.enqueued(job_type)
+        matching = [job for job in jobs if (key is None or job.key == key) and _fits(job.payload, payload)]
         if (times is None and not matching) or (times is not None and len(matching) != times):
-            wanted = f"{'at least one' if times is None else times} {job_type} with {sorted(payload)}"
-            there = "".join(f"\n  {one!r}" for one in found) or " none of this type"
-            raise AssertionError(f"expected {wanted}{f' and key {key!r}' if key else ''}; there are:{there}")
+            expected = f"{'at least one' if times is None else times} {job_type} with {sorted(payload)}"
+            there = "".join(f"\n  {job!r}" for job in jobs) or " none of this type"
+            raise AssertionError(f"expected {expected}{f' and key {key!r}' if key else ''}; there are:{there}")
         return matching
 
     # -- time and work -----------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class Toolkit:
             os._exit(0)
 
 
-def _fits(payload: Any, wanted: Mapping[str, Any]) -> bool:
+def _fits(payload: Any, expected: Mapping[str, Any]) -> bool:
     facts = msgspec.to_builtins(payload, str_keys=True)
-    plain = msgspec.to_builtins(dict(wanted), str_keys=True)
+    plain = msgspec.to_builtins(dict(expected), str_keys=True)
     return all(name in facts and facts[name] == value for name, value in plain.items())

@@ -1,4 +1,4 @@
-"""A function from request to answer, as an ASGI and as a WSGI app: what our small endpoints stand on."""
+"""Adapters that turn a function from request to response into an ASGI and a WSGI app."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any, TypeAlias
 
 BODY_BYTES_MAX = 1024 * 1024
+_LENGTH_DIGITS = 18
 
 Scope: TypeAlias = Mapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -19,7 +20,7 @@ WsgiApp: TypeAlias = Callable[[Mapping[str, Any], Callable[..., Any]], Iterable[
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What came: header names in lower case, the query undecoded. Its repr shows nothing of it."""
+    """A received request: header names in lower case, the query undecoded. Its repr shows no contents."""
 
     method: str
     query: str = field(repr=False)
@@ -85,7 +86,7 @@ async def _send(answer: Answer, method: str, send: Send) -> None:
 
 
 async def lifespan(receive: Receive, send: Send) -> None:
-    """The server starts and stops; there is nothing to do for it."""
+    """Acknowledge the server's start and stop."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})
@@ -107,18 +108,29 @@ def wsgi_app(handle: Handle, *, methods: Collection[str], body_bytes_max: int = 
 def _take_wsgi(handle: Handle, environ: Mapping[str, Any], methods: Collection[str], body_bytes_max: int) -> Answer:
     if environ["REQUEST_METHOD"] not in methods:
         return _not_allowed(methods)
-    length = environ.get("CONTENT_LENGTH") or "0"
-    if not (length.isascii() and length.isdecimal()):
+    length = content_length(environ.get("CONTENT_LENGTH") or "0")
+    if length is None:
         return Answer(400)
-    if int(length) > body_bytes_max:
+    if length > body_bytes_max:
         return Answer(413)
-    body = environ["wsgi.input"].read(int(length)) if int(length) else b""
+    body = environ["wsgi.input"].read(length) if length else b""
     headers = {
         name.removeprefix("HTTP_").replace("_", "-").lower(): value
         for name, value in environ.items()
         if name.startswith("HTTP_")
     }
     return handle(Request(environ["REQUEST_METHOD"], environ.get("QUERY_STRING", ""), headers, body))
+
+
+def content_length(text: str) -> int | None:
+    """The value of a Content-Length (RFC 9110 §8.6), any huge one as 10^18; None where it is no number.
+
+    Python refuses to read a number of thousands of digits, and raises.
+    """
+    if not (text.isascii() and text.isdecimal()):
+        return None
+    digits = text.lstrip("0")
+    return int(digits or "0") if len(digits) <= _LENGTH_DIGITS else 10**_LENGTH_DIGITS
 
 
 def _not_allowed(methods: Collection[str]) -> Answer:

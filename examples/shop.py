@@ -19,7 +19,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from effects import Alert, Attempt, DeadLetters, Effects, JobType, Sensitive, enqueue
 from effects.errors import JobNotFound
-from effects.store.lookup import find_effects
+from effects.evidence import find_evidence
 from effects_webhooks import WebhookEvent, deliver_webhook
 
 
@@ -129,7 +129,7 @@ def place_order(new: NewOrder, session: Transaction) -> Placed:
 def label_of(order_id: int) -> Fate:
     """What became of the label: the same that `effects why order:7:label` says."""
     try:
-        [story] = find_effects(effects.store, effects.ledgers, f"order:{order_id}:label")
+        [evidence] = find_evidence(effects, f"order:{order_id}:label")
     except JobNotFound:
         raise HTTPException(404, "there is no such order") from None
-    return Fate(state=story.state, attempts=len(story.attempts))
+    return Fate(state=evidence.state, attempts=len(evidence.facts.attempts))

@@ -77,7 +77,7 @@ def sign_up(session: Session, email: str, name: str) -> User:
     send_templated_email("welcome", to=email, context={"name": name}, event_id=event, session=session, effects=app)
     deliver_webhook(WebhookEvent("user.created", {"id": user.id}, key=event), session=session, effects=app)
     # The first sign-up of the day asks for the report, the others find it asked for.
-    request_report("signups", Day(today), request_key=f"signups:{today}", notify=READY, session=session, effects=app)
+    request_report("signups", Day(today), key=f"signups:{today}", notify=READY, session=session, effects=app)
     return user
 
 

@@ -43,19 +43,19 @@ class Word:
 class SendWeeklyReport(JobType[Week]):
     name = "shop.send_weekly_report"
     payload = Week
-    queue = "reports"  # a lane of its own: it never delays anything else
+    queue = "reports"  # a queue of its own: it never delays anything else
     time_limit_seconds = 600
 
     def perform(self, payload: Week, attempt: Attempt) -> Done:
         target = FOLDER / f"orders-{payload.since}.csv"
         half = target.with_suffix(f".{os.getpid()}-{attempt.number}")
         with app.engine.connect() as connection, half.open("w", newline="") as file:
-            found = connection.execute(
+            rows = connection.execute(
                 select(orders).where(orders.c.ordered_on >= payload.since, orders.c.ordered_on < payload.until)
             )
             writer = csv.writer(file)
             writer.writerow(["id", "ordered_on", "cents"])
-            writer.writerows(found)
+            writer.writerows(rows)
         half.replace(target)  # all of it or nothing; building it again gives the same file
 
         def tell(connection: Connection) -> None:

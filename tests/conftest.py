@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -13,7 +14,10 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 
 from effects import Effects, JobType, crashpoints, set_default
+from tests.peers.proxy import Proxy
 from tests.support import databases
+from tests.support.database_pool import DatabasePool
+from tests.support.sampling import sample
 from tests.support.scripted import Scripted
 
 AppFactory: TypeAlias = Callable[..., Effects]
@@ -25,15 +29,49 @@ hypothesis_settings.register_profile("effects", deadline=None, database=None, pr
 hypothesis_settings.load_profile("effects")
 
 
+# Real processes, servers and documents: all of these take seconds.
+SLOW_FOLDERS = ("crash", "demo", "docs", "examples", "faults", "mutants", "properties")
+QUICK_POSTGRESQL_TESTS = 200  # of some 1,700
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out slow tests and most PostgreSQL ones")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Slow tests come first, so that no process is left with one at the end."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in SLOW_FOLDERS:
+            item.add_marker("slow")
+    if config.getoption("quick"):
+        _keep_quick(config, items)
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def _keep_quick(config: pytest.Config, items: list[pytest.Item]) -> None:
+    quick = [item for item in items if item.get_closest_marker("slow") is None]
+    on_postgresql = [item.nodeid for item in quick if _is_on_postgresql(item)]
+    kept = set(sample(sorted(on_postgresql), QUICK_POSTGRESQL_TESTS))
+    chosen = {item for item in quick if not _is_on_postgresql(item) or item.nodeid in kept}
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
+
+
+def _is_on_postgresql(item: pytest.Item) -> bool:
+    parameters = getattr(item, "callspec", None)
+    return parameters is not None and "postgresql" in parameters.params.values()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that `timeout` leaves no server behind
-        databases.choose_directory()
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the report of the run is printed
+        config.add_cleanup(databases.begin_run())
+        os.environ.setdefault("EFFECTS_TEST_SEED", str(random.SystemRandom().randrange(10**9)))  # for all processes
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        databases.stop_server()
+def pytest_report_header() -> str:
+    return f"EFFECTS_TEST_SEED={os.environ['EFFECTS_TEST_SEED']}"
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +102,14 @@ def postgresql_template(postgresql_server: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def postgresql_pool(postgresql_server: str, postgresql_template: str) -> Iterator[DatabasePool]:
+    """Databases with our tables, which this process uses again and again."""
+    pool = DatabasePool(postgresql_server, postgresql_template)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated file to copy."""
     path = tmp_path_factory.mktemp("template") / "effects.db"
@@ -88,9 +134,16 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "effects.db")
         yield f"sqlite:///{tmp_path / 'effects.db'}"
         return
-    server = request.getfixturevalue("postgresql_server")
-    with databases.postgresql_database(server, request.getfixturevalue("postgresql_template")) as url:
+    pool: DatabasePool = request.getfixturevalue("postgresql_pool")
+    with pool.database() as url:
         yield url
+
+
+@pytest.fixture
+def proxy(database_url: str) -> Iterator[Proxy]:
+    """Stands between the test's workers and the PostgreSQL server."""
+    with Proxy(database_url) as made:
+        yield made
 
 
 @pytest.fixture

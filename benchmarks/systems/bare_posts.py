@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from benchmarks.processes import await_go
 from benchmarks.systems.deliveries import events, url_of
 from effects_webhooks import generate_secret, sign
-from effects_webhooks.network import GuardedBackend
-from effects_webhooks.transport import DEADLINE_SECONDS, Transports
+from effects_webhooks.transport.http import DEADLINE_SECONDS, WebhookTransports
+from effects_webhooks.transport.network import GuardedBackend
 
 
 def work(threads: str, count: str, ports: str) -> None:
@@ -29,7 +29,7 @@ def work(threads: str, count: str, ports: str) -> None:
             posts.put((url, headers, body))
     for _ in range(int(threads)):
         posts.put(None)
-    transports = Transports(GuardedBackend(allow_private=True))
+    transports = WebhookTransports(GuardedBackend(allow_private=True))
 
     def post() -> None:
         while (one := posts.get()) is not None:

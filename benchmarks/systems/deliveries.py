@@ -9,11 +9,10 @@ from itertools import cycle, islice
 from benchmarks.processes import WORK_SECONDS, await_go
 from benchmarks.servers import effects_url
 from effects import Effects
-from effects.demo.events import bundled_events
 from effects.keys import generate_key
-from effects.store import migrate
 from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhooks
+from examples.demo.events import bundled_events
 
 BATCH = 50  # events a transaction
 
@@ -40,7 +39,7 @@ def events(count: int) -> Iterator[WebhookEvent]:
 def install(database: str, keys: str, ports: Sequence[int]) -> Effects:
     """The tables and an endpoint for each port, in a fresh database."""
     effects = app(database, keys)
-    migrate.init(effects.store)
+    effects.create_tables()
     for port in ports:
         add_endpoint(url_of(port), effects=effects)
     return effects

@@ -11,10 +11,9 @@ from benchmarks.processes import WORK_SECONDS, await_go
 from benchmarks.servers import effects_url
 from effects import Effects
 from effects.keys import generate_key
-from effects.store import migrate
 from effects.worker import Worker
 from effects_email.api import send_templated_emails
-from effects_email.draft import NewEmail
+from effects_email.request import NewEmail
 
 TEMPLATES = Path(__file__).parents[1] / "emails"
 TEMPLATE, SENDER = "receipt", "Shop <shop@example.com>"
@@ -52,7 +51,7 @@ def messages(count: int) -> Iterator[NewEmail]:
 def fill(database: str, keys: str, port: str, count: int) -> None:
     """Rendered and committed."""
     effects = app(database, keys, port)
-    migrate.init(effects.store)
+    effects.create_tables()
     wanted = messages(count)
     while batch := list(islice(wanted, BATCH)):
         send_templated_emails(batch, effects=effects)
@@ -61,6 +60,6 @@ def fill(database: str, keys: str, port: str, count: int) -> None:
 
 def work(keys: str, port: str, threads: str, database: str) -> None:
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    worker = Worker(app(database, keys, port), lanes={"emails": int(threads)} if threads else None)
+    worker = Worker(app(database, keys, port), queues={"emails": int(threads)} if threads else None)
     await_go()
     worker.drain(max_seconds=WORK_SECONDS)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from unittest.mock import patch
 
 from benchmarks.drains import System, payload
 from benchmarks.processes import WORK_SECONDS, await_go
 from benchmarks.servers import effects_url
 from effects import Effects, JobType, NewJob, enqueue_many
-from effects.store import migrate
 from effects.worker import Worker
+from effects.worker.numbers import RollupRecorder
 
 JOB_TYPE = "bench.noop"
 
@@ -28,15 +29,15 @@ def app(database: str, *job_types: JobType[dict[str, object]]) -> Effects:
     return Effects(effects_url(database), job_types=job_types or (Noop(),), log_level="WARNING")
 
 
-def system(threads: int | None = None) -> System:
-    """Args: threads of the lane; None for the default."""
-    return System("ours", (str(threads or ""),), fill, "effects_jobs", "status = 'queued'")
+def system(threads: int | None = None, *, numbers: bool = True) -> System:
+    """Args: threads of the queue, None for the default; whether it counts and writes numbers over time."""
+    return System("ours", (str(threads or ""), "numbers" if numbers else ""), fill, "effects_jobs", "status = 'queued'")
 
 
 def install(database: str) -> Effects:
     """The tables, in a fresh database."""
     effects = app(database)
-    migrate.init(effects.store)
+    effects.create_tables()
     return effects
 
 
@@ -46,9 +47,15 @@ def fill(database: str, count: int) -> None:
     effects.dispose()
 
 
-def work(threads: str, database: str) -> None:
+def work(threads: str, numbers: str, database: str) -> None:
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    if not numbers:
+        patch.multiple(RollupRecorder, count=_nothing, write=_nothing).start()
     effects = app(database)
-    worker = Worker(effects, lanes={"default": int(threads)} if threads else None)
+    worker = Worker(effects, queues={"default": int(threads)} if threads else None)
     await_go()
     worker.drain(max_seconds=WORK_SECONDS)
+
+
+def _nothing(*ignored: object) -> None:
+    pass

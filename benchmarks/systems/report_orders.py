@@ -14,7 +14,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from benchmarks.servers import effects_url
 from effects import Effects
-from effects.store import migrate
 
 _TABLE = """
 CREATE TABLE bench_orders AS SELECT
@@ -63,14 +62,14 @@ def fill(database: str, rows: int) -> None:
         connection.execute(_TABLE.format(rows=rows))
         connection.execute("ALTER TABLE bench_orders ADD PRIMARY KEY (id)")
         effects = Effects(effects_url(database), log_level="WARNING")
-        migrate.init(effects.store)
+        effects.create_tables()
         effects.dispose()
         connection.execute("VACUUM ANALYZE")
         connection.execute("CHECKPOINT")
 
 
 def forget(folder: str) -> None:
-    """Delete the files of a run that nobody measures, before they are on the disk."""
+    """Delete the files of a run that no one measures, before they are on the disk."""
     for inside, _, names in os.walk(folder):  # its parts are being cleared away
         for name in names:
             Path(inside, name).unlink(missing_ok=True)

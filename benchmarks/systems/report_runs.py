@@ -52,7 +52,11 @@ def work(name: str, database: str, folder: str, rows: str) -> None:
 
 
 def _made(effects: Effects, name: str, rows: int) -> ReportStatus:
-    run = request_report(name, Params(rows), effects=effects).run_id
+    return await_report(effects, request_report(name, Params(rows), effects=effects).run_id, rows)
+
+
+def await_report(effects: Effects, run: str, rows: int) -> ReportStatus:
+    """The finished report, which has that many rows."""
     until = time.monotonic() + WORK_SECONDS
     while (status := report_status(run, effects=effects)).state not in ("ready", "failed"):
         assert time.monotonic() < until, status

@@ -6,7 +6,7 @@ import http.client
 
 from benchmarks.processes import await_go
 from benchmarks.systems import ours
-from effects import Done, Effects, JobType, Temporary
+from effects import Done, Effects, JobType, Retry
 from effects.worker import Worker
 
 JOB_TYPE = "bench.send"
@@ -24,7 +24,7 @@ class Send(JobType[dict[str, object]]):
             answer = connection.getresponse()
             answer.read()
         except OSError as error:
-            raise Temporary(type(error).__name__) from None
+            raise Retry(type(error).__name__) from None
         finally:
             connection.close()
         return Done()

@@ -16,19 +16,19 @@ from typing import Any
 
 from benchmarks.processes import WORK_SECONDS, await_go
 from benchmarks.systems.deliveries import app
-from effects.worker import Worker, claimer, intake, settler
+from effects.worker import Worker, batch_loader, dispatcher, verdicts
 from effects.worker.attempt import RunningAttempt
-from effects_webhooks import job
-from effects_webhooks.transport import Transports
+from effects_webhooks.jobs import deliver
+from effects_webhooks.transport.http import WebhookTransports
 
 PARTS: dict[str, list[tuple[Any, str]]] = {
-    "claim": [(claimer, "claim")],
-    "load": [(intake.Intake, "attempts")],
-    "sign": [(job.WebhookDelivery, "_headers"), (job.WebhookDelivery, "_key")],
-    "transport": [(Transports, "post")],
-    "classify": [(job, "classify")],
+    "claim": [(dispatcher.Claimer, "claim")],
+    "load": [(batch_loader.BatchLoader, "attempts")],
+    "sign": [(deliver.WebhookDelivery, "_headers"), (deliver.WebhookDelivery, "_key")],
+    "transport": [(WebhookTransports, "post")],
+    "classify": [(deliver, "classify")],
     "decide": [(RunningAttempt, "settle")],
-    "settle": [(settler, "settle")],
+    "settle": [(verdicts, "settle")],
 }
 REST = "the rest: threads, queues, log"
 

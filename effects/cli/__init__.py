@@ -1,1 +1,47 @@
-"""The `effects` command. Each theme is a module; `main` joins them with those of installed packages."""
+"""The command line. What a package's commands are built of is exported here; the `effects` command is in `main`."""
+
+from __future__ import annotations
+
+from effects.cli.command import CommandResult, command, json_option, listed
+from effects.cli.context import Context, actor, pass_context
+from effects.cli.options import (
+    before_option,
+    key_option,
+    limit_option,
+    override_options,
+    parse_age,
+    parse_time,
+    queue_option,
+    reason_option,
+    required_reason_option,
+    status_option,
+    type_option,
+    window_options,
+)
+from effects.cli.output import Table, cell, duration, shown_status
+
+__all__ = [
+    "CommandResult",
+    "Context",
+    "Table",
+    "actor",
+    "before_option",
+    "cell",
+    "command",
+    "duration",
+    "json_option",
+    "key_option",
+    "limit_option",
+    "listed",
+    "override_options",
+    "parse_age",
+    "parse_time",
+    "pass_context",
+    "queue_option",
+    "reason_option",
+    "required_reason_option",
+    "shown_status",
+    "status_option",
+    "type_option",
+    "window_options",
+]

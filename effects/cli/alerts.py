@@ -2,50 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
+import msgspec
 
-from effects.alerting import check_alerts
-from effects.cli.context import Context, json_option, pass_context
+from effects.alert_check import check_alerts
+from effects.cli.command import CommandResult, command, listed
+from effects.cli.context import Context
+from effects.cli.options import limit_option
 from effects.cli.output import Table
-from effects.store.alerts import episodes
-
-EXIT_FIRING = 1
+from effects.exit_codes import ExitCode
+from effects.store.db.records import Moment
+from effects.store.operator.alert_episodes import episodes
 
 
 @click.group()
 def alerts() -> None:
-    """The alerts that the app declares: `Effects(alerts=[…])`."""
+    """Check the alerts of the app (`Effects(alerts=[…])`)."""
 
 
 @alerts.command()
-@json_option
-@pass_context
-def check(context: Context, as_json: bool) -> int:
-    """Measure every alert now; enqueue one job for each episode that begins.
+@command
+def check(context: Context) -> CommandResult:
+    """Evaluate every alert and enqueue a job per new episode.
 
-    The built-in schedule `effects.alerts` does so every minute. Exit codes: 0 nothing is wrong, 1 an alert fires.
+    The built-in schedule `effects.alerts` does so every minute. Exit codes: 0 no alert fires, 1 an alert fires.
     """
     firing = check_alerts(context.app)
-    if as_json:
-        context.echo(firing, as_json=True)
-    else:
-        rows = [(one.alert, one.summary, one.job_id) for one in firing]
-        context.echo(Table(("alert", "what", "new job"), rows, empty="no alert fires"))
-    return EXIT_FIRING if firing else 0
+    rows = [(fired.alert, fired.summary, fired.job_id) for fired in firing]
+    table = Table(("alert", "what", "new job"), rows, empty="no alerts firing")
+    return CommandResult(firing, table, exit_code=ExitCode.FINDINGS if firing else ExitCode.DONE)
 
 
 @alerts.command("list")
-@json_option
-@pass_context
-def list_(context: Context, as_json: bool) -> None:
-    """Every alert, its rule, and its newest episodes."""
+@limit_option
+@command
+def list_(context: Context, *, limit: int) -> CommandResult:
+    """List alerts with their rules and newest episodes."""
     app = context.app
-    known = episodes(app.store)
-    rows = []
+    all_episodes = episodes(app.store)
+    states = []
     for alert in app.alerts:
-        mine = [one for one in known if one.alert == alert.name]
-        fires = ", ".join(one.subject or "yes" for one in mine if one.open)
-        newest = max((one.opened_at for one in mine), default=None)
-        rows.append((alert.name, str(alert.rule), alert.notify, fires or "no", newest))
-    columns = ("alert", "rule", "enqueues", "fires", "last began")
-    context.echo(Table(columns, rows, empty="the app declares no alerts"), as_json)
+        of_alert = [episode for episode in all_episodes if episode.alert == alert.name]
+        fires = ", ".join(episode.subject or "yes" for episode in of_alert if episode.open)
+        newest = max((episode.opened_at for episode in of_alert), default=None)
+        states.append(_AlertState(alert.name, str(alert.rule), alert.notify, fires or "no", newest))
+    return listed(states, limit, _table)
+
+
+class _AlertState(msgspec.Struct, frozen=True):
+    alert: str
+    rule: str
+    enqueues: str
+    fires: str
+    last_began: Moment | None
+
+
+def _table(states: Sequence[_AlertState]) -> Table:
+    return Table(
+        ("alert", "rule", "enqueues", "fires", "last began"),
+        list(map(msgspec.structs.astuple, states)),
+        empty="no alerts",
+    )

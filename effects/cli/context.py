@@ -6,6 +6,8 @@ import getpass
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +19,9 @@ from sqlalchemy.engine import make_url
 from effects import app as composition
 from effects import logs
 from effects.app import Effects
-from effects.cli.output import Table, print_value
 from effects.errors import ConfigurationError, SchemaMismatch
-from effects.store import revisions
+from effects.settings import DEFAULT_DATABASE_URL
+from effects.store.db import revisions
 
 
 @dataclass
@@ -28,7 +30,7 @@ class Context:
 
     Args:
         app_path: `module:attribute` of the app's own Effects; without it one is built from the environment.
-        database_url, schema: over the environment's; not together with `app_path`.
+        database_url, schema: over the environment's. With `app_path`, the app must take its own from the environment.
         log_format, log_level: over the settings'.
     """
 
@@ -40,27 +42,25 @@ class Context:
 
     @cached_property
     def bare_app(self) -> Effects:
-        """The Effects, whatever its database holds; also the process's default from now on.
+        """Load the Effects without checking its tables, and make it the process's default.
 
         Raises:
-            ConfigurationError: `--app` names nothing that we can use, or a setting is wrong.
+            ConfigurationError: `--app` does not name an Effects, or a setting is wrong.
         """
         if self.app_path is None:
-            made = Effects(self.database_url, schema=self.schema)
-        elif self.database_url or self.schema:
-            raise ConfigurationError(
-                "--app brings its own database: leave out --database-url and --schema, or leave out --app"
-            )
+            app = Effects(self.database_url, schema=self.schema)
         else:
-            made = load_app(self.app_path)
-        composition.set_default(made)
-        logs.configure(self.log_format or made.settings.log_format, self.log_level or made.settings.log_level)
-        return made
+            with _in_environment(EFFECTS_DATABASE_URL=self.database_url, EFFECTS_SCHEMA=self.schema):
+                app = load_app(self.app_path)
+            _check_database(app, self.database_url, self.schema)
+        composition.set_default(app)
+        logs.configure(self.log_format or app.settings.log_format, self.log_level or app.settings.log_level)
+        return app
 
     @property
     def waiting_app(self) -> Effects:
-        """The Effects for a worker that stays: it checks the tables itself, and waits for a database that is away."""
-        refuse_missing_file(self.bare_app.settings.database_url)
+        """The Effects for a long-running worker, which checks the tables itself and waits for its database."""
+        refuse_missing_file(self.bare_app)
         return self.bare_app
 
     @cached_property
@@ -68,15 +68,11 @@ class Context:
         """The Effects, its tables checked.
 
         Raises:
-            SchemaMismatch: the database has no tables or those of another version; says what to run.
-            StoreUnavailable: the database is away.
+            SchemaMismatch: tables are missing or of another version; the message names the command to run.
+            StoreUnavailable: the database is unavailable.
         """
         revisions.check(self.waiting_app.store)
         return self.bare_app
-
-    def echo(self, value: Any, as_json: bool = False) -> None:
-        """Print a text, a Table, a struct or a mapping; with `as_json` as one JSON document."""
-        print_value(value, as_json=as_json)
 
     def close(self) -> None:
         """Send waiting hints and close the connections, where there are any."""
@@ -85,16 +81,13 @@ class Context:
 
 
 pass_context = click.make_pass_decorator(Context)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-__all__ = ["Context", "Table", "json_option", "load_app", "pass_context", "refuse_missing_file"]
 
 
 def load_app(path: str) -> Effects:
     """Import `module:attribute`, from the working directory too, as uvicorn does.
 
     Raises:
-        ConfigurationError: says whether the form, the module, the attribute or its type is wrong.
+        ConfigurationError: the form, the module, the attribute or its type is wrong.
     """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
@@ -102,7 +95,7 @@ def load_app(path: str) -> Effects:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module_name)
+        target: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise ConfigurationError(f"--app: importing {module_name} failed: {error}") from error
@@ -112,12 +105,12 @@ def load_app(path: str) -> Effects:
             raise
         raise ConfigurationError(f"--app: importing {module_name} failed: {type(error).__name__}: {error}") from error
     for name in attribute.split("."):
-        if not hasattr(found, name):
+        if not hasattr(target, name):
             raise ConfigurationError(f"--app: {module_name} has no attribute {attribute!r}")
-        found = getattr(found, name)
-    if not isinstance(found, Effects):
-        raise ConfigurationError(f"--app: {path} is a {type(found).__name__}; it must be an effects.Effects")
-    return found
+        target = getattr(target, name)
+    if not isinstance(target, Effects):
+        raise ConfigurationError(f"--app: {path} is a {type(target).__name__}; it must be an effects.Effects")
+    return target
 
 
 def actor() -> str:
@@ -128,14 +121,51 @@ def actor() -> str:
         return f"cli:{os.getuid()}"
 
 
-def refuse_missing_file(database_url: str) -> None:
+@contextmanager
+def _in_environment(**variables: str | None) -> Iterator[None]:
+    """Set those that have a value for as long as an app is imported: it reads its settings then."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update({name: value for name, value in variables.items() if value is not None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _check_database(app: Effects, database_url: str | None, schema: str | None) -> None:
+    """Refuse an app that took another database than the one that was named.
+
+    Raises:
+        ConfigurationError: it names its own; the message tells what to change.
+    """
+    named = None if database_url is None else make_url(database_url).set(drivername="")
+    if named not in (None, app.engine.url.set(drivername="")):
+        raise ConfigurationError(
+            "--app has a database of its own: leave out --database-url, or let the app read EFFECTS_DATABASE_URL"
+        )
+    if schema not in (None, app.store.schema):
+        raise ConfigurationError("--app has a schema of its own: leave out --schema, or let it read EFFECTS_SCHEMA")
+
+
+def refuse_missing_file(app: Effects) -> None:
     """Opening a SQLite file would make it; only `effects init` creates a database.
 
     Raises:
-        SchemaMismatch: the URL names a SQLite file that is not there.
+        SchemaMismatch: the app's engine is for a SQLite file that is not there; says where it was looked for, and
+            whether it was named at all.
     """
-    url = make_url(database_url)
-    if url.get_backend_name() == "sqlite" and url.database and not url.database.startswith("file:"):
-        file = Path(url.database)
-        if not file.exists():
-            raise SchemaMismatch(f"there is no database {file.name!r} yet: run `effects init`")
+    url = app.engine.url
+    if url.get_backend_name() != "sqlite" or not url.database or url.database.startswith("file:"):
+        return
+    file = Path(url.database)
+    if file.exists():
+        return
+    if url == make_url(DEFAULT_DATABASE_URL) and "EFFECTS_DATABASE_URL" not in os.environ:
+        raise SchemaMismatch(
+            f"EFFECTS_DATABASE_URL is not set, and the default {file.absolute()} does not exist: set it, or run "
+            "`effects init` to create that file"
+        )
+    raise SchemaMismatch(f"there is no database {str(file)!r} yet: run `effects init`")

@@ -1,127 +1,145 @@
-"""`effects dead`: what waits for a person: list, show, requeue, ignore, resolve."""
+"""`effects dead`: list, show, requeue, ignore, resolve."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from effects.cli.context import Context, actor, json_option, pass_context
-from effects.cli.jobs import print_story, reason_option
-from effects.cli.output import Table
-from effects.store import dead as store_dead
-from effects.store.dead import RESOLUTIONS, BulkResult, Resolution
-from effects.store.dead_letters import LIST_MAX, DeadFilters, DeadLetter, list_dead
-from effects.store.lookup import get_job
+from effects.cli.command import CommandResult, command, listed
+from effects.cli.context import Context, actor
+from effects.cli.jobs import tell_job, tenant_limit_keys
+from effects.cli.options import (
+    code_option,
+    key_option,
+    limit_option,
+    override_options,
+    queue_option,
+    reason_option,
+    required_reason_option,
+    tenant_option,
+    text_option,
+    type_option,
+    window_options,
+    word_option,
+)
+from effects.cli.output import Table, shown_status
+from effects.evidence import job_evidence
+from effects.exit_codes import ExitCode
+from effects.store.operator import resolve as store_dead
+from effects.store.operator.dead_letters import Cause, DeadFilters, DeadLetter, count_causes, list_dead
+from effects.store.operator.requeue import Requeued
+from effects.store.operator.requeue import requeue as store_requeue
+from effects.store.operator.resolve import RESOLUTIONS, BulkResult, Resolution
 
-EXIT_REFUSED = 1
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_RESOLVED = {"requeue": "requeued", "mark-done": "marked as done", "give-up": "left unknown (given up)"}
 
 
-def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """`90s`, `15m`, `6h`, `3d` → seconds."""
-    if value is None:
-        return None
-    found = re.fullmatch(r"(\d{1,6})([smhd])", value)
-    if found is None:
-        raise click.BadParameter(f"{value!r} is no age; give a number and s, m, h or d, such as 6h", ctx, param)
-    return float(int(found[1]) * _UNITS[found[2]])
-
-
-def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def filter_options(run: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_FILTERS):
-        command = option(command)
-    return command
+        run = option(run)
+    return run
 
 
-_FILTERS = (
-    click.option("--type", "job_type", metavar="NAME", help="Job type, such as webhook.deliver."),
-    click.option("--code", "error_code", metavar="CODE", help="Error code, such as http_410."),
-    click.option("--text", metavar="TEXT", help="Part of the last error's text."),
-    click.option("--endpoint", metavar="ID", help="Limit key, or what follows its colon: ep_… of webhook:ep_…."),
-    click.option(
-        "--older", "older_seconds", metavar="AGE", callback=_seconds, help="Ended at least so long ago, such as 6h."
-    ),
-    click.option(
-        "--newer", "newer_seconds", metavar="AGE", callback=_seconds, help="Ended less than so long ago, such as 15m."
-    ),
+_FILTERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
+    type_option,
+    queue_option,
+    key_option,
+    code_option,
+    text_option,
+    word_option,
+    click.option("--endpoint", metavar="ID", help="Limit key, or the part after its colon, such as ep_123."),
+    tenant_option,
+    window_options("ended"),
+    limit_option,
 )
 
 
-def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def selection_options(run: Callable[..., Any]) -> Callable[..., Any]:
     """IDs, or filters with a preview: what every action that may concern many takes."""
     for option in reversed(
         (
             click.argument("job_ids", type=click.IntRange(min=1), metavar="[ID]...", nargs=-1),
             filter_options,
-            click.option("--all", "all_", is_flag=True, help="Every open one, up to --limit."),
-            click.option("--limit", type=click.IntRange(1, LIST_MAX), default=100, show_default=True),
-            click.option("--yes", is_flag=True, help="Do it. Without it, a filter only shows what it would act on."),
-            click.option("--dry-run", is_flag=True, help="Only show."),
+            click.option("--all", "all_", is_flag=True, help="All unresolved jobs, up to --limit."),
+            click.option("--yes", is_flag=True, help="Confirmation. Without it, filters only show a preview."),
+            click.option("--dry-run", is_flag=True, help="Preview only."),
         )
     ):
-        command = option(command)
-    return command
+        run = option(run)
+    return run
 
 
 @click.group()
 def dead() -> None:
-    """Dead letters and unknown outcomes: what waits for a person."""
+    """Manage dead letters and unknown outcomes."""
 
 
 @dead.command("list")
 @filter_options
-@click.option("--unknown/--known", default=None, help="Only those whose effect may have happened; or did not.")
-@click.option("--closed", is_flag=True, help="Those that somebody has closed, instead of the open ones.")
-@click.option("--limit", type=click.IntRange(1, LIST_MAX), default=50, show_default=True)
-@json_option
-@pass_context
-def list_(context: Context, /, as_json: bool, **filters: Any) -> None:
-    """What is open, newest first."""
-    found = list_dead(context.app.store, context.app.ledgers, DeadFilters(**filters))
-    context.echo(found if as_json else _table(found), as_json)
+@click.option("--unknown/--known", default=None, help="Only effects that may have happened; or that did not.")
+@click.option("--resolved", "closed", is_flag=True, help="Resolved ones instead, of the newest 2,000 actions.")
+@command
+def list_(context: Context, /, *, limit: int, **filters: Any) -> CommandResult:
+    """List unresolved dead letters, newest first."""
+    filters["limit_keys"] = tenant_limit_keys(context, filters.pop("tenant"))
+    letters = list_dead(context.app.store, context.app.ledgers, DeadFilters(limit=limit + 1, **filters))
+    return listed(letters, limit, _table)
+
+
+@dead.command()
+@command
+def causes(context: Context) -> CommandResult:
+    """Count unresolved dead letters by type and error code."""
+    with context.app.store.read() as connection:
+        counted = count_causes(context.app.store, connection)
+    return CommandResult(counted, _causes_table(counted))
 
 
 @dead.command()
 @click.argument("job_id", type=click.IntRange(min=1), metavar="ID")
-@json_option
-@pass_context
-def show(context: Context, job_id: int, as_json: bool) -> None:
-    """One job with every attempt, those of the jobs that it was requeued from included."""
-    print_story(context, get_job(context.app.store, context.app.ledgers, job_id, earlier=True), as_json)
+@command
+def show(context: Context, *, job_id: int) -> CommandResult:
+    """Show a job with all its attempts.
+
+    Attempts of the jobs that it was requeued from are included.
+    """
+    return tell_job(job_evidence(context.app, job_id, earlier=True))
 
 
 @dead.command()
 @selection_options
+@override_options
 @reason_option
-@json_option
-@pass_context
-def requeue(context: Context, /, as_json: bool, reason: str | None, **selection: Any) -> int:
-    """Try them again as new jobs; the old ones stay as they are.
+@command
+def requeue(
+    context: Context, /, *, reason: str | None, even_if_unknown: bool, even_if_done: bool, **selection: Any
+) -> CommandResult:
+    """Requeue ended jobs as new jobs.
 
-    By ID at once; by filter only with --yes. One whose effect may have happened is refused, unless its type repeats
-    such by itself: decide with `resolve`. Exit code 1 if any was refused.
+    The old jobs stay as they are. IDs act at once, filters only with --yes. A job whose effect may have happened is
+    refused unless its type repeats unknown effects by itself; use `resolve`. Exit code 1 if any job was refused.
     """
     app = context.app
-    repeating = [one.name for one in app.job_types if one.on_unknown == "repeat"]
 
-    def act(job_id: int) -> Any:
-        return store_dead.requeue(app.store, app.ledgers, job_id, actor=actor(), reason=reason, repeating=repeating)
+    def act(job_id: int) -> Requeued:
+        return store_requeue(
+            app.store, app.job_types, job_id, confirm_unknown=even_if_unknown, confirm_done=even_if_done,
+            actor=actor(), reason=reason,
+        )  # fmt: skip
 
-    return _act(context, selection, act, "requeued", as_json)
+    return _act(context, selection, act, "requeued")
 
 
 @dead.command()
 @selection_options
-@click.option("--reason", metavar="TEXT", required=True, help="Why; kept with your name in effects_job_actions.")
-@json_option
-@pass_context
-def ignore(context: Context, /, as_json: bool, reason: str, **selection: Any) -> int:
-    """Close them as they are. Nothing more happens, and retention may take them.
+@required_reason_option
+@command
+def ignore(context: Context, /, *, reason: str, **selection: Any) -> CommandResult:
+    """Resolve without action.
 
-    By ID at once; by filter only with --yes. Exit code 1 if any was refused.
+    Retention may then delete the jobs. IDs act at once, filters only with --yes. Exit code 1 if any job was refused.
     """
     app = context.app
     return _act(
@@ -129,29 +147,28 @@ def ignore(context: Context, /, as_json: bool, reason: str, **selection: Any) ->
         selection,
         lambda job_id: store_dead.ignore(app.store, app.ledgers, job_id, actor=actor(), reason=reason),
         "ignored",
-        as_json,
     )
 
 
 @dead.command()
 @selection_options
 @click.option("--as", "resolution", type=click.Choice(RESOLUTIONS), required=True,
-              help="send-again: a new job. mark-done: it did happen. give-up: leave it unknown.")  # fmt: skip
+              help="Resolution: requeue (a new job), mark-done (it happened), give-up (unknown).")  # fmt: skip
 @reason_option
-@json_option
-@pass_context
-def resolve(context: Context, /, as_json: bool, resolution: Resolution, reason: str | None, **selection: Any) -> int:
-    """Decide about effects that may have happened.
+@command
+def resolve(context: Context, /, *, resolution: Resolution, reason: str | None, **selection: Any) -> CommandResult:
+    """Resolve jobs whose effect may have happened.
 
-    By ID at once; by filter only with --yes. Exit code 1 if any was refused.
+    IDs act at once, filters only with --yes. Exit code 1 if any job was refused.
     """
     app = context.app
     return _act(
         context,
         selection,
-        lambda job_id: store_dead.resolve(app.store, app.ledgers, job_id, resolution, actor=actor(), reason=reason),
-        f"resolved as {resolution}",
-        as_json,
+        lambda job_id: store_dead.resolve(
+            app.store, app.job_types, app.ledgers, job_id, resolution, actor=actor(), reason=reason
+        ),
+        _RESOLVED[resolution],
         unknown=True,
     )
 
@@ -161,69 +178,78 @@ def _act(
     selection: dict[str, Any],
     act: Callable[[int], Any],
     word: str,
-    as_json: bool,
     unknown: bool | None = None,
-) -> int:
+) -> CommandResult:
     """Act on the IDs, or on what the filters find; without --yes only show the latter."""
     job_ids, all_, yes, dry_run = (selection.pop(name) for name in ("job_ids", "all_", "yes", "dry_run"))
+    selection["limit_keys"] = tenant_limit_keys(context, selection.pop("tenant"))
     filters = DeadFilters(**selection, unknown=unknown)
-    filtered = any(selection[name] is not None for name in selection if name != "limit")
+    filtered = filters != DeadFilters(limit=filters.limit, unknown=unknown)
     if bool(job_ids) + (filtered or all_) != 1:
         raise click.UsageError("give IDs, or filters, or --all")
-    found: list[DeadLetter] = []
+    letters: list[DeadLetter] = []
     if not job_ids:
-        found = list_dead(context.app.store, context.app.ledgers, filters)
-        job_ids = [one.id for one in found]
+        letters = list_dead(context.app.store, context.app.ledgers, filters)
+        job_ids = [letter.id for letter in letters]
     if dry_run or (not yes and (filtered or all_)):
-        _preview(context, found, job_ids, word, as_json)
-        return 0
+        return _preview(letters, job_ids, word)
     result = store_dead.each(job_ids, act)
     _wake(context, result)
-    _print_result(context, result, word, as_json)
-    return EXIT_REFUSED if result.refused else 0
+    return CommandResult(
+        result, _result_text(result, word), exit_code=ExitCode.FINDINGS if result.refused else ExitCode.DONE
+    )
 
 
-def _preview(context: Context, found: list[DeadLetter], job_ids: list[int], word: str, as_json: bool) -> None:
-    if as_json:
-        context.echo({"preview": True, "job_ids": list(job_ids)}, as_json=True)
-        return
-    if found:
-        context.echo(_table(found))
-    context.echo(f"{len(job_ids)} would be {word}; nothing was done (add --yes to do it)")
+def _preview(letters: Sequence[DeadLetter], job_ids: Sequence[int], word: str) -> CommandResult:
+    summary = f"{len(job_ids)} would be {word}; nothing was done (use --yes)"
+    return CommandResult(
+        {"preview": True, "job_ids": list(job_ids)}, [_table(letters), summary] if letters else summary
+    )
 
 
-def _print_result(context: Context, result: BulkResult, word: str, as_json: bool) -> None:
-    if as_json:
-        context.echo(result, as_json=True)
-        return
-    for job_id, made in result.done.items():
-        context.echo(f"job {job_id} is {word}" + (f": job {made} tries it again" if made else ""))
-    for reason in result.refused.values():
-        context.echo(f"refused: {reason}")
-    if not result.done and not result.refused:
-        context.echo("nothing matches")
+def _result_text(result: BulkResult, word: str) -> str:
+    lines = [
+        f"job {job_id}: {word}" + (f" as job {new_id}" if new_id else "") for job_id, new_id in result.done.items()
+    ]
+    lines += [f"refused: {reason}" for reason in result.refused.values()]
+    return "\n".join(lines) or "no jobs match"
 
 
 def _wake(context: Context, result: BulkResult) -> None:
     app = context.app
     if any(result.done.values()):
-        app.hints.send({one.queue for one in app.job_types})
+        app.notifier.send({job_type.queue for job_type in app.job_types})
 
 
-def _table(found: list[DeadLetter]) -> Table:
+def _causes_table(causes: Sequence[Cause]) -> Table:
+    rows = [
+        (
+            cause.job_type,
+            cause.error_code,
+            "unknown" if cause.unknown else "not done",
+            cause.jobs,
+            cause.first_at,
+            cause.last_at,
+        )
+        for cause in causes
+    ]
+    return Table(("type", "code", "effect", "jobs", "first", "last"), rows, empty="no unresolved dead letters")
+
+
+def _table(letters: Sequence[DeadLetter]) -> Table:
     columns = ("id", "type", "effect", "ended", "attempts", "key", "limit", "code", "error")
     rows = [
         (
-            one.id,
-            one.job_type,
-            "unknown" if one.unknown else one.status,
-            one.finished_at,
-            one.attempts,
-            one.key,
-            one.limit_key,
-            one.error_code,
-            one.last_error,
+            letter.id,
+            letter.job_type,
+            "unknown" if letter.unknown else shown_status(letter.status),
+            letter.finished_at,
+            letter.attempts,
+            letter.key,
+            letter.limit_key,
+            letter.error_code,
+            letter.last_error,
         )
-        for one in found
+        for letter in letters
     ]
-    return Table(columns, rows, empty="nothing waits for a person")
+    return Table(columns, rows, empty="no unresolved dead letters")

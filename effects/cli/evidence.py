@@ -1,110 +1,179 @@
-"""An effect's story in a sentence, and its attempts as the evidence. Pure: records in, words out."""
+"""Evidence in words: a sentence about an effect, and its attempts and actions as tables. Evidence in, text out."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from typing import Any
 
-from effects.cli.output import Table, duration, moment
-from effects.settlement import UNCOUNTED
-from effects.store.records import ActionRecord, AttemptRecord, EffectStory, JobRecord
+from effects.advice import Action
+from effects.cli.output import Table, cell, duration, moment, shown_status
+from effects.evidence import Evidence
+from effects.store.db.records import ActionRecord, AttemptRecord, JobRecord
+from effects.store.operator.requeue import objection
+from effects.waits import Wait, WaitReason
+
+DONE = "Nothing left to do."
 
 
-def sentence(story: EffectStory, now: dt.datetime) -> str:
-    """Done, refused, unknown or waiting: when, after how many attempts, the last answer, and what comes next."""
-    who = f"{story.key} ({story.job_type})" if story.job_type else story.key
-    return f"{who} {_state(story, now)}"
+def sentence(evidence: Evidence) -> str:
+    """Describe the state of an effect: since when, after how many attempts, the last answer and the next step."""
+    who = f"{evidence.key} ({evidence.job_type})" if evidence.job_type else evidence.key
+    return f"{who} {_state(evidence)}"
 
 
-def _state(story: EffectStory, now: dt.datetime) -> str:
-    if not story.jobs:
-        return f"is {story.state}; the history of its job is gone."
-    newest = story.jobs[0]
-    tried = f"{_tries(story)}{_answer(story)}"
-    match story.state:
+def evidence_blocks(evidence: Evidence) -> list[Any]:
+    """What the last answer means, the attempts, and the actions."""
+    facts = evidence.facts
+    blocks: list[Any] = []
+    if facts.explanation is not None:
+        blocks.append(cell(f"the last answer: {facts.explanation.meaning}; {facts.explanation.follows}"))
+    blocks.append(attempts_table(facts.attempts))
+    if facts.actions:
+        blocks.append(actions_table(facts.actions))
+    return blocks
+
+
+def _state(evidence: Evidence) -> str:
+    facts = evidence.facts
+    if not facts.jobs:
+        return f"is {facts.ledger_state}; the history of its job has been deleted."
+    newest = facts.jobs[0]
+    tried, following = f"{_tries(evidence)}{_answer(evidence)}", advice(evidence)
+    match evidence.state:
         case "done":
-            text = f"was done{_at(newest)}, after {tried}. Nothing more happens."
+            return f"was done{_at(newest)} after {tried}. {DONE}"
         case "refused":
-            text = f"was refused{_at(newest)}, after {tried}. {_next(story, now)}"
+            return f"was refused{_at(newest)} after {tried}. {following}"
         case "unknown":
-            text = f"is unknown, it may or may not have happened, after {tried}. {_next(story, now)}"
+            return f"is unknown (it may or may not have happened) after {tried}. {following}"
         case "abandoned":
             reason = newest.last_error or newest.error_code or newest.status
-            text = f"was given up{_at(newest)} ({reason}), after {tried}. {_next(story, now)}"
-        case _ if newest.status == "running":
-            text = f"is being carried out, after {tried} before. {_next(story, now)}"
-        case _:
-            text = f"is waiting, after {tried}. {_next(story, now)}"
-    return text
+            return f"was given up{_at(newest)} ({reason}) after {tried}. {following}"
+        case "running":
+            return f"is running ({tried} before). {following}"
+        case "waiting":
+            return f"is {shown_status(newest.status)} ({tried}); {following}"
 
 
 def _at(job: JobRecord) -> str:
     return f" at {moment(job.finished_at)}" if job.finished_at else ""
 
 
-def _tries(story: EffectStory) -> str:
-    made = [one for one in story.attempts if one.outcome not in UNCOUNTED]
-    tries = f"{len(made) or 'no'} attempt{'' if len(made) == 1 else 's'}"
-    return tries if len(story.jobs) == 1 else f"{tries} in {len(story.jobs)} jobs"
+def _tries(evidence: Evidence) -> str:
+    facts = evidence.facts
+    tries = f"{facts.tries} attempt{'' if facts.tries == 1 else 's'}"
+    return tries if len(facts.jobs) == 1 else f"{tries} in {len(facts.jobs)} jobs"
 
 
-def _answer(story: EffectStory) -> str:
-    if not story.attempts:
-        return ""
-    answer = answer_of(story.attempts[-1])
-    return f" (the last answer: {answer})" if answer else ""
+def _answer(evidence: Evidence) -> str:
+    attempts = evidence.facts.attempts
+    return f", last answer: {attempts[-1].answer}" if attempts and attempts[-1].answer else ""
 
 
-def _next(story: EffectStory, now: dt.datetime) -> str:
-    """What happens next, by the newest job."""
-    job = story.jobs[0]
-    if job.status == "dead":
-        return f"Job {job.id} is dead: nothing more happens until somebody runs `effects jobs requeue {job.id}`."
-    if job.finished_at is not None:
-        return f"Nothing more happens; `effects jobs requeue {job.id}` would try again."
+# -- what happens next -------------------------------------------------------------------------------------
+
+
+def advice(evidence: Evidence) -> str:
+    """Say what happens next, or what can be done, with commands that work as they stand."""
+    job, standing = evidence.facts.jobs[0], evidence.standing
+    if evidence.waits is not None:
+        return f"{wait_text(evidence.waits)}."
     if job.status == "running":
         since = f" since {moment(job.started_at)}" if job.started_at else ""
-        return f"Attempt {job.attempts} runs{since} in worker {job.worker}."
-    if story.paused_until is not None:
-        reason = f" ({story.pause_reason})" if story.pause_reason else ""
-        return f"Its limit {job.limit_key} is paused until {moment(story.paused_until)}{reason}."
-    if job.run_at > now:
-        wait = duration((job.run_at - now).total_seconds())
-        return f"The next attempt is due at {moment(job.run_at)}, in {wait}."
-    waited = duration((now - job.run_at).total_seconds())
-    return f"The next attempt has been due for {waited}: it starts when a worker of the lane {job.queue} is free."
+        return f"Attempt {job.attempts} has been running{since} in worker {job.worker}."
+    if standing is None or standing.effect == "done":
+        return DONE
+    if standing.successor is not None:
+        newer = standing.successor[0]
+        return f"Job {job.id} was requeued as job {newer}: see `effects jobs show {newer}`."
+    if standing.instead is not None:
+        return f"No further attempt by itself: {standing.instead.text}."
+    return _decision(evidence)
 
 
-def answer_of(attempt: AttemptRecord) -> str:
-    """What the peer said, or what went wrong, in a few words."""
-    status = (attempt.detail or {}).get("status")
-    said = [f"HTTP {status}"] if isinstance(status, int) else []
-    if attempt.message:
-        said.append(attempt.message)
-    elif attempt.error_code:
-        said.append(attempt.error_code)
-    return ", ".join(said)
+def _decision(evidence: Evidence) -> str:
+    """Name the commands that requeue an ended job, or resolve an effect which may have happened."""
+    job, standing = evidence.facts.jobs[0], evidence.standing
+    assert standing is not None
+    actions = {action.name: action for action in evidence.next}
+    requeue = actions.get("requeue")
+    if requeue is None:
+        return f"No further attempt: {objection(standing)}."
+    if requeue.confirmation is None:
+        again = f"to try it again, run `{requeue.command}`."
+        return f"Job {job.id} is dead; {again}" if job.status == "dead" else again.capitalize()
+    if "mark-done" not in actions:
+        closed = f"It was left unknown ({(standing.closed_by or 'resolved').replace('_', ' ')})"
+        return f"{closed}; to try it again anyway, run `{requeue.command}`."
+    return _resolutions(job, actions)
+
+
+def _resolutions(job: JobRecord, actions: dict[str, Action]) -> str:
+    return (
+        f"Job {job.id} is {job.status}; to resolve it, run `{actions['mark-done'].command}` if the effect "
+        f"happened, `{actions['requeue'].command}` to try it again, or `{actions['give-up'].command}` to leave it "
+        "unknown."
+    )
+
+
+_WAITS: dict[WaitReason, str] = {
+    "due_later": "next attempt at {when}",
+    "operator": "a worker lacks what only an operator can give it{cause}; next look at {when}",
+    "queue_paused": "its queue {name} is paused by {by} {until}{cause}",
+    "limit_paused": "its limit key {name} is paused {until}{cause}",
+    "breaker": "the breaker of its limit key {name} is open: paused {until}{cause}",
+    "trial": "{since}, waiting for the one trial that the open breaker of its limit key {name} allows",
+    "group_blocked": "{since}, its group {name} is blocked",
+    "group_head": "{since}, waiting behind job {job_id} of its group {name}",
+    "no_worker": "{since}, waiting for a worker on queue {name}: none is alive",
+    "no_worker_for_queue": "{since}, waiting for a worker on queue {name}: none of those alive serves it",
+    "type_not_registered": "{since}, waiting for a worker with its job type {name}, which is not registered here",
+    "cap": "{since}, waiting for its limit key {name}: {running} of at most {cap} run",
+    "rate": "{since}, waiting for the rate of its limit key {name}: next start at {at}",
+    "free_worker": "{since}, waiting for a free worker on queue {name}",
+}
+
+
+def wait_text(wait: Wait) -> str:
+    """Say in one clause why an effect waits."""
+    at = "" if wait.until is None else moment(wait.until)
+    return _WAITS[wait.reason].format(
+        name=wait.name,
+        by=wait.by,
+        job_id=wait.job_id,
+        running=wait.running,
+        cap=wait.cap,
+        at=at,
+        cause=f" ({wait.cause})" if wait.cause else "",
+        until=f"until {at}" if at else "until it is resumed",
+        when=f"{at}, in {duration(wait.due_seconds)}" if isinstance(wait.until, dt.datetime) else at,
+        since=f"due {duration(-wait.due_seconds)} ago",
+    )
+
+
+# -- tables ------------------------------------------------------------------------------------------------
 
 
 def attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
     columns = ("job", "attempt", "started", "took", "outcome", "verdict", "code", "answer", "worker")
     rows = [
         (
-            one.job_id,
-            one.attempt,
-            one.started_at,
-            f"{one.seconds:.3f} s",
-            one.outcome,
-            one.verdict,
-            one.error_code,
-            answer_of(one),
-            one.worker,
+            attempt.job_id,
+            attempt.attempt,
+            attempt.started_at,
+            f"{attempt.seconds:.3f} s",
+            shown_status(attempt.outcome),
+            attempt.verdict,
+            attempt.error_code,
+            attempt.answer,
+            attempt.worker,
         )
-        for one in attempts
+        for attempt in attempts
     ]
-    return Table(columns, rows, title="attempts", empty="no attempts yet")
+    return Table(columns, rows, title="attempts", empty="no attempts")
 
 
 def actions_table(actions: Sequence[ActionRecord]) -> Table:
-    rows = [(one.created_at, one.job_id, one.action, one.actor, one.reason) for one in actions]
-    return Table(("when", "job", "action", "by", "reason"), rows, title="actions")
+    rows = [(action.created_at, action.job_id, action.action, action.actor, action.reason) for action in actions]
+    return Table(("when", "job", "action", "by", "reason"), rows, title="actions", empty="no actions")

@@ -2,116 +2,114 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
 
 import click
 import msgspec
 
-from effects.cli.context import Context, json_option, pass_context
-from effects.cli.evidence import actions_table, attempts_table, sentence
-from effects.cli.output import Table, cell, duration
+from effects.cli.command import CommandResult, command
+from effects.cli.context import Context
+from effects.cli.evidence import evidence_blocks, sentence
+from effects.cli.output import Table, cell, duration, shown_status
+from effects.evidence import find_evidence
+from effects.exit_codes import ExitCode
 from effects.job import ENDED, LIVE
-from effects.store import lookup
-from effects.store.audit import CHECKS
-from effects.store.audit import audit as run_audit
-from effects.store.status import Status, TypeCount, read_status
-
-EXIT_FINDINGS = 1
+from effects.store.operator.audit import CHECKS, AuditFinding
+from effects.store.operator.audit import audit as run_audit
+from effects.store.operator.queue_status import Status, TypeCount, WorkerState, read_status
 
 
 @click.command()
-@json_option
-@pass_context
-def status(context: Context, as_json: bool) -> None:
-    """What waits, what failed, what is paused, and who works."""
+@command
+def status(context: Context) -> CommandResult:
+    """Show queue counts, pauses, errors and workers."""
     app = context.app
-    found = read_status(app.store, app.settings.lease_seconds)
-    if as_json:
-        context.echo(found, as_json=True)
-    else:
-        _print_status(context, found)
+    status = read_status(app.store, app.settings.lease_seconds)
+    return CommandResult(status, _status_blocks(status))
 
 
 @click.command()
 @click.argument("key")
-@json_option
-@pass_context
-def why(context: Context, key: str, as_json: bool) -> None:
-    """One effect in a sentence, with its attempts as evidence.
+@command
+def why(context: Context, *, key: str) -> CommandResult:
+    """Explain the state of one effect, with its attempts.
 
-    KEY is the caller's idempotency key, or what a package's ledger knows its effects by, such as the id of a
-    webhook event.
+    KEY is the caller's idempotency key, or the name that a package's ledger uses, such as the id of a webhook event.
     """
-    app = context.app
-    stories = lookup.find_effects(app.store, app.ledgers, key)
-    with app.store.read() as connection:
-        now = dt.datetime.fromtimestamp(app.store.now(connection), dt.UTC)
-    if as_json:
-        told = [{"sentence": sentence(one, now), **msgspec.structs.asdict(one)} for one in stories]
-        context.echo(told, as_json=True)
-        return
-    for number, story in enumerate(stories):
-        if number:
-            context.echo("")
-        context.echo(cell(sentence(story, now)))
-        context.echo(attempts_table(story.attempts))
-        if story.actions:
-            context.echo(actions_table(story.actions))
+    document, blocks = [], list[Any]()
+    for evidence in find_evidence(context.app, key):
+        text = sentence(evidence)
+        document.append({"sentence": text, **msgspec.structs.asdict(evidence)})
+        blocks += [cell(text), *evidence_blocks(evidence)]
+    return CommandResult(document, blocks)
 
 
 @click.command()
-@json_option
-@pass_context
-def audit(context: Context, as_json: bool) -> int:
-    """Check that nothing was lost, doubled or invented; exit code 1 if anything is found.
+@command
+def audit(context: Context) -> CommandResult:
+    """Verify that no effect was lost or duplicated.
 
-    Reads every table in full, on a live system too.
+    Reads every table in full; safe on a live system. Exit code 1 if anything is found.
     """
-    findings = run_audit(context.app)
-    if as_json:
-        context.echo({"clean": not findings, "checks": len(CHECKS), "findings": findings}, as_json=True)
-    elif not findings:
-        context.echo(f"clean: {len(CHECKS)} checks, nothing found")
-    for finding in [] if as_json else findings:
-        shown = ", ".join(str(job_id) for job_id in finding.job_ids)
-        more = ", …" if finding.count > len(finding.job_ids) else ""
-        context.echo(f"{finding.check}: {finding.sentence} Not so for {finding.count}: {shown}{more}")
-    return EXIT_FINDINGS if findings else 0
+    findings = run_audit(context.app.store, context.app.ledgers)
+    document = {"clean": not findings, "checks": len(CHECKS), "findings": findings}
+    if not findings:
+        return CommandResult(document, f"clean: {len(CHECKS)} checks, no findings")
+    return CommandResult(document, "\n".join(map(_finding_line, findings)), exit_code=ExitCode.FINDINGS)
 
 
-def _print_status(context: Context, found: Status) -> None:
-    context.echo(_counts_table(found.counts))
-    context.echo("")
-    oldest = found.oldest_due_seconds
-    context.echo(
-        {
-            "oldest due job": "nothing is due" if oldest is None else f"waits for {duration(oldest)}",
-            "dead in the last hour": found.dead_last_hour,
-        }
-    )
-    if found.errors:
-        rows = [(one.job_type, one.error_code, one.jobs) for one in found.errors]
-        context.echo("")
-        context.echo(Table(("type", "error", "jobs failing, or dead within a day"), rows, title="errors"))
-    if found.paused:
-        paused = [(one.limit_key, one.until, one.waiting, one.reason) for one in found.paused]
-        context.echo("")
-        context.echo(Table(("paused limit", "until", "jobs waiting", "reason"), paused, title="paused"))
+def _finding_line(finding: AuditFinding) -> str:
+    shown = ", ".join(str(job_id) for job_id in finding.job_ids)
+    more = ", …" if finding.count > len(finding.job_ids) else ""
+    return f"{finding.check}: {finding.sentence} Violated by {finding.count}: {shown}{more}"
+
+
+def _status_blocks(status: Status) -> list[Any]:
+    oldest = status.oldest_due_seconds
+    facts = {
+        **({} if status.ended_since is None else {"ended jobs": f"of those created since {cell(status.ended_since)}"}),
+        "oldest due job": "none" if oldest is None else f"due {duration(oldest)} ago",
+        "dead in the last hour": status.dead_last_hour,
+        "unresolved": f"{status.unresolved:,}, of which {status.unknown:,} may have happened",
+    }
+    blocks: list[Any] = [_counts_table(status.counts), facts]
+    if status.errors:
+        rows = [(error.job_type, error.error_code, error.jobs) for error in status.errors]
+        columns = ("type", "code", "failing or died in the last 24 h")
+        blocks.append(Table(columns, rows, title="errors", empty="no errors"))
+    if status.paused:
+        paused = [(pause.limit_key, pause.until, pause.waiting, pause.reason) for pause in status.paused]
+        blocks.append(Table(("key", "until", "waiting", "reason"), paused, title="paused", empty="no pauses"))
+    blocks += [f"{pause}; {pause.waiting:,} jobs wait" for pause in status.paused_queues]
+    return [*blocks, _workers_table(status.workers)]
+
+
+def _workers_table(states: Sequence[WorkerState]) -> Table:
     workers = [
-        (one.id, "alive" if one.alive else "silent", duration(one.silent_seconds), one.running, one.lanes)
-        for one in found.workers
+        (
+            worker.id,
+            worker.shown_state,
+            duration(worker.silent_seconds),
+            *(None if ago is None else duration(ago) for ago in (worker.claimed_seconds, worker.settled_seconds)),
+            worker.running,
+            worker.queues,
+        )
+        for worker in states
     ]
-    context.echo("")
-    columns = ("worker", "state", "last seen ago", "running", "lanes")
-    context.echo(Table(columns, workers, title="workers", empty="no worker runs"))
+    columns = ("worker", "status", "last seen ago", "claimed ago", "settled ago", "running", "queues")
+    return Table(columns, workers, title="workers", empty="no workers running")
 
 
 def _counts_table(counts: list[TypeCount]) -> Table:
     """A row a job type, a column a status."""
     statuses = (*LIVE, *ENDED)
     by_type: dict[str, dict[str, int]] = defaultdict(dict)
-    for one in counts:
-        by_type[one.job_type][one.status] = one.jobs
-    rows = [(name, *(found.get(status, 0) for status in statuses)) for name, found in sorted(by_type.items())]
-    return Table(("type", *statuses), rows, empty="no jobs yet")
+    for count in counts:
+        by_type[count.job_type][count.status] = count.jobs
+    rows = [
+        (name, *(by_status.get(status, 0) for status in statuses))
+        for name, by_status in sorted(by_type.items(), key=str)
+    ]
+    return Table(("type", *map(shown_status, statuses)), rows, empty="no jobs")

@@ -1,21 +1,39 @@
-"""`effects jobs`: list, show, cancel, requeue, run-now."""
+"""`effects jobs`: list, show, cancel, reschedule, requeue, run-now, wait."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 import msgspec
 
-from effects.cli.context import Context, actor, json_option, pass_context
-from effects.cli.evidence import actions_table, attempts_table
-from effects.cli.output import Table
+from effects.cli.by_key import cancel_by_key, chosen_job, job_or_key, reschedule_, wait_
+from effects.cli.command import CommandResult, command
+from effects.cli.context import Context, actor
+from effects.cli.evidence import advice, evidence_blocks
+from effects.cli.options import (
+    before_option,
+    code_option,
+    key_option,
+    limit_option,
+    override_options,
+    queue_option,
+    reason_option,
+    status_option,
+    tenant_option,
+    text_option,
+    type_option,
+    window_options,
+    word_option,
+)
+from effects.cli.output import Table, cell, shown_status
+from effects.evidence import Evidence, job_evidence
 from effects.job import ENDED, LIVE
-from effects.store import actions, lookup
-from effects.store.records import JobRecord, JobStory
-
-reason_option = click.option("--reason", metavar="TEXT", help="Why; kept with your name in effects_job_actions.")
+from effects.store.db.records import JobRecord
+from effects.store.operator import actions
+from effects.store.operator import requeue as store_requeue
+from effects.store.operator.job_list import Filters, JobPage, list_jobs
 
 
 def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -24,107 +42,162 @@ def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def jobs() -> None:
-    """Look at jobs and act on them."""
+    """Inspect and manage jobs."""
 
 
 @jobs.command("list")
-@click.option("--status", type=click.Choice([*LIVE, *ENDED]))
-@click.option("--type", "job_type", metavar="NAME", help="Job type, such as webhook.deliver.")
-@click.option("--queue", metavar="NAME")
-@click.option("--key", metavar="KEY", help="Idempotency key.")
-@click.option("--limit", type=click.IntRange(1, lookup.LIST_MAX), default=50, show_default=True)
-@json_option
-@pass_context
-def list_(context: Context, /, as_json: bool, **filters: Any) -> None:
-    """Live and ended jobs, newest first."""
-    found = lookup.list_jobs(context.app.store, lookup.Filters(**filters))
-    context.echo(found if as_json else _table(found), as_json)
+@status_option([*LIVE, *ENDED])
+@type_option
+@queue_option
+@key_option
+@code_option
+@text_option
+@word_option
+@click.option("--limit-key", metavar="KEY", help="Limit key, such as webhook:ep_123.")
+@click.option("--group", "group_key", metavar="KEY", help="Group key.")
+@tenant_option
+@click.option("--worker", metavar="ID", help="Worker that runs the job, or ran an attempt of an ended one.")
+@window_options("were created")
+@before_option("jobs")
+@limit_option
+@command
+def list_(context: Context, /, *, tenant: str | None, **filters: Any) -> CommandResult:
+    """List live and ended jobs, newest first.
 
-
-@jobs.command()
-@job_argument
-@json_option
-@pass_context
-def show(context: Context, job_id: int, as_json: bool) -> None:
-    """One job, live or ended, with its attempts and what people did to it. No payload is shown."""
-    print_story(context, lookup.get_job(context.app.store, context.app.ledgers, job_id), as_json)
-
-
-def print_story(context: Context, story: JobStory, as_json: bool) -> None:
-    """A job with its attempts and actions."""
-    if as_json:
-        context.echo(story, as_json=True)
-        return
-    context.echo({**msgspec.structs.asdict(story.job), "effect": story.state})
-    context.echo("")
-    context.echo(attempts_table(story.attempts))
-    if story.actions:
-        context.echo("")
-        context.echo(actions_table(story.actions))
-
-
-@jobs.command()
-@job_argument
-@reason_option
-@json_option
-@pass_context
-def cancel(context: Context, job_id: int, reason: str | None, as_json: bool) -> None:
-    """Cancel a waiting job now; ask a running one to stop.
-
-    A running attempt is not interrupted. If its effect happens all the same, it is recorded as done; if not, it
-    is not tried again.
+    With filters one page looks at a bounded number of jobs. A note then says how far it has searched, and how to search
+    older ones.
     """
+    limit_keys = tenant_limit_keys(context, tenant)
+    page = list_jobs(context.app.store, context.app.ledgers, Filters(limit_keys=limit_keys, **filters))
+    return CommandResult(page.jobs, _table(page.jobs), note=_note(page))
+
+
+def tenant_limit_keys(context: Context, tenant: str | None) -> tuple[str, ...] | None:
+    """The limit keys of a tenant's jobs, by every job type that knows tenants."""
+    if tenant is None:
+        return None
+    with context.app.store.read() as connection:
+        keys = [job_type.limit_keys_of(connection, tenant) for job_type in context.app.job_types]
+    return tuple(key for some_keys in keys for key in some_keys)
+
+
+def _note(page: JobPage) -> str | None:
+    if page.more:
+        return f"There are more: --before {page.next_before} shows older ones."
+    if page.searched_to is None:
+        return None
+    since = "" if page.searched_since is None else f" (created {cell(page.searched_since)})"
+    return f"Searched back to job {page.searched_to}{since}: --before {page.next_before} searches older ones."
+
+
+@jobs.command()
+@job_or_key
+@command
+def show(context: Context, *, job_id: int | None, key: str | None, job_type: str | None) -> CommandResult:
+    """Show a job with its attempts and recorded actions.
+
+    The payload is not shown.
+    """
+    job_id = chosen_job(context, job_id, key, job_type)
+    return tell_job(job_evidence(context.app, job_id))
+
+
+def tell_job(evidence: Evidence) -> CommandResult:
+    """A job with its attempts and actions, why it waits, and what can be done about it."""
+    job = evidence.facts.jobs[0]
+    status = job.status
+    if (shown := shown_status(status)) != status:
+        status = f"{shown} ({status})"
+    facts = {
+        **msgspec.structs.asdict(job), "status": status, "effect": evidence.facts.ledger_state,
+        "next": advice(evidence) if status != "running" else None,
+    }  # fmt: skip
+    return CommandResult(evidence, [facts, *evidence_blocks(evidence)])
+
+
+@jobs.command()
+@job_or_key
+@reason_option
+@command
+def cancel(
+    context: Context, *, job_id: int | None, key: str | None, job_type: str | None, reason: str | None
+) -> CommandResult:
+    """Cancel a waiting job, or ask a running one to stop.
+
+    A running attempt is not interrupted. If its effect still happens, it is recorded as done; otherwise it is not
+    tried again.
+    """
+    if key is not None and job_id is None:
+        return cancel_by_key(context, key, job_type, reason)
+    job_id = chosen_job(context, job_id, key, job_type)
     app = context.app
     result = actions.cancel(app.store, app.ledgers, job_id, actor=actor(), reason=reason)
     text = {
-        "cancelled": f"job {job_id} is cancelled",
-        "cancel_requested": f"job {job_id} is running: it is asked to stop, and will not be tried again",
+        "cancelled": f"job {job_id} cancelled",
+        "cancel_requested": f"job {job_id} is running: asked to stop, will not be retried",
     }
-    context.echo({"job_id": job_id, "result": result} if as_json else text[result], as_json)
+    return CommandResult({"job_id": job_id, "result": result}, text[result])
 
 
 @jobs.command("run-now")
-@job_argument
+@job_or_key
 @reason_option
-@json_option
-@pass_context
-def run_now(context: Context, job_id: int, reason: str | None, as_json: bool) -> None:
-    """Make a waiting job due now. Pauses, limits and the order of its group still hold."""
+@command
+def run_now(
+    context: Context, *, job_id: int | None, key: str | None, job_type: str | None, reason: str | None
+) -> CommandResult:
+    """Make a waiting job due now.
+
+    Pauses, limits and the order of its group still apply.
+    """
+    job_id = chosen_job(context, job_id, key, job_type)
     queue = actions.run_now(context.app.store, job_id, actor=actor(), reason=reason)
-    context.app.hints.send([queue])
-    text = f"job {job_id} is due now in the lane {queue}"
-    context.echo({"job_id": job_id, "result": "due", "queue": queue} if as_json else text, as_json)
+    context.app.notifier.send([queue])
+    text = f"job {job_id} is due now on queue {queue}"
+    return CommandResult({"job_id": job_id, "result": "due", "queue": queue}, text)
 
 
 @jobs.command()
 @job_argument
-@click.option("--again", is_flag=True, help="Also when the effect is done: carry it out once more.")
+@override_options
 @reason_option
-@json_option
-@pass_context
-def requeue(context: Context, job_id: int, again: bool, reason: str | None, as_json: bool) -> None:
-    """Try an ended job again, as a new job; the old one stays in the history."""
+@command
+def requeue(
+    context: Context, *, job_id: int, even_if_unknown: bool, even_if_done: bool, reason: str | None
+) -> CommandResult:
+    """Requeue an ended job as a new job.
+
+    The old job stays in the history. An effect that may have happened, or is done, needs an explicit override.
+    """
     app = context.app
-    made = actions.requeue(app.store, app.ledgers, job_id, actor=actor(), reason=reason, again=again)
-    app.hints.send([made.queue])
-    text = f"job {made.job_id} is queued; it tries job {job_id} again"
-    result = {"job_id": made.job_id, "requeued_from": job_id, "result": "queued", "queue": made.queue}
-    context.echo(result if as_json else text, as_json)
+    requeued = store_requeue.requeue(
+        app.store, app.job_types, job_id, confirm_unknown=even_if_unknown, confirm_done=even_if_done, actor=actor(),
+        reason=reason,
+    )  # fmt: skip
+    app.notifier.send([requeued.queue])
+    text = f"job {job_id} requeued as job {requeued.job_id}"
+    result = {"job_id": requeued.job_id, "requeued_from": job_id, "result": "queued", "queue": requeued.queue}
+    return CommandResult(result, text)
 
 
-def _table(found: list[JobRecord]) -> Table:
-    columns = ("id", "type", "status", "queue", "attempts", "due or ended", "key", "error")
+jobs.add_command(reschedule_)
+jobs.add_command(wait_)
+
+
+def _table(records: Sequence[JobRecord]) -> Table:
+    columns = ("id", "type", "status", "queue", "attempts", "due", "ended", "key", "code")
     rows = [
         (
             job.id,
             job.job_type,
-            job.status,
+            shown_status(job.status),
             job.queue,
             job.attempts,
-            job.finished_at or job.run_at,
+            None if job.finished_at else job.run_at,
+            job.finished_at,
             job.key,
             job.error_code,
         )
-        for job in found
+        for job in records
     ]
     return Table(columns, rows, empty="no jobs")

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import EntryPoint, version
 from typing import Any
 
 import click
 
 from effects.cli.context import Context
 from effects.crashpoints import install_from_environment
-from effects.errors import ConfigurationError, EffectsError, StoreUnavailable
+from effects.entry_points import entry_points
+from effects.errors import ConfigurationError, EffectsError, JobStateError, StoreUnavailable
+from effects.exit_codes import ExitCode
+from effects.logs import error_places, log_thread_error
+from effects.unsafe import without_unsafe
 
-EXIT_ERROR = 2
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+_FRAMES_MAX = 12
 
 # Command → where it is; a module is imported when its command is named, so that each starts quickly.
 _CORE = {
     "init": "effects.cli.database:init",
     "work": "effects.cli.work:work",
     "status": "effects.cli.insight:status",
+    "stats": "effects.cli.stats:stats",
     "why": "effects.cli.insight:why",
     "audit": "effects.cli.insight:audit",
+    "log": "effects.cli.log:log",
     "jobs": "effects.cli.jobs:jobs",
     "dead": "effects.cli.dead:dead",
+    "queues": "effects.cli.queues:queues",
+    "workers": "effects.cli.workers:workers",
     "limits": "effects.cli.limits:limits",
     "schedules": "effects.cli.schedules:schedules",
     "prune": "effects.cli.prune:prune",
@@ -38,7 +46,7 @@ _CORE = {
 
 
 class EffectsGroup(click.Group):
-    """A group whose commands are found by name, and whose errors are one line and exit code 2."""
+    """A command group that finds commands by name and prints errors as one line with exit code 2."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*_CORE, *sorted(_offered())]
@@ -46,8 +54,8 @@ class EffectsGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in _CORE:
             module, _, attribute = _CORE[cmd_name].partition(":")
-            found: click.Command = getattr(importlib.import_module(module), attribute)
-            return found
+            command: click.Command = getattr(importlib.import_module(module), attribute)
+            return command
         entry = _offered().get(cmd_name)
         return _load(entry) if entry is not None else None
 
@@ -62,18 +70,18 @@ class EffectsGroup(click.Group):
         run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
         if not standalone_mode:
             return run()
-        sys.exit(_run(run))
+        sys.exit(exit_code_of(run))
 
 
 def _offered() -> dict[str, EntryPoint]:
     """The commands of installed packages, by the entry points `effects.commands`."""
-    return {entry.name: entry for entry in entry_points(group="effects.commands") if entry.name not in _CORE}
+    return {entry.name: entry for entry in entry_points("effects.commands") if entry.name not in _CORE}
 
 
 def _load(entry: EntryPoint) -> click.Command:
-    """A package's command; one that cannot be imported says so when it is used, not before."""
+    """A package's command. If it cannot be imported, only using it is an error."""
     try:
-        found: click.Command = entry.load()
+        command: click.Command = entry.load()
     except Exception as error:
         reason = f"the command {entry.name!r} cannot be loaded: {type(error).__name__}: {error}"
 
@@ -87,29 +95,35 @@ def _load(entry: EntryPoint) -> click.Command:
             params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
             context_settings={"ignore_unknown_options": True},
         )
-    return found
+    return command
 
 
-def _run(command: Callable[[], Any]) -> int:
-    """Run a command and turn whatever ends it into an exit code.
+def exit_code_of(command: Callable[[], Any]) -> int:
+    """Run a command and return its exit code.
 
     A reader that closes our output (`… | head`) ends it quietly with 1: click sees to that.
     """
     try:
         result = command()
     except click.Abort:
-        return EXIT_INTERRUPTED
+        return ExitCode.INTERRUPTED
     except click.ClickException as error:
         _print_error(_usage(error))
-        return EXIT_ERROR
+        return ExitCode.ERROR
     except EffectsError as error:
         _print_error(_reason(error))
-        return EXIT_ERROR
+        return ExitCode.FINDINGS if isinstance(error, JobStateError) else ExitCode.ERROR
+    except ImportError as error:
+        _print_error(f"{type(error).__name__}: {error}")
+        return ExitCode.ERROR
+    except Exception as error:  # unforeseen: its text may quote a payload
+        _print_error(f"{type(error).__name__} at {error_places(error, _FRAMES_MAX)} (its text may hold values)")
+        return ExitCode.ERROR
     return result if isinstance(result, int) else 0
 
 
 def _print_error(message: str) -> None:
-    click.echo(f"error: {' '.join(message.split())}", err=True)
+    click.echo(f"error: {without_unsafe(' '.join(message.split()))}", err=True)
 
 
 def _usage(error: click.ClickException) -> str:
@@ -119,7 +133,7 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _reason(error: EffectsError) -> str:
-    """The error's text; for a database that is away also what the driver said first."""
+    """The error's text; for an unavailable database also the first line of the driver's message."""
     original = getattr(error.__cause__, "orig", None)
     if isinstance(error, StoreUnavailable) and original is not None and str(original).strip():
         return f"{error}: {str(original).strip().splitlines()[0]}"
@@ -128,16 +142,20 @@ def _reason(error: EffectsError) -> str:
 
 @click.group(cls=EffectsGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--app", "app_path", envvar="EFFECTS_APP", metavar="MODULE:ATTRIBUTE",
-              help="The app's own Effects, such as shop.effects:app.")  # fmt: skip
-@click.option("--database-url", metavar="URL", help="Over EFFECTS_DATABASE_URL; default sqlite:///effects.db.")
-@click.option("--schema", metavar="NAME", help="PostgreSQL schema of the tables; over EFFECTS_SCHEMA.")
-@click.option("--log-format", type=click.Choice(["text", "json"]), help="Over EFFECTS_LOG_FORMAT.")
+              help="Import path of the app's Effects, such as shop.effects:app.")  # fmt: skip
+@click.option(
+    "--database-url", metavar="URL", help="Database URL. Overrides EFFECTS_DATABASE_URL. Default: sqlite:///effects.db."
+)
+@click.option("--schema", metavar="NAME", help="PostgreSQL schema of the tables. Overrides EFFECTS_SCHEMA.")
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), help="Format of log lines. Overrides EFFECTS_LOG_FORMAT."
+)
 @click.option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-              help="Over EFFECTS_LOG_LEVEL.")  # fmt: skip
+              help="Lowest level that is logged. Overrides EFFECTS_LOG_LEVEL.")  # fmt: skip
 @click.version_option(version("effects"), prog_name="effects")
 @click.pass_context
 def cli(ctx: click.Context, /, **options: str | None) -> None:
-    """Side effects as rows of your own transaction, carried out by a worker.
+    """Deliver e-mail, webhooks and reports from your database transaction.
 
     Exit codes: 0 done, 2 an error (one line on standard error), 130 interrupted.
     """
@@ -147,5 +165,6 @@ def cli(ctx: click.Context, /, **options: str | None) -> None:
 
 def main() -> None:
     """The console script."""
+    threading.excepthook = log_thread_error
     install_from_environment()  # only where a test has set EFFECTS_CRASHPOINT
     cli.main(prog_name="effects")

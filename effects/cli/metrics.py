@@ -11,9 +11,9 @@ from effects.metrics import database_families, render
 @click.command()
 @pass_context
 def metrics(context: Context) -> None:
-    """Print the queue's numbers in the text format of Prometheus.
+    """Print queue metrics in the Prometheus text format.
 
-    For a node exporter's textfile collector, from cron. A worker serves the same, and its own counts, with
-    `effects work --metrics-port`.
+    For the textfile collector of node_exporter, from cron. `effects work --metrics-port` serves the same metrics and
+    those of the worker.
     """
     click.echo(render(database_families(context.app)), nl=False)

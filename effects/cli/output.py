@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,15 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from effects.unsafe import escape_unsafe, lines_without_unsafe, without_unsafe
+
 CELL_CHARS_MAX = 100
+# What people read in place of the name of a column or of a field.
+_SHOWN_NAMES = {
+    "job_type": "type", "run_at": "due", "tries": "attempts", "state": "status", "error_code": "code",
+    "last_error": "error", "error_text": "error", "run_id": "id",
+}  # fmt: skip
+RETRYING = "retrying"  # what people read for the status `failed`: the job waits for its next attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,28 +32,42 @@ class Table:
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
+    empty: str
     title: str | None = None
-    empty: str = "nothing"
 
     def records(self) -> list[dict[str, Any]]:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
 def print_value(value: Any, *, as_json: bool) -> None:
-    """Print a text, a Table, a struct or a mapping."""
+    """Print a text, a Table, a struct or a mapping, or a list of these with an empty line between two."""
     if as_json:
         plain = value.records() if isinstance(value, Table) else value
         document = msgspec.json.encode(msgspec.to_builtins(plain, enc_hook=str, str_keys=True))
-        click.echo(msgspec.json.format(document, indent=2).decode())
+        click.echo(escape_unsafe(msgspec.json.format(document, indent=2).decode()))
     elif isinstance(value, Table):
         _print_table(value)
     elif isinstance(value, str):
-        click.echo(value)
+        click.echo(lines_without_unsafe(value))
+    elif isinstance(value, list):
+        for number, block in enumerate(value):
+            if number:
+                click.echo()
+            print_value(block, as_json=False)
     else:
-        facts: Mapping[str, Any] = value if isinstance(value, Mapping) else msgspec.to_builtins(value)
-        width = max((len(name) for name in facts), default=0)
-        for name, fact in facts.items():
-            click.echo(f"{name:<{width}}  {cell(fact)}")
+        _print_facts(value if isinstance(value, Mapping) else msgspec.structs.asdict(value))
+
+
+def _print_facts(facts: Mapping[str, Any]) -> None:
+    names = [shown_name(name) for name in facts]
+    width = max(map(len, names), default=0)
+    for name, fact in zip(names, facts.values(), strict=True):
+        click.echo(f"{name:<{width}}  {cell(fact)}")
+
+
+def shown_name(field: str) -> str:
+    """The name that people read of a struct's field: `created` for `created_at`, `type` for `job_type`."""
+    return _SHOWN_NAMES.get(field, field.removesuffix("_at")).replace("_", " ")
 
 
 def cell(value: Any) -> str:
@@ -57,17 +80,28 @@ def cell(value: Any) -> str:
         return moment(value)
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(cell, value)) or "-"
     text = value if isinstance(value, str) else str(value)
-    return "".join(char if char.isprintable() else " " for char in text)
+    return without_unsafe(text)
 
 
-def moment(value: dt.datetime) -> str:
-    """A time as people read it, in UTC, to the second."""
+def shown_status(status: str) -> str:
+    """A job's status in words for people; `--json`, tables of the database and plain SQL keep `failed`."""
+    return RETRYING if status == "failed" else status
+
+
+def moment(value: dt.datetime | str) -> str:
+    """Format a time in UTC to the second; return a text, which represents a time out of range, as it is."""
+    if isinstance(value, str):
+        return value
     return value.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S") + "Z"
 
 
 def duration(seconds: float) -> str:
     """A length of time in its two largest units: `3 s`, `2 min 5 s`, `1 h 10 min`, `3 d 4 h`."""
+    if not math.isfinite(seconds):
+        return str(seconds)
     whole = max(0, round(seconds))
     units = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
     parts: list[str] = []

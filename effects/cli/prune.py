@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import click
 
-from effects.cli.context import Context, json_option, pass_context
+from effects.cli.command import CommandResult, command
+from effects.cli.context import Context
 from effects.cli.output import Table
-from effects.prune import prune as run_prune
+from effects.retention import prune as run_prune
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only count what would go.")
-@json_option
-@pass_context
-def prune(context: Context, dry_run: bool, as_json: bool) -> None:
-    """Delete what has ended and is older than its age, in small batches.
+@click.option("--dry-run", is_flag=True, help="Preview only: count what would be deleted.")
+@command
+def prune(context: Context, *, dry_run: bool) -> CommandResult:
+    """Delete ended jobs past their retention, in batches.
 
-    Runs by itself every ten minutes, as the schedule effects.prune, where a worker runs. The ages are
-    EFFECTS_RETENTION_JOBS_DAYS, EFFECTS_RETENTION_DEAD_DAYS and EFFECTS_RETENTION_EFFECTS_DAYS, and those of
-    job types. Dead and unknown jobs that nobody has closed are never taken.
+    Workers also do this every ten minutes, by the schedule effects.prune. Retention is set by
+    EFFECTS_RETENTION_JOBS_DAYS, EFFECTS_RETENTION_DEAD_DAYS, EFFECTS_RETENTION_EFFECTS_DAYS,
+    EFFECTS_RETENTION_AUDIT_DAYS and per job type.
+    Unresolved dead and unknown jobs are never deleted.
     """
-    found = run_prune(context.app, dry_run=dry_run)
-    if as_json:
-        context.echo(found, as_json=True)
-        return
-    rows = [("ended jobs", found.jobs), ("effects", found.effects), ("groups", found.groups), ("limits", found.limits)]
-    rows.append(("slots", found.slots))
-    packages = [(f"rows of {name}", count) for name, count in sorted(found.packages.items())]
-    context.echo(Table(("what", "would go" if dry_run else "deleted"), [*rows, *packages]))
+    result = run_prune(context.app, dry_run=dry_run)
+    rows = [
+        ("ended jobs", result.jobs),
+        ("effects", result.effects),
+        ("groups", result.groups),
+        ("limits", result.limits),
+        ("slots", result.slots),
+        ("audit log", result.audit_log),
+        ("numbers over time", result.numbers),
+    ]
+    packages = [(f"rows of {name}", count) for name, count in sorted(result.packages.items())]
+    columns = ("what", "would be deleted" if dry_run else "deleted")
+    return CommandResult(result, Table(columns, [*rows, *packages], empty="no rows"))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
 
-from effects.cli.context import Context, actor, json_option, pass_context
+from effects.cli.command import CommandResult, command, listed
+from effects.cli.context import Context, actor
+from effects.cli.options import limit_option, parse_time, reason_option, status_option, type_option
 from effects.cli.output import Table, cell
 from effects.firing import fire_now
+from effects.moments import moment
 from effects.schedules import CATCH_UP, CATCH_UP_MAX, OVERLAP, Schedule
-from effects.store import schedules as store_schedules
-from effects.store.schedules import ScheduleState
+from effects.store.schedules import definitions as store_schedules
+from effects.store.schedules.definitions import STATES, ScheduleState
 
 
 def name_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,83 +26,102 @@ def name_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def schedules() -> None:
-    """Jobs that fall due by the clock."""
+    """Manage scheduled (cron) jobs."""
 
 
 @schedules.command("list")
-@json_option
-@pass_context
-def list_(context: Context, as_json: bool) -> None:
-    """Every schedule: whether it runs, its next slot, and what became of the last one."""
-    found = store_schedules.states(context.app.store)
-    context.echo(found if as_json else _table(found), as_json)
+@type_option
+@status_option(STATES)
+@limit_option
+@command
+def list_(context: Context, *, job_type: str | None, status: str | None, limit: int) -> CommandResult:
+    """List schedules with their next and last slots."""
+    states = [
+        state
+        for state in store_schedules.states(context.app.store)
+        if job_type in (None, state.job_type) and status in (None, state.state)
+    ]
+    return listed(states, limit, _table)
 
 
 @schedules.command()
 @name_argument
 @click.option("--type", "job_type", metavar="NAME", required=True, help="Job type, such as effects.prune.")
-@click.option("--cron", metavar="TEXT", required=True, help="Five fields, such as '30 6 * * MON-FRI'.")
+@click.option(
+    "--cron", metavar="TEXT", required=True, help="Cron expression of five fields, such as '30 6 * * MON-FRI'."
+)
 @click.option("--zone", metavar="ZONE", default="UTC", show_default=True, help="IANA time zone.")
 @click.option("--payload", metavar="JSON", default="{}", show_default=True,
-              help="May hold {slot}, {slot_date} and {previous_slot_date}.")  # fmt: skip
+              help="Payload, with {slot}, {slot_date} and {previous_slot_date} filled in.")  # fmt: skip
 @click.option("--key", metavar="TEMPLATE", help="Idempotency key, such as 'sales_report:{slot_date}'.")
 @click.option("--catch-up", type=click.Choice(CATCH_UP), default="latest", show_default=True,
-              help="What becomes of slots that no worker was there for.")  # fmt: skip
+              help="How to handle slots missed while no worker ran.")  # fmt: skip
 @click.option("--catch-up-max", type=click.IntRange(1, CATCH_UP_MAX), default=100, show_default=True,
-              help="With --catch-up all.")  # fmt: skip
+              help="Maximum number of slots for --catch-up all.")  # fmt: skip
 @click.option("--overlap", type=click.Choice(OVERLAP), default="skip", show_default=True,
-              help="What happens while a job of it is still live.")  # fmt: skip
-@click.option("--max-attempts", type=click.IntRange(1, 1000), metavar="N")
-@json_option
-@pass_context
-def add(context: Context, /, as_json: bool, payload: str, **options: Any) -> None:
-    """Add a schedule. One that belongs to the app's code is better declared there."""
+              help="How to handle a slot while the previous job is still live.")  # fmt: skip
+@click.option(
+    "--max-attempts", type=click.IntRange(1, 1000), metavar="N", help="Maximum number of attempts of each job."
+)
+@reason_option
+@command
+def add(context: Context, /, *, payload: str, reason: str | None, **options: Any) -> CommandResult:
+    """Add a schedule.
+
+    Schedules that belong to the app are better declared in its code.
+    """
     schedule = Schedule(payload=_mapping(payload), **options)
-    schedule.check(context.app.job_types)
-    store_schedules.add(context.app.store, schedule)
+    context.app.job_types.check_schedule(schedule)
+    store_schedules.add(context.app.store, schedule, actor=actor(), reason=reason)
     following = next(schedule.times.after(_now(context)))
-    text = f"schedule {schedule.name} is added; its next slot is {cell(following)}"
-    context.echo({"name": schedule.name, "result": "added", "next_slot": following} if as_json else text, as_json)
+    text = f"schedule {schedule.name} added; next slot {cell(following)}"
+    return CommandResult({"name": schedule.name, "result": "added", "next_slot": following}, text)
 
 
 @schedules.command()
 @name_argument
-@click.option("--reason", metavar="TEXT", help="Why; shown in the list.")
-@json_option
-@pass_context
-def pause(context: Context, name: str, reason: str | None, as_json: bool) -> None:
-    """Let no slot run until `resume`; what falls into the pause is not caught up. A deploy does not end it."""
+@reason_option
+@command
+def pause(context: Context, *, name: str, reason: str | None) -> CommandResult:
+    """Pause a schedule. Skipped slots are not caught up.
+
+    The pause lasts until `resume`, across deploys.
+    """
     store_schedules.pause(context.app.store, name, actor=actor(), reason=reason)
-    context.echo({"name": name, "result": "paused"} if as_json else f"schedule {name} is paused", as_json)
+    return CommandResult({"name": name, "result": "paused"}, f"schedule {name} paused")
 
 
 @schedules.command()
 @name_argument
-@json_option
-@pass_context
-def resume(context: Context, name: str, as_json: bool) -> None:
-    """Go on with the next slot."""
-    store_schedules.resume(context.app.store, name)
-    context.echo({"name": name, "result": "active"} if as_json else f"schedule {name} runs again", as_json)
+@reason_option
+@command
+def resume(context: Context, *, name: str, reason: str | None) -> CommandResult:
+    """Resume a schedule from its next slot."""
+    store_schedules.resume(context.app.store, name, actor=actor(), reason=reason)
+    return CommandResult({"name": name, "result": "active"}, f"schedule {name} resumed")
 
 
 @schedules.command()
 @name_argument
-@click.option("--slot", metavar="TIME", help="ISO 8601, UTC where it names no zone. Default: now.")
-@json_option
-@pass_context
-def run(context: Context, name: str, slot: str | None, as_json: bool) -> None:
-    """Run it once by hand, as if now, or `--slot`, were one of its slots. The same slot twice runs once."""
-    fired = fire_now(context.app, name, actor=actor(), slot=_moment(slot) if slot else None)
-    known = " (its key was known: nothing new runs)" if fired.outcome == "existing" else ""
-    text = f"schedule {name}, slot {cell(fired.slot)}: job {fired.job_id}{known}"
-    context.echo(fired if as_json else text, as_json)
+@click.option("--slot", type=parse_time, metavar="TIME",
+              help="Slot time in ISO 8601, UTC unless it has a zone. Default: now.")  # fmt: skip
+@reason_option
+@command
+def run(context: Context, *, name: str, slot: datetime | None, reason: str | None) -> CommandResult:
+    """Run a schedule once, now or for a given slot.
+
+    The same slot twice runs once.
+    """
+    fired = fire_now(context.app, name, actor=actor(), slot=slot, reason=reason)
+    note = " (its key already exists: nothing new runs)" if fired.outcome == "existing" else ""
+    text = f"schedule {name}, slot {cell(fired.slot)}: job {fired.job_id}{note}"
+    return CommandResult(fired, text)
 
 
 def _now(context: Context) -> datetime:
     store = context.app.store
     with store.read() as connection:
-        return datetime.fromtimestamp(store.now(connection), UTC)
+        return moment(store.now(connection))
 
 
 def _mapping(text: str) -> dict[str, Any]:
@@ -112,29 +134,21 @@ def _mapping(text: str) -> dict[str, Any]:
     return value
 
 
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(f"--slot is {text!r}; give ISO 8601, such as 2026-01-14T06:00") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _table(found: list[ScheduleState]) -> Table:
-    columns = ("name", "type", "cron", "zone", "state", "next slot", "last slot", "outcome", "job", "paused by")
+def _table(states: Sequence[ScheduleState]) -> Table:
+    columns = ("name", "type", "cron", "zone", "status", "next slot", "last slot", "outcome", "job", "paused by")
     rows = [
         (
-            one.name,
-            one.job_type,
-            one.cron,
-            one.zone,
-            one.state,
-            one.next_slot,
-            one.last_slot,
-            one.last_outcome if one.last_reason is None else f"{one.last_outcome} ({one.last_reason})",
-            one.last_job_id,
-            one.paused_by,
+            state.name,
+            state.job_type,
+            state.cron,
+            state.zone,
+            state.state,
+            state.next_slot,
+            state.last_slot,
+            state.last_outcome if state.last_reason is None else f"{state.last_outcome} ({state.last_reason})",
+            state.last_job_id,
+            state.paused_by,
         )
-        for one in found
+        for state in states
     ]
     return Table(columns, rows, empty="no schedules")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -16,9 +19,11 @@ from effects.app import Effects
 from effects.cli.context import Context, pass_context
 from effects.cli.progress import WorkProgress
 from effects.errors import ConfigurationError
+from effects.exit_codes import ExitCode
 from effects.metrics import LOOPBACK, MetricsServer, WorkerMetrics
 from effects.settlement import Settlement
-from effects.store.status import due_jobs
+from effects.store.operator.counts import count_unknown_due
+from effects.store.operator.queue_status import due_jobs
 from effects.worker import Worker
 
 _log = logging.getLogger("effects.worker")
@@ -27,37 +32,40 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @click.command()
-@click.option("--drain", is_flag=True, help="End when nothing is due: the form for cron.")
+@click.option("--drain", is_flag=True, help="Exit when no job is due (for cron).")
 @click.option("--max-seconds", type=click.FloatRange(min=0, min_open=True), metavar="N",
-              help="With --drain: start nothing after N seconds.")  # fmt: skip
-@click.option("--lane", "lanes", multiple=True, metavar="NAME[=THREADS]",
-              help="Serve this lane only; give it again for more. Default: every lane.")  # fmt: skip
+              help="Time after which --drain starts no more jobs.")  # fmt: skip
+@click.option("--queue", "queues", multiple=True, metavar="NAME[=THREADS]",
+              help="Work only this queue. Repeatable. Default: every queue.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), metavar="N",
-              help="Threads of a lane that names none; over EFFECTS_THREADS.")  # fmt: skip
+              help="Threads per queue without a setting. Overrides EFFECTS_THREADS.")  # fmt: skip
 @click.option("--grace-seconds", type=click.FloatRange(min=0, min_open=True), metavar="N",
-              help="Time for running handlers when told to stop; over EFFECTS_GRACE_SECONDS.")  # fmt: skip
-@click.option("--progress/--no-progress", default=None, help="Show a progress bar. Default: on a terminal.")
+              help="Time for running handlers to finish when stopped. Overrides EFFECTS_GRACE_SECONDS.")  # fmt: skip
+@click.option("--progress/--no-progress", default=None, help="Progress bar on standard error. Default: on a terminal.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="N",
-              help="Serve Prometheus metrics at /metrics on this port; 0 takes a free one and logs it.")  # fmt: skip
+              help="Port for Prometheus metrics at /metrics; 0 picks a free one and logs it.")  # fmt: skip
 @click.option("--metrics-host", default=LOOPBACK, show_default=True, metavar="ADDRESS",
-              help="Where to serve them; there is no password.")  # fmt: skip
+              help="Address for the metrics, which need no password.")  # fmt: skip
 @pass_context
 def work(
     context: Context,
     *,
     drain: bool,
     max_seconds: float | None,
-    lanes: Sequence[str],
+    queues: Sequence[str],
     threads: int | None,
     grace_seconds: float | None,
     progress: bool | None,
     metrics_port: int | None,
     metrics_host: str,
 ) -> int:
-    """Carry out jobs until told to stop (SIGTERM, Ctrl-C); a second signal ends at once.
+    """Run jobs until stopped.
 
-    Exit codes: 0 stopped in order, or drained; 1 drained, and at least one job ended dead; 2 an error; 3 the time
-    ran out before everything due was done; 75 too many handlers hang: start a fresh process.
+    SIGTERM or Ctrl-C stops the worker in order; a second signal ends it within 2 seconds.
+
+    Exit codes: 0 stopped in order, or drained; 1 drained, and at least one job ended dead; 2 error; 3 time ran out
+    before everything due was done; 70 a part of the worker died or stalled, 75 too many handlers hang: start a
+    fresh process; 143 ended by force, after a second signal.
     """
     if max_seconds is not None and not drain:
         raise click.UsageError("--max-seconds goes with --drain")
@@ -70,7 +78,7 @@ def work(
     )
     shown = sys.stderr.isatty() if progress is None else progress
     if shown and context.log_level is None:
-        logging.getLogger("effects.worker").setLevel(logging.WARNING)  # the bar says the rest
+        logging.getLogger("effects.worker").setLevel(logging.WARNING)  # the bar shows the rest
     bar = WorkProgress(due_jobs(app.store) if drain else None) if shown else None
     counts = WorkerMetrics()
 
@@ -79,19 +87,33 @@ def work(
         if bar is not None:
             bar.settled(settlement)
 
-    worker = Worker(app, lanes=_lane_threads(app, lanes) if lanes else None, settled=settled)
+    worker = Worker(app, queues=_queue_threads(app, queues) if queues else None, settled=settled, hard_end=os._exit)
     with bar or nullcontext(), _serving(app, counts, metrics_port, metrics_host), _stopping(worker.stop):
-        return worker.drain(max_seconds).exit_code if drain else worker.run()
+        return _drained(app, worker, max_seconds, queues) if drain else worker.run()
 
 
-def _lane_threads(app: Effects, lanes: Sequence[str]) -> dict[str, int]:
-    """`NAME=THREADS` as given; a bare `NAME` with the threads of EFFECTS_LANES, else EFFECTS_THREADS."""
+def _drained(app: Effects, worker: Worker, max_seconds: float | None, queues: Sequence[str]) -> ExitCode:
+    """The drain's exit code; where due jobs are left because this app does not know their types, 3."""
+    exit_code = worker.drain(max_seconds).exit_code
+    if exit_code is not ExitCode.DONE:
+        return exit_code
+    names = [queue.partition("=")[0].strip() for queue in queues]
+    with app.store.read() as connection:
+        left = count_unknown_due(app.store, connection, app.job_types.names(), names)
+    if not left:
+        return ExitCode.DONE
+    _log.warning("drain.left", extra={"jobs": left, "reason": "their job types are not registered here: see --app"})
+    return ExitCode.TIME_RAN_OUT
+
+
+def _queue_threads(app: Effects, queues: Sequence[str]) -> dict[str, int]:
+    """`NAME=THREADS` as given; a bare `NAME` with the threads of EFFECTS_QUEUES, else EFFECTS_THREADS."""
     chosen: dict[str, int] = {}
-    for lane in lanes:
-        name, equals, count = (part.strip() for part in lane.partition("="))
+    for queue in queues:
+        name, equals, count = (part.strip() for part in queue.partition("="))
         if not name or (equals and not (count.isdigit() and int(count) > 0)):
-            raise click.UsageError(f"--lane is {lane!r}; give NAME or NAME=THREADS, such as emails=8")
-        chosen[name] = int(count) if equals else app.settings.lane_threads().get(name, app.settings.threads)
+            raise click.UsageError(f"--queue is {queue!r}; give NAME or NAME=THREADS, such as emails=8")
+        chosen[name] = int(count) if equals else app.settings.queue_threads().get(name, app.settings.threads)
     return chosen
 
 
@@ -113,10 +135,30 @@ def _serving(app: Effects, counts: WorkerMetrics, port: int | None, host: str) -
 
 @contextmanager
 def _stopping(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` for each SIGINT and SIGTERM."""
-    before = {number: signal.signal(number, lambda *_: stop()) for number in STOP_SIGNALS}
+    """Call `stop` for each SIGINT and SIGTERM, on a thread of its own.
+
+    Python runs a signal's handler in the main thread, between two of its steps. One that hangs in a database's library
+    takes none; the number that C writes to the wake-up socket arrives all the same.
+    """
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    handlers = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+
+    def relay() -> None:
+        while numbers := reader.recv(64):
+            for number in numbers:
+                if number in STOP_SIGNALS:
+                    stop()
+
+    thread = threading.Thread(target=relay, name="effects-signals", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        for number, handler in before.items():
+        signal.set_wakeup_fd(before)
+        for number, handler in handlers.items():
             signal.signal(number, handler)
+        writer.close()
+        thread.join(1.0)
+        reader.close()

@@ -1,1 +1,1 @@
-"""Requests to others under one deadline: what stands below httpcore's connections."""
+"""HTTP requests under one deadline, below httpcore's connections."""

@@ -6,7 +6,9 @@ import ssl
 import threading
 import time
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self, TypeAlias
+
+BodyEnd: TypeAlias = Literal["whole", "cut", "broken"]
 
 IN_HAND = threading.local()  # its `exchange` is that of the thread
 
@@ -15,10 +17,10 @@ class Exchange:
     """One request and its answer, under one deadline for everything.
 
         with exchange:
-            pool.handle_request(request)
+            client.send(exchange, "POST", target, headers, body, body_bytes_max=65536)
 
     The stream that carries it is pooled and knows no request; it finds the exchange of its thread, clips every wait to
-    `remaining()`, and says what it is about to do. A package's own kind makes its phases of that.
+    `remaining()`, and announces each step. A package's subclass derives its phases from that.
 
     Args:
         seconds: for everything, from now.
@@ -34,7 +36,11 @@ class Exchange:
         self.wrote = False  # something of the request may have left
         self.bytes_read = 0
         self.status: int | None = None
+        self.head: list[tuple[bytes, bytes]] = []  # of the final answer
         self.body = b""
+        self.body_end: BodyEnd = "whole"
+        self.failure: str | None = None  # a code, where there is no status
+        self.reason: str | None = None  # words for it; safe to store
         self._since = self.began
 
     def __enter__(self) -> Self:
@@ -64,6 +70,22 @@ class Exchange:
         now = time.monotonic()
         self.took[self.phase] = self.took.get(self.phase, 0.0) + now - self._since
         self.phase, self._since = phase, now
+
+    def header(self, name: str) -> str | None:
+        """The first value of a header of the answer, as ASCII with escapes."""
+        lowered = name.encode()
+        value = next((content for header_name, content in self.head if header_name.lower() == lowered), None)
+        return None if value is None else value.decode("ascii", errors="backslashreplace")
+
+    def fail(self, code: str, reason: str) -> None:
+        """Record a fault instead of a status. The first one stays: later ones are its consequences."""
+        if self.failure is None:
+            self.failure, self.reason = code, reason
+
+    def answered(self, status: int, head: list[tuple[bytes, bytes]]) -> None:
+        """The head of the answer has come."""
+        self.status = status
+        self.head = head
 
     def writing(self) -> None:
         """Bytes of the request are about to be sent. What this raises goes through, and these bytes are not sent."""

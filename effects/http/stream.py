@@ -1,7 +1,7 @@
 """Connections whose every wait is clipped to what is left of one deadline.
 
 httpx's and httpcore's own time limits are for each read and write: a peer that drips a byte now and then would hold a
-worker for ever.
+worker forever.
 """
 
 from __future__ import annotations
@@ -30,11 +30,15 @@ def connect(exchange: Exchange, host: str, port: int, seconds: float | None = No
 
 
 def clip(exchange: Exchange, seconds: float | None, timeout: type[httpcore.TimeoutException]) -> float:
-    """`seconds`, or what is left of the deadline if that is less; raises `timeout` when nothing is."""
+    """The smaller of `seconds` and the time left to the deadline; raises `timeout` if none is left."""
     left = exchange.remaining()
     if left <= 0:
         raise timeout("the deadline has passed")
     return left if seconds is None or left < seconds else seconds
+
+
+class Unasked(httpcore.RemoteProtocolError):
+    """The peer sent data before the request; no byte of the request was written."""
 
 
 class DeadlineStream(httpcore.NetworkStream):
@@ -52,10 +56,15 @@ class DeadlineStream(httpcore.NetworkStream):
         return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Send all of it. The plain stream's timeout is for each `send`; a slow reader would get many."""
+        """Send all of it, unless the peer sent something first, which cannot be the response.
+
+        The plain stream's timeout is for each `send`; a slow reader would get many.
+        """
         exchange: Exchange = IN_HAND.exchange
         exchange.tls = self._tls
         exchange.writing()
+        if self.heard():  # the write detects a closed peer
+            raise Unasked("bytes came before the request")
         connection: socket.socket = self._plain.get_extra_info("socket")
         view = memoryview(buffer)
         try:
@@ -70,7 +79,7 @@ class DeadlineStream(httpcore.NetworkStream):
 
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
+    ) -> DeadlineStream:
         exchange: Exchange = IN_HAND.exchange
         exchange.enter("tls")
         try:
@@ -86,6 +95,21 @@ class DeadlineStream(httpcore.NetworkStream):
             exchange.handshake_failed(None)
             raise httpcore.ConnectError("no handshake")
         return DeadlineStream(secure, version)
+
+    def heard(self) -> bytes | None:
+        """Unread bytes from the peer: None if there are none, empty if it has closed.
+
+        It is taken from the connection, which must not be read from any more. Under TLS it is what the peer's
+        application sent: session tickets and other records between the two ends are no news.
+        """
+        connection: socket.socket = self._plain.get_extra_info("socket")
+        try:
+            connection.settimeout(0)
+            return connection.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return None
+        except OSError:
+            return b""
 
     def close(self) -> None:
         self._plain.close()

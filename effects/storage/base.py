@@ -13,14 +13,14 @@ PIECE_BYTES = 1024 * 1024
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """An object that is there, whole; durable unless its writer was told that it need not be."""
+    """A complete stored object; durable unless its writer was opened with `durable=False`."""
 
     name: str
     size_bytes: int
     sha256: str
 
 
-class Listed(msgspec.Struct, frozen=True):
+class StoredObject(msgspec.Struct, frozen=True):
     """An object as a listing shows it."""
 
     name: str
@@ -29,7 +29,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Writer(Protocol):
-    """An object in the making. Nothing is under its name before `finish`; without it, nothing ever is."""
+    """Writer of one object, which appears under its name at `finish` and not before."""
 
     def write(self, data: bytes) -> None:
         """Append."""
@@ -53,8 +53,8 @@ class Storage(Protocol):
 
         Args:
             filename: what a browser saves it as that follows a `link`.
-            durable: False where a power cut may take the object, or bytes of it, because whoever reads it checks its
-                SHA-256 and can have it made anew. Saves writing to disk what is soon deleted.
+            durable: False if a power cut may destroy the object, or bytes of it, because its reader checks its
+                SHA-256 and can have it produced again. Saves syncing files that are soon deleted.
         """
         ...
 
@@ -62,7 +62,7 @@ class Storage(Protocol):
         """The bytes from `start` to before `stop`, in pieces of at most 1 MiB.
 
         Raises:
-            ObjectMissing: there is none of this name.
+            ObjectMissing: no object has this name.
         """
         ...
 
@@ -74,8 +74,8 @@ class Storage(Protocol):
         """Delete; what is not there is not missed."""
         ...
 
-    def list(self, prefix: str) -> Iterator[Listed]:
-        """The objects whose names begin so, in the order of their names.
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """List the objects whose names start with a prefix, in order of their names.
 
         What a killed writer left behind shows too, where it shows at all, under a name that ends in `.unfinished`;
         `delete` takes it. A live writer's shows as well: only an old one may go.
@@ -87,5 +87,5 @@ class Storage(Protocol):
         ...
 
     def link(self, name: str, *, seconds: float) -> str | None:
-        """A presigned address that downloads it, under the `filename` of its writer; None where there are none."""
+        """A presigned URL to download it, under its writer's `filename`; None if the storage has no such URLs."""
         ...

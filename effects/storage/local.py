@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 
-from effects.errors import ObjectMissing
-from effects.storage.base import PIECE_BYTES, Listed
+from effects.moments import moment
+from effects.storage.base import PIECE_BYTES, StoredObject
+from effects.storage.errors import ObjectMissing
 from effects.storage.names import UNFINISHED, check_name, check_prefix
 from effects.storage.os_errors import fate, named_errors
 from effects.storage.probe import probe
@@ -22,8 +22,8 @@ TRIES = 100  # of making an object's folders; each that fails, another writer's 
 class LocalStorage:
     """Objects as files below `folder`, which is made when it is first written to.
 
-    A file is written beside its place under a name that ends in `.unfinished`, synced, renamed, and the folder
-    synced: after a power cut the name holds the whole object or none. What need not be durable is not synced. A killed
+    A file is written next to its final place under a name that ends in `.unfinished`, synced, renamed, and the folder
+    synced: after a power cut the name holds the whole object or does not exist. Others are not synced. A killed
     writer leaves its unfinished file; `list` shows it and `delete` takes its name. Folders and files get the
     permissions of `folder` (2770: the group reads and writes them too); where that is made by us, they are its owner's
     alone.
@@ -82,7 +82,7 @@ class LocalStorage:
                 path.unlink(missing_ok=True)
                 self._remove_empty(path.parent)
 
-    def list(self, prefix: str) -> Iterator[Listed]:
+    def list(self, prefix: str) -> Iterator[StoredObject]:
         """As `Storage.list`, unfinished files too."""
         inside = check_prefix(prefix).rpartition("/")[0]
         with named_errors(prefix):
@@ -103,7 +103,7 @@ class LocalStorage:
             raise FileNotFoundError from None
 
     def _create(self, name: str, path: Path, *, durable: bool) -> UnfinishedFile:
-        """Its folders may go while we make them, when somebody deletes the last other file there: make them again.
+        """Create the file's folders, again if they vanish meanwhile because the last other file there was deleted.
 
         `FileExistsError` too: `mkdir` met a folder that was gone when it looked what that was.
         """
@@ -118,7 +118,11 @@ class LocalStorage:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_folder(self.folder.parent)
         mode = self.folder.stat().st_mode & 0o2777
-        inside = [one for one in (parent, *parent.parents) if one != self.folder and one.is_relative_to(self.folder)]
+        inside = [
+            folder
+            for folder in (parent, *parent.parents)
+            if folder != self.folder and folder.is_relative_to(self.folder)
+        ]
         for folder in reversed(inside):
             if not folder.is_dir():
                 folder.mkdir(exist_ok=True)
@@ -141,11 +145,11 @@ def _check_listed(name: str) -> str:
     return name
 
 
-def _walk(folder: Path, inside: str, prefix: str) -> Iterator[Listed]:
+def _walk(folder: Path, inside: str, prefix: str) -> Iterator[StoredObject]:
     """In the order of whole names: a folder's slash counts, so that `a.csv` comes before `a/b.csv`."""
     try:
         with os.scandir(folder) as scan:
-            entries = sorted(scan, key=lambda one: f"{one.name}/" if one.is_dir() else one.name)
+            entries = sorted(scan, key=lambda entry: f"{entry.name}/" if entry.is_dir() else entry.name)
     except FileNotFoundError:
         return
     for entry in entries:
@@ -156,4 +160,4 @@ def _walk(folder: Path, inside: str, prefix: str) -> Iterator[Listed]:
         elif name.startswith(prefix):
             with suppress(FileNotFoundError):  # deleted or renamed since
                 facts = entry.stat()
-                yield Listed(name, facts.st_size, datetime.fromtimestamp(facts.st_mtime, UTC))
+                yield StoredObject(name, facts.st_size, moment(facts.st_mtime))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from effects.errors import StorageRefused
+from effects.storage.errors import StorageRefused
+from effects.unsafe import is_printable
 
 NAME_BYTES_MAX = 900  # object storage allows 1,024, and a prefix comes before it
 PART_BYTES_MAX = 200  # a file name has 255, and an unfinished one is longer by its ending
@@ -19,7 +20,7 @@ def check_name(name: str) -> str:
     parts = name.split("/")
     if any(part in ("", ".", "..") for part in parts):
         raise _refused(name, "each part between slashes must have a name, and not . or ..")
-    if "\\" in name or not name.isprintable():
+    if "\\" in name or not is_printable(name):
         raise _refused(name, "no backslash and no control character")
     if len(name.encode()) > NAME_BYTES_MAX or any(len(part.encode()) > PART_BYTES_MAX for part in parts):
         raise _refused(name, f"at most {NAME_BYTES_MAX} bytes, and {PART_BYTES_MAX} between two slashes")

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
-from effects.errors import DeliveryError, ObjectMissing, StorageRefused, StorageUnavailable
+from effects.errors import DeliveryError
+from effects.storage.errors import ObjectMissing, StorageRefused, StorageUnavailable
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,64})</Code>")
@@ -25,10 +26,10 @@ def object_errors(name: str) -> Iterator[None]:
 
 
 def object_fate(error: BaseException, name: str) -> DeliveryError:
-    """By the answer's code and status; without an answer the storage is away."""
+    """Classify by the response's code and status; without a response the storage is unavailable."""
     text = str(error)
     code, status = _CODE.search(text), _STATUS.search(text)
-    said = f" ({code[1]})" if code else f" (status {status[1]})" if status else ""
+    detail = f" ({code[1]})" if code else f" (status {status[1]})" if status else ""
     if code and code[1] == "NoSuchBucket":
         return StorageRefused(
             "the bucket does not exist: create it, or correct EFFECTS_STORAGE_URL", code="storage_bucket"
@@ -37,10 +38,10 @@ def object_fate(error: BaseException, name: str) -> DeliveryError:
         return ObjectMissing(f"the storage holds no file {name!r}", code="storage_missing")
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return StorageRefused(
-            f"the storage does not let us near {name!r}{said}: check the credentials and what they may do "
+            f"the storage denies access to {name!r}{detail}: check the credentials and their permissions "
             "(get, put, delete, list, abort multipart uploads)",
             code="storage_permission",
         )
     if status and 400 <= int(status[1]) < 500 and int(status[1]) not in _THROTTLED:
-        return StorageRefused(f"the storage refused {name!r}{said}", code="storage_refused")
-    return StorageUnavailable(f"the storage failed on {name!r}{said or ': no answer'}", code="storage_unavailable")
+        return StorageRefused(f"the storage refused {name!r}{detail}", code="storage_refused")
+    return StorageUnavailable(f"the storage failed on {name!r}{detail or ': no answer'}", code="storage_unavailable")

@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from effects.errors import ConfigurationError, ObjectMissing
-from effects.storage.base import PIECE_BYTES, Listed
+from effects.errors import ConfigurationError
+from effects.storage.base import PIECE_BYTES, StoredObject
 from effects.storage.disposition import attachment
+from effects.storage.errors import ObjectMissing
 from effects.storage.names import check_name, check_prefix
 from effects.storage.probe import probe
+from effects.storage.urls import Bucket
 
 try:
     import obstore
@@ -26,8 +28,6 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from obstore.store import S3Config
-
-    from effects.storage.opening import Bucket
 
 LINK_SECONDS_MAX = 7 * 86_400
 _DELETED_AT_ONCE = 1000
@@ -76,8 +76,8 @@ class ObjectStorage:
         if start >= stop:
             return
         with object_errors(name):
-            found = obstore.get(self._store, name, options={"range": (start, stop)})
-            for piece in found.stream(min_chunk_size=PIECE_BYTES):
+            result = obstore.get(self._store, name, options={"range": (start, stop)})
+            for piece in result.stream(min_chunk_size=PIECE_BYTES):
                 whole = memoryview(piece)
                 for begin in range(0, len(whole), PIECE_BYTES):
                     yield bytes(whole[begin : begin + PIECE_BYTES])
@@ -102,14 +102,14 @@ class ObjectStorage:
             except ObjectMissing:
                 continue
 
-    def list(self, prefix: str) -> Iterator[Listed]:
+    def list(self, prefix: str) -> Iterator[StoredObject]:
         """As `Storage.list`. Uploads that were never finished do not show."""
         folder = check_prefix(prefix).rpartition("/")[0]
         with object_errors(prefix):
             for page in obstore.list(self._store, folder or None, chunk_size=1000):
-                for one in page:
-                    if one["path"].startswith(prefix):
-                        yield Listed(one["path"], one["size"], one["last_modified"])
+                for entry in page:
+                    if entry["path"].startswith(prefix):
+                        yield StoredObject(entry["path"], entry["size"], entry["last_modified"])
 
     def check(self) -> None:
         """As `Storage.check`."""
@@ -122,7 +122,7 @@ class ObjectStorage:
 
 
 def _config(bucket: Bucket) -> S3Config:
-    """What the URL says; the rest comes from the environment."""
+    """Options from the URL; the others come from the environment."""
     config: S3Config = {}
     if bucket.endpoint:
         config["endpoint"] = bucket.endpoint

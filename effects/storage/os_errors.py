@@ -1,4 +1,4 @@
-"""What the operating system says about files, as errors by fate."""
+"""Operating system errors about files, classified by what to do about them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from effects.errors import DeliveryError, ObjectMissing, StorageRefused, StorageUnavailable
+from effects.errors import DeliveryError
+from effects.storage.errors import ObjectMissing, StorageRefused, StorageUnavailable
 
 _PERMISSION = "permission denied: let this user read and write the folder"
 
-# Waiting mends none of these; anything else (EIO, ESTALE, a mount that is away) may pass.
+# Waiting does not help with these; anything else (EIO, ESTALE, a mount that is gone) may pass.
 _REFUSALS = {
     errno.ENOSPC: ("storage_full", "no space is left: make room"),
     errno.EDQUOT: ("storage_full", "the quota is used up: raise it or make room"),
@@ -37,7 +38,7 @@ def named_errors(name: str) -> Iterator[None]:
 
 
 def fate(error: OSError, name: str) -> DeliveryError:
-    """`StorageRefused` where somebody must act, else `StorageUnavailable`."""
+    """Return `StorageRefused` if an operator must act, else `StorageUnavailable`."""
     if error.errno in _REFUSALS:
         code, cure = _REFUSALS[error.errno]
         return StorageRefused(f"{name!r} cannot be kept or read: {cure}", code=code)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import secrets
 
-from effects.errors import StorageRefused
 from effects.storage.base import Storage
+from effects.storage.errors import StorageRefused
 
 FOLDER = "effects-probe/"  # a killed probe leaves its object here, until pruning finds it
 
 
 def probe(storage: Storage) -> None:
-    """Write, read, list and delete a small object of a name that nobody else has.
+    """Write, read, list and delete a small object with a unique name.
 
     Raises:
         StorageUnavailable, StorageRefused: what is wrong, with what to do.
@@ -21,7 +21,7 @@ def probe(storage: Storage) -> None:
         with storage.writer(name) as writer:
             writer.write(said)
             writer.finish()
-        if b"".join(storage.read(name)) != said or [one.name for one in storage.list(name)] != [name]:
+        if b"".join(storage.read(name)) != said or [entry.name for entry in storage.list(name)] != [name]:
             raise StorageRefused(
                 f"{storage.url} does not give back what was just written: use one that does",
                 code="storage_inconsistent",

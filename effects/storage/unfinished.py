@@ -16,7 +16,7 @@ WRITEBACK_BYTES = 8 * 1024 * 1024
 
 
 class UnfinishedFile:
-    """The writer of one local object; `path` is where it will stand.
+    """The writer of one local object; `path` is its final place.
 
     Args:
         mode: permissions of the file.
@@ -66,7 +66,7 @@ class UnfinishedFile:
         return Stored(self._name, self._size, self._digest.hexdigest())
 
     def close(self) -> None:
-        """Give up what was not finished; nothing of it stays."""
+        """Discard an unfinished file completely."""
         self._file.close()
         if not self._finished:
             with suppress(OSError):  # what is left then shows in `list`

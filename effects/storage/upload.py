@@ -11,8 +11,8 @@ from typing import Any
 import obstore
 from obstore.store import S3Store
 
-from effects.errors import StorageUnavailable
 from effects.storage.base import Stored
+from effects.storage.errors import StorageUnavailable
 from effects.storage.object_errors import object_errors, object_fate
 
 PART_BYTES = 8 * 1024 * 1024  # 10,000 of them make 80 GB, the largest object
@@ -26,8 +26,8 @@ class _AbandonedError(Exception):
 class Upload:
     """The writer of one object. Nothing is visible before the last request, and what was sent is aborted without it.
 
-    The client has no call that aborts an upload that it streams, but it aborts one whose source of bytes fails. So
-    the bytes go through a thread of their own, whose source fails when the writer gives up.
+    The client has no call to abort a streamed upload, but it aborts one whose source of bytes raises. So
+    the bytes go through a separate thread, whose source raises when the writer gives up.
     """
 
     def __init__(self, store: S3Store, name: str, *, attributes: dict[str, str]) -> None:

@@ -1,51 +1,27 @@
 """Deleting what has ended, a page at a time, by walks over primary keys.
 
-Ids rise with time, so the old rows stand first: a walk ends at the first page that holds nothing old. No index is
+Ids rise with time, so old rows come first: a walk ends at the first page without an old row. No index is
 kept for it, because one on `finished_at` would cost every settlement. A page is read without locks; what may go is
 then locked, skipping what is locked already, and checked once more by the statement that deletes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import msgspec
 from sqlalchemy import Connection
 
 from effects.crashpoints import point
-from effects.store.dead_letters import closed, is_unknown
-from effects.store.sql import Sql
-from effects.store.store import Statement, Store, as_json
-
-PAGE = 500
-JOBS_MARK = "jobs"
-
-
-class Page(msgspec.Struct, frozen=True):
-    """What one step did. `cursor` is where the next goes on; None at the end of the walk."""
-
-    taken: int
-    cursor: Any = None
-
-
-class Ages(msgspec.Struct, frozen=True):
-    """Seconds that rows are kept: by job type, else the default."""
-
-    by_type: Mapping[str, float]
-    default: float
-
-    def of(self, job_type: str) -> float:
-        return self.by_type.get(job_type, self.default)
-
-    @property
-    def least(self) -> float:
-        return min([self.default, *self.by_type.values()])
-
-    def parameters(self) -> dict[str, Any]:
-        return {"ages": as_json(self.by_type), "age": self.default}
-
+from effects.store.audit_log import entries
+from effects.store.db.old_rows import PAGE, Ages, delete_page, kept_seconds, old_rows
+from effects.store.db.sql import Sql
+from effects.store.db.store import Statement, Store, as_json
+from effects.store.operator.dead_letters import closed
+from effects.store.queue.unresolved import is_unknown
+from effects.store.schema.operator_tables import PRUNED_JOBS
+from effects.walk import Page
 
 # -- ended jobs ------------------------------------------------------------------------------------------
 
@@ -57,15 +33,15 @@ def jobs(
 
     Args:
         tables: the ledgers in which an effect may be unknown.
-        dead_seconds: how long a dead or unknown job is kept after somebody closed it.
+        dead_seconds: how long a dead or unknown job is kept after it was resolved.
     """
-    given = {**ages.parameters(), "dead": dead_seconds}
+    parameters = {**ages.parameters(), "dead": dead_seconds}
     with store.read() as connection:
-        page = store.all(connection, _jobs_page(tables), cursor=cursor or 0, least=ages.least, **given)
+        page = store.all(connection, _jobs_page(tables), cursor=cursor or 0, least=ages.least, **parameters)
     gone = [row.id for row in page if row.eligible]
     if gone and not dry_run:
         with store.begin() as connection:
-            gone = _delete_jobs(store, connection, tables, gone, given)
+            gone = _delete_jobs(store, connection, tables, gone, parameters)
             point("prune.before_commit")
         point("prune.committed")
     ends = len(page) < PAGE or not any(row.old for row in page)
@@ -73,39 +49,28 @@ def jobs(
 
 
 def _delete_jobs(
-    store: Store, connection: Connection, tables: tuple[str, ...], ids: Sequence[int], given: dict[str, Any]
+    store: Store, connection: Connection, tables: tuple[str, ...], ids: Sequence[int], parameters: dict[str, Any]
 ) -> list[int]:
     locked = [row.id for row in store.all(connection, _lock_jobs, ids=as_json(ids))]
-    gone = [row.id for row in store.all(connection, _delete(tables), ids=as_json(locked), **given)]
+    gone = [row.id for row in store.all(connection, _delete(tables), ids=as_json(locked), **parameters)]
     if gone:
         store.write(connection, _delete_attempts, ids=as_json(gone))
         store.write(connection, _delete_actions, ids=as_json(gone))
-        store.write(connection, _mark, name=JOBS_MARK, job_id=max(gone))
+        store.write(connection, _mark, name=PRUNED_JOBS, job_id=max(gone))
     return gone
-
-
-def _keep(sql: Sql, job_type: str) -> str:
-    """Seconds that a row of this type is kept."""
-    if sql.postgresql:
-        own = f"CAST(CAST(:ages AS jsonb) ->> {job_type} AS double precision)"
-        return f"COALESCE({own}, CAST(:age AS double precision))"
-    return f"COALESCE(:ages ->> ('$.\"' || {job_type} || '\"'), :age)"
-
-
-def _number(sql: Sql, name: str) -> str:
-    return f"CAST(:{name} AS double precision)" if sql.postgresql else f":{name}"
 
 
 def _may_go(sql: Sql, tables: tuple[str, ...]) -> str:
     """Whether the ended job `h` may go. One that another came from stays as long as that: its verdicts count."""
     unknown = is_unknown(sql, tables)
-    aged = f"{sql.seconds('h.finished_at')} >= {_keep(sql, 'h.job_type')}"
+    aged = f"{sql.seconds('h.finished_at')} >= {kept_seconds(sql, 'h.job_type')}"
     return f"""
     NOT {sql.found(f"FROM {sql.jobs} AS j WHERE j.requeued_from = h.id")}
     AND NOT {sql.found(f"FROM {sql.job_history} AS k WHERE k.requeued_from = h.id")}
+    AND NOT {sql.found(f"FROM {sql.unresolved} AS u WHERE u.job_id = h.id")}
     AND {aged} AND CASE WHEN h.status = 'succeeded' THEN true
         WHEN h.status = 'cancelled' AND NOT {unknown} THEN true
-        ELSE {closed(sql, _number(sql, "dead"))} END"""
+        ELSE {closed(sql, sql.number("dead"))} END"""
 
 
 @cache
@@ -114,7 +79,7 @@ def _jobs_page(tables: tuple[str, ...]) -> Statement:
         columns = "id, job_type, status, idempotency_key, unknown_count, finished_at"
         return f"""
         SELECT h.id, {_may_go(sql, tables)} AS eligible,
-            {sql.seconds("h.finished_at")} >= {_number(sql, "least")} AS old
+            {sql.seconds("h.finished_at")} >= {sql.number("least")} AS old
         FROM (SELECT {columns} FROM {sql.job_history} WHERE id > :cursor ORDER BY id LIMIT {PAGE}) AS h
         ORDER BY h.id"""
 
@@ -122,7 +87,7 @@ def _jobs_page(tables: tuple[str, ...]) -> Statement:
 
 
 def _lock_jobs(sql: Sql) -> str:
-    """Whoever requeues one of them has it locked, and keeps it; whoever comes later finds it gone."""
+    """A concurrent requeue has locked its job, which stays; a later one does not find it."""
     return f"SELECT id FROM {sql.job_history} WHERE id {sql.any_of('ids', 'int')} ORDER BY id {sql.lock()}"
 
 
@@ -150,66 +115,6 @@ def _mark(sql: Sql) -> str:
     INSERT INTO {sql.pruned} (name, job_id, updated_at) VALUES (:name, :job_id, {sql.now})
     ON CONFLICT (name) DO UPDATE SET updated_at = excluded.updated_at,
         job_id = CASE WHEN excluded.job_id > {sql.pruned}.job_id THEN excluded.job_id ELSE {sql.pruned}.job_id END"""
-
-
-# -- ledgers ---------------------------------------------------------------------------------------------
-
-
-def effects(store: Store, *, table: str, ages: Ages, cursor: int | None, dry_run: bool) -> Page:
-    """One page of a ledger by job id: settled effects whose job is gone and whose own time has come."""
-    given = ages.parameters()
-    with store.read() as connection:
-        page = store.all(connection, _effects_page(table), cursor=cursor or 0, least=ages.least, **given)
-    ids = [row.job_id for row in page if row.eligible]
-    taken = len(ids)
-    if ids and not dry_run:
-        with store.begin() as connection:
-            taken = store.write(connection, _delete_effects(table), ids=as_json(ids), **given)
-    ends = len(page) < PAGE or not any(row.old for row in page)
-    return Page(taken, None if ends else page[-1].job_id)
-
-
-def _aged(sql: Sql, table: str) -> str:
-    keep = _keep(sql, "l.job_type") if _is_typed(sql, table) else _keep(sql, "''")
-    aged = f"{sql.seconds('l.updated_at')} >= {keep}"
-    return f"""
-    l.state NOT IN ('intended', 'released')
-    AND CASE WHEN l.expires_at IS NULL THEN {aged} ELSE l.expires_at <= {sql.now} END"""
-
-
-def _orphaned(sql: Sql) -> str:
-    """Asked once, when the page is read: a job that is gone does not come back."""
-    return f"""
-    NOT {sql.found(f"FROM {sql.jobs} AS j WHERE j.id = l.job_id")}
-    AND NOT {sql.found(f"FROM {sql.job_history} AS k WHERE k.id = l.job_id")}"""
-
-
-def _is_typed(sql: Sql, table: str) -> bool:
-    """The core's ledger names each row's job type; a package's is of its own types only."""
-    return bool(getattr(sql, table) == sql.effect_ledger)
-
-
-@cache
-def _effects_page(table: str) -> Statement:
-    def build(sql: Sql) -> str:
-        columns = "job_id, state, created_at, updated_at, expires_at" + (", job_type" if _is_typed(sql, table) else "")
-        return f"""
-        SELECT l.job_id, {_aged(sql, table)} AND {_orphaned(sql)} AS eligible, (l.expires_at <= {sql.now}
-            OR {sql.seconds("l.created_at")} >= {_number(sql, "least")}) AS old
-        FROM (SELECT {columns} FROM {getattr(sql, table)} WHERE job_id > :cursor ORDER BY job_id LIMIT {PAGE}) AS l
-        ORDER BY l.job_id"""
-
-    return build
-
-
-@cache
-def _delete_effects(table: str) -> Statement:
-    def build(sql: Sql) -> str:
-        return f"""
-        DELETE FROM {getattr(sql, table)} AS l WHERE l.job_id {sql.any_of("ids", "int")}
-        AND {_aged(sql, table)}"""
-
-    return build
 
 
 # -- what is left behind ---------------------------------------------------------------------------------
@@ -249,50 +154,35 @@ def _delete_groups(sql: Sql) -> str:
 
 
 def limits(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:
-    """One page of limit keys that were paused once, long ago, and that nobody has given limits or a parent."""
-    with store.read() if dry_run else store.begin() as connection:
-        if dry_run:
-            return Page(int(store.value(connection, _count_idle, age=seconds)))
-        taken = store.write(connection, _delete_idle, age=seconds)
-    return Page(taken, True if taken == PAGE else None)
+    """One page of limit keys without limits or a parent whose last pause is long over."""
+    return delete_page(store, IDLE_LIMITS, seconds, cursor, dry_run=dry_run)
 
 
 def _idle(sql: Sql) -> str:
     none = "max_in_flight IS NULL AND rate_tokens IS NULL AND breaker_after IS NULL AND parent_key IS NULL"
     return f"""
-    SELECT l.limit_key FROM {sql.limits} AS l WHERE {none} AND {sql.seconds("l.paused_until")} >= {_number(sql, "age")}
+    SELECT l.limit_key FROM {sql.limits} AS l WHERE {none} AND {sql.seconds("l.paused_until")} >= {sql.number("age")}
     AND NOT EXISTS (SELECT 1 FROM {sql.limits} AS child WHERE child.parent_key = l.limit_key)"""
 
 
-def _count_idle(sql: Sql) -> str:
-    return f"SELECT count(*) FROM ({_idle(sql)}) AS idle"
-
-
-def _delete_idle(sql: Sql) -> str:
-    return f"DELETE FROM {sql.limits} WHERE limit_key IN ({_idle(sql)} LIMIT {PAGE} {sql.lock()})"
+IDLE_LIMITS = old_rows("limits", "limit_key", _idle, lock=Sql.lock)
 
 
 def slots(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:
-    """One page of old slots. Their schedules have passed them, so that none can run again."""
-    build = _count_slots if dry_run else _delete_slots
-    with store.read() if dry_run else store.begin() as connection:
-        taken = (
-            int(store.value(connection, build, age=seconds)) if dry_run else store.write(connection, build, age=seconds)
-        )
-    return Page(taken, True if taken == PAGE and not dry_run else None)
+    """One page of old slots, which cannot run again because their schedules have passed them."""
+    return delete_page(store, OLD_SLOTS, seconds, cursor, dry_run=dry_run)
 
 
 def _old_slots(sql: Sql) -> str:
     return f"""
     SELECT r.definition_id, r.slot FROM {sql.definition_runs} AS r
     LEFT JOIN {sql.job_definitions} AS d ON d.id = r.definition_id
-    WHERE {sql.seconds("r.slot")} >= {_number(sql, "age")} AND (d.id IS NULL OR r.slot < d.last_slot)"""
+    WHERE {sql.seconds("r.slot")} >= {sql.number("age")} AND (d.id IS NULL OR r.slot < d.last_slot)"""
 
 
-def _count_slots(sql: Sql) -> str:
-    return f"SELECT count(*) FROM ({_old_slots(sql)}) AS old"
+OLD_SLOTS = old_rows("definition_runs", "definition_id, slot", _old_slots)
 
 
-def _delete_slots(sql: Sql) -> str:
-    return f"""
-    DELETE FROM {sql.definition_runs} WHERE (definition_id, slot) IN ({_old_slots(sql)} LIMIT {PAGE})"""
+def audit_log(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:
+    """One page of entries of the audit log that are past their retention."""
+    return delete_page(store, entries.OLD_ENTRIES, seconds, cursor, dry_run=dry_run)

@@ -1,8 +1,8 @@
-"""Sealed values: which keys they need, and their rotation to the newest key while everything goes on.
+"""Encrypted values: the keys they need, and online rotation to the newest key.
 
-A batch is one short transaction: lock up to 200 values that nobody else holds, open, seal under the first key,
-write. A crash leaves a batch done or not done. Running it again goes on with what is left, because what is left is
-what the database says is under another key; there is no list of work that could be lost.
+A batch is one short transaction: lock up to 200 free values, open, seal under the first key,
+write. A crash leaves a batch done or not done. Running it again continues with the rest, which is
+whatever the database still has under another key; there is no list of work that could be lost.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.errors import KeyUnavailable
+from effects.entry_points import entry_points
+from effects.errors import KeyUnavailable, PayloadInvalid
 from effects.job import Job
 from effects.keys import KeyRing
 from effects.sealing import SealedColumn, reseal_payload
-from effects.store.sql import Sql
-from effects.store.store import Statement, Store, as_json
-
-if TYPE_CHECKING:
-    from effects.app import Effects
+from effects.store.audit_log.notes import AuditAction, note
+from effects.store.db.sql import Sql
+from effects.store.db.store import Statement, Store, as_json
 
 BATCH = 200
 PASSES_MAX = 10  # each finds what the one before could not lock, or what was sealed meanwhile
 
-Told: TypeAlias = Callable[[str, int], None]
+_ROTATE = AuditAction("key", "rotate")
+
+OnProgress: TypeAlias = Callable[[str, int], None]
 
 
 class KeyCount(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ def sources() -> Iterator[_Source]:
     """Every place with sealed values: live and ended jobs (a dead one may be requeued), then the packages'."""
     yield _JobPayloads("jobs")
     yield _JobPayloads("job_history")
-    for entry in sorted(entry_points(group="effects.sealed"), key=lambda entry: entry.name):
+    for entry in entry_points("effects.sealed"):
         offer: Callable[[], Sequence[SealedColumn]] = entry.load()
         yield from offer()
 
@@ -79,49 +79,55 @@ def count_keys(store: Store, *, quick: bool = False) -> list[KeyCount]:
     """The keys in use, place by place. Reads every row of those tables once.
 
     Args:
-        quick: leave out jobs that succeeded, which nobody will open again; they are most of the history.
+        quick: leave out succeeded jobs, most of the history, whose payloads are not opened again.
 
     Raises:
-        StoreUnavailable: the database is away.
+        StoreUnavailable: the database is unavailable.
     """
     counts = []
     with store.read() as connection:
         for source in sources():
             if quick and isinstance(source, _JobPayloads) and source.table == "job_history":
-                source = replace(source, where="status <> 'succeeded'")  # noqa: PLW2901 - the same place, part of it
+                source = replace(source, where="status <> 'succeeded'")  # noqa: PLW2901 - part of the same place
             for row in store.all(connection, _count(source)):
                 counts.append(KeyCount(source.table, row.key_id, row.found))  # noqa: PERF401 - reads better
     return counts
 
 
-def rotate(app: Effects, told: Told | None = None) -> Rotation:
-    """Seal every value under the first key of EFFECTS_KEYS; safe beside workers, and to kill and run again.
+def rotate(
+    store: Store, keys: KeyRing, on_progress: OnProgress | None = None, *, actor: str, reason: str | None = None
+) -> Rotation:
+    """Seal every value under the first key of EFFECTS_KEYS. Safe while workers run, and to kill and repeat.
 
     Values that do not open are left as they are and reported.
 
     Args:
-        told: called after each batch with its place and the number of values that it wrote.
+        on_progress: called after each batch with its place and the number of values that it wrote.
+        actor, reason: who and why, for the audit log. Written as it begins, so that a rotation which is cut short is
+            in it too.
 
     Raises:
         KeyUnavailable: EFFECTS_KEYS holds no key.
-        StoreUnavailable: the database is away; what was written stays.
+        StoreUnavailable: the database is unavailable; committed batches stay.
     """
-    if not app.keys.ids:
+    if not keys.ids:
         raise KeyUnavailable("EFFECTS_KEYS is not set: there is no key to seal with (see `effects keys generate`)")
-    newest = app.keys.ids[0]
+    newest = keys.ids[0]
+    with store.begin() as connection:
+        note(store, connection, _ROTATE, newest, actor=actor, reason=reason)
     rotated, unreadable = 0, {}
     for _ in range(PASSES_MAX):
         written = 0
         for source in sources():
-            walk = _Walk(app.store, app.keys, source, newest)
+            walk = _Walk(store, keys, source, newest)
             for count in walk:
                 written += count
-                if told is not None:
-                    told(source.table, count)
+                if on_progress is not None:
+                    on_progress(source.table, count)
             unreadable.update(dict.fromkeys(walk.unreadable))
         rotated += written
-        left = [one for one in count_keys(app.store) if one.key_id != newest]
-        if sum(one.values for one in left) <= len(unreadable):
+        left = [count for count in count_keys(store) if count.key_id != newest]
+        if sum(count.values for count in left) <= len(unreadable):
             break
     return Rotation(newest, rotated, left, list(unreadable))
 
@@ -136,7 +142,7 @@ class _Walk:
     def __iter__(self) -> Iterator[int]:
         """The number of values written by each batch.
 
-        It ends at what was the last row when it began: beside somebody who goes on sealing with an old key, it
+        It ends at what was the last row when it began: beside someone who continues sealing with an old key, it
         would never end.
         """
         with self._store.read() as connection:
@@ -152,8 +158,8 @@ class _Walk:
         behind = {} if after is None else {"after": after}
         statement = _ids(self._source, bool(behind))
         with self._store.read() as connection:
-            found = self._store.all(connection, statement, newest=self._newest, until=until, **behind)
-        return [row.id for row in found]
+            rows = self._store.all(connection, statement, newest=self._newest, until=until, **behind)
+        return [row.id for row in rows]
 
     def _write(self, connection: Connection, ids: Sequence[Any]) -> int:
         rows = self._store.all(connection, _lock(self._source), ids=as_json(ids), newest=self._newest)
@@ -161,7 +167,7 @@ class _Walk:
         for row in rows:
             try:
                 written.append({"id": row.id, "value": self._reseal(row)})
-            except KeyUnavailable:
+            except (KeyUnavailable, PayloadInvalid):
                 self.unreadable.append((self._source.table, str(row.id)))
         if written:
             connection.execute(self._store.statement(_update(self._source)), written)
@@ -184,7 +190,7 @@ def replace_payload(store: Store, job: Job, payload: str) -> None:
 
 
 def _key_of(source: _Source, sql: Sql) -> str:
-    """The key id of a sealed value; NULL where there is none."""
+    """The key id of a sealed value, or NULL."""
     column = source.column
     if isinstance(source, _JobPayloads):
         if sql.postgresql:
@@ -231,16 +237,16 @@ def _ids(source: _Source, further: bool) -> Statement:
 
 @cache
 def _lock(source: _Source) -> Statement:
-    """Rows that a worker holds now are left to the next pass: we wait for no one, so nobody waits in a ring."""
+    """Leave locked rows to the next pass: we never wait for a lock, so we cannot deadlock."""
 
     def build(sql: Sql) -> str:
         jobs = isinstance(source, _JobPayloads)
         value = sql.json_text(source.column) if jobs else source.column
-        wanted = sql.any_of("ids", "int" if jobs else "text")
+        chosen = sql.any_of("ids", "int" if jobs else "text")
         more = "".join(f", {column}" for column in source.columns)
         return f"""
         SELECT {source.id_column} AS id, {value} AS sealed{more} FROM {_table(source, sql)}
-        WHERE {source.id_column} {wanted} AND {_key_of(source, sql)} <> :newest
+        WHERE {source.id_column} {chosen} AND {_key_of(source, sql)} <> :newest
         ORDER BY {source.id_column} {sql.lock()}"""
 
     return build

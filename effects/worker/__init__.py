@@ -1,4 +1,4 @@
-"""The worker: claims jobs, performs them in threads, settles their outcomes, and says that it lives."""
+"""The worker: claims jobs, performs them in threads, settles their outcomes, sends heartbeats."""
 
 from effects.worker.worker import DrainResult, Worker
 

@@ -2,49 +2,53 @@
 
 from __future__ import annotations
 
-import time
+import logging
 import traceback
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 from msgspec.structs import replace
 
 from effects.crashpoints import point
+from effects.decision import decide
 from effects.errors import LeaseLost
-from effects.job import Job
-from effects.job_type import JobType, safe_message
-from effects.outcome import Done, Outcome, Refused, Retry, Unknown
-from effects.redact import secret_texts, strike_out
-from effects.settlement import Ending, Settlement, decide
+from effects.job_type import JobType
+from effects.outcome import OUTCOMES, Done, Outcome, Retry, Unknown
+from effects.redact import HIDDEN, redact, secret_texts
+from effects.scrub import class_name, clean_text
+from effects.settlement import AttemptEnd, Execution, Returned, Settlement
+from effects.worker.answer import accept
 
 STACK_CHARS_MAX = 4096
-_OUTCOMES = get_args(Outcome)
+
+_log = logging.getLogger("effects.worker")
 
 
 class RunningAttempt:
     """The `Attempt` that a handler is given."""
 
-    __slots__ = ("_marked", "_release", "cancel_requested", "deadline", "draining", "job", "job_type", "loaded",
-                 "lost", "payload", "started")  # fmt: skip
+    __slots__ = ("_marked", "_release", "cancel_requested", "claimed", "deadline", "draining", "execution", "job",
+                 "job_type", "lost", "now", "start_by", "started")  # fmt: skip
 
     def __init__(
         self,
-        job: Job,
+        execution: Execution,
         job_type: JobType[Any],
-        payload: Any,
-        loaded: Any,
-        release: Callable[[Job], bool],
+        release: Callable[[Execution], bool],
         *,
+        now: Callable[[], float],
         draining: bool = False,
     ) -> None:
-        self.job = job
+        self.now = now  # the worker's monotonic clock
+        self.execution = execution  # replaced by a fuller one; whoever settles the attempt has what was known by then
+        self.job = execution.job
         self.job_type = job_type
-        self.payload = payload
-        self.loaded = loaded
-        self.cancel_requested = job.cancel_requested
+        self.cancel_requested = execution.job.cancel_requested
         self.draining = draining
         self.lost = False  # set when this worker learns that its leases are gone
+        self.claimed = now()
         self.started = self.deadline = 0.0
+        self.start_by = float("inf")  # by the lease clock; later, its lease could end before its time limit does
         self._marked = False
         self._release = release
 
@@ -53,98 +57,135 @@ class RunningAttempt:
         return self.job.attempts
 
     @property
-    def key(self) -> str | None:
-        """The effect's idempotency key: the same over every attempt, rescue and requeue."""
-        return self.job.key
+    def loaded(self) -> Any:
+        return self.execution.loaded
+
+    @property
+    def private(self) -> Any:
+        return self.execution.private
+
+    @private.setter
+    def private(self, value: Any) -> None:
+        self.execution = replace(self.execution, private=value)
 
     @property
     def released(self) -> bool:
         """The effect may have begun. Where the policy is `repeat`, the claim counts as the release."""
-        return self._marked or self.job_type.on_unknown == "repeat"
+        return self._marked or self.job_type.is_released_by_claim
 
     def remaining_seconds(self) -> float:
-        return max(0.0, self.deadline - time.monotonic())
+        return max(0.0, self.deadline - self.now())
 
     def release(self) -> None:
-        """Mark the point of no return; see `effects.job_type.Attempt`."""
+        """Record that the effect may now happen; see `effects.attempt.Attempt`."""
         if self.lost:
             raise LeaseLost
-        if self.job_type.on_unknown == "repeat" or self._marked:
+        if self.released:
             return
-        if self.remaining_seconds() <= 0 or not self._release(self.job):
-            raise LeaseLost(f"job {self.job.id}: the lease of attempt {self.number} is gone; the effect is not begun")
+        if self.remaining_seconds() <= 0 or not self._release(self.execution):
+            raise LeaseLost(
+                f"job {self.job.id}: attempt {self.number} has lost its lease or was cancelled; the effect is not begun"
+            )
         self._marked = True
-        if self.lost:  # given up while the mark was being written: whoever did so may not have seen it
+        if self.lost:  # given up while the release was being written, perhaps without seeing it
             raise LeaseLost
 
     def start(self) -> None:
-        self.started = time.monotonic()
+        self.started = self.now()
         self.deadline = self.started + self.job_type.time_limit_seconds
 
-    def settle(self, ending: Ending, error: BaseException | None = None) -> Settlement:
-        """The decision about this attempt, with its timing and its error."""
+    def settle(self, ending: AttemptEnd, error: BaseException | None = None) -> Settlement:
+        """The decision about this attempt, with its timing and its error. Never raises for an outcome of our own."""
+        # First: where this thread ends before it can hand on the answer, another one does.
+        self.execution = execution = replace(self.execution, outcome=ending)
         settlement = decide(self.job, self.job_type, ending, released=self.released)
-        return _with_evidence(self._without_secrets(settlement), self.started, error)
+        ended = self.now()
+        timed = replace(
+            settlement, execution=execution, wait_seconds=self.job.due_seconds + self.started - self.claimed,
+            duration_seconds=ended - self.started, ended_at_monotonic=ended,
+        )  # fmt: skip
+        return with_error(self._without_secrets(timed), error)
+
+    def cut_short(self) -> Settlement:
+        """The settlement of an abandoned attempt: its outcome if it has one, else what may have happened."""
+        if self.execution.outcome is not None:
+            return self.settle(self.execution.outcome)
+        if self.deadline and self.released:
+            return self.settle(Unknown("the worker stopped before a verdict came", code="shutdown"))
+        return self.settle(Returned())
 
     def _without_secrets(self, settlement: Settlement) -> Settlement:
-        """What a handler says of its attempt is stored and shown; it may quote its payload."""
-        if not self.job_type.sensitive or not (settlement.message or settlement.detail or settlement.error_code):
+        """Redact the handler's report, which is stored and shown and may quote the payload."""
+        if not (settlement.message or settlement.detail or settlement.error_code) or not self.job_type.sensitive:
             return settlement
-        secrets = secret_texts(self.payload, self.job_type.sensitive)
+        try:
+            secrets = secret_texts(self.execution.payload, self.job_type.sensitive)
+        except BaseException:  # a payload whose values cannot be read: no search is possible
+            return replace(settlement, message=HIDDEN, detail=None)
         return replace(
             settlement,
-            message=strike_out(settlement.message, secrets),
-            detail=strike_out(settlement.detail, secrets),
-            error_code=strike_out(settlement.error_code, secrets),
+            message=redact(settlement.message, secrets),
+            detail=redact(settlement.detail, secrets),
+            error_code=redact(settlement.error_code, secrets),
         )
 
     def run(self) -> Settlement:
-        """Perform, and say what must be written. Never raises."""
+        """Perform, and return the settlement to write. Never raises."""
+        error: BaseException | None = None
+        answer: object
         try:
             point("perform.before")
-            outcome = self.job_type.perform(self.payload, self)
+            answer = self.job_type.perform(self.execution.payload, self)
             point("perform.after")
         except LeaseLost:  # where the job is another's by now, the fence drops this
-            return self.settle(Retry("the lease was gone before the effect began", code="lease_lost"))
-        except BaseException as error:
-            return self.settle(self._classify(error), error)
-        if outcome is None:
-            outcome = Done()
-        if not isinstance(outcome, _OUTCOMES):
-            outcome = self._no_outcome(outcome)
-        return self.settle(outcome)
+            answer = Retry("not released: the lease was gone, or the job cancelled", code="lease_lost")
+        except OUTCOMES as raised:
+            answer = error = raised
+        except BaseException as raised:
+            answer, error = self._classify(raised), raised
+        return self._settle_answer(Done() if answer is None else answer, error)
+
+    def _settle_answer(self, answer: object, error: BaseException | None) -> Settlement:
+        accepted = accept(answer, who=f"{self.job.job_type}: perform", released=self.released)
+        settlement = self.settle(accepted.outcome, error)
+        if accepted.problem is None:
+            return settlement
+        fields = {"job": self.job.id, "type": self.job.job_type, "reason": accepted.problem}
+        _log.error("job.wrong_answer", extra=fields)
+        if error is not None:
+            return settlement
+        return replace(settlement, error_type="OutcomeInvalid", stack=made_at(answer))
 
     def _classify(self, error: BaseException) -> Outcome:
-        code = type(error).__name__
+        """The fate of an exception, by the job type's own word; where that fails too, by whether it was released."""
+        code = class_name(error)
+        message = code
         if isinstance(error, Exception):
             try:
-                return self.job_type.classify(error, released=self.released)
-            except Exception as second:
-                code = f"{code}, and classify: {type(second).__name__}"
-        if self.released:
-            return Unknown(safe_message(error), code=code)
-        return Retry(safe_message(error), code=code)
-
-    def _no_outcome(self, answer: object) -> Outcome:
-        text = f"{self.job.job_type}: perform returned a {type(answer).__name__}; it must return an outcome or None"
-        return Unknown(text, code="no_outcome") if self.released else Refused(text, code="no_outcome")
+                outcome = self.job_type.classify(error, released=self.released)
+                if isinstance(outcome, OUTCOMES):
+                    return outcome
+                code = f"{code}, and classify returned a {class_name(outcome)}"
+            except BaseException as second:
+                code = f"{code}, and classify: {class_name(second)}"
+        return Unknown(message, code=code) if self.released else Retry(message, code=code)
 
 
-def _with_evidence(settlement: Settlement, started: float, error: BaseException | None) -> Settlement:
-    ended = time.monotonic()
-    if error is None:
-        return replace(settlement, duration_seconds=ended - started, ended_at_monotonic=ended)
-    return replace(
-        settlement,
-        duration_seconds=ended - started,
-        ended_at_monotonic=ended,
-        error_type=type(error).__name__,
-        stack=safe_stack(error),
-    )
+def made_at(answer: object) -> str | None:
+    """The code location where an invalid outcome was created, if known."""
+    try:
+        return answer.made_at if isinstance(answer, OUTCOMES) else None
+    except BaseException:  # of a subclass that made itself in its own way
+        return None
+
+
+def with_error(settlement: Settlement, error: BaseException | None) -> Settlement:
+    """The settlement with the class of an exception and where it was raised."""
+    return settlement if error is None else replace(settlement, error_type=class_name(error), stack=safe_stack(error))
 
 
 def safe_stack(error: BaseException) -> str:
     """Where it happened: files, lines and functions, no values and no messages; at most 4 KiB, innermost kept."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__), lookup_lines=False)
     lines = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-    return "\n".join(lines)[-STACK_CHARS_MAX:]
+    return clean_text("\n".join(lines)[-STACK_CHARS_MAX:], STACK_CHARS_MAX)

@@ -1,110 +1,224 @@
-"""The dispatcher: claims for the lanes that have room, and rests until there is a reason to look again."""
+"""The dispatcher: claims for the queues that have free slots, and rests until there is a reason to look again."""
 
 from __future__ import annotations
 
-import random
+import logging
 import threading
-import time
+from collections.abc import Callable
 
-from effects.store.claim import Claimed
-from effects.worker.claimer import Claimer
-from effects.worker.intake import Intake
-from effects.worker.lane import LaneThreads
-from effects.worker.lanes import Lanes
-from effects.worker.pulse import Pulse
+from effects.app import Effects
+from effects.decision import decide
+from effects.settlement import Returned, Settlement
+from effects.store.queue.claim import Claimed, ClaimRequest
+from effects.store.queue.invalid_rows import claim_valid
+from effects.store.queue.liveness import leased_to
+from effects.worker.batch_loader import BatchLoader
+from effects.worker.heartbeat import Heartbeat
+from effects.worker.outage import Outage
+from effects.worker.queue_threads import QueueThreads
+from effects.worker.queues import WorkerQueues
+from effects.worker.runtime import Runtime
 from effects.worker.settler import Settler
+from effects.worker.supervisor import Supervisor
 
 TOKEN_SECONDS_MIN = 0.05  # tokens of a rate are claimed in batches: no claim for each that comes
+SCAN_SHARE = 0.01  # of the time, for looking through groups that all wait
 TOKEN_SECONDS_DRAIN = 5.0  # a drain waits for tokens that come within this
+LOOK_AGAIN_SECONDS = 0.05  # while a heartbeat is late
+
+_log = logging.getLogger("effects.worker")
+
+
+class Claimer:
+    """Claims until the database answers.
+
+    A claim whose COMMIT had no response may have leased jobs without our knowledge. They are returned before the next
+    claim; left alone, they would be found when their time limit has passed, and run in quarantine, one by one.
+
+    Args:
+        held: the ids of all jobs that this worker holds, and of those whose outcome is not yet written.
+        finish: takes the settlements of the jobs that go back.
+    """
+
+    def __init__(
+        self, app: Effects, outage: Outage, held: Callable[[], set[int]], finish: Callable[[Settlement], None]
+    ) -> None:
+        self._app, self._outage, self._held, self._finish = app, outage, held, finish
+        self._unanswered = False
+
+    def claim(
+        self, request: ClaimRequest, worker: str, free_slots: int, *, give_up: Callable[[], bool]
+    ) -> Claimed | None:
+        """Claim up to `free_slots` jobs; None once `give_up()` is true. Called by one thread only."""
+        return self._outage.retry_until_available(lambda: self._try(request, worker, free_slots), give_up=give_up)
+
+    def _try(self, request: ClaimRequest, worker: str, free_slots: int) -> Claimed:
+        if self._unanswered:
+            self.give_back(worker)
+        self._unanswered = True
+        claimed = claim_valid(self._app.store, self._app.ledgers, request, worker, free_slots)
+        self._unanswered = False
+        return claimed
+
+    def give_back(self, worker: str) -> None:
+        """Return jobs that are leased to this worker but unknown to it: they were never started."""
+        held = self._held()  # before the question: what is settled meanwhile no longer runs
+        with self._app.store.read() as connection:
+            jobs = leased_to(self._app.store, connection, worker, self._app.job_types, held)
+        for job in jobs:
+            self._finish(decide(job, self._app.job_types.get(job.job_type), Returned(), released=False))
+        if jobs:
+            _log.warning("claim.given_back", extra={"jobs": len(jobs)})
 
 
 class Dispatcher:
     """Runs in the thread that called the worker's `run` or `drain`; the only one that claims.
 
     Args:
-        stopping: once it is set nothing more is claimed.
+        supervisor: notified of each round, and checked in turn.
+        stopping: once set, no more jobs are claimed.
+        gives_up: whether to stop waiting for the database.
         wake: ends a rest.
         poll_seconds: the longest rest.
     """
 
     def __init__(
         self,
-        lanes: Lanes,
+        queues: WorkerQueues,
         claimer: Claimer,
-        intake: Intake,
+        intake: BatchLoader,
         settler: Settler,
-        pulse: Pulse,
+        heartbeat: Heartbeat,
+        runtime: Runtime,
         *,
+        supervisor: Supervisor,
         stopping: threading.Event,
+        gives_up: Callable[[], bool],
         wake: threading.Event,
         poll_seconds: float,
     ) -> None:
-        self._lanes, self._claimer, self._intake, self._settler, self._pulse = lanes, claimer, intake, settler, pulse
-        self._stopping, self._wake, self._poll_seconds = stopping, wake, poll_seconds
+        self._queues, self._claimer, self._intake, self._settler, self._heartbeat = (
+            queues,
+            claimer,
+            intake,
+            settler,
+            heartbeat,
+        )
+        self._now, self._lease_clock, self._random = runtime.monotonic, runtime.lease_clock, runtime.random
+        self._supervisor = supervisor
+        self._stopping, self._gives_up, self._wake, self._poll_seconds = stopping, gives_up, wake, poll_seconds
+        self._looked = True  # the last round claimed for every queue that had free slots
+
+    def _came_round(self) -> None:
+        self._supervisor.came_round()
+        self._supervisor.check()
 
     def round(self) -> bool:
-        """Claim for every lane that has room; whether anything was claimed or remains to be looked at."""
-        self._wake.clear()
-        progress = False
-        for lane in self._lanes:
-            for settlement in lane.overdue():
-                self._settler.add(settlement)
-            room = lane.room() if lane.asked else 0
-            if room > 0 and self._pulse.fresh and not self._stopping.is_set():
-                lane.asked = False  # before the claim: whoever asks while it runs is heard
-                claimed = self._claim(lane, room)
-                if claimed.more:  # not `|=`, which would forget whoever asked meanwhile
-                    lane.asked = True
-                progress |= bool(claimed.jobs) or lane.asked
-        return progress
+        """Claim for every queue that has free slots; whether anything was claimed or remains to be looked at."""
+        claimed, remains = self._round()
+        return claimed or remains
+
+    def nothing_due(self, give_up_at: float) -> bool:
+        """Whether all due jobs are done and no more are due.
+
+        While the worker's own lease may be invalid it claims nothing, and so cannot tell.
+        """
+        nothing = (
+            not self.round()
+            and self.all_settled(give_up_at)
+            and not self.round_everywhere()
+            and not self.await_token(give_up_at)
+        )
+        if nothing and not self._looked:
+            self._wake.wait(LOOK_AGAIN_SECONDS)
+            self._queues.ask()
+        return nothing and self._looked
 
     def round_everywhere(self) -> bool:
-        """A round that leaves out no lane: what an outcome's `apply` enqueued may be in any of them."""
-        self._lanes.ask()
-        return self.round()
+        """Look at all that any queue may have; whether anything was claimed.
 
-    def _claim(self, lane: LaneThreads, room: int) -> Claimed:
-        claimed = self._claimer.claim(lane.lane, self._pulse.worker.id, room, give_up=self._stopping.is_set)
+        It leaves out no queue: what an outcome's `apply` enqueued may be in any of them.
+        """
+        self._queues.ask()
+        claimed, remains = self._round()
+        while remains and not claimed:
+            claimed, remains = self._round()
+        return claimed
+
+    def _round(self) -> tuple[bool, bool]:
+        self._came_round()
+        self._wake.clear()
+        claimed_any = remains = False
+        self._looked = True
+        for queue in self._queues:
+            queue.give_up_overdue()
+            free_slots = queue.free_slots() if queue.asked else 0
+            if free_slots > 0 and not self._heartbeat.lease_valid:
+                self._looked = False
+            elif free_slots > 0 and not self._stopping.is_set():
+                queue.asked = False  # before the claim: requests during the claim are kept
+                claimed = self._claim(queue, free_slots)
+                if claimed.more or (
+                    claimed.unseen and self._intake.draining
+                ):  # not `|=`, which would lose requests made meanwhile
+                    queue.asked = True
+                claimed_any |= bool(claimed.jobs)
+                remains |= queue.asked
+        return claimed_any, remains
+
+    def _claim(self, queue: QueueThreads, free_slots: int) -> Claimed:
+        began, leased_at = self._now(), self._lease_clock()
+        claimed = self._claimer.claim(queue.request, self._heartbeat.worker.id, free_slots, give_up=self._gives_up)
         if claimed is None:
+            self._looked = False
             return Claimed([], more=False)
-        lane.paced = claimed.paced
+        queue.rate_limited = claimed.rate_limited
         if claimed.wait_seconds is not None:  # of this round's keys; those of the round before may open earlier
-            opens_at = time.monotonic() + max(TOKEN_SECONDS_MIN, claimed.wait_seconds)
-            lane.opens_at = opens_at if lane.opens_at is None else min(opens_at, lane.opens_at)
-        for attempt in self._intake.attempts(claimed.jobs):
-            lane.accept(attempt)
+            queue.look_in(max(TOKEN_SECONDS_MIN, claimed.wait_seconds))
+        if claimed.unseen and not self._intake.draining:
+            queue.look_in((self._now() - began) / SCAN_SHARE)
+        for routed in (True, False):  # those that run before those whose keys may have to be waited for
+            for attempt in self._intake.attempts([job for job in claimed.jobs if job.routed is routed]):
+                queue.accept(attempt, claimed_at=began, leased_at=leased_at)
         return claimed
 
     def rest(self) -> None:
-        """Until somebody wakes us, the next known retry, the next poll, or the next look at time limits."""
-        wait = self._poll_seconds * (0.5 + random.random() / 2)  # noqa: S311 - jitter
+        """Wait for a wake-up, the next known retry, the next poll, or the next check of time limits."""
+        wait = self._poll_seconds * (0.5 + self._random() / 2)
         retry_at = self._settler.next_retry()
-        now = time.monotonic()
-        deadlines = [attempt.deadline for attempt in self._lanes.running]
-        known = [retry_at] if retry_at is not None else []
-        self._wait_until(min([now + wait, self._lanes.opens_at, *deadlines, *known]))
+        now = self._now()
+        deadlines = [attempt.deadline for attempt in self._queues.running]
+        retries = [retry_at] if retry_at is not None else []
+        self._wait_until(min([now + wait, *deadlines, *retries]))
 
     def await_token(self, give_up_at: float) -> bool:
-        """Whether due jobs wait for nothing but tokens that come soon; then wait for the first."""
-        soonest = self._lanes.opens_at
-        if soonest > min(give_up_at, time.monotonic() + TOKEN_SECONDS_DRAIN):
+        """Whether due jobs wait only for tokens that are due soon; if so, wait for the first."""
+        soonest = self._queues.look_at
+        if soonest > min(give_up_at, self._now() + TOKEN_SECONDS_DRAIN):
             return False
         self._wait_until(soonest)
         return True
 
     def _wait_until(self, soonest: float) -> None:
-        """Monotonic; if nobody has woken us by then, every lane looks again."""
-        if not self._wake.wait(max(0.0, soonest - time.monotonic())):
-            self._lanes.ask()
+        """Wait until a monotonic time, then have every queue look again. One queue alone may look again before that."""
+        look_at = self._queues.look_at
+        if self._wake.wait(max(0.0, min(soonest, look_at) - self._now())):
+            return
+        if look_at < soonest:
+            self._queues.ask_due()
+        else:
+            self._queues.poll()
 
     def all_settled(self, give_up_at: float) -> bool:
         """Wait for what runs; False as soon as there is room to claim more, or the time is up."""
-        while self._lanes.busy() or self._settler.pending:
-            if self._stopping.is_set() or time.monotonic() >= give_up_at:
+        while self._queues.busy() or self._settler.pending:
+            self._came_round()
+            if self._stopping.is_set() or self._now() >= give_up_at:
                 return False
             self._wake.wait(0.02)
-            if self._lanes.opens_at <= time.monotonic():
-                self._lanes.ask()
+            self._queues.give_up_overdue()  # even without a wake-up
+            if self._queues.look_at <= self._now():
+                self._queues.ask()
             if self._wake.is_set():
                 return False
         return True

@@ -1,73 +1,171 @@
-"""A database that is away is waited for, with one line in the log every few seconds."""
+"""When the database does not answer: how long a worker's transactions may take, what cuts those that are overdue, and
+the wait until it is back, with one line in the log every few seconds.
+"""
 
 from __future__ import annotations
 
 import logging
-import random
 import threading
-import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeAlias, TypeVar
 
-from effects.errors import StoreUnavailable
+from sqlalchemy.exc import DBAPIError
+
+from effects.errors import StoreConflict, StoreRejected, StoreUnavailable, WorkerCannotContinue
+from effects.logs import RateLimitedLogger
+from effects.store.db.deadlines import Bounds
+from effects.store.db.faults import Fault, fault_of
+from effects.store.db.store import Store
+from effects.worker.runtime import Runtime
+from effects.worker.supervisor import Service
 
 LOG_EVERY_SECONDS = 5.0
 WAIT_SECONDS = (0.1, 2.0)  # first and longest wait between two tries
+CONFLICT_SECONDS = 5.0  # a conflict that lasts longer is worth a line
+LOOK_SECONDS = 0.25
+LOCK_SECONDS, BRISK_LOCK_SECONDS = 2.0, 0.1
+TRANSACTION_SECONDS_MIN = 5.0
 
 T = TypeVar("T")
+Bounded: TypeAlias = Callable[[bool], AbstractContextManager[None]]
 _log = logging.getLogger("effects.worker")
 
 
-class Outage:
-    """What one worker's threads know together about the database being away."""
+def _unbounded(brisk: bool) -> AbstractContextManager[None]:
+    return nullcontext()
 
-    def __init__(self) -> None:
+
+class Outage:
+    """State of a database outage, shared by the threads of one worker.
+
+    Args:
+        bounded: within it a thread's transactions wait no longer than they may; a brisk one's hardly for a lock.
+        missing_seconds: how long tables that are missing are waited for: a deploy may be under way.
+        came_round: called by a thread that waits, after every try.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        bounded: Bounded = _unbounded,
+        missing_seconds: float = 120.0,
+        came_round: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._runtime, self._now, self._came_round = runtime, runtime.monotonic, came_round
+        self.bounded, self._missing_seconds = bounded, missing_seconds
         self._lock = threading.Lock()
         self._down_since: float | None = None
         self._logged_at = float("-inf")
         self._told = False  # the log knows of this outage
         self.ended_at = float("-inf")  # monotonic; when the last outage was over
+        self._conflicts, self._rejections = (
+            RateLimitedLogger(_log, "database.conflict"),
+            RateLimitedLogger(_log, "database.rejected"),
+        )
 
     @property
     def under_way(self) -> bool:
         return self._down_since is not None
 
     def began(self, error: StoreUnavailable) -> None:
-        """A statement found the database away."""
+        """Note that a statement found the database unavailable. A conflict is not an outage."""
+        if isinstance(error, StoreConflict):
+            return
         with self._lock:
-            now = time.monotonic()
+            now = self._now()
             self._down_since = self._down_since or now
             if now - self._logged_at >= LOG_EVERY_SECONDS:
                 self._logged_at, self._told = now, True
-                _log.warning("database.away", extra={"seconds": round(now - self._down_since, 1), "error": str(error)})
+                event = "database.read_only" if error.read_only else "database.away"
+                _log.warning(event, extra={"seconds": round(now - self._down_since, 1), "error": str(error)})
 
     def over(self, asked_at: float) -> None:
-        """A statement that was sent at `asked_at` succeeded; one sent before the outage says nothing about its end."""
+        """Note that a statement sent at `asked_at` succeeded; one sent before the outage does not end it."""
         if self._down_since is None:
             return
         with self._lock:
             if self._down_since is not None and asked_at > self._down_since:
-                self.ended_at = time.monotonic()
+                self.ended_at = self._now()
                 if self._told:  # a database that comes and goes (a full disk: some writes fit) is no flood of lines
                     _log.warning("database.back", extra={"seconds": round(self.ended_at - self._down_since, 1)})
                 self._down_since, self._told = None, False
 
-    def ride_out(self, call: Callable[[], T], *, give_up: Callable[[], bool]) -> T | None:
-        """Call until the database answers; None once `give_up()` says so.
+    def retry_until_available(
+        self,
+        call: Callable[[], T],
+        *,
+        give_up: Callable[[], bool],
+        passing: Collection[Fault] = (),
+        brisk: bool = False,
+    ) -> T | None:
+        """Call until the database succeeds; None once `give_up()` is true.
 
         Only for calls that may be repeated: every write of effects is fenced, so they all may.
+
+        Args:
+            passing: errors that the caller handles; they are raised. An outage cannot be among them.
+            brisk: wait hardly for a lock: the caller has reason to think that one is held.
+
+        Raises:
+            WorkerCannotContinue: tables have been missing for too long, or the file is damaged.
         """
-        wait = WAIT_SECONDS[0]
+        first_asked_at, wait = self._now(), WAIT_SECONDS[0]
         while True:
-            asked_at = time.monotonic()
+            asked_at = self._now()
             try:
-                result = call()
-            except StoreUnavailable as error:
-                self.began(error)
-                if give_up():
-                    return None
-                threading.Event().wait(wait * (1 + random.random()))  # noqa: S311 - jitter
-                wait = min(wait * 2, WAIT_SECONDS[1])
+                with self.bounded(brisk):
+                    result = call()
+            except (StoreUnavailable, StoreRejected, DBAPIError) as error:
+                if fault_of(error) in passing:
+                    raise
+                self._heard(error, self._now() - first_asked_at)
+                self._came_round()
             else:
                 self.over(asked_at)
                 return result
+            if give_up():
+                return None
+            self._runtime.sleep(wait * (1 + self._runtime.random()))
+            wait = min(wait * 2, WAIT_SECONDS[1])
+
+    def _heard(self, error: Exception, seconds: float) -> None:
+        """Say what it is, now and then; end where no retry can help."""
+        fault = fault_of(error)
+        if isinstance(error, StoreConflict):
+            if seconds > CONFLICT_SECONDS:
+                self._conflicts.error(f"for {seconds:.0f} s: {error}")
+        elif isinstance(error, StoreUnavailable):
+            self.began(error)
+        elif fault is Fault.CORRUPT or (fault is Fault.SCHEMA and seconds > self._missing_seconds):
+            raise WorkerCannotContinue(str(error)) from error
+        else:  # of an error of the driver's the text may quote a row
+            self._rejections.error(str(error) if isinstance(error, StoreRejected) else type(error).__name__)
+
+
+def bounds(lease_seconds: float) -> tuple[Bounds, Bounds]:
+    """Of a worker's transactions, and of those that hardly wait for a lock.
+
+    A transaction may take a third of a lease, so that a server that hangs is left within the lease; and at least 5 s,
+    because a machine that is merely busy would count as one.
+    """
+    whole = max(lease_seconds / 3, TRANSACTION_SECONDS_MIN)
+    return Bounds(LOCK_SECONDS, whole), Bounds(BRISK_LOCK_SECONDS, whole)
+
+
+class Watchdog(Service):
+    """Cuts the connection of every transaction that is overdue: the waiting thread then rides out an outage."""
+
+    name = "watchdog"
+    bound_seconds = 40 * LOOK_SECONDS
+
+    def __init__(self, store: Store, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self._store = store
+
+    def run(self) -> None:
+        while not self._ending.wait(LOOK_SECONDS):
+            self.came_round()
+            if cut := self._store.deadlines.cut_overdue():
+                _log.warning("database.silent", extra={"connections_cut": cut})

@@ -1,56 +1,63 @@
-"""Looks at the schedules beside the worker, and makes the jobs of the slots that have come."""
+"""The worker's scheduler, which enqueues the jobs of due slots."""
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
-import random
-import threading
 from collections.abc import Callable
 
 from effects.app import Effects
 from effects.errors import StoreUnavailable
 from effects.firing import fire_due
-from effects.store import schedule_slots
-from effects.store.records import moment
-from effects.store.schedules import Definition
+from effects.logs import error_places
+from effects.moments import moment
+from effects.store.schedules import slots as schedule_slots
+from effects.store.schedules.definitions import Definition
 from effects.worker.outage import Outage
+from effects.worker.runtime import Runtime
+from effects.worker.supervisor import Service
 
 LOOK_SECONDS = 10.0  # between two looks at the schedules, at most: a pause or a new one is seen by then
 _log = logging.getLogger("effects.schedules")
 
 
-class Scheduler(threading.Thread):
+class Scheduler(Service):
     """Fires due slots. Every worker has one: which of them comes first does not matter.
 
     Args:
         fired: called when there are new jobs.
     """
 
-    def __init__(self, app: Effects, outage: Outage, *, fired: Callable[[], None]) -> None:
-        super().__init__(name="effects-scheduler", daemon=True)
+    name = "scheduler"
+
+    def __init__(self, app: Effects, outage: Outage, runtime: Runtime, *, fired: Callable[[], None]) -> None:
+        super().__init__(runtime)
         self._app, self._outage, self._fired = app, outage, fired
-        self._ending = threading.Event()
+        self.bound_seconds = 10 * LOOK_SECONDS
         self._complained: set[str] = set()
 
     def run(self) -> None:
         while not self._ending.is_set():
-            self._ending.wait(self.try_round())
+            wait = self.try_round()
+            self.came_round()
+            self._ending.wait(wait)
 
     def try_round(self) -> float:
-        """A round, whose failure is logged; the seconds until the next one."""
+        """Run one round and log its failure; return the seconds until the next one."""
         try:
-            return self.round()
+            with self._outage.bounded(False):
+                return self.round()
         except StoreUnavailable as error:
             self._outage.began(error)
-        except Exception as error:  # the next round may fare better, and the worker must go on
-            _log.error("schedules.failed", extra={"error": type(error).__name__})
+        except Exception as error:  # the next round may succeed, and the worker must continue
+            _log.error("schedules.failed", extra={"error": type(error).__name__, "at": error_places(error)})
         return LOOK_SECONDS
 
     def round(self) -> float:
         """Fire what is due; the seconds until the next slot, at most 10.
 
         Raises:
-            StoreUnavailable: the database is away.
+            StoreUnavailable: the database is unavailable.
         """
         store = self._app.store
         with store.read() as connection:
@@ -59,23 +66,40 @@ class Scheduler(threading.Thread):
         self._complain(invalid)
         wait = LOOK_SECONDS
         for definition in active:
-            next_slot = next(definition.schedule.times.after(definition.last_slot), None)
+            next_slot = next(definition.schedule.times.after(self._last_slot(definition, now)), None)
             if next_slot is None:
                 continue
             if next_slot <= now:
                 wait = 0.0 if self._fire(definition) else wait  # there may be more of them
             else:
                 wait = min(wait, (next_slot - now).total_seconds())
-        return max(0.0, wait) + 0.05 * random.random()  # noqa: S311 - not all workers at the same instant
+        return max(0.0, wait) + 0.05 * self._runtime.random()  # not all workers at the same instant
+
+    def _last_slot(self, definition: Definition, now: dt.datetime) -> dt.datetime:
+        """The last handled slot; or now, if it is in the future because a clock was ahead for a moment.
+
+        A slot after the next one cannot be due. Slots fired meanwhile keep their rows, so none runs twice.
+        """
+        if definition.last_slot <= now:
+            return definition.last_slot
+        next_slot = next(definition.schedule.times.after(now), None)
+        if next_slot is None or definition.last_slot <= next_slot:
+            return definition.last_slot
+        with self._app.store.begin() as connection:
+            schedule_slots.turn_back(self._app.store, connection, definition.id, beyond=next_slot)
+        fields = {"schedule": definition.schedule.name, "last_slot": definition.last_slot.isoformat()}
+        _log.warning("schedule.turned_back", extra=fields)
+        return now
 
     def _fire(self, definition: Definition) -> bool:
-        """Whether a slot came of it; what goes wrong with one schedule does not keep the others."""
+        """Whether it fired a slot; an error of one schedule does not stop the others."""
         try:
             fired = fire_due(self._app, definition)
         except StoreUnavailable:
             raise
         except Exception as error:
-            _log.error("schedule.failed", extra={"schedule": definition.schedule.name, "error": type(error).__name__})
+            facts = {"schedule": definition.schedule.name, "error": type(error).__name__, "at": error_places(error)}
+            _log.error("schedule.failed", extra=facts)
             return False
         if fired:
             self._fired()
@@ -85,6 +109,3 @@ class Scheduler(threading.Thread):
         for name in set(invalid) - self._complained:
             _log.error("schedule.invalid", extra={"schedule": name})
         self._complained = set(invalid)
-
-    def stop(self) -> None:
-        self._ending.set()

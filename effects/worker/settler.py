@@ -5,38 +5,45 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from msgspec.structs import replace
-
 from effects.job import QUARANTINE_QUEUE
-from effects.outcome import Retry, Unknown
+from effects.ledger import Ledger
+from effects.logs import error_places
 from effects.registry import Registry
-from effects.settlement import Settlement, decide
-from effects.store.ledger import Ledger
-from effects.store.settle import Settled, settle
-from effects.store.store import Store
+from effects.settlement import Settlement
+from effects.store.db.store import Store
+from effects.store.queue.settle import Settled
 from effects.worker.outage import Outage
+from effects.worker.runtime import Runtime
+from effects.worker.supervisor import Service
+from effects.worker.verdicts import VerdictWriter
 
 BATCH_MAX = 500
-ENOUGH = 100  # outcomes that wait for no more company
+FULL_BATCH = 100  # outcomes: written without waiting for more
 SLICE_SECONDS = 0.005
 TIMERS_MAX = 10_000
+BLOCKED_SECONDS = 0.5  # between two tries of an outcome that another transaction keeps from being written
 
 _log = logging.getLogger("effects.worker")
 _LEVELS = {"succeeded": logging.INFO, "dead": logging.ERROR, "cancelled": logging.INFO}
 
 
-class Settler(threading.Thread):
-    """Writes settlements until it is closed, in batches, whatever becomes of the database meanwhile.
+class Settler(Service):
+    """Writes settlements in batches until it is closed, through database outages.
+
+    If its thread ends or stalls, another one continues with all settlements not confirmed as written: the fence
+    recognises what is.
 
     Args:
-        patience: seconds that a small batch may wait for company.
-        wake: called after every write with the lanes in which it may have made jobs claimable.
-        settled: told of every accepted settlement (progress, counts).
+        bound_seconds: what it may take over one batch, while the database answers.
+        max_linger: seconds that a small batch may wait for company.
+        wake: called after every write with the queues in which it may have made jobs claimable.
+        settled: called with every accepted settlement (progress, counts).
     """
+
+    name = "settler"
 
     def __init__(
         self,
@@ -44,22 +51,37 @@ class Settler(threading.Thread):
         job_types: Registry,
         ledgers: Mapping[str, Ledger],
         outage: Outage,
+        runtime: Runtime,
         *,
-        patience: Callable[[], float],
+        bound_seconds: float,
+        max_linger: Callable[[], float],
         wake: Callable[[Collection[str]], None],
         settled: Callable[[Settlement], None],
     ) -> None:
-        super().__init__(name="effects-settler", daemon=True)
-        self._store, self._job_types, self._ledgers, self._outage = store, job_types, ledgers, outage
-        self._patience, self._wake, self._settled = patience, wake, settled
+        super().__init__(runtime)
+        self._now = runtime.monotonic
+        self._outage = outage
+        self._writer = VerdictWriter(
+            store,
+            job_types,
+            ledgers,
+            outage,
+            give_up=lambda: self._abandon,
+            put_aside=self._put_aside,
+            now=runtime.monotonic,
+        )
+        self.bound_seconds = bound_seconds
+        self._max_linger, self._wake, self._settled = max_linger, wake, settled
         self._pending: deque[Settlement] = deque()
         self._batch: list[Settlement] = []  # being written
-        self._arrived = threading.Event()
-        self._idle = threading.Event()
+        self._blocked: deque[tuple[float, Settlement]] = deque()  # by other transactions; when to try again (monotonic)
+        self._turn = 0  # of the thread that may take a batch
+        self._taking = threading.Lock()
+        self._arrived, self._idle = runtime.event(), runtime.event()
         self._idle.set()
         self._awaited: dict[int, threading.Event] = {}  # job id → set once its settlement is written, or given up
-        self._closing = False
         self._abandon = False
+        self.wrote_at: float | None = None  # monotonic
         self._timers: list[float] = []
 
     def add(self, settlement: Settlement) -> None:
@@ -70,16 +92,25 @@ class Settler(threading.Thread):
         if not self._arrived.is_set():
             self._arrived.set()
 
-    def add_and_wait(self, settlement: Settlement) -> None:
-        """Write this soon, and return when it is written or given up."""
-        written = self._awaited[settlement.job.id] = threading.Event()
-        self.add(settlement)
+    def wait_written(self, settlement: Settlement) -> None:
+        """Return when what was added is written, or given up."""
+        written = self._awaited[settlement.job.id] = self._runtime.event()
+        if self._abandon or all(waiting is not settlement for waiting in self.unwritten):
+            self._awaited.pop(settlement.job.id, None)  # written before this call
+            return
         written.wait()
 
     @property
     def unwritten(self) -> list[Settlement]:
         """What was added and may not be written yet."""
-        return [*self._pending, *self._batch]  # in this order: a batch is known before it leaves the queue
+        # In this order, and those put aside twice: each is known in its next place before it leaves the one before.
+        blocked = self._blocked.copy()
+        pending, batch = self._pending.copy(), self._batch
+        return [*pending, *batch, *(settlement for _, settlement in (*blocked, *self._blocked.copy()))]
+
+    def oldest_unwritten_seconds(self) -> float:
+        ends = [settlement.ended_at_monotonic for settlement in self.unwritten if settlement.ended_at_monotonic]
+        return max(0.0, self._now() - min(ends)) if ends else 0.0
 
     @property
     def pending(self) -> bool:
@@ -87,119 +118,130 @@ class Settler(threading.Thread):
 
     def next_retry(self) -> float | None:
         """Monotonic time of the next retry that this worker knows of; those that have passed are forgotten."""
-        now = time.monotonic()
+        now = self._now()
         while self._timers and self._timers[0] <= now:
             heapq.heappop(self._timers)
         return self._timers[0] if self._timers else None
 
-    def close(self, timeout_seconds: float, *, abort: Callable[[], bool]) -> None:
-        """Write what is waiting and end. After the time, or once `abort()`, what is left is left to rescue."""
-        self._closing = True
+    def close(self) -> None:
+        """Write what is waiting, and end."""
+        self._ending.set()
         self._arrived.set()
-        until = time.monotonic() + timeout_seconds
-        while self.is_alive() and time.monotonic() < until:
-            self.join(0.05)
-            if abort() and self._outage.under_way:
-                break
+
+    def abandon(self) -> None:
+        """Write no more: what is left is left to rescue."""
         self._abandon = True
         for written in list(self._awaited.values()):
             written.set()
 
+    def _hand_over(self) -> None:
+        with self._taking:
+            self._turn += 1
+            self._pending.extendleft(reversed(self._batch))
+        self._arrived.set()
+
     def run(self) -> None:
+        turn = self._turn
         while True:
-            self._arrived.wait()
+            self._arrived.wait(BLOCKED_SECONDS if self._blocked else self.bound_seconds / 4)
+            self.came_round()
             self._linger()
             self._arrived.clear()
             while self._pending and not self._abandon:
-                batch = self._take()
-                self._write(batch)
-                self._batch = []
-                self._tell(batch)
-            if not self._pending:
+                batch = self._take(turn)
+                if batch is None:
+                    return  # another thread has taken over
+                self._write(batch, turn)
+            if not self._write_blocked(turn):
+                return
+            if not self._pending and not self._blocked:
                 self._idle.set()
                 if self._pending:  # one came between the two lines above
                     self._idle.clear()
-            if self._closing and (self._abandon or not self._pending):
+            if self._ending.is_set() and (self._abandon or not (self._pending or self._blocked)):
                 return
 
-    def _tell(self, batch: Sequence[Settlement]) -> None:
+    def _take(self, turn: int) -> list[Settlement] | None:
+        with self._taking:
+            if turn != self._turn:
+                return None
+            count = min(len(self._pending), BATCH_MAX)
+            self._batch = [self._pending[number] for number in range(count)]
+            for _ in range(count):
+                self._pending.popleft()
+            return self._batch
+
+    def _write(self, batch: Sequence[Settlement], turn: int, *, brisk: bool = False) -> None:
+        for written in self._writer.write(batch, brisk=brisk):
+            self._report(written)
+            self.came_round()
+        self._written(batch, turn)
+        self.wrote_at = self._now()
+        self.came_round()
+
+    def _put_aside(self, settlement: Settlement) -> None:
+        """Another transaction keeps it from being written: the others need not wait for that."""
+        self._blocked.append((self._now() + BLOCKED_SECONDS, settlement))
+
+    def _write_blocked(self, turn: int) -> bool:
+        """Retry set-aside settlements one by one; False if another thread has taken over."""
+        now = self._now()
+        while self._blocked and now >= self._blocked[0][0] and not self._abandon:
+            with self._taking:
+                if turn != self._turn:
+                    return False
+                batch = self._batch = [self._blocked[0][1]]  # known there before it leaves here
+                self._blocked.popleft()
+            self._write(batch, turn, brisk=True)
+        return True
+
+    def _written(self, batch: Sequence[Settlement], turn: int) -> None:
+        with self._taking:
+            if turn == self._turn:
+                self._batch = []
         if self._awaited:
+            blocked = {id(settlement) for _, settlement in self._blocked}
             for settlement in batch:
-                if (written := self._awaited.pop(settlement.job.id, None)) is not None:
+                if id(settlement) not in blocked and (written := self._awaited.pop(settlement.job.id, None)):
                     written.set()
 
     def _linger(self) -> None:
-        until = time.monotonic() + self._patience()
-        while len(self._pending) < ENOUGH and not self._closing and (left := until - time.monotonic()) > 0:
-            threading.Event().wait(min(left, SLICE_SECONDS))
-
-    def _take(self) -> list[Settlement]:
-        count = min(len(self._pending), BATCH_MAX)
-        self._batch = [self._pending[number] for number in range(count)]
-        for _ in range(count):
-            self._pending.popleft()
-        return self._batch
-
-    def _write(self, batch: Sequence[Settlement], *, plain: bool = False) -> None:
-        """Write a batch; one that fails is cut in two, so that a bad row harms itself alone.
-
-        Where not even a `plain` one can be written, the lease runs out and rescue takes the job.
-        """
-        try:
-            written = self._outage.ride_out(
-                lambda: settle(self._store, batch, self._ledgers), give_up=lambda: self._abandon
-            )
-        except Exception as error:
-            if len(batch) > 1:
-                middle = len(batch) // 2
-                self._write(batch[:middle])
-                self._write(batch[middle:])
-            elif not plain:
-                self._after_failure(batch[0], error)
-        else:
-            if written is not None:
-                self._report(written)
-
-    def _after_failure(self, settlement: Settlement, error: Exception) -> None:
-        """One outcome that cannot be written as it is: record that, as plainly as possible, once."""
-        job, code = settlement.job, "settle_failed" if settlement.apply is None else "apply_failed"
-        _log.error("settle.failed", extra={"job": job.id, "type": job.job_type, "error": type(error).__name__})
-        text = f"recording the outcome failed: {type(error).__name__}"
-        # What the handler did is not undone by our failure to write it down: the type's policy for it decides.
-        happened = settlement.verdict in ("done", "unknown")
-        failure = Unknown(text, code=code) if happened else Retry(text, code=code)
-        plain = decide(job, self._job_types.get(job.job_type), failure, released=True)
-        verdict = "unknown" if happened else settlement.verdict
-        self._write([replace(plain, outcome="failed", verdict=verdict)], plain=True)
+        until = self._now() + self._max_linger()
+        while len(self._pending) < FULL_BATCH and not self._ending.is_set() and (left := until - self._now()) > 0:
+            self._runtime.sleep(min(left, SLICE_SECONDS))
 
     def _report(self, written: Settled) -> None:
         for settlement in written.accepted:
-            self._settled(settlement)
-            self._remember_retry(settlement)
-            _log_outcome(settlement)
+            try:
+                self._settled(settlement)
+                self._remember_retry(settlement)
+                _log_outcome(settlement)
+            except Exception as error:  # it is written: a failing callback must not stop the next
+                fields = {"job": settlement.job.id, "error": type(error).__name__, "at": error_places(error)}
+                _log.error("settle.unreported", extra=fields)
         for settlement in written.stale:
             _log_stale(settlement)
-        self._wake({lane for one in written.accepted for lane in _opened_lanes(one)})
+        self._wake({queue for settlement in written.accepted for queue in _opened_queues(settlement)})
 
     def _remember_retry(self, settlement: Settlement) -> None:
         if not settlement.ends and len(self._timers) < TIMERS_MAX:
             wait = max(settlement.delay_seconds, settlement.pause_seconds)
-            heapq.heappush(self._timers, time.monotonic() + wait + 0.001)
+            heapq.heappush(self._timers, self._now() + wait + 0.001)
 
 
-def _opened_lanes(settlement: Settlement) -> Iterator[str]:
+def _opened_queues(settlement: Settlement) -> Iterator[str]:
     """Where the end of this attempt lets others run: behind its limit or its group, or the job itself again."""
     job = settlement.job
     if job.limit_key is not None or job.group_key is not None:
         yield job.home_queue
     if not settlement.ends:
         yield from (job.home_queue, job.queue, QUARANTINE_QUEUE if settlement.lost else job.queue)
-        if settlement.placement is not None:
-            yield settlement.placement.queue
+        if settlement.routing is not None:
+            yield settlement.routing.queue
 
 
 def _log_stale(settlement: Settlement) -> None:
-    """A late outcome changes nothing. It is evidence all the same: the effect may have happened twice."""
+    """Log a stale outcome, which changes nothing but is evidence that the effect may have happened twice."""
     if settlement.outcome:
         job = settlement.job
         fields = {

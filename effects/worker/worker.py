@@ -1,48 +1,30 @@
-"""The worker process: one dispatcher, lanes of threads, and the services beside them.
+"""The worker process: one dispatcher, the threads of each queue, and its services.
 
-    claim ─▶ intake ─▶ lanes (threads) ─▶ settler        beside it: pulse · rescuer · scheduler · wakeup
+    claim ─▶ load ─▶ threads of each queue ─▶ settler        beside it: heartbeat · rescuer · scheduler · supervisor
 
-The dispatcher runs in the thread that called `run` or `drain`. A crash anywhere leaves rows that say how far
-each job had come; `effects.store.liveness.rescue` reads them.
+The dispatcher runs in the thread that called `run` or `drain`. A crash anywhere leaves rows that record how far
+each job had come; `effects.store.queue.liveness.rescue` reads them.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import socket
-import threading
-import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 
 from effects.app import Effects
-from effects.job import Job
-from effects.settlement import GivenBack, Settlement
-from effects.store import revisions
-from effects.store.liveness import WorkerIdentity, leave, release
-from effects.worker.attempt import RunningAttempt
-from effects.worker.claimer import Claimer
-from effects.worker.dispatcher import Dispatcher
-from effects.worker.intake import Intake
-from effects.worker.lanes import Lanes, planned
-from effects.worker.outage import Outage
-from effects.worker.pulse import Pulse, Rescuer
-from effects.worker.releaser import Releaser
-from effects.worker.scheduler import Scheduler
-from effects.worker.settler import Settler
-from effects.worker.wakeup import Wakeup
-
-EXIT_DONE = 0
-EXIT_ERRORS = 1  # drained, and at least one job ended dead
-EXIT_TIME = 3  # drained, and the time ran out with work left
-EXIT_STUCK = 75  # too many threads hang in handlers: the supervisor must start a fresh process
+from effects.exit_codes import ExitCode
+from effects.logs import RateLimitedLogger, error_places
+from effects.settlement import Settlement
+from effects.worker.parts import Parts
+from effects.worker.runtime import Runtime
+from effects.worker.shutdown import FLUSH_SECONDS, JOIN_SECONDS, LastResort, Shutdown
+from effects.worker.supervisor import PartFault
 
 STUCK_MAX = 4
-FLUSH_SECONDS = 30.0
-JOIN_SECONDS = 2.0
+HANDOVER_SECONDS = 1.0  # a dispatcher that has not begun the shutdown by then has stalled
+FORCED_END_SECONDS = 1.5
+END_MARGIN_SECONDS = 5.0
 
 _log = logging.getLogger("effects.worker")
 
@@ -53,222 +35,218 @@ class DrainResult:
 
     finished: bool = True
     counts: dict[str, int] = field(default_factory=dict)
-    exit_code: int = EXIT_DONE
+    exit_code: ExitCode = ExitCode.DONE
 
 
 class Worker:
     """Carries out the jobs of one Effects.
 
+    An essential thread that dies or stalls for a lease ends it: no more jobs are claimed,
+    what was answered is written, running handlers have the grace period, and the exit code is 70.
+
     Args:
         app: settings, database and job types. Checked here and when the worker starts: a database that it
             does not know is refused with SchemaMismatch.
-        lanes: queue → threads. Default: the `default` lane, every lane that a job type or EFFECTS_LANES names.
-        settled: called after every recorded outcome, from the settling thread (for progress bars).
+        queues: queue → threads. Default: the `default` queue, every queue that a job type or EFFECTS_QUEUES names.
+        settled: called after every recorded outcome, from the settling thread (for progress bars). What it raises is
+            logged.
         rescue: whether to take back the jobs of workers that are gone. Default yes.
+        runtime: time, threads and randomness. Default: the machine's.
+        hard_end: ends the process with an exit code, at once, where something hangs that we cannot end: after a second
+            `stop`, or when an end takes longer than it may. `effects work` gives `os._exit`. Default: such a thread is
+            left behind, because the process is not ours.
+
+    Attributes:
+        fault: the first part that died or stalled, if one has.
+        counts: recorded outcomes by their kind.
     """
 
     def __init__(
         self,
         app: Effects,
         *,
-        lanes: Mapping[str, int] | None = None,
+        queues: Mapping[str, int] | None = None,
         grace_seconds: float | None = None,
         settled: Callable[[Settlement], None] | None = None,
         rescue: bool = True,
+        runtime: Runtime | None = None,
+        hard_end: Callable[[int], object] | None = None,
     ) -> None:
         self.app = app
         self.counts: dict[str, int] = {}
+        self.fault: PartFault | None = None
+        self._runtime = runtime = runtime or Runtime()
+        self._now = runtime.monotonic
         self._grace_seconds = app.settings.grace_seconds if grace_seconds is None else grace_seconds
         self._told = settled
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._asked = False  # by `stop`, in contrast to a drain that has come to its end
-        self._aborting = threading.Event()
-        self._outage = Outage()
-        self._lanes = Lanes(
-            planned(app, lanes), self._wake,
-            may_start=self._may_start, give_back=self._give_back, finish=self._settle, finish_alone=self._settle_alone,
+        self._last_resort = LastResort(runtime, hard_end)
+        self._callback_errors = RateLimitedLogger(_log, "callback.failed")
+        self._stopping, self._aborting = runtime.event(), runtime.event()
+        self._coming = runtime.event()  # the dispatcher's thread, to its end
+        self._give_up_at = float("inf")  # monotonic; the end of a drain's time
+        self._stop_asked = False  # by `stop`, in contrast to a drain that has come to its end
+        self._parts = parts = Parts(
+            app, runtime, queues=queues, rescue=rescue, stopping=self._stopping, gives_up=self._gives_up,
+            recorded=self._count, drain_requested=self._stop_once, failed=self._failed,
         )  # fmt: skip
-        ask = self._lanes.ask
-        self._pulse = Pulse(
-            app, self._outage, self._identity,
-            disowned=self._lanes.disown, cancelled=self._lanes.pass_on_cancel,
+        self._shutdown = Shutdown(
+            app, parts, runtime, grace_seconds=self._grace_seconds,
+            stop_asked=lambda: self._stop_asked or self.fault is not None, aborting=self._aborting,
         )  # fmt: skip
-        self._rescuer = Rescuer(app, self._outage, rescued=ask) if rescue else None
-        self._scheduler = Scheduler(app, self._outage, fired=ask)
-        self._settler = Settler(
-            app.store, app.job_types, app.ledgers, self._outage,
-            patience=self._lanes.patience, wake=ask, settled=self._count,
-        )  # fmt: skip
-        self._intake = Intake(app, Releaser(self._mark).release, self._settler.add)
-        self._dispatcher = Dispatcher(
-            self._lanes, Claimer(app, self._outage, self._held, self._settler.add), self._intake, self._settler,
-            self._pulse, stopping=self._stopping, wake=self._wake, poll_seconds=app.settings.poll_seconds,
-        )  # fmt: skip
-        self._wakeup = Wakeup(app.engine, app.settings.schema, ask)
 
     # -- running ---------------------------------------------------------------------------------------------
 
-    def run(self) -> int:
-        """Work until `stop` is called; the exit code.
+    @property
+    def id(self) -> str:
+        """The id of its row; another one after it was declared dead."""
+        return self._parts.heartbeat.worker.id
+
+    def run(self) -> ExitCode:
+        """Work until `stop` is called; the exit code: 0, 70 or 75 (see `effects.exit_codes`).
 
         Raises:
             SchemaMismatch: the tables are not those of this version.
         """
-        if self._start():
-            try:
-                while not self._stopping.is_set() and not self._too_many_stuck():
-                    if not self._dispatcher.round():
-                        self._dispatcher.rest()
-            finally:
-                self._finish()
-        return EXIT_STUCK if self._too_many_stuck() else EXIT_DONE
+        self._live(self._go_on)
+        return self._code(ExitCode.DONE)
 
     def drain(self, max_seconds: float | None = None) -> DrainResult:
-        """Work until nothing is due, or until `max_seconds` have passed; nothing starts after that.
+        """Work until no job is due, or until `max_seconds` have passed; no job starts after that, and an unavailable
+        database is no longer waited for.
 
         Jobs that are due later, retries included, are not waited for. Two drains at once are harmless.
         """
-        give_up_at = time.monotonic() + max_seconds if max_seconds is not None else float("inf")
-        finished, dispatcher = False, self._dispatcher
-        self._intake.draining = True
-        if self._start():
-            try:
-                while not (finished or self._stopping.is_set() or self._too_many_stuck()):
-                    if time.monotonic() >= give_up_at:
-                        break
-                    finished = (
-                        not dispatcher.round()
-                        and dispatcher.all_settled(give_up_at)
-                        and not dispatcher.round_everywhere()
-                        and not dispatcher.await_token(give_up_at)
-                    )
-            finally:
-                self._finish()
-        dead = self.counts.get("dead", 0)
-        code = (
-            EXIT_STUCK if self._too_many_stuck() else EXIT_TIME if not finished else EXIT_ERRORS if dead else EXIT_DONE
-        )
-        return DrainResult(finished=finished, counts=dict(self.counts), exit_code=code)
+        if max_seconds is not None:
+            self._give_up_at = self._now() + max_seconds
+        result = DrainResult(finished=False)
+        self._parts.loader.draining = True
+
+        def until_nothing_is_due() -> None:
+            result.finished = self._drained()
+
+        self._live(until_nothing_is_due)
+        result.counts = dict(self.counts)
+        if not result.finished:
+            result.exit_code = self._code(ExitCode.TIME_RAN_OUT)
+        else:
+            result.exit_code = self._code(ExitCode.FINDINGS if self.counts.get("dead", 0) else ExitCode.DONE)
+        return result
 
     def stop(self) -> None:
-        """Stop claiming, finish or give back, and end within the grace period. Called again: end at once.
+        """Stop claiming, finish or give back, and end within the grace period. Called again: end at once, and where
+        `hard_end` was given, within 2 s in any case, with exit code 143.
 
         Safe in a signal handler: the events are set by a thread of its own, because the interrupted thread may be
         inside one of their locks.
         """
-        again, self._asked = self._asked, True
-        threading.Thread(target=self._end, args=(again,), name="effects-stop", daemon=True).start()
+        again, self._stop_asked = self._stop_asked, True
+        self._runtime.start(lambda: self._stop(again), "effects-stop")
 
-    def _end(self, at_once: bool) -> None:
+    def _stop_once(self) -> None:
+        """Stop because of `effects workers drain`: like the first signal, never like the second."""
+        if not self._stop_asked:
+            self.stop()
+
+    def _stop(self, at_once: bool) -> None:
         self._stopping.set()
         if at_once:
             self._aborting.set()
-        self._wake.set()
+            self._last_resort.within(FORCED_END_SECONDS, ExitCode.FORCED)
+        else:
+            self._last_resort.within(self._end_seconds, ExitCode.PART_FAILED)
+        self._parts.wake.set()
         _log.info("worker.stopping", extra={"grace_seconds": 0.0 if at_once else self._grace_seconds})
+
+    def _go_on(self) -> None:
+        while not self._stopping.is_set() and not self._too_many_stuck():
+            if not self._parts.dispatcher.round():
+                self._parts.dispatcher.rest()
+
+    def _drained(self) -> bool:
+        finished = False
+        while not (finished or self._gives_up() or self._too_many_stuck()):
+            finished = self._parts.dispatcher.nothing_due(self._give_up_at)
+        return finished
+
+    def _gives_up(self) -> bool:
+        """Whether to wait for the database, or for jobs, no longer."""
+        return self._stopping.is_set() or self._now() >= self._give_up_at
+
+    def _code(self, otherwise: ExitCode) -> ExitCode:
+        if self.fault is not None:
+            return ExitCode.PART_FAILED
+        return ExitCode.HANDLERS_HANG if self._too_many_stuck() else otherwise
+
+    def _fault_code(self) -> tuple[ExitCode, str] | None:
+        """What the worker's row keeps of an end that is not in order."""
+        if self.fault is not None:
+            return ExitCode.PART_FAILED, str(self.fault)
+        return (ExitCode.HANDLERS_HANG, "handlers hang") if self._too_many_stuck() else None
 
     # -- start and end ---------------------------------------------------------------------------------------
 
-    def _start(self) -> bool:
-        """Check the tables, write the worker's row, look for lost jobs, start the threads.
+    def _live(self, loop: Callable[[], None]) -> None:
+        """Start, loop, and end in every case."""
+        parts, watch = self._parts, self._parts.watch_caller()
+        try:
+            if parts.start():
+                try:
+                    loop()
+                except (KeyboardInterrupt, SystemExit):  # of the program that runs us
+                    raise
+                except BaseException as error:
+                    parts.supervisor.ended(watch, error)
+                finally:
+                    self._end()
+        finally:
+            parts.watchdog.stop()
+            parts.supervisor.forget(watch)
+            parts.supervisor.stop()
+            self._last_resort.returned()
 
-        False if we were told to stop while the database was away.
-        """
-        for job_type in self.app.job_types:
-            job_type.worker_starts()
-        for step in (lambda: revisions.check(self.app.store), self._pulse.first):
-            self._outage.ride_out(step, give_up=self._stopping.is_set)
-            if self._stopping.is_set():
-                return False
-        if self._rescuer is not None:  # a drain may end before the rescuer's own first round
-            self._rescuer.try_round()
-        self._scheduler.try_round()  # likewise: cron's worker makes the jobs of today's slots, and does them
-        lanes = " ".join(f"{lane.lane.queue}={lane.threads}" for lane in self._lanes)
-        _log.info("worker.started", extra={"worker": self._pulse.worker.id, "lanes": lanes})
-        for service in (self._settler, self._pulse, self._rescuer, self._scheduler, self._wakeup):
-            if service is not None:
-                service.start()
-        self._lanes.start()
-        return True
-
-    def _finish(self) -> None:
-        """Give back what was not begun, let the rest end, record what is left, leave.
-
-        After `stop` the running handlers have the grace period; at the end of a drain, their own deadlines.
-        """
+    def _end(self) -> None:
         self._stopping.set()
-        for service in (self._rescuer, self._scheduler, self._wakeup):
-            if service is not None:
-                service.stop()
-        for attempt in self._lanes.unstarted():
-            self._give_back(attempt)
-        self._wait_for_running()
-        for settlement in self._lanes.cut_short():
-            self._settler.add(settlement)
-        self._lanes.close()
-        self._settler.close(FLUSH_SECONDS, abort=self._aborting.is_set)
-        self._pulse.stop()
-        self._join_services(time.monotonic() + JOIN_SECONDS)
-        for job_type in self.app.job_types:
-            job_type.worker_ends()
-        self._outage.ride_out(lambda: leave(self.app.store, self._pulse.worker.id), give_up=lambda: True)
-        _log.info("worker.stopped", extra={"worker": self._pulse.worker.id, **self.counts})
+        self._coming.set()
+        if not self._shutdown.conduct(fault=self._fault_code()):
+            self._shutdown.over.wait(self._end_seconds)
+        _log.info("worker.stopped", extra={"worker": self._parts.heartbeat.worker.id, **self.counts})
 
-    def _join_services(self, until: float) -> None:
-        """They hold connections, and a heartbeat under way would find us gone; one that hangs is left behind."""
-        for service in (self._pulse, self._rescuer, self._scheduler, self._wakeup):
-            if service is not None:
-                service.join(max(0.0, until - time.monotonic()))
+    # -- when a part fails -----------------------------------------------------------------------------------
 
-    def _wait_for_running(self) -> None:
-        asked_at: float | None = None
-        while self._lanes.busy() and not self._aborting.is_set():
-            asked_at = asked_at or (time.monotonic() if self._asked else None)
-            if asked_at is not None and time.monotonic() - asked_at > self._grace_seconds:
-                return
-            for settlement in self._lanes.overdue():
-                self._settler.add(settlement)
-            self._aborting.wait(0.02)
+    def _failed(self, fault: PartFault) -> None:
+        """Told by the supervisor, on whichever thread found it."""
+        self._stopping.set()
+        first, self.fault = self.fault is None, self.fault or fault
+        for service in (self._parts.settler, self._parts.heartbeat):  # the end needs them
+            if service.name == fault.part:
+                service.substitute(self._parts.supervisor)
+        if first:
+            self._last_resort.within(self._end_seconds, ExitCode.PART_FAILED)
+            self._runtime.start(self._take_over, "effects-end")
+        self._parts.wake.set()
 
-    # -- what the parts tell each other ----------------------------------------------------------------------
+    def _take_over(self) -> None:
+        """Conduct the end where the dispatcher's thread does not come to it; then the process ends without it."""
+        self._coming.wait(HANDOVER_SECONDS)
+        if self._shutdown.conduct(fault=self._fault_code()):
+            self._last_resort.within(HANDOVER_SECONDS, ExitCode.PART_FAILED)
 
-    def _identity(self) -> WorkerIdentity:
-        return WorkerIdentity(
-            id=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            version=version("effects"),
-            lanes=",".join(lane.lane.queue for lane in self._lanes),
-        )
-
-    def _may_start(self) -> bool:
-        return not self._stopping.is_set() and self._pulse.fresh
-
-    def _settle(self, settlement: Settlement) -> None:
-        self._settler.add(settlement)
-
-    def _settle_alone(self, settlement: Settlement) -> None:
-        self._settler.add_and_wait(settlement)
-
-    def _give_back(self, attempt: RunningAttempt) -> None:
-        self._settler.add(attempt.settle(GivenBack()))
-
-    def _mark(self, jobs: list[Job]) -> set[int] | None:
-        return self._outage.ride_out(
-            lambda: release(self.app.store, jobs, self.app.ledgers), give_up=self._stopping.is_set
-        )
-
-    def _held(self) -> set[int]:
-        """Lanes first: what leaves one is known to the settler before."""
-        open_ids = self._lanes.open_ids()
-        return open_ids | {settlement.job.id for settlement in self._settler.unwritten}
+    @property
+    def _end_seconds(self) -> float:
+        """The longest duration of a shutdown in which nothing hangs."""
+        return self._grace_seconds + FLUSH_SECONDS + JOIN_SECONDS + END_MARGIN_SECONDS
 
     def _too_many_stuck(self) -> bool:
-        return self._lanes.stuck >= STUCK_MAX
+        return self._parts.queues.stuck >= STUCK_MAX
 
     def _count(self, settlement: Settlement) -> None:
+        if settlement.ends:
+            self.app.notifier.ended(settlement.job.id)
         if settlement.outcome or settlement.ends:
             word = settlement.status if settlement.ends else settlement.outcome
             self.counts[word] = self.counts.get(word, 0) + 1
         if self._told is not None:
-            self._told(settlement)
+            try:
+                self._told(settlement)
+            except BaseException as error:
+                self._callback_errors.error(f"settled raised {type(error).__name__} at {error_places(error)}")

@@ -1,9 +1,6 @@
 """Templated e-mail: written in your own transaction, sent once, or known not to be."""
 
-from effects_email.address import parse_address
 from effects_email.api import Preview, preview_email, send_templated_email, send_templated_emails
-from effects_email.attachments import File
-from effects_email.draft import NewEmail
 from effects_email.errors import (
     AddressInvalid,
     AttachmentInvalid,
@@ -15,9 +12,12 @@ from effects_email.errors import (
     TemplateNotFound,
     TokenInvalid,
 )
-from effects_email.events import Heard, heard_of
-from effects_email.job import EmailSend
-from effects_email.parts import Address
+from effects_email.events import ProviderEvent, events_of
+from effects_email.jobs.send import EmailSend
+from effects_email.message.address import parse_address
+from effects_email.message.attachments import File
+from effects_email.message.source import Address
+from effects_email.request import NewEmail, email_key
 from effects_email.settings import EmailSettings
 from effects_email.suppression import (
     LogLine,
@@ -41,18 +41,19 @@ __all__ = [
     "EmailSend",
     "EmailSettings",
     "File",
-    "Heard",
     "LogLine",
     "NewEmail",
     "Preview",
+    "ProviderEvent",
     "RenderingFailed",
     "Suppression",
     "SuppressionInvalid",
     "TemplateError",
     "TemplateNotFound",
     "TokenInvalid",
+    "email_key",
+    "events_of",
     "find_suppressions",
-    "heard_of",
     "list_suppressions",
     "parse_address",
     "preview_email",

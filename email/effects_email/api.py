@@ -9,16 +9,17 @@ from typing import Any
 
 import msgspec
 
-from effects.app import AnySession, Effects, default
-from effects.retry import OnUnknown
-from effects_email.address import Recipient, parse_mailbox
-from effects_email.attachments import File
-from effects_email.draft import NewEmail, draft
-from effects_email.message import build
-from effects_email.parts import Parts
-from effects_email.setup import setup_of
+from effects import Effects, default
+from effects.extend import AnySession, OnUnknown, app_of, each_of
+from effects_email.errors import EmailInvalid
+from effects_email.message.address import Recipient, parse_mailbox
+from effects_email.message.attachments import File
+from effects_email.message.mime import build
+from effects_email.message.source import MessageSource
+from effects_email.request import NewEmail, render_email
+from effects_email.state import state_of
 from effects_email.suppression import TRANSACTIONAL
-from effects_email.writing import JOB_TYPE, EmailReceipt, write_drafts
+from effects_email.writing import JOB_TYPE, EmailReceipt, write_messages
 
 
 def send_templated_email(
@@ -52,20 +53,20 @@ def send_templated_email(
         context: what the template may use: at most 256 KiB as JSON.
         event_id: what happened, such as `signup:17`. Together with template and recipient it is the key: the same
             again is the same message. Without it and without `key`, every call is a message of its own.
-        key: your own idempotency key, at most 255 characters, shown to operators. The same key with the same words
-            gives the first receipt; a newer version of the template is no other word.
+        key: your own idempotency key, at most 255 characters, shown to operators. The same key with the same content
+            gives the first receipt; a newer version of the template is no other content.
         locale: `de` or `de-AT`: the template in exactly this, else in the language alone, else as it is by default.
         category: whose unsubscribes it respects. Default the template's.
         transport: the name of one that is set. Default the template's, else `default`.
         attachments: paths or `File`s; 10 MiB in base64 at most. They must stay until the message has left.
-        headers: further headers: those that begin with `X-`, and a few that `effects_email.headers` lists.
+        headers: further headers: those that begin with `X-`, and a few that `effects_email.message.headers` lists.
         run_at, expires_at: aware; not before, and not after. Default the template's `expires_seconds`.
         on_unknown: what to do where it may have been sent: `repeat_once` after a quarter of an hour (the default),
-            `hold` for a person, or `repeat`. Default the template's.
+            `hold` for an operator, or `repeat`. Default the template's.
         sender: default the template's, else EFFECTS_EMAIL_FROM.
         group: one message to many, who see each other in To and Cc; at most 100, each with a result of its own.
         cc, bcc: with `group`. Bcc is in no header.
-        despite_suppression: send it to suppressed recipients too, and why: a notice that the law demands, say. Kept in
+        despite_suppression: the reason to send to suppressed recipients too, such as a legal notice. Kept in
             `effects_email_suppression_log`, for each recipient.
         session: a SQLAlchemy Session or Connection, which is never committed by us: rolled back, or rolled back to a
             savepoint, there was no message. Without one, a transaction of our own.
@@ -76,12 +77,12 @@ def send_templated_email(
         every try, or ends as a dead, cancelled or unknown one that is on record.
 
     Raises:
-        AddressInvalid: an address is none. EmailInvalid: a header, the context, the key or the subject cannot be.
+        AddressInvalid: an address is malformed. EmailInvalid: a header, the context, the key or the subject is invalid.
         AttachmentInvalid: a file is missing or too large.
         TemplateNotFound, TemplateError, RenderingFailed: there is no such template, or a variable is missing.
         ConfigurationError: no folder of templates or no sender is set.
-        IdempotencyConflict: the key was used with other words.
-        StoreUnavailable: the database is away (without `session`). With a key, calling again is safe.
+        IdempotencyConflict: the key was used with other content.
+        StoreUnavailable: the database is unavailable (without `session`). With a key, calling again is safe.
     """
     email = NewEmail(
         template, to=to, context=context, event_id=event_id, key=key, locale=locale, category=category,
@@ -101,22 +102,19 @@ def send_templated_emails(
         As `send_templated_email`. After an IdempotencyConflict nothing of this call is written: it was rolled back
         to a savepoint.
     """
-    app = effects or default()
+    app = app_of(effects)
     now = datetime.now(UTC)
-    drafts = [draft(app, email, now) for email in emails]
-    if not drafts:
+    messages = [render_email(app, email, now) for email in each_of(emails, NewEmail, "emails", EmailInvalid)]
+    if not messages:
         return []
     with app.writing(session, {app.job_types.get(JOB_TYPE).queue}) as connection:
-        if len(drafts) == 1:
-            return write_drafts(app, connection, drafts)
-        with connection.begin_nested():
-            return write_drafts(app, connection, drafts)
+        return write_messages(app, connection, messages)
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """A message as it would be. `eml` is its bytes."""
 
-    parts: Parts
+    source: MessageSource
     eml: bytes
     template_version: str
     locale: str | None
@@ -140,17 +138,17 @@ def preview_email(
         As `send_templated_email`.
     """
     app = effects or default()
-    setup = setup_of(app)
-    if sender is None and setup.settings.sender is None:
-        declared = setup.folder.find(template, locale).declared.sender
+    state = state_of(app)
+    if sender is None and state.settings.sender is None:
+        declared = state.folder.find(template, locale).declared.sender
         sender = parse_mailbox(declared, where="sender") if declared else "sender@example.com"
-    email = NewEmail(  # no category: nobody needs a way out of a preview
+    email = NewEmail(  # no category: a preview needs no unsubscribe link
         template, to=to, context=context, locale=locale, sender=sender, category=TRANSACTIONAL
     )
-    made = draft(app, email, datetime.now(UTC))
+    message = render_email(app, email, datetime.now(UTC))
     return Preview(
-        parts=made.parts,
-        eml=build(made.parts, {}),
-        template_version=made.version.version,
-        locale=made.version.locale,
+        source=message.source,
+        eml=build(message.source, {}),
+        template_version=message.version.version,
+        locale=message.version.locale,
     )

@@ -3,17 +3,17 @@
 EffectsError
 ├─ ConfigurationError
 │   └─ TemplateError          the templates themselves cannot be used; names the template and the file
-│       ├─ TemplateNotFound   there is none of this name
+│       ├─ TemplateNotFound   no template has this name
 │       └─ RenderingFailed    a variable is missing, or a filter failed; names the part and the line
 ├─ EmailNotFound              an operator named a message that is not there
-├─ TokenInvalid               an unsubscribe token that is none of ours, or was altered
+├─ TokenInvalid               an unsubscribe token that is not ours, or was altered
 ├─ EnqueueError
 │   ├─ EmailInvalid           a header, a name, a key or a context that no message may have
-│   ├─ AddressInvalid         what is no e-mail address; says of which argument
+│   ├─ AddressInvalid         not a valid e-mail address; names the argument
 │   ├─ AttachmentInvalid      a file that cannot be attached: missing, too large, oddly named
 │   └─ SuppressionInvalid     a category, reason or end that no suppression may have
-└─ DeliveryError
-    ├─ Temporary
+└─ DeliveryError, by its fate (see `effects.outcome`)
+    ├─ Retry
     │   └─ AttachmentMissing  a file that was there at the call cannot be read now
     └─ Refused
         └─ ContentChanged     the bytes are not those of the call: an attachment, or an earlier try's
@@ -23,7 +23,9 @@ No text quotes an address, a value of the context or anything that was rendered.
 
 from __future__ import annotations
 
-from effects.errors import ConfigurationError, EffectsError, EnqueueError, Refused, Temporary
+from dataclasses import dataclass
+
+from effects import ConfigurationError, EffectsError, EnqueueError, Refused, Retry
 
 
 class TemplateError(ConfigurationError):
@@ -62,9 +64,15 @@ class SuppressionInvalid(EnqueueError):
     """The suppression cannot be as given."""
 
 
-class AttachmentMissing(Temporary):
+@dataclass(eq=False)
+class AttachmentMissing(Retry):
     """An attachment cannot be read."""
 
+    code: str = "attachment_missing"
 
+
+@dataclass(eq=False)
 class ContentChanged(Refused):
     """The message would not have the bytes that it had."""
+
+    code: str = "content_changed"

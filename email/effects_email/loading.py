@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects.errors import KeyUnavailable
-from effects.retry import OnUnknown
-from effects_email.content import unpack
-from effects_email.events import taken
-from effects_email.outcomes import FINAL
-from effects_email.parts import Address, Parts
+from effects import KeyUnavailable
+from effects.extend import OnUnknown
+from effects_email.classify import FINAL
+from effects_email.events import seen
+from effects_email.message.source import Address, MessageSource, open_content
 from effects_email.suppression import suppressed
 from effects_email.tables import sent
 
 if TYPE_CHECKING:
-    from effects.app import Effects
+    from effects import Effects
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,8 +27,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     category: str | None
     transport: str
-    parts: Parts | None  # None: no longer kept
-    sealed_off: str | None = None  # why the parts cannot be opened
+    source: MessageSource | None  # None: no longer kept
+    locked_reason: str | None = None  # why the source cannot be opened
     unknown: bool  # an earlier try may have delivered it
     repeats: bool  # and it was one of this job's, not of one that an operator sent again
     hold: bool  # what may have been delivered is left to a person
@@ -39,8 +38,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     open: Mapping[int, Address]
     some_accepted: bool
     suppressed: frozenset[int]
-    despite_suppression: bool  # the caller said why they are written to all the same
-    reported: bool = False  # a provider's event says that it has the message
+    despite_suppression: bool  # the caller gave a reason to write to them anyway
+    held_in: str | None = None  # the run of refusals in which it was last held back
+    reported: bool = False  # a provider's event shows that it has the message
 
     def __repr__(self) -> str:
         return f"Message(key={self.key!r})"
@@ -58,58 +58,59 @@ def load_messages(
     """
     rows = sent.load(app.store, connection, list(policies))
     groups = sent.recipients(app.store, connection, [row.key for row in rows])
-    found = [
+    messages = [
         _message(app, row, groups.get(row.key), repeats=row.job_id in repeats, hold=policies[row.job_id] == "hold")
         for row in rows
     ]
-    unsure = [message.parts.message_id for message in found if message.unknown and message.parts is not None]
-    reported = taken(app, connection, unsure)
-    blocked = _suppressed(app, connection, found)
+    unsure = [message.source.message_id for message in messages if message.unknown and message.source is not None]
+    reported = seen(app, connection, unsure)
+    blocked = _suppressed(app, connection, messages)
     return {
         message.job_id: msgspec.structs.replace(
             message,
             suppressed=blocked.get(message.job_id, frozenset()),
-            reported=message.parts is not None and message.parts.message_id in reported,
+            reported=message.source is not None and message.source.message_id in reported,
         )
-        for message in found
+        for message in messages
     }
 
 
 def _message(app: Effects, row: Any, group: Sequence[Any] | None, *, repeats: bool, hold: bool) -> Message:
-    content, sealed_off = None, None
+    content, locked_reason = None, None
     try:
-        content = unpack(app, row.key, row.content, row.sealed)
+        content = open_content(app, row.key, row.content, row.sealed)
     except KeyUnavailable as error:
-        sealed_off = str(error)
-    everybody = dict(enumerate(one for _, one in content.parts.recipients())) if content is not None else {}
-    settled = {one.number for one in group or () if one.outcome in (*FINAL, "suppressed")}
+        locked_reason = str(error)
+    everybody = dict(enumerate(address for _, address in content.source.recipients())) if content is not None else {}
+    settled = {recipient.number for recipient in group or () if recipient.outcome in (*FINAL, "suppressed")}
     return Message(
         job_id=row.job_id,
         key=row.key,
         category=row.category,
         transport=row.transport,
-        parts=content.parts if content is not None else None,
-        sealed_off=sealed_off,
+        source=content.source if content is not None else None,
+        locked_reason=locked_reason,
         unknown=row.state == "unknown",
         repeats=repeats,
         hold=hold,
         sha256=row.bytes_sha256,
         released_seconds=row.released_seconds,
         group=group is not None,
-        open={number: one for number, one in everybody.items() if number not in settled},
-        some_accepted=any(one.outcome == "accepted" for one in group or ()),
+        open={number: address for number, address in everybody.items() if number not in settled},
+        some_accepted=any(recipient.outcome == "accepted" for recipient in group or ()),
         suppressed=frozenset(),
         despite_suppression=row.despite_suppression is not None,
+        held_in=row.held_in,
     )
 
 
-def _suppressed(app: Effects, connection: Connection, found: Sequence[Message]) -> dict[int, frozenset[int]]:
+def _suppressed(app: Effects, connection: Connection, messages: Sequence[Message]) -> dict[int, frozenset[int]]:
     """Job id → the numbers of its recipients that are on the list."""
-    asking = [message for message in found if not message.despite_suppression]
-    wanted = [(message, number, one) for message in asking for number, one in message.open.items()]
-    reasons = suppressed(app, connection, [(one.spec, message.category) for message, _, one in wanted])
+    asking = [message for message in messages if not message.despite_suppression]
+    recipients = [(message, number, address) for message in asking for number, address in message.open.items()]
+    reasons = suppressed(app, connection, [(address.spec, message.category) for message, _, address in recipients])
     blocked: dict[int, set[int]] = {}
-    for (message, number, _), reason in zip(wanted, reasons, strict=True):
+    for (message, number, _), reason in zip(recipients, reasons, strict=True):
         if reason is not None:
             blocked.setdefault(message.job_id, set()).add(number)
     return {job_id: frozenset(numbers) for job_id, numbers in blocked.items()}

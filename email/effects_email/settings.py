@@ -2,48 +2,36 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from effects.errors import ConfigurationError
-from effects_email.address import parse_mailbox
+from effects import ConfigurationError
+from effects.extend import PackageSettings, arguments, require
 from effects_email.errors import AddressInvalid
-from effects_email.parts import Address
+from effects_email.message.address import parse_mailbox
+from effects_email.message.source import Address
 
 DEFAULT_TRANSPORT = "default"
 TRANSPORT_VARIABLE = "EFFECTS_EMAIL_TRANSPORT_"
 _TRANSPORT = re.compile(r"[a-z0-9][a-z0-9_]{0,31}")
-_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
 _UNSUBSCRIBE_URL = re.compile(
     r"(https://[A-Za-z0-9]|http://(localhost|127\.0\.0\.1)[:/])[!$%&'()*+\-./0-9:;=?@A-Z_a-z~]{0,500}"
 )
 _UNSUBSCRIBE_MAILTO = re.compile(r"[A-Za-z0-9._+-]{1,64}@[A-Za-z0-9.-]{1,190}")
-# field → its variable
-VARIABLES = {
-    "smtp_url": "EFFECTS_SMTP_URL",
-    "email_from": "EFFECTS_EMAIL_FROM",
-    "templates": "EFFECTS_EMAIL_TEMPLATES",
-    "email_redirect": "EFFECTS_EMAIL_REDIRECT",
-    "email_hold": "EFFECTS_EMAIL_HOLD",
-    "email_content_days": "EFFECTS_EMAIL_CONTENT_DAYS",
-    "unsubscribe_url": "EFFECTS_UNSUBSCRIBE_URL",
-    "unsubscribe_mailto": "EFFECTS_UNSUBSCRIBE_MAILTO",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmailSettings:
+class EmailSettings(PackageSettings):
     """What an operator may set about e-mail.
 
     Args:
         smtp_url: EFFECTS_SMTP_URL, the transport `default`: `smtp+starttls://user:pass@host:587`, `smtps://…`,
             `smtp://localhost:25`, or another that `effects_email.transport.url` knows.
         email_transports: further transports by name. From the environment: EFFECTS_EMAIL_TRANSPORT_BULK is `bulk`.
-        email_from: EFFECTS_EMAIL_FROM, the sender where template and caller name none: `Shop <a@b.example>`.
+        email_from: EFFECTS_EMAIL_FROM, the default sender: `Shop <a@b.example>`.
         templates: EFFECTS_EMAIL_TEMPLATES, a folder, or `package:shop.emails`.
         email_redirect: EFFECTS_EMAIL_REDIRECT: every message goes to this address instead, as staging wants it.
         email_hold: EFFECTS_EMAIL_HOLD: no message leaves; they wait until it is unset.
@@ -61,7 +49,7 @@ class EmailSettings:
     smtp_url: str | None = field(default=None, repr=False)
     email_transports: Mapping[str, str] = field(default_factory=dict, repr=False)
     email_from: str | None = None
-    templates: str | Path | None = None
+    templates: str | Path | None = field(default=None, metadata={"variable": "EFFECTS_EMAIL_TEMPLATES"})
     email_redirect: str | None = None
     email_hold: bool = False
     email_content_days: float = 7.0
@@ -76,25 +64,19 @@ class EmailSettings:
                     f"the mail transport {name!r}: a name has lower-case letters, digits and _, at most 32; the one "
                     f"that is called {DEFAULT_TRANSPORT} is EFFECTS_SMTP_URL"
                 )
-        if not 0 < self.email_content_days < math.inf:
-            raise ConfigurationError(f"EFFECTS_EMAIL_CONTENT_DAYS is {self.email_content_days}; it must be above 0")
+        require("EFFECTS_EMAIL_CONTENT_DAYS", self.email_content_days, arguments.positive, ConfigurationError)
         self.sender, self.redirect  # noqa: B018 - looked at once, so that a wrong one is found here
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str], **given: Any) -> EmailSettings:
+    def from_environment(cls, environ: Mapping[str, str], **overrides: Any) -> EmailSettings:
         """The environment's settings, with those given (and not None) on top."""
-        values: dict[str, Any] = {}
-        for name, variable in VARIABLES.items():
-            if environ.get(variable):
-                values[name] = _convert(name, variable, environ[variable])
         named = {
             variable.removeprefix(TRANSPORT_VARIABLE).lower(): url
             for variable, url in environ.items()
             if variable.startswith(TRANSPORT_VARIABLE) and url
         }
-        values["email_transports"] = {**named, **(given.pop("email_transports", None) or {})}
-        values.update({name: value for name, value in given.items() if value is not None})
-        return cls(**values)
+        transports = {**named, **(overrides.pop("email_transports", None) or {})}
+        return super(EmailSettings, cls).from_environment(environ, **overrides, email_transports=transports)
 
     @property
     def sender(self) -> Address | None:
@@ -135,16 +117,3 @@ def _check_unsubscribe(url: str, mailto: str) -> None:
         )
     if mailto and not _UNSUBSCRIBE_MAILTO.fullmatch(mailto):
         raise ConfigurationError("EFFECTS_UNSUBSCRIBE_MAILTO is not a plain address, such as unsubscribe@shop.example")
-
-
-def _convert(name: str, variable: str, text: str) -> object:
-    if name == "email_hold":
-        if text.lower() not in _TRUE | _FALSE:
-            raise ConfigurationError(f"{variable} is {text!r}; give true or false")
-        return text.lower() in _TRUE
-    if name == "email_content_days":
-        try:
-            return float(text)
-        except ValueError:
-            raise ConfigurationError(f"{variable} is {text!r}; give a number") from None
-    return text

@@ -9,8 +9,8 @@ import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from effects.errors import ConfigurationError, SecretInvalid, SignatureInvalid
-from effects.signing import HEADER_PREFIX, SECRET_PREFIX, decode_secret, verify_with
+from effects import ConfigurationError
+from effects.extend import HEADER_PREFIX, SECRET_PREFIX, SecretInvalid, SignatureInvalid, decode_secret, verify_with
 
 SECRET_BYTES_MIN = 16
 PASSWORD_CHARS_MIN = 16
@@ -21,7 +21,7 @@ def signing_keys(secrets: Iterable[str]) -> list[bytes]:
     """The keys of `whsec_…` secrets.
 
     Raises:
-        ConfigurationError: there is none, or one is not in the form; never quotes it.
+        ConfigurationError: missing or malformed; the message never quotes it.
     """
     keys = [_key(secret) for secret in secrets]
     if not keys:
@@ -56,26 +56,26 @@ def passwords(secrets: Iterable[str]) -> list[bytes]:
     """The passwords that a URL may carry, as their hashes.
 
     Raises:
-        ConfigurationError: there is none, or one has fewer than 16 characters.
+        ConfigurationError: missing, or shorter than 16 characters.
     """
-    known = list(secrets)
-    if not known or any(len(one) < PASSWORD_CHARS_MIN for one in known):
+    candidates = list(secrets)
+    if not candidates or any(len(password) < PASSWORD_CHARS_MIN for password in candidates):
         raise ConfigurationError(
-            f"give at least one password of {PASSWORD_CHARS_MIN} characters or more; it stands in the webhook's URL, "
+            f"give at least one password of {PASSWORD_CHARS_MIN} characters or more; it is part of the webhook's URL,  "
             "https://effects:PASSWORD@…"
         )
-    return [_hash(one.encode()) for one in known]
+    return [_hash(password.encode()) for password in candidates]
 
 
-def knows_password(known: Sequence[bytes], headers: Mapping[str, str]) -> bool:
-    """Whether a request's `Authorization: Basic` has one of the passwords, whatever the user. Constant time."""
+def knows_password(hashes: Sequence[bytes], headers: Mapping[str, str]) -> bool:
+    """Whether a request's `Authorization: Basic` has one of the passwords, with any user. Constant time."""
     scheme, _, encoded = headers.get("authorization", "").partition(" ")
     try:
         pair = base64.b64decode(encoded.strip(), validate=True)
     except (binascii.Error, ValueError):
         pair = b""
-    given = _hash(pair.partition(b":")[2])
-    matches = [hmac.compare_digest(one, given) for one in known]
+    password_hash = _hash(pair.partition(b":")[2])
+    matches = [hmac.compare_digest(expected, password_hash) for expected in hashes]
     return scheme.lower() == "basic" and any(matches)
 
 

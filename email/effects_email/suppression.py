@@ -8,31 +8,44 @@
     soft_repeat   everything                   after 14 days, or when a message is delivered
 
 An address has one row for each reason and scope, so that one that ends takes no other with it. It is looked up by a
-digest and shown from a sealed text: see `effects_email.mailbox`. What somebody did stands in
+digest and shown from a sealed text: see `effects_email.message.address`. What someone did stands in
 `effects_email_suppression_log`, an override too. Checked at the call and once more before a message leaves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.app import AnySession, Effects, default
-from effects_email import mailbox
+from effects import Effects, default
+from effects.extend import (
+    AnySession,
+    AuditAction,
+    aware,
+    is_printable,
+    moment,
+    moment_or_none,
+    note,
+    optional,
+    printable,
+    require,
+)
 from effects_email.bounces import end_of
 from effects_email.errors import AddressInvalid, SuppressionInvalid
+from effects_email.message.address import address_digest, address_digests
 from effects_email.suppression_rows import ALL, REASONS, Reason, new_row, opened, write
 from effects_email.tables import soft_failures
 from effects_email.tables import suppressions as table
 from effects_email.tables.suppressions import LogRow
 
+_SUPPRESS, _LIFT = AuditAction("address", "suppress"), AuditAction("address", "unsuppress")
 TEXT_CHARS_MAX = 1000
 CATEGORY_CHARS_MAX = 100
-TRANSACTIONAL = "transactional"  # the category of what somebody asked for: nobody unsubscribes from a receipt
+TRANSACTIONAL = "transactional"  # the category of requested messages, such as receipts, which have no unsubscribe
 
 
 class Suppression(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,28 +79,30 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 # -- the check -----------------------------------------------------------------------------------------------------
 
 
-def suppressed(app: Effects, connection: Connection, wanted: Sequence[tuple[str, str | None]]) -> list[Reason | None]:
+def suppressed(
+    app: Effects, connection: Connection, recipients: Sequence[tuple[str, str | None]]
+) -> list[Reason | None]:
     """For each (address, category): why it must not be written to, or None. One statement for all of them.
 
     Args:
         connection: any; nothing is written.
         wanted: the category None is a message of none, which no unsubscribe reaches.
     """
-    forms = [mailbox.digests(app, address) for address, _ in wanted]
+    forms = [address_digests(app, address) for address, _ in recipients]
     if not forms:
         return []
     held: dict[str, list[tuple[str, Reason]]] = {}
-    for row in table.active(app.store, connection, sorted({one for form in forms for one in form})):
+    for row in table.active(app.store, connection, sorted({digest for form in forms for digest in form})):
         held.setdefault(row.digest, []).append((row.scope, row.reason))
     return [
-        _strongest(reason for one in form for scope, reason in held.get(one, ()) if scope in (ALL, category))
-        for form, (_, category) in zip(forms, wanted, strict=True)
+        _strongest(reason for digest in form for scope, reason in held.get(digest, ()) if scope in (ALL, category))
+        for form, (_, category) in zip(forms, recipients, strict=True)
     ]
 
 
 def _strongest(reasons: Iterable[Reason]) -> Reason | None:
-    found = set(reasons)
-    return next((reason for reason in REASONS if reason in found), None)
+    distinct = set(reasons)
+    return next((reason for reason in REASONS if reason in distinct), None)
 
 
 # -- for the operator and the app ----------------------------------------------------------------------------------
@@ -105,12 +120,12 @@ def suppress(
     session: AnySession | None = None,
     effects: Effects | None = None,
 ) -> None:
-    """Write no more to an address. Saying it again replaces what was said for the same reason and category.
+    """Suppress an address. Repeating it replaces the entry of the same cause and category.
 
     Args:
         category: messages of this category only. Default all messages.
         reason: see the top of the module. An unsubscribe needs a category.
-        until: aware; default for ever (a hard bounce: 180 days).
+        until: aware; default forever (a hard bounce: 180 days).
         source: where it comes from, such as `app`, `smtp` or `resend`.
         actor, why: for the log; `why` has at most 1,000 characters.
         session: as for `send_templated_email`; it becomes true with the caller's commit.
@@ -118,7 +133,7 @@ def suppress(
     Raises:
         AddressInvalid, SuppressionInvalid: no address, or a category, reason, end or text that cannot be; nothing was
             written.
-        StoreUnavailable: the database is away (without `session`). Calling again is safe.
+        StoreUnavailable: the database is unavailable (without `session`). Calling again is safe.
     """
     app = effects or default()
     _check(address, category, reason, until, why)
@@ -130,6 +145,8 @@ def suppress(
             )
         row = new_row(app, address, reason, category=category, until=end, source=source, actor=actor, why=why)
         write(app, connection, [row])
+        detail = {"cause": reason, "scope": row.scope, "until": end, "source": source}
+        note(app.store, connection, _SUPPRESS, row.digest, actor=actor, reason=why, detail=detail)
 
 
 def unsuppress(
@@ -156,7 +173,7 @@ def unsuppress(
     """
     app = effects or default()
     _check(address, None, reason or "manual", None, why)
-    forms = mailbox.digests(app, address)
+    forms = address_digests(app, address)
     with app.writing(session) as connection:
         lifted = table.lift(app.store, connection, forms, scope=category or "", reason=reason or "")
         soft_failures.clear(app.store, connection, forms)
@@ -165,6 +182,9 @@ def unsuppress(
             for row in lifted
         ]
         table.note(app.store, connection, lines)
+        if lines:
+            detail = {"lifted": [{"cause": line.reason, "scope": line.scope} for line in lines]}
+            note(app.store, connection, _LIFT, forms[0], actor=actor, reason=why, detail=detail)
     return len(lines)
 
 
@@ -186,7 +206,7 @@ def find_suppressions(address: str, *, effects: Effects | None = None) -> list[S
     """What holds for an address, oldest first."""
     app = effects or default()
     with app.store.read() as connection:
-        rows = table.of(app.store, connection, mailbox.digests(app, address))
+        rows = table.of(app.store, connection, address_digests(app, address))
     return [_shown(app, row) for row in rows]
 
 
@@ -194,11 +214,11 @@ def suppression_log(address: str, *, limit: int = 100, effects: Effects | None =
     """What was done about an address, newest first; at most `limit`."""
     app = effects or default()
     with app.store.read() as connection:
-        rows = table.log_of(app.store, connection, mailbox.digests(app, address), limit)
+        rows = table.log_of(app.store, connection, address_digests(app, address), limit)
     return [
         LogLine(
             action=row.action, scope=row.scope, reason=row.reason, actor=row.actor, why=row.why,
-            created_at=datetime.fromtimestamp(row.created_at, UTC),
+            created_at=moment(row.created_at),
         )
         for row in rows
     ]  # fmt: skip
@@ -210,28 +230,26 @@ def note_override(app: Effects, connection: Connection, addresses: Iterable[str]
     To be written with the message's row, in the same transaction.
     """
     table.note(app.store, connection, [
-        LogRow(digest=mailbox.digest(app, address), action="overridden", actor=actor, why=why) for address in addresses
+        LogRow(digest=address_digest(app, address), action="overridden", actor=actor, why=why)
+        for address in addresses
     ])  # fmt: skip
 
 
 def _check(address: str, category: str | None, reason: str, until: datetime | None, why: str | None) -> None:
     local, at, domain = address.strip().rpartition("@")
-    if not (local and at and domain) or len(address) > 320 or not address.isprintable():
-        raise AddressInvalid("the address is not one: give local@domain, at most 320 printable characters")
+    if not (local and at and domain) or len(address) > 320 or not is_printable(address):
+        raise AddressInvalid("not a valid e-mail address: give local@domain, at most 320 printable characters")
     if reason not in REASONS:
         raise SuppressionInvalid(f"reason is {reason!r}; give one of {', '.join(REASONS)}")
-    if category is not None and not (0 < len(category) <= CATEGORY_CHARS_MAX and category.isprintable()):
-        raise SuppressionInvalid(f"a category has 1 to {CATEGORY_CHARS_MAX} printable characters")
+    require("category", category, optional(printable(CATEGORY_CHARS_MAX)), SuppressionInvalid)
+    require("until", until, optional(aware), SuppressionInvalid)
+    require("why", why, optional(printable(TEXT_CHARS_MAX, chars_min=0)), SuppressionInvalid)
     if reason == "unsubscribe" and category in (None, ALL, TRANSACTIONAL):
         raise SuppressionInvalid(
             "an unsubscribe is from a category: name it, or give the reason manual to end all mail"
         )
     if reason not in ("unsubscribe", "manual") and category not in (None, ALL):
         raise SuppressionInvalid(f"{reason} reaches every message: leave out the category")
-    if until is not None and until.tzinfo is None:
-        raise SuppressionInvalid("until has no time zone; give an aware datetime, such as datetime.now(UTC)")
-    if why is not None and (len(why) > TEXT_CHARS_MAX or not why.isprintable()):
-        raise SuppressionInvalid(f"why has at most {TEXT_CHARS_MAX} printable characters")
 
 
 def _shown(app: Effects, row: Row[Any]) -> Suppression:
@@ -241,8 +259,8 @@ def _shown(app: Effects, row: Row[Any]) -> Suppression:
         scope=row.scope,
         reason=row.reason,
         source=row.source,
-        until=None if row.until is None else datetime.fromtimestamp(row.until, UTC),
+        until=moment_or_none(row.until),
         actor=row.actor,
         why=row.why,
-        created_at=datetime.fromtimestamp(row.created_at, UTC),
+        created_at=moment(row.created_at),
     )

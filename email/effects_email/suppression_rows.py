@@ -8,10 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import Connection, Row
 
-from effects.app import Effects
-from effects.errors import KeyUnavailable
-from effects.sealing import SealedColumn
-from effects_email import mailbox
+from effects import Effects, KeyUnavailable
+from effects.extend import SealedColumn
+from effects_email.message.address import address_digest
 from effects_email.tables import suppressions as table
 from effects_email.tables.suppressions import LogRow, SuppressionRow
 
@@ -37,9 +36,9 @@ def new_row(
 
     Args:
         address: None where only its digest is known; the row holds all the same, and shows no address.
-        until: seconds since 1970 by the database's clock, None for ever.
+        until: seconds since 1970 by the database's clock, None forever.
     """
-    digest, sealing = digest or mailbox.digest(app, address or ""), bool(app.keys.ids)
+    digest, sealing = digest or address_digest(app, address or ""), bool(app.keys.ids)
     return SuppressionRow(
         id=f"sup_{os.urandom(12).hex()}",
         digest=digest,

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from effects_email.content import unpack
-from effects_email.message import build
-from effects_email.parts import Attachment
+from effects_email.message.mime import build
+from effects_email.message.source import Attachment, open_content
 from effects_email.tables import sent
 
 if TYPE_CHECKING:
@@ -48,19 +47,21 @@ def emails(toolkit: Toolkit) -> list[WrittenEmail]:
     app = toolkit.app
     with app.store.read() as connection:
         rows = sent.oldest(app.store, connection)
-    found = []
+    sent_emails = []
     for row in rows:
-        content = unpack(app, row.key, row.content, row.sealed)
+        content = open_content(app, row.key, row.content, row.sealed)
         if content is None:
             continue
-        parts = content.parts
-        found.append(
+        source = content.source
+        sent_emails.append(
             WrittenEmail(
                 key=row.key, template=row.template, locale=row.locale, category=row.category, state=row.state,
-                sender=parts.sender.spec, to=[one.spec for one in parts.to], cc=[one.spec for one in parts.cc],
-                bcc=[one.spec for one in parts.bcc], subject=parts.subject, text=parts.text, html=parts.html,
-                headers=dict(parts.headers), attachments=list(parts.attachments),
-                eml=build(msgspec.structs.replace(parts, attachments=()), {}),
+                sender=source.sender.spec, to=[address.spec for address in source.to],
+                cc=[address.spec for address in source.cc],
+                bcc=[address.spec for address in source.bcc],
+                subject=source.subject, text=source.text, html=source.html,
+                headers=dict(source.headers), attachments=list(source.attachments),
+                eml=build(msgspec.structs.replace(source, attachments=()), {}),
             )
         )  # fmt: skip
-    return found
+    return sent_emails

@@ -3,7 +3,7 @@
     app.mount("/unsubscribe", asgi_app())   # EFFECTS_UNSUBSCRIBE_URL=https://shop.example/unsubscribe/
 
 A POST unsubscribes at once: no cookie, no login, no redirect. A GET shows a page with a button that POSTs, because
-scanners follow the links of a message and must not unsubscribe anybody. Somebody who unsubscribes twice is
+scanners follow the links of a message and must not unsubscribe anybody. Someone who unsubscribes twice is
 unsubscribed.
 """
 
@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
-from effects import web
-from effects.app import AnySession, Effects, default
-from effects.errors import ConfigurationError, StoreUnavailable
+from effects import ConfigurationError, Effects, StoreUnavailable, default
+from effects.extend import AnySession, web
 from effects_email import pages
 from effects_email.errors import TokenInvalid
 from effects_email.settings import EmailSettings
@@ -36,12 +35,12 @@ def check_unsubscribe(app: Effects, category: str | None) -> None:
     """Refuse, before anything is written, a category whose messages could not be unsubscribed from.
 
     Raises:
-        ConfigurationError: says what to set.
+        ConfigurationError: a setting is missing; the message names it.
     """
     if category in (None, TRANSACTIONAL):
         return
     if category == ALL:
-        raise ConfigurationError("no category is named all: that word stands for every message")
+        raise ConfigurationError("no category can be named all: it means every message")
     if not _settings(app).unsubscribe_url:
         raise ConfigurationError(
             f"category {category!r} is not transactional, so its messages carry an unsubscribe link: set "
@@ -53,7 +52,7 @@ def check_unsubscribe(app: Effects, category: str | None) -> None:
 def unsubscribe_headers(app: Effects, address: str, category: str | None) -> Headers:
     """`List-Unsubscribe` and `List-Unsubscribe-Post` of a message to this address; none for a transactional one.
 
-    Made anew at each call, so they belong into what is kept of the message. The relay's DKIM signature must cover both.
+    They differ at each call, so store them with the message. The relay's DKIM signature must cover both.
 
     Raises:
         ConfigurationError: as `check_unsubscribe`.
@@ -87,19 +86,19 @@ def unsubscribe(
     """Suppress the token's address for the token's category; the category. For ever, and idempotent.
 
     Raises:
-        TokenInvalid: it is none of ours, or was altered.
+        TokenInvalid: it is not ours, or was altered.
         ConfigurationError: EFFECTS_KEYS has no key named `digest`.
-        StoreUnavailable: the database is away (without `session`). Calling again is safe.
+        StoreUnavailable: the database is unavailable (without `session`). Calling again is safe.
     """
     app = effects or default()
-    found = read_token(app, token)
+    parsed = read_token(app, token)
     row = new_row(
-        app, found.address, "unsubscribe", digest=found.digest, category=found.category, until=None, source=source,
+        app, parsed.address, "unsubscribe", digest=parsed.digest, category=parsed.category, until=None, source=source,
         actor="recipient", why=None,
     )  # fmt: skip
     with app.writing(session) as connection:
         write(app, connection, [row])
-    return found.category
+    return parsed.category
 
 
 # -- the endpoint --------------------------------------------------------------------------------------------------
@@ -114,7 +113,7 @@ def asgi_app(*, effects: Effects | None = None, page: Page = pages.page) -> web.
         page: `page(state, category)` gives the HTML in your own words; states: `ask`, `done`, `invalid`, `away`.
 
     Answers 200 to a good token, 404 to another, 405 to a method that is not GET, HEAD or POST, 413 to more than 16 KiB,
-    503 while the database is away.
+    503 while the database is unavailable.
     """
     return web.asgi_app(_handler(effects, page), methods=_METHODS, body_bytes_max=BODY_BYTES_MAX)
 

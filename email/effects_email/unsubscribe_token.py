@@ -15,10 +15,9 @@ import hmac
 
 import msgspec
 
-from effects.app import Effects
-from effects.errors import ConfigurationError, KeyUnavailable
-from effects_email import mailbox
+from effects import ConfigurationError, Effects, KeyUnavailable
 from effects_email.errors import TokenInvalid
+from effects_email.message.address import address_digest
 
 _VERSION = 1
 _MAC_BYTES, _DIGEST_BYTES = 16, 32
@@ -29,7 +28,7 @@ _CONTEXT = {"table": "email_unsubscribe", "row": "token", "field": "address"}
 
 
 class Token(msgspec.Struct, frozen=True):
-    """What a token says. `address` is None where it was not sealed, or its key is gone."""
+    """A token's contents. `address` is None if it was not sealed or its key is gone."""
 
     digest: str
     category: str
@@ -58,15 +57,15 @@ def write_token(app: Effects, address: str, category: str) -> str:
         ConfigurationError: as `check_signing`.
     """
     check_signing(app)
-    known = bytes.fromhex(mailbox.digest(app, address).removeprefix(_KEYED))
+    digest_bytes = bytes.fromhex(address_digest(app, address).removeprefix(_KEYED))
     name = category.encode()
     sealed = app.keys.seal(address.encode(), **_CONTEXT) if app.keys.ids else b""
-    body = bytes([_VERSION]) + known + len(name).to_bytes(2, "big") + name + sealed
+    body = bytes([_VERSION]) + digest_bytes + len(name).to_bytes(2, "big") + name + sealed
     return base64.urlsafe_b64encode(_mac(app, body) + body).decode().rstrip("=")
 
 
 def read_token(app: Effects, token: str) -> Token:
-    """What the token says, if it is one of ours.
+    """Verify and decode a token.
 
     Raises:
         TokenInvalid: it is not, or was altered. No other error comes from what a stranger sent.
@@ -74,12 +73,12 @@ def read_token(app: Effects, token: str) -> Token:
     """
     check_signing(app)
     whole = _decoded(token)
-    given, body = whole[:_MAC_BYTES], whole[_MAC_BYTES:]
-    if not hmac.compare_digest(given, _mac(app, body)) or len(body) < _HEAD_BYTES or body[0] != _VERSION:
+    mac, body = whole[:_MAC_BYTES], whole[_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(app, body)) or len(body) < _HEAD_BYTES or body[0] != _VERSION:
         raise TokenInvalid
     end = _HEAD_BYTES + int.from_bytes(body[_HEAD_BYTES - 2 : _HEAD_BYTES], "big")
-    known = _KEYED + body[1 : 1 + _DIGEST_BYTES].hex()
-    return Token(known, body[_HEAD_BYTES:end].decode(), _opened(app, body[end:]))
+    digest_text = _KEYED + body[1 : 1 + _DIGEST_BYTES].hex()
+    return Token(digest_text, body[_HEAD_BYTES:end].decode(), _opened(app, body[end:]))
 
 
 def _decoded(token: str) -> bytes:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
-from effects.api import insert_known
-from effects.app import Effects
-from effects.errors import IdempotencyConflict
-from effects.job import NewJob
-from effects.store.enqueue import reserve_ids
-from effects_email import mailbox
-from effects_email.content import pack
-from effects_email.draft import Draft
-from effects_email.setup import setup_of
+from effects import Effects, NewJob
+from effects.extend import IdempotentWriter, KeyHolder, ReservedJob, insert_reserved, reserve_jobs, write_once
+from effects_email.message.address import address_digest
+from effects_email.message.source import seal_content
+from effects_email.request import RenderedEmail
+from effects_email.state import state_of
 from effects_email.suppression import note_override, suppressed
 from effects_email.tables import sent
 from effects_email.tables.sent import RecipientRow, SentRow
@@ -28,7 +26,7 @@ SUPPRESSED = "suppressed"
 class EmailReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """What `send_templated_email` gives back. It becomes true when the caller's transaction commits.
 
-    `existing` says that the key was known, and the rest is the first message's. `suppressed` says that all its
+    `existing`: the key was already used, and the rest is the first message's. `suppressed` says that all its
     recipients are on the suppression list as of now: it is on record and will not be sent, unless they have left the
     list by the time it is due.
     """
@@ -40,106 +38,116 @@ class EmailReceipt(msgspec.Struct, frozen=True, kw_only=True):
     suppressed: bool = False
 
 
-def write_drafts(app: Effects, connection: Connection, drafts: Sequence[Draft]) -> list[EmailReceipt]:
+def write_messages(app: Effects, connection: Connection, messages: Sequence[RenderedEmail]) -> list[EmailReceipt]:
     """Write rendered messages, 500 in four statements."""
-    receipts: list[EmailReceipt] = []
-    for start in range(0, len(drafts), BATCH):
-        receipts += _write_batch(app, connection, drafts[start : start + BATCH])
-    return receipts
+    return write_once(app.keys, connection, messages, _MessageWriter(app, connection), batch=BATCH)
 
 
-def _write_batch(app: Effects, connection: Connection, drafts: Sequence[Draft]) -> list[EmailReceipt]:
-    ids = reserve_ids(app.store, connection, len(drafts))
-    blocked = _suppressed(app, connection, drafts)
-    rows = [_row(app, *one) for one in zip(drafts, ids, blocked, strict=True)]
-    first = {row.key: number for number, row in reversed(list(enumerate(rows)))}
-    # In the order of the keys: of two transactions with the same keys one waits for the other, and never both.
-    free = sent.insert(app.store, connection, [rows[first[key]] for key in sorted(first)])
-    mine = [number for key, number in sorted(first.items(), key=lambda pair: pair[1]) if key in free]
-    sent.insert_recipients(app.store, connection, [row for n in mine for row in _recipient_rows(app, drafts[n])])
-    _note_overrides(app, connection, [drafts[n] for n in mine])
-    insert_known(app, connection, [_job(app, connection, drafts[n]) for n in mine], [ids[n] for n in mine])
-    known = {
-        n: EmailReceipt(job_id=ids[n], key=rows[n].key, message_id=rows[n].message_id, suppressed=blocked[n])
-        for n in mine
-    }
-    missing = [n for n in range(len(drafts)) if n not in known]
-    known.update(_first_receipts(app, connection, {n: drafts[n] for n in missing}) if missing else {})
-    return [known[number] for number in range(len(drafts))]
+class _MessageWriter(IdempotentWriter[RenderedEmail, EmailReceipt]):
+    def __init__(self, app: Effects, connection: Connection) -> None:
+        self._app = app
+        self._connection = connection
+
+    def insert(self, requests: Sequence[RenderedEmail]) -> list[EmailReceipt | None]:
+        app, connection = self._app, self._connection
+        jobs = reserve_jobs(app, connection, [_job(app, connection, message) for message in requests])
+        blocked = _suppressed(app, connection, requests)
+        rows = [_row(app, *fields) for fields in zip(requests, jobs, blocked, strict=True)]
+        # In the order of the keys: of two transactions with the same keys one waits for the other, and never both.
+        written = sent.insert(app.store, connection, sorted(rows, key=lambda row: row.key))
+        own = [number for number, row in enumerate(rows) if row.job_id in written]
+        _write_recipients(app, connection, [requests[number] for number in own])
+        insert_reserved(app, connection, [jobs[number] for number in own])
+        return [_receipt(row, existing=False) if row.job_id in written else None for row in rows]
+
+    def holders(self, requests: Sequence[RenderedEmail]) -> list[KeyHolder[EmailReceipt] | None]:
+        keys = sorted({message.key for message in requests})
+        rows = sent.holders(self._app.store, self._connection, keys)
+        return [_holder(rows[message.key]) if message.key in rows else None for message in requests]
+
+    def content(self, request: RenderedEmail) -> str:
+        return request.canonical
 
 
-def _suppressed(app: Effects, connection: Connection, drafts: Sequence[Draft]) -> list[bool]:
-    """Whether all recipients of each are suppressed, and none may be written to despite that."""
-    wanted = [(one.spec, draft.category) for draft in drafts for _, one in draft.parts.recipients()]
-    found = iter(suppressed(app, connection, wanted))
-    every = [all([next(found) is not None for _ in draft.parts.recipients()]) for draft in drafts]  # noqa: C419 - takes all
-    return [held and draft.despite_suppression is None for held, draft in zip(every, drafts, strict=True)]
-
-
-def _note_overrides(app: Effects, connection: Connection, drafts: Sequence[Draft]) -> None:
-    for one in drafts:
-        if one.despite_suppression is not None:
-            people = [address.spec for _, address in one.parts.recipients()]
-            note_override(app, connection, people, actor="app", why=one.despite_suppression)
-
-
-def _row(app: Effects, one: Draft, job_id: int, blocked: bool) -> SentRow:
-    content, sealed = pack(app, one.key, one.content)
-    return SentRow(
-        key=one.key,
-        event_id=one.event_id,
-        recipient=mailbox.digest(app, one.parts.to[0].spec),
-        template=one.version.name,
-        template_version=one.version.version,
-        locale=one.version.locale,
-        category=one.category,
-        transport=one.transport,
-        message_id=one.parts.message_id,
-        date=one.parts.date,
-        content=content,
-        sealed=sealed,
-        digest=app.keys.digest(one.canonical),
-        job_id=job_id,
-        outcome=SUPPRESSED if blocked else None,
-        despite_suppression=one.despite_suppression,
+def _receipt(row: SentRow | Row[Any], *, existing: bool) -> EmailReceipt:
+    return EmailReceipt(
+        job_id=row.job_id,
+        key=row.key,
+        message_id=row.message_id,
+        existing=existing,
+        suppressed=row.outcome == SUPPRESSED,
     )
 
 
-def _recipient_rows(app: Effects, one: Draft) -> list[RecipientRow]:
-    if not one.group:
+def _holder(row: Row[Any]) -> KeyHolder[EmailReceipt]:
+    return KeyHolder(
+        receipt=_receipt(row, existing=True),
+        digest=row.digest,
+        key=f"{JOB_TYPE}: the idempotency key {row.key!r}",
+        owner=f"job {row.job_id}",
+        job_id=row.job_id,
+    )
+
+
+def _suppressed(app: Effects, connection: Connection, messages: Sequence[RenderedEmail]) -> list[bool]:
+    """Whether all recipients of each are suppressed, and none may be written to despite that."""
+    recipients = [
+        (address.spec, message.category) for message in messages for _, address in message.source.recipients()
+    ]
+    reasons = iter(suppressed(app, connection, recipients))
+    every = [all([next(reasons) is not None for _ in message.source.recipients()]) for message in messages]  # noqa: C419 - takes all
+    return [held and message.despite_suppression is None for held, message in zip(every, messages, strict=True)]
+
+
+def _write_recipients(app: Effects, connection: Connection, messages: Sequence[RenderedEmail]) -> None:
+    """Write who gets each group message, and who gets a message although suppressed."""
+    sent.insert_recipients(
+        app.store, connection, [row for message in messages for row in _recipient_rows(app, message)]
+    )
+    for message in messages:
+        if message.despite_suppression is not None:
+            people = [address.spec for _, address in message.source.recipients()]
+            note_override(app, connection, people, actor="app", why=message.despite_suppression)
+
+
+def _row(app: Effects, message: RenderedEmail, job: ReservedJob, blocked: bool) -> SentRow:
+    content, sealed = seal_content(app, message.key, message.content)
+    return SentRow(
+        key=message.key,
+        event_id=message.event_id,
+        recipient=address_digest(app, message.source.to[0].spec),
+        template=message.version.name,
+        template_version=message.version.version,
+        locale=message.version.locale,
+        category=message.category,
+        transport=message.transport,
+        message_id=message.source.message_id,
+        date=message.source.date,
+        content=content,
+        sealed=sealed,
+        digest=app.keys.digest(message.canonical),
+        job_id=job.id,
+        outcome=SUPPRESSED if blocked else None,
+        despite_suppression=message.despite_suppression,
+    )
+
+
+def _recipient_rows(app: Effects, message: RenderedEmail) -> list[RecipientRow]:
+    if not message.group:
         return []
     return [
-        RecipientRow(key=one.key, number=number, kind=kind, recipient=mailbox.digest(app, address.spec))
-        for number, (kind, address) in enumerate(one.parts.recipients())
+        RecipientRow(key=message.key, number=number, kind=kind, recipient=address_digest(app, address.spec))
+        for number, (kind, address) in enumerate(message.source.recipients())
     ]
 
 
-def _job(app: Effects, connection: Connection, one: Draft) -> NewJob:
+def _job(app: Effects, connection: Connection, message: RenderedEmail) -> NewJob:
     return NewJob(
         job_type=JOB_TYPE,
-        payload={"template": one.version.name, "transport": one.transport},
-        key=one.key,
-        limit_key=setup_of(app).lanes.key(connection, one.transport, one.parts.to[0].domain),
-        run_at=one.run_at,
-        expires_at=one.expires_at,
-        on_unknown=one.on_unknown,
+        payload={"template": message.version.name, "transport": message.transport},
+        key=message.key,
+        limit_key=state_of(app).limit_keys.key(connection, message.transport, message.source.to[0].domain),
+        run_at=message.run_at,
+        expires_at=message.expires_at,
+        on_unknown=message.on_unknown,
     )
-
-
-def _first_receipts(app: Effects, connection: Connection, missing: Mapping[int, Draft]) -> dict[int, EmailReceipt]:
-    """The receipts of the messages that hold these keys already."""
-    holders = sent.holders(app.store, connection, sorted({one.key for one in missing.values()}))
-    receipts = {}
-    for number, one in missing.items():
-        holder = holders[one.key]
-        if holder.digest != app.keys.digest(one.canonical, like=holder.digest):
-            raise IdempotencyConflict(
-                f"{JOB_TYPE}: the idempotency key {one.key!r} belongs to job {holder.job_id}, a message with other "
-                "words; use another key for another message",
-                job_id=holder.job_id,
-            )
-        receipts[number] = EmailReceipt(
-            job_id=holder.job_id, key=one.key, message_id=holder.message_id, existing=True,
-            suppressed=holder.outcome == SUPPRESSED,
-        )  # fmt: skip
-    return receipts

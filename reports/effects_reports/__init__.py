@@ -1,14 +1,7 @@
 """Reports: requested in your own transaction, made in chunks, resumed after any crash."""
 
-from effects_reports.api import (
-    ReportReceipt,
-    ReportStatus,
-    cancel_report,
-    list_reports,
-    report_status,
-    request_report,
-    resume_report,
-)
+from effects_reports.admin import RepairCounts, cancel_report, repair_reports, resume_report
+from effects_reports.api import ReportStatus, find_report, list_reports, report_status, request_report
 from effects_reports.definition import ReportDefinition, report
 from effects_reports.downloads import download_app
 from effects_reports.errors import (
@@ -18,37 +11,40 @@ from effects_reports.errors import (
     ReportInvalid,
     ReportNotFound,
     ReportRefused,
+    ReportStateError,
 )
-from effects_reports.explanation import Explanation, explain_report
+from effects_reports.explanation import ReportExplanation, explain_report
 from effects_reports.links import download_url
 from effects_reports.notify import Notify
 from effects_reports.progress import Progress
 from effects_reports.results import open_result
-from effects_reports.sweep import Swept, sweep_reports
+from effects_reports.writing import ReportReceipt
 
 __all__ = [
     "DefinitionInvalid",
-    "Explanation",
     "LinkExpired",
     "LinkInvalid",
     "Notify",
     "Progress",
+    "RepairCounts",
     "ReportDefinition",
+    "ReportExplanation",
     "ReportInvalid",
     "ReportNotFound",
     "ReportReceipt",
     "ReportRefused",
+    "ReportStateError",
     "ReportStatus",
-    "Swept",
     "cancel_report",
     "download_app",
     "download_url",
     "explain_report",
+    "find_report",
     "list_reports",
     "open_result",
+    "repair_reports",
     "report",
     "report_status",
     "request_report",
     "resume_report",
-    "sweep_reports",
 ]

@@ -12,13 +12,13 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from sqlalchemy import GenerativeSelect
 
-from effects.redact import why_invalid
+from effects.extend import arguments, optional, require, why_invalid
 from effects_reports.errors import DefinitionInvalid, ReportInvalid
 from effects_reports.formats.base import DIALECTS, Column, Dialect, MapBatch, MappedRow, MapRow, Route
+from effects_reports.formats.opening import FORMATS
 
 Consistency: TypeAlias = Literal["range", "snapshot", "single"]
 CONSISTENCIES: tuple[Consistency, ...] = ("range", "snapshot", "single")
-FORMATS = ("csv", "csv.gz", "csv.zst", "ndjson", "ndjson.gz", "ndjson.zst", "xlsx")
 
 Statement: TypeAlias = GenerativeSelect  # a Select or a CompoundSelect, of whatever columns
 Rows: TypeAlias = Iterable[MappedRow]
@@ -67,13 +67,13 @@ class ReportDefinition:
         """How many rows a chunk is planned with, where they take this route."""
         return self.chunk_rows or (COPIED_CHUNK_ROWS if route == "copy" else CHUNK_ROWS)
 
-    def read_params(self, given: Any) -> Any:
+    def read_params(self, values: Any) -> Any:
         """The params as the function takes them.
 
         Raises:
             ReportInvalid: they do not fit the schema.
         """
-        plain = {} if given is None else given if isinstance(given, Mapping) else msgspec.to_builtins(given)
+        plain = {} if values is None else values if isinstance(values, Mapping) else msgspec.to_builtins(values)
         try:
             return msgspec.convert(plain, self.params or dict[str, Any], strict=False)
         except (msgspec.ValidationError, TypeError) as error:
@@ -85,14 +85,14 @@ class ReportDefinition:
         Raises:
             DefinitionInvalid: the function gave something else, or a SELECT with an order or a limit of its own.
         """
-        found = self._call(params, as_of)
-        if not isinstance(found, GenerativeSelect):
+        statement = self._call(params, as_of)
+        if not isinstance(statement, GenerativeSelect):
             raise DefinitionInvalid(
-                f"report {self.name!r}: the function gave a {type(found).__name__}; it must return a SQLAlchemy "
+                f"report {self.name!r}: the function gave a {type(statement).__name__}; it must return a SQLAlchemy "
                 "select(), or be declared with iterable=True"
             )
-        self._check_statement(found)
-        return found
+        self._check_statement(statement)
+        return statement
 
     def rows(self, params: Any, as_of: datetime) -> Rows:
         """The rows of an iterable source.
@@ -100,13 +100,13 @@ class ReportDefinition:
         Raises:
             DefinitionInvalid: the function gave nothing that can be iterated over.
         """
-        found = self._call(params, as_of)
-        if isinstance(found, GenerativeSelect | str | bytes) or not isinstance(found, Iterable):
+        rows = self._call(params, as_of)
+        if isinstance(rows, GenerativeSelect | str | bytes) or not isinstance(rows, Iterable):
             raise DefinitionInvalid(
-                f"report {self.name!r}: the function gave a {type(found).__name__}; with iterable=True it must return "
+                f"report {self.name!r}: the function gave a {type(rows).__name__}; with iterable=True it must return "
                 "an iterable of rows"
             )
-        return found
+        return rows
 
     def _call(self, params: Any, as_of: datetime) -> Any:
         wants_time = "as_of" in inspect.signature(self.source).parameters
@@ -149,9 +149,7 @@ class ReportDefinition:
         self._check_choices(who)
         self._check_shape(who)
         for name in ("chunk_rows", "rows_max", "bytes_max", "parallel", "keep_days"):
-            given = getattr(self, name)
-            if given is not None and not given > 0:
-                raise DefinitionInvalid(f"{who}: {name} is {given}; it must be above 0")
+            require(f"{who}: {name}", getattr(self, name), optional(arguments.positive), DefinitionInvalid)
         if self.iterable:
             return
         try:
@@ -165,7 +163,7 @@ class ReportDefinition:
             raise DefinitionInvalid(f"{who}: consistency is {self.consistency!r}; give {', '.join(CONSISTENCIES)}")
         if self.dialect not in DIALECTS:
             raise DefinitionInvalid(f"{who}: dialect is {self.dialect!r}; give {', '.join(DIALECTS)}")
-        if not self.formats or (unknown := [one for one in self.formats if one not in FORMATS]):
+        if not self.formats or (unknown := [format_name for format_name in self.formats if format_name not in FORMATS]):
             what = unknown[0] if self.formats else "nothing"
             raise DefinitionInvalid(f"{who}: formats holds {what}; give some of {', '.join(FORMATS)}")
 
@@ -178,8 +176,8 @@ class ReportDefinition:
             raise DefinitionInvalid(f"{who}: give columns: the rows that Python makes do not name them")
         if not self.iterable and not self.key and self.consistency != "single":
             raise DefinitionInvalid(
-                f'{who}: give key, the columns of its select() that tell its rows apart; or consistency="single" '
-                "for rows that nothing tells apart"
+                f'{who}: give key, the columns of its select() that identify a row; or consistency="single" '
+                "for rows without such columns"
             )
 
 
@@ -215,7 +213,7 @@ def report(
         columns: the file's columns in order, as names or as `{name: header}`. Default: those of the SELECT.
         map_row: makes the file's row (a sequence in the order of `columns`, or a mapping) of a row; None leaves it out.
         map_batch: the same for up to 1,000 rows at once. Without either, PostgreSQL itself writes the format (COPY).
-        iterable: the function returns an iterable of rows instead of a SELECT. One part: a crash begins it anew.
+        iterable: the function returns an iterable of rows instead of a SELECT. One part: a crash begins it again.
         formats: those that may be asked for, the default first.
         dialect: of CSV: `excel` (default), `rfc4180`, or `raw`, which has no defence against formulas.
         consistency: `range` (default), `snapshot` or `single`; the package's page says what each guarantees.
@@ -231,7 +229,7 @@ def report(
     Raises:
         DefinitionInvalid: from ``Effects(reports=[…])`, which checks all of this.
     """
-    headers = columns if columns is None or isinstance(columns, Mapping) else {one: one for one in columns}
+    headers = columns if columns is None or isinstance(columns, Mapping) else {column: column for column in columns}
 
     def declare(source: Source) -> ReportDefinition:
         return ReportDefinition(

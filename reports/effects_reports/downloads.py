@@ -10,12 +10,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from effects.app import Effects, default
-from effects.errors import DeliveryError, ObjectMissing
-from effects.storage.disposition import attachment
-from effects.web import AsgiApp, Receive, Scope, Send, lifespan
+from effects import DeliveryError, Effects, ObjectMissing, default
+from effects.extend import AsgiApp, Receive, Scope, Send, attachment, lifespan
 from effects_reports.api import ReportStatus
-from effects_reports.errors import LinkExpired, LinkInvalid, ReportNotFound
+from effects_reports.errors import LinkExpired, LinkInvalid, ReportNotFound, ReportStateError
 from effects_reports.links import read_link
 from effects_reports.ranges import UnsatisfiableError, asked_range
 from effects_reports.results import ready_status
@@ -27,7 +25,7 @@ Headers: TypeAlias = dict[str, str]
 REDIRECT_SECONDS = 60.0
 RETRY_SECONDS = 5
 _log = logging.getLogger("effects.reports.downloads")
-# Nothing is run, guessed at, kept or told to others, whatever is in the file.
+# No file is executed, sniffed, cached or leaked, whatever it contains.
 _ALWAYS = {
     "x-content-type-options": "nosniff",
     "content-security-policy": "default-src 'none'; sandbox",
@@ -36,8 +34,8 @@ _ALWAYS = {
 }
 
 
-class Answer(msgspec.Struct):
-    """A response; `body` gives its bytes, None none."""
+class DownloadAnswer(msgspec.Struct):
+    """A response; `body` yields its bytes, or is None."""
 
     status: int
     headers: Headers
@@ -49,13 +47,13 @@ def download_app(*, principal: Principal | None = None, effects: Effects | None 
 
     The last part of the path is the link. GET and HEAD; one range of bytes (206, 416), If-Range and If-None-Match
     against the file's SHA-256. Each GET from the first byte on counts as a download. 404 for what is no link of ours or
-    another person's, 410 for one whose time is over or whose file is gone, 503 while the storage is away.
+    another person's, 410 for one whose time is over or whose file is gone, 503 while the storage is unavailable.
 
     On object storage the answer is a redirect (307) to a presigned address that is good for 60 s.
 
     Args:
-        principal: who asks, from the ASGI scope: after your own authentication. Without it, links that are made for
-            one person open for nobody.
+        principal: the requester, from the ASGI scope: after your own authentication. Without it, links made for
+            one person open for no one.
     """
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,7 +67,7 @@ def download_app(*, principal: Principal | None = None, effects: Effects | None 
     return app
 
 
-def _answer(app: Effects, scope: Scope, who: str | None) -> Answer:
+def _answer(app: Effects, scope: Scope, who: str | None) -> DownloadAnswer:
     if scope["method"] not in ("GET", "HEAD"):
         return _refusal(405, "GET or HEAD", {"allow": "GET, HEAD"})
     try:
@@ -79,7 +77,7 @@ def _answer(app: Effects, scope: Scope, who: str | None) -> Answer:
         return _refusal(410, str(error))
     except LinkInvalid as error:
         return _refusal(404, str(error))
-    except ReportNotFound:
+    except (ReportNotFound, ReportStateError):
         return _refusal(410, "This file is no longer there.")
     if not str(status.sha256).startswith(link.digest):
         return _refusal(410, "This file is no longer there.")
@@ -89,11 +87,11 @@ def _answer(app: Effects, scope: Scope, who: str | None) -> Answer:
         return _refusal(410, "This file is no longer there.")
     except DeliveryError as error:
         _log.error("report.download_failed", extra={"run": status.run_id, "code": error.code})
-        return _refusal(503, "The storage is away.", {"retry-after": str(RETRY_SECONDS)})
+        return _refusal(503, "The storage is unavailable.", {"retry-after": str(RETRY_SECONDS)})
 
 
-def _file(app: Effects, scope: Scope, status: ReportStatus) -> Answer:
-    asked = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+def _file(app: Effects, scope: Scope, status: ReportStatus) -> DownloadAnswer:
+    request_headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     tag, size = f'"{status.sha256}"', status.bytes or 0
     headers = {
         "content-type": status.content_type or "application/octet-stream",
@@ -102,10 +100,10 @@ def _file(app: Effects, scope: Scope, status: ReportStatus) -> Answer:
         "etag": tag,
         **_ALWAYS,
     }
-    if tag in asked.get("if-none-match", "") or asked.get("if-none-match") == "*":
-        return Answer(304, headers)
+    if tag in request_headers.get("if-none-match", "") or request_headers.get("if-none-match") == "*":
+        return DownloadAnswer(304, headers)
     try:
-        part = asked_range(asked.get("range"), size) if asked.get("if-range", tag) == tag else None
+        part = asked_range(request_headers.get("range"), size) if request_headers.get("if-range", tag) == tag else None
     except UnsatisfiableError:
         return _refusal(416, "No such bytes.", {"content-range": f"bytes */{size}"})
     answer = _from_storage(app, scope, status, headers, part)
@@ -117,16 +115,16 @@ def _file(app: Effects, scope: Scope, status: ReportStatus) -> Answer:
 
 def _from_storage(
     app: Effects, scope: Scope, status: ReportStatus, headers: Headers, part: tuple[int, int] | None
-) -> Answer:
+) -> DownloadAnswer:
     artifact, size = str(status.artifact), status.bytes or 0
     if (elsewhere := app.storage.link(artifact, seconds=REDIRECT_SECONDS)) is not None:
-        return Answer(307, {"location": elsewhere, "content-length": "0", **_ALWAYS})
+        return DownloadAnswer(307, {"location": elsewhere, "content-length": "0", **_ALWAYS})
     start, stop = part or (0, size)
     headers["content-length"] = str(stop - start)
     if part is not None:
         headers["content-range"] = f"bytes {start}-{stop - 1}/{size}"
     code = 200 if part is None else 206
-    return Answer(code, headers, _begun(app.storage.read(artifact, start, stop)))
+    return DownloadAnswer(code, headers, _begun(app.storage.read(artifact, start, stop)))
 
 
 def _begun(pieces: Iterator[bytes]) -> Generator[bytes, None, None]:
@@ -140,13 +138,13 @@ def _begun(pieces: Iterator[bytes]) -> Generator[bytes, None, None]:
     return whole()
 
 
-def _refusal(status: int, text: str, headers: Headers | None = None) -> Answer:
+def _refusal(status: int, text: str, headers: Headers | None = None) -> DownloadAnswer:
     body = f"{text}\n".encode()
     plain = {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body)), **_ALWAYS}
-    return Answer(status, {**plain, **(headers or {})}, (piece for piece in (body,)))
+    return DownloadAnswer(status, {**plain, **(headers or {})}, (piece for piece in (body,)))
 
 
-async def _send(answer: Answer, send: Send, *, bodiless: bool) -> None:
+async def _send(answer: DownloadAnswer, send: Send, *, bodiless: bool) -> None:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     if answer.body is not None and not bodiless:

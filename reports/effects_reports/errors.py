@@ -5,7 +5,9 @@ ConfigurationError
 EnqueueError
 └─ ReportInvalid       a request is wrong: unknown report, params that do not fit, a format it does not offer
 JobNotFound
-└─ ReportNotFound      there is no such run, or it is not in a state for that
+└─ ReportNotFound      there is no such run (404)
+JobStateError
+└─ ReportStateError    the state of the run does not allow this: it has ended, is not ready, its file is gone (409)
 EffectsError
 └─ LinkInvalid         a download link is not ours, was altered, or is another person's
     └─ LinkExpired     it was ours: its time is over
@@ -15,7 +17,9 @@ Refused
 
 from __future__ import annotations
 
-from effects.errors import ConfigurationError, EffectsError, EnqueueError, JobNotFound, Refused
+from dataclasses import dataclass
+
+from effects import ConfigurationError, EffectsError, EnqueueError, JobNotFound, JobStateError, Refused
 
 
 class DefinitionInvalid(ConfigurationError):
@@ -27,7 +31,11 @@ class ReportInvalid(EnqueueError):
 
 
 class ReportNotFound(JobNotFound):
-    """There is no such run of a report in that state."""
+    """There is no such run of a report."""
+
+
+class ReportStateError(JobStateError):
+    """The state of the run does not allow this."""
 
 
 class LinkInvalid(EffectsError):
@@ -38,5 +46,8 @@ class LinkExpired(LinkInvalid):
     """The download link has expired: ask for a new one."""
 
 
+@dataclass(eq=False)
 class ReportRefused(Refused):
-    """The report was planned and refused; nothing of it was made."""
+    """The report was planned and refused; no file was produced."""
+
+    code: str = "report_refused"

@@ -7,21 +7,21 @@ from typing import Any
 
 import msgspec
 
-from effects.app import Effects, default
-from effects.errors import EffectsError
-from effects_reports.catalogue import Catalogue, catalogue_of
+from effects import Effects, EffectsError, default
 from effects_reports.definition import ReportDefinition
 from effects_reports.errors import ReportInvalid, ReportRefused
-from effects_reports.planning import Resolved, check_format, resolve
+from effects_reports.planner import Resolved, check_format, resolve
 from effects_reports.readers import choose_route
-from effects_reports.tables import source
-from effects_reports.tables.reading import reading
+from effects_reports.registry import ReportRegistry
+from effects_reports.source import statements as source
+from effects_reports.source.reading import reading
+from effects_reports.state import state_of
 
 EXPLAIN_SECONDS = 30.0
 
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """`effects reports explain`. Rows are the planner's estimate; None where the database keeps none (SQLite)."""
+class ReportExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """`effects reports explain`. Rows are the planner's estimate; None if the database has none (SQLite)."""
 
     report: str
     format: str
@@ -45,7 +45,7 @@ def explain_report(
     *,
     format: str | None = None,  # noqa: A002 - as in request_report
     effects: Effects | None = None,
-) -> Explanation:
+) -> ReportExplanation:
     """Explain a request.
 
     The key is called proved where a table declares it unique and not NULL; else the plan looks at the rows for that,
@@ -53,20 +53,20 @@ def explain_report(
 
     Raises:
         ReportInvalid, DefinitionInvalid: as `request_report`.
-        StoreUnavailable: the database is away.
+        StoreUnavailable: the database is unavailable.
     """
     app = effects or default()
-    catalogue = catalogue_of(app)
-    definition = catalogue.get(name)
+    registry = state_of(app).registry
+    definition = registry.get(name)
     file = format or definition.formats[0]
     if file not in definition.formats:
         raise ReportInvalid(f"report {name!r}: no format {file!r}; it offers {', '.join(definition.formats)}")
     resolved = resolve(definition, params, file, definition.dialect, None)
-    rows, dialect, select = _look(catalogue, definition, resolved)
+    rows, dialect, select = _look(registry, definition, resolved)
     whole = definition.consistency == "single"
     route = choose_route(resolved.chunk_source(), resolved.file, dialect)
     size = definition.rows_of_a_chunk(route)
-    return Explanation(
+    return ReportExplanation(
         report=name,
         format=file,
         consistency=definition.consistency,
@@ -84,11 +84,13 @@ def explain_report(
     )
 
 
-def _look(catalogue: Catalogue, definition: ReportDefinition, resolved: Resolved) -> tuple[int | None, str | None, str]:
+def _look(
+    registry: ReportRegistry, definition: ReportDefinition, resolved: Resolved
+) -> tuple[int | None, str | None, str]:
     """Estimated rows, the database's dialect, the SELECT with its parameters left open."""
     if resolved.statement is None:
         return None, None, ""
-    engine = catalogue.engine_of(definition)
+    engine = registry.engine_of(definition)
     with reading(engine, seconds=EXPLAIN_SECONDS) as connection:
         rows = source.estimated_rows(connection, resolved.statement)
     select = str(resolved.statement.compile(engine)).replace("\n", " ")
@@ -103,7 +105,7 @@ def _key(definition: ReportDefinition, resolved: Resolved) -> str:
 
 
 def _refusals(app: Effects, definition: ReportDefinition, resolved: Resolved, rows: int | None) -> list[str]:
-    found = []
+    refusals = []
     columns = len(definition.columns_of(resolved.statement))
     checks = [
         lambda: check_format(definition, resolved.file, rows, columns),
@@ -114,8 +116,8 @@ def _refusals(app: Effects, definition: ReportDefinition, resolved: Resolved, ro
         try:
             check()
         except EffectsError as error:
-            found.append(str(error))
-    return found
+            refusals.append(str(error))
+    return refusals
 
 
 def _check_rows(definition: ReportDefinition, rows: int | None) -> None:

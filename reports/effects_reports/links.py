@@ -15,7 +15,7 @@ import time
 
 import msgspec
 
-from effects.app import Effects, default
+from effects import Effects, default
 from effects_reports.errors import LinkExpired, LinkInvalid
 from effects_reports.results import ready_status
 
@@ -49,10 +49,13 @@ def download_url(
         principal: who alone may use it, in the app's own words: what the `principal` of `download_app` gives.
 
     Raises:
-        ReportNotFound: there is no such file now.
+        ReportNotFound, ReportStateError: there is no such file now.
         KeyUnavailable: EFFECTS_KEYS holds no key to sign with.
-        ValueError: `seconds` is not above 0, or above 7 days.
+        ValueError: `seconds` is not above 0, or above 7 days; or `principal` is empty, which would be everybody who is
+            not signed in.
     """
+    if principal is not None and (not isinstance(principal, str) or not principal.strip()):
+        raise ValueError("principal is empty or no text; give the person's id, or None for a link that is open to all")
     if not 0 < seconds <= LINK_SECONDS_MAX:
         raise ValueError(f"seconds is {seconds:g}; give a number above 0, at most {LINK_SECONDS_MAX:,.0f}")
     app = effects or default()
@@ -61,8 +64,7 @@ def download_url(
     said = f"{run_id}.{digest}.{math.ceil(time.time() + seconds):x}"
     key_id = app.keys.sign(b"", purpose=_PURPOSE)[0]
     _, signature = app.keys.sign(_message(said, key_id, kind, principal), purpose=_PURPOSE)
-    encoded = base64.urlsafe_b64encode(signature).decode().rstrip("=")
-    return f"{base_url.rstrip('/')}/{said}.{key_id}.{kind}.{encoded}"
+    return f"{base_url.rstrip('/')}/{said}.{key_id}.{kind}.{_encoded(signature)}"
 
 
 def read_link(token: str, principal: str | None, *, effects: Effects | None = None) -> Link:
@@ -79,12 +81,18 @@ def read_link(token: str, principal: str | None, *, effects: Effects | None = No
         ends_at = int(end, 16)
     except (ValueError, binascii.Error):
         raise LinkInvalid from None
+    if _encoded(signature) != encoded or (kind == _PERSONAL and not (principal or "").strip()):
+        raise LinkInvalid
     message = _message(f"{run_id}.{digest}.{end}", key_id, kind, principal if kind == _PERSONAL else None)
     if not app.keys.is_signed(message, signature, key_id=key_id, purpose=_PURPOSE):
         raise LinkInvalid
     if ends_at < time.time():
         raise LinkExpired
     return Link(run_id, digest)
+
+
+def _encoded(signature: bytes) -> str:
+    return base64.urlsafe_b64encode(signature).decode().rstrip("=")
 
 
 def _message(said: str, key_id: str, kind: str, principal: str | None) -> bytes:

@@ -1,4 +1,4 @@
-"""Telling somebody that a report is ready, or failed: a job of any type, in the transaction of the state change."""
+"""Notices that a report is ready or failed: a job of any type, in the transaction of the state change."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.api import enqueue
-from effects.errors import ConfigurationError, EffectsError, KeyUnavailable, PayloadInvalid
-from effects.sealing import SealedColumn, seal_payload
+from effects import ConfigurationError, EffectsError, KeyUnavailable, PayloadInvalid, enqueue
+from effects.extend import SealedColumn, seal_payload
 from effects_reports.errors import ReportInvalid
 from effects_reports.tables.notices import read_notices, write_notices
 from effects_reports.tables.reports import Artifact
 from effects_reports.tables.runs import Run
 
 if TYPE_CHECKING:
-    from effects.app import Effects
+    from effects import Effects
 
 DEFAULT_PAYLOAD = {"run_id": "{run_id}", "report": "{report}", "state": "{state}", "error": "{error}"}
 _WORD = re.compile(r"\{(run_id|report|key|state|filename|rows|bytes|sha256|error)\}")
@@ -60,7 +59,7 @@ def check_notices(app: Effects, notices: Sequence[Notify]) -> None:
 
 
 def keep_notices(app: Effects, connection: Connection, run_id: str, notices: Sequence[Notify]) -> None:
-    """Write them beside the run; sealed where one of their job types declares what it is told sensitive."""
+    """Store notices with the run; sealed if one of their job types has sensitive fields."""
     if not notices:
         return
     clear = msgspec.json.encode(notices)
@@ -112,9 +111,9 @@ def tell(app: Effects, connection: Connection, run: Run, state: str, artifact: A
 
 def _fill(value: Any, words: Mapping[str, str]) -> Any:
     if isinstance(value, str):
-        return _WORD.sub(lambda found: words.get(found[1], ""), value)
+        return _WORD.sub(lambda match: words.get(match[1], ""), value)
     if isinstance(value, list | tuple):
-        return [_fill(one, words) for one in value]
+        return [_fill(item, words) for item in value]
     if isinstance(value, Mapping):
-        return {name: _fill(one, words) for name, one in value.items()}
+        return {name: _fill(item, words) for name, item in value.items()}
     return value

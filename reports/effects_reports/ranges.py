@@ -19,14 +19,14 @@ def asked_range(header: str | None, size: int) -> tuple[int, int] | None:
     Raises:
         UnsatisfiableError: there is nothing in it.
     """
-    found = _ONE.fullmatch(header) if header else None
-    if found is None or found[1] == found[2] == "":
+    match = _ONE.fullmatch(header) if header else None
+    if match is None or match[1] == match[2] == "":
         return None
-    if found[1] == "":  # the last so many
-        start, stop = size - min(int(found[2]), size), size
+    if match[1] == "":  # the last so many
+        start, stop = size - min(int(match[2]), size), size
     else:
-        start, stop = int(found[1]), min(int(found[2] or size) + bool(found[2]), size)
-        if found[2] and int(found[2]) < start:
+        start, stop = int(match[1]), min(int(match[2] or size) + bool(match[2]), size)
+        if match[2] and int(match[2]) < start:
             return None
     if start >= stop:
         raise UnsatisfiableError

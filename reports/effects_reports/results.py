@@ -5,22 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from effects.app import Effects, default
-from effects.errors import ObjectMissing
+from effects import Effects, ObjectMissing, default
 from effects_reports.api import ReportStatus, report_status
-from effects_reports.errors import ReportNotFound
+from effects_reports.errors import ReportStateError
 
 
 def ready_status(run_id: str, *, effects: Effects | None = None) -> ReportStatus:
-    """The status of a run whose file is there.
+    """The status of a run with a file.
 
     Raises:
-        ReportNotFound: there is no such run, it is not ready, or its file has expired; says which.
+        ReportNotFound: there is no such run.
+        ReportStateError: it is not ready, or its file has expired.
     """
     status = report_status(run_id, effects=effects)
     if status.artifact is None:
         why = "its file has expired: request it again" if status.state == "expired" else "its file is not ready"
-        raise ReportNotFound(f"run {run_id} is {status.state}: {why}")
+        raise ReportStateError(f"run {run_id} is {status.state}: {why}")
     return status
 
 
@@ -28,7 +28,7 @@ def open_result(run_id: str, *, effects: Effects | None = None) -> Iterator[byte
     """The bytes of a run's file, in pieces of at most 1 MiB, checked against its SHA-256.
 
     Raises:
-        ReportNotFound: at once, where there is no such file.
+        ReportNotFound, ReportStateError: at once, where there is no such file.
         ObjectMissing, StorageUnavailable: from the first piece on, where the storage has lost it or is away; or after
             the last one, where these are not the bytes that were written.
     """

@@ -1,4 +1,4 @@
-"""What is no longer needed: parts of finished runs, files whose time is over, old rows, objects that nobody names.
+"""Deletion of expired files, rows, parts of finished runs, and orphaned objects.
 
 An object goes before the row that names it: a crash between the two leaves a row, which the next pruning finds.
 """
@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row
 
-from effects.retry import DAY_SECONDS
-from effects.storage.base import Storage
-from effects.storage.probe import FOLDER as PROBES
+from effects.extend import DAY_SECONDS, Page, Storage, walk
+from effects.extend import FOLDER as PROBES
+from effects_reports.source.snapshot import copies, delete_copy
 from effects_reports.tables import reports as report_table
 from effects_reports.tables import retention as table
 from effects_reports.tables import runs as run_table
 from effects_reports.tables.runs import Run
-from effects_reports.tables.snapshot import copies, delete_copy
 
 if TYPE_CHECKING:
-    from effects.app import Effects
-    from effects_reports.catalogue import Catalogue
+    from effects import Effects
+    from effects_reports.registry import ReportRegistry
 
 FOLDER = "reports/"  # of every object that reports write
 PARTS_SECONDS = DAY_SECONDS  # that a failed or cancelled run keeps its parts for a resume
@@ -31,27 +30,27 @@ BATCH = 500
 
 GoOn = Callable[[], bool]
 Forget = Callable[[Connection, Sequence[str]], int]
-Page = Callable[[Connection, str], Sequence[Row[Any]]]
+ReadPage = Callable[[Connection, str], Sequence[Row[Any]]]
 
 
 def clear_run(app: Effects, storage: Storage, run_id: str) -> int:
     """Delete every object of a run that is ready except its file; how many. Nothing of a run that is under way."""
     with app.store.read() as connection:
         run = run_table.get_run(app.store, connection, run_id)
-        made = report_table.generated(app.store, connection, [run_id]).get(run_id)
-    if run is None or made is None or run.state != "ready":
+        generated = report_table.generated(app.store, connection, [run_id]).get(run_id)
+    if run is None or generated is None or run.state != "ready":
         return 0
-    names = [found.name for found in storage.list(f"{run.prefix}/") if found.name != made.artifact]
+    names = [stored.name for stored in storage.list(f"{run.prefix}/") if stored.name != generated.artifact]
     storage.delete(names)
     return len(names)
 
 
-def clear_copies(app: Effects, catalogue: Catalogue) -> int:
+def clear_copies(app: Effects, registry: ReportRegistry) -> int:
     """Delete the copies of SQLite files that no run reads any more; how many."""
-    found = {path: made for engine in catalogue.engines for path, made in copies(engine).items()}
+    readers = {path: reader for engine in registry.engines for path, reader in copies(engine).items()}
     with app.store.read() as connection:
-        runs = run_table.get_runs(app.store, connection, sorted({run_id for run_id, _ in found.values()}))
-    gone = [path for path, (run_id, number) in found.items() if not _is_read(runs.get(run_id), number)]
+        runs = run_table.get_runs(app.store, connection, sorted({run_id for run_id, _ in readers.values()}))
+    gone = [path for path, (run_id, number) in readers.items() if not _is_read(runs.get(run_id), number)]
     for path in gone:
         delete_copy(path)
     return len(gone)
@@ -66,7 +65,7 @@ class Retention:
 
     Args:
         keep_seconds: how long the rows of ended runs are kept.
-        go_on: asked before each batch.
+        go_on: called before each batch; False stops.
     """
 
     def __init__(self, app: Effects, storage: Storage, keep_seconds: float, *, dry_run: bool, go_on: GoOn) -> None:
@@ -89,22 +88,20 @@ class Retention:
             + self._orphans()
         )
 
-    def _walk(self, page: Page, forget: Forget) -> int:
+    def _walk(self, read_page: ReadPage, forget: Forget) -> int:
         """The runs of a page lose their objects, then what names those."""
-        taken, after = 0, ""
-        while self._go_on():
+
+        def step(cursor: str | None) -> Page:
             with self._store.read() as connection:
-                found = page(connection, after)
-            if not found:
-                break
-            after = found[-1].id
-            taken += len(found)
-            if not self._dry_run:
-                for row in found:
-                    self._storage.delete([one.name for one in self._storage.list(f"{row.prefix}/")])
+                rows = read_page(connection, cursor or "")
+            if rows and not self._dry_run:
+                for row in rows:
+                    self._storage.delete([stored.name for stored in self._storage.list(f"{row.prefix}/")])
                 with self._store.begin() as connection:
-                    forget(connection, [row.id for row in found])
-        return taken
+                    forget(connection, [row.id for row in rows])
+            return Page(len(rows), rows[-1].id if rows else None)
+
+        return walk(step, go_on=self._go_on, dry_run=self._dry_run)
 
     def _orphans(self) -> int:
         taken = 0
@@ -120,10 +117,10 @@ class Retention:
         with self._store.read() as connection:
             before = self._store.now(connection) - ORPHAN_SECONDS
         batch: list[str] = []
-        for found in chain(self._storage.list(FOLDER), self._storage.list(PROBES)):
-            if found.modified_at.timestamp() > before:
+        for stored in chain(self._storage.list(FOLDER), self._storage.list(PROBES)):
+            if stored.modified_at.timestamp() > before:
                 continue
-            batch.append(found.name)
+            batch.append(stored.name)
             if len(batch) == BATCH:
                 if not self._go_on():
                     return

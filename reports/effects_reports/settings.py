@@ -8,11 +8,12 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from effects.extend import PackageSettings
 from effects_reports.definition import ReportDefinition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportSettings:
+class ReportSettings(PackageSettings):
     """The reports of an app. They are code: nothing of them comes from the environment.
 
     Args:
@@ -25,6 +26,8 @@ class ReportSettings:
     report_engines: Mapping[str, Engine | str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str], **given: Any) -> ReportSettings:
-        """Those given; None is none."""
-        return cls(reports=tuple(given.get("reports") or ()), report_engines=dict(given.get("report_engines") or {}))
+    def from_environment(cls, environ: Mapping[str, str], **overrides: Any) -> ReportSettings:
+        """The given settings; None means the default."""
+        return cls(
+            reports=tuple(overrides.get("reports") or ()), report_engines=dict(overrides.get("report_engines") or {})
+        )

@@ -6,9 +6,9 @@ import pytest
 
 from effects import Effects, Refused, Unknown, enqueue
 from tests.cli.conftest import Run
-from tests.cli.test_main import error_line
 from tests.conftest import AppFactory
-from tests.support.hands import Hand, row, rows
+from tests.support.commands import error_line
+from tests.support.manual_workers import ManualWorker, row, rows
 from tests.support.scripted import Scripted
 
 
@@ -20,14 +20,14 @@ def app(app_factory: AppFactory) -> Effects:
 def dead(app: Effects, key: str, *, code: str = "refused", unknown: bool = False, **options: str) -> int:
     job_type = "held" if unknown else "scripted"
     enqueue(job_type, {"name": f"secret of {key}"}, key=key or None, effects=app, **options)  # type: ignore[arg-type]
-    hand = Hand(app, f"hand of {key}")
-    job = hand.claim_one()
-    hand.settle((job, Unknown("no reply") if unknown else Refused(f"{key} said no", code=code)))
+    manual_worker = ManualWorker(app, f"manual of {key}")
+    job = manual_worker.claim_one()
+    manual_worker.settle((job, Unknown("no reply") if unknown else Refused(f"{key} said no", code=code)))
     return job.id
 
 
 def test_list_and_its_filters(app: Effects, run: Run) -> None:
-    assert run("dead", "list").out == "nothing waits for a person\n"
+    assert run("dead", "list").out == "no unresolved dead letters\n"
     card = dead(app, "a", code="card", limit_key="webhook:ep_1")
     held = dead(app, "b", unknown=True)
 
@@ -42,25 +42,25 @@ def test_list_and_its_filters(app: Effects, run: Run) -> None:
     assert ids("--older", "1h") == []
     assert ids("--newer", "1h") == [held, card]
     assert ids("--limit", 1) == [held]
-    assert ids("--closed") == []
+    assert ids("--resolved") == []
     text = run("dead", "list").out
     assert "unknown" in text
     assert "webhook:ep_1" in text
     assert "secret" not in text
-    assert "is no age" in error_line(run("dead", "list", "--older", "soon"))
+    assert "is not a length of time" in error_line(run("dead", "list", "--older", "soon"))
 
 
 def test_show_has_every_attempt_of_the_whole_chain(app: Effects, run: Run) -> None:
     first = dead(app, "a")
     second = next(iter(run("dead", "requeue", first, "--reason", "fixed", "--json").json["done"].values()))
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Refused("still no")))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Refused("still no")))
     shown = run("dead", "show", second, "--json")
-    assert [(one["job_id"], one["message"]) for one in shown.json["attempts"]] == [
+    assert [(one["job_id"], one["message"]) for one in shown.json["facts"]["attempts"]] == [
         (first, "a said no"),
         (second, "still no"),
     ]
-    assert [(one["job_id"], one["action"], one["reason"]) for one in shown.json["actions"]] == [
+    assert [(one["job_id"], one["action"], one["reason"]) for one in shown.json["facts"]["actions"]] == [
         (first, "requeue", "fixed")
     ]
     text = run("dead", "show", second).out
@@ -72,7 +72,7 @@ def test_requeue_by_id_acts_at_once_and_once(app: Effects, run: Run) -> None:
     first, second = dead(app, "a"), dead(app, "b")
     answer = run("dead", "requeue", first, second)
     assert answer.exit_code == 0
-    assert answer.out.count("is requeued: job ") == 2
+    assert answer.out.count(": requeued as job ") == 2
     assert len(rows(app, "jobs")) == 2
     again = run("dead", "requeue", first)
     assert again.exit_code == 1
@@ -85,7 +85,7 @@ def test_a_filter_shows_first_and_acts_with_yes(app: Effects, run: Run) -> None:
     other = dead(app, "d")
     preview = run("dead", "requeue", "--code", "card")
     assert preview.exit_code == 0
-    assert preview.out.endswith("3 would be requeued; nothing was done (add --yes to do it)\n")
+    assert preview.out.endswith("3 would be requeued; nothing was done (use --yes)\n")
     assert run("dead", "requeue", "--code", "card", "--yes", "--dry-run", "--json").json == {
         "preview": True,
         "job_ids": ids[::-1],
@@ -95,7 +95,7 @@ def test_a_filter_shows_first_and_acts_with_yes(app: Effects, run: Run) -> None:
     assert list(done["done"]) == [str(ids[2]), str(ids[1])]
     assert sorted(one["id"] for one in run("dead", "list", "--json").json) == [ids[0], other]
     assert run("dead", "requeue", "--all", "--yes").exit_code == 0
-    assert run("dead", "requeue", "--all", "--yes").out == "nothing matches\n"
+    assert run("dead", "requeue", "--all", "--yes").out == "no jobs match\n"
     assert {one["actor"].split(":")[0] for one in rows(app, "job_actions")} == {"cli"}
 
 
@@ -109,11 +109,11 @@ def test_an_action_needs_ids_or_filters_and_not_both(app: Effects, run: Run) -> 
 def test_ignore_wants_a_reason(app: Effects, run: Run) -> None:
     first = dead(app, "a")
     assert "--reason" in error_line(run("dead", "ignore", first))
-    assert run("dead", "ignore", first, "--reason", "a test order").out == f"job {first} is ignored\n"
+    assert run("dead", "ignore", first, "--reason", "a test order").out == f"job {first}: ignored\n"
     noted = row(app, "job_actions")
     assert (noted["action"], noted["reason"]) == ("ignore", "a test order")
-    assert "closed already" in run("dead", "ignore", first, "--reason", "again").out
-    assert [one["id"] for one in run("dead", "list", "--closed", "--json").json] == [first]
+    assert "already resolved" in run("dead", "ignore", first, "--reason", "again").out
+    assert [one["id"] for one in run("dead", "list", "--resolved", "--json").json] == [first]
 
 
 def test_what_may_have_happened_is_resolved_and_not_requeued_blindly(app: Effects, run: Run) -> None:
@@ -127,9 +127,9 @@ def test_what_may_have_happened_is_resolved_and_not_requeued_blindly(app: Effect
     assert f"`effects dead resolve {first}`" in refused.json["refused"][str(first)]
     run("dead", "resolve", keyless, "--as", "give-up")
 
-    assert run("dead", "resolve", first, "--as", "mark-done").out == f"job {first} is resolved as mark-done\n"
+    assert run("dead", "resolve", first, "--as", "mark-done").out == f"job {first}: marked as done\n"
     assert run("dead", "resolve", second, "--as", "give-up", "--reason", "too late").exit_code == 0
-    assert "resolved as send-again: job" in run("dead", "resolve", third, "--as", "send-again").out
+    assert ": requeued as job" in run("dead", "resolve", third, "--as", "requeue").out
     states = {one["key"]: one["state"] for one in rows(app, "effect_ledger")}
     assert states == {"a": "done", "b": "unknown", "c": "unknown", "d": "intended"}
     assert run("dead", "list", "--json").json == []
@@ -143,13 +143,14 @@ def test_a_bulk_resolve_takes_only_what_is_unknown(app: Effects, run: Run) -> No
     assert (list(done["done"]), done["refused"]) == ([str(unknown)], {})
 
 
+@pytest.mark.slow
 def test_a_type_that_repeats_by_itself_is_requeued_from_unknown_too(app: Effects, run: Run, process: Run) -> None:
     job_id = enqueue("scripted", {}, key="k", max_attempts=1, effects=app).job_id
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Unknown("no reply")))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Unknown("no reply")))
     assert [one["unknown"] for one in run("dead", "list", "--json").json] == [True]
-    stranger = run("dead", "requeue", job_id)  # this command's app does not know the type
-    assert stranger.exit_code == 1
-    assert "may have happened" in stranger.out
+    third_party = run("dead", "requeue", job_id)  # this command's app does not know the type
+    assert third_party.exit_code == 1
+    assert "may have happened" in third_party.out
     assert process("--app", "tests.cli.shop_app:app", "dead", "requeue", job_id).exit_code == 0
     assert len(rows(app, "jobs")) == 1

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from effects import Done, Effects, Refused, Retry, Unknown, enqueue
-from effects.store.actions import cancel, requeue
+from effects.store.operator.actions import cancel
+from effects.store.operator.requeue import requeue
 from tests.cli.conftest import Run
-from tests.cli.test_main import error_line
 from tests.conftest import AppFactory
-from tests.support.hands import Hand, run_sql
+from tests.support.commands import error_line
+from tests.support.manual_workers import ManualWorker, run_sql
 from tests.support.scripted import Scripted
 
 
@@ -23,10 +25,10 @@ def app(app_factory: AppFactory) -> Effects:
 def live(app: Effects, *endings: Any, key: str = "k", job_type: str = "scripted", **options: Any) -> int:
     """A job after these attempts."""
     job_id = enqueue(job_type, {}, key=key, effects=app, **options).job_id
-    hand = Hand(app, f"hand of {job_id}")
+    manual_worker = ManualWorker(app, f"manual of {job_id}")
     for ending in endings:
         app.store.shift_clock(600)
-        hand.settle((hand.claim_one(), ending))
+        manual_worker.settle((manual_worker.claim_one(), ending))
     app.store.shift_clock(-600 * len(endings))
     return job_id
 
@@ -43,49 +45,53 @@ def test_done(app: Effects, run: Run) -> None:
     live(app, Retry("not now", detail={"status": 503}), Done(detail={"status": 200}))
     sentence = why(run)
     assert sentence.startswith("k (scripted) was done at 20")
-    assert sentence.endswith("after 2 attempts (the last answer: HTTP 200). Nothing more happens.")
+    assert sentence.endswith("after 2 attempts, last answer: HTTP 200. Nothing left to do.")
 
 
 def test_refused(app: Effects, run: Run) -> None:
     job_id = live(app, Refused("the address does not exist", detail={"status": 410}))
     sentence = why(run)
     assert "k (scripted) was refused at 20" in sentence
-    assert "after 1 attempt (the last answer: HTTP 410, the address does not exist)" in sentence
-    assert f"until somebody runs `effects jobs requeue {job_id}`." in sentence
+    assert "after 1 attempt, last answer: HTTP 410, the address does not exist" in sentence
+    assert f"is dead; to try it again, run `effects jobs requeue {job_id}`." in sentence
 
 
 def test_unknown_and_held(app: Effects, run: Run) -> None:
     job_id = live(app, Unknown("no reply came"), job_type="held")
     sentence = why(run)
-    assert "is unknown, it may or may not have happened, after 1 attempt" in sentence
+    assert "is unknown (it may or may not have happened) after 1 attempt" in sentence
     assert "no reply came" in sentence
-    assert f"Job {job_id} is dead" in sentence
+    assert f"Job {job_id} is dead; to resolve it, run `effects dead resolve {job_id} --as mark-done` if" in sentence
 
 
 def test_unknown_and_repeated(app: Effects, run: Run) -> None:
     live(app, Unknown("no reply came"))
     sentence = why(run)
     assert "is unknown" in sentence
-    assert "The next attempt is due at 20" in sentence
+    assert "next attempt at 20" in sentence
 
 
 def test_waiting(app: Effects, run: Run) -> None:
     live(app)
-    assert "is waiting, after no attempts. The next attempt has been due for " in why(run)
-    assert "no attempts yet" in run("why", "k").out
+    assert re.search(
+        r"is queued \(0 attempts\); due \d+ s ago, waiting for a worker with its job type scripted, "
+        r"which is not registered here\.$",
+        why(run),
+    )
+    assert "no attempts" in run("why", "k").out
 
 
 def test_waiting_to_be_tried_again(app: Effects, run: Run) -> None:
     live(app, Retry("come back later", code="busy"))
     sentence = why(run)
-    assert "is waiting, after 1 attempt (the last answer: come back later). The next attempt is due at 20" in sentence
+    assert "is retrying (1 attempt, last answer: come back later); next attempt at 20" in sentence
 
 
 def test_waiting_behind_a_pause(app: Effects, run: Run) -> None:
     live(app, limit_key="partner")
     pause(app, "partner")
     sentence = why(run)
-    assert "Its limit partner is paused until 20" in sentence
+    assert "its limit key partner is paused until 20" in sentence
     assert "(they asked us to slow down)." in sentence
 
 
@@ -101,9 +107,9 @@ def pause(app: Effects, key: str) -> None:
 
 def test_running(app: Effects, run: Run) -> None:
     live(app)
-    Hand(app, "worker-7").claim_one()
+    ManualWorker(app, "worker-7").claim_one()
     sentence = why(run)
-    assert "is being carried out, after no attempts before. Attempt 1 runs since 20" in sentence
+    assert "is running (0 attempts before). Attempt 1 has been running since 20" in sentence
     assert sentence.endswith("in worker worker-7.")
 
 
@@ -112,20 +118,20 @@ def test_given_up(app: Effects, run: Run) -> None:
     cancel(app.store, app.ledgers, job_id, actor="ann", reason="a mistake")
     sentence = why(run)
     assert "was given up at 20" in sentence
-    assert "(cancelled by ann), after no attempts. Nothing more happens" in sentence
+    assert "(cancelled by ann) after 0 attempts. " in sentence
     assert "a mistake" in run("why", "k").out
 
 
 def test_the_story_goes_over_requeued_jobs(app: Effects, run: Run) -> None:
     first = live(app, Refused("no"))
-    second = requeue(app.store, app.ledgers, first, actor="ann").job_id
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Done()))
+    second = requeue(app.store, app.job_types, first, actor="ann").job_id
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Done()))
     assert "after 2 attempts in 2 jobs" in why(run)
     [story] = run("why", "k", "--json").json
-    assert [one["job_id"] for one in story["attempts"]] == [first, second]
-    assert [one["id"] for one in story["jobs"]] == [second, first]
-    assert story["actions"][0]["actor"] == "ann"
+    assert [one["job_id"] for one in story["facts"]["attempts"]] == [first, second]
+    assert [one["id"] for one in story["facts"]["jobs"]] == [second, first]
+    assert story["facts"]["actions"][0]["actor"] == "ann"
 
 
 def test_one_key_of_two_job_types_is_two_effects(app: Effects, run: Run) -> None:
@@ -135,10 +141,10 @@ def test_one_key_of_two_job_types_is_two_effects(app: Effects, run: Run) -> None
 
 
 def test_an_unknown_key(run: Run) -> None:
-    assert "no effect has the key 'nobody'" in error_line(run("why", "nobody"))
+    assert "no effect with key 'nobody'" in error_line(run("why", "nobody"))
 
 
-def test_what_a_peer_said_cannot_move_the_cursor(app: Effects, run: Run) -> None:
+def test_text_of_a_peer_cannot_move_the_cursor(app: Effects, run: Run) -> None:
     live(app, Refused("no\x1b[2J\r\nerror: all is lost"))
     out = run("why", "k").out
     assert "\x1b" not in out
@@ -166,8 +172,19 @@ def test_status(app: Effects, run: Run) -> None:
         assert word in text
 
 
+def test_people_read_retrying_where_the_database_has_failed(app: Effects, run: Run) -> None:
+    live(app, Retry("not now", code="busy"), key="c")
+    header = run("status").out.splitlines()[0].split()
+    assert header == ["type", "queued", "running", "retrying", "succeeded", "dead", "cancelled"]
+    for status in ("retrying", "failed"):
+        listed = run("jobs", "list", "--status", status)
+        assert " retrying " in listed.out
+        assert " failed " not in listed.out
+        assert [job["status"] for job in run("jobs", "list", "--status", status, "--json").json] == ["failed"]
+
+
 def test_a_silent_worker_is_called_silent(app: Effects, run: Run) -> None:
-    Hand(app, "quiet")
+    ManualWorker(app, "quiet")
     run_sql(app, f"UPDATE effects_workers SET seen_at = {app.store.sql.after('-600')}")
     [worker] = run("status", "--json").json["workers"]
     assert (worker["id"], worker["alive"]) == ("quiet", False)
@@ -176,16 +193,16 @@ def test_a_silent_worker_is_called_silent(app: Effects, run: Run) -> None:
 
 def test_status_of_nothing(run: Run) -> None:
     text = run("status").out
-    assert "no jobs yet" in text
-    assert "nothing is due" in text
-    assert "no worker runs" in text
+    assert "no jobs" in text
+    assert re.search(r"oldest due job +none$", text, re.MULTILINE)
+    assert "no workers running" in text
 
 
 def test_a_clean_audit(app: Effects, run: Run) -> None:
     live(app, Done())
-    assert run("audit").out == "clean: 13 checks, nothing found\n"
+    assert run("audit").out == "clean: 14 checks, no findings\n"
     answer = run("audit", "--json")
-    assert (answer.exit_code, answer.json) == (0, {"clean": True, "checks": 13, "findings": []})
+    assert (answer.exit_code, answer.json) == (0, {"clean": True, "checks": 14, "findings": []})
 
 
 def test_an_audit_with_a_finding_ends_with_1(app: Effects, run: Run) -> None:
@@ -193,8 +210,8 @@ def test_an_audit_with_a_finding_ends_with_1(app: Effects, run: Run) -> None:
     run_sql(app, "DELETE FROM effects_job_attempts")
     answer = run("audit")
     assert answer.exit_code == 1
-    sentence = "Every effect that is done has an attempt that did it, or somebody's word that it happened."
-    assert f"done_proved: {sentence} Not so for 1: {job_id}" in answer.out
+    sentence = "Every effect that is done has an attempt that did it, or an operator marked it done."
+    assert f"done_proved: {sentence} Violated by 1: {job_id}" in answer.out
     found = run("audit", "--json")
     assert found.exit_code == 1
     assert found.json["clean"] is False

@@ -6,7 +6,7 @@ import pytest
 
 from effects.keys import KeyRing
 from tests.cli.conftest import effects
-from tests.cli.test_main import error_line
+from tests.support.commands import error_line
 
 
 def generated() -> str:

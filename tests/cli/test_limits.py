@@ -7,8 +7,8 @@ import pytest
 
 from effects import Effects, NewJob, enqueue_many
 from tests.cli.conftest import Run
-from tests.cli.test_main import error_line
-from tests.support.hands import Hand, row, run_sql
+from tests.support.commands import error_line
+from tests.support.manual_workers import ManualWorker, row, run_sql
 
 
 def put(app: Effects, key: str, count: int = 1) -> None:
@@ -20,13 +20,13 @@ def test_what_is_set_is_shown_and_kept(app: Effects, run: Run) -> None:
     said = run("limits", "set", "domain", "--rate", "50/1s", "--in-flight", 2, "--parent", "mail", "--breaker", "5/60s")
     assert said.exit_code == 0
     assert said.out == "domain: 2 in flight, 50 per 1 s (burst 10), breaker 5 failures, 60 s, under mail\n"
-    assert len(Hand(app).claim()) == 2
+    assert len(ManualWorker(app).claim()) == 2
     shown = run("limits", "show", "domain", "--json").json
     assert (shown["max_in_flight"], shown["rate_tokens"], shown["rate_period_seconds"]) == (2, 50, 1.0)
     assert (shown["parent"], shown["breaker_failures"], shown["breaker_seconds"]) == ("mail", 5, 60.0)
     assert (shown["breaker_state"], shown["running"], shown["waiting"]) == ("closed", 2, 3)
-    assert shown["last_action"] == "set"
-    assert shown["last_actor"].startswith("cli:")
+    [entry] = run("log", "--subject", "limit:domain", "--json").json
+    assert (entry["action"], entry["via"], entry["detail"]["max_in_flight"]) == ("set", "cli", 2)
     listed = run("limits", "list", "--json").json
     assert [one["limit_key"] for one in listed] == ["domain", "mail"]
     assert (listed[1]["running"], listed[1]["waiting"]) == (2, 3)  # a parent stands for its children
@@ -41,27 +41,28 @@ def test_what_is_not_named_stays_and_none_takes_it_away(app: Effects, run: Run) 
     assert (found["rate_tokens"], found["rate_burst"], found["max_in_flight"]) == (None, None, None)
 
 
+@pytest.mark.slow
 def test_a_pause_holds_until_it_is_resumed(app: Effects, run: Run) -> None:
     put(app, "webhook:ep_1", 2)
     said = run("limits", "pause", "webhook:ep_1", "--reason", "their release").out
-    assert said == "webhook:ep_1 is paused\n"
-    hand = Hand(app)
-    assert hand.claim() == []
+    assert said == "webhook:ep_1 paused\n"
+    manual_worker = ManualWorker(app)
+    assert manual_worker.claim() == []
     app.store.shift_clock(365 * 86_400)
-    hand.heartbeat()
-    assert hand.claim() == []
+    manual_worker.heartbeat()
+    assert manual_worker.claim() == []
     app.store.shift_clock(-365 * 86_400)
     assert "their release" in run("status").out
     assert "webhook:ep_1" in run("limits", "list", "--paused").out
-    assert run("limits", "resume", "webhook:ep_1").out == "webhook:ep_1 is open\n"
-    assert run("limits", "resume", "webhook:ep_1").out == "webhook:ep_1 was open already\n"
-    assert run("limits", "list", "--paused").out == "no key has limits\n"
-    assert len(hand.claim()) == 2
+    assert run("limits", "resume", "webhook:ep_1").out == "webhook:ep_1 resumed\n"
+    assert run("limits", "resume", "webhook:ep_1").out == "webhook:ep_1 was not paused\n"
+    assert run("limits", "list", "--paused").out == "no limits\n"
+    assert len(manual_worker.claim()) == 2
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_a_resume_tells_the_idle_workers(app: Effects, run: Run, database_url: str) -> None:
-    run("limits", "pause", "k")
+def test_a_resume_notifies_the_idle_workers(app: Effects, run: Run, database_url: str) -> None:
+    run("limits", "pause", "k", "--create")
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("LISTEN effects")
         run("limits", "resume", "k")
@@ -73,13 +74,13 @@ def test_a_pause_for_a_time_ends_by_itself_and_is_never_shortened(app: Effects, 
     put(app, "k")
     first = run("limits", "pause", "k", "--for", "2h", "--json").json
     assert run("limits", "pause", "k", "--for", "15m", "--json").json["paused_until"][:16] == first["paused_until"][:16]
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
     app.store.shift_clock(3600)
-    hand.heartbeat()
-    assert hand.claim() == []
+    manual_worker.heartbeat()
+    assert manual_worker.claim() == []
     app.store.shift_clock(3601)
-    hand.heartbeat()
-    assert len(hand.claim()) == 1
+    manual_worker.heartbeat()
+    assert len(manual_worker.claim()) == 1
 
 
 def test_resume_closes_an_open_breaker(app: Effects, run: Run) -> None:
@@ -109,7 +110,7 @@ def test_resume_closes_an_open_breaker(app: Effects, run: Run) -> None:
         (("set", "k", "--parent", "k"), "cannot be its own parent"),
         (("set", "child", "--parent", "middle"), "'middle' has a parent itself"),
         (("set", "top", "--parent", "other"), "'top' is a parent itself"),
-        (("pause", "k", "--for", "soon"), "'soon' is no length of time"),
+        (("pause", "k", "--for", "soon"), "'soon' is not a length of time"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -118,3 +119,14 @@ def test_what_cannot_be_is_refused(app: Effects, run: Run, arguments: tuple[str,
     refused = run("limits", *arguments)
     assert refused.exit_code == 2
     assert words in error_line(refused)
+
+
+def test_a_mistyped_key_is_not_paused(app: Effects, run: Run) -> None:
+    """In an incident the partner would go on being hit."""
+    put(app, "webhook:ep_1234")
+    line = error_line(run("limits", "pause", "webhook:ep_1243"))
+    assert "no limits and no waiting job have the key 'webhook:ep_1243'; is it 'webhook:ep_1234'?" in line
+    assert run("limits", "list", "--json").json == []
+    assert run("limits", "pause", "webhook:ep_1243", "--create").exit_code == 0
+    assert "is it 'webhook:ep_1243'?" in error_line(run("limits", "resume", "webhook:ep_1233"))
+    assert run("limits", "pause", "webhook:ep_1234").exit_code == 0

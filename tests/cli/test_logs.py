@@ -26,11 +26,11 @@ def logged(monkeypatch: pytest.MonkeyPatch, log_format: str, write: Any, level: 
 
 
 def test_text_is_one_line_of_an_event_and_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:
-    extra = {"job": 12, "type": "webhook.deliver", "seconds": 0.0312345678, "code": None, "lanes": "a=1 b=2"}
+    extra = {"job": 12, "type": "webhook.deliver", "seconds": 0.0312345678, "code": None, "queues": "a=1 b=2"}
     [line] = logged(monkeypatch, "text", lambda: log.info("job.succeeded", extra=extra))
     assert re.fullmatch(
         r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO job\.succeeded "
-        r'job=12 type=webhook\.deliver seconds=0\.0312346 code=null lanes="a=1 b=2"',
+        r'job=12 type=webhook\.deliver seconds=0\.0312346 code=null queues="a=1 b=2"',
         line,
     )
 

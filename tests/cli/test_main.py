@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import click
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.engine import make_url
 
+from effects import Effects
 from effects.cli import main
-from effects.cli.main import EXIT_INTERRUPTED, cli
-from tests.cli.conftest import COMMAND, ROOT, Answer, Run, environment
+from effects.cli.main import cli, exit_code_of
+from effects.exit_codes import ExitCode
+from effects.logs import log_thread_error
+from tests.cli.conftest import COMMAND, ROOT, Run, environment
+from tests.support.commands import error_line
+from tests.support.manual_workers import run_sql
 
 DATABASE_COMMANDS = [
     ("status",),
@@ -32,16 +40,8 @@ DATABASE_COMMANDS = [
 ]
 
 
-def error_line(answer: Answer) -> str:
-    """The one line of an error."""
-    assert answer.exit_code == 2, answer
-    [line] = answer.err.splitlines()
-    assert line.startswith("error: ")
-    return line
-
-
 @pytest.mark.parametrize("command", DATABASE_COMMANDS, ids=" ".join)
-def test_every_command_on_an_empty_database_says_what_to_run(
+def test_every_command_on_an_empty_database_names_the_command_to_run(
     run: Run, empty_database_url: str, command: tuple[str, ...]
 ) -> None:
     assert "run `effects init`" in error_line(run(*command, url=empty_database_url))
@@ -49,17 +49,18 @@ def test_every_command_on_an_empty_database_says_what_to_run(
 
 def test_only_init_makes_a_database_file(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "new.db"
-    assert "there is no database 'new.db' yet" in error_line(run("status", url=f"sqlite:///{file}"))
+    assert "new.db' yet" in error_line(run("status", url=f"sqlite:///{file}"))
     assert not file.exists()
     assert run("init", url=f"sqlite:///{file}").exit_code == 0
     assert file.exists()
 
 
-def test_init_says_what_it_did_and_changes_nothing_the_second_time(run: Run, empty_database_url: str) -> None:
+@pytest.mark.slow
+def test_init_lists_its_changes_and_makes_none_the_second_time(run: Run, empty_database_url: str) -> None:
     assert "core_0001" in run("init", "--json", url=empty_database_url).json["applied"]
     again = run("init", "--json", url=empty_database_url).json
     assert again == {"applied": [], "schedules": {"added": [], "changed": [], "retired": []}}
-    assert run("init", url=empty_database_url).out == "the tables are up to date\n"
+    assert run("init", url=empty_database_url).out == "tables are up to date\n"
 
 
 def test_a_schema_of_ones_own(run: Run, postgresql_server: str, empty_database_url: str) -> None:
@@ -90,7 +91,7 @@ def test_a_database_that_is_away(run: Run) -> None:
         (["jobs", "show", "twelve"], "'twelve' is not a valid integer"),
         (["jobs", "list", "--status", "finished"], "'finished' is not one of"),
         (["work", "--max-seconds", "5"], "--max-seconds goes with --drain"),
-        (["work", "--lane", "mails=none"], "--lane is 'mails=none'"),
+        (["work", "--queue", "mails=none"], "--queue is 'mails=none'"),
         (["--database-url", "mysql://x/y", "status"], "use sqlite or postgresql"),
     ],
 )
@@ -100,11 +101,77 @@ def test_a_wrong_command_line_is_one_clear_line(run: Run, arguments: list[str], 
     assert said in error_line(run(*arguments) if arguments[0] == "work" else run(*arguments, url=url))
 
 
-def test_app_and_database_url_exclude_each_other(run: Run) -> None:
-    assert "leave out" in error_line(run("--app", "tests.cli.shop_app:app", "status"))
+@pytest.mark.slow
+def test_app_and_database_url_go_together(process: Run, database_url: str, tmp_path: Path) -> None:
+    """The app takes its database from the environment, which the option goes before."""
+    elsewhere = f"sqlite:///{tmp_path / 'elsewhere.db'}"
+    options = ("--app", "tests.cli.shop_app:app", "--database-url", database_url)
+    assert process(*options, "status", EFFECTS_DATABASE_URL=elsewhere).exit_code == 0
+    assert not (tmp_path / "elsewhere.db").exists()
 
 
-def test_an_app_whose_import_fails_says_how(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_app_with_a_database_of_its_own_is_not_taken_to_another(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fixed_shop.py").write_text(f"import effects\napp = effects.Effects('sqlite:///{tmp_path}/fixed.db')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "--app has a database of its own" in error_line(run("--app", "fixed_shop:app", "status"))
+
+
+@pytest.mark.slow
+def test_an_app_with_an_engine_of_its_own_works_with_every_command(
+    process: Run, tmp_path: Path, database_url: str
+) -> None:
+    """The settings' own database URL, which nobody set, is not looked at."""
+    (tmp_path / "engine_shop.py").write_text(
+        "import os, sqlalchemy, effects\nfrom effects.store.db.engine import create_engine\n"
+        "app = effects.Effects(engine=create_engine(os.environ['SHOP_URL']))\n"
+    )
+    options = ("--app", "engine_shop:app")
+    where = {
+        "cwd": tmp_path,
+        "PYTHONPATH": str(ROOT),
+        "SHOP_URL": database_url,
+        "EFFECTS_DATABASE_URL": "sqlite:///x.db",
+    }
+    for command in (("init",), ("status",), ("audit",), ("work", "--drain"), ("doctor", "--quiet")):
+        answer = process(*options, *command, **where)
+        assert answer.exit_code in (0, 1), answer
+        assert "there is no database" not in answer.err
+    assert not (tmp_path / "x.db").exists()
+
+
+def test_an_error_names_the_default_database_as_such(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    line = error_line(run("status", url=None))
+    assert f"EFFECTS_DATABASE_URL is not set, and the default {folder / 'effects.db'} does not exist" in line
+    assert list(folder.iterdir()) == []
+
+
+def test_a_database_without_tables_is_named(run: Run, empty_database_url: str) -> None:
+    name = make_url(empty_database_url).database
+    engine = create_engine(empty_database_url)
+    with engine.connect():  # SQLite's file is there
+        line = error_line(run("status", url=empty_database_url))
+    engine.dispose()
+    assert "run `effects init`" in line
+    assert str(name) in line
+
+
+def test_init_on_a_newer_database_is_one_line_and_changes_nothing(app: Effects, run: Run) -> None:
+    run_sql(app, "UPDATE effects_schema_version SET version_num = 'core_9999' WHERE version_num = 'core_0001'")
+    for command in ("init", "status"):
+        line = error_line(run(command))
+        assert "the database is newer than this version of effects (revision core_9999): upgrade the package" in line
+    assert "upgrade the package on this host" in run("doctor").out
+    assert "effects init" not in run("doctor").out
+
+
+def test_the_error_of_an_app_whose_import_fails_is_shown(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "broken_shop_one.py").write_text("import module_that_is_missing_here\n")
     (tmp_path / "broken_shop_two.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -114,6 +181,7 @@ def test_an_app_whose_import_fails_says_how(run: Run, tmp_path: Path, monkeypatc
     assert "importing broken_shop_two failed: ZeroDivisionError" in second
 
 
+@pytest.mark.slow
 def test_the_app_is_found_in_the_working_directory(process: Run, tmp_path: Path) -> None:
     (tmp_path / "corner_shop.py").write_text(
         "from effects import Effects, JobType\n"
@@ -143,11 +211,11 @@ def test_the_console_script_is_this_command() -> None:
 
 @pytest.fixture
 def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """A stranger's package that offers a command."""
+    """A third-party package that offers a command."""
 
     def make(value: str) -> None:
         entry = EntryPoint(name="parrot", value=value, group="effects.commands")
-        monkeypatch.setattr(main, "entry_points", lambda group: [entry])
+        monkeypatch.setattr(main, "entry_points", lambda group: (entry,))
 
     return make
 
@@ -178,9 +246,10 @@ def test_an_interrupt_ends_with_130(run: Run, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setitem(cli.commands, "status", interrupted)
     monkeypatch.setattr(main.EffectsGroup, "get_command", lambda self, ctx, name: interrupted)
-    assert run("status").exit_code == EXIT_INTERRUPTED
+    assert run("status").exit_code == ExitCode.INTERRUPTED
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_ends_it_quietly(database_url: str) -> None:
     """As in `effects jobs list | head`: the pipe is closed before we write."""
     reader, writer = os.pipe()
@@ -191,3 +260,25 @@ def test_a_reader_that_has_enough_ends_it_quietly(database_url: str) -> None:
     )  # fmt: skip
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_an_unforeseen_error_is_one_line_without_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> None:
+        raise UnicodeDecodeError("utf-8", b"TOP-SECRET-42", 0, 1, "cannot decode TOP-SECRET-42")
+
+    assert exit_code_of(command) == ExitCode.ERROR
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: UnicodeDecodeError at ")
+    assert "test_main.py" in line
+    assert "SECRET" not in line
+
+
+def test_a_threads_error_is_logged_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        raise ValueError("TOP-SECRET-42")
+    except ValueError as error:
+        arguments = (type(error), error, error.__traceback__, threading.current_thread())
+        log_thread_error(threading.ExceptHookArgs(arguments))
+    [record] = caplog.records
+    assert (record.getMessage(), vars(record)["error"]) == ("thread.failed", "ValueError")
+    assert "SECRET" not in str(vars(record))

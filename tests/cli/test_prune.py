@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from effects import Done, Effects, enqueue
 from tests.cli.conftest import Run
-from tests.support.hands import Hand, rows, run_sql
+from tests.support.manual_workers import ManualWorker, rows, run_sql
 
 
 def make_old(app: Effects) -> None:
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
     for key in ("a", "b"):
         enqueue("scripted", {}, key=key, effects=app)
-        hand.settle((hand.claim_one(), Done()))
+        manual_worker.settle((manual_worker.claim_one(), Done()))
     run_sql(app, f"UPDATE effects_job_history SET finished_at = {app.store.sql.after('-8 * 86400')}")
 
 
@@ -21,12 +23,13 @@ def test_a_dry_run_counts_and_a_run_deletes(app: Effects, run: Run) -> None:
     assert (counted["jobs"], counted["effects"], counted["finished"]) == (2, 0, True)
     assert len(rows(app, "job_history")) == 2
     lines = [line.split() for line in run("prune", "--dry-run").out.splitlines()]
-    assert lines[:2] == [["what", "would", "go"], ["ended", "jobs", "2"]]
+    assert lines[:2] == [["what", "would", "be", "deleted"], ["ended", "jobs", "2"]]
     assert run("prune").out.splitlines()[1].split() == ["ended", "jobs", "2"]
     assert rows(app, "job_history") == rows(app, "job_attempts") == []
     assert "clean" in run("audit").out
 
 
+@pytest.mark.slow
 def test_the_ages_come_from_the_environment(app: Effects, process: Run) -> None:
     make_old(app)
     assert process("prune", "--json", EFFECTS_RETENTION_JOBS_DAYS="9").json["jobs"] == 0

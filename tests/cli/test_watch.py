@@ -18,12 +18,12 @@ from effects import Effects, Refused, Retry, enqueue
 from effects.doctor import examine, exit_code
 from effects.metrics import Family, MetricsServer, Sample, WorkerMetrics, render
 from effects.schedules import Schedule
-from effects.store import schedules
-from effects.store.doctor import Finding
+from effects.store.operator.database_checks import DoctorFinding
+from effects.store.schedules import definitions as schedule_definitions
 from effects_webhooks import add_endpoint
 from tests.cli.conftest import ROOT, Run
-from tests.cli.test_main import error_line
-from tests.support.hands import Hand, run_sql
+from tests.support.commands import error_line
+from tests.support.manual_workers import ManualWorker, run_sql
 from tests.support.processes import Fleet, fleet
 from tests.support.waiting import wait_until
 
@@ -51,14 +51,14 @@ def labels(**named: str) -> frozenset[tuple[str, str]]:
 def test_metrics(app: Effects, run: Run) -> None:
     for outcome in (Refused("no", code="gone"), Retry("not now", code="busy")):
         enqueue("scripted", {}, effects=app)
-        hand = Hand(app)
-        hand.settle((hand.claim_one(), outcome))
-    enqueue("scripted", {}, queue='odd "lane"\\', effects=app)
+        manual_worker = ManualWorker(app)
+        manual_worker.settle((manual_worker.claim_one(), outcome))
+    enqueue("scripted", {}, queue='odd "queue"\\', effects=app)
     found = parsed(run("metrics").out)
     assert found["effects_jobs", labels(job_type="scripted", queue="default", status="failed")] == 1
-    assert found["effects_jobs", labels(job_type="scripted", queue='odd "lane"\\', status="queued")] == 1
-    assert found["effects_due_jobs", labels(queue='odd "lane"\\')] == 1
-    assert found["effects_oldest_due_seconds", labels(queue='odd "lane"\\')] >= 0
+    assert found["effects_jobs", labels(job_type="scripted", queue='odd "queue"\\', status="queued")] == 1
+    assert found["effects_due_jobs", labels(queue='odd "queue"\\')] == 1
+    assert found["effects_oldest_due_seconds", labels(queue='odd "queue"\\')] >= 0
     assert found["effects_dead_jobs", labels(job_type="scripted")] == 1
     assert found["effects_dead_jobs_last_hour", labels(job_type="scripted")] == 1
     assert found["effects_workers", labels(state="alive")] == 1
@@ -99,7 +99,7 @@ def test_the_server_answers_only_for_its_path(app: Effects) -> None:
         assert fetch(server.port, "/")[0] == 404
 
 
-def test_while_the_database_is_away_it_says_so(tmp_path: Path) -> None:
+def test_an_unavailable_database_is_shown(tmp_path: Path) -> None:
     app = Effects(f"sqlite:///{tmp_path / 'no' / 'such.db'}")
     with MetricsServer(app, WorkerMetrics(), port=0) as server:
         assert fetch(server.port)[0] == 503
@@ -138,7 +138,7 @@ def port_of(output: str) -> int:
     return int(line.rpartition("port=")[2] or 0)
 
 
-def test_a_taken_port_is_said_on_one_line(app: Effects, run: Run) -> None:
+def test_a_taken_port_is_reported_on_one_line(app: Effects, run: Run) -> None:
     with MetricsServer(app, WorkerMetrics(), port=0) as server:
         line = error_line(run("work", "--drain", "--metrics-port", server.port))
     assert f"127.0.0.1:{server.port} cannot be served" in line
@@ -147,10 +147,10 @@ def test_a_taken_port_is_said_on_one_line(app: Effects, run: Run) -> None:
 # -- doctor --------------------------------------------------------------------------------------------
 
 
-def found_by(app: Effects) -> dict[str, Finding]:
+def found_by(app: Effects) -> dict[str, DoctorFinding]:
     """The worst finding of each check."""
     levels = ["ok", "warning", "error"]
-    worst: dict[str, Finding] = {}
+    worst: dict[str, DoctorFinding] = {}
     for one in examine(app):
         before = worst.get(one.check)
         if before is None or levels.index(one.level) > levels.index(before.level):
@@ -166,7 +166,7 @@ def unwell(app: Effects) -> dict[str, str]:
 @pytest.fixture
 def healthy(app_factory: Any) -> Effects:
     app: Effects = app_factory(keys=f"k={KEY},digest={DIGEST}")
-    schedules.register(app.store, list(app.schedules.values()))
+    schedule_definitions.register(app.store, list(app.schedules.values()))
     return app
 
 
@@ -227,7 +227,7 @@ def test_clocks_that_differ(healthy: Effects, seconds: int, level: str) -> None:
 def test_an_old_snapshot_and_who_holds_it(healthy: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
     if not healthy.store.is_postgresql:
         pytest.skip("SQLite removes what is dead when it writes")
-    monkeypatch.setattr("effects.store.doctor.SNAPSHOT_WARNING_SECONDS", 0.0)
+    monkeypatch.setattr("effects.store.operator.server_checks.SNAPSHOT_WARNING_SECONDS", 0.0)
     holder = create_engine(healthy.engine.url, connect_args={"application_name": "a long report"})
     with holder.connect() as connection:
         connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
@@ -241,20 +241,20 @@ def test_an_old_snapshot_and_who_holds_it(healthy: Effects, monkeypatch: pytest.
     holder.dispose()
 
 
-def test_dead_rows_that_nobody_removed(healthy: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_rows_are_reported(healthy: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
     if not healthy.store.is_postgresql:
-        monkeypatch.setattr("effects.store.doctor.FREE_PAGES_MIN_BYTES", 1)
+        monkeypatch.setattr("effects.store.operator.database_checks.FREE_PAGES_MIN_BYTES", 1)
         run_sql(healthy, "CREATE TABLE filler AS SELECT zeroblob(5000000) AS b")
         run_sql(healthy, "DROP TABLE filler")
         assert "are empty pages" in found_by(healthy)["vacuum"].text
         return
-    monkeypatch.setattr("effects.store.doctor.DEAD_TUPLES_MIN", 5)
+    monkeypatch.setattr("effects.store.operator.database_checks.DEAD_TUPLES_MIN", 5)
     for _ in range(10):
         enqueue("scripted", {}, effects=healthy)
     run_sql(healthy, "DELETE FROM effects_jobs")
     healthy.engine.dispose()  # a session reports its statistics when it ends, if not before
     wait_until(lambda: found_by(healthy)["vacuum"].level == "warning")
-    assert "effects_jobs: 10 dead rows beside 0 live ones" in found_by(healthy)["vacuum"].text
+    assert "effects_jobs: 10 dead rows and 0 live rows" in found_by(healthy)["vacuum"].text
 
 
 def test_an_engine_with_prepared_statements(database_url: str, app_factory: Any) -> None:
@@ -278,10 +278,10 @@ def test_a_sqlite_engine_of_the_apps_own(tmp_path: Path) -> None:
 def test_a_schedule_that_no_init_has_registered(healthy: Effects) -> None:
     nightly = Schedule("nightly", "scripted", cron="0 3 * * *")
     healthy.add_schedules(nightly)
-    assert "declares them: nightly" in found_by(healthy)["schedules"].text
-    schedules.register(healthy.store, [nightly])
+    assert "schedules missing or different from the code: nightly" in found_by(healthy)["schedules"].text
+    schedule_definitions.register(healthy.store, [nightly])
     assert found_by(healthy)["schedules"].level == "ok"
-    schedules.pause(healthy.store, "nightly", actor="test")
+    schedule_definitions.pause(healthy.store, "nightly", actor="test")
     assert found_by(healthy)["schedules"].level == "ok"  # an operator's word, and no difference
     healthy.schedules["nightly"] = replace(nightly, cron="0 4 * * *")
     assert found_by(healthy)["schedules"].level == "warning"
@@ -289,18 +289,18 @@ def test_a_schedule_that_no_init_has_registered(healthy: Effects) -> None:
 
 def test_silent_workers_and_a_backlog(healthy: Effects) -> None:
     enqueue("scripted", {}, effects=healthy)
-    Hand(healthy, "quiet")
+    ManualWorker(healthy, "quiet")
     healthy.store.shift_clock(1000)
     found = found_by(healthy)
     assert "1 of 1 workers are silent" in found["workers"].text
     assert (found["backlog"].level, found["backlog"].advice) == ("error", "start `effects work`")
-    Hand(healthy, "alive")
+    ManualWorker(healthy, "alive")
     assert found_by(healthy)["backlog"].level == "warning"
 
 
-def test_live_jobs_that_nobody_knows(healthy: Effects) -> None:
-    run_sql(healthy, "INSERT INTO effects_jobs (job_type) VALUES ('stranger'), ('stranger')")
-    assert "stranger (2)" in found_by(healthy)["job types"].text
+def test_live_jobs_of_unknown_types(healthy: Effects) -> None:
+    run_sql(healthy, "INSERT INTO effects_jobs (job_type) VALUES ('third_party'), ('third_party')")
+    assert "third_party (2)" in found_by(healthy)["job types"].text
 
 
 def test_keys(app_factory: Any, healthy: Effects) -> None:
@@ -331,7 +331,7 @@ def test_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_exit_code_is_the_worst() -> None:
-    ok, warning, error = (Finding("c", level, "t") for level in ("ok", "warning", "error"))  # type: ignore[arg-type]
+    ok, warning, error = (DoctorFinding("c", level, "t") for level in ("ok", "warning", "error"))  # type: ignore[arg-type]
     assert [exit_code(list(found)) for found in ([], [ok], [ok, warning], [error, warning])] == [0, 0, 1, 2]
 
 
@@ -339,17 +339,18 @@ def test_the_exit_code_is_the_worst() -> None:
 
 
 def test_without_alerts(run: Run) -> None:
-    assert (run("alerts", "check").exit_code, run("alerts", "check").out) == (0, "no alert fires\n")
-    assert run("alerts", "list").out == "the app declares no alerts\n"
+    assert (run("alerts", "check").exit_code, run("alerts", "check").out) == (0, "no alerts firing\n")
+    assert run("alerts", "list").out == "no alerts\n"
     assert run("alerts", "check", "--json").json == []
 
 
+@pytest.mark.slow
 def test_an_apps_alerts(app: Effects, process: Run) -> None:
     app_option = ("--app", "tests.cli.watched_app:app", "alerts")
     assert process(*app_option, "check").exit_code == 0
     enqueue("scripted", {}, effects=app)
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Refused("no")))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Refused("no")))
     fired = process(*app_option, "check", "--json", cwd=ROOT)
     assert fired.exit_code == 1
     assert [(one["alert"], one["summary"]) for one in fired.json] == [("dead", "1 jobs died within 3,600 s")]

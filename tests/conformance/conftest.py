@@ -1,4 +1,5 @@
-"""The suite runs a third time on PostgreSQL, with pgbouncer in transaction mode between."""
+"""Samples of the suite run with pgbouncer in transaction mode between, and on servers that are set up otherwise: of
+another version, with other defaults, for a role that owns a schema and nothing else."""
 
 from __future__ import annotations
 
@@ -10,9 +11,41 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from tests.peers.pgbouncer import PgBouncer
-from tests.support import databases
+from tests.support import databases, debian_server
+from tests.support.database_pool import DatabasePool
+from tests.support.sampling import sample
 
-DATABASES = ["sqlite", "postgresql", "pgbouncer"]
+# What is set for the database; every connection of the suite lives with it.
+VARIATIONS = {
+    "version 15": "",
+    "repeatable read": "default_transaction_isolation = 'repeatable read'",
+    "serializable": "default_transaction_isolation = 'serializable'",
+    "impatient": "statement_timeout = '3s'; lock_timeout = '500ms'",
+    "own schema": "",
+}
+DATABASES = ["sqlite", "postgresql", "pgbouncer", *VARIATIONS]
+SAMPLE_SIZES = {"pgbouncer": 100, **dict.fromkeys(VARIATIONS, 10)}  # tests of each, of some 400
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep a sample of each variation's tests; every process of a run keeps the same."""
+    kept: set[str] = set()
+    for variation, size in SAMPLE_SIZES.items():
+        kept.update(sample([item.nodeid for item in items if _database(item) == variation], size))
+    left_out = [item for item in items if _database(item) in SAMPLE_SIZES and item.nodeid not in kept]
+    items[:] = [item for item in items if item not in set(left_out)]
+    config.hook.pytest_deselected(items=left_out)
+    for item in items:
+        if _database(item) in SAMPLE_SIZES:
+            item.add_marker("slow")
+
+
+def _database(item: pytest.Item) -> str | None:
+    parameters = getattr(item, "callspec", None)
+    if parameters is None or not item.path.is_relative_to(Path(__file__).parent):
+        return None
+    chosen = (parameters.params.get(name) for name in ("database_url", "empty_database_url"))
+    return next((name for name in chosen if name is not None), None)
 
 
 @pytest.fixture(scope="session")
@@ -21,14 +54,43 @@ def pgbouncer(postgresql_server: str) -> Iterator[PgBouncer]:
         yield made
 
 
+@pytest.fixture(scope="session")
+def version_15() -> str:
+    """The URL of Debian's PostgreSQL 15."""
+    return debian_server.start_server(databases.run_directory())
+
+
+@pytest.fixture(scope="session")
+def version_15_template(version_15: str) -> Iterator[str]:
+    with databases.postgresql_database(version_15) as url:
+        databases.migrated(url)
+        yield str(make_url(url).database)
+
+
+@pytest.fixture(scope="session")
+def own_schema_template(postgresql_server: str) -> Iterator[str]:
+    """The name of a database in which a role without privileges has a schema of its own."""
+    with databases.postgresql_database(postgresql_server) as url:
+        databases.plain_role(url)
+        yield str(make_url(url).database)
+
+
+@pytest.fixture(scope="session")
+def migrated_schema_template(postgresql_server: str, own_schema_template: str) -> Iterator[str]:
+    with databases.postgresql_database(postgresql_server, own_schema_template) as url:
+        databases.migrated(databases.as_plain_role(url))
+        yield str(make_url(url).database)
+
+
 @pytest.fixture(params=DATABASES)
 def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A new database without tables, once on each."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'empty.db'}"
         return
-    with databases.postgresql_database(request.getfixturevalue("postgresql_server")) as url:
-        yield _through(request, url)
+    template = request.getfixturevalue("own_schema_template") if request.param == "own schema" else "template1"
+    with databases.postgresql_database(_server(request), template) as url:
+        yield _set_up(request, url)
 
 
 @pytest.fixture(params=DATABASES)
@@ -38,13 +100,29 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "effects.db")
         yield f"sqlite:///{tmp_path / 'effects.db'}"
         return
-    server = request.getfixturevalue("postgresql_server")
-    with databases.postgresql_database(server, request.getfixturevalue("postgresql_template")) as url:
-        yield _through(request, url)
+    if request.param == "postgresql":
+        pool: DatabasePool = request.getfixturevalue("postgresql_pool")
+        with pool.database() as url:
+            yield url
+        return
+    names = {"version 15": "version_15_template", "own schema": "migrated_schema_template"}
+    template = request.getfixturevalue(names.get(request.param, "postgresql_template"))
+    with databases.postgresql_database(_server(request), template) as url:
+        yield _set_up(request, url)
 
 
-def _through(request: pytest.FixtureRequest, url: str) -> str:
-    if request.param != "pgbouncer":
-        return url
-    bouncer: PgBouncer = request.getfixturevalue("pgbouncer")
-    return bouncer.url(str(make_url(url).database))
+def _server(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue("version_15" if request.param == "version 15" else "postgresql_server"))
+
+
+def _set_up(request: pytest.FixtureRequest, url: str) -> str:
+    """The URL for the test, once the database is as the variation has it."""
+    database = str(make_url(url).database)
+    for setting in filter(None, VARIATIONS.get(request.param, "").split("; ")):
+        databases.execute(url, f'ALTER DATABASE "{database}" SET {setting}')
+    if request.param == "own schema":
+        return databases.as_plain_role(url)
+    if request.param == "pgbouncer":
+        bouncer: PgBouncer = request.getfixturevalue("pgbouncer")
+        return bouncer.url(database)
+    return url

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from effects import Effects, Job, NewJob, enqueue, enqueue_many
-from effects.store.claim import CLAIM_MAX, Lane, claim
+from effects.store.db.sql import TOKEN_STEP_MAX
+from effects.store.queue.claim import CLAIM_MAX, ClaimRequest, claim
 from tests.conftest import AppFactory
-from tests.support.hands import Hand, row, rows, run_sql
+from tests.support.manual_workers import ManualWorker, row, rows, run_sql
+from tests.support.query_plans import recorded
 from tests.support.scripted import Scripted
+from tests.support.threads import at_once
 
 
 def new(**options: Any) -> NewJob:
@@ -26,10 +27,11 @@ def ids(jobs: list[Job]) -> list[int]:
 
 def test_a_claim_writes_who_and_how_long(app: Effects) -> None:
     enqueue("scripted", {}, effects=app)
-    job = Hand(app, "w1").claim_one()
+    job = ManualWorker(app, "w1").claim_one()
     claimed = row(app, "jobs")
-    assert (claimed["status"], claimed["attempts"], claimed["lease_token"]) == ("running", 1, 1)
-    assert (job.attempts, job.lease_token, claimed["locked_by"]) == (1, 1, "w1")
+    assert (claimed["status"], claimed["attempts"], claimed["lease_token"]) == ("running", 1, job.lease_token)
+    assert (job.attempts, claimed["locked_by"]) == (1, "w1")
+    assert 1 <= job.lease_token <= TOKEN_STEP_MAX
     sql = app.store.sql
     assert rows(app, "jobs", f"locked_until > {sql.after('50')} AND locked_until < {sql.after('70')}")
 
@@ -38,7 +40,7 @@ def test_the_deadline_is_the_job_types_own(app_factory: AppFactory) -> None:
     app = app_factory(job_types=[Scripted("short"), Scripted("long", time_limit_seconds=3600.0)])
     enqueue("short", {}, effects=app)
     enqueue("long", {}, effects=app)
-    assert len(Hand(app).claim()) == 2
+    assert len(ManualWorker(app).claim()) == 2
     [job] = rows(app, "jobs", f"locked_until > {app.store.sql.after('3500')}")
     assert job["job_type"] == "long"
 
@@ -52,8 +54,8 @@ def test_the_order_is_priority_then_due_time_then_id(app: Effects, keys: dict[st
         [new(priority=p, run_at=now - timedelta(seconds=age), **keys) for p, age in shuffled], effects=app
     )
     by_place = dict(zip((5, 3, 4, 2, 1, 0), receipts, strict=True))
-    hand = Hand(app)
-    claimed = [hand.claim_one().id for _ in wanted]
+    manual_worker = ManualWorker(app)
+    claimed = [manual_worker.claim_one().id for _ in wanted]
     assert claimed == [by_place[place].job_id for place in range(len(wanted))]
 
 
@@ -66,24 +68,24 @@ def test_one_batch_comes_in_that_order_too(app: Effects) -> None:
         effects=app,
     )
     expected = [receipts[place].job_id for place in (4, 3, 1, 2, 0)]
-    assert ids(Hand(app).claim(16)) == expected
+    assert ids(ManualWorker(app).claim(16)) == expected
 
 
 def test_a_scheduled_job_is_not_early(app: Effects) -> None:
     soon = datetime.now(UTC) + timedelta(hours=1)
     enqueue_many([new(run_at=soon), new(run_at=soon, limit_key="l"), new(run_at=soon, group_key="g")], effects=app)
-    hand = Hand(app)
-    assert hand.claim() == []
+    manual_worker = ManualWorker(app)
+    assert manual_worker.claim() == []
     app.store.shift_clock(3601)
-    assert len(hand.claim()) == 3
+    assert len(manual_worker.claim()) == 3
 
 
-def test_lanes_do_not_mix(app: Effects) -> None:
+def test_queues_do_not_mix(app: Effects) -> None:
     keys: list[dict[str, str]] = [{}, {"limit_key": "l"}, {"group_key": "g"}]
     receipts = enqueue_many([new(queue="slow", **key) for key in keys], effects=app)
-    hand = Hand(app)
-    assert hand.claim() == []
-    assert sorted(ids(hand.claim(queue="slow"))) == [receipt.job_id for receipt in receipts]
+    manual_worker = ManualWorker(app)
+    assert manual_worker.claim() == []
+    assert sorted(ids(manual_worker.claim(queue="slow"))) == [receipt.job_id for receipt in receipts]
 
 
 def test_only_known_job_types_are_claimed(app: Effects, app_factory: AppFactory) -> None:
@@ -91,15 +93,15 @@ def test_only_known_job_types_are_claimed(app: Effects, app_factory: AppFactory)
         into = "INSERT INTO effects_jobs (job_type, payload, limit_key, group_key)"
         run_sql(app, f"{into} VALUES ('other', '{{}}', {keys})")
     receipt = enqueue("scripted", {}, effects=app)
-    assert ids(Hand(app).claim()) == [receipt.job_id]
+    assert ids(ManualWorker(app).claim()) == [receipt.job_id]
     other = app_factory(job_types=[Scripted("other")])
-    assert len(Hand(other, "w2").claim()) == 2
+    assert len(ManualWorker(other, "w2").claim()) == 2
 
 
 @pytest.mark.parametrize(("want", "least", "most"), [(1, 1, 1), (3, 1, 3), (20, 16, 20), (9999, 300, 300)])
 def test_a_claim_takes_at_most_what_it_wants(app: Effects, want: int, least: int, most: int) -> None:
     enqueue_many([new() for _ in range(300)], effects=app)
-    assert least <= len(Hand(app).claim(want)) <= most
+    assert least <= len(ManualWorker(app).claim(want)) <= most
     assert most <= CLAIM_MAX
 
 
@@ -107,58 +109,39 @@ def test_an_expired_job_is_flagged(app: Effects) -> None:
     moment = datetime.now(UTC)
     late = enqueue("scripted", {}, expires_at=moment - timedelta(seconds=5), effects=app)
     fresh = enqueue("scripted", {}, expires_at=moment + timedelta(hours=1), effects=app)
-    claimed = {job.id: job.expired for job in Hand(app).claim()}
+    claimed = {job.id: job.expired for job in ManualWorker(app).claim()}
     assert claimed == {late.job_id: True, fresh.job_id: False}
 
 
 def test_age_counts_from_the_moment_the_job_fell_due(app: Effects) -> None:
     enqueue("scripted", {}, run_at=datetime.now(UTC) + timedelta(hours=1), effects=app)
     app.store.shift_clock(3600 + 50)
-    assert 49 <= Hand(app).claim_one().age_seconds < 70
+    assert 49 <= ManualWorker(app).claim_one().age_seconds < 70
 
 
 # -- at once -------------------------------------------------------------------------------------------
 
 
-def at_once(count: int, work: Callable[[int], None]) -> None:
-    """Run `work(0)` … in threads that start together; any failure is the test's."""
-    start = threading.Barrier(count)
-    failures: list[BaseException] = []
-
-    def run(number: int) -> None:
-        try:
-            start.wait(30)
-            work(number)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(90)
-    assert not failures, failures
-
-
+@pytest.mark.slow
 def test_concurrent_claims_never_share_a_job(app: Effects, app_factory: AppFactory) -> None:
     kinds: list[dict[str, Any]] = [
         {}, {"priority": 1}, {"limit_key": "a"}, {"limit_key": "b"}, {"group_key": "g"},
     ]  # fmt: skip
     receipts = enqueue_many([new(**kinds[n % len(kinds)]) for n in range(1000)], effects=app)
-    hands = [Hand(app_factory(), f"w{n}") for n in range(4)]
-    claimed: list[list[Job]] = [[] for _ in hands]
+    manual_workers = [ManualWorker(app_factory(), f"w{n}") for n in range(4)]
+    claimed: list[list[Job]] = [[] for _ in manual_workers]
 
     def work(number: int) -> None:
         misses = 0
         while misses < 3:
-            found = hands[number].claim((3, 16, 64, 7)[number])
+            found = manual_workers[number].claim((3, 16, 64, 7)[number])
             misses = 0 if found else misses + 1
             claimed[number].extend(found)
 
-    at_once(len(hands), work)
+    at_once(len(manual_workers), work)
     everyone = [job for jobs in claimed for job in jobs]
     assert len({job.id for job in everyone}) == len(everyone)
-    assert {job.lease_token for job in everyone} == {1}
+    assert len({job.lease_token for job in everyone}) == len(everyone)  # each row draws its own step
     assert sum(job.group_key == "g" for job in everyone) == 1
     assert len(everyone) == len(receipts) - 199  # all but those of the group behind its head
     for number, jobs in enumerate(claimed):
@@ -166,7 +149,41 @@ def test_concurrent_claims_never_share_a_job(app: Effects, app_factory: AppFacto
         assert [job["id"] for job in held] == sorted(ids(jobs))
 
 
-def test_a_job_of_an_unknown_lane_waits(app: Effects) -> None:
+def test_a_job_of_an_unknown_queue_waits(app: Effects) -> None:
     enqueue("scripted", {}, queue="nobody-serves-this", effects=app)
-    lane = Lane("default", {"scripted": 60.0})
-    assert claim(app.store, lane, "w1", 10).jobs == []
+    request = ClaimRequest("default", {"scripted": 60.0})
+    assert claim(app.store, request, "w1", 10).jobs == []
+
+
+POLLED: list[dict[str, Any]] = [
+    {},
+    {"priority": 9},
+    {"limit_key": "k"},
+    {"group_key": "g"},
+    {"run_at": datetime(2999, 1, 1, tzinfo=UTC)},
+]
+
+
+@pytest.mark.parametrize("options", POLLED, ids=["plain", "priority", "limit", "group", "later"])
+def test_a_poll_finds_what_a_notified_claim_finds(app: Effects, options: dict[str, Any]) -> None:
+    enqueue_many([new(**options)], effects=app)
+    worker = ManualWorker(app)
+    found = []
+    for polled in (True, False):
+        worker.request = worker.request_of("default")
+        worker.request.polled = polled
+        claimed = worker.claim()
+        found.append((len(claimed), worker.request.keyed))
+        assert not worker.request.polled
+        run_sql(app, "UPDATE effects_jobs SET status = 'queued', locked_by = NULL")
+    assert found[0] == found[1]
+    assert found[0][0] == int("run_at" not in options)
+
+
+def test_a_poll_of_an_empty_queue_is_one_statement_that_locks_nothing(app: Effects) -> None:
+    worker = ManualWorker(app)
+    worker.request.polled = True
+    with recorded(app) as statements:
+        assert worker.claim() == []
+    [(statement, _)] = statements
+    assert "UPDATE" not in statement

@@ -7,9 +7,11 @@ import time
 import pytest
 from sqlalchemy import text
 
-from effects import Effects, enqueue
+from effects import Effects, Exponential, Retry, RetryPolicy, enqueue
+from effects.store.operator.requeue import requeue
 from tests.conftest import AppFactory
-from tests.support.hands import Hand, rows
+from tests.support.manual_workers import ManualWorker, row, rows
+from tests.support.scripted import Scripted
 
 
 def now(app: Effects) -> float:
@@ -31,7 +33,7 @@ def test_rows_are_written_by_the_shifted_clock(app: Effects) -> None:
     app.store.shift_clock(10_000)
     enqueue("scripted", {}, effects=app)
     assert rows(app, "jobs", f"run_at > {app.store.sql.after('-60')} AND created_at <= {app.store.sql.now}")
-    assert Hand(app).claim()
+    assert ManualWorker(app).claim()
 
 
 def test_a_column_default_is_the_databases_clock(app: Effects) -> None:
@@ -43,3 +45,21 @@ def test_a_column_default_is_the_databases_clock(app: Effects) -> None:
 
 def rows_near_now(app: Effects, written: float) -> bool:
     return abs(written - now(app)) < 30
+
+
+def test_what_a_clock_that_was_ahead_ended_can_be_requeued(app_factory: AppFactory) -> None:
+    """A retry is older than its greatest age by that clock, as after an outage as long. Its requeue is young again."""
+    scripted = Scripted(retry=RetryPolicy(backoff=Exponential(seconds=1.0), max_age_seconds=3600.0))
+    app = app_factory(job_types=[scripted])
+    worker = ManualWorker(app)
+    enqueue("scripted", {}, effects=app)
+    app.store.shift_clock(86_400)
+    job = worker.claim_one()
+    worker.settle((job, Retry("busy")))
+    assert "gave up: older than 3600 s" in row(app, "job_history")["last_error"]
+    app.store.shift_clock(-86_400)
+    requeue(app.store, app.job_types, job.id, actor="ann", reason="the clock was ahead")
+    successor = worker.claim_one()
+    assert successor.age_seconds < 3600
+    worker.settle((successor, Retry("busy")))
+    assert row(app, "jobs")["status"] == "failed"

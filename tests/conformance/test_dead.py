@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from effects import Done, Effects, EnqueueError, JobNotFound, Refused, Retry, Unknown, enqueue
-from effects.store import dead
-from effects.store.actions import cancel
-from effects.store.actions import requeue as plain_requeue
-from effects.store.audit import audit
-from effects.store.dead import each, ignore, requeue, resolve
-from effects.store.dead_letters import DeadFilters, DeadLetter, list_dead
+from effects import Done, Effects, EnqueueError, JobNotFound, JobStateError, Refused, Retry, Unknown, enqueue
+from effects.store.db.sql import Window
+from effects.store.operator.actions import cancel
+from effects.store.operator.audit import audit
+from effects.store.operator.dead_letters import DeadFilters, DeadLetter, count_causes, list_dead
+from effects.store.operator.requeue import Requeued, requeue
+from effects.store.operator.resolve import Resolution, each, ignore, resolve
 from tests.conftest import AppFactory
-from tests.support.hands import Hand, row, rows
+from tests.support.manual_workers import ManualWorker, row, rows
 from tests.support.scripted import Scripted
 
 
@@ -31,9 +31,9 @@ def put(app: Effects, *, job_type: str = "scripted", key: str | None = "k", **op
 def ended(app: Effects, ending: Any, *, job_type: str = "scripted", key: str | None = "k", **options: Any) -> int:
     """A job that ended so."""
     job_id = put(app, job_type=job_type, key=key, **options)
-    hand = Hand(app, f"hand of {job_id}")
-    [job] = [job for job in hand.claim() if job.id == job_id]
-    hand.settle((job, ending))
+    manual_worker = ManualWorker(app, f"manual of {job_id}")
+    [job] = [job for job in manual_worker.claim() if job.id == job_id]
+    manual_worker.settle((job, ending))
     return job_id
 
 
@@ -58,8 +58,8 @@ def test_what_is_dead_or_unknown_is_open_and_nothing_else_is(app: Effects) -> No
     gone = ended(app, Refused("no", code="http_410"), key="dead")
     held = ended(app, Unknown("no reply"), job_type="held", key="held")
     unsure = put(app, key="unsure")
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Unknown("no reply")))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Unknown("no reply")))
     cancel(app.store, app.ledgers, unsure, actor="ann")
     cancelled = put(app, key="cancelled")
     cancel(app.store, app.ledgers, cancelled, actor="ann")
@@ -81,6 +81,20 @@ def test_a_job_without_a_key_is_known_by_its_own_attempts(app: Effects) -> None:
     assert ids(app, unknown=False) == [gone]
 
 
+def test_causes_are_counted_by_type_code_and_effect(app: Effects) -> None:
+    for key in ("a", "b"):
+        ended(app, Refused("no", code="card"), key=key)
+    ended(app, Unknown("no reply"), job_type="held", key="c")
+    closed = ended(app, Refused("no", code="card"), key="d")
+    ignore(app.store, app.ledgers, closed, actor="ann", reason="a test")
+    with app.store.read() as connection:
+        causes = count_causes(app.store, connection)
+    assert [(cause.job_type, cause.error_code, cause.unknown, cause.jobs) for cause in causes] == [
+        ("scripted", "card", False, 2),
+        ("held", "unknown", True, 1),
+    ]
+
+
 def test_the_filters(app: Effects) -> None:
     first = ended(app, Refused("The Card was declined", code="card"), key="a", limit_key="webhook:ep_1")
     app.store.shift_clock(7200)
@@ -95,116 +109,119 @@ def test_the_filters(app: Effects) -> None:
     assert ids(app, endpoint="ep_1") == ids(app, endpoint="webhook:ep_1") == [first]
     assert ids(app, endpoint="ep_2") == [second]
     assert ids(app, endpoint="ep") == []
-    assert ids(app, older_seconds=3600) == [first]
-    assert ids(app, newer_seconds=3600) == [second]
-    assert ids(app, older_seconds=3600, error_code="http_410") == []
+    assert ids(app, window=Window(older=3600)) == [first]
+    assert ids(app, window=Window(newer=3600)) == [second]
+    assert ids(app, window=Window(older=3600), error_code="http_410") == []
 
 
 def test_a_requeue_closes_the_old_one_and_leaves_it_as_it_is(app: Effects) -> None:
     first = ended(app, Refused("no"))
     before = row(app, "job_history")
-    made = requeue(app.store, app.ledgers, first, actor="ann", reason="fixed")
+    made = requeue(app.store, app.job_types, first, actor="ann", reason="fixed")
     assert row(app, "job_history") == before
     assert ids(app) == []
     assert ids(app, closed=True) == [first]
     assert noted(app) == [(first, "requeue", "ann", "fixed")]
-    with pytest.raises(JobNotFound, match=f"job {first} was requeued already: job {made.job_id} is queued"):
-        requeue(app.store, app.ledgers, first, actor="ann")
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Refused("still no")))
+    with pytest.raises(JobStateError, match=f"job {first} was requeued already: job {made.job_id} is queued"):
+        requeue(app.store, app.job_types, first, actor="ann")
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Refused("still no")))
     assert ids(app) == [made.job_id]
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_only_what_needs_a_person_can_be_acted_on(app: Effects) -> None:
     done = ended(app, Done(), key="done")
     live = put(app, key="live")
     for act in (
-        lambda job_id: requeue(app.store, app.ledgers, job_id, actor="ann"),
         lambda job_id: ignore(app.store, app.ledgers, job_id, actor="ann", reason="x"),
-        lambda job_id: resolve(app.store, app.ledgers, job_id, "give-up", actor="ann"),
+        lambda job_id: resolve(app.store, app.job_types, app.ledgers, job_id, "give-up", actor="ann"),
     ):
-        with pytest.raises(JobNotFound, match=f"job {done} is succeeded: it is no dead letter"):
+        with pytest.raises(JobStateError, match=f"job {done} is succeeded: it is no dead letter"):
             act(done)
-        with pytest.raises(JobNotFound, match=f"job {live} is queued: only an ended job"):
+        with pytest.raises(JobStateError, match=f"job {live} is queued: only an ended job"):
             act(live)
-        with pytest.raises(JobNotFound, match="there is no job 4711"):
+        with pytest.raises(JobNotFound, match="job 4711 not found"):
             act(4711)
     assert noted(app) == []
 
 
-def test_ignore_closes_and_says_so_the_second_time(app: Effects) -> None:
+def test_ignore_closes_and_reports_it_the_second_time(app: Effects) -> None:
     first = ended(app, Refused("no"))
     ignore(app.store, app.ledgers, first, actor="ann", reason="a test order")
     assert ids(app) == []
     assert noted(app) == [(first, "ignore", "ann", "a test order")]
-    with pytest.raises(JobNotFound, match=f"job {first} is closed already \\(ignore\\)"):
+    with pytest.raises(JobStateError, match=f"job {first} is already resolved \\(ignore\\)"):
         ignore(app.store, app.ledgers, first, actor="bob", reason="again")
-    assert requeue(app.store, app.ledgers, first, actor="bob").job_id > first  # whoever thinks again may
-    assert audit(app) == []
+    assert requeue(app.store, app.job_types, first, actor="bob").job_id > first  # whoever thinks again may
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_mark_done_is_a_persons_word_that_the_effect_happened(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), job_type="held")
-    assert resolve(app.store, app.ledgers, held, "mark-done", actor="ann", reason="seen in their books") is None
+    assert (
+        resolve(app.store, app.job_types, app.ledgers, held, "mark-done", actor="ann", reason="seen in their books")
+        is None
+    )
     assert state(app) == "done"
     assert row(app, "job_history")["status"] == "dead"
     assert noted(app) == [(held, "mark_done", "ann", "seen in their books")]
     assert ids(app) == []
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
     assert enqueue("held", {}, key="k", effects=app).existing
-    with pytest.raises(JobNotFound, match="is done; only --again"):
-        plain_requeue(app.store, app.ledgers, held, actor="ann")
-    with pytest.raises(JobNotFound, match="closed already"):
-        resolve(app.store, app.ledgers, held, "give-up", actor="ann")
+    with pytest.raises(JobStateError, match="is done; only --even-if-done"):
+        requeue(app.store, app.job_types, held, actor="ann")
+    with pytest.raises(JobStateError, match="already resolved"):
+        resolve(app.store, app.job_types, app.ledgers, held, "give-up", actor="ann")
 
 
-def test_done_again_after_a_persons_word_starts_anew(app: Effects) -> None:
+def test_a_requeue_after_mark_done_starts_over(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), job_type="held")
-    resolve(app.store, app.ledgers, held, "mark-done", actor="ann")
-    plain_requeue(app.store, app.ledgers, held, actor="ann", again=True)
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Refused("no")))
+    resolve(app.store, app.job_types, app.ledgers, held, "mark-done", actor="ann")
+    requeue(app.store, app.job_types, held, actor="ann", confirm_done=True)
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Refused("no")))
     assert state(app) == "refused"
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
-def test_a_done_effect_that_nobody_did_or_vouched_for_is_still_found(app: Effects) -> None:
+def test_audit_finds_a_done_effect_without_attempt_or_operator(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), job_type="held")
     with app.store.begin() as connection:
         connection.exec_driver_sql("UPDATE effects_effect_ledger SET state = 'done'")
-    assert [(one.check, one.job_ids) for one in audit(app)] == [("done_proved", [held])]
+    findings = {finding.check: finding.job_ids for finding in audit(app.store, app.ledgers)}
+    assert findings == {"done_proved": [held], "unresolved_kept": [held]}
 
 
-def test_give_up_leaves_it_unknown_for_ever(app: Effects) -> None:
+def test_give_up_leaves_the_effect_unknown(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), job_type="held")
-    resolve(app.store, app.ledgers, held, "give-up", actor="ann")
+    resolve(app.store, app.job_types, app.ledgers, held, "give-up", actor="ann")
     assert state(app) == "unknown"
     assert ids(app) == []
     assert rows(app, "jobs") == []
     assert noted(app) == [(held, "give_up", "ann", None)]
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
-def test_send_again_stays_unknown_until_it_is_done(app: Effects) -> None:
+def test_a_requeued_unknown_stays_unknown_until_it_is_done(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), job_type="held")
-    made = resolve(app.store, app.ledgers, held, "send-again", actor="ann")
+    made = resolve(app.store, app.job_types, app.ledgers, held, "requeue", actor="ann")
     assert made is not None
     assert state(app) == "unknown"
     assert ids(app) == []
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Refused("no")))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Refused("no")))
     assert (ids(app, unknown=True), state(app)) == ([made.job_id], "unknown")
-    resolve(app.store, app.ledgers, made.job_id, "send-again", actor="ann")
-    hand.settle((hand.claim_one(), Done()))
+    resolve(app.store, app.job_types, app.ledgers, made.job_id, "requeue", actor="ann")
+    manual_worker.settle((manual_worker.claim_one(), Done()))
     assert (ids(app), state(app)) == ([], "done")
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_what_is_not_unknown_is_not_resolved(app: Effects) -> None:
     first = ended(app, Refused("no"))
-    with pytest.raises(JobNotFound, match="is not unknown: requeue it or ignore it"):
-        resolve(app.store, app.ledgers, first, "mark-done", actor="ann")
+    with pytest.raises(JobStateError, match="is not unknown: requeue it or ignore it"):
+        resolve(app.store, app.job_types, app.ledgers, first, "mark-done", actor="ann")
     assert (state(app), noted(app)) == ("refused", [])
 
 
@@ -214,41 +231,43 @@ def test_of_many_people_at_once_one_decides(app: Effects, key: str | None) -> No
     together = threading.Barrier(4)
     answers: list[object] = []
 
-    def act(resolution: dead.Resolution) -> None:
+    def act(resolution: Resolution) -> None:
         together.wait(20)
         try:
-            answers.append(resolve(app.store, app.ledgers, held, resolution, actor="ann"))
-        except JobNotFound as error:
+            answers.append(resolve(app.store, app.job_types, app.ledgers, held, resolution, actor="ann"))
+        except JobStateError as error:
             answers.append(error)
 
-    words: tuple[dead.Resolution, ...] = ("mark-done", "give-up", "send-again", "mark-done")
+    words: tuple[Resolution, ...] = ("mark-done", "give-up", "requeue", "mark-done")
     threads = [threading.Thread(target=act, args=(word,)) for word in words]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert sum(not isinstance(answer, JobNotFound) for answer in answers) == 1, answers
+    [winner] = [answer for answer in answers if not isinstance(answer, JobStateError)]
     assert len(answers) == 4
-    assert len(noted(app)) == 1
+    assert len([action for action in noted(app) if action[0] == held]) == 1
+    override = [(winner.job_id, "even_if_unknown", "ann", None)] if isinstance(winner, Requeued) else []
+    assert [action for action in noted(app) if action[0] != held] == override
 
 
-def test_in_bulk_each_stands_alone(app: Effects) -> None:
+def test_in_bulk_each_job_has_its_own_transaction(app: Effects) -> None:
     first = ended(app, Refused("no"), key="a")
     second = ended(app, Refused("no"), key="b")
     third = put(app, key="c")
-    result = each([first, third, second, 4711], lambda one: requeue(app.store, app.ledgers, one, actor="ann"))
+    result = each([first, third, second, 4711], lambda one: requeue(app.store, app.job_types, one, actor="ann"))
     assert list(result.done) == [first, second]
     assert all(made is not None and made > third for made in result.done.values())
     assert list(result.refused) == [third, 4711]
     assert "is queued" in result.refused[third]
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_a_dead_letter_that_gave_up_names_its_last_error(app: Effects) -> None:
     first = put(app, max_attempts=2)
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
     for _ in range(2):
-        hand.settle((hand.claim_one(), Retry("busy at noon", code="busy")))
+        manual_worker.settle((manual_worker.claim_one(), Retry("busy at noon", code="busy")))
         app.store.shift_clock(3600)
     [letter] = listed(app, text="noon")
     assert (letter.id, letter.attempts, letter.error_code) == (first, 2, "busy")
@@ -257,18 +276,18 @@ def test_a_dead_letter_that_gave_up_names_its_last_error(app: Effects) -> None:
 
 def test_a_jobs_own_word_about_the_unknown_is_kept_over_its_requeue(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), on_unknown="hold")
-    with pytest.raises(JobNotFound, match="may have happened"):
-        requeue(app.store, app.ledgers, held, actor="ann", repeating=["held"])
-    made = requeue(app.store, app.ledgers, held, actor="ann")
+    with pytest.raises(JobStateError, match="may have happened"):
+        requeue(app.store, app.job_types, held, actor="ann")
+    made = requeue(app.store, app.job_types, held, actor="ann", confirm_unknown=True)
     assert row(app, "jobs", "id = :id", id=made.job_id)["on_unknown"] == "hold"
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Unknown("again no reply")))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Unknown("again no reply")))
     assert row(app, "job_history", "id = :id", id=made.job_id)["status"] == "dead"
 
 
 def test_one_that_was_given_repeat_is_requeued_like_one_of_such_a_type(app: Effects) -> None:
     given_up = ended(app, Unknown("no reply"), job_type="held", on_unknown="repeat", max_attempts=1)
-    assert requeue(app.store, app.ledgers, given_up, actor="ann", repeating=[]).job_id
+    assert requeue(app.store, app.job_types, given_up, actor="ann").job_id
 
 
 def test_no_other_word_about_the_unknown_is_taken(app: Effects) -> None:

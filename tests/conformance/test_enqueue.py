@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, create_engine
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from effects import (
     Effects,
@@ -23,7 +25,7 @@ from effects import (
 )
 from effects.outcome import Done
 from tests.conftest import AppFactory
-from tests.support.hands import Hand, row, rows, run_sql
+from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.scripted import Script, Scripted
 
 
@@ -74,7 +76,7 @@ def test_many_jobs_give_a_receipt_each_in_their_order(app: Effects) -> None:
     ids = [receipt.job_id for receipt in receipts]
     assert ids == sorted(set(ids))
     assert [job["id"] for job in rows(app, "jobs")] == ids
-    jobs = Hand(app).claim(100)
+    jobs = ManualWorker(app).claim(100)
     assert [app.job_types.get("scripted").decode(job.payload).name for job in jobs[:3]] == ["0", "1", "2"]
 
 
@@ -112,20 +114,20 @@ def test_a_rolled_back_savepoint_leaves_nothing_and_the_rest_stays(app: Effects)
 
 def test_a_worker_sees_nothing_before_the_commit(app: Effects, app_factory: AppFactory) -> None:
     other = app_factory()
-    hand = Hand(other)
+    manual_worker = ManualWorker(other)
     with app.engine.begin() as connection:
         enqueue("scripted", {}, session=connection, effects=app)
         assert rows(other, "jobs") == []
         if app.store.is_postgresql:  # on SQLite, which has one writer, a claim would wait here
-            assert hand.claim() == []
-    assert len(hand.claim()) == 1
+            assert manual_worker.claim() == []
+    assert len(manual_worker.claim()) == 1
 
 
 class AsyncSession:
     """What somebody passes who forgot `run_sync`."""
 
 
-def test_a_session_that_is_none_is_refused_with_the_way_out(app: Effects) -> None:
+def test_an_invalid_session_is_refused_with_advice(app: Effects) -> None:
     with pytest.raises(EnqueueError, match=r"session is a AsyncSession.*run_sync"):
         enqueue("scripted", {}, session=AsyncSession(), effects=app)  # type: ignore[arg-type]
     assert rows(app, "jobs") == []
@@ -149,8 +151,8 @@ def test_the_same_key_again_gives_the_first_receipt(app: Effects) -> None:
 
 def test_the_key_outlives_its_job(app: Effects) -> None:
     first = enqueue("scripted", {}, key="k", effects=app)
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Done()))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Done()))
     again = enqueue("scripted", {}, key="k", effects=app)
     assert (again.job_id, again.existing) == (first.job_id, True)
     assert rows(app, "jobs") == []
@@ -242,11 +244,52 @@ def test_a_wrong_job_is_refused_and_none_of_its_batch_is_written(
 
 def test_a_plain_insert_is_a_job(app: Effects) -> None:
     run_sql(app, """INSERT INTO effects_jobs (job_type, payload) VALUES ('scripted', '{"name": "sql"}')""")
-    job = Hand(app).claim_one()
+    job = ManualWorker(app).claim_one()
     assert app.job_types.get("scripted").decode(job.payload) == Script(name="sql")
-    assert (job.prepared, job.attempts, job.queue, job.expired) == (False, 1, "default", False)
+    assert (job.routed, job.attempts, job.queue, job.expired) == (False, 1, "default", False)
 
 
 def test_an_enqueued_job_is_prepared(app: Effects) -> None:
     enqueue("scripted", {}, effects=app)
-    assert Hand(app).claim_one().prepared
+    assert ManualWorker(app).claim_one().routed
+
+
+# -- connections that commit by themselves ---------------------------------------------------------------
+
+
+def autocommitting(app: Effects, how: str) -> Session | Connection:
+    url = app.engine.url
+    if how == "engine":
+        return Session(create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool))
+    engine = create_engine(url, poolclass=NullPool)
+    if how == "engine option":
+        return engine.execution_options(isolation_level="AUTOCOMMIT").connect()
+    if how == "connection option":
+        return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    session = Session(engine)
+    session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+    return session
+
+
+@pytest.mark.parametrize("how", ["engine", "engine option", "connection option", "session option"])
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+def test_a_connection_that_commits_by_itself_is_refused(app: Effects, how: str, many: bool) -> None:
+    jobs = [new(key="k"), new(key="l")][: 2 if many else 1]
+    with autocommitting(app, how) as session, pytest.raises(EnqueueError, match="AUTOCOMMIT"):
+        enqueue_many(jobs, session=session, effects=app)
+    assert rows(app, "effect_ledger") == rows(app, "jobs") == []
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_engine_of_the_apps_own_is_taken_as_it_is(app: Effects, begun: bool) -> None:
+    """With SQLAlchemy's defaults: on SQLite its transaction begins with the first statement that writes."""
+    with create_engine(app.engine.url, poolclass=NullPool).connect() as connection:
+        if begun:
+            connection.begin()
+        receipt = enqueue("scripted", {}, key="k", session=connection, effects=app)
+        connection.rollback()
+        assert rows(app, "jobs") == []
+        assert enqueue("scripted", {}, key="k", session=connection, effects=app).existing is False
+        connection.commit()
+    assert len(rows(app, "jobs")) == 1
+    assert receipt.job_id

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from effects import Done, Effects, Job, NewJob, enqueue_many
-from effects.store.claim import PROBES_PER_ROUND
-from tests.conformance.test_claim import at_once
+from effects import Done, Effects, Job, enqueue_many
+from effects.store.queue.claim import PROBES_PER_ROUND
 from tests.conftest import AppFactory
-from tests.support.hands import Hand, rows, run_sql
-
-
-def limited(key: str, count: int = 1, **options: Any) -> list[NewJob]:
-    return [NewJob(job_type="scripted", payload={}, limit_key=key, **options) for _ in range(count)]
+from tests.support.limited_jobs import claim_all, limited
+from tests.support.manual_workers import ManualWorker, rows, run_sql
+from tests.support.threads import at_once
 
 
 def set_limit(app: Effects, key: str, *, cap: int | None = None, pause: int = 0, parent: str | None = None) -> None:
@@ -26,25 +21,15 @@ def set_limit(app: Effects, key: str, *, cap: int | None = None, pause: int = 0,
     )  # fmt: skip
 
 
-def claim_all(hand: Hand) -> list[Job]:
-    """Rounds until one lap of all keys brings nothing."""
-    jobs: list[Job] = []
-    while True:
-        claimed = hand.claim_round()
-        jobs += claimed.jobs
-        if not claimed.jobs and not claimed.more:
-            return jobs
-
-
 def test_a_cap_is_kept_and_room_comes_back(app: Effects) -> None:
     set_limit(app, "l", cap=3)
     enqueue_many(limited("l", 10), effects=app)
-    hand = Hand(app)
-    first = hand.claim()
+    manual_worker = ManualWorker(app)
+    first = manual_worker.claim()
     assert len(first) == 3
-    assert hand.claim() == []
-    hand.settle((first[0], Done()), (first[1], Done()))
-    assert len(hand.claim()) == 2
+    assert manual_worker.claim() == []
+    manual_worker.settle((first[0], Done()), (first[1], Done()))
+    assert len(manual_worker.claim()) == 2
 
 
 def test_a_cap_holds_over_priorities_and_groups_together(app: Effects) -> None:
@@ -53,34 +38,35 @@ def test_a_cap_holds_over_priorities_and_groups_together(app: Effects) -> None:
         [*limited("l", 3, priority=1), *limited("l", 3, priority=9), *limited("l", 1, group_key="g")],
         effects=app,
     )
-    hand = Hand(app)
-    assert len(claim_all(hand)) == 2
+    manual_worker = ManualWorker(app)
+    assert len(claim_all(manual_worker)) == 2
     assert len(rows(app, "jobs", "status = 'running'")) == 2
 
 
 def test_a_full_key_does_not_hold_up_another(app: Effects) -> None:
     set_limit(app, "full", cap=1)
     enqueue_many([*limited("full", 5, priority=1), *limited("open", 5)], effects=app)
-    keys = [job.limit_key for job in claim_all(Hand(app))]
+    keys = [job.limit_key for job in claim_all(ManualWorker(app))]
     assert sorted(str(key) for key in keys) == ["full"] + ["open"] * 5
 
 
+@pytest.mark.slow
 def test_concurrent_claims_never_exceed_a_cap(app: Effects, app_factory: AppFactory) -> None:
     set_limit(app, "a", cap=2)
     set_limit(app, "b", cap=5)
     enqueue_many([*limited("a", 60), *limited("b", 60), *limited("free", 30)], effects=app)
-    hands = [Hand(app_factory(), f"w{n}") for n in range(4)]
+    manual_workers = [ManualWorker(app_factory(), f"w{n}") for n in range(4)]
     most = {"a": 0, "b": 0}
 
     def work(number: int) -> None:
         for _ in range(15):
-            jobs = hands[number].claim(16)
+            jobs = manual_workers[number].claim(16)
             running = [job["limit_key"] for job in rows(app, "jobs", "status = 'running'")]
             for key, seen in most.items():
                 most[key] = max(seen, running.count(key))
-            hands[number].settle(*((job, Done()) for job in jobs))
+            manual_workers[number].settle(*((job, Done()) for job in jobs))
 
-    at_once(len(hands), work)
+    at_once(len(manual_workers), work)
     assert 1 <= most["a"] <= 2
     assert 1 <= most["b"] <= 5
     done = [job["limit_key"] for job in rows(app, "job_history")]
@@ -95,11 +81,11 @@ def test_a_pause_holds_its_jobs_and_ends_by_itself(app: Effects, grouped: bool, 
     set_limit(app, "transport", pause=600 if paused == "parent" else 0)
     options = {"group_key": "g"} if grouped else {}
     enqueue_many([*limited("domain", 1, **options), *limited("other")], effects=app)
-    hand = Hand(app)
-    assert [job.limit_key for job in claim_all(hand)] == ["other"]
+    manual_worker = ManualWorker(app)
+    assert [job.limit_key for job in claim_all(manual_worker)] == ["other"]
     app.store.shift_clock(601)
-    hand.heartbeat()
-    assert [job.limit_key for job in claim_all(hand)] == ["domain"]
+    manual_worker.heartbeat()
+    assert [job.limit_key for job in claim_all(manual_worker)] == ["domain"]
 
 
 def test_an_open_key_behind_many_paused_ones_is_found(app: Effects) -> None:
@@ -107,19 +93,19 @@ def test_an_open_key_behind_many_paused_ones_is_found(app: Effects) -> None:
     paused = ", ".join(f"('{key}', {app.store.sql.after('600')})" for key in keys)
     run_sql(app, f"INSERT INTO effects_limits (limit_key, paused_until) VALUES {paused}")
     enqueue_many([job for key in [*keys, "zz-open"] for job in limited(key, 2)], effects=app)
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
     rounds = 0
     jobs: list[Job] = []
     while not jobs:
-        claimed = hand.claim_round()
+        claimed = manual_worker.claim_round()
         jobs, rounds = claimed.jobs, rounds + 1
         assert jobs or claimed.more
     assert [job.limit_key for job in jobs] == ["zz-open"] * 2
     assert rounds == 3
-    assert claim_all(hand) == []
+    assert claim_all(manual_worker) == []
 
 
 def test_every_key_of_many_gets_its_turn(app: Effects) -> None:
     count = PROBES_PER_ROUND * 2 + 5
     enqueue_many([job for n in range(count) for job in limited(f"k{n:04}")], effects=app)
-    assert {job.limit_key for job in claim_all(Hand(app))} == {f"k{n:04}" for n in range(count)}
+    assert {job.limit_key for job in claim_all(ManualWorker(app))} == {f"k{n:04}" for n in range(count)}

@@ -8,18 +8,19 @@ import pytest
 
 from effects import Effects, Job, NewJob, enqueue_many
 from effects.limits import Rate
-from effects.store import limits
+from effects.store.limits import rows as limit_rows
 from effects.worker import Worker
-from tests.conformance.test_limits import limited
+from effects.worker.queues import planned
 from tests.conftest import AppFactory
-from tests.support.hands import Hand
+from tests.support.limited_jobs import limited
+from tests.support.manual_workers import ManualWorker
 from tests.support.scripted import Scripted
 
 
-def fair_hand(app: Effects) -> Hand:
-    hand = Hand(app)
-    hand.lane.fair = True
-    return hand
+def fair_worker(app: Effects) -> ManualWorker:
+    manual_worker = ManualWorker(app)
+    manual_worker.request.fair = True
+    return manual_worker
 
 
 def keys(jobs: list[Job]) -> Counter[str | None]:
@@ -36,10 +37,10 @@ def backlog(app: Effects) -> None:
 @pytest.mark.parametrize("want", [1, 4, 16])
 def test_every_key_has_its_turn(app: Effects, want: int) -> None:
     backlog(app)
-    hand = fair_hand(app)
+    manual_worker = fair_worker(app)
     found: list[Job] = []
     while len(found) < 16:
-        found += hand.claim(want)
+        found += manual_worker.claim(want)
     served = keys(found[:16])
     assert served[None] == served["a"] == served["b"] == served["z"] == 3
     assert served["big"] == 4
@@ -47,32 +48,32 @@ def test_every_key_has_its_turn(app: Effects, want: int) -> None:
 
 def test_without_it_the_oldest_goes_first(app: Effects) -> None:
     backlog(app)
-    assert keys(Hand(app).claim(16)) == {"big": 16}
+    assert keys(ManualWorker(app).claim(16)) == {"big": 16}
 
 
 def test_priority_goes_before_turns(app: Effects) -> None:
     backlog(app)
     enqueue_many(limited("big", 4, priority=1), effects=app)
-    first = fair_hand(app).claim(4)
+    first = fair_worker(app).claim(4)
     assert [(job.limit_key, job.priority) for job in first] == [("big", 1)] * 4
 
 
 def test_a_parents_room_is_shared_by_turns(app: Effects) -> None:
     with app.store.begin() as connection:
-        limits.ensure(app.store, connection, "transport", rate=Rate(24, 86_400.0, 6))
+        limit_rows.ensure(app.store, connection, "transport", rate=Rate(24, 86_400.0, 6))
         for child in ("big", "small", "tiny"):
-            limits.ensure(app.store, connection, child, parent="transport")
+            limit_rows.ensure(app.store, connection, child, parent="transport")
     enqueue_many([*limited("big", 50), *limited("small", 9), *limited("tiny", 1)], effects=app)
-    assert keys(fair_hand(app).claim(64)) == {"big": 3, "small": 2, "tiny": 1}
+    assert keys(fair_worker(app).claim(64)) == {"big": 3, "small": 2, "tiny": 1}
 
 
 def test_a_job_type_asks_for_it(app_factory: AppFactory) -> None:
     fair, plain = Scripted("fair", fair=True, queue="mails"), Scripted("plain")
     app = app_factory(job_types=[fair, plain])
-    made = {lane.lane.queue: lane.lane for lane in Worker(app)._lanes}
-    assert made["mails"].fair
-    assert not made["default"].fair
+    requests = {request.queue: request for request in planned(app, None)}
+    assert requests["mails"].fair
+    assert not requests["default"].fair
     names = [{"name": "big", "limit": "big"}] * 20 + [{"name": "small", "limit": "small"}] * 2
     enqueue_many([NewJob(job_type="fair", payload=payload) for payload in names], effects=app)
-    assert Worker(app, lanes={"mails": 1}).drain(max_seconds=60).counts == {"succeeded": 22}
+    assert Worker(app, queues={"mails": 1}).drain(max_seconds=60).counts == {"succeeded": 22}
     assert fair.order.index("small") <= 3  # not behind twenty

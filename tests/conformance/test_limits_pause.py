@@ -1,4 +1,4 @@
-"""A pause rests a whole key: for all workers, for no attempt, and at nobody's age."""
+"""A pause stops a whole key for all workers; it uses up no attempt and ages no job."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pytest
 from sqlalchemy import text
 
 from effects import Done, Effects, NewJob, Pause, Refused, Retry, Unknown, enqueue_many
-from effects.settlement import Ending
-from effects.store import limits
-from tests.conformance.test_limits import claim_all, limited
-from tests.support.hands import Hand, row, rows, run_sql
+from effects.settlement import AttemptEnd
+from effects.store.limits import rows as limit_rows
+from tests.support.limited_jobs import claim_all, limited
+from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 
 LONG = 86_400.0
 
 
-def wait(hand: Hand, seconds: float) -> None:
-    hand.app.store.shift_clock(seconds)
-    hand.heartbeat()
+def wait(manual_worker: ManualWorker, seconds: float) -> None:
+    manual_worker.app.store.shift_clock(seconds)
+    manual_worker.heartbeat()
 
 
 def paused_for(app: Effects, key: str = "k") -> float:
@@ -32,10 +32,10 @@ def paused_for(app: Effects, key: str = "k") -> float:
 
 def test_a_throttle_rests_the_key_and_uses_up_no_attempt(app: Effects) -> None:
     enqueue_many([*limited("k", 3), *limited("other")], effects=app)
-    hand, second = Hand(app), Hand(app, "second")
-    first = next(job for job in hand.claim(1))
+    manual_worker, second = ManualWorker(app), ManualWorker(app, "second")
+    first = next(job for job in manual_worker.claim(1))
     assert first.limit_key == "k"
-    hand.settle((first, Pause(600, "429 Too Many Requests", detail={"status": 429})))
+    manual_worker.settle((first, Pause(600, "429 Too Many Requests", detail={"status": 429})))
     found = row(app, "jobs", "id = :id", id=first.id)
     assert (found["status"], found["attempts"], found["error_code"]) == ("queued", 0, "throttled")
     logged = row(app, "job_attempts")
@@ -57,34 +57,34 @@ def test_a_throttle_rests_the_key_and_uses_up_no_attempt(app: Effects) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_failure_may_rest_the_key_as_well(app: Effects, ending: Ending, status: str, attempts: int) -> None:
+def test_a_failure_may_rest_the_key_as_well(app: Effects, ending: AttemptEnd, status: str, attempts: int) -> None:
     enqueue_many(limited("k", 2), effects=app)
-    hand = Hand(app)
-    job = hand.claim_one()
-    hand.settle((job, ending))
+    manual_worker = ManualWorker(app)
+    job = manual_worker.claim_one()
+    manual_worker.settle((job, ending))
     found = row(app, "jobs", "id = :id", id=job.id)
     assert (found["status"], found["attempts"]) == (status, attempts)
     assert 590 < paused_for(app) <= 600
-    assert hand.claim() == []
+    assert manual_worker.claim() == []
 
 
 def test_the_last_failure_of_a_job_rests_the_key_too(app: Effects) -> None:
     enqueue_many([*limited("k", 1, max_attempts=1), *limited("k")], effects=app)
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Retry("busy", pause_seconds=600)))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Retry("busy", pause_seconds=600)))
     assert row(app, "job_history")["status"] == "dead"
-    assert hand.claim() == []
+    assert manual_worker.claim() == []
 
 
 def test_the_longest_pause_holds_and_the_limits_stay(app: Effects) -> None:
     with app.store.begin() as connection:
-        limits.ensure(app.store, connection, "k", max_in_flight=4)
+        limit_rows.ensure(app.store, connection, "k", max_in_flight=4)
     enqueue_many(limited("k", 4), effects=app)
-    hand = Hand(app)
-    jobs = hand.claim()
-    hand.settle((jobs[0], Pause(50, "a")), (jobs[1], Pause(900, "b")), (jobs[2], Done()))
+    manual_worker = ManualWorker(app)
+    jobs = manual_worker.claim()
+    manual_worker.settle((jobs[0], Pause(50, "a")), (jobs[1], Pause(900, "b")), (jobs[2], Done()))
     assert 890 < paused_for(app) <= 900
-    hand.settle((jobs[3], Pause(10, "c")))
+    manual_worker.settle((jobs[3], Pause(10, "c")))
     assert 890 < paused_for(app) <= 900
     found = row(app, "limits")
     assert found["max_in_flight"] == 4
@@ -93,83 +93,83 @@ def test_the_longest_pause_holds_and_the_limits_stay(app: Effects) -> None:
 
 def test_a_late_pause_changes_nothing(app: Effects) -> None:
     enqueue_many(limited("k"), effects=app)
-    hand = Hand(app)
-    job = hand.claim_one()
+    manual_worker = ManualWorker(app)
+    job = manual_worker.claim_one()
     run_sql(app, "UPDATE effects_jobs SET lease_token = lease_token + 1")
-    assert hand.settle((job, Pause(600, "late"))).stale
+    assert manual_worker.settle((job, Pause(600, "late"))).stale
     assert rows(app, "limits") == []
 
 
 def test_a_job_without_a_key_waits_by_itself(app: Effects) -> None:
     enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(2)], effects=app)
-    hand = Hand(app)
-    job = hand.claim_one()
-    wait(hand, 100)
-    hand.settle((job, Pause(LONG, "later")))
-    assert [one.id for one in hand.claim()] == [job.id + 1]
-    wait(hand, LONG + 1)
-    again = hand.claim_one()
+    manual_worker = ManualWorker(app)
+    job = manual_worker.claim_one()
+    wait(manual_worker, 100)
+    manual_worker.settle((job, Pause(LONG, "later")))
+    assert [one.id for one in manual_worker.claim()] == [job.id + 1]
+    wait(manual_worker, LONG + 1)
+    again = manual_worker.claim_one()
     assert (again.id, again.attempts) == (job.id, 1)
     assert 99 < again.age_seconds < 160
 
 
-def test_a_pause_makes_nobody_older(app: Effects) -> None:
+def test_paused_time_does_not_count_towards_max_age(app: Effects) -> None:
     enqueue_many(limited("k", 3), effects=app)
-    hand = Hand(app)
-    first = hand.claim_one()
-    wait(hand, 100)
-    hand.settle((first, Pause(LONG, "later")))
-    wait(hand, LONG + 1)
-    jobs = claim_all(hand)
+    manual_worker = ManualWorker(app)
+    first = manual_worker.claim_one()
+    wait(manual_worker, 100)
+    manual_worker.settle((first, Pause(LONG, "later")))
+    wait(manual_worker, LONG + 1)
+    jobs = claim_all(manual_worker)
     assert len(jobs) == 3
     assert all(99 < job.age_seconds < 160 for job in jobs)
 
 
 def test_time_is_forgiven_once(app: Effects) -> None:
     enqueue_many(limited("k"), effects=app)
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Pause(LONG, "later")))
-    wait(hand, LONG + 1)
-    hand.settle((hand.claim_one(), Retry("busy")))
-    wait(hand, 5000)
-    again = hand.claim_one()
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Pause(LONG, "later")))
+    wait(manual_worker, LONG + 1)
+    manual_worker.settle((manual_worker.claim_one(), Retry("busy")))
+    wait(manual_worker, 5000)
+    again = manual_worker.claim_one()
     assert 4999 < again.age_seconds < 5060
 
 
 def test_many_short_pauses_add_up(app: Effects) -> None:
     """The one that probes is never the last in the line, which is not claimed meanwhile."""
     enqueue_many(limited("k", 2), effects=app)
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
     for _ in range(20):
-        hand.settle((hand.claim_one(), Pause(1000, "still")))
-        wait(hand, 1001)
-    ages = [job.age_seconds for job in claim_all(hand)]
+        manual_worker.settle((manual_worker.claim_one(), Pause(1000, "still")))
+        wait(manual_worker, 1001)
+    ages = [job.age_seconds for job in claim_all(manual_worker)]
     assert len(ages) == 2
     assert all(0 <= age < 120 for age in ages)
 
 
 def test_a_pause_that_is_ended_early_counts_for_as_long_as_it_was(app: Effects) -> None:
     enqueue_many(limited("k", 2), effects=app)
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
     with app.store.begin() as connection:
-        limits.pause(app.store, connection, "k", actor="ann", reason="their release")
-    wait(hand, LONG)
-    assert hand.claim() == []
+        limit_rows.pause(app.store, connection, "k", actor="ann", reason="their release")
+    wait(manual_worker, LONG)
+    assert manual_worker.claim() == []
     with app.store.begin() as connection:
-        assert limits.resume(app.store, connection, "k", actor="ann")
-    wait(hand, 5000)
-    assert all(4999 < job.age_seconds < 5060 for job in claim_all(hand))
+        assert limit_rows.resume(app.store, connection, "k", actor="ann")
+    wait(manual_worker, 5000)
+    assert all(4999 < job.age_seconds < 5060 for job in claim_all(manual_worker))
 
 
-def test_a_pause_of_the_parent_makes_nobody_older_either(app: Effects) -> None:
+def test_time_paused_by_the_parent_does_not_count_towards_max_age(app: Effects) -> None:
     with app.store.begin() as connection:
-        limits.ensure(app.store, connection, "child", parent="parent")
-        limits.pause(app.store, connection, "parent", actor="ann", seconds=LONG)
+        limit_rows.ensure(app.store, connection, "child", parent="parent")
+        limit_rows.pause(app.store, connection, "parent", actor="ann", seconds=LONG)
     grouped: dict[str, Any] = {"group_key": "g"}
     enqueue_many([*limited("child"), *limited("child", **grouped)], effects=app)
-    hand = Hand(app)
-    wait(hand, LONG + 1)
-    jobs = claim_all(hand)
+    manual_worker = ManualWorker(app)
+    wait(manual_worker, LONG + 1)
+    jobs = claim_all(manual_worker)
     assert len(jobs) == 2
     assert all(job.age_seconds < 60 for job in jobs)
 
@@ -177,33 +177,35 @@ def test_a_pause_of_the_parent_makes_nobody_older_either(app: Effects) -> None:
 def test_the_greatest_age_is_judged_without_the_pauses(app: Effects) -> None:
     """The type's greatest age is days; a key that was paused for longer has cost its jobs nothing."""
     enqueue_many(limited("k"), effects=app)
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Pause(400 * LONG, "a long strike")))
-    wait(hand, 400 * LONG + 1)
-    hand.settle((hand.claim_one(), Retry("busy")))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Pause(400 * LONG, "a long strike")))
+    wait(manual_worker, 400 * LONG + 1)
+    manual_worker.settle((manual_worker.claim_one(), Retry("busy")))
     assert row(app, "jobs")["status"] == "failed"
 
 
 def test_a_refusal_pauses_nothing(app: Effects) -> None:
     enqueue_many(limited("k", 2), effects=app)
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Refused("no")))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Refused("no")))
     assert rows(app, "limits") == []
-    assert len(hand.claim()) == 1
+    assert len(manual_worker.claim()) == 1
 
 
 def test_a_fault_of_the_parent_rests_all_its_children(app: Effects) -> None:
     with app.store.begin() as connection:
-        limits.ensure(app.store, connection, "a", parent="above")
-        limits.ensure(app.store, connection, "b", parent="above")
+        limit_rows.ensure(app.store, connection, "a", parent="above")
+        limit_rows.ensure(app.store, connection, "b", parent="above")
     enqueue_many([*limited("a"), *limited("b"), *limited("alone")], effects=app)
-    hand = Hand(app)
-    jobs = {job.limit_key: job for job in hand.claim(8)}
-    hand.settle((jobs["a"], Pause(600, "no route", parent=True)), (jobs["alone"], Pause(600, "no way", parent=True)))
-    hand.settle((jobs["b"], Retry("busy")))
+    manual_worker = ManualWorker(app)
+    jobs = {job.limit_key: job for job in manual_worker.claim(8)}
+    manual_worker.settle(
+        (jobs["a"], Pause(600, "no route", parent=True)), (jobs["alone"], Pause(600, "no way", parent=True))
+    )
+    manual_worker.settle((jobs["b"], Retry("busy")))
     found = {one["limit_key"]: one["pause_reason"] for one in rows(app, "limits")}
     assert found == {"a": None, "b": None, "above": "no route", "alone": "no way"}
-    wait(hand, 300)
-    assert claim_all(hand) == []
-    wait(hand, 301)
-    assert {job.limit_key: job.attempts for job in claim_all(hand)} == {"a": 1, "b": 2, "alone": 1}
+    wait(manual_worker, 300)
+    assert claim_all(manual_worker) == []
+    wait(manual_worker, 301)
+    assert {job.limit_key: job.attempts for job in claim_all(manual_worker)} == {"a": 1, "b": 2, "alone": 1}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from effects import Effects, Pause, enqueue_many
 from effects.limits import Rate
-from effects.prune import prune
-from effects.store import limits
-from tests.conformance.test_limits import limited
-from tests.support.hands import Hand, rows
+from effects.retention import prune
+from effects.store.limits import rows as limit_rows
+from tests.support.limited_jobs import limited
+from tests.support.manual_workers import ManualWorker, rows
 
 DAY = 86_400.0
 
@@ -15,12 +15,12 @@ DAY = 86_400.0
 def test_what_only_a_pause_made_goes_when_it_is_long_over(app: Effects) -> None:
     enqueue_many([*limited("paused"), *limited("capped")], effects=app)
     with app.store.begin() as connection:
-        limits.ensure(app.store, connection, "capped", max_in_flight=1)
-        limits.ensure(app.store, connection, "rated", rate=Rate(5, 1.0))
-        limits.ensure(app.store, connection, "child", parent="parent")
-        limits.pause(app.store, connection, "held", actor="ann")  # until somebody ends it
-    hand = Hand(app)
-    hand.settle(*((job, Pause(600, "429")) for job in hand.claim()))
+        limit_rows.ensure(app.store, connection, "capped", max_in_flight=1)
+        limit_rows.ensure(app.store, connection, "rated", rate=Rate(5, 1.0))
+        limit_rows.ensure(app.store, connection, "child", parent="parent")
+        limit_rows.pause(app.store, connection, "held", actor="ann", create=True)  # until somebody ends it
+    manual_worker = ManualWorker(app)
+    manual_worker.settle(*((job, Pause(600, "429")) for job in manual_worker.claim()))
     app.store.shift_clock(2 * DAY)
     assert prune(app).limits == 0
     app.store.shift_clock(20 * DAY)

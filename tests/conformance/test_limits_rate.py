@@ -9,21 +9,21 @@ from sqlalchemy import text
 
 from effects import Done, Effects, Job, NewJob, Retry, Snooze, enqueue_many
 from effects.limits import Rate
-from effects.settlement import Ending, Expired, GivenBack
-from effects.store import limits
-from effects.store.rooms import BUSY_SECONDS
+from effects.settlement import AttemptEnd, Expired, Returned
+from effects.store.limits import rows as limit_rows
+from effects.store.limits.capacity import BUSY_SECONDS
 from effects.worker import Worker
-from tests.conformance.test_claim import at_once
-from tests.conformance.test_limits import claim_all, limited
 from tests.conftest import AppFactory
-from tests.support.hands import Hand, row, rows, run_sql
+from tests.support.limited_jobs import claim_all, limited
+from tests.support.manual_workers import ManualWorker, row, rows, run_sql
+from tests.support.threads import at_once
 
 HOURLY = Rate(60, 3600.0, 5)  # 5 at once, then one a minute: no test is so slow that a token comes by itself
 
 
 def ensure(app: Effects, key: str, **limit: Any) -> None:
     with app.store.begin() as connection:
-        limits.ensure(app.store, connection, key, **limit)
+        limit_rows.ensure(app.store, connection, key, **limit)
 
 
 def tokens(app: Effects, key: str = "k") -> int:
@@ -37,31 +37,31 @@ def keys_of(jobs: list[Job]) -> list[str]:
 def test_the_bucket_is_what_may_start_at_once_and_fills_with_time(app: Effects) -> None:
     ensure(app, "k", rate=HOURLY)
     enqueue_many(limited("k", 30), effects=app)
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
     for count in (5, 0):  # a claim that takes the last token says when the next one comes, as one does that finds none
-        told = hand.claim_round()
+        told = manual_worker.claim_round()
         assert len(told.jobs) == count
-        assert told.paced
+        assert told.rate_limited
         assert told.wait_seconds is not None
         assert 0 < told.wait_seconds <= 60.0
     app.store.shift_clock(121)
-    hand.heartbeat()
-    assert len(claim_all(hand)) == 2
+    manual_worker.heartbeat()
+    assert len(claim_all(manual_worker)) == 2
     app.store.shift_clock(36_000)  # a long rest is no reason for a flood
-    hand.heartbeat()
-    assert len(claim_all(hand)) == 5
+    manual_worker.heartbeat()
+    assert len(claim_all(manual_worker)) == 5
 
 
 def test_fractions_of_a_token_are_kept_from_claim_to_claim(app: Effects) -> None:
     ensure(app, "k", rate=Rate(60, 3600.0, 1))
     enqueue_many(limited("k", 30), effects=app)
-    hand = Hand(app)
-    assert len(hand.claim()) == 1
+    manual_worker = ManualWorker(app)
+    assert len(manual_worker.claim()) == 1
     claimed = []
     for _ in range(12):  # every 45 s: one in three of them finds no token
         app.store.shift_clock(45)
-        hand.heartbeat()
-        claimed.append(len(hand.claim()))
+        manual_worker.heartbeat()
+        claimed.append(len(manual_worker.claim()))
     assert sum(claimed) in (6, 9)  # a bucket of one loses what it cannot hold, and no more
     assert max(claimed) == 1
 
@@ -69,61 +69,61 @@ def test_fractions_of_a_token_are_kept_from_claim_to_claim(app: Effects) -> None
 def test_a_key_without_tokens_does_not_hold_up_another(app: Effects) -> None:
     ensure(app, "k", rate=HOURLY)
     enqueue_many([*limited("k", 20, priority=1), *limited("other", 3)], effects=app)
-    found = claim_all(Hand(app))
+    found = claim_all(ManualWorker(app))
     assert keys_of(found) == ["k"] * 5 + ["other"] * 3
 
 
 @pytest.mark.parametrize(
     ("ending", "back"),
-    [(GivenBack(), 1), (Expired(), 1), (Done(), 0), (Retry("x"), 0), (Snooze(5), 0)],
+    [(Returned(), 1), (Expired(), 1), (Done(), 0), (Retry("x"), 0), (Snooze(5), 0)],
     ids=lambda value: type(value).__name__,
 )
-def test_only_what_was_not_begun_gives_its_token_back(app: Effects, ending: Ending, back: int) -> None:
+def test_only_what_was_not_begun_gives_its_token_back(app: Effects, ending: AttemptEnd, back: int) -> None:
     ensure(app, "k", rate=HOURLY, parent="p")
     ensure(app, "q")
     with app.store.begin() as connection:
-        limits.set_limit(app.store, connection, "p", actor="test", rate=HOURLY)
+        limit_rows.set_limit(app.store, connection, "p", actor="test", rate=HOURLY)
     enqueue_many(limited("k", 5), effects=app)
-    hand = Hand(app)
-    jobs = hand.claim()
+    manual_worker = ManualWorker(app)
+    jobs = manual_worker.claim()
     assert (len(jobs), tokens(app), tokens(app, "p")) == (5, 0, 0)
-    hand.settle((jobs[0], ending))
+    manual_worker.settle((jobs[0], ending))
     assert (tokens(app), tokens(app, "p")) == (back, back)
 
 
 def test_a_late_outcome_gives_no_token_back(app: Effects) -> None:
     ensure(app, "k", rate=HOURLY)
     enqueue_many(limited("k", 1), effects=app)
-    hand = Hand(app)
-    job = hand.claim_one()
+    manual_worker = ManualWorker(app)
+    job = manual_worker.claim_one()
     run_sql(app, "UPDATE effects_jobs SET lease_token = lease_token + 1")
-    assert hand.settle((job, GivenBack())).stale
+    assert manual_worker.settle((job, Returned())).stale
     assert tokens(app) == 4
 
 
 def test_tokens_given_back_never_overfill_the_bucket(app: Effects) -> None:
     ensure(app, "k", rate=HOURLY)
     enqueue_many(limited("k", 5), effects=app)
-    hand = Hand(app)
-    jobs = hand.claim()
+    manual_worker = ManualWorker(app)
+    jobs = manual_worker.claim()
     app.store.shift_clock(36_000)
-    hand.heartbeat()
-    hand.settle(*((job, GivenBack()) for job in jobs))
-    assert len(claim_all(hand)) == 5
-    assert hand.claim() == []
+    manual_worker.heartbeat()
+    manual_worker.settle(*((job, Returned()) for job in jobs))
+    assert len(claim_all(manual_worker)) == 5
+    assert manual_worker.claim() == []
 
 
 def test_workers_at_once_share_the_tokens(app: Effects, app_factory: AppFactory) -> None:
     ensure(app, "k", rate=Rate(24, 86_400.0, 20))
     enqueue_many([*limited("k", 60), *limited("free", 30)], effects=app)
-    hands = [Hand(app_factory(), f"w{n}") for n in range(4)]
+    manual_workers = [ManualWorker(app_factory(), f"w{n}") for n in range(4)]
 
     def work(number: int) -> None:
         for _ in range(10):
-            jobs = hands[number].claim(16)
-            hands[number].settle(*((job, Done()) for job in jobs))
+            jobs = manual_workers[number].claim(16)
+            manual_workers[number].settle(*((job, Done()) for job in jobs))
 
-    at_once(len(hands), work)
+    at_once(len(manual_workers), work)
     done = [job["limit_key"] for job in rows(app, "job_history")]
     assert done.count("k") == 20
     assert done.count("free") == 30
@@ -132,10 +132,10 @@ def test_workers_at_once_share_the_tokens(app: Effects, app_factory: AppFactory)
 def test_no_more_are_claimed_at_once_than_there_are_threads(app: Effects) -> None:
     ensure(app, "k", rate=Rate(60, 3600.0, 50))
     enqueue_many([*limited("k", 30), *limited("free", 30)], effects=app)
-    hand = Hand(app)
-    hand.lane.threads = 3
-    assert keys_of(hand.claim()) == ["free"] * 30 + ["k"] * 3
-    assert len(hand.claim()) == 3
+    manual_worker = ManualWorker(app)
+    manual_worker.request.threads = 3
+    assert keys_of(manual_worker.claim()) == ["free"] * 30 + ["k"] * 3
+    assert len(manual_worker.claim()) == 3
     assert tokens(app) == 44
 
 
@@ -143,7 +143,7 @@ def test_grouped_jobs_take_tokens_too(app: Effects) -> None:
     ensure(app, "k", rate=Rate(60, 3600.0, 2))
     grouped = [NewJob(job_type="scripted", payload={}, limit_key="k", group_key=f"g{n}") for n in range(3)]
     enqueue_many([*grouped, *limited("k", 3)], effects=app)
-    assert len(claim_all(Hand(app))) == 2
+    assert len(claim_all(ManualWorker(app))) == 2
     assert tokens(app) == 0
 
 
@@ -153,12 +153,12 @@ def test_what_a_parent_may_counts_all_its_children(app: Effects, limit: dict[str
     ensure(app, "a", parent="transport", max_in_flight=2)
     ensure(app, "b", parent="transport")
     enqueue_many([*limited("a", 9), *limited("b", 9), *limited("transport", 9), *limited("free", 2)], effects=app)
-    hand = Hand(app)
-    found = keys_of(claim_all(hand))
+    manual_worker = ManualWorker(app)
+    found = keys_of(claim_all(manual_worker))
     assert found.count("free") == 2
     assert found.count("a") <= 2
     assert len(found) == 5 + 2
-    assert claim_all(hand) == []
+    assert claim_all(manual_worker) == []
 
 
 def test_room_that_a_child_cannot_use_goes_to_another(app: Effects) -> None:
@@ -168,24 +168,25 @@ def test_room_that_a_child_cannot_use_goes_to_another(app: Effects) -> None:
     ensure(app, "b", parent="transport")
     enqueue_many([*limited("a", 9), *limited("b", 9)], effects=app)
     run_sql(app, f"UPDATE effects_jobs SET run_at = {app.store.sql.after('3600')} WHERE limit_key = 'a' AND id > 1")
-    assert keys_of(claim_all(Hand(app))) == ["a", "b", "b", "b"]
+    assert keys_of(claim_all(ManualWorker(app))) == ["a", "b", "b", "b"]
 
 
+@pytest.mark.slow
 def test_workers_at_once_never_exceed_a_parents_cap(app: Effects, app_factory: AppFactory) -> None:
     ensure(app, "p", max_in_flight=3)
     for child in ("a", "b", "c"):
         ensure(app, child, parent="p", max_in_flight=2)
     enqueue_many([job for child in ("a", "b", "c") for job in limited(child, 30)], effects=app)
-    hands = [Hand(app_factory(), f"w{n}") for n in range(4)]
+    manual_workers = [ManualWorker(app_factory(), f"w{n}") for n in range(4)]
     most = [0]
 
     def work(number: int) -> None:
         for _ in range(15):
-            jobs = hands[number].claim(16)
+            jobs = manual_workers[number].claim(16)
             most.append(len(rows(app, "jobs", "status = 'running'")))
-            hands[number].settle(*((job, Done()) for job in jobs))
+            manual_workers[number].settle(*((job, Done()) for job in jobs))
 
-    at_once(len(hands), work)
+    at_once(len(manual_workers), work)
     assert 1 <= max(most) <= 3
     assert len(rows(app, "job_history")) >= 15
 
@@ -194,14 +195,14 @@ def test_workers_at_once_never_exceed_a_parents_cap(app: Effects, app_factory: A
 def test_a_key_that_another_worker_holds_is_looked_at_again_soon(app: Effects) -> None:
     ensure(app, "held", max_in_flight=5)
     enqueue_many([*limited("held", 3), *limited("free", 2)], effects=app)
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
     with app.store.begin() as connection:
         connection.execute(text("SELECT 1 FROM effects_limits WHERE limit_key = 'held' FOR NO KEY UPDATE"))
-        told = hand.claim_round()
+        told = manual_worker.claim_round()
         assert keys_of(told.jobs) == ["free"] * 2
         assert told.wait_seconds == BUSY_SECONDS
-        assert not told.paced
-    assert len(hand.claim()) == 3
+        assert not told.rate_limited
+    assert len(manual_worker.claim()) == 3
 
 
 def test_a_drain_waits_for_tokens_that_come_soon(app: Effects) -> None:
@@ -220,7 +221,7 @@ def test_a_drain_does_not_wait_for_tokens_that_come_late(app: Effects) -> None:
 
 def test_a_row_that_is_there_stays_as_it_is(app: Effects) -> None:
     with app.store.begin() as connection:
-        limits.set_limit(app.store, connection, "k", actor="ann", max_in_flight=7)
+        limit_rows.set_limit(app.store, connection, "k", actor="ann", max_in_flight=7)
     ensure(app, "k", max_in_flight=4, rate=HOURLY)
     found = row(app, "limits")
-    assert (found["max_in_flight"], found["rate_tokens"], found["last_actor"]) == (7, None, "ann")
+    assert (found["max_in_flight"], found["rate_tokens"]) == (7, None)

@@ -6,24 +6,26 @@ import pytest
 
 from effects import Done, Effects, Job, NewJob, Refused, Retry, Snooze, enqueue, enqueue_many
 from effects.job import POISON_LOSSES
-from effects.settlement import GivenBack
-from effects.store.liveness import RESCUE_BATCH, leave
+from effects.settlement import Returned
+from effects.store.operator.audit import audit
+from effects.store.operator.database_checks import examine_work
+from effects.store.queue.liveness import RESCUE_BATCH, UNREGISTERED_SECONDS, deregister
 from tests.conftest import AppFactory
-from tests.support.hands import LEASE_SECONDS, Hand, everything, row, rows, run_sql
+from tests.support.manual_workers import LEASE_SECONDS, ManualWorker, everything, row, rows, run_sql
 from tests.support.scripted import Scripted
 
 
-def silence(app: Effects, *others: Hand) -> None:
+def silence(app: Effects, *others: ManualWorker) -> None:
     """Time passes in which only the others say that they live."""
     app.store.shift_clock(LEASE_SECONDS + 1)
-    for hand in others:
-        assert hand.heartbeat()[0]
+    for manual_worker in others:
+        assert manual_worker.heartbeat()[0]
 
 
 def lost_job(app: Effects, *, release: bool = False) -> Job:
     """A job with a key whose worker fell silent while it ran."""
     enqueue("scripted", {}, key="k", effects=app)
-    gone = Hand(app, "gone")
+    gone = ManualWorker(app, "gone")
     job = gone.claim_one()
     if release:
         assert gone.release(job) == {job.id}
@@ -33,21 +35,22 @@ def lost_job(app: Effects, *, release: bool = False) -> Job:
 # -- heartbeat -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_heartbeat_keeps_the_lease(app_factory: AppFactory) -> None:
     app = app_factory(job_types=[Scripted(time_limit_seconds=3600.0)])
     enqueue("scripted", {}, effects=app)
-    hand, rescuer = Hand(app, "alive"), Hand(app, "rescuer")
-    job = hand.claim_one()
+    manual_worker, rescuer = ManualWorker(app, "alive"), ManualWorker(app, "rescuer")
+    job = manual_worker.claim_one()
     for _ in range(3):
-        silence(app, hand, rescuer)
+        silence(app, manual_worker, rescuer)
         assert rescuer.rescue().accepted == []
-    assert [one.job.id for one in hand.settle((job, Done())).accepted] == [job.id]
+    assert [one.job.id for one in manual_worker.settle((job, Done())).accepted] == [job.id]
 
 
-def test_a_worker_that_was_declared_dead_is_told(app: Effects) -> None:
+def test_a_worker_that_was_declared_dead_learns_of_it(app: Effects) -> None:
     lost_job(app)
-    gone = Hand(app, "gone too")
-    rescuer = Hand(app, "rescuer")
+    gone = ManualWorker(app, "gone too")
+    rescuer = ManualWorker(app, "rescuer")
     silence(app, rescuer)
     rescuer.rescue()
     assert [worker["id"] for worker in rows(app, "workers")] == ["rescuer"]
@@ -56,17 +59,17 @@ def test_a_worker_that_was_declared_dead_is_told(app: Effects) -> None:
 
 def test_a_worker_that_leaves_jobs_behind_stays_to_be_found(app: Effects) -> None:
     job = lost_job(app)
-    leave(app.store, "gone")
+    deregister(app.store, "gone")
     assert len(rows(app, "workers")) == 1
-    Hand(app, "other").settle((job, Done()))
-    leave(app.store, "gone")
+    ManualWorker(app, "other").settle((job, Done()))
+    deregister(app.store, "gone")
     assert [worker["id"] for worker in rows(app, "workers")] == ["other"]
 
 
 def test_a_heartbeat_touches_only_the_workers_row(app: Effects) -> None:
     lost_job(app)
     before = everything(app)
-    Hand(app, "w2").heartbeat()
+    ManualWorker(app, "w2").heartbeat()
     assert everything(app) == before
 
 
@@ -84,9 +87,9 @@ def test_release_marks_the_job_and_its_effect(app: Effects) -> None:
 @pytest.mark.parametrize("meanwhile", ["given back", "rescued", "claimed again", "ended"])
 def test_an_attempt_that_lost_its_job_is_not_released(app: Effects, meanwhile: str) -> None:
     job = lost_job(app)
-    rescuer = Hand(app, "rescuer")
+    rescuer = ManualWorker(app, "rescuer")
     if meanwhile == "given back":
-        rescuer.settle((job, GivenBack()))
+        rescuer.settle((job, Returned()))
     else:
         silence(app, rescuer)
         rescuer.rescue()
@@ -101,55 +104,55 @@ def test_an_attempt_that_lost_its_job_is_not_released(app: Effects, meanwhile: s
 
 def test_a_batch_of_releases_marks_the_owned_ones(app: Effects) -> None:
     enqueue_many([NewJob(job_type="scripted", payload={}, key=f"k{n}") for n in range(4)], effects=app)
-    hand = Hand(app)
-    jobs = hand.claim(4)
-    hand.settle((jobs[1], GivenBack()))
-    assert hand.release(*reversed(jobs)) == {job.id for job in jobs} - {jobs[1].id}
+    manual_worker = ManualWorker(app)
+    jobs = manual_worker.claim(4)
+    manual_worker.settle((jobs[1], Returned()))
+    assert manual_worker.release(*reversed(jobs)) == {job.id for job in jobs} - {jobs[1].id}
     states = {entry["job_id"]: entry["state"] for entry in rows(app, "effect_ledger")}
     assert states == {job.id: "released" if job is not jobs[1] else "intended" for job in jobs}
 
 
 def test_a_mark_belongs_to_its_attempt_alone(app: Effects) -> None:
     job = lost_job(app, release=True)
-    hand = Hand(app)
-    hand.settle((job, Retry("busy")), released=True)
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((job, Retry("busy")), released=True)
     assert row(app, "jobs")["released_at"] is None
     assert row(app, "effect_ledger")["state"] == "intended"
     app.store.shift_clock(100)
-    hand.claim_one()
+    manual_worker.claim_one()
     assert row(app, "jobs")["released_at"] is None
 
 
 def test_a_done_effect_stays_done_whatever_is_released_later(app: Effects) -> None:
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
     job = lost_job(app)
     run_sql(app, "UPDATE effects_effect_ledger SET state = 'done'")
-    hand.release(job)
+    manual_worker.release(job)
     assert row(app, "effect_ledger")["state"] == "done"
-    hand.settle((job, Refused("no")), released=True)
+    manual_worker.settle((job, Refused("no")), released=True)
     assert row(app, "effect_ledger")["state"] == "done"
 
 
 # -- rescue --------------------------------------------------------------------------------------------
 
 
-def test_nobody_is_rescued_within_the_lease(app_factory: AppFactory) -> None:
+def test_no_job_is_rescued_within_the_lease(app_factory: AppFactory) -> None:
     app = app_factory(job_types=[Scripted(time_limit_seconds=3600.0)])
     lost_job(app)
     app.store.shift_clock(LEASE_SECONDS - 5)
-    assert Hand(app).rescue().accepted == []
+    assert ManualWorker(app).rescue().accepted == []
     app.store.shift_clock(10)
-    assert len(Hand(app, "second").rescue().accepted) == 1
+    assert len(ManualWorker(app, "second").rescue().accepted) == 1
 
 
 def test_a_passed_deadline_is_rescued_though_the_worker_lives(app_factory: AppFactory) -> None:
     app = app_factory(job_types=[Scripted(time_limit_seconds=20.0)])
     enqueue("scripted", {}, effects=app)
-    hand = Hand(app)
-    job = hand.claim_one()
+    manual_worker = ManualWorker(app)
+    job = manual_worker.claim_one()
     app.store.shift_clock(21)
-    hand.heartbeat()
-    [settled] = hand.rescue().accepted
+    manual_worker.heartbeat()
+    [settled] = manual_worker.rescue().accepted
     assert (settled.job.id, settled.status) == (job.id, "failed")
     assert "time limit" in str(row(app, "job_attempts")["message"])
 
@@ -170,7 +173,7 @@ def test_a_lost_attempt_goes_by_its_release_and_its_policy(
 ) -> None:
     app = app_factory(job_types=[Scripted(on_unknown=policy)])  # type: ignore[arg-type]
     job = lost_job(app, release=release)
-    rescuer = Hand(app, "rescuer")
+    rescuer = ManualWorker(app, "rescuer")
     silence(app, rescuer)
     [settled] = rescuer.rescue().accepted
     assert (settled.job.id, settled.status) == (job.id, status)
@@ -185,53 +188,78 @@ def test_a_lost_attempt_goes_by_its_release_and_its_policy(
 def test_repeat_once_repeats_once(app_factory: AppFactory) -> None:
     app = app_factory(job_types=[Scripted(on_unknown="repeat_once")])
     lost_job(app, release=True)
-    hand = Hand(app, "rescuer")
-    silence(app, hand)
-    hand.rescue()
+    manual_worker = ManualWorker(app, "rescuer")
+    silence(app, manual_worker)
+    manual_worker.rescue()
     app.store.shift_clock(60)
-    again = hand.claim_one(queue="quarantine")
-    hand.release(again)
+    again = manual_worker.claim_one(queue="quarantine")
+    manual_worker.release(again)
     app.store.shift_clock(100)
-    [settled] = hand.rescue().accepted
+    [settled] = manual_worker.rescue().accepted
     assert (settled.status, settled.error_code) == ("dead", "unknown")
 
 
 def test_a_lost_job_runs_in_quarantine_and_goes_home_after_an_answer(app: Effects) -> None:
     enqueue("scripted", {}, queue="slow", effects=app)
-    gone, hand = Hand(app, "gone", queue="slow"), Hand(app, "rescuer")
+    gone, manual_worker = ManualWorker(app, "gone", queue="slow"), ManualWorker(app, "rescuer")
     gone.claim_one()
-    silence(app, hand)
-    hand.rescue()
-    assert hand.claim(queue="slow") == []
-    job = hand.claim_one(queue="quarantine")
+    silence(app, manual_worker)
+    manual_worker.rescue()
+    assert manual_worker.claim(queue="slow") == []
+    job = manual_worker.claim_one(queue="quarantine")
     assert (job.quarantined_from, job.home_queue, job.lost_count) == ("slow", "slow", 1)
-    hand.settle((job, Retry("busy")))
+    manual_worker.settle((job, Retry("busy")))
     app.store.shift_clock(60)
-    home = hand.claim_one(queue="slow")
-    assert (home.id, home.quarantined_from, home.lost_count) == (job.id, None, 1)
+    home = manual_worker.claim_one(queue="slow")
+    assert (home.id, home.quarantined_from, home.lost_count) == (job.id, None, 0)
 
 
-@pytest.mark.parametrize(("ending", "queue"), [(GivenBack(), "quarantine"), (Snooze(1), "default")])
-def test_only_an_answer_ends_the_quarantine(app: Effects, ending: GivenBack | Snooze, queue: str) -> None:
+@pytest.mark.parametrize(("ending", "queue"), [(Returned(), "quarantine"), (Snooze(1), "default")])
+def test_only_an_answer_ends_the_quarantine(app: Effects, ending: Returned | Snooze, queue: str) -> None:
     lost_job(app)
-    hand = Hand(app, "rescuer")
-    silence(app, hand)
-    hand.rescue()
-    hand.settle((hand.claim_one(queue="quarantine"), ending))
+    manual_worker = ManualWorker(app, "rescuer")
+    silence(app, manual_worker)
+    manual_worker.rescue()
+    manual_worker.settle((manual_worker.claim_one(queue="quarantine"), ending))
     app.store.shift_clock(5)
-    again = hand.claim_one(queue=queue)
+    again = manual_worker.claim_one(queue=queue)
     assert again.home_queue == "default"
+
+
+def test_losses_count_in_a_row(app: Effects) -> None:
+    """Kills over a long life are no poison: an answer between them begins the count again."""
+    enqueue("scripted", {}, queue="slow", max_attempts=100, effects=app)
+    manual_worker = ManualWorker(app, "rescuer")
+    for kill in range(POISON_LOSSES):
+        job = ManualWorker(app, f"victim {kill}", queue="slow").claim_one()
+        assert job.lost_count == 0
+        silence(app, manual_worker)
+        manual_worker.rescue()
+        manual_worker.settle((manual_worker.claim_one(queue="quarantine"), Retry("busy")))
+        app.store.shift_clock(3600)
+        assert manual_worker.heartbeat()
+    assert row(app, "jobs")["status"] == "failed"
+
+
+def test_a_job_of_one_attempt_that_may_have_run_is_not_run_again(app: Effects) -> None:
+    enqueue("scripted", {}, key="k", max_attempts=1, effects=app)
+    ManualWorker(app, "gone").claim_one()
+    manual_worker = ManualWorker(app, "rescuer")
+    silence(app, manual_worker)
+    [settled] = manual_worker.rescue().accepted
+    assert (settled.status, settled.verdict, settled.error_code) == ("dead", "unknown", "lost")
+    assert "gave up after 1 attempts" in str(settled.message)
 
 
 def test_a_job_that_loses_its_workers_is_poison(app: Effects) -> None:
     job = lost_job(app)
     for loss in range(1, POISON_LOSSES + 1):
-        rescuer = Hand(app, f"rescuer {loss}")
+        rescuer = ManualWorker(app, f"rescuer {loss}")
         silence(app, rescuer)
         [settled] = rescuer.rescue().accepted
         if loss < POISON_LOSSES:
             assert settled.status == "failed"
-            assert Hand(app, f"victim {loss}").claim_one(queue="quarantine").id == job.id
+            assert ManualWorker(app, f"victim {loss}").claim_one(queue="quarantine").id == job.id
     ended = row(app, "job_history")
     assert (ended["status"], ended["error_code"], ended["lost_count"]) == ("dead", "poison", POISON_LOSSES)
     assert [one["outcome"] for one in rows(app, "job_attempts")] == ["lost"] * POISON_LOSSES
@@ -239,57 +267,57 @@ def test_a_job_that_loses_its_workers_is_poison(app: Effects) -> None:
 
 def test_the_innocent_neighbours_of_poison_live(app: Effects) -> None:
     enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(4)], effects=app)
-    Hand(app, "gone").claim(4)
-    hand = Hand(app, "rescuer")
-    silence(app, hand)
-    hand.rescue()
+    ManualWorker(app, "gone").claim(4)
+    manual_worker = ManualWorker(app, "rescuer")
+    silence(app, manual_worker)
+    manual_worker.rescue()
     for _ in range(4):
-        hand.settle((hand.claim_one(queue="quarantine"), Done()))
+        manual_worker.settle((manual_worker.claim_one(queue="quarantine"), Done()))
     assert [job["status"] for job in rows(app, "job_history")] == ["succeeded"] * 4
 
 
 def test_rescue_works_in_small_batches_and_then_buries_the_worker(app: Effects) -> None:
     enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(RESCUE_BATCH + 28)], effects=app)
-    gone = Hand(app, "gone")
+    gone = ManualWorker(app, "gone")
     while gone.claim():
         pass
-    hand = Hand(app, "rescuer")
-    silence(app, hand)
-    assert len(hand.rescue().accepted) == RESCUE_BATCH
+    manual_worker = ManualWorker(app, "rescuer")
+    silence(app, manual_worker)
+    assert len(manual_worker.rescue().accepted) == RESCUE_BATCH
     assert len(rows(app, "workers")) == 2
-    assert len(hand.rescue().accepted) == 28
+    assert len(manual_worker.rescue().accepted) == 28
     assert [worker["id"] for worker in rows(app, "workers")] == ["rescuer"]
-    assert hand.rescue().accepted == []
+    assert manual_worker.rescue().accepted == []
 
 
 def test_a_settle_that_comes_first_leaves_rescue_nothing(app: Effects) -> None:
     job = lost_job(app)
-    hand = Hand(app, "rescuer")
-    silence(app, hand)
-    hand.settle((job, Done()))
-    assert hand.rescue().accepted == []
+    manual_worker = ManualWorker(app, "rescuer")
+    silence(app, manual_worker)
+    manual_worker.settle((job, Done()))
+    assert manual_worker.rescue().accepted == []
     assert row(app, "job_history")["status"] == "succeeded"
 
 
 def test_jobs_of_unknown_types_are_left_to_who_knows_them(app: Effects, app_factory: AppFactory) -> None:
     other = app_factory(job_types=[Scripted("other")])
     lost_job(app)
-    hand = Hand(other, "rescuer")
+    manual_worker = ManualWorker(other, "rescuer")
     other.store.shift_clock(LEASE_SECONDS + 1)
-    assert hand.rescue().accepted == []
+    assert manual_worker.rescue().accepted == []
     assert row(app, "jobs")["status"] == "running"
 
 
 def test_a_lost_plain_insert_is_still_to_be_prepared(app: Effects) -> None:
     run_sql(app, """INSERT INTO effects_jobs (job_type, payload) VALUES ('scripted', '{"limit": "l"}')""")
-    Hand(app, "gone").claim_one()
-    hand = Hand(app, "rescuer")
-    silence(app, hand)
-    hand.rescue()
-    job = hand.claim_one(queue="quarantine")
-    assert not job.prepared
-    hand.settle((job, GivenBack()))
-    assert not hand.claim_one(queue="quarantine").prepared
+    ManualWorker(app, "gone").claim_one()
+    manual_worker = ManualWorker(app, "rescuer")
+    silence(app, manual_worker)
+    manual_worker.rescue()
+    job = manual_worker.claim_one(queue="quarantine")
+    assert not job.routed
+    manual_worker.settle((job, Returned()))
+    assert not manual_worker.claim_one(queue="quarantine").routed
 
 
 def test_zombie_frozen_beyond_its_lease_leaves_the_newer_truth(app_factory: AppFactory) -> None:
@@ -297,16 +325,92 @@ def test_zombie_frozen_beyond_its_lease_leaves_the_newer_truth(app_factory: AppF
     app = app_factory(job_types=[Scripted(on_unknown="hold")])
     job = lost_job(app)
     zombie_app = app_factory(job_types=[Scripted(on_unknown="hold")])
-    newer = Hand(app, "newer")
+    newer = ManualWorker(app, "newer")
     silence(app, newer)
     newer.rescue()
     again = newer.claim_one(queue="quarantine")
     newer.release(again)
     newer.settle((again, Done()), released=True)
     before = everything(app)
-    zombie = Hand(zombie_app, "zombie")
+    zombie = ManualWorker(zombie_app, "zombie")
     assert zombie.release(job) == set()
     assert zombie.settle((job, Refused("no"))).accepted == []
     assert everything(app) == before
     assert row(app, "job_history")["status"] == "succeeded"
     assert row(app, "effect_ledger")["state"] == "done"
+
+
+# -- job types that the code no longer has ------------------------------------------------------------------
+
+
+@pytest.fixture
+def older(app_factory: AppFactory) -> Effects:
+    """The app as it was before its deploy."""
+    return app_factory(job_types=[Scripted(), Scripted("gone", on_unknown="hold")])
+
+
+def left_running(older: Effects, *, released: bool = False) -> Job:
+    """A job of a type that only the older code has, whose worker is gone."""
+    enqueue("gone", {}, key="k", limit_key="l", group_key="g", effects=older)
+    worker = ManualWorker(older, "older")
+    job = worker.claim_one()
+    if released:
+        worker.release(job)
+    return job
+
+
+def test_a_lost_job_of_an_unregistered_type_takes_no_room_of_its_key(app: Effects, older: Effects) -> None:
+    run_sql(app, "INSERT INTO effects_limits (limit_key, max_in_flight) VALUES ('l', 1)")
+    left_running(older)
+    receipt = enqueue("scripted", {}, limit_key="l", effects=app)
+    manual_worker = ManualWorker(app)
+    assert manual_worker.claim() == []
+    app.store.shift_clock(3600)
+    assert [job.id for job in manual_worker.claim()] == [receipt.job_id]
+
+
+def test_a_lost_job_of_an_unregistered_type_goes_back_to_wait_for_those_who_know_it(
+    app: Effects, older: Effects
+) -> None:
+    job = left_running(older)
+    behind = enqueue("scripted", {}, group_key="g", effects=app)
+    manual_worker = ManualWorker(app)
+    silence(app, manual_worker)
+    assert manual_worker.rescue().accepted == []  # a worker of the older code may come yet
+    app.store.shift_clock(UNREGISTERED_SECONDS + 60)
+    manual_worker.heartbeat()
+    assert [one.job.id for one in manual_worker.rescue().accepted] == [job.id]
+    waiting = row(app, "jobs", "id = :id", id=job.id)
+    assert (waiting["status"], waiting["queue"], waiting["lost_count"]) == ("failed", "quarantine", 1)
+    assert waiting["lease_token"] > job.lease_token
+    assert ManualWorker(older, "older").settle((job, Done())).stale  # its worker, if it wakes up after all
+    assert audit(app.store, app.ledgers) == []
+
+    older.store.shift_clock(UNREGISTERED_SECONDS + 600)
+    knowing = ManualWorker(older, "knowing")
+    again = knowing.claim_one(queue="quarantine")
+    assert again.id == job.id
+    knowing.settle((again, Done()))
+    manual_worker.heartbeat()
+    assert [one.id for one in manual_worker.claim()] == [behind.job_id]
+
+
+def test_a_released_job_of_an_unregistered_type_is_held_for_a_person(app: Effects, older: Effects) -> None:
+    job = left_running(older, released=True)
+    app.store.shift_clock(UNREGISTERED_SECONDS + 600)
+    manual_worker = ManualWorker(app)
+    assert [one.job.id for one in manual_worker.rescue().accepted] == [job.id]
+    ended = row(app, "job_history")
+    assert (ended["status"], ended["error_code"]) == ("dead", "unknown")
+    assert row(app, "effect_ledger")["state"] == "unknown"
+    assert audit(app.store, app.ledgers) == audit(older.store, older.ledgers) == []
+
+
+def test_the_doctor_reports_lost_jobs_of_unregistered_types(app: Effects, older: Effects) -> None:
+    left_running(older)
+    app.store.shift_clock(3600)
+    [finding] = [
+        one for one in examine_work(app.store, LEASE_SECONDS, app.job_types.names()) if one.check == "job types"
+    ]
+    assert finding.level == "warning"
+    assert "gone (1, 1 of them left running by a worker)" in finding.text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, Table, inspect, text
 
 from effects import Done, Effects, SchemaMismatch, enqueue
-from effects.store import migrate, revisions
+from effects.store.db import migrate, revisions
 from tests.support import databases
-from tests.support.hands import Hand, rows, run_sql
+from tests.support.manual_workers import ManualWorker, rows, run_sql
 from tests.support.scripted import Scripted
 
 
@@ -41,6 +41,7 @@ def ours(thing: Any, name: str | None, kind: str, *_: Any) -> bool:
     return kind != "table" or (str(name).startswith("effects_") and name != revisions.VERSION_TABLE)
 
 
+@pytest.mark.slow
 def test_the_migrated_tables_are_the_declared_ones(app: Effects) -> None:
     with app.store.read() as connection:
         context = MigrationContext.configure(connection, opts={"include_object": ours, "compare_type": True})
@@ -74,6 +75,7 @@ def autoincrements(connection: Connection, name: str) -> object:
     return connection.execute(text(statement), {"name": name}).scalar()
 
 
+@pytest.mark.slow
 def test_they_have_the_same_defaults_checks_and_partial_indexes(empty: Effects) -> None:
     empty.store.metadata.create_all(empty.engine)
     declared = all_described(empty)
@@ -106,7 +108,7 @@ def test_a_schema_that_is_not_known_is_refused_with_what_to_run(app: Effects, ch
 def test_revisions_are_called_as_their_files() -> None:
     """By which every command knows them without Alembic."""
     config = Config()
-    config.set_main_option("script_location", str(Path(migrate.__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(Path(migrate.__file__).parents[1] / "migrations"))
     config.set_main_option("path_separator", "newline")
     config.set_main_option("version_locations", "\n".join(map(str, revisions.folders())))
     script = ScriptDirectory.from_config(config)
@@ -116,6 +118,7 @@ def test_revisions_are_called_as_their_files() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_command_that_only_looks_does_not_import_alembic() -> None:
     script = "import sys; from effects.cli import context, insight; print('alembic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
@@ -127,6 +130,7 @@ def test_a_database_without_anything_is_refused(empty: Effects) -> None:
         revisions.check(empty.store)
 
 
+@pytest.mark.slow
 def test_init_that_fails_half_way_leaves_nothing(empty: Effects) -> None:
     run_sql(empty, "CREATE TABLE effects_workers (in_the_way integer)")
     with pytest.raises(Exception, match="effects_workers"):
@@ -138,19 +142,14 @@ def test_init_that_fails_half_way_leaves_nothing(empty: Effects) -> None:
 
 def test_two_inits_at_once_make_one_set_of_tables(empty: Effects, empty_database_url: str) -> None:
     other = Effects(empty_database_url)
-    applied: list[list[str]] = []
-    threads = [
-        threading.Thread(target=lambda app=app: applied.append(migrate.init(app.store))) for app in (empty, other)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor() as threads:
+        applied = list(threads.map(lambda app: migrate.init(app.store), (empty, other)))
     other.dispose()
-    assert [bool(one) for one in sorted(applied)] == [False, True]
+    assert sorted(map(bool, applied)) == [False, True]
     revisions.check(empty.store)
 
 
+@pytest.mark.slow
 def test_each_schema_on_postgresql_is_a_world_of_its_own(postgresql_server: str) -> None:
     with databases.postgresql_database(postgresql_server) as url:
         apps = [Effects(url, job_types=[Scripted()], schema=name) for name in ("one", "two")]
@@ -174,10 +173,10 @@ def live_and_die(app: Effects) -> None:
     first = enqueue("scripted", {}, key="k", group_key="g", effects=app)
     assert enqueue("scripted", {}, key="k", group_key="g", effects=app).existing
     enqueue("scripted", {}, limit_key="l", effects=app)
-    hand = Hand(app)
-    jobs = hand.claim(4)
-    assert hand.release(*jobs) == {job.id for job in jobs}
+    manual_worker = ManualWorker(app)
+    jobs = manual_worker.claim(4)
+    assert manual_worker.release(*jobs) == {job.id for job in jobs}
     assert first.job_id in {job.id for job in jobs}
-    assert hand.heartbeat() == (True, set())
-    assert hand.rescue().accepted == []
-    hand.settle(*((job, Done()) for job in jobs), released=True)
+    assert manual_worker.heartbeat() == (True, set())
+    assert manual_worker.rescue().accepted == []
+    manual_worker.settle(*((job, Done()) for job in jobs), released=True)

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from effects import Effects, enqueue
-from effects.doctor import Finding, examine
+from effects.doctor import DoctorFinding, examine
 from effects.worker import Worker
 from tests.conftest import AppFactory
-from tests.support.hands import rows
+from tests.support.manual_workers import rows
 from tests.support.running import running
 from tests.support.waiting import wait_until
 
@@ -19,16 +19,16 @@ through_pgbouncer = pytest.mark.parametrize("database_url", ["pgbouncer"], indir
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql", "pgbouncer"], indirect=True)
 
 
-def finding(app: Effects) -> Finding:
+def finding(app: Effects) -> DoctorFinding:
     [found] = [one for one in examine(app) if one.check == "pooler"]
     return found
 
 
 @on_postgresql
-def test_the_doctor_knows_whether_a_pooler_stands_between(app: Effects, request: pytest.FixtureRequest) -> None:
+def test_doctor_detects_a_pooler(app: Effects, request: pytest.FixtureRequest) -> None:
     there = "pgbouncer" in request.node.callspec.id
     assert finding(app).level == "ok"
-    assert ("a pooler stands between" in finding(app).text) == there
+    assert ("behind a pooler" in finding(app).text) == there
 
 
 @on_postgresql

@@ -20,19 +20,21 @@ from effects import (
     api,
     enqueue,
     enqueue_many,
+    retention,
 )
-from effects import prune as retention
 from effects.firing import fire_now
-from effects.prune import Prune, Pruned, prune
+from effects.retention import Prune, Pruned, prune
 from effects.store import prune as store_prune
-from effects.store import schedules
-from effects.store.actions import cancel, requeue
-from effects.store.audit import audit
-from effects.store.dead import ignore, resolve
+from effects.store.operator.actions import cancel
+from effects.store.operator.audit import audit
+from effects.store.operator.requeue import requeue
+from effects.store.operator.resolve import ignore, resolve
+from effects.store.queue import table_ledger
+from effects.store.schedules import definitions as schedule_definitions
 from effects.worker import Worker
-from tests.conformance.test_query_plan import recorded, rows_touched
 from tests.conftest import AppFactory
-from tests.support.hands import Hand, everything, row, rows, run_sql
+from tests.support.manual_workers import ManualWorker, everything, row, rows, run_sql
+from tests.support.query_plans import recorded, rows_touched
 from tests.support.scripted import Scripted
 
 DAY = 86_400.0
@@ -52,9 +54,9 @@ def app(app_factory: AppFactory) -> Effects:
 
 def ended(app: Effects, ending: Any, *, job_type: str = "scripted", key: str | None = "k", **options: Any) -> int:
     job_id = enqueue(job_type, {}, key=key, effects=app, **options).job_id
-    hand = Hand(app, f"hand of {job_id}")
-    [job] = [job for job in hand.claim() if job.id == job_id]
-    hand.settle((job, ending))
+    manual_worker = ManualWorker(app, f"manual of {job_id}")
+    [job] = [job for job in manual_worker.claim() if job.id == job_id]
+    manual_worker.settle((job, ending))
     return job_id
 
 
@@ -82,7 +84,7 @@ def test_an_ended_job_goes_with_its_attempts_and_actions_after_its_days(app: Eff
     assert rows(app, "job_history") == rows(app, "job_attempts") == rows(app, "job_actions") == []
     assert keys(app) == {"k", "gone"}
     assert row(app, "pruned")["job_id"] == gone
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
     assert prune(app) == Pruned()
 
 
@@ -101,7 +103,18 @@ def test_each_job_type_has_its_own_ages(app: Effects) -> None:
         app.store._statements.clear()
         prune(app)
         assert (len(history(app)), keys(app)) == (left, remembered), days
-        assert audit(app) == []
+        assert audit(app.store, app.ledgers) == []
+
+
+@pytest.mark.parametrize("job_type", ['a"', "$.a", "a.b", "a\\", "a'", "a b"])
+def test_a_job_type_whatever_its_name_keeps_the_default_age(app: Effects, job_type: str) -> None:
+    job_id = ended(app, Done())
+    run_sql(app, f"UPDATE {app.store.sql.job_history} SET job_type = :job_type", job_type=job_type)
+    later(app, 6.9)
+    assert prune(app) == Pruned()
+    assert history(app) == [job_id]
+    later(app, 0.2)
+    assert prune(app).jobs == 1
 
 
 def test_a_key_is_remembered_until_its_own_age_and_then_free(app: Effects) -> None:
@@ -116,7 +129,7 @@ def test_a_key_is_remembered_until_its_own_age_and_then_free(app: Effects) -> No
     assert prune(app).effects == 1
     again = enqueue("scripted", {"name": "other"}, key="k", effects=app)
     assert not again.existing
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_a_key_that_is_pruned_while_it_is_asked_for_is_free(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,56 +169,56 @@ def test_what_waits_for_a_person_is_never_taken(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), job_type="held", key="held")
     plain = ended(app, Unknown("no reply"), job_type="held", key=None)
     unsure = enqueue("scripted", {}, key="unsure", effects=app).job_id
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Unknown("no reply")))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Unknown("no reply")))
     cancel(app.store, app.ledgers, unsure, actor="ann")
     later(app, 5000)
     before = everything(app)
-    assert prune(app) == Pruned()
+    assert prune(app) == Pruned(audit_log=1)
     assert everything(app) == before
     assert history(app) == [dead, held, plain, unsure]
 
 
-def test_what_somebody_closed_goes_thirty_days_after_that(app: Effects) -> None:
+def test_resolved_jobs_are_pruned_thirty_days_later(app: Effects) -> None:
     dead = ended(app, Refused("no"), key="dead")
     held = ended(app, Unknown("no reply"), job_type="held", key="held")
     later(app, 500)
     ignore(app.store, app.ledgers, dead, actor="ann", reason="a test order")
-    resolve(app.store, app.ledgers, held, "give-up", actor="ann")
+    resolve(app.store, app.job_types, app.ledgers, held, "give-up", actor="ann")
     later(app, 29)
     assert prune(app).jobs == 0
     later(app, 2)
     assert prune(app) == Pruned(jobs=2, effects=2)
     assert rows(app, "job_actions") == rows(app, "effect_ledger") == []
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_a_job_that_another_came_from_stays_as_long_as_that(app: Effects) -> None:
     """Its verdicts are part of the effect's state."""
     first = ended(app, Unknown("no reply"), job_type="held", key="k")
-    second = requeue(app.store, app.ledgers, first, actor="ann").job_id
+    second = requeue(app.store, app.job_types, first, actor="ann", confirm_unknown=True).job_id
     later(app, 100)
     assert prune(app).jobs == 0
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Refused("no")))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Refused("no")))
     later(app, 100)
     assert prune(app).jobs == 0
     assert history(app) == [first, second]
-    assert audit(app) == []
-    resolve(app.store, app.ledgers, second, "give-up", actor="ann")
+    assert audit(app.store, app.ledgers) == []
+    resolve(app.store, app.job_types, app.ledgers, second, "give-up", actor="ann")
     later(app, 31)
     assert prune(app).jobs == 1
     assert history(app) == [first]
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
     assert prune(app).jobs == 1
     assert history(app) == []
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_live_jobs_and_their_effects_stay_however_old(app: Effects) -> None:
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
     waiting = enqueue("scripted", {}, key="waiting", effects=app).job_id
-    hand.settle((hand.claim_one(), Retry("not now")))
+    manual_worker.settle((manual_worker.claim_one(), Retry("not now")))
     later(app, 1000)
     assert prune(app) == Pruned()
     assert [one["id"] for one in rows(app, "jobs")] == [waiting]
@@ -223,7 +236,7 @@ def test_an_effect_that_lost_its_job_is_still_found(app: Effects) -> None:
     run_sql(app, "DELETE FROM effects_job_history")
     run_sql(app, "DELETE FROM effects_job_attempts")
     run_sql(app, "DELETE FROM effects_jobs")
-    assert {(one.check, tuple(one.job_ids)) for one in audit(app)} == {("intent_kept", (lost, live))}
+    assert {(one.check, tuple(one.job_ids)) for one in audit(app.store, app.ledgers)} == {("intent_kept", (lost, live))}
 
 
 def test_groups_without_jobs_go_unless_they_are_blocked(app: Effects) -> None:
@@ -235,6 +248,7 @@ def test_groups_without_jobs_go_unless_they_are_blocked(app: Effects) -> None:
     assert [one["group_key"] for one in rows(app, "job_groups")] == ["blocked", "live"]
 
 
+@pytest.mark.slow
 def test_the_order_of_a_group_holds_while_its_row_is_pruned(app: Effects) -> None:
     """Enqueue, run and prune of the same groups at once: every job runs, one in flight, in order."""
     stop = threading.Event()
@@ -249,7 +263,7 @@ def test_the_order_of_a_group_holds_while_its_row_is_pruned(app: Effects) -> Non
 
     thread = threading.Thread(target=pruning)
     thread.start()
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
     order: dict[str, list[int]] = {"a": [], "b": []}
     wanted: dict[str, list[int]] = {"a": [], "b": []}
     try:
@@ -258,19 +272,19 @@ def test_the_order_of_a_group_holds_while_its_row_is_pruned(app: Effects) -> Non
                 wanted[group].append(enqueue("scripted", {}, group_key=group, effects=app).job_id)
             deadline = datetime.now(UTC) + timedelta(seconds=30)
             while order != wanted and datetime.now(UTC) < deadline:
-                for job in hand.claim():
+                for job in manual_worker.claim():
                     order[str(job.group_key)].append(job.id)
-                    hand.settle((job, Done()))
+                    manual_worker.settle((job, Done()))
     finally:
         stop.set()
         thread.join(30)
     assert failures == []
     assert order == wanted
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_slots_go_once_they_are_old_and_never_run_again(app: Effects) -> None:
-    schedules.add(app.store, Schedule("tidy", "scripted", {}, "0 * * * *"))
+    schedule_definitions.add(app.store, Schedule("tidy", "scripted", {}, "0 * * * *"), actor="ann")
     with app.store.read() as connection:
         now = datetime.fromtimestamp(app.store.now(connection), UTC)
     fire_now(app, "tidy", actor="ann", slot=now - timedelta(days=91))
@@ -293,22 +307,23 @@ def test_a_dry_run_counts_and_takes_nothing(app: Effects) -> None:
 def test_many_go_in_pages_and_an_open_one_among_them_does_not_stop_the_walk(
     app: Effects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_prune, "PAGE", 7)  # what a statement takes is written into it once
-    hand = Hand(app)
+    for module in (store_prune, table_ledger):
+        monkeypatch.setattr(module, "PAGE", 7)  # what a statement takes is written into it once
+    manual_worker = ManualWorker(app)
     enqueue_many([NewJob(job_type="scripted", payload={}, key=f"k{n}") for n in range(40)], effects=app)
-    claimed = hand.claim()
-    hand.settle(*((job, Refused("no") if number % 8 == 0 else Done()) for number, job in enumerate(claimed)))
+    claimed = manual_worker.claim()
+    manual_worker.settle(*((job, Refused("no") if number % 8 == 0 else Done()) for number, job in enumerate(claimed)))
     later(app, 91)
     assert prune(app) == Pruned(jobs=35, effects=35)
     assert len(history(app)) == len(keys(app)) == 5
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
-def test_it_stops_when_it_is_told_to_and_goes_on_the_next_time(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_prune_continues_the_next_time(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_prune, "PAGE", 5)
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
     enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(20)], effects=app)
-    hand.settle(*((job, Done()) for job in hand.claim()))
+    manual_worker.settle(*((job, Done()) for job in manual_worker.claim()))
     later(app, 8)
     turns = iter([True, True, False])
     first = prune(app, go_on=lambda: next(turns))
@@ -319,10 +334,10 @@ def test_it_stops_when_it_is_told_to_and_goes_on_the_next_time(app: Effects, mon
 
 def test_two_at_once_and_a_requeue_between(app: Effects) -> None:
     """Each row goes once; what is requeued meanwhile either stays or is not there to be requeued."""
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
     enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(60)], effects=app)
-    claimed = hand.claim()
-    hand.settle(*((job, Done()) for job in claimed))
+    claimed = manual_worker.claim()
+    manual_worker.settle(*((job, Done()) for job in claimed))
     later(app, 8)
     together = threading.Barrier(3)
     taken: list[int] = []
@@ -336,7 +351,7 @@ def test_two_at_once_and_a_requeue_between(app: Effects) -> None:
         together.wait(20)
         for job in claimed[::10]:
             try:
-                requeue(app.store, app.ledgers, job.id, actor="ann", again=True)
+                requeue(app.store, app.job_types, job.id, actor="ann", confirm_done=True)
             except Exception as error:
                 failures.append(error)
 
@@ -345,17 +360,17 @@ def test_two_at_once_and_a_requeue_between(app: Effects) -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert {type(error).__name__ for error in failures} <= {"JobNotFound"}
+    assert {type(error).__name__ for error in failures} <= {"JobNotFound", "JobStateError"}
     kept = [job.id for job in claimed if job.id in history(app)]
     assert len(kept) == len(rows(app, "jobs")) == 6 - len(failures)
     assert sum(taken) == 60 - len(kept)
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_the_built_in_schedule_prunes(app: Effects) -> None:
     ended(app, Done())
     later(app, 8)
-    schedules.register(app.store, list(app.schedules.values()))
+    schedule_definitions.register(app.store, list(app.schedules.values()))
     fire_now(app, "effects.prune", actor="ann")
     assert Worker(app).drain(30).counts == {"succeeded": 1}
     [left] = rows(app, "job_history")
@@ -364,12 +379,13 @@ def test_the_built_in_schedule_prunes(app: Effects) -> None:
     assert '"jobs":1' in str(attempt["detail"]).replace(" ", "").replace("'", '"')
 
 
+@pytest.mark.slow
 def test_a_slice_that_is_over_comes_back_at_once_and_costs_no_attempt(
     app: Effects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended(app, Done())
     later(app, 8)
-    schedules.register(app.store, list(app.schedules.values()))
+    schedule_definitions.register(app.store, list(app.schedules.values()))
     fire_now(app, "effects.prune", actor="ann")
     with monkeypatch.context() as patch:
         patch.setattr(retention, "SLICE_SECONDS", -1.0)
@@ -377,7 +393,7 @@ def test_a_slice_that_is_over_comes_back_at_once_and_costs_no_attempt(
     assert row(app, "jobs")["attempts"] == 0
     assert Worker(app).drain(30).counts == {"succeeded": 1}
     assert [one["job_type"] for one in rows(app, "job_history")] == [Prune.name]
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_a_type_prunes_rows_of_its_own(app_factory: AppFactory) -> None:
@@ -396,6 +412,7 @@ def test_a_type_prunes_rows_of_its_own(app_factory: AppFactory) -> None:
     assert asked == [(3 * DAY, False), (3 * DAY, True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_prune_reads_what_is_old_and_little_more(app: Effects) -> None:
     """However much is live or young, and without statistics; a plan that joins whole tables would read 600,000 rows.
@@ -406,7 +423,7 @@ def test_a_prune_reads_what_is_old_and_little_more(app: Effects) -> None:
     _fill_history(app, *young)
     run_sql(
         app,
-        "INSERT INTO effects_jobs (id, job_type, prepared) "
+        "INSERT INTO effects_jobs (id, job_type, routed) "
         "SELECT 2000000 + i, 'scripted', true FROM generate_series(1, 200000) AS s(i)",
     )
     _fill_history(app, *old)

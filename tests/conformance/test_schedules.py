@@ -10,14 +10,17 @@ import pytest
 
 from effects import ConfigurationError, Done, Effects, EnqueueError, JobType, Refused, Schedule, enqueue
 from effects.firing import fire_due, fire_now
-from effects.store import actions, schedule_slots, schedules
-from effects.store.records import moment
-from effects.store.schedules import Registered
+from effects.moments import moment
+from effects.store.operator.requeue import requeue
+from effects.store.schedules import definitions as schedule_definitions
+from effects.store.schedules import slots as schedule_slots
+from effects.store.schedules.definitions import Registered
 from effects.worker import Worker
 from effects.worker.outage import Outage
+from effects.worker.runtime import Runtime
 from effects.worker.scheduler import LOOK_SECONDS, Scheduler
 from tests.conftest import AppFactory
-from tests.support.hands import Hand, row, rows, run_sql
+from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.scripted import Scripted
 
 HOURLY = {"cron": "0 * * * *"}
@@ -29,12 +32,12 @@ def schedule(name: str = "tidy", **options: Any) -> Schedule:
 
 
 def register(app: Effects, *given: Schedule) -> Registered:
-    return schedules.register(app.store, list(given), retire_types=app.job_types.names())
+    return schedule_definitions.register(app.store, list(given), retire_types=app.job_types.names())
 
 
 def look(app: Effects) -> float:
     """One look of a worker at the schedules."""
-    return Scheduler(app, Outage(), fired=lambda: None).round()
+    return Scheduler(app, Outage(Runtime()), Runtime(), fired=lambda: None).round()
 
 
 def now(app: Effects) -> datetime:
@@ -79,7 +82,7 @@ def test_a_slot_makes_one_job_with_its_key_and_its_name(app: Effects) -> None:
     assert made["idempotency_key"] == f"schedule:tidy:{hour:%Y-%m-%dT%H:%M:%SZ}"
     assert made["max_attempts"] == 3
     assert slot_of(made) == hour
-    job = Hand(app).claim_one()
+    job = ManualWorker(app).claim_one()
     assert f'"{hour.date()}"' in job.payload
     done = row(app, "definition_runs")
     assert (done["job_id"], done["outcome"], slot_of(done)) == (job.id, "enqueued", hour)
@@ -87,7 +90,7 @@ def test_a_slot_makes_one_job_with_its_key_and_its_name(app: Effects) -> None:
     assert len(rows(app, "definition_runs")) == 1
 
 
-def test_the_worker_is_told_when_to_look_again(app: Effects) -> None:
+def test_the_worker_learns_when_to_look_again(app: Effects) -> None:
     register(app, schedule())
     hour = to_the_next_hour(app, after_seconds=-8.0)
     assert 0 < look(app) <= 8.1
@@ -97,6 +100,7 @@ def test_the_worker_is_told_when_to_look_again(app: Effects) -> None:
     assert slot_of(row(app, "jobs")) == hour
 
 
+@pytest.mark.slow
 def test_eight_workers_make_each_slot_once(app_factory: AppFactory) -> None:
     """No leader: all of them look at the same moment, for six slots in a row."""
     first = app_factory()
@@ -150,12 +154,12 @@ def test_slot_and_job_are_one_commit(app: Effects, monkeypatch: pytest.MonkeyPat
     assert len(rows(app, "jobs")) == len(rows(app, "definition_runs")) == 1
 
 
-def definitions(app: Effects) -> list[schedules.Definition]:
+def definitions(app: Effects) -> list[schedule_definitions.Definition]:
     with app.store.read() as connection:
         return schedule_slots.active(app.store, connection, app.job_types.names())[0]
 
 
-def test_what_somebody_enqueued_under_the_slots_key_is_not_made_again(app: Effects) -> None:
+def test_a_job_enqueued_under_the_slots_key_is_not_duplicated(app: Effects) -> None:
     register(app, schedule(payload={"name": "x"}, key="report:{slot_date}", cron="0 * * * *", overlap="allow"))
     day = to_the_next_hour(app).date()
     first = enqueue("scripted", {"name": "x"}, key=f"report:{day}", effects=app)
@@ -183,9 +187,9 @@ def test_a_worker_leaves_the_schedules_of_job_types_that_it_does_not_know(
 ) -> None:
     register(app, schedule())
     to_the_next_hour(app)
-    stranger = app_factory(job_types=[])
-    stranger.store.shift_clock(app.store.sql.shift_seconds)
-    look_until_quiet(stranger)
+    third_party = app_factory(job_types=[])
+    third_party.store.shift_clock(app.store.sql.shift_seconds)
+    look_until_quiet(third_party)
     assert rows(app, "jobs") == []
     look_until_quiet(app)
     assert len(rows(app, "jobs")) == 1
@@ -229,6 +233,7 @@ def test_a_worker_that_was_down_for_three_days(app: Effects, options: dict[str, 
     assert len(rows(app, "definition_runs")) == len(days_back) + wanted
 
 
+@pytest.mark.slow
 def test_a_catch_up_of_many_goes_in_commits_of_fifty(app: Effects) -> None:
     to_the_next_hour(app)
     register(app, schedule(cron="* * * * *", catch_up="all", catch_up_max=120, overlap="allow"))
@@ -256,8 +261,8 @@ def test_skip_records_the_slot_and_makes_no_job_while_one_is_live(app: Effects) 
     two_slots(app, overlap="skip")
     assert len(rows(app, "jobs")) == 1
     assert outcomes(app) == ["enqueued", "skipped"]
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Done()))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Done()))
     to_the_next_hour(app)
     look_until_quiet(app)
     assert outcomes(app) == ["enqueued", "skipped", "enqueued"]
@@ -265,27 +270,27 @@ def test_skip_records_the_slot_and_makes_no_job_while_one_is_live(app: Effects) 
 
 def test_allow_lets_both_run(app: Effects) -> None:
     two_slots(app, overlap="allow")
-    assert len(Hand(app).claim()) == 2
+    assert len(ManualWorker(app).claim()) == 2
 
 
 def test_queue_lets_the_next_one_wait(app: Effects) -> None:
     two_slots(app, overlap="queue")
-    hand = Hand(app)
-    [first] = hand.claim()
+    manual_worker = ManualWorker(app)
+    [first] = manual_worker.claim()
     assert first.group_key == "schedule:tidy"
-    assert hand.claim() == []
-    hand.settle((first, Done()))
-    assert hand.claim_one().id > first.id
+    assert manual_worker.claim() == []
+    manual_worker.settle((first, Done()))
+    assert manual_worker.claim_one().id > first.id
 
 
 def test_a_requeued_job_is_still_its_schedules(app: Effects) -> None:
     register(app, schedule(overlap="skip"))
     hour = to_the_next_hour(app)
     look_until_quiet(app)
-    hand = Hand(app)
-    job = hand.claim_one()
-    hand.settle((job, Refused("no")))
-    actions.requeue(app.store, app.ledgers, job.id, actor="ann")
+    manual_worker = ManualWorker(app)
+    job = manual_worker.claim_one()
+    manual_worker.settle((job, Refused("no")))
+    requeue(app.store, app.job_types, job.id, actor="ann")
     assert slot_of(row(app, "jobs")) == hour
     to_the_next_hour(app)
     look_until_quiet(app)
@@ -297,13 +302,13 @@ def test_a_requeued_job_is_still_its_schedules(app: Effects) -> None:
 
 def test_a_pause_survives_a_deploy_and_its_slots_are_not_caught_up(app: Effects) -> None:
     register(app, schedule())
-    schedules.pause(app.store, "tidy", actor="ann", reason="too loud")
+    schedule_definitions.pause(app.store, "tidy", actor="ann", reason="too loud")
     assert register(app, schedule(max_attempts=2)).changed == ["tidy"]
-    [state] = schedules.states(app.store)
+    [state] = schedule_definitions.states(app.store)
     assert (state.state, state.paused_by, state.next_slot) == ("paused", "ann: too loud", None)
     app.store.shift_clock(3 * DAY)
     look_until_quiet(app)
-    schedules.resume(app.store, "tidy")
+    schedule_definitions.resume(app.store, "tidy", actor="ann")
     look_until_quiet(app)
     assert rows(app, "jobs") == []
     to_the_next_hour(app)
@@ -321,16 +326,16 @@ def test_registering_again_changes_nothing(app: Effects) -> None:
 
 def test_what_is_no_longer_in_code_stops_and_comes_back_with_its_next_slot(app: Effects) -> None:
     register(app, schedule("a"), schedule("b"))
-    schedules.add(app.store, schedule("by_hand"))
+    schedule_definitions.add(app.store, schedule("by_hand"), actor="ann")
     assert register(app, schedule("a")).retired == ["b"]
     assert register(app, schedule("a")).retired == []
-    assert {one.name: one.state for one in schedules.states(app.store)} == {
+    assert {one.name: one.state for one in schedule_definitions.states(app.store)} == {
         "a": "active",
         "b": "retired",
         "by_hand": "active",
     }
     with pytest.raises(ConfigurationError, match="no longer in the app's code"):
-        schedules.resume(app.store, "b")
+        schedule_definitions.resume(app.store, "b", actor="ann")
     app.store.shift_clock(DAY)
     assert register(app, schedule("a"), schedule("b")).changed == ["b"]
     look_until_quiet(app)
@@ -341,10 +346,10 @@ def test_another_apps_schedules_are_left_alone(app: Effects, app_factory: AppFac
     register(app, schedule("a"))
     other = app_factory(job_types=[])
     assert register(other).retired == []
-    assert schedules.states(app.store)[0].state == "active"
+    assert schedule_definitions.states(app.store)[0].state == "active"
 
 
-def test_a_changed_time_begins_anew(app: Effects) -> None:
+def test_changing_the_time_resets_the_schedule(app: Effects) -> None:
     """At three o'clock a daily schedule moves from one to two: two has passed, and does not run today."""
     to_the_next_hour(app)
     register(app, schedule(cron="0 1 * * *"))
@@ -355,17 +360,20 @@ def test_a_changed_time_begins_anew(app: Effects) -> None:
 
 
 def test_one_name_is_one_schedule(app: Effects) -> None:
-    schedules.add(app.store, schedule())
+    schedule_definitions.add(app.store, schedule(), actor="ann")
     with pytest.raises(ConfigurationError, match="there is a schedule 'tidy' already"):
-        schedules.add(app.store, schedule())
-    for act in (lambda: schedules.pause(app.store, "none", actor="ann"), lambda: schedules.resume(app.store, "none")):
+        schedule_definitions.add(app.store, schedule(), actor="ann")
+    for act in (
+        lambda: schedule_definitions.pause(app.store, "none", actor="ann"),
+        lambda: schedule_definitions.resume(app.store, "none", actor="ann"),
+    ):
         with pytest.raises(ConfigurationError, match=r"no schedule 'none' \(known: tidy\)"):
             act()
 
 
 def test_a_run_by_hand_is_a_slot_of_its_own(app: Effects) -> None:
     register(app, schedule(key="report:{slot_date}", payload={"name": "{slot_date}"}))
-    schedules.pause(app.store, "tidy", actor="ann")
+    schedule_definitions.pause(app.store, "tidy", actor="ann")
     wanted = datetime(2026, 1, 14, 6, tzinfo=UTC)
     fired = fire_now(app, "tidy", actor="ann", slot=wanted)
     assert (fired.outcome, fired.slot) == ("enqueued", wanted)
@@ -376,7 +384,7 @@ def test_a_run_by_hand_is_a_slot_of_its_own(app: Effects) -> None:
     assert (again.outcome, again.job_id) == ("existing", fired.job_id)
     assert len(rows(app, "jobs")) == 1
     assert outcomes(app) == ["enqueued", "existing"]
-    [state] = schedules.states(app.store)
+    [state] = schedule_definitions.states(app.store)
     assert (state.last_outcome, state.last_reason) == ("existing", "run by ann")
 
 
@@ -402,6 +410,7 @@ class Noting(JobType[dict[str, Any]]):
         self.seen.append(payload["day"])
 
 
+@pytest.mark.slow
 def test_a_drain_that_cron_starts_makes_and_does_what_is_due(app_factory: AppFactory) -> None:
     noting = Noting()
     app = app_factory(job_types=[noting])
@@ -426,3 +435,44 @@ def test_the_app_brings_its_schedules(app_factory: AppFactory) -> None:
     app = app_factory(job_types=[Scripted()], schedules=[schedule()])
     assert sorted(app.schedules) == ["effects.prune", "tidy"]
     assert register(app, *app.schedules.values()).added == ["effects.prune", "tidy"]
+
+
+# -- a clock that was wrong ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
+@pytest.mark.parametrize("ahead", [2 * 3600.0, 5 * 365 * DAY], ids=["2 hours", "5 years"])
+def test_a_clock_that_was_ahead_for_a_moment_does_not_silence_a_schedule(
+    app: Effects, caplog: pytest.LogCaptureFixture, ahead: float, catch_up: str
+) -> None:
+    to_the_next_hour(app, after_seconds=1_800.0)  # "none" still takes a slot that is only just due
+    register(app, schedule(catch_up=catch_up, overlap="allow"))
+    app.store.shift_clock(ahead)
+    look_until_quiet(app)
+    app.store.shift_clock(-ahead)
+    look(app)  # some worker does, within ten seconds
+    early = {slot_of(one) for one in rows(app, "definition_runs")}
+    assert bool(early) == (catch_up != "none")
+
+    hour = to_the_next_hour(app)
+    while hour in early:  # taken when the clock was ahead: once is enough
+        look_until_quiet(app)
+        hour = to_the_next_hour(app)
+    look_until_quiet(app)
+    assert hour in {slot_of(one) for one in rows(app, "definition_runs")}
+    assert "schedule.turned_back" in {record.message for record in caplog.records}
+    assert len(rows(app, "definition_runs")) == len({slot_of(one) for one in rows(app, "definition_runs")})
+
+
+def test_a_clock_that_goes_back_within_a_period_does_nothing_twice(
+    app: Effects, caplog: pytest.LogCaptureFixture
+) -> None:
+    register(app, schedule())
+    hour = to_the_next_hour(app)
+    look_until_quiet(app)
+    app.store.shift_clock(-600)
+    look_until_quiet(app)
+    app.store.shift_clock(600)
+    look_until_quiet(app)
+    assert [slot_of(one) for one in rows(app, "definition_runs")] == [hour]
+    assert "schedule.turned_back" not in {record.message for record in caplog.records}

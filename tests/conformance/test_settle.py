@@ -24,12 +24,12 @@ from effects import (
     enqueue,
     enqueue_many,
 )
-from effects.settlement import Ending, Expired, GivenBack, Lost, TimedOut, Unready
-from effects.store.settle import settle
-from tests.conformance.test_claim import at_once
+from effects.settlement import AttemptEnd, Expired, Returned, TimedOut, Unrouted, WorkerLost
+from effects.store.queue.settle import ApplyFailed, settle
 from tests.conftest import AppFactory
-from tests.support.hands import Hand, everything, row, rows, run_sql
+from tests.support.manual_workers import ManualWorker, everything, row, rows, run_sql
 from tests.support.scripted import Scripted
+from tests.support.threads import at_once
 
 FACTS = ("status", "attempts", "error_code", "lost_count", "unknown_count", "queue")
 
@@ -49,7 +49,7 @@ class Expected(msgspec.Struct, kw_only=True):
     wait: float = 0.0
 
 
-ENDINGS: list[tuple[Ending, Expected]] = [
+ENDINGS: list[tuple[AttemptEnd, Expected]] = [
     (Done(), Expected(status="succeeded", logged="succeeded", verdict="done", ledger="done")),
     (
         Retry("busy", code="503", after_seconds=7.0),
@@ -69,7 +69,7 @@ ENDINGS: list[tuple[Ending, Expected]] = [
         ),
     ),
     (
-        Lost(),
+        WorkerLost(),
         Expected(
             status="failed", error_code="lost", lost_count=1, unknown_count=1, queue="quarantine", logged="lost",
             verdict="unknown", ledger="unknown",
@@ -82,10 +82,10 @@ ENDINGS: list[tuple[Ending, Expected]] = [
             ledger="unknown", wait=1.0,
         ),
     ),
-    (GivenBack(), Expected(status="queued", attempts=0)),
+    (Returned(), Expected(status="queued", attempts=0)),
     (Expired(), Expected(status="cancelled", attempts=0, error_code="expired", ledger="abandoned")),
     (
-        Unready(queue="slow", priority=3, group_key=None, limit_key="l"),
+        Unrouted(queue="slow", priority=3, group_key=None, limit_key="l"),
         Expected(status="queued", attempts=0, queue="slow"),
     ),
 ]  # fmt: skip
@@ -96,11 +96,11 @@ def by_name(value: object) -> str:
 
 
 @pytest.mark.parametrize(("ending", "expected"), ENDINGS, ids=by_name)
-def test_every_ending_writes_its_own_rows(app: Effects, ending: Ending, expected: Expected) -> None:
+def test_every_ending_writes_its_own_rows(app: Effects, ending: AttemptEnd, expected: Expected) -> None:
     receipt = enqueue("scripted", {}, key="k", effects=app)
-    hand = Hand(app, "w1")
-    job = hand.claim_one()
-    settled = hand.settle((job, ending))
+    manual_worker = ManualWorker(app, "w1")
+    job = manual_worker.claim_one()
+    settled = manual_worker.settle((job, ending))
     assert ([one.job.id for one in settled.accepted], settled.stale) == ([receipt.job_id], [])
     ended = expected.status in ("succeeded", "dead", "cancelled")
     assert len(rows(app, "jobs")) == (not ended)
@@ -116,16 +116,18 @@ def test_every_ending_writes_its_own_rows(app: Effects, ending: Ending, expected
     ids=by_name,
 )  # fmt: skip
 def test_a_job_that_goes_back_waits_where_and_as_long_as_it_should(
-    app: Effects, ending: Ending, expected: Expected
+    app: Effects, ending: AttemptEnd, expected: Expected
 ) -> None:
     enqueue("scripted", {}, effects=app)
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), ending))
+    manual_worker = ManualWorker(app)
+    job = manual_worker.claim_one()
+    manual_worker.settle((job, ending))
     if expected.wait:
-        assert hand.claim(queue=expected.queue) == []
+        assert manual_worker.claim(queue=expected.queue) == []
     app.store.shift_clock(expected.wait + 1)
-    again = hand.claim_one(queue=expected.queue)
-    assert (again.lease_token, again.attempts) == (3, expected.attempts + 1)
+    again = manual_worker.claim_one(queue=expected.queue)
+    assert again.lease_token > job.lease_token
+    assert again.attempts == expected.attempts + 1
 
 
 def test_history_keeps_the_facts_of_the_job(app: Effects) -> None:
@@ -135,45 +137,50 @@ def test_history_keeps_the_facts_of_the_job(app: Effects) -> None:
         expires_at=later, trace_context="00-aa", effects=app,
     )  # fmt: skip
     live = row(app, "jobs")
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Done(detail={"status": 204})))
+    manual_worker = ManualWorker(app)
+    job = manual_worker.claim_one()
+    manual_worker.settle((job, Done(detail={"status": 204})))
     ended = row(app, "job_history")
     changed = {"attempts", "lease_token", "status", "finished_at"}
     assert {name: ended[name] for name in ended if name not in changed} == {
         name: live[name] for name in ended if name not in changed
     }
-    assert ended["lease_token"] == 1
+    assert ended["lease_token"] == job.lease_token
     assert "204" in str(row(app, "job_attempts")["detail"])
 
 
 def test_the_attempt_log_has_a_row_an_attempt(app: Effects) -> None:
     enqueue("scripted", {}, effects=app)
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
+    tokens = []
     for ending in (Retry("a"), Snooze(5), Retry("b"), Done()):
-        hand.settle((hand.claim_one(), ending))
+        job = manual_worker.claim_one()
+        tokens.append(job.lease_token)
+        manual_worker.settle((job, ending))
         app.store.shift_clock(100)
-    logged = [(one["attempt"], one["lease_token"], one["outcome"]) for one in rows(app, "job_attempts")]
-    assert logged == [(1, 1, "failed"), (2, 3, "snoozed"), (2, 5, "failed"), (3, 7, "succeeded")]
+    logged = [(one["attempt"], one["outcome"]) for one in rows(app, "job_attempts")]
+    assert logged == [(1, "failed"), (2, "snoozed"), (2, "failed"), (3, "succeeded")]
+    assert [one["lease_token"] for one in rows(app, "job_attempts")] == tokens == sorted(set(tokens))
     assert row(app, "job_history")["attempts"] == 3
 
 
 def test_a_long_message_is_cut(app: Effects) -> None:
     enqueue("scripted", {}, effects=app)
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Refused("x" * 10_000)))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Refused("x" * 10_000)))
     assert row(app, "job_attempts")["message"] == "x" * 4096
 
 
 # -- the fence -----------------------------------------------------------------------------------------
 
-LATE: list[Ending] = [ending for ending, _ in ENDINGS if not isinstance(ending, Lost)]
+LATE: list[AttemptEnd] = [ending for ending, _ in ENDINGS if not isinstance(ending, WorkerLost)]
 
 
 @pytest.mark.parametrize("ending", LATE, ids=by_name)
 @pytest.mark.parametrize("meanwhile", ["rescued", "claimed again", "ended"])
-def test_a_stale_token_changes_nothing(app: Effects, ending: Ending, meanwhile: str) -> None:
+def test_a_stale_token_changes_nothing(app: Effects, ending: AttemptEnd, meanwhile: str) -> None:
     enqueue("scripted", {}, key="k", effects=app)
-    zombie, rescuer = Hand(app, "zombie"), Hand(app, "rescuer")
+    zombie, rescuer = ManualWorker(app, "zombie"), ManualWorker(app, "rescuer")
     job = zombie.claim_one()
     run_sql(app, "DELETE FROM effects_workers WHERE id = 'zombie'")
     assert [one.job.id for one in rescuer.rescue().accepted] == [job.id]
@@ -189,11 +196,11 @@ def test_a_stale_token_changes_nothing(app: Effects, ending: Ending, meanwhile: 
 
 def test_a_batch_keeps_its_good_rows_beside_a_stale_one(app: Effects) -> None:
     enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(5)], effects=app)
-    hand = Hand(app)
-    jobs = hand.claim()
-    jobs = jobs if len(jobs) == 5 else jobs + hand.claim()
-    hand.settle((jobs[2], GivenBack()))
-    settled = hand.settle(*((job, Done()) for job in jobs))
+    manual_worker = ManualWorker(app)
+    jobs = manual_worker.claim()
+    jobs = jobs if len(jobs) == 5 else jobs + manual_worker.claim()
+    manual_worker.settle((jobs[2], Returned()))
+    settled = manual_worker.settle(*((job, Done()) for job in jobs))
     assert [one.job.id for one in settled.stale] == [jobs[2].id]
     assert len(settled.accepted) == len(rows(app, "job_history")) == 4
 
@@ -203,8 +210,8 @@ def test_repeating_a_settle_whose_answer_was_lost_is_accepted_and_changes_nothin
     app: Effects, ending: Outcome
 ) -> None:
     enqueue("scripted", {}, key="k", effects=app)
-    hand = Hand(app)
-    settlement = hand.decide(hand.claim_one(), ending)
+    manual_worker = ManualWorker(app)
+    settlement = manual_worker.decide(manual_worker.claim_one(), ending)
     settle(app.store, [settlement], app.ledgers)
     before = everything(app)
     repeated = settle(app.store, [settlement], app.ledgers)
@@ -215,13 +222,13 @@ def test_repeating_a_settle_whose_answer_was_lost_is_accepted_and_changes_nothin
 def test_two_hands_settle_many_jobs_each_exactly_once(app: Effects, app_factory: AppFactory) -> None:
     count = 600
     enqueue_many([NewJob(job_type="scripted", payload={}, key=f"k{n}") for n in range(count)], effects=app)
-    hands = [Hand(app_factory(), f"w{n}") for n in range(2)]
+    manual_workers = [ManualWorker(app_factory(), f"w{n}") for n in range(2)]
     accepted: list[int] = []
 
     def work(number: int) -> None:
-        hand = hands[number]
-        while jobs := hand.claim(64):
-            settled = hand.settle(*((job, Done()) for job in jobs))
+        manual_worker = manual_workers[number]
+        while jobs := manual_worker.claim(64):
+            settled = manual_worker.settle(*((job, Done()) for job in jobs))
             accepted.extend(one.job.id for one in settled.accepted)
 
     at_once(2, work)
@@ -239,23 +246,23 @@ def test_two_hands_settle_many_jobs_each_exactly_once(app: Effects, app_factory:
     [
         (Retry("busy"), "cancelled", "abandoned"),
         (Snooze(5), "cancelled", "abandoned"),
-        (GivenBack(), "cancelled", "abandoned"),
+        (Returned(), "cancelled", "abandoned"),
         (Unknown("no reply"), "cancelled", "unknown"),
-        (Lost(), "cancelled", "unknown"),
+        (WorkerLost(), "cancelled", "unknown"),
         (Done(), "succeeded", "done"),
         (Refused("no"), "dead", "refused"),
     ],
     ids=lambda value: value if isinstance(value, str) else by_name(value),
 )
 def test_a_cancel_while_it_runs_ends_a_job_that_would_go_back(
-    app: Effects, ending: Ending, status: str, ledger: str
+    app: Effects, ending: AttemptEnd, status: str, ledger: str
 ) -> None:
     enqueue("scripted", {}, key="k", effects=app)
-    hand = Hand(app)
-    job = hand.claim_one()
+    manual_worker = ManualWorker(app)
+    job = manual_worker.claim_one()
     run_sql(app, "UPDATE effects_jobs SET cancel_requested = true")
-    assert hand.heartbeat() == (True, {job.id})
-    settled = hand.settle((job, ending))
+    assert manual_worker.heartbeat() == (True, {job.id})
+    settled = manual_worker.settle((job, ending))
     assert len(settled.accepted) == 1
     assert rows(app, "jobs") == []
     assert row(app, "job_history")["status"] == status
@@ -276,29 +283,30 @@ def fail(connection: Connection) -> None:
 
 def test_apply_commits_with_the_outcome(app: Effects) -> None:
     enqueue("scripted", {}, effects=app)
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Done(apply=write_mark)))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Done(apply=write_mark)))
     assert len(rows(app, "job_groups")) == len(rows(app, "job_history")) == 1
 
 
 def test_apply_that_fails_takes_the_outcome_with_it(app: Effects) -> None:
     enqueue("scripted", {}, key="k", effects=app)
-    hand = Hand(app)
-    job = hand.claim_one()
+    manual_worker = ManualWorker(app)
+    job = manual_worker.claim_one()
     before = everything(app)
-    with pytest.raises(ZeroDivisionError):
-        hand.settle((job, Done(apply=fail)))
+    with pytest.raises(ApplyFailed) as caught:
+        manual_worker.settle((job, Done(apply=fail)))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert everything(app) == before
     assert rows(app, "job_groups") == []
-    assert len(hand.settle((job, Done())).accepted) == 1
+    assert len(manual_worker.settle((job, Done())).accepted) == 1
 
 
 def test_apply_of_a_stale_attempt_is_not_run(app: Effects) -> None:
     enqueue("scripted", {}, effects=app)
-    hand = Hand(app)
-    job = hand.claim_one()
-    hand.settle((job, GivenBack()))
-    assert hand.settle((job, Done(apply=fail))).accepted == []
+    manual_worker = ManualWorker(app)
+    job = manual_worker.claim_one()
+    manual_worker.settle((job, Returned()))
+    assert manual_worker.settle((job, Done(apply=fail))).accepted == []
     assert rows(app, "job_groups") == []
 
 
@@ -307,36 +315,38 @@ def test_apply_may_enqueue_a_follow_up(app: Effects) -> None:
         enqueue("scripted", {"name": "second"}, key="k2", session=connection, effects=app)
 
     enqueue("scripted", {"name": "first"}, key="k1", effects=app)
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Done(apply=follow)))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Done(apply=follow)))
     assert row(app, "jobs")["idempotency_key"] == "k2"
 
 
 # -- policies over a whole life --------------------------------------------------------------------------
 
 
-def attempts_until_end(hand: Hand, answer: Callable[[Job], Ending], *, released: bool = False) -> dict[str, Any]:
+def attempts_until_end(
+    manual_worker: ManualWorker, answer: Callable[[Job], AttemptEnd], *, released: bool = False
+) -> dict[str, Any]:
     for _ in range(50):
-        found = hand.claim() or hand.claim(queue="quarantine")
+        found = manual_worker.claim() or manual_worker.claim(queue="quarantine")
         if found:
-            hand.settle((found[0], answer(found[0])), released=released)
-        ended = rows(hand.app, "job_history")
+            manual_worker.settle((found[0], answer(found[0])), released=released)
+        ended = rows(manual_worker.app, "job_history")
         if ended:
             return ended[0]
-        hand.app.store.shift_clock(3600)
+        manual_worker.app.store.shift_clock(3600)
     raise AssertionError("it never ended")
 
 
 def test_attempts_run_out(app: Effects) -> None:
     enqueue("scripted", {}, effects=app)
-    ended = attempts_until_end(Hand(app), lambda job: Retry("busy"))
+    ended = attempts_until_end(ManualWorker(app), lambda job: Retry("busy"))
     assert (ended["status"], ended["attempts"], ended["error_code"]) == ("dead", 5, "failed")
     assert "gave up after 5 attempts" in ended["last_error"]
 
 
 def test_the_jobs_own_max_attempts_comes_first(app: Effects) -> None:
     enqueue("scripted", {}, max_attempts=2, effects=app)
-    ended = attempts_until_end(Hand(app), lambda job: Retry("busy"))
+    ended = attempts_until_end(ManualWorker(app), lambda job: Retry("busy"))
     assert (ended["status"], ended["attempts"]) == ("dead", 2)
 
 
@@ -344,6 +354,6 @@ def test_the_jobs_own_max_attempts_comes_first(app: Effects) -> None:
 def test_unknowns_go_by_their_policy(app_factory: AppFactory, policy: Any, attempts: int, code: str) -> None:
     app = app_factory(job_types=[Scripted(on_unknown=policy)])
     enqueue("scripted", {}, key="k", effects=app)
-    ended = attempts_until_end(Hand(app), lambda job: Unknown("no reply"), released=True)
+    ended = attempts_until_end(ManualWorker(app), lambda job: Unknown("no reply"), released=True)
     assert (ended["status"], ended["attempts"], ended["error_code"]) == ("dead", attempts, code)
     assert row(app, "effect_ledger")["state"] == "unknown"

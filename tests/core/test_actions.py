@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from effects import Done, Effects, JobNotFound, Refused, Retry, Unknown, enqueue
-from effects.settlement import Lost
-from effects.store import actions
-from effects.store.actions import cancel, requeue, run_now
-from effects.store.audit import audit
+from effects import Done, Effects, JobNotFound, JobStateError, Refused, Retry, Unknown, enqueue
+from effects.settlement import WorkerLost
+from effects.store.operator.actions import cancel, run_now
+from effects.store.operator.audit import audit
+from effects.store.operator.requeue import Requeued, requeue
 from tests.conftest import AppFactory
-from tests.support.hands import Hand, row, rows
+from tests.support.manual_workers import ManualWorker, row, rows
 from tests.support.scripted import Script, Scripted
 
 
@@ -34,8 +34,8 @@ def state(app: Effects, key: str = "k") -> str:
 def ended(app: Effects, ending: Any, *, job_type: str = "scripted", key: str | None = "k") -> int:
     """A job that ended so."""
     job_id = put(app, job_type=job_type, key=key)
-    hand = Hand(app, f"hand of {job_id}")
-    hand.settle((hand.claim_one(), ending))
+    manual_worker = ManualWorker(app, f"manual of {job_id}")
+    manual_worker.settle((manual_worker.claim_one(), ending))
     return job_id
 
 
@@ -52,71 +52,71 @@ def test_a_waiting_job_is_cancelled_at_once(app: Effects) -> None:
     assert state(app) == "abandoned"
     noted = row(app, "job_actions")
     assert [noted[name] for name in ("job_id", "action", "actor", "reason")] == [job_id, "cancel", "ann", "a mistake"]
-    assert Hand(app).claim() == []
-    assert audit(app) == []
+    assert ManualWorker(app).claim() == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_a_cancelled_retry_keeps_the_log_of_its_attempts(app: Effects) -> None:
     job_id = put(app)
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Retry("not now")))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Retry("not now")))
     cancel(app.store, app.ledgers, job_id, actor="ann")
     assert row(app, "job_history")["attempts"] == 1
     assert row(app, "job_attempts")["verdict"] == "not_done"
     assert state(app) == "abandoned"
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_what_may_have_happened_stays_unknown_when_it_is_cancelled(app: Effects) -> None:
     job_id = put(app)
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Unknown("no reply")))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Unknown("no reply")))
     cancel(app.store, app.ledgers, job_id, actor="ann")
     assert state(app) == "unknown"
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_a_running_job_is_asked_to_stop_and_not_tried_again(app: Effects) -> None:
     job_id = put(app)
-    hand = Hand(app)
-    job = hand.claim_one()
+    manual_worker = ManualWorker(app)
+    job = manual_worker.claim_one()
     assert cancel(app.store, app.ledgers, job_id, actor="ann") == "cancel_requested"
     assert row(app, "jobs")["status"] == "running"
-    assert hand.heartbeat() == (True, {job_id})
+    assert manual_worker.heartbeat() == (True, {job_id})
 
-    assert hand.settle((job, Retry("not now"))).stale == []
+    assert manual_worker.settle((job, Retry("not now"))).stale == []
     assert rows(app, "jobs") == []
     assert row(app, "job_history")["status"] == "cancelled"
     assert state(app) == "abandoned"
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_a_running_job_that_finishes_all_the_same_is_done(app: Effects) -> None:
     job_id = put(app)
-    hand = Hand(app)
-    job = hand.claim_one()
+    manual_worker = ManualWorker(app)
+    job = manual_worker.claim_one()
     cancel(app.store, app.ledgers, job_id, actor="ann")
-    hand.settle((job, Done()))
+    manual_worker.settle((job, Done()))
     assert row(app, "job_history")["status"] == "succeeded"
     assert state(app) == "done"
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_a_job_of_a_type_that_is_not_registered_here_is_cancelled_with_its_effect(
     app: Effects, app_factory: AppFactory
 ) -> None:
     job_id = put(app)
-    stranger = app_factory(job_types=[])
-    cancel(stranger.store, stranger.ledgers, job_id, actor="ann")
+    third_party = app_factory(job_types=[])
+    cancel(third_party.store, third_party.ledgers, job_id, actor="ann")
     assert state(app) == "abandoned"
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_only_a_live_job_can_be_cancelled(app: Effects) -> None:
     job_id = ended(app, Done())
-    with pytest.raises(JobNotFound, match=f"job {job_id} is succeeded: only a live job can be cancelled"):
+    with pytest.raises(JobStateError, match=f"job {job_id} is succeeded: only a live job can be cancelled"):
         cancel(app.store, app.ledgers, job_id, actor="ann")
-    with pytest.raises(JobNotFound, match="there is no job 4711"):
+    with pytest.raises(JobNotFound, match="job 4711 not found"):
         cancel(app.store, app.ledgers, 4711, actor="ann")
     assert rows(app, "job_actions") == []
 
@@ -126,10 +126,10 @@ def test_only_a_live_job_can_be_cancelled(app: Effects) -> None:
 
 def test_a_scheduled_job_runs_now(app: Effects) -> None:
     job_id = put(app, run_at=datetime.now(UTC) + timedelta(days=1))
-    hand = Hand(app)
-    assert hand.claim() == []
+    manual_worker = ManualWorker(app)
+    assert manual_worker.claim() == []
     assert run_now(app.store, job_id, actor="ann") == "default"
-    assert hand.claim_one().id == job_id
+    assert manual_worker.claim_one().id == job_id
     assert row(app, "job_actions")["action"] == "run_now"
 
 
@@ -137,13 +137,13 @@ def test_a_job_that_is_due_keeps_its_place_in_the_line(app: Effects) -> None:
     first, second = put(app, key="a"), put(app, key="b")
     app.store.shift_clock(60)
     run_now(app.store, first, actor="ann")
-    assert [job.id for job in Hand(app).claim()] == [first, second]
+    assert [job.id for job in ManualWorker(app).claim()] == [first, second]
 
 
 def test_a_running_job_cannot_be_run_now(app: Effects) -> None:
     job_id = put(app)
-    Hand(app).claim_one()
-    with pytest.raises(JobNotFound, match=f"job {job_id} is running: only a waiting job can be run now"):
+    ManualWorker(app).claim_one()
+    with pytest.raises(JobStateError, match=f"job {job_id} is running: only a waiting job can be run now"):
         run_now(app.store, job_id, actor="ann")
 
 
@@ -152,67 +152,69 @@ def test_a_running_job_cannot_be_run_now(app: Effects) -> None:
 
 def test_a_dead_job_is_tried_again_as_a_new_job(app: Effects) -> None:
     first = enqueue("scripted", {"name": "x"}, key="k", priority=2, limit_key="l", max_attempts=3, effects=app).job_id
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Refused("no")))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Refused("no")))
     before = row(app, "job_history")
     assert state(app) == "refused"
 
-    made = requeue(app.store, app.ledgers, first, actor="ann", reason="try")
+    made = requeue(app.store, app.job_types, first, actor="ann", reason="try")
     assert state(app) == "intended"
     assert row(app, "effect_ledger")["job_id"] == made.job_id
     assert row(app, "job_history") == before
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
-    job = hand.claim_one()
+    job = manual_worker.claim_one()
     assert (job.id, job.requeued_from, job.key) == (made.job_id, first, "k")
     assert app.job_types.get("scripted").decode(job.payload) == Script(name="x")
     assert (job.priority, job.limit_key, job.max_attempts, job.attempts) == (2, "l", 3, 1)
-    hand.settle((job, Done()))
+    manual_worker.settle((job, Done()))
     assert state(app) == "done"
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_a_requeued_unknown_stays_unknown_until_an_attempt_is_done(app: Effects) -> None:
     first = ended(app, Unknown("no reply"), job_type="held")
-    hand = Hand(app)
-    second = requeue(app.store, app.ledgers, first, actor="ann").job_id
+    manual_worker = ManualWorker(app)
+    second = requeue(app.store, app.job_types, first, actor="ann", confirm_unknown=True).job_id
     assert state(app) == "unknown"
-    hand.settle((hand.claim_one(), Refused("no")))
+    manual_worker.settle((manual_worker.claim_one(), Refused("no")))
     assert state(app) == "unknown"
-    assert audit(app) == []
-    requeue(app.store, app.ledgers, second, actor="ann")
-    hand.settle((hand.claim_one(), Done()))
+    assert audit(app.store, app.ledgers) == []
+    requeue(app.store, app.job_types, second, actor="ann", confirm_unknown=True)
+    manual_worker.settle((manual_worker.claim_one(), Done()))
     assert state(app) == "done"
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_a_cancelled_requeue_is_abandoned_and_can_be_requeued(app: Effects) -> None:
-    second = requeue(app.store, app.ledgers, ended(app, Refused("no")), actor="ann").job_id
+    second = requeue(app.store, app.job_types, ended(app, Refused("no")), actor="ann").job_id
     cancel(app.store, app.ledgers, second, actor="ann")
     assert state(app) == "abandoned"
-    assert audit(app) == []
-    third = requeue(app.store, app.ledgers, second, actor="ann").job_id
+    assert audit(app.store, app.ledgers) == []
+    third = requeue(app.store, app.job_types, second, actor="ann").job_id
     assert row(app, "effect_ledger")["job_id"] == third
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
-def test_one_live_job_at_a_time_is_requeued_from_a_job(app: Effects) -> None:
+def test_a_job_is_requeued_once_and_then_its_successor(app: Effects) -> None:
     first = ended(app, Refused("no"), key=None)
-    second = requeue(app.store, app.ledgers, first, actor="ann").job_id
-    with pytest.raises(JobNotFound, match=f"job {first} was requeued already: job {second} is queued"):
-        requeue(app.store, app.ledgers, first, actor="ann")
+    second = requeue(app.store, app.job_types, first, actor="ann").job_id
+    with pytest.raises(JobStateError, match=f"job {first} was requeued already: job {second} is queued"):
+        requeue(app.store, app.job_types, first, actor="ann")
     cancel(app.store, app.ledgers, second, actor="ann")
-    assert requeue(app.store, app.ledgers, first, actor="ann").job_id > second
+    with pytest.raises(JobStateError, match=f"job {first} was requeued already: job {second} is cancelled"):
+        requeue(app.store, app.job_types, first, actor="ann")
+    assert requeue(app.store, app.job_types, second, actor="ann").job_id > second
 
 
 def test_an_older_job_of_a_key_cannot_be_requeued(app: Effects) -> None:
     first = ended(app, Refused("no"))
-    second = requeue(app.store, app.ledgers, first, actor="ann").job_id
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Refused("no")))
-    with pytest.raises(JobNotFound, match="a newer job does"):
-        requeue(app.store, app.ledgers, first, actor="ann")
-    assert requeue(app.store, app.ledgers, second, actor="ann").job_id > second
+    second = requeue(app.store, app.job_types, first, actor="ann").job_id
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Refused("no")))
+    with pytest.raises(JobStateError, match=f"requeued already: job {second} is dead"):
+        requeue(app.store, app.job_types, first, actor="ann")
+    assert requeue(app.store, app.job_types, second, actor="ann").job_id > second
 
 
 def test_two_requeues_at_once_make_one_job(app: Effects) -> None:
@@ -223,8 +225,8 @@ def test_two_requeues_at_once_make_one_job(app: Effects) -> None:
     def act() -> None:
         together.wait(20)
         try:
-            answers.append(requeue(app.store, app.ledgers, first, actor="ann"))
-        except JobNotFound as error:
+            answers.append(requeue(app.store, app.job_types, first, actor="ann"))
+        except JobStateError as error:
             answers.append(error)
 
     threads = [threading.Thread(target=act) for _ in range(4)]
@@ -232,55 +234,55 @@ def test_two_requeues_at_once_make_one_job(app: Effects) -> None:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert sum(isinstance(answer, actions.Requeued) for answer in answers) == 1, answers
+    assert sum(isinstance(answer, Requeued) for answer in answers) == 1, answers
     assert len(answers) == 4
     assert len(rows(app, "jobs")) == 1
 
 
 def test_what_is_done_is_not_sent_again_without_the_word(app: Effects) -> None:
     first = ended(app, Done())
-    with pytest.raises(JobNotFound, match=f"the effect of job {first} is done; only --again"):
-        requeue(app.store, app.ledgers, first, actor="ann")
+    with pytest.raises(JobStateError, match=f"the effect of job {first} is done; only --even-if-done"):
+        requeue(app.store, app.job_types, first, actor="ann")
     assert rows(app, "jobs") == []
 
-    second = requeue(app.store, app.ledgers, first, actor="ann", reason="they lost it", again=True).job_id
+    second = requeue(app.store, app.job_types, first, actor="ann", reason="they lost it", confirm_done=True).job_id
     assert [(one["job_id"], one["action"]) for one in rows(app, "job_actions")] == [
         (first, "requeue"),
-        (second, "send_again"),
+        (second, "even_if_done"),
     ]
     assert state(app) == "intended"
-    assert audit(app) == []
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Refused("no")))
+    assert audit(app.store, app.ledgers) == []
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Refused("no")))
     assert state(app) == "refused"
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_a_job_that_died_in_quarantine_comes_back_to_its_own_lane(app: Effects) -> None:
     job_id = put(app, queue="mails")
-    hand = Hand(app, queue="mails")
-    hand.settle((hand.claim_one(), Lost()))
+    manual_worker = ManualWorker(app, queue="mails")
+    manual_worker.settle((manual_worker.claim_one(), WorkerLost()))
     assert row(app, "jobs")["queue"] == "quarantine"
     cancel(app.store, app.ledgers, job_id, actor="ann")
-    assert requeue(app.store, app.ledgers, job_id, actor="ann").queue == "mails"
-    assert hand.claim_one().queue == "mails"
+    assert requeue(app.store, app.job_types, job_id, actor="ann").queue == "mails"
+    assert manual_worker.claim_one().queue == "mails"
 
 
 def test_a_requeued_job_goes_to_the_end_of_its_group(app: Effects) -> None:
     first = put(app, key="a", group_key="g")
     second = put(app, key="b", group_key="g")
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Refused("no")))
-    third = requeue(app.store, app.ledgers, first, actor="ann").job_id
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Refused("no")))
+    third = requeue(app.store, app.job_types, first, actor="ann").job_id
     order = []
     for _ in range(2):
-        job = hand.claim_one()
+        job = manual_worker.claim_one()
         order.append(job.id)
-        hand.settle((job, Done()))
+        manual_worker.settle((job, Done()))
     assert order == [second, third]
 
 
 def test_a_live_job_cannot_be_requeued(app: Effects) -> None:
     job_id = put(app)
-    with pytest.raises(JobNotFound, match=f"job {job_id} is queued: only an ended job can be requeued"):
-        requeue(app.store, app.ledgers, job_id, actor="ann")
+    with pytest.raises(JobStateError, match=f"job {job_id} is queued: only an ended job can be requeued"):
+        requeue(app.store, app.job_types, job_id, actor="ann")

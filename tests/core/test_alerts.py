@@ -8,20 +8,23 @@ from typing import Any
 import pytest
 
 from effects import ConfigurationError, Effects, JobType, Refused, Retry, enqueue
-from effects.alerting import CheckAlerts, check_alerts
+from effects.alert_check import CheckAlerts, check_alerts
 from effects.alerts import Alert, DeadLetters, OldDueJobs, Rule, SameError
-from effects.store.alerts import episodes
+from effects.store.operator.alert_episodes import episodes
 from effects.worker import Worker
 from tests.conftest import AppFactory
-from tests.support.hands import Hand, rows, run_sql
+from tests.support.manual_workers import ManualWorker, rows, run_sql
 from tests.support.scripted import Scripted
 
 
 class Page(JobType[dict[str, Any]]):
-    """What an alert enqueues. It stands in a lane that no test works on."""
+    """What an alert enqueues. It stands in a queue that no test works on."""
 
     name = "page"
     queue = "pages"
+
+    def perform(self, payload: Any, attempt: Any) -> None:
+        """Nothing is to be done here."""
 
 
 def watching(app_factory: AppFactory, *alerts: Alert) -> Effects:
@@ -37,8 +40,8 @@ def alert(rule: Rule, name: str = "watch") -> Alert:
 def die(app: Effects, code: str = "gone", times: int = 1) -> None:
     for _ in range(times):
         enqueue("scripted", {}, effects=app)
-    hand = Hand(app)
-    hand.settle(*((job, Refused("no", code=code)) for job in hand.claim()))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle(*((job, Refused("no", code=code)) for job in manual_worker.claim()))
 
 
 def pages(app: Effects) -> list[str]:
@@ -68,7 +71,7 @@ def test_the_payload_is_filled_in(app_factory: AppFactory) -> None:
     die(app, "gone", 2)
     die(app, "other", 1)
     check_alerts(app)
-    [job] = [job for job in Hand(app, queue="pages").claim() if job.job_type == "page"]
+    [job] = [job for job in ManualWorker(app, queue="pages").claim() if job.job_type == "page"]
     payload = app.job_types.get("page").decode(job.payload)
     assert payload == {"text": "watch: 2 jobs share one error (scripted: gone)", "of": ["scripted: gone", "2/2"]}
 
@@ -77,8 +80,8 @@ def test_the_same_error_counts_jobs_that_wait_to_be_retried(app_factory: AppFact
     app = watching(app_factory, alert(SameError(times=2, job_type="scripted")))
     die(app, "busy")
     enqueue("scripted", {}, effects=app)
-    hand = Hand(app)
-    hand.settle((hand.claim_one(), Retry("not now", code="busy")))
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Retry("not now", code="busy")))
     assert [one.subject for one in check_alerts(app)] == ["scripted: busy"]
     assert check_alerts(watching(app_factory, alert(SameError(times=2, job_type="page"), "other"))) == []
 
@@ -90,7 +93,7 @@ def test_each_subject_has_episodes_of_its_own(app_factory: AppFactory) -> None:
     assert check_alerts(app) == []
     app.store.shift_clock(61)
     assert {one.subject for one in check_alerts(app)} == {"a", "b"}
-    Hand(app, queue="a").claim()
+    ManualWorker(app, queue="a").claim()
     assert [(one.subject, one.job_id) for one in check_alerts(app) if one.subject != "pages"] == [("b", None)]
     assert {(one.subject, one.open) for one in episodes(app.store)} == {("a", False), ("b", True)}
     assert watching(app_factory, alert(OldDueJobs(queue="c"))).alerts[0].rule == OldDueJobs(queue="c")
@@ -120,7 +123,7 @@ def test_an_episode_and_its_job_are_one_commit(app_factory: AppFactory, monkeypa
     app = watching(app_factory, alert(DeadLetters()))
     die(app)
     page = app.job_types.get("page")
-    monkeypatch.setattr(page, "encode", lambda payload: 1 / 0)
+    monkeypatch.setattr(page, "route", lambda payload: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         check_alerts(app)
     assert episodes(app.store) == []
@@ -133,7 +136,7 @@ def test_as_a_job_of_the_built_in_schedule(app_factory: AppFactory) -> None:
     assert app.schedules["effects.alerts"].job_type == CheckAlerts.name
     die(app)
     enqueue(CheckAlerts.name, {}, effects=app)
-    Worker(app, lanes={"default": 1}).drain()
+    Worker(app, queues={"default": 1}).drain()
     assert pages(app) == ["alert:watch:1:"]
     assert "effects.alerts" not in watching(app_factory).schedules
 

@@ -9,11 +9,13 @@ import pytest
 from sqlalchemy import event, text
 
 from effects import Cancelled, Done, Effects, NewJob, Refused, Retry, Snooze, Unknown, enqueue_many
-from effects.settlement import Expired, GivenBack, Lost, TimedOut, fold
-from effects.store.actions import cancel, requeue
-from effects.store.audit import CHECKS, IDS_MAX, audit
+from effects.ledger import fold
+from effects.settlement import Expired, Returned, TimedOut, WorkerLost
+from effects.store.operator.actions import cancel
+from effects.store.operator.audit import CHECKS, IDS_MAX, audit
+from effects.store.operator.requeue import requeue
 from tests.conftest import AppFactory
-from tests.support.hands import Hand, row, rows, run_sql
+from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.scripted import Scripted
 
 MOVES: dict[str, Any] = {
@@ -23,9 +25,9 @@ MOVES: dict[str, Any] = {
     "unknown": Unknown("no reply"),
     "cancel": Cancelled(),
     "snooze": Snooze(0),
-    "lost": Lost(),
+    "lost": WorkerLost(),
     "timed out": TimedOut(1),
-    "given back": GivenBack(),
+    "given back": Returned(),
     "expired": Expired(),
 }
 
@@ -42,31 +44,32 @@ def enqueue_keys(app: Effects, keys: list[str], job_type: str = "scripted") -> l
     return [receipt.job_id for receipt in enqueue_many(jobs, effects=app)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job_type", ["scripted", "once", "held"])
 @pytest.mark.parametrize("release", [False, True])
 def test_every_short_life_of_a_job_is_clean_and_folds_to_its_state(app: Effects, job_type: str, release: bool) -> None:
     """All lives of up to two attempts, each of the ten endings, then requeued and cancelled."""
     lives = {"-".join(life): life for life in itertools.product(MOVES, repeat=2)}
     enqueue_keys(app, list(lives), job_type)
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
     for turn in range(2):
         app.store.shift_clock(120)
-        claimed = hand.claim() + hand.claim(queue="quarantine")
+        claimed = manual_worker.claim() + manual_worker.claim(queue="quarantine")
         if release:
-            hand.release(*claimed)
+            manual_worker.release(*claimed)
         for job in claimed:
             assert job.key is not None
             ending = MOVES[lives[job.key][turn]]
-            if release and isinstance(ending, Snooze | GivenBack | Expired):
+            if release and isinstance(ending, Snooze | Returned | Expired):
                 ending = Retry("released, so it was tried")
-            hand.settle((job, ending), released=release)
-        assert audit(app) == []
+            manual_worker.settle((job, ending), released=release)
+        assert audit(app.store, app.ledgers) == []
     for dead in rows(app, "job_history", "status IN ('dead', 'cancelled')"):
-        requeue(app.store, app.ledgers, dead["id"], actor="test")
-    assert audit(app) == []
+        requeue(app.store, app.job_types, dead["id"], confirm_unknown=True, actor="test")
+    assert audit(app.store, app.ledgers) == []
     for job in rows(app, "jobs"):
         cancel(app.store, app.ledgers, job["id"], actor="test")
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
     assert rows(app, "jobs") == []
     assert_folded(app)
 
@@ -88,18 +91,18 @@ def assert_folded(app: Effects) -> None:
 @pytest.fixture
 def busy(app: Effects) -> dict[str, int]:
     """A job of every kind: queued, running, failed, succeeded, dead, requeued, without a key."""
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
     done, dead = enqueue_keys(app, ["done", "dead"])
-    for job in hand.claim():
-        hand.settle((job, Done() if job.id == done else Refused("no")))
+    for job in manual_worker.claim():
+        manual_worker.settle((job, Done() if job.id == done else Refused("no")))
     failed = enqueue_keys(app, ["failed"])[0]
-    hand.settle((hand.claim_one(), Retry("not now")))
+    manual_worker.settle((manual_worker.claim_one(), Retry("not now")))
     running = enqueue_keys(app, ["running"])[0]
-    hand.claim_one()
+    manual_worker.claim_one()
     queued = enqueue_keys(app, ["queued"])[0]
-    requeued = requeue(app.store, app.ledgers, dead, actor="test").job_id
+    requeued = requeue(app.store, app.job_types, dead, actor="test").job_id
     keyless = enqueue_many([NewJob(job_type="scripted", payload={})], effects=app)[0].job_id
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []
     return {"done": done, "dead": dead, "failed": failed, "running": running, "queued": queued,
             "requeued": requeued, "keyless": keyless}  # fmt: skip
 
@@ -119,7 +122,11 @@ PLANTED = [
     ("attempts_logged", "failed", "DELETE FROM effects_job_attempts WHERE job_id = :id"),
     ("attempts_logged", "queued", "UPDATE effects_jobs SET attempts = 1, lease_token = 1 WHERE id = :id"),
     ("attempts_logged", "dead", "UPDATE effects_job_history SET attempts = 2, lease_token = 2 WHERE id = :id"),
-    ("attempts_fenced", "failed", "UPDATE effects_job_attempts SET lease_token = 9 WHERE job_id = :id"),
+    (
+        "attempts_fenced",
+        "failed",
+        f"UPDATE effects_job_attempts SET lease_token = lease_token + {2**50} WHERE job_id = :id",  # more than any step
+    ),
     ("attempts_fenced", "queued", "UPDATE effects_jobs SET attempts = 1 WHERE id = :id"),
     ("attempts_fenced", "failed", "DELETE FROM effects_jobs WHERE id = :id"),
     ("requeued_ended", "requeued", "UPDATE effects_jobs SET requeued_from = 4711 WHERE id = :id"),
@@ -132,6 +139,8 @@ PLANTED = [
     ("state_folded", "queued", "UPDATE effects_effect_ledger SET state = 'refused' WHERE job_id = :id"),
     ("state_folded", "running", "UPDATE effects_effect_ledger SET state = 'released' WHERE job_id = :id"),
     ("state_folded", "done", "UPDATE effects_effect_ledger SET state = 'unknown' WHERE job_id = :id"),
+    ("unresolved_kept", "done", "INSERT INTO effects_unresolved (job_id, job_type, queue) VALUES (:id, 'x', 'q')"),
+    ("unresolved_kept", "dead", "DELETE FROM effects_job_actions WHERE job_id = :id"),
     ("state_folded", "requeued", "UPDATE effects_effect_ledger SET state = 'abandoned' WHERE job_id = :id"),
 ]  # fmt: skip
 
@@ -139,7 +148,7 @@ PLANTED = [
 @pytest.mark.parametrize(("check", "which", "planted"), PLANTED)
 def test_a_planted_violation_is_found(app: Effects, busy: dict[str, int], check: str, which: str, planted: str) -> None:
     run_sql(app, planted, id=busy[which])
-    found = {finding.check: finding for finding in audit(app)}
+    found = {finding.check: finding for finding in audit(app.store, app.ledgers)}
     assert check in found
     assert (found[check].job_ids, found[check].count) == ([busy[which]], 1)
     assert found[check].sentence == CHECKS[check]
@@ -150,7 +159,7 @@ def test_two_running_jobs_of_one_group_are_found(app: Effects, busy: dict[str, i
     del busy
     run_sql(app, "DROP INDEX ux_effects_jobs_group_running")
     run_sql(app, "UPDATE effects_jobs SET status = 'running', group_key = 'g'")
-    found = {finding.check: finding for finding in audit(app)}
+    found = {finding.check: finding for finding in audit(app.store, app.ledgers)}
     assert found["group_order"].job_ids == [one["id"] for one in rows(app, "jobs")]
 
 
@@ -161,7 +170,7 @@ def test_every_check_is_planted() -> None:
 def test_a_finding_names_at_most_twenty_jobs_and_counts_them_all(app: Effects) -> None:
     ids = enqueue_keys(app, [f"k{number}" for number in range(30)])
     run_sql(app, "UPDATE effects_effect_ledger SET state = 'done'")
-    [finding] = audit(app)
+    [finding] = audit(app.store, app.ledgers)
     assert (finding.check, finding.count, finding.job_ids) == ("done_proved", 30, ids[:IDS_MAX])
 
 
@@ -180,7 +189,7 @@ def count_statements(app: Effects) -> int:
     for engine in app.store.engines:
         event.listen(engine, "before_cursor_execute", listen)
     try:
-        assert audit(app) == []
+        assert audit(app.store, app.ledgers) == []
     finally:
         for engine in app.store.engines:
             event.remove(engine, "before_cursor_execute", listen)
@@ -193,4 +202,4 @@ def test_a_job_of_a_plain_insert_is_no_finding(app: Effects) -> None:
         connection.execute(
             text("INSERT INTO effects_jobs (job_type, payload, idempotency_key) VALUES ('scripted', '{}', 'k')")
         )
-    assert audit(app) == []
+    assert audit(app.store, app.ledgers) == []

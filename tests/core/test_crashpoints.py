@@ -13,7 +13,7 @@ from effects import crashpoints
 from effects.crashpoints import POINTS, CrashPoint, install, install_from_environment, plan, point
 
 
-def test_without_a_plan_nobody_hears_of_a_point() -> None:
+def test_without_a_plan_crash_points_do_nothing() -> None:
     passed: list[str] = []
     for hook in (passed.append, None):
         install(hook)
@@ -73,8 +73,9 @@ def test_an_empty_environment_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> Non
     assert passed == ["claim.committed"]  # what was installed by hand stays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "passings"), [("settle.before", 1), ("settle.before:2", 2)])
-def test_kill_is_what_happens_unless_said_otherwise(text: str, passings: int) -> None:
+def test_kill_is_the_default_action(text: str, passings: int) -> None:
     code = (
         "from effects.crashpoints import *\ninstall_from_environment()\n"
         f"for n in range({passings}):\n    print(n, flush=True)\n    point('settle.before')\nprint('alive')"

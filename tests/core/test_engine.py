@@ -5,16 +5,20 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from effects import ConfigurationError, Effects
-from effects.store import engine as engines
-from effects.store.store import is_outage
+from effects.store.db import engine as engines
+from effects.store.db.faults import Fault, fault_of
 from tests.conftest import AppFactory
-from tests.support.hands import rows
+from tests.support.manual_workers import rows
 
 FORKING = """
 import os, sys
@@ -43,7 +47,8 @@ app.dispose()
 """
 
 
-def test_a_forked_child_connects_anew(app: Effects, database_url: str) -> None:
+@pytest.mark.slow
+def test_a_forked_child_opens_its_own_connections(app: Effects, database_url: str) -> None:
     root = Path(__file__).parents[2]
     ran = subprocess.run(
         [sys.executable, "-c", FORKING, database_url],
@@ -64,6 +69,77 @@ def test_sqlite_is_set_up_to_keep_what_it_acknowledges(tmp_path: Path) -> None:
     assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
 
 
+def test_switching_to_wal_waits_for_another_connection_that_switches(tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    refused = threading.Event()
+
+    class Watched(sqlite3.Connection):
+        def execute(self, *arguments: Any) -> sqlite3.Cursor:
+            try:
+                return super().execute(*arguments)
+            except sqlite3.OperationalError:
+                refused.set()
+                raise
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+
+        def connect() -> str:
+            with closing(sqlite3.connect(path, timeout=0, factory=Watched)) as connection:
+                engines.use_wal(connection)
+                return str(connection.execute("PRAGMA journal_mode").fetchone()[0])
+
+        with ThreadPoolExecutor() as threads:
+            mode = threads.submit(connect)
+            assert refused.wait(30)
+            writer.execute("COMMIT")
+            assert mode.result() == "wal"
+
+
+def test_switching_to_wal_ends_at_its_bound(tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    with (
+        closing(sqlite3.connect(path, isolation_level=None)) as writer,
+        closing(sqlite3.connect(path, timeout=0)) as connection,
+    ):
+        writer.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            engines.use_wal(connection, seconds=0.0)
+
+
+def is_closed(driver: Any) -> bool:
+    if isinstance(driver, sqlite3.Connection):
+        try:
+            driver.execute("SELECT 1")
+        except sqlite3.ProgrammingError:
+            return True
+        return False
+    return bool(driver.closed)
+
+
+@pytest.mark.parametrize("opened", ["before", "after"])
+@pytest.mark.parametrize("step", ["begin", "read"])
+def test_a_connection_in_use_at_dispose_is_closed_when_it_comes_back(opened: str, step: str, app: Effects) -> None:
+    """A worker's thread may hang in it meanwhile, or begin a last statement."""
+    if opened == "after":
+        app.dispose()
+    with getattr(app.store, step)() as connection:
+        driver = connection.connection.driver_connection
+        app.dispose()
+        assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+    assert is_closed(driver)
+
+
+def test_a_disposed_engine_continues_with_a_new_pool(app: Effects) -> None:
+    """As before a fork: what was open is closed, and what is opened then is kept."""
+    with app.engine.connect() as connection:
+        inherited = connection.connection.driver_connection
+        app.engine.dispose()
+    with app.engine.connect() as connection:
+        fresh = connection.connection.driver_connection
+    assert (is_closed(inherited), is_closed(fresh)) == (True, False)
+
+
 def test_an_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 37, 2))
     with pytest.raises(ConfigurationError, match=r"needs 3\.38 or later"):
@@ -81,4 +157,4 @@ def test_a_readers_snapshot_does_not_stop_a_writer(app: Effects, app_factory: Ap
 
 @pytest.mark.parametrize("error", [ValueError("locked"), RuntimeError(), KeyError("08006")], ids=repr)
 def test_a_programming_error_is_no_outage(error: Exception) -> None:
-    assert not is_outage(error)
+    assert fault_of(error) is Fault.BUG

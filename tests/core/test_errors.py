@@ -13,7 +13,7 @@ CLASSES = [one for _, one in inspect.getmembers(errors, inspect.isclass) if issu
 
 
 @pytest.mark.parametrize("error", CLASSES, ids=lambda one: one.__name__)
-def test_every_error_is_ours_has_a_docstring_and_says_it(error: type[errors.EffectsError]) -> None:
+def test_every_error_is_ours_and_has_its_docstring_as_message(error: type[errors.EffectsError]) -> None:
     assert issubclass(error, errors.EffectsError)
     assert error.__doc__
     assert error.__doc__.strip().endswith((".", "`effects init`."))
@@ -26,14 +26,9 @@ def test_the_tree_is_drawn_at_the_top_of_its_module() -> None:
     assert [one.__name__ for one in CLASSES if one.__name__ not in drawn] == []
 
 
-@pytest.mark.parametrize("fate", [errors.Temporary, errors.Permanent, errors.Refused, errors.Ambiguous])
-def test_a_delivery_error_names_its_code(fate: type[errors.DeliveryError]) -> None:
-    assert fate("x", code="421").code == "421"
-    assert fate().code is None
-
-
-def test_temporary_carries_the_peers_wish() -> None:
-    assert errors.Temporary(after_seconds=30).after_seconds == 30
+def test_a_delivery_error_names_its_code() -> None:
+    assert errors.DeliveryError("x", code="421").code == "421"
+    assert errors.DeliveryError().code is None
 
 
 def test_a_crash_point_is_no_error_of_ours() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,13 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
 from effects import Effects, enqueue
-from effects.hints import channel
-from effects.store import migrate
+from effects.notifier import WATCHED_MAX, EndListener, channel, end_channel, job_ids
+from effects.store.db import migrate
+from effects.worker import Worker
 from tests.support import databases
+from tests.support.running import running
 from tests.support.scripted import Scripted
+from tests.support.waiting import wait_until
 
 LAST = "last"  # the queue of a job that is enqueued when everything to be heard has been said
 
@@ -57,6 +61,7 @@ def test_a_commit_of_a_session_is_heard(listener: Listener) -> None:
     assert set().union(*listener.heard()) == {"a", "b", LAST}
 
 
+@pytest.mark.slow
 def test_many_commits_share_a_hint(listener: Listener) -> None:
     for _ in range(100):
         enqueue("scripted", {}, queue="a", effects=listener.app)
@@ -105,11 +110,56 @@ def test_a_rollback_under_an_open_savepoint_forgets_everything(listener: Listene
     assert set().union(*listener.heard()) == {LAST}
 
 
-def test_a_closed_app_has_said_all_it_had_to_say(listener: Listener) -> None:
+def test_a_closed_app_has_sent_all_notifications(listener: Listener) -> None:
     enqueue("scripted", {}, queue="farewell", effects=listener.app)
     listener.app.dispose()
     [note] = listener.connection.notifies(timeout=30, stop_after=1)
     assert note.payload == "farewell"
+
+
+def test_a_hint_just_after_another_is_sent_before_the_app_is_closed(listener: Listener) -> None:
+    """The notifier pauses after each."""
+    listener.app.notifier.send(["first"])
+    for _ in listener.connection.notifies(timeout=30, stop_after=1):
+        listener.app.notifier.send(["farewell"])
+        listener.app.dispose()
+    [note] = listener.connection.notifies(timeout=30, stop_after=1)
+    assert note.payload == "farewell"
+
+
+# -- the end of a job ------------------------------------------------------------------------------------
+
+
+def test_a_worker_announces_the_end_that_someone_waits_for(listener: Listener) -> None:
+    app = listener.app
+    scripted = app.job_types.get("scripted")
+    assert isinstance(scripted, Scripted)
+    ids = [enqueue("scripted", {"moves": ["wait"]}, effects=app).job_id for _ in range(2)]
+    listener.connection.execute(f"LISTEN {end_channel(app.store.schema)}".encode())
+    with running(Worker(app)), EndListener(app.store, app.engine) as end_listener:
+        wait_until(lambda: end_listener.wait(ids[1], 0.05) or ids[1] in app.notifier._watched)
+        waiter = threading.Thread(target=lambda: end_listener.wait(ids[1], 3600), daemon=True)
+        waiter.start()
+        scripted.gate.set()
+        waiter.join(60)
+        assert not waiter.is_alive()
+    ends = [note.payload for note in listener.connection.notifies(timeout=0.2) if "$end" in note.channel]
+    assert ends == [str(ids[1])]  # and nothing of the job that no one waits for
+
+
+def test_whoever_cannot_listen_any_more_lets_the_time_pass(listener: Listener) -> None:
+    with EndListener(listener.app.store, listener.app.engine) as end_listener:
+        end_listener._driver.close()
+        end_listener.wait(1, 0.01)
+        end_listener.wait(1, 0.01)
+
+
+def test_ids_of_third_parties_are_read_with_care(listener: Listener) -> None:
+    assert job_ids("17,x,-3,²,,18," + "9" * 30) == {17, 18}
+    notifier = listener.app.notifier
+    notifier.watch(range(WATCHED_MAX + 5))
+    assert len(notifier._watched) == WATCHED_MAX
+    assert 0 not in notifier._watched
 
 
 def test_sqlite_has_nothing_to_send(tmp_path: Path) -> None:

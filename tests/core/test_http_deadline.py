@@ -167,7 +167,7 @@ def test_a_peer_that_does_not_read_ends_with_the_deadline() -> None:
     assert exchange.said == ["writing"]
 
 
-def test_nobody_there_is_told_before_anything_is_written() -> None:
+def test_a_refused_connection_is_reported_before_any_write() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     exchange = Watched()
@@ -210,7 +210,7 @@ def test_tls_is_noted_once_something_is_written(authority: trustme.CA) -> None:
     assert exchange.said == ["writing"]
 
 
-def test_a_handshake_that_fails_says_whether_the_certificate_is_why(authority: trustme.CA) -> None:
+def test_a_failed_handshake_records_whether_the_certificate_is_the_reason(authority: trustme.CA) -> None:
     cases = {
         "refused": over_tls(authority),
         "failed": lambda connection: connection.sendall(b"HTTP/1.1 400 No\r\n\r\n"),

@@ -29,7 +29,7 @@ def test_a_value_moved_to_another_row_does_not_open(moved: dict[str, str]) -> No
         ring.open(ring.seal(b"x", **ROW), **{**ROW, **moved})
 
 
-def test_neighbouring_names_are_told_apart() -> None:
+def test_neighbouring_names_are_distinguished() -> None:
     ring = KeyRing(f"a={A}")
     sealed = ring.seal(b"x", table="ab", row="c", field="d")
     with pytest.raises(KeyUnavailable):

@@ -11,15 +11,15 @@ from effects.limits import (
     RUN_GAP_SECONDS,
     Breaker,
     Circuit,
+    PauseState,
     Rate,
-    Rest,
     Result,
-    end_rest,
+    end_pause,
+    extend_pause,
     fold_results,
     parse_breaker,
     parse_rate,
     refilled,
-    rest,
     whole,
 )
 
@@ -143,7 +143,7 @@ EARLY_YES, EARLY_NO = Result(True, 80.0), Result(False, 80.0)  # began before it
         (CLOSED, [NO, NO, NO, YES], Circuit(True, 3)),  # that one began before it opened
         (CLOSED, [NO, NO, NO, NO], Circuit(True, 3)),
         (OPEN, [YES], CLOSED),  # the probe
-        (OPEN, [NO], Circuit(True, 4)),  # opens anew, for the whole time
+        (OPEN, [NO], Circuit(True, 4)),  # opens again, for the whole time
         (OPEN, [EARLY_YES], OPEN),
         (OPEN, [EARLY_NO], OPEN),
         (OPEN, [EARLY_NO, YES], CLOSED),
@@ -164,24 +164,24 @@ def test_one_failure_may_be_enough() -> None:
 @pytest.mark.parametrize(
     ("now", "seconds", "after"),
     [
-        (Rest(), 30.0, Rest(30.0, 30.0, begins_run=True)),
-        (Rest(10.0, 30.0), 30.0, Rest(30.0, 50.0)),  # longer: 20 seconds more
-        (Rest(50.0, 60.0), 30.0, Rest(50.0, 60.0)),  # a pause is never shortened by another
-        (Rest(-5.0, 60.0), 30.0, Rest(30.0, 90.0)),  # soon after: one run
-        (Rest(-RUN_GAP_SECONDS - 1, 60.0), 30.0, Rest(30.0, 30.0, begins_run=True)),
+        (PauseState(), 30.0, PauseState(30.0, 30.0, begins_run=True)),
+        (PauseState(10.0, 30.0), 30.0, PauseState(30.0, 50.0)),  # longer: 20 seconds more
+        (PauseState(50.0, 60.0), 30.0, PauseState(50.0, 60.0)),  # a pause is never shortened by another
+        (PauseState(-5.0, 60.0), 30.0, PauseState(30.0, 90.0)),  # soon after: one run
+        (PauseState(-RUN_GAP_SECONDS - 1, 60.0), 30.0, PauseState(30.0, 30.0, begins_run=True)),
     ],
 )
-def test_a_pause_upon_a_pause(now: Rest, seconds: float, after: Rest) -> None:
-    assert rest(now, seconds) == after
+def test_a_pause_upon_a_pause(now: PauseState, seconds: float, after: PauseState) -> None:
+    assert extend_pause(now, seconds) == after
 
 
 @pytest.mark.parametrize(
     ("now", "after"),
     [
-        (Rest(), Rest()),
-        (Rest(-5.0, 60.0), Rest(-5.0, 60.0)),
-        (Rest(20.0, 60.0), Rest(0.0, 40.0)),  # what was left is no pause
+        (PauseState(), PauseState()),
+        (PauseState(-5.0, 60.0), PauseState(-5.0, 60.0)),
+        (PauseState(20.0, 60.0), PauseState(0.0, 40.0)),  # what was left is no pause
     ],
 )
-def test_a_pause_that_is_ended(now: Rest, after: Rest) -> None:
-    assert end_rest(now) == after
+def test_a_pause_that_is_ended(now: PauseState, after: PauseState) -> None:
+    assert end_pause(now) == after

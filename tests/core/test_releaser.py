@@ -8,18 +8,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from effects import Job
-from effects.worker.releaser import Releaser
+from effects.settlement import Execution
+from effects.worker.release_batcher import ReleaseBatcher
+from effects.worker.runtime import Runtime
 from tests.support.waiting import wait_until
 
 THREADS = 20
 
 
-def job(number: int) -> Job:
-    return Job(
+def execution(number: int) -> Execution:
+    job = Job(
         id=number, job_type="x", payload="{}", queue="q", priority=5, attempts=1, max_attempts=None, lease_token=1,
-        lost_count=0, unknown_count=0, released=False, prepared=True, expired=False, cancel_requested=False,
+        lost_count=0, unknown_count=0, released=False, routed=True, expired=False, cancel_requested=False,
         age_seconds=0.0,
     )  # fmt: skip
+    return Execution(job)
 
 
 class Marks:
@@ -30,19 +33,19 @@ class Marks:
         self.entered, self.go = threading.Event(), threading.Event()
         self._refused, self._away = refused, away
 
-    def __call__(self, jobs: list[Job]) -> set[int] | None:
-        self.batches.append([one.id for one in jobs])
+    def __call__(self, executions: list[Execution]) -> set[int] | None:
+        self.batches.append([execution.job.id for execution in executions])
         self.entered.set()
         assert self.go.wait(20)
-        return None if self._away else {one.id for one in jobs} - self._refused
+        return None if self._away else {execution.job.id for execution in executions} - self._refused
 
 
 def released(marks: Marks, threads: ThreadPoolExecutor) -> list[Future[bool]]:
     """One thread comes first; the others while its mark is written."""
-    releaser = Releaser(marks)
-    first = threads.submit(releaser.release, job(0))
+    releaser = ReleaseBatcher(marks, Runtime())
+    first = threads.submit(releaser.release, execution(0))
     assert marks.entered.wait(20)
-    others = [threads.submit(releaser.release, job(number)) for number in range(1, THREADS)]
+    others = [threads.submit(releaser.release, execution(number)) for number in range(1, THREADS)]
     wait_until(lambda: len(releaser._waiting) == THREADS - 1)
     marks.go.set()
     return [first, *others]
@@ -62,24 +65,24 @@ def test_each_learns_of_its_own_mark() -> None:
     assert [number for number, marked in enumerate(answers) if not marked] == [3, 7]
 
 
-def test_nobody_is_released_while_the_database_is_away() -> None:
+def test_no_attempt_is_released_while_the_database_is_unavailable() -> None:
     with ThreadPoolExecutor(THREADS) as threads:
         assert [one.result(20) for one in released(Marks(away=True), threads)] == [False] * THREADS
 
 
-def test_an_error_of_the_mark_releases_nobody_and_leaves_nobody_waiting() -> None:
+def test_a_failed_release_releases_no_attempt_and_blocks_none() -> None:
     entered, go = threading.Event(), threading.Event()
 
-    def mark(jobs: list[Job]) -> set[int] | None:
+    def mark(executions: list[Execution]) -> set[int] | None:
         entered.set()
         assert go.wait(20)
         raise RuntimeError("no")
 
-    releaser = Releaser(mark)
+    releaser = ReleaseBatcher(mark, Runtime())
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(releaser.release, job(0))
+        first = threads.submit(releaser.release, execution(0))
         assert entered.wait(20)
-        second = threads.submit(releaser.release, job(1))
+        second = threads.submit(releaser.release, execution(1))
         wait_until(lambda: len(releaser._waiting) == 1)
         go.set()
         for one in (first, second):

@@ -24,7 +24,7 @@ def test_a_repr_keeps_the_secret(thing: object, show: object) -> None:
     assert "canary" not in shown
 
 
-def test_an_apps_repr_says_what_it_is_and_no_secret(tmp_path: Path) -> None:
+def test_an_apps_repr_names_it_and_shows_no_secret(tmp_path: Path) -> None:
     app = Effects(f"sqlite:///{tmp_path / 'x.db'}", keys=f"a={SECRET}")
     assert SECRET not in repr(app)
     assert "x.db" in repr(app)

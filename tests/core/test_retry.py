@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from effects import ConfigurationError, Exponential, Fixed, Linear, Listed, Polynomial, RetryPolicy
+from effects import ConfigurationError, Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy
 from effects.retry import DAY_SECONDS, Backoff
 
 
@@ -19,7 +19,7 @@ from effects.retry import DAY_SECONDS, Backoff
         (Polynomial(seconds=2, power=3), [2, 16, 54, 128]),
         (Exponential(), [1, 2, 4, 8]),
         (Exponential(seconds=5, base=3), [5, 15, 45, 135]),
-        (Listed([5, 300, 1800]), [5, 300, 1800, 1800]),
+        (FixedSchedule([5, 300, 1800]), [5, 300, 1800, 1800]),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -35,7 +35,7 @@ def test_an_exponential_wait_never_overflows() -> None:
 
 @pytest.mark.parametrize(
     ("backoff", "given", "attempts"),
-    [(Polynomial(), {}, 10), (Listed([1, 2, 3]), {}, 4), (Listed([1]), {"max_attempts": 7}, 7)],
+    [(Polynomial(), {}, 10), (FixedSchedule([1, 2, 3]), {}, 4), (FixedSchedule([1]), {"max_attempts": 7}, 7)],
 )
 def test_the_number_of_attempts_follows_from_the_schedule(backoff: Backoff, given: Any, attempts: int) -> None:
     assert RetryPolicy(backoff=backoff, **given).max_attempts == attempts
@@ -61,7 +61,7 @@ def test_a_peers_wish_is_a_floor_below_the_cap(wish: float | None, wait: float) 
         ({"max_delay_seconds": -1}, "above 0"),
         ({"jitter": 1.5}, "jitter is 1.5"),
         ({"jitter": -0.1}, "give 0 to 1"),
-        ({"backoff": Listed([])}, "needs at least one wait"),
+        ({"backoff": FixedSchedule([])}, "needs at least one wait"),
     ],
 )
 def test_a_wrong_policy_is_refused_when_it_is_made(wrong: dict[str, Any], says: str) -> None:

@@ -67,7 +67,7 @@ def test_the_key_contains_the_slot_where_none_is_given() -> None:
         ({"max_attempts": 0}, "max_attempts is 0; give 1 to 1000"),
         ({"key": "sales_report"}, "must name its slot"),
         ({"key": "sales_report:{date}"}, "must name its slot"),
-        ({"key": "{slot}" + "x" * 250}, "at most 255"),
+        ({"key": "{slot}" + "x" * 250}, "must have 1 to 255 printable"),
     ],
 )
 def test_a_wrong_option_names_the_schedule_and_what_to_give(options: dict[str, Any], says: str) -> None:
@@ -90,16 +90,19 @@ class ReportType(JobType[Report]):
     name = "report"
     payload = Report
 
+    def perform(self, payload: Any, attempt: Any) -> None:
+        """Nothing is to be done here."""
+
 
 def test_the_job_type_and_the_payload_are_checked() -> None:
     types = Registry([ReportType()])
-    Schedule("r", "report", {"day": "{slot_date}"}, "0 6 * * *").check(types)
+    types.check_schedule(Schedule("r", "report", {"day": "{slot_date}"}, "0 6 * * *"))
     with pytest.raises(
         ConfigurationError, match=r"schedule 'r': no job type 'rapport' is registered \(known: report\)"
     ):
-        Schedule("r", "rapport", {"day": "x"}, "0 6 * * *").check(types)
+        types.check_schedule(Schedule("r", "rapport", {"day": "x"}, "0 6 * * *"))
     with pytest.raises(ConfigurationError, match="schedule 'r': report: the payload is not valid"):
-        Schedule("r", "report", {"rows": "{slot_date}"}, "0 6 * * *").check(types)
+        types.check_schedule(Schedule("r", "report", {"rows": "{slot_date}"}, "0 6 * * *"))
 
 
 class Login(msgspec.Struct):
@@ -111,12 +114,15 @@ class LoginType(JobType[Login]):
     name = "login"
     payload = Login
 
+    def perform(self, payload: Any, attempt: Any) -> None:
+        """Nothing is to be done here."""
+
 
 def test_a_secret_does_not_belong_into_a_schedule() -> None:
     types = Registry([LoginType()])
-    Schedule("l", "login", {"user": 7}, "0 6 * * *").check(types)
+    types.check_schedule(Schedule("l", "login", {"user": 7}, "0 6 * * *"))
     with pytest.raises(ConfigurationError, match="schedule 'l': the payload's code is sensitive") as caught:
-        Schedule("l", "login", {"user": 7, "code": "rosebud"}, "0 6 * * *").check(types)
+        types.check_schedule(Schedule("l", "login", {"user": 7, "code": "rosebud"}, "0 6 * * *"))
     assert "rosebud" not in str(caught.value)
 
 

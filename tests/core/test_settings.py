@@ -32,10 +32,9 @@ PG = "postgresql://app:hunter2@db.example/shop"
         ("RETENTION_JOBS_DAYS", "0", "must be above 0"),
         ("RETENTION_DEAD_DAYS", "nan", "must be above 0"),
         ("RETENTION_EFFECTS_DAYS", "ever", "give a number"),
-        ("LANES", "emails", "name=threads"),
-        ("LANES", "emails=0", "name=threads"),
-        ("LANES", "=3", "name=threads"),
-        ("ALLOW_PRIVATE_ADDRESSES", "maybe", "give true or false"),
+        ("QUEUES", "emails", "name=threads"),
+        ("QUEUES", "emails=0", "name=threads"),
+        ("QUEUES", "=3", "name=threads"),
         ("LOG_FORMAT", "xml", "give text or json"),
         ("LOG_LEVEL", "LOUD", "give DEBUG"),
     ],
@@ -58,8 +57,6 @@ def test_a_time_is_a_finite_number(variable: str, value: str) -> None:
     [
         ("THREADS", "4", 4),
         ("LEASE_SECONDS", "60", 60.0),
-        ("ALLOW_PRIVATE_ADDRESSES", "Yes", True),
-        ("ALLOW_PRIVATE_ADDRESSES", "off", False),
         ("LOG_LEVEL", "DEBUG", "DEBUG"),
         ("THREADS", "", 10),
     ],
@@ -79,9 +76,9 @@ def test_an_unknown_option_is_an_error(tmp_path: Path) -> None:
         Effects(f"sqlite:///{tmp_path / 'x.db'}", colour="red")
 
 
-def test_lanes_are_pairs() -> None:
-    assert Settings(lanes=" emails=8, reports=2 ,").lane_threads() == {"emails": 8, "reports": 2}
-    assert Settings().lane_threads() == {}
+def test_queues_are_pairs() -> None:
+    assert Settings(queues=" emails=8, reports=2 ,").queue_threads() == {"emails": 8, "reports": 2}
+    assert Settings().queue_threads() == {}
 
 
 def test_defaults_are_a_file_in_the_working_directory() -> None:

@@ -7,37 +7,20 @@ from typing import Any
 
 import pytest
 
-from effects import Cancelled, Done, Fixed, Job, Pause, Refused, Retry, RetryPolicy, Snooze, Unknown
+from effects import Cancelled, Done, Fixed, Pause, Refused, Retry, RetryPolicy, Snooze, Unknown
+from effects.decision import decide
 from effects.job import POISON_LOSSES
+from effects.ledger import advance, fold
 from effects.retry import ON_UNKNOWN
-from effects.settlement import (
-    Ending,
-    Expired,
-    GivenBack,
-    Lost,
-    Settlement,
-    TimedOut,
-    Unready,
-    advance,
-    decide,
-    fold,
-)
+from effects.settlement import AttemptEnd, Expired, Returned, Settlement, TimedOut, Unrouted, WorkerLost
+from tests.support.sample_jobs import job
 from tests.support.scripted import Scripted
 
 OLD = 100_000.0  # beyond the greatest age of the policy below
 POLICY = RetryPolicy(backoff=Fixed(10), max_attempts=3, max_age_seconds=3600.0, jitter=0.0)
 
 
-def job(**facts: Any) -> Job:
-    given: dict[str, Any] = {
-        "id": 1, "job_type": "scripted", "payload": "{}", "queue": "default", "priority": 5, "attempts": 1,
-        "max_attempts": None, "lease_token": 1, "lost_count": 0, "unknown_count": 0, "released": False,
-        "prepared": True, "expired": False, "cancel_requested": False, "age_seconds": 0.0,
-    }  # fmt: skip
-    return Job(**{**given, **facts})
-
-
-def decided(ending: Ending, *, policy: Any = "repeat", released: bool = True, **facts: Any) -> Settlement:
+def decided(ending: AttemptEnd, *, policy: Any = "repeat", released: bool = True, **facts: Any) -> Settlement:
     job_type = Scripted(on_unknown=policy, retry=POLICY)
     return decide(job(**facts), job_type, ending, released=released, draw=lambda: 0.0)  # type: ignore[arg-type]
 
@@ -45,11 +28,11 @@ def decided(ending: Ending, *, policy: Any = "repeat", released: bool = True, **
 RETRY = Retry("busy", code="503")
 UNKNOWN = Unknown("no reply", code="cut")
 LIMIT = TimedOut(60.0)
-PLACED = Unready("slow", 5, None, None)
+PLACED = Unrouted("slow", 5, None, None)
 AGAIN, DEAD = "failed", "dead"
 
 # ending, what is special about the job · status, outcome in the log, verdict, error code
-TABLE: list[tuple[Ending, dict[str, Any], tuple[str, str, str | None, str | None]]] = [
+TABLE: list[tuple[AttemptEnd, dict[str, Any], tuple[str, str, str | None, str | None]]] = [
     (Done(), {}, ("succeeded", "succeeded", "done", None)),
     (Done(), {"attempts": 3, "age_seconds": OLD}, ("succeeded", "succeeded", "done", None)),
     (RETRY, {}, (AGAIN, "failed", "not_done", "503")),
@@ -62,7 +45,9 @@ TABLE: list[tuple[Ending, dict[str, Any], tuple[str, str, str | None, str | None
     (RETRY, {"age_seconds": 3591.0}, (DEAD, "failed", "not_done", "503")),
     (Retry("x", after_seconds=4000), {}, (DEAD, "failed", "not_done", "failed")),
     (Snooze(60), {}, ("queued", "snoozed", None, None)),
-    (Snooze(60), {"attempts": 3, "age_seconds": OLD}, ("queued", "snoozed", None, None)),
+    (Snooze(60), {"attempts": 3, "age_seconds": 3540.0}, ("queued", "snoozed", None, None)),
+    (Snooze(60), {"age_seconds": 3541.0}, (DEAD, "snoozed", None, "snoozed_too_long")),
+    (Snooze(60, ages=False), {"age_seconds": OLD}, ("queued", "snoozed", None, None)),
     (Pause(60, "429"), {}, ("queued", "paused", "not_done", "throttled")),
     (Pause(60, "429"), {"attempts": 3, "age_seconds": OLD}, ("queued", "paused", "not_done", "throttled")),
     (Pause(60, "no route", code="no_route"), {"limit_key": "k"}, ("queued", "paused", "not_done", "no_route")),
@@ -78,46 +63,54 @@ TABLE: list[tuple[Ending, dict[str, Any], tuple[str, str, str | None, str | None
     (UNKNOWN, {"policy": "hold", "on_unknown": "repeat"}, (AGAIN, "unknown", "unknown", "cut")),
     (UNKNOWN, {"on_unknown": "repeat_once", "unknown_count": 1}, (DEAD, "unknown", "unknown", "unknown")),
     (Unknown("cut", on_unknown="repeat"), {"on_unknown": "hold"}, (AGAIN, "unknown", "unknown", "unknown")),
-    (Lost(), {"on_unknown": "hold"}, (DEAD, "lost", "unknown", "unknown")),
+    (WorkerLost(), {"on_unknown": "hold"}, (DEAD, "lost", "unknown", "unknown")),
     (LIMIT, {"on_unknown": "hold"}, (DEAD, "timed_out", "unknown", "unknown")),
     (Cancelled("not wanted", code="suppressed"), {}, ("cancelled", "cancelled", None, "suppressed")),
-    (Lost(), {}, (AGAIN, "lost", "unknown", "lost")),
-    (Lost(), {"attempts": 3}, (AGAIN, "lost", "unknown", "lost")),
-    (Lost(), {"released": False, "policy": "hold"}, (AGAIN, "lost", None, "lost")),
-    (Lost(), {"released": False, "policy": "repeat_once", "unknown_count": 1}, (AGAIN, "lost", None, "lost")),
-    (Lost(), {"policy": "repeat_once"}, (AGAIN, "lost", "unknown", "lost")),
-    (Lost(), {"policy": "repeat_once", "unknown_count": 1}, (DEAD, "lost", "unknown", "unknown")),
-    (Lost(), {"policy": "hold"}, (DEAD, "lost", "unknown", "unknown")),
-    (Lost(), {"lost_count": POISON_LOSSES - 2}, (AGAIN, "lost", "unknown", "lost")),
-    (Lost(), {"lost_count": POISON_LOSSES - 1}, (DEAD, "lost", "unknown", "poison")),
-    (Lost(), {"lost_count": POISON_LOSSES - 1, "released": False}, (DEAD, "lost", None, "poison")),
+    (WorkerLost(), {}, (AGAIN, "lost", "unknown", "lost")),
+    (WorkerLost(), {"attempts": 3}, (DEAD, "lost", "unknown", "lost")),
+    (WorkerLost(), {"max_attempts": 1}, (DEAD, "lost", "unknown", "lost")),
+    (WorkerLost(), {"age_seconds": OLD}, (DEAD, "lost", "unknown", "lost")),
+    (
+        WorkerLost(),
+        {"attempts": 3, "age_seconds": OLD, "released": False, "policy": "hold"},
+        (AGAIN, "lost", None, "lost"),
+    ),
+    (WorkerLost(), {"released": False, "policy": "hold"}, (AGAIN, "lost", None, "lost")),
+    (WorkerLost(), {"released": False, "policy": "repeat_once", "unknown_count": 1}, (AGAIN, "lost", None, "lost")),
+    (WorkerLost(), {"policy": "repeat_once"}, (AGAIN, "lost", "unknown", "lost")),
+    (WorkerLost(), {"policy": "repeat_once", "unknown_count": 1}, (DEAD, "lost", "unknown", "unknown")),
+    (WorkerLost(), {"policy": "hold"}, (DEAD, "lost", "unknown", "unknown")),
+    (WorkerLost(), {"lost_count": POISON_LOSSES - 2}, (AGAIN, "lost", "unknown", "lost")),
+    (WorkerLost(), {"lost_count": POISON_LOSSES - 1}, (DEAD, "lost", "unknown", "poison")),
+    (WorkerLost(), {"lost_count": POISON_LOSSES - 1, "released": False}, (DEAD, "lost", None, "poison")),
     (LIMIT, {}, (AGAIN, "timed_out", "unknown", "timed_out")),
     (LIMIT, {"attempts": 3}, (DEAD, "timed_out", "unknown", "timed_out")),
     (LIMIT, {"released": False, "policy": "hold"}, (AGAIN, "timed_out", "not_done", "timed_out")),
     (LIMIT, {"released": False, "policy": "hold", "attempts": 3}, (DEAD, "timed_out", "not_done", "timed_out")),
     (LIMIT, {"policy": "hold"}, (DEAD, "timed_out", "unknown", "unknown")),
     (LIMIT, {"policy": "repeat_once", "unknown_count": 1}, (DEAD, "timed_out", "unknown", "unknown")),
-    (GivenBack(), {"attempts": 3, "age_seconds": OLD}, ("queued", "", None, None)),
+    (Returned(), {"attempts": 3, "age_seconds": OLD}, ("queued", "", None, None)),
     (Expired(), {}, ("cancelled", "", None, "expired")),
     (PLACED, {}, ("queued", "", None, None)),
 ]
 
 
 @pytest.mark.parametrize(("ending", "special", "expected"), TABLE, ids=lambda value: str(value)[:60])
-def test_what_follows(ending: Ending, special: dict[str, Any], expected: tuple[Any, ...]) -> None:
+def test_what_follows(ending: AttemptEnd, special: dict[str, Any], expected: tuple[Any, ...]) -> None:
     found = decided(ending, **special)
     assert (found.status, found.outcome, found.verdict, found.error_code) == expected
 
 
-ENDINGS: list[Ending] = [
-    Done(), RETRY, Snooze(5), Pause(5, "x"), Refused("no"), Cancelled(), UNKNOWN, Lost(), LIMIT, GivenBack(), Expired(),
+ENDINGS: list[AttemptEnd] = [
+    Done(), RETRY, Snooze(5), Pause(5, "x"), Refused("no"), Cancelled(), UNKNOWN, WorkerLost(), LIMIT, Returned(),
+    Expired(),
     PLACED,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("policy", ON_UNKNOWN)
-def test_what_holds_for_every_decision(ending: Ending, policy: str) -> None:
+def test_what_holds_for_every_decision(ending: AttemptEnd, policy: str) -> None:
     for released, unknowns, attempts, losses, age in itertools.product(
         (False, True), (0, 1), (1, 3), (0, POISON_LOSSES - 1), (0.0, OLD)
     ):
@@ -127,13 +120,13 @@ def test_what_holds_for_every_decision(ending: Ending, policy: str) -> None:
         )  # fmt: skip
         assert found.ends == (found.status in ("succeeded", "dead", "cancelled"))
         assert (found.verdict == "done") == (found.status == "succeeded")
-        assert found.lost == isinstance(ending, Lost)
-        assert found.refund_attempt == isinstance(ending, Snooze | Pause | GivenBack | Expired | Unready)
+        assert found.lost == isinstance(ending, WorkerLost)
+        assert found.refund_attempt == isinstance(ending, Snooze | Pause | Returned | Expired | Unrouted)
         assert found.status != "dead" or (found.error_code and found.message)
         assert found.delay_seconds >= 0
         if found.verdict == "unknown":
             assert released or isinstance(ending, Unknown)
-        if isinstance(ending, Lost | TimedOut) and released:
+        if isinstance(ending, WorkerLost | TimedOut) and released:
             assert found.verdict == "unknown"
 
 
@@ -143,15 +136,24 @@ def test_a_wait_is_the_policys_or_the_peers() -> None:
     assert decided(Snooze(60)).delay_seconds == 60
     assert decided(Snooze(60)).age_seconds_forgiven == 0
     assert decided(Snooze(60, ages=False)).age_seconds_forgiven == 60
-    assert decided(Lost()).delay_seconds == 0
+    assert decided(WorkerLost()).delay_seconds == 0
 
 
 @pytest.mark.parametrize("ending", [Pause(60, "429"), Retry("429", pause_seconds=60)], ids=["pause", "retry"])
-def test_a_pause_rests_the_key_or_the_lone_job_and_makes_neither_older(ending: Ending) -> None:
+def test_a_pause_delays_the_key_or_the_lone_job_without_ageing(ending: AttemptEnd) -> None:
     keyed, alone = decided(ending, limit_key="k"), decided(ending)
     assert keyed.pause_seconds == alone.pause_seconds == 60
     assert (keyed.age_seconds_forgiven, alone.age_seconds_forgiven) == (0, 60)
     assert keyed.delay_seconds < 60 <= alone.delay_seconds
+
+
+def test_a_pause_may_put_the_job_behind_others_without_ageing_it() -> None:
+    keyed, alone = decided(Pause(60, "x", after_seconds=5), limit_key="k"), decided(Pause(60, "x", after_seconds=5))
+    assert (keyed.pause_seconds, keyed.delay_seconds, keyed.age_seconds_forgiven) == (60, 65, 5)
+    assert (alone.delay_seconds, alone.age_seconds_forgiven) == (65, 65)
+    without_rest = decided(Pause(0, "x", after_seconds=5), limit_key="k", attempts=3)
+    assert (without_rest.pause_seconds, without_rest.delay_seconds, without_rest.status) == (0, 5, "queued")
+    assert without_rest.refund_attempt
 
 
 def test_a_lone_jobs_pause_does_not_count_towards_its_greatest_age() -> None:
@@ -164,7 +166,7 @@ def test_evidence_is_carried() -> None:
     assert (found.message, found.detail) == ("no", {"reply": "550 5.1.1"})
     assert "gave up after 3 attempts" in str(decided(RETRY, attempts=3).message)
     assert "older than 3600 s" in str(decided(RETRY, age_seconds=OLD).message)
-    assert "held for a person" in str(decided(UNKNOWN, policy="hold").message)
+    assert "held for an operator" in str(decided(UNKNOWN, policy="hold").message)
 
 
 @pytest.mark.parametrize(
@@ -201,13 +203,13 @@ def test_done_is_the_last_word(verdict: Any, ended: bool) -> None:
         (Unknown("cut"), True, 900.0),
         (Unknown("cut", after_seconds=60.0), True, 60.0),
         (LIMIT, True, 900.0),
-        (Lost(), True, 900.0),
-        (Lost(), False, 0.0),
+        (WorkerLost(), True, 900.0),
+        (WorkerLost(), False, 0.0),
         (RETRY, True, 10.0),
     ],
 )
 def test_what_may_have_happened_is_not_repeated_too_soon(
-    policy: Any, ending: Ending, released: bool, seconds: float
+    policy: Any, ending: AttemptEnd, released: bool, seconds: float
 ) -> None:
     job_type = Scripted(on_unknown=policy, retry=POLICY, unknown_after_seconds=900.0)
     found = decide(job(), job_type, ending, released=released, draw=lambda: 0.0)  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ def test_enqueue_and_drain(effects_toolkit: Toolkit) -> None:
     assert effects_toolkit.enqueued("invoice.send")[0].status == "succeeded"
 
 
-def test_what_is_not_enqueued_is_said_without_secrets(effects_toolkit: Toolkit) -> None:
+def test_what_is_not_enqueued_is_reported_without_secrets(effects_toolkit: Toolkit) -> None:
     effects_toolkit.add(SendInvoice())
     enqueue("invoice.send", Invoice(7, "DE00 secret"))
     with pytest.raises(AssertionError, match=r"at least one invoice.send with \['number'\]") as caught:
@@ -109,6 +109,7 @@ def test_a_type_of_the_apps_own_is_captured_when_asked(effects_toolkit: Toolkit)
         effects_toolkit.captured("invoice.send")
 
 
+@pytest.mark.slow
 def test_the_clock_moves_on_to_a_retry(effects_toolkit: Toolkit) -> None:
     send = SendInvoice()
     effects_toolkit.add(send)
@@ -142,7 +143,7 @@ def test_a_crash_at_a_point_of_the_apps_own_or_of_ours(
     assert (effects_toolkit.enqueued("invoice.send")[0].status, send.sent) == (status, sent)
 
 
-def test_a_crash_point_that_is_not_passed_is_said(effects_toolkit: Toolkit) -> None:
+def test_a_crash_point_that_is_not_passed_is_reported(effects_toolkit: Toolkit) -> None:
     effects_toolkit.add(SendInvoice())
     with pytest.raises(AssertionError, match=r"without passing invoice.printed"):
         effects_toolkit.crash_at("invoice.printed")

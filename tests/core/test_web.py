@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from effects.web import Answer, Handle, Request, asgi_app, wsgi_app
-from tests.support.doors import Door, asgi_door, gone, lifespan, wsgi_door
+from tests.support.web_clients import WebClient, asgi_client, gone, lifespan, wsgi_client
 
 METHODS = ("GET", "HEAD", "POST")
 
 
-class Desk:
+class StubServer:
     """Keeps the requests that reach it."""
 
     def __init__(self) -> None:
@@ -27,71 +27,82 @@ class Desk:
         return self.answer
 
 
-def opened(protocol: str, handle: Handle) -> AbstractContextManager[Door]:
+def opened(protocol: str, handle: Handle) -> AbstractContextManager[WebClient]:
     if protocol == "asgi":
-        return asgi_door(asgi_app(handle, methods=METHODS, body_bytes_max=10))
-    return wsgi_door(wsgi_app(handle, methods=METHODS, body_bytes_max=10))
+        return asgi_client(asgi_app(handle, methods=METHODS, body_bytes_max=10))
+    return wsgi_client(wsgi_app(handle, methods=METHODS, body_bytes_max=10))
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def stub_server() -> StubServer:
+    return StubServer()
 
 
 @pytest.fixture(params=["asgi", "wsgi"])
-def door(request: pytest.FixtureRequest, desk: Desk) -> Iterator[Door]:
-    with opened(request.param, desk) as made:
+def web_client(request: pytest.FixtureRequest, stub_server: StubServer) -> Iterator[WebClient]:
+    with opened(request.param, stub_server) as made:
         yield made
 
 
-def test_a_request_comes_whole_and_its_answer_goes_back(desk: Desk, door: Door) -> None:
-    answer = door("POST", "/any/where?a=%20b", content=b"0123456789", headers={"X-Of-Theirs": "Yes"})
+def test_a_request_comes_whole_and_its_answer_goes_back(stub_server: StubServer, web_client: WebClient) -> None:
+    answer = web_client("POST", "/any/where?a=%20b", content=b"0123456789", headers={"X-Of-Theirs": "Yes"})
     assert (answer.status_code, answer.content, answer.headers["x-mark"]) == (200, b"taken", "1")
     assert answer.headers["content-length"] == "5"
-    [request] = desk.requests
+    [request] = stub_server.requests
     assert (request.method, request.query, request.body) == ("POST", "a=%20b", b"0123456789")
     assert request.headers["x-of-theirs"] == "Yes"
     assert "a=" not in repr(request)
     assert "0123" not in repr(request)
 
 
-def test_head_and_204_have_no_body(desk: Desk, door: Door) -> None:
-    head = door("HEAD", "/")
+def test_head_and_204_have_no_body(stub_server: StubServer, web_client: WebClient) -> None:
+    head = web_client("HEAD", "/")
     assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", "5")
-    desk.answer = Answer(204)
-    none = door("POST", "/", content=b"")
+    stub_server.answer = Answer(204)
+    none = web_client("POST", "/", content=b"")
     assert (none.status_code, none.content) == (204, b"")
     assert none.headers.get("content-length", "0") == "0"  # the library's WSGI server writes one of its own
-    assert [request.body for request in desk.requests] == [b"", b""]
+    assert [request.body for request in stub_server.requests] == [b"", b""]
 
 
-def test_another_method_and_a_longer_body_do_not_come_through(desk: Desk, door: Door) -> None:
-    refused = door("PUT", "/", content=b"x" * 11)
+def test_another_method_and_a_longer_body_do_not_come_through(stub_server: StubServer, web_client: WebClient) -> None:
+    refused = web_client("PUT", "/", content=b"x" * 11)
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD, POST")
-    assert door("POST", "/", content=b"x" * 11).status_code == 413
-    assert desk.requests == []
+    assert web_client("POST", "/", content=b"x" * 11).status_code == 413
+    assert stub_server.requests == []
 
 
-def test_a_server_may_start_and_stop_it(desk: Desk) -> None:
-    app = asgi_app(desk, methods=METHODS)
+def test_a_server_may_start_and_stop_it(stub_server: StubServer) -> None:
+    app = asgi_app(stub_server, methods=METHODS)
     assert lifespan(app) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
-def test_a_client_that_goes_in_the_midst_of_its_body_gets_nothing_done(desk: Desk) -> None:
-    assert gone(asgi_app(desk, methods=METHODS)) == []
-    assert desk.requests == []
+def test_a_client_that_goes_in_the_midst_of_its_body_gets_nothing_done(stub_server: StubServer) -> None:
+    assert gone(asgi_app(stub_server, methods=METHODS)) == []
+    assert stub_server.requests == []
 
 
 @pytest.mark.parametrize("length", ["-1", "1.0", "x", "٣"])
-def test_a_length_that_is_none_is_refused(length: str, desk: Desk) -> None:
+def test_an_invalid_content_length_is_refused(length: str, stub_server: StubServer) -> None:
     said: list[Any] = []
     environ = {"REQUEST_METHOD": "POST", "CONTENT_LENGTH": length, "wsgi.input": io.BytesIO(b"abc")}
-    app: Any = wsgi_app(desk, methods=METHODS)
+    app: Any = wsgi_app(stub_server, methods=METHODS)
     assert list(app(environ, lambda status, headers: said.append(status))) == [b""]
-    assert (said, desk.requests) == (["400 Bad Request"], [])
+    assert (said, stub_server.requests) == (["400 Bad Request"], [])
 
 
-def test_204_has_no_length_of_ours(desk: Desk) -> None:
-    desk.answer = Answer(204)
-    with opened("asgi", desk) as door:
-        assert "content-length" not in door("POST", "/").headers
+@pytest.mark.parametrize(
+    ("length", "status"), [("9" * 5000, 413), ("0" * 5000 + "3", 200), ("9" * 19, 413), ("0" * 5000, 200)]
+)
+def test_a_length_of_thousands_of_digits_is_a_number_too(length: str, status: int, stub_server: StubServer) -> None:
+    seen: list[Any] = []
+    environ = {"REQUEST_METHOD": "POST", "CONTENT_LENGTH": length, "wsgi.input": io.BytesIO(b"abc")}
+    app: Any = wsgi_app(stub_server, methods=METHODS)
+    list(app(environ, lambda line, headers: seen.append(line[:3])))
+    assert seen == [str(status)]
+
+
+def test_204_has_no_length_of_ours(stub_server: StubServer) -> None:
+    stub_server.answer = Answer(204)
+    with opened("asgi", stub_server) as web_client:
+        assert "content-length" not in web_client("POST", "/").headers

@@ -14,11 +14,11 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from effects import Effects
-from effects.store.audit import audit
+from effects.store.operator.audit import audit
 from effects_webhooks import WebhookEvent, deliver_webhook, verify
-from effects_webhooks.endpoints import NewEndpoint
+from effects_webhooks.admin.endpoints import NewEndpoint
 from tests.peers.http import Answer, Receiver, Request
-from tests.support.hands import rows
+from tests.support.manual_workers import rows
 from tests.support.processes import Child, Fleet
 from tests.support.waiting import wait_until
 
@@ -133,7 +133,7 @@ def slow_answers(seed: int) -> Any:
 
 
 @dataclass(frozen=True)
-class Partner:
+class ReceiverRecord:
     """An endpoint and the receiver behind it."""
 
     endpoint: NewEndpoint
@@ -141,7 +141,7 @@ class Partner:
 
     @property
     def cut_short(self) -> int:
-        """Requests whose sender died before it had written their last byte: no partner takes them for an event."""
+        """Requests whose sender died before writing their last byte; no receiver takes them for an event."""
         return len(self.receiver.requests) - len(self.requests)
 
     @property
@@ -162,7 +162,7 @@ class Partner:
         return found
 
 
-def faults(app: Effects, acknowledged: list[str], partners: list[Partner]) -> list[str]:
+def faults(app: Effects, acknowledged: list[str], receiver_records: list[ReceiverRecord]) -> list[str]:
     """Everything that should not be so."""
     found: list[str] = [f"stuck: job {job['id']} is {job['status']}" for job in rows(app, "jobs")]
     if len(set(acknowledged)) != len(acknowledged):
@@ -170,8 +170,8 @@ def faults(app: Effects, acknowledged: list[str], partners: list[Partner]) -> li
     jobs = {job["id"]: job for job in rows(app, "job_history")}
     losses = Counter(row["job_id"] for row in rows(app, "job_attempts", "outcome IN ('lost', 'unknown')"))
     deliveries = {(row["event_id"], row["endpoint_id"]): row for row in rows(app, "delivered_webhooks")}
-    for partner in partners:
-        endpoint_id, bodies = partner.endpoint.id, partner.bodies()
+    for receiver_record in receiver_records:
+        endpoint_id, bodies = receiver_record.endpoint.id, receiver_record.bodies()
         for event_id in acknowledged:
             delivery = deliveries.get((event_id, endpoint_id))
             job = jobs.get(delivery["job_id"]) if delivery else None
@@ -185,4 +185,4 @@ def faults(app: Effects, acknowledged: list[str], partners: list[Partner]) -> li
                 found.append(f"unexplained: {event_id} to {endpoint_id}, {len(received)} times")
             if len(set(received)) > 1:
                 found.append(f"changed: {event_id} came with different bytes: {sorted(map(len, received))}")
-    return found + [f"audit: {one.sentence} {one.count} {one.job_ids}" for one in audit(app)]
+    return found + [f"audit: {one.sentence} {one.count} {one.job_ids}" for one in audit(app.store, app.ledgers)]

@@ -17,9 +17,9 @@ from effects.keys import generate_key
 from effects_webhooks import add_endpoint
 from tests.conftest import AppFactory
 from tests.crash.app import impatient
-from tests.crash.loop import KillLoop, Partner, faults, slow_answers
+from tests.crash.loop import KillLoop, ReceiverRecord, faults, slow_answers
 from tests.peers.http import Receiver
-from tests.support.hands import rows, run_sql
+from tests.support.manual_workers import rows, run_sql
 from tests.support.processes import fleet
 
 KILLS = int(os.environ.get("EFFECTS_TEST_KILLS", "200")) // 2
@@ -38,18 +38,20 @@ def test_kills_lose_nothing_and_explain_every_repeat(
         Receiver(slow_answers(seed + 1)) as two,
         fleet(database_url, tmp_path) as processes,
     ):
-        partners = [Partner(add_endpoint(receiver.url, effects=app), receiver) for receiver in (one, two)]
+        receiver_records = [
+            ReceiverRecord(add_endpoint(receiver.url, effects=app), receiver) for receiver in (one, two)
+        ]
         _open_limits(app)
         loop = KillLoop(app, processes, tmp_path, keys, seed)
         loop.run(KILLS)
         loop.drain()
-        found = faults(app, loop.acknowledged(), partners)
-        assert len(faults(app, ["msg_never_sent"], partners)) == len(found) + 2  # the judges do notice a loss
+        found = faults(app, loop.acknowledged(), receiver_records)
+        assert len(faults(app, ["msg_never_sent"], receiver_records)) == len(found) + 2  # the judges do notice a loss
     lost = len(rows(app, "job_attempts", "outcome = 'lost'"))
     summary = (
         f"seed {seed}, {app.engine.dialect.name}: {loop.killed.total()} kills, {len(loop.acknowledged())} events "
-        f"acknowledged, {lost} attempts lost, {sum(one.repeats for one in partners)} requests repeated, "
-        f"{sum(one.cut_short for one in partners)} cut short"
+        f"acknowledged, {lost} attempts lost, {sum(one.repeats for one in receiver_records)} requests repeated, "
+        f"{sum(one.cut_short for one in receiver_records)} cut short"
     )
     with capsys.disabled():
         print(f"\n{summary}")

@@ -1,4 +1,4 @@
-"""The demo as a stranger runs it: the installed command, its account, and the commands that it offers."""
+"""The demo as a newcomer runs it: the command, its account, and the commands that it offers."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from typing import Any
 
 import pytest
 
-from effects.demo.events import bundled_events
-from effects.demo.flights import bundled_flights
-from effects.demo.signups import NAMES
+from examples.demo.events import bundled_events
+from examples.demo.flights import bundled_flights
+from examples.demo.signups import NAMES
 
 EVENTS, FLIGHTS = 6, 45_000
 
 
-def _effects(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("effects")), *arguments]
+ROOT = Path(__file__).parents[2]
+
+
+def _demo(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return _run(sys.executable, "-m", "examples.demo", *options, folder=folder)
+
+
+def _run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TMPDIR": str(folder), "COLUMNS": "80"}
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
-    )
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
 
 
 def test_every_effect_is_accounted_for(tmp_path: Path) -> None:
-    done = _effects("demo", "--events", str(EVENTS), "--flights", str(FLIGHTS), "--json", folder=tmp_path)
+    done = _demo("--events", str(EVENTS), "--flights", str(FLIGHTS), "--json", folder=tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
     account: dict[str, Any] = json.loads(done.stdout)
@@ -50,7 +54,7 @@ def test_every_effect_is_accounted_for(tmp_path: Path) -> None:
 
 
 def test_the_summary_fits_a_terminal_and_its_commands_run(tmp_path: Path) -> None:
-    done = _effects("demo", "--events", "2", "--flights", "1000", folder=tmp_path)
+    done = _demo("--events", "2", "--flights", "1000", folder=tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every effect is accounted for." in done.stdout
@@ -58,8 +62,8 @@ def test_the_summary_fits_a_terminal_and_its_commands_run(tmp_path: Path) -> Non
     prose = [line for line in done.stdout.splitlines() if " --database-url " not in line]
     assert max(len(line) for line in prose) <= 80
     expected = ["webhook.deliver", "webhook.deliver", "webhook.deliver", "flights"]
-    for (_, *arguments), word in zip(offered, expected, strict=True):
-        shown = _effects(*arguments, folder=tmp_path)
+    for command, word in zip(offered, expected, strict=True):
+        shown = _run(*command, folder=tmp_path)
         assert shown.returncode == 0, shown.stderr
         assert word in shown.stdout
 
@@ -81,7 +85,7 @@ def test_the_bundled_flights_are_all_there() -> None:
 
 @pytest.mark.parametrize("option", ["--events=0", "--flights=0", "--no-such"])
 def test_a_wrong_option_is_one_clear_line(tmp_path: Path, option: str) -> None:
-    done = _effects("demo", option, folder=tmp_path)
+    done = _demo(option, folder=tmp_path)
 
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1

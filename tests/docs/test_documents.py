@@ -2,7 +2,8 @@
 
 A `console` block's lines that begin with `$ effects` run as written, by the installed command, in order, and
 must exit 0. Other lines of it (`$ pip install …`) are for the reader's machine and are not run here. Each
-document starts on an empty folder, with tables where it does not make them itself.
+document starts on an empty folder, with tables where it does not make them itself. A block with a file name after
+its language (```python app/jobs.py) is written to that file; a `pyproject.toml` registers its entry points.
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ import os
 import re
 import shlex
 import sys
+import tomllib
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from sybil import Document, Sybil
+from sybil import Document, Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
+from sybil.typing import Parser
 
-from effects import Effects, default
+from effects import Effects, default, entry_points
 from effects.keys import generate_key
-from effects.store import revisions
+from effects.store.db import revisions
 from tests.support.processes import Child, effects
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +36,7 @@ DOCUMENTS = sorted(
     for path in [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/*.md")]
     if "```python" in path.read_text() or "```console" in path.read_text()
 )
-
+FILE_BLOCK = re.compile(r"^```(\w+) (\S+)$", re.MULTILINE)
 
 Run: TypeAlias = Callable[[str], None]
 
@@ -56,15 +60,38 @@ def run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def _command(folder: str, arguments: list[str]) -> None:
     os.chdir(folder)
+    sys.path.insert(0, folder)
     effects(*arguments)
 
 
-def _document(path: Path, run: Run) -> Document:
-    parsers = [
+def _document(path: Path, run: Run, folder: Path) -> Document:
+    parsers: list[Parser] = [
         PythonCodeBlockParser(),
         CodeBlockParser(language="console", evaluator=lambda example: run(str(example.parsed))),
     ]
+    for language, name in FILE_BLOCK.findall(path.read_text()):
+        parsers.append(CodeBlockParser(f"{language} {name}", evaluator=partial(_write, folder / name)))
     return Sybil(parsers=parsers).parse(path)
+
+
+def _write(file: Path, example: Example) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(str(example.parsed))
+    if file.name == "pyproject.toml":
+        _install(file)
+
+
+def _install(pyproject: Path) -> None:
+    """Register the entry points of a project next to its sources, as an editable install does."""
+    project = tomllib.loads(pyproject.read_text())["project"]
+    info = pyproject.parent / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    groups = [
+        "\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())])
+        for group, entries in project["entry-points"].items()
+    ]
+    (info / "entry_points.txt").write_text("\n".join(groups))
 
 
 def _forget_modules_in(folder: Path) -> None:
@@ -80,19 +107,29 @@ def test_there_are_documents_to_execute() -> None:
     assert Path("webhooks/README.md") in DOCUMENTS
 
 
+def test_a_package_is_added_in_less_than_200_lines_on_the_public_modules_alone() -> None:
+    text = (ROOT / "docs" / "adding-a-package.md").read_text()
+    imported = {name for name in re.findall(r"^from (effects[.\w]*)", text, re.MULTILINE) if "_sms" not in name}
+    assert len(text.splitlines()) < 200
+    assert imported == {"effects", "effects.extend", "effects.cli", "effects.testing"}
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=str)
 def test_its_examples_run(
     path: Path, tmp_path: Path, empty_database_url: str, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """On PostgreSQL, and on the default, which is a SQLite file in the working directory."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(entry_points, "_by_group", entry_points._by_group.__wrapped__)  # a document may add some
+    monkeypatch.setattr(revisions, "_branches", revisions._branches.__wrapped__)
     if empty_database_url.startswith("postgresql"):
         monkeypatch.setenv("EFFECTS_DATABASE_URL", empty_database_url)
     monkeypatch.setenv("EFFECTS_KEYS", f"test={generate_key()},digest={generate_key()}")
     monkeypatch.setenv("EFFECTS_GRACE_SECONDS", "1")
     if "effects init" not in (ROOT / path).read_text():
         run("$ effects init")
-    document = _document(ROOT / path, run)
+    document = _document(ROOT / path, run, tmp_path)
     examples = list(document.examples())
     assert examples
     try:

@@ -50,7 +50,7 @@ def shell(settings: dict[str, str]) -> Shell:
 
 @pytest.fixture
 def load(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
-    """Import an example anew, in this process."""
+    """Import a fresh copy of an example, in this process."""
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     loaded: list[str] = []

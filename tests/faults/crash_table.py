@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from effects.crashpoints import Action
 
-REPEAT, HELD = "errand", "errand.held"
+REPEAT, HELD = "step_job", "step_job.held"
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Row:
 
 
 AFTER_A_LOSS = ("lost", "succeeded")
-ASK = ("ask", "release", "do")  # stands at the desk while the heart beats
+ASK = ("ask", "release", "do")  # stands at the stub server while the heart beats
 
 KILL = [
     Row("enqueue.before_commit", "kill", "absent", (0,), (), ended="absent"),
@@ -57,17 +57,17 @@ RAISE = [
     Row("enqueue.before_commit", "raise", "absent", (0,), (), ended="absent"),
     Row("enqueue.committed", "raise", "queued", (1,), ("succeeded",)),
     Row("claim.before_commit", "raise", "queued", (1,), ("succeeded",)),
-    Row("claim.committed", "raise", "running", (1,), AFTER_A_LOSS),
+    Row("claim.committed", "raise", "", (1,), ("succeeded",)),  # given back on the way out
     Row("perform.before", "raise", "", (1,), ("unknown", "succeeded")),
     Row("perform.before", "raise", "", (1,), ("failed", "succeeded"), HELD),
     Row("perform.after", "raise", "", (2,), ("unknown", "succeeded")),
     Row("perform.after", "raise", "", (1,), ("unknown",), HELD, "dead"),
     Row("release.before", "raise", "", (1,), ("failed", "succeeded"), HELD),
     Row("release.committed", "raise", "", (1,), ("failed", "succeeded"), HELD),
-    Row("settle.before", "raise", "", (2,), ("failed", "succeeded")),
-    Row("settle.before", "raise", "", (1,), ("failed",), HELD, "dead"),
-    Row("settle.applied", "raise", "", (2,), ("failed", "succeeded"), steps=("do", "follow")),
-    Row("settle.applied", "raise", "", (1,), ("failed",), HELD, "dead"),
+    Row("settle.before", "raise", "", (1,), ("succeeded",)),
+    Row("settle.before", "raise", "", (1,), ("succeeded",), HELD),
+    Row("settle.applied", "raise", "", (1,), ("succeeded",), steps=("do", "follow")),
+    Row("settle.applied", "raise", "", (1,), ("succeeded",), HELD),
     Row("settle.committed", "raise", "", (1,), ("succeeded",), steps=("do", "follow")),
     Row("heartbeat.before", "raise", "", (1,), ("succeeded",), HELD, steps=ASK),
     Row("heartbeat.committed", "raise", "", (1,), ("succeeded",), HELD, steps=ASK),

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from effects import Effects, NewJob, enqueue_many
-from effects.store.audit import audit
-from tests.peers.desk import Desk
+from effects.store.operator.audit import audit
+from tests.peers.stub_server import StubServer
 from tests.support import needs
-from tests.support.errands import Errand
-from tests.support.hands import row, rows
+from tests.support.manual_workers import row, rows
+from tests.support.step_jobs import StepJob
 from tests.support.waiting import wait_until
 from tests.support.wrong_clock import WrongClock
 
@@ -33,8 +33,8 @@ pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=Tr
 def wrong(database_url: str, tmp_path: Path) -> Iterator[dict[str, WrongClock]]:
     """One worker a clock, each with a thread for jobs that are held, and four for the others."""
     needs.program("faketime")
-    lanes = {"EFFECTS_LANES": "held=1"}
-    made = {by: WrongClock(by, database_url, tmp_path / f"{by}.log", "work", **lanes) for by in WRONG}
+    queues = {"EFFECTS_QUEUES": "held=1"}
+    made = {by: WrongClock(by, database_url, tmp_path / f"{by}.log", "work", **queues) for by in WRONG}
     yield made
     for one in made.values():
         one.end()
@@ -42,63 +42,66 @@ def wrong(database_url: str, tmp_path: Path) -> Iterator[dict[str, WrongClock]]:
 
 @pytest.mark.timeout(300)
 def test_no_wrong_clock_claims_early_or_rescues_early(
-    wrong: dict[str, WrongClock], errands: Effects, desk: Desk
+    wrong: dict[str, WrongClock], step_jobs: Effects, stub_server: StubServer
 ) -> None:
-    desk.hold("held")
-    held = [NewJob(job_type="errand", payload=Errand("held", desk.port, ("ask", "do")), queue="held") for _ in WRONG]
-    enqueue_many(held, effects=errands)
-    _wait_until(lambda: desk.asked.count("held") >= len(WRONG))
+    stub_server.hold("held")
+    held = [
+        NewJob(job_type="step_job", payload=StepJob("held", stub_server.port, ("ask", "do")), queue="held")
+        for _ in WRONG
+    ]
+    enqueue_many(held, effects=step_jobs)
+    _wait_until(lambda: stub_server.asked.count("held") >= len(WRONG))
     for by, one in wrong.items():
-        assert one.first_log_time == pytest.approx(_now(errands) + WRONG[by], abs=100)
-    due = _enqueue_for_the_future(errands, desk)
+        assert one.first_log_time == pytest.approx(_now(step_jobs) + WRONG[by], abs=100)
+    due = _enqueue_for_the_future(step_jobs, stub_server)
 
-    _wait_until(lambda: len(rows(errands, "job_attempts")) >= SOON)
-    _wait_for_leases(errands, 2.5)
-    attempts = rows(errands, "job_attempts")
+    _wait_until(lambda: len(rows(step_jobs, "job_attempts")) >= SOON)
+    _wait_for_leases(step_jobs, 2.5)
+    attempts = rows(step_jobs, "job_attempts")
     assert [one for one in attempts if one["started_at"] < due[one["job_id"]]] == []
     assert {one["outcome"] for one in attempts} == {"succeeded"}
     assert len({one["worker"] for one in attempts}) == len(WRONG)
-    standing = rows(errands, "jobs", "queue = 'held'")
-    assert [(one["status"], one["lease_token"]) for one in standing] == [("running", 1)] * len(WRONG)
+    standing = rows(step_jobs, "jobs", "queue = 'held'")
+    assert [(one["status"], one["attempts"]) for one in standing] == [("running", 1)] * len(WRONG)
     assert len({one["locked_by"] for one in standing}) == len(WRONG)
-    later = rows(errands, "jobs", "queue <> 'held'")
+    later = rows(step_jobs, "jobs", "queue <> 'held'")
     assert [(one["status"], one["attempts"]) for one in later] == [("queued", 0)] * len(LATER_SECONDS)
 
-    _lose_one(errands, wrong["+1h"], desk)
-    assert len(desk.done) == SOON + len(WRONG)  # the lost one had not been done
-    assert audit(errands) == []
+    _lose_one(step_jobs, wrong["+1h"], stub_server)
+    assert len(stub_server.done) == SOON + len(WRONG)  # the lost one had not been done
+    assert audit(step_jobs.store, step_jobs.ledgers) == []
 
 
-def _lose_one(errands: Effects, worker: WrongClock, desk: Desk) -> None:
+def _lose_one(step_jobs: Effects, worker: WrongClock, stub_server: StubServer) -> None:
     """The others, ahead and behind, wait for a whole lease of silence; then they take its job back."""
     worker.end()
-    silent = row(errands, "workers", "pid = :pid", pid=worker.process.pid)
-    _wait_until(lambda: rows(errands, "job_attempts", "outcome = 'lost'"))
-    lost = row(errands, "job_attempts", "outcome = 'lost'")
+    silent = row(step_jobs, "workers", "pid = :pid", pid=worker.process.pid)
+    _wait_until(lambda: rows(step_jobs, "job_attempts", "outcome = 'lost'"))
+    lost = row(step_jobs, "job_attempts", "outcome = 'lost'")
     assert lost["worker"] == silent["id"]
     assert lost["finished_at"] >= silent["seen_at"] + LEASE
-    desk.open("held")
-    _wait_until(lambda: not rows(errands, "jobs", "queue <> 'default'"))
+    stub_server.open("held")
+    _wait_until(lambda: not rows(step_jobs, "jobs", "queue <> 'default'"))
 
 
-def _enqueue_for_the_future(errands: Effects, desk: Desk) -> dict[int, Any]:
+def _enqueue_for_the_future(step_jobs: Effects, stub_server: StubServer) -> dict[int, Any]:
     """Jobs that become due one after the other, and some that do not; job id → when, by the database."""
-    now = dt.datetime.fromtimestamp(_now(errands), dt.UTC)
+    now = dt.datetime.fromtimestamp(_now(step_jobs), dt.UTC)
     first, last = SOON_SECONDS
     delays = [*(first + (last - first) * number / SOON for number in range(SOON)), *LATER_SECONDS]
-    errand = Errand("soon", desk.port)
-    jobs = [NewJob(job_type="errand", payload=errand, run_at=now + dt.timedelta(seconds=one)) for one in delays]
-    ids = {receipt.job_id for receipt in enqueue_many(jobs, effects=errands)}
-    due = {one["id"]: one["run_at"] for one in rows(errands, "jobs") if one["id"] in ids}
+    step_job = StepJob("soon", stub_server.port)
+    jobs = [NewJob(job_type="step_job", payload=step_job, run_at=now + dt.timedelta(seconds=one)) for one in delays]
+    ids = {receipt.job_id for receipt in enqueue_many(jobs, effects=step_jobs)}
+    due = {one["id"]: one["run_at"] for one in rows(step_jobs, "jobs") if one["id"] in ids}
     assert len(due) == len(jobs)  # none was claimed and done before we looked
     return due
 
 
-def _wait_for_leases(errands: Effects, leases: float) -> None:
+def _wait_for_leases(step_jobs: Effects, leases: float) -> None:
     """Until every worker has lived that long by the database's clock: leases that are alive outlive themselves."""
 
     def all_old() -> bool:
-        found = rows(errands, "workers")
+        found = rows(step_jobs, "workers")
         return len(found) == len(WRONG) and all(one["seen_at"] - one["started_at"] > leases * LEASE for one in found)
 
     _wait_until(all_old)
@@ -108,13 +111,13 @@ def _wait_until(condition: Callable[[], object]) -> None:
     wait_until(condition, seconds=PATIENCE_SECONDS)
 
 
-def _now(errands: Effects) -> float:
-    with errands.store.read() as connection:
-        return errands.store.now(connection)
+def _now(step_jobs: Effects) -> float:
+    with step_jobs.store.read() as connection:
+        return step_jobs.store.now(connection)
 
 
-def test_the_doctor_says_which_way_a_clock_is_wrong(errands: Effects, tmp_path: Path) -> None:
-    doctor = WrongClock("+1h", errands.settings.database_url, tmp_path / "doctor.log", "doctor")
+def test_the_doctor_names_the_direction_of_a_wrong_clock(step_jobs: Effects, tmp_path: Path) -> None:
+    doctor = WrongClock("+1h", step_jobs.settings.database_url, tmp_path / "doctor.log", "doctor")
     output, _ = doctor.process.communicate(timeout=60)
     assert doctor.process.returncode == 2
     assert "ahead of the database's" in output

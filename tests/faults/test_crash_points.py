@@ -11,10 +11,10 @@ import pytest
 from effects import Effects, crashpoints, enqueue
 from effects.worker import Worker
 from tests.faults.crash_table import HELD, TABLE, Row
-from tests.peers.desk import Desk
-from tests.support.errands import Errand, errands_app
-from tests.support.hands import Hand, rows, run_sql
+from tests.peers.stub_server import StubServer
+from tests.support.manual_workers import ManualWorker, rows, run_sql
 from tests.support.processes import Child, Fleet, with_crash_point
+from tests.support.step_jobs import StepJob, step_jobs_app
 from tests.support.waiting import wait_until
 
 LEASE_SECONDS = 1.2
@@ -24,7 +24,7 @@ KEY = "the:one"
 
 @pytest.fixture
 def app(database_url: str) -> Any:
-    made = errands_app(database_url, lease_seconds=LEASE_SECONDS, heartbeat_seconds=0.2, poll_seconds=0.2)
+    made = step_jobs_app(database_url, lease_seconds=LEASE_SECONDS, heartbeat_seconds=0.2, poll_seconds=0.2)
     yield made
     made.dispose()
 
@@ -37,28 +37,28 @@ def test_the_table_and_the_points_name_each_other() -> None:
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
-def test_a_crash_leaves_what_the_table_says(row: Row, app: Effects, desk: Desk, processes: Fleet) -> None:
-    errand = Errand("one", desk.port, row.steps or (("release", "do") if row.kind == HELD else ("do",)))
-    desk.hold("one")  # only those that ask stand here
-    child = _strike(row, errand, app, desk, processes)
+def test_a_crash_leaves_what_the_table_lists(row: Row, app: Effects, stub_server: StubServer, processes: Fleet) -> None:
+    step_job = StepJob("one", stub_server.port, row.steps or (("release", "do") if row.kind == HELD else ("do",)))
+    stub_server.hold("one")  # only those that ask stand here
+    child = _strike(row, step_job, app, stub_server, processes)
     assert row.state in ("", _state(app))
-    desk.open("one")
+    stub_server.open("one")
     _recover(row, app, child)
     before = rows(app, "job_history") + rows(app, "job_attempts")
     _end(row, child)
     assert rows(app, "job_history") + rows(app, "job_attempts") == before  # a late word changes nothing
-    _check(row, app, desk)
+    _check(row, app, stub_server)
 
 
-def _strike(row: Row, errand: Errand, app: Effects, desk: Desk, processes: Fleet) -> Child:
+def _strike(row: Row, step_job: StepJob, app: Effects, stub_server: StubServer, processes: Fleet) -> Child:
     """Bring one job to the point and let the action happen there; returns when it has."""
     plan = {"EFFECTS_CRASHPOINT": f"{row.point}:1:{row.action}", **SHORT_LEASE}
     if row.point.startswith("enqueue."):
-        child = processes.start(with_crash_point, enqueue_one, row.kind, errand, **plan)
+        child = processes.start(with_crash_point, enqueue_one, row.kind, step_job, **plan)
     else:
-        enqueue_one(row.kind, errand, app)
+        enqueue_one(row.kind, step_job, app)
         if row.point.startswith("rescue."):
-            Hand(app, "gone").claim_one()
+            ManualWorker(app, "gone").claim_one()
             _all_silent(app)
         child = processes.worker(**plan)
     if row.action == "kill":
@@ -71,9 +71,9 @@ def _strike(row: Row, errand: Errand, app: Effects, desk: Desk, processes: Fleet
     return child
 
 
-def enqueue_one(kind: str, errand: Errand, app: Effects | None = None) -> None:
+def enqueue_one(kind: str, step_job: StepJob, app: Effects | None = None) -> None:
     """Its limit makes the claim a transaction on PostgreSQL too; without one it is a single statement there."""
-    enqueue(kind, errand, key=KEY, limit_key="desk", effects=app or errands_app())
+    enqueue(kind, step_job, key=KEY, limit_key="stub server", effects=app or step_jobs_app())
 
 
 def _state(app: Effects) -> str:
@@ -119,24 +119,24 @@ def _end(row: Row, child: Child) -> None:
         assert child.wait() == {"kill": -signal.SIGKILL, "raise": 1, "pause": 0}[row.action]
         return
     if row.action == "pause":
-        child.wait_logged("worker.disowned")
+        child.wait_logged("worker.fenced_off")
     child.send(signal.SIGTERM)
-    expected = {"kill": -signal.SIGKILL, "raise": 1 if _ends_the_worker(row) else 0, "pause": 0}
+    expected = {"kill": -signal.SIGKILL, "raise": 70 if _ends_the_worker(row) else 0, "pause": 0}
     assert child.wait() == expected[row.action], child.output
     assert "Traceback" not in child.output or _ends_the_worker(row)
 
 
-def _check(row: Row, app: Effects, desk: Desk) -> None:
-    assert desk.done.count("one") in row.effects
+def _check(row: Row, app: Effects, stub_server: StubServer) -> None:
+    assert stub_server.done.count("one") in row.effects
     assert _state(app) == row.ended
     outcomes = tuple(one["outcome"] for one in rows(app, "job_attempts", "attempt > 0") if one["job_id"] == 1)
     if row.outcomes is None:
         assert outcomes[-1] == "succeeded"
-        assert desk.done.count("one") <= 1 + outcomes.count("lost")
+        assert stub_server.done.count("one") <= 1 + outcomes.count("lost")
     else:
         assert outcomes == row.outcomes
     if "follow" in row.steps:
-        assert desk.done.count("one-then") == 1  # all of the outcome or nothing of it
+        assert stub_server.done.count("one-then") == 1  # all of the outcome or nothing of it
     if row.ended == "dead":
         assert rows(app, "job_history")[0]["error_code"] == "unknown"
     if row.ended != "absent":

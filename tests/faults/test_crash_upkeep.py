@@ -9,15 +9,15 @@ import pytest
 
 from effects import Effects, crashpoints, enqueue
 from effects.crashpoints import ACTIONS, Action
-from effects.prune import prune
+from effects.retention import prune
 from effects.schedules import Schedule
-from effects.store import schedules
-from effects.store.audit import audit
+from effects.store.operator.audit import audit
+from effects.store.schedules import definitions as schedule_definitions
 from effects.worker import Worker
-from tests.peers.desk import Desk
-from tests.support.errands import Errand, errands_app
-from tests.support.hands import rows, run_sql
+from tests.peers.stub_server import StubServer
+from tests.support.manual_workers import rows, run_sql
 from tests.support.processes import Child, Fleet, with_crash_point
+from tests.support.step_jobs import StepJob, step_jobs_app
 from tests.support.waiting import wait_until
 
 FIRING = ("fire.before_commit", "fire.committed")
@@ -33,62 +33,64 @@ def test_these_are_all_such_points() -> None:
 @actions
 @pytest.mark.parametrize("point", FIRING)
 def test_a_slot_that_a_crash_interrupts_happens_once(
-    point: str, action: Action, errands: Effects, desk: Desk, processes: Fleet
+    point: str, action: Action, step_jobs: Effects, stub_server: StubServer, processes: Fleet
 ) -> None:
-    payload = msgspec.to_builtins(Errand("one", desk.port))
-    schedules.add(errands.store, Schedule("yearly", "errand", payload=payload, cron="0 0 1 1 *"))
-    run_sql(errands, f"UPDATE effects_job_definitions SET last_slot = {errands.store.sql.after('-400 * 86400')}")
+    payload = msgspec.to_builtins(StepJob("one", stub_server.port))
+    schedule_definitions.add(
+        step_jobs.store, Schedule("yearly", "step_job", payload=payload, cron="0 0 1 1 *"), actor="ann"
+    )
+    run_sql(step_jobs, f"UPDATE effects_job_definitions SET last_slot = {step_jobs.store.sql.after('-400 * 86400')}")
     child = processes.worker(EFFECTS_CRASHPOINT=f"{point}:1:{action}")
     _strike(child, action)
-    slots, jobs = rows(errands, "definition_runs"), rows(errands, "jobs") + rows(errands, "job_history")
+    slots, jobs = rows(step_jobs, "definition_runs"), rows(step_jobs, "jobs") + rows(step_jobs, "job_history")
     if action != "raise":  # that worker lives, and may be further by now
         assert len(slots) == len(jobs) == (point == "fire.committed")
     if (point, action) == ("fire.before_commit", "pause"):
         child.thaw()  # it holds the schedule's row, on SQLite the file
-    wait_until(lambda: _drained(errands, child) and rows(errands, "job_history"))
-    assert desk.done == ["one"]
-    assert [one["outcome"] for one in rows(errands, "definition_runs")] == ["enqueued"]
-    assert audit(errands) == []
+    wait_until(lambda: _drained(step_jobs, child) and rows(step_jobs, "job_history"))
+    assert stub_server.done == ["one"]
+    assert [one["outcome"] for one in rows(step_jobs, "definition_runs")] == ["enqueued"]
+    assert audit(step_jobs.store, step_jobs.ledgers) == []
     child.thaw()
     if action != "kill":
         child.wait_logged("worker.started")
         child.send(signal.SIGTERM)
     assert child.wait() == {"kill": -signal.SIGKILL, "raise": 0, "pause": 0}[action], child.output
-    assert desk.done == ["one"]
+    assert stub_server.done == ["one"]
 
 
-def _drained(errands: Effects, child: Child) -> bool:
+def _drained(step_jobs: Effects, child: Child) -> bool:
     if child.exit_code is not None or child.frozen or "CrashPoint" in child.output:
-        Worker(errands).drain()
-    return not rows(errands, "jobs")
+        Worker(step_jobs).drain()
+    return not rows(step_jobs, "jobs")
 
 
 @actions
 @pytest.mark.parametrize("point", PRUNING)
 def test_a_batch_that_a_crash_interrupts_goes_whole_or_not_at_all(
-    point: str, action: Action, errands: Effects, desk: Desk, processes: Fleet
+    point: str, action: Action, step_jobs: Effects, stub_server: StubServer, processes: Fleet
 ) -> None:
     for number in range(3):
-        enqueue("errand", Errand("one", desk.port), key=f"k{number}", effects=errands)
-    Worker(errands).drain()
-    long_ago = errands.store.sql.after("-100 * 86400")
-    run_sql(errands, f"UPDATE effects_job_history SET finished_at = {long_ago}")
-    run_sql(errands, f"UPDATE effects_effect_ledger SET updated_at = {long_ago}")
+        enqueue("step_job", StepJob("one", stub_server.port), key=f"k{number}", effects=step_jobs)
+    Worker(step_jobs).drain()
+    long_ago = step_jobs.store.sql.after("-100 * 86400")
+    run_sql(step_jobs, f"UPDATE effects_job_history SET finished_at = {long_ago}")
+    run_sql(step_jobs, f"UPDATE effects_effect_ledger SET updated_at = {long_ago}")
     child = processes.start(with_crash_point, _prune, EFFECTS_CRASHPOINT=f"{point}:1:{action}")
     _strike(child, action)
     left = 0 if point == "prune.committed" else 3
-    assert len(rows(errands, "job_history")) == len(rows(errands, "job_attempts")) == left
-    assert len(rows(errands, "effect_ledger")) == 3
-    assert audit(errands) == []
+    assert len(rows(step_jobs, "job_history")) == len(rows(step_jobs, "job_attempts")) == left
+    assert len(rows(step_jobs, "effect_ledger")) == 3
+    assert audit(step_jobs.store, step_jobs.ledgers) == []
     child.thaw()
     assert child.wait() == {"kill": -signal.SIGKILL, "raise": 1, "pause": 0}[action], child.output
-    prune(errands)
-    assert rows(errands, "job_history") == rows(errands, "job_attempts") == rows(errands, "effect_ledger") == []
-    assert audit(errands) == []
+    prune(step_jobs)
+    assert rows(step_jobs, "job_history") == rows(step_jobs, "job_attempts") == rows(step_jobs, "effect_ledger") == []
+    assert audit(step_jobs.store, step_jobs.ledgers) == []
 
 
 def _prune() -> None:
-    prune(errands_app())
+    prune(step_jobs_app())
 
 
 def _strike(child: Child, action: Action) -> None:

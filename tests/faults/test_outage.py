@@ -14,15 +14,16 @@ from sqlalchemy import event
 
 from effects import Effects, enqueue
 from effects.errors import StoreUnavailable
-from effects.store.audit import audit
+from effects.exit_codes import ExitCode
+from effects.store.operator.audit import audit
 from effects.worker import Worker
 from effects.worker.outage import LOG_EVERY_SECONDS
-from tests.peers.desk import Desk
 from tests.peers.proxy import Proxy
-from tests.support.errands import Errand, errands_app
-from tests.support.hands import rows, run_sql
+from tests.peers.stub_server import StubServer
+from tests.support.manual_workers import rows, run_sql
 from tests.support.processes import fleet
 from tests.support.running import running
+from tests.support.step_jobs import StepJob, step_jobs_app
 from tests.support.waiting import wait_until
 
 OUTAGE_SECONDS = 6.0  # long enough for a second line in the log
@@ -34,39 +35,55 @@ on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 @pytest.fixture
 def direct(database_url: str) -> Iterator[Effects]:
-    made = errands_app(database_url, **OPTIONS)
+    made = step_jobs_app(database_url, **OPTIONS)
     yield made
     made.dispose()
 
 
 @pytest.fixture
 def proxied(proxy: Proxy) -> Iterator[Effects]:
-    made = errands_app(proxy.url, **OPTIONS)
+    made = step_jobs_app(proxy.url, **OPTIONS)
     yield made
     made.dispose()
 
 
 @on_postgresql
-@pytest.mark.parametrize("kind", ["errand", "errand.held"])
+def test_a_drain_waits_for_a_read_only_server_no_longer_than_its_time(direct: Effects, database_url: str) -> None:
+    with direct.store.begin() as connection:
+        name = connection.exec_driver_sql("SELECT current_database()").scalar()
+        connection.exec_driver_sql(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    app = step_jobs_app(database_url, **OPTIONS)
+    drained = Worker(app).drain(max_seconds=0.2)
+    app.dispose()
+    assert (drained.finished, drained.exit_code) == (False, ExitCode.TIME_RAN_OUT)
+
+
+@on_postgresql
+@pytest.mark.parametrize("kind", ["step_job", "step_job.held"])
 def test_what_was_done_just_before_the_outage_is_recorded_after_it(
-    kind: str, direct: Effects, proxied: Effects, proxy: Proxy, desk: Desk, caplog: pytest.LogCaptureFixture
+    kind: str,
+    direct: Effects,
+    proxied: Effects,
+    proxy: Proxy,
+    stub_server: StubServer,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    desk.hold("one")
-    steps = ("release", "ask", "do") if kind == "errand.held" else ("ask", "do")
-    enqueue(kind, Errand("one", desk.port, steps), key="one", effects=direct)
+    stub_server.hold("one")
+    steps = ("release", "ask", "do") if kind == "step_job.held" else ("ask", "do")
+    enqueue(kind, StepJob("one", stub_server.port, steps), key="one", effects=direct)
     with running(Worker(proxied)):
-        desk.wait_asked("one")
+        stub_server.wait_asked("one")
         proxy.refuse()
-        desk.open("one")
-        wait_until(lambda: desk.done)
-        enqueue("errand", Errand("two", desk.port), effects=direct)
+        stub_server.open("one")
+        wait_until(lambda: stub_server.done)
+        enqueue("step_job", StepJob("two", stub_server.port), effects=direct)
         _pass(OUTAGE_SECONDS)
         assert [row["status"] for row in rows(direct, "jobs")] == ["running", "queued"]
         proxy.accept()
         wait_until(lambda: not rows(direct, "jobs"))
-    assert sorted(desk.done) == ["one", "two"]
+    assert sorted(stub_server.done) == ["one", "two"]
     assert [row["outcome"] for row in rows(direct, "job_attempts")] == ["succeeded", "succeeded"]
-    assert audit(direct) == []
+    assert audit(direct.store, direct.ledgers) == []
     lines = [record.getMessage() for record in caplog.records]
     assert 1 <= lines.count("database.away") <= 1 + OUTAGE_SECONDS // LOG_EVERY_SECONDS
     assert lines.count("database.back") == 1
@@ -75,25 +92,25 @@ def test_what_was_done_just_before_the_outage_is_recorded_after_it(
 
 @on_postgresql
 def test_a_worker_that_starts_during_an_outage_waits_for_its_end(
-    direct: Effects, proxied: Effects, proxy: Proxy, desk: Desk, caplog: pytest.LogCaptureFixture
+    direct: Effects, proxied: Effects, proxy: Proxy, stub_server: StubServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    enqueue("errand", Errand("one", desk.port), effects=direct)
+    enqueue("step_job", StepJob("one", stub_server.port), effects=direct)
     proxy.refuse()
     with running(Worker(proxied)):
         wait_until(lambda: "database.away" in caplog.messages)
         assert rows(direct, "workers") == []
         proxy.accept()
         wait_until(lambda: not rows(direct, "jobs"))
-    assert desk.done == ["one"]
+    assert stub_server.done == ["one"]
     _assert_calm(caplog)
 
 
 @on_postgresql
 def test_the_command_too_waits_for_the_end_of_an_outage(
-    direct: Effects, proxy: Proxy, desk: Desk, tmp_path: Path
+    direct: Effects, proxy: Proxy, stub_server: StubServer, tmp_path: Path
 ) -> None:
-    """A supervisor that starts it anew and anew would give up; the form for cron says at once that it cannot work."""
-    enqueue("errand", Errand("one", desk.port), effects=direct)
+    """A service manager would give up after many restarts; the form for cron says at once that it cannot work."""
+    enqueue("step_job", StepJob("one", stub_server.port), effects=direct)
     proxy.refuse()
     with fleet(proxy.url, tmp_path) as processes:
         worker = processes.worker()
@@ -103,20 +120,20 @@ def test_the_command_too_waits_for_the_end_of_an_outage(
         wait_until(lambda: not rows(direct, "jobs"))
         worker.send(signal.SIGTERM)
         assert worker.wait() == 0
-    assert desk.done == ["one"]
+    assert stub_server.done == ["one"]
 
 
 @on_postgresql
 def test_a_worker_can_be_stopped_during_an_outage(
-    direct: Effects, proxied: Effects, proxy: Proxy, desk: Desk, caplog: pytest.LogCaptureFixture
+    direct: Effects, proxied: Effects, proxy: Proxy, stub_server: StubServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Twice asked, it leaves without having written; what it held is found by its silence."""
-    desk.hold("one")
-    enqueue("errand", Errand("one", desk.port, ("ask", "do")), effects=direct)
+    stub_server.hold("one")
+    enqueue("step_job", StepJob("one", stub_server.port, ("ask", "do")), effects=direct)
     with running(Worker(proxied)) as made:
-        desk.wait_asked("one")
+        stub_server.wait_asked("one")
         proxy.refuse()
-        desk.open("one")
+        stub_server.open("one")
         wait_until(lambda: "database.away" in caplog.messages)
         made.worker.stop()
     assert [row["status"] for row in rows(direct, "jobs")] == ["running"]
@@ -124,17 +141,17 @@ def test_a_worker_can_be_stopped_during_an_outage(
 
 
 @on_sqlite
-def test_a_full_disk_is_waited_out(direct: Effects, desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_waited_out(direct: Effects, stub_server: StubServer, caplog: pytest.LogCaptureFixture) -> None:
     """SQLite says so by SQLITE_FULL; `max_page_count` makes it say so without filling a disk."""
     limit = _PageLimit(direct)
     long = "one" * 10_000  # its history needs pages of its own
-    desk.hold(long)
-    enqueue("errand", Errand(long, desk.port, ("ask", "do")), key="one", effects=direct)
+    stub_server.hold(long)
+    enqueue("step_job", StepJob(long, stub_server.port, ("ask", "do")), key="one", effects=direct)
     with running(Worker(direct)):
-        desk.wait_asked(long)
+        stub_server.wait_asked(long)
         limit.fill()
-        desk.open(long)
-        wait_until(lambda: desk.done)
+        stub_server.open(long)
+        wait_until(lambda: stub_server.done)
         wait_until(lambda: "database.away" in caplog.messages)
         assert [row["status"] for row in rows(direct, "jobs")] == ["running"]  # no half of its end was written
         assert rows(direct, "job_history") == rows(direct, "job_attempts") == []
@@ -142,9 +159,9 @@ def test_a_full_disk_is_waited_out(direct: Effects, desk: Desk, caplog: pytest.L
         assert caplog.messages.count("database.away") == 1
         limit.lift()
         wait_until(lambda: not rows(direct, "jobs"))
-    assert desk.done == [long]
+    assert stub_server.done == [long]
     assert [row["outcome"] for row in rows(direct, "job_attempts")] == ["succeeded"]
-    assert audit(direct) == []
+    assert audit(direct.store, direct.ledgers) == []
     _assert_calm(caplog)
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from effects import Effects, NewJob, Receipt, enqueue_many
 from effects.errors import StoreUnavailable
-from effects.store import migrate
-from effects.store.audit import audit
-from tests.support.hands import rows
-from tests.support.notes import FILE, Note, notes_app, written
+from effects.store.db import migrate
+from effects.store.operator.audit import audit
+from tests.support.file_jobs import FILE, FileJob, file_jobs_app, written
+from tests.support.manual_workers import rows
 from tests.support.own_server import OwnServer, own_server
 from tests.support.processes import Child, Fleet, fleet
 from tests.support.waiting import wait_until
@@ -24,7 +24,7 @@ CRASHES = 20
 JOBS = 10_000
 BATCH = 50  # jobs that one transaction enqueues
 AHEAD = 500  # enqueued beyond what is done: to the last crash there are some to come
-LEASE_SECONDS = 4.0
+LEASE_SECONDS = 12.0  # longer than a connection may take, with the waits between two tries
 PATIENCE = {"EFFECTS_LEASE_SECONDS": str(LEASE_SECONDS), "EFFECTS_HEARTBEAT_SECONDS": "0.5"}
 
 
@@ -36,7 +36,7 @@ def server() -> Iterator[OwnServer]:
 
 @pytest.fixture
 def app(server: OwnServer) -> Iterator[Effects]:
-    made = notes_app(server.url, lease_seconds=LEASE_SECONDS, heartbeat_seconds=0.5)
+    made = file_jobs_app(server.url, lease_seconds=LEASE_SECONDS, heartbeat_seconds=0.5)
     migrate.init(made.store)
     yield made
     made.dispose()
@@ -52,16 +52,18 @@ def processes(server: OwnServer, tmp_path: Path) -> Iterator[Fleet]:
 def test_twenty_crashes_of_the_server_lose_nothing(
     server: OwnServer, app: Effects, processes: Fleet, tmp_path: Path
 ) -> None:
-    notes = tmp_path / "notes"
-    notes.touch()
-    workers = [processes.worker(app="tests.support.notes_app:app", **PATIENCE, **{FILE: str(notes)}) for _ in range(2)]
+    file_jobs = tmp_path / "file_jobs"
+    file_jobs.touch()
+    workers = [
+        processes.worker(app="tests.support.file_jobs_app:app", **PATIENCE, **{FILE: str(file_jobs)}) for _ in range(2)
+    ]
     for worker in workers:
         worker.wait_logged("worker.started", seconds=60)
     acknowledged: list[Receipt] = []
-    enqueuer = threading.Thread(target=_enqueue_all, args=(app, notes, acknowledged))
+    enqueuer = threading.Thread(target=_enqueue_all, args=(app, file_jobs, acknowledged))
     enqueuer.start()
     for crash in range(CRASHES):
-        _wait_for_lines(notes, crash * JOBS // (CRASHES + 1))
+        _wait_for_lines(file_jobs, crash * JOBS // (CRASHES + 1))
         server.crash()
     enqueuer.join(60)
     assert len(acknowledged) == JOBS
@@ -72,18 +74,18 @@ def test_twenty_crashes_of_the_server_lose_nothing(
     ended = {one["id"]: one["status"] for one in rows(app, "job_history")}
     assert {ended.get(receipt.job_id) for receipt in acknowledged} == {"succeeded"}
     assert len(ended) == JOBS
-    _assert_written(app, notes)
-    assert audit(app) == []
+    _assert_written(app, file_jobs)
+    assert audit(app.store, app.ledgers) == []
     for worker in workers:
         _assert_calm(worker)
 
 
-def _enqueue_all(app: Effects, notes: Path, acknowledged: list[Receipt]) -> None:
+def _enqueue_all(app: Effects, file_jobs: Path, acknowledged: list[Receipt]) -> None:
     """Keyed, so that what was not acknowledged may be asked for again."""
     for first in range(0, JOBS, BATCH):
-        _wait_for_lines(notes, first - AHEAD)
-        kinds = [("note.held" if number % 2 else "note", number) for number in range(first, first + BATCH)]
-        jobs = [NewJob(job_type=kind, payload=Note(number), key=f"note:{number}") for kind, number in kinds]
+        _wait_for_lines(file_jobs, first - AHEAD)
+        kinds = [("file_job.held" if number % 2 else "file_job", number) for number in range(first, first + BATCH)]
+        jobs = [NewJob(job_type=kind, payload=FileJob(number), key=f"file_job:{number}") for kind, number in kinds]
         acknowledged += _enqueue_until_acknowledged(app, jobs)
 
 
@@ -103,13 +105,13 @@ def _nothing_is_live(app: Effects) -> bool:
     return not rows(app, "jobs", "id = (SELECT min(id) FROM effects_jobs)")
 
 
-def _wait_for_lines(notes: Path, count: int) -> None:
-    wait_until(lambda: notes.read_bytes().count(b"\n") >= count, seconds=60)
+def _wait_for_lines(file_jobs: Path, count: int) -> None:
+    wait_until(lambda: file_jobs.read_bytes().count(b"\n") >= count, seconds=60)
 
 
-def _assert_written(app: Effects, notes: Path) -> None:
+def _assert_written(app: Effects, file_jobs: Path) -> None:
     """Each once; of those that may be repeated once more for each attempt that was lost on the way."""
-    times = written(notes)
+    times = written(file_jobs)
     assert set(times) == set(range(JOBS))
     assert {number for number, count in times.items() if number % 2 and count > 1} == set()
     lost = len(rows(app, "job_attempts", "outcome = 'lost'"))

@@ -16,15 +16,15 @@ import pytest
 from effects import Effects, NewJob, enqueue, enqueue_many
 from effects.errors import StoreUnavailable
 from effects.keys import generate_key
-from effects.store.audit import audit
+from effects.store.operator.audit import audit
 from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
-from tests.peers.desk import Desk
 from tests.peers.http import Receiver
 from tests.peers.proxy import Cut, Proxy, When
-from tests.support.errands import Errand, errands_app
-from tests.support.hands import Hand, rows, run_sql
+from tests.peers.stub_server import StubServer
+from tests.support.manual_workers import ManualWorker, rows, run_sql
 from tests.support.running import Running, running
+from tests.support.step_jobs import StepJob, step_jobs_app
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -43,7 +43,7 @@ class Site:
     name: str
     marker: str
     in_transaction: bool
-    prepare: Callable[[Effects, Desk], None]
+    prepare: Callable[[Effects, StubServer], None]
     before: tuple[str, ...] = ("succeeded",)
     after: tuple[str, ...] = ("succeeded",)
 
@@ -51,30 +51,31 @@ class Site:
         return self.name.replace(" ", "-")
 
 
-def _one(kind: str = "errand", *steps: str, **options: Any) -> Callable[[Effects, Desk], None]:
-    def prepare(app: Effects, desk: Desk) -> None:
-        enqueue(kind, Errand("one", desk.port, steps or ("do",)), effects=app, **options)
+def _one(kind: str = "step_job", *steps: str, **options: Any) -> Callable[[Effects, StubServer], None]:
+    def prepare(app: Effects, stub_server: StubServer) -> None:
+        enqueue(kind, StepJob("one", stub_server.port, steps or ("do",)), effects=app, **options)
 
     return prepare
 
 
-def _busy(app: Effects, desk: Desk) -> None:
-    desk.busy["one"] = 1
-    _one()(app, desk)
+def _busy(app: Effects, stub_server: StubServer) -> None:
+    stub_server.busy["one"] = 1
+    _one()(app, stub_server)
 
 
-def _lost(app: Effects, desk: Desk) -> None:
-    _one(key="k")(app, desk)
-    Hand(app, "gone").claim_one()
+def _lost(app: Effects, stub_server: StubServer) -> None:
+    _one(key="k")(app, stub_server)
+    ManualWorker(app, "gone").claim_one()
     run_sql(app, f"UPDATE {app.store.sql.workers} SET seen_at = {app.store.sql.after('-3600')}")
 
 
-def _inserted(app: Effects, desk: Desk) -> None:
+def _inserted(app: Effects, stub_server: StubServer) -> None:
     """By a plain INSERT, so that its intent is written by the worker."""
     run_sql(
         app,
-        "INSERT INTO effects_jobs (job_type, payload, idempotency_key) VALUES ('errand', CAST(:payload AS jsonb), 'k')",
-        payload=f'{{"name": "one", "port": {desk.port}}}',
+        "INSERT INTO effects_jobs (job_type, payload, idempotency_key) "
+        "VALUES ('step_job', CAST(:payload AS jsonb), 'k')",
+        payload=f'{{"name": "one", "port": {stub_server.port}}}',
     )
 
 
@@ -86,10 +87,10 @@ SITES = [
     Site("claim grouped", TAKE, True, _one(group_key="g")),
     Site("adopt", "INSERT INTO effects_effect_ledger", True, _inserted),
     Site("heartbeat", "UPDATE effects_workers SET seen_at", False, _one()),
-    Site("release", "SET released_at", False, _one("errand.held", "release", "do", key="k")),
+    Site("release", "SET released_at", False, _one("step_job.held", "release", "do", key="k")),
     Site("settle alone", END, False, _one()),
     Site("settle with ledger", END, True, _one(key="k")),
-    Site("settle with apply", END, True, _one("errand", "do", "follow")),
+    Site("settle with apply", END, True, _one("step_job", "do", "follow")),
     Site("settle again", "status = r.status", True, _busy, ("failed", "succeeded"), ("failed", "succeeded")),
     Site("rescue", "AS overdue", True, _lost, TWICE, TWICE),
 ]  # fmt: skip
@@ -97,7 +98,7 @@ SITES = [
 
 @pytest.fixture
 def direct(database_url: str) -> Iterator[Effects]:
-    made = errands_app(database_url, **OPTIONS)
+    made = step_jobs_app(database_url, **OPTIONS)
     yield made
     made.dispose()
 
@@ -105,37 +106,41 @@ def direct(database_url: str) -> Iterator[Effects]:
 @pytest.mark.parametrize("when", WHENS)
 @pytest.mark.parametrize("site", SITES, ids=str)
 def test_a_cut_costs_the_worker_nothing(
-    site: Site, when: When, direct: Effects, proxy: Proxy, desk: Desk, caplog: pytest.LogCaptureFixture
+    site: Site, when: When, direct: Effects, proxy: Proxy, stub_server: StubServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site.prepare(direct, desk)
+    site.prepare(direct, stub_server)
     with _worker(proxy) as worker:
         proxy.arm(Cut(site.marker, when, site.in_transaction))
         worker.start()
         wait_until(lambda: proxy.cuts)
         wait_until(lambda: not rows(direct, "jobs"))
-    assert desk.done.count("one") == 1
-    assert desk.done.count("one-then") == (site.name == "settle with apply")
+    assert stub_server.done.count("one") == 1
+    assert stub_server.done.count("one-then") == (site.name == "settle with apply")
     first = min(row["id"] for row in rows(direct, "job_history"))
     outcomes = [row["outcome"] for row in rows(direct, "job_attempts", "job_id = :first", first=first)]
     assert tuple(outcomes) == getattr(site, when)
     assert {row["status"] for row in rows(direct, "job_history")} == {"succeeded"}
-    assert audit(direct) == []
+    assert audit(direct.store, direct.ledgers) == []
     _assert_calm(caplog)
 
 
-def test_a_claim_without_an_answer_goes_back_and_what_runs_does_not(direct: Effects, proxy: Proxy, desk: Desk) -> None:
-    desk.hold("slow")
-    enqueue("errand", Errand("slow", desk.port, ("ask", "do")), effects=direct)
+def test_a_claim_without_an_answer_goes_back_and_what_runs_does_not(
+    direct: Effects, proxy: Proxy, stub_server: StubServer
+) -> None:
+    stub_server.hold("slow")
+    enqueue("step_job", StepJob("slow", stub_server.port, ("ask", "do")), effects=direct)
     with _worker(proxy) as worker:
         worker.start()
-        desk.wait_asked("slow")
+        stub_server.wait_asked("slow")
         proxy.arm(Cut(TAKE, "after", False))
-        enqueue_many([NewJob(job_type="errand", payload=Errand(f"{n}", desk.port)) for n in range(5)], effects=direct)
-        wait_until(lambda: len(desk.done) >= 5)
-        desk.open("slow")
+        enqueue_many(
+            [NewJob(job_type="step_job", payload=StepJob(f"{n}", stub_server.port)) for n in range(5)], effects=direct
+        )
+        wait_until(lambda: len(stub_server.done) >= 5)
+        stub_server.open("slow")
         wait_until(lambda: not rows(direct, "jobs"))
     assert proxy.cuts == 1
-    assert sorted(desk.done) == ["0", "1", "2", "3", "4", "slow"]
+    assert sorted(stub_server.done) == ["0", "1", "2", "3", "4", "slow"]
     assert [row["outcome"] for row in rows(direct, "job_attempts")] == ["succeeded"] * 6
     assert {(row["attempts"], row["lost_count"], row["queue"]) for row in rows(direct, "job_history")} == {
         (1, 0, "default")
@@ -143,8 +148,8 @@ def test_a_claim_without_an_answer_goes_back_and_what_runs_does_not(direct: Effe
 
 
 @pytest.mark.parametrize("when", WHENS)
-def test_a_cut_while_the_worker_leaves(when: When, direct: Effects, proxy: Proxy, desk: Desk) -> None:
-    _one()(direct, desk)
+def test_a_cut_while_the_worker_leaves(when: When, direct: Effects, proxy: Proxy, stub_server: StubServer) -> None:
+    _one()(direct, stub_server)
     with _worker(proxy) as worker:
         worker.start()
         wait_until(lambda: rows(direct, "job_history"))
@@ -159,9 +164,9 @@ def test_a_cut_while_the_worker_leaves(when: When, direct: Effects, proxy: Proxy
 @pytest.mark.parametrize("when", WHENS)
 @pytest.mark.parametrize("key", [None, "order:1"])
 def test_an_enqueue_that_was_cut_may_be_repeated_by_its_key(
-    key: str | None, when: When, direct: Effects, proxy: Proxy, desk: Desk
+    key: str | None, when: When, direct: Effects, proxy: Proxy, stub_server: StubServer
 ) -> None:
-    job = NewJob(job_type="errand", payload=Errand("one", desk.port), key=key)
+    job = NewJob(job_type="step_job", payload=StepJob("one", stub_server.port), key=key)
     with _through(proxy) as app:
         proxy.arm(Cut("INSERT INTO effects_jobs", when, True))
         with pytest.raises(StoreUnavailable):
@@ -172,7 +177,7 @@ def test_an_enqueue_that_was_cut_may_be_repeated_by_its_key(
             assert receipt.existing is (when == "after")
             assert len(rows(direct, "jobs")) == 1
     Worker(direct).drain()
-    assert desk.done.count("one") == (1 if key is not None or when == "after" else 0)
+    assert stub_server.done.count("one") == (1 if key is not None or when == "after" else 0)
 
 
 @pytest.mark.parametrize("when", WHENS)
@@ -191,14 +196,14 @@ def test_an_event_that_was_cut_may_be_repeated_by_its_key(when: When, database_u
         assert receipt.existing is (when == "after")
         Worker(shop).drain()
         assert [request.message_id for request in one.requests + two.requests] == [receipt.event_id] * 2
-    assert audit(shop) == []
+    assert audit(shop.store, shop.ledgers) == []
     for app in (shop, through):
         app.dispose()
 
 
 @contextmanager
 def _through(proxy: Proxy) -> Iterator[Effects]:
-    app = errands_app(proxy.url, **OPTIONS)
+    app = step_jobs_app(proxy.url, **OPTIONS)
     try:
         yield app
     finally:

@@ -16,11 +16,11 @@ from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from tests.conftest import AppFactory
 from tests.faults.freezing import freeze_between_writes
-from tests.peers.desk import Desk
 from tests.peers.http import Answer, Receiver
-from tests.support.errands import Errand, errands_app
-from tests.support.hands import rows
+from tests.peers.stub_server import StubServer
+from tests.support.manual_workers import rows
 from tests.support.processes import Child, Fleet, fleet
+from tests.support.step_jobs import StepJob, step_jobs_app
 from tests.support.waiting import wait_until
 
 LEASE_SECONDS = 1.2
@@ -30,47 +30,51 @@ OPTIONS: dict[str, Any] = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds": 
 
 @pytest.fixture
 def app(database_url: str) -> Iterator[Effects]:
-    made = errands_app(database_url, **OPTIONS)
+    made = step_jobs_app(database_url, **OPTIONS)
     yield made
     made.dispose()
 
 
-def test_a_woken_worker_is_refused_the_release_and_sends_nothing(app: Effects, desk: Desk, processes: Fleet) -> None:
-    desk.hold("letter")
-    enqueue("errand.held", Errand("letter", desk.port, ("ask", "release", "do")), key="letter", effects=app)
+def test_a_woken_worker_is_refused_the_release_and_sends_nothing(
+    app: Effects, stub_server: StubServer, processes: Fleet
+) -> None:
+    stub_server.hold("letter")
+    enqueue("step_job.held", StepJob("letter", stub_server.port, ("ask", "release", "do")), key="letter", effects=app)
     zombie = processes.worker(**SHORT)
-    desk.wait_asked("letter")
+    stub_server.wait_asked("letter")
     freeze_between_writes(zombie, app)
-    desk.open("letter")  # its answer waits in the socket
+    stub_server.open("letter")  # its answer waits in the socket
     _replace(app)
-    assert desk.done == ["letter"]
+    assert stub_server.done == ["letter"]
     truth = _truth(app)
     _wake(zombie)
     assert _truth(app) == truth
-    assert desk.done == ["letter"]
-    assert desk.asked == ["letter", "letter"]  # both came as far as the question
+    assert stub_server.done == ["letter"]
+    assert stub_server.asked == ["letter", "letter"]  # both came as far as the question
     assert zombie.output.count("lease.lost") == 1
     assert [row["outcome"] for row in rows(app, "job_attempts")] == ["lost", "succeeded"]
 
 
-def test_a_late_outcome_does_not_touch_the_newer_attempt(app: Effects, desk: Desk, processes: Fleet) -> None:
+def test_a_late_outcome_does_not_touch_the_newer_attempt(
+    app: Effects, stub_server: StubServer, processes: Fleet
+) -> None:
     """The second attempt is still running when the first one's outcome comes."""
-    desk.hold("letter")
-    enqueue("errand", Errand("letter", desk.port, ("ask", "do")), key="letter", effects=app)
+    stub_server.hold("letter")
+    enqueue("step_job", StepJob("letter", stub_server.port, ("ask", "do")), key="letter", effects=app)
     zombie = processes.worker(**SHORT)
-    desk.wait_asked("letter")
+    stub_server.wait_asked("letter")
     freeze_between_writes(zombie, app)
     second = processes.worker()
-    desk.wait_asked("letter", 2)
+    stub_server.wait_asked("letter", 2)
     truth = _truth(app)
-    desk.open("letter")
+    stub_server.open("letter")
     freeze_between_writes(second, app)  # the newer attempt stays as it is while the zombie speaks
     _wake(zombie)
     assert _truth(app) == truth
     assert [row["status"] for row in rows(app, "jobs")] == ["running"]
     second.thaw()
     wait_until(lambda: not rows(app, "jobs"))
-    assert desk.done == ["letter", "letter"]
+    assert stub_server.done == ["letter", "letter"]
     assert [row["outcome"] for row in rows(app, "job_attempts")] == ["lost", "succeeded"]
 
 
@@ -110,7 +114,7 @@ def _replace(app: Effects) -> None:
 def _wake(zombie: Child) -> None:
     """Let it go on, find out, and end in order."""
     zombie.thaw()
-    zombie.wait_logged("worker.disowned")
+    zombie.wait_logged("worker.fenced_off")
     zombie.send(signal.SIGTERM)
     assert zombie.wait() == 0, zombie.output
     assert "Traceback" not in zombie.output

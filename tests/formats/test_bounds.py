@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from effects_reports.tables.bounds import read_bounds
+from effects_reports.source.bounds import read_bounds
 
 PLACES = sa.table("places", sa.column("region", sa.Text), sa.column("number", sa.Integer))
 KEY = ("region", "number")

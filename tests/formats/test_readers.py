@@ -241,6 +241,7 @@ def test_types_of_sqlite_are_those_of_the_columns(sqlite: sa.Connection) -> None
     assert written.decode() == f'true,12.50,2013-01-01 05:17:00.5,2013-01-01,{zero},\\x00ff,"{{""a"": [1]}}"\n'
 
 
+@pytest.mark.slow
 def test_a_database_in_another_encoding_is_not_copied(postgresql_server: str) -> None:
     """A text's first character is no code point there."""
     databases.execute(postgresql_server, "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")

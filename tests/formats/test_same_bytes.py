@@ -26,7 +26,8 @@ TYPES: dict[str, list[Any]] = {
     "float4": [0.1, 1e10, 3.4e38, 1e-10, 123456.79, 16777216, 1234567],
     "text": ["", " ", "plain", "a,b", 'say "hi"', "two\nlines", "cr\rlf\r\n", "\t=1", "=1+1", "@SUM(A1)", "-5", "-5.",
              "+1e5", "+49 170", "-", "--1", "＝1", "\\.", "\\", "é😀\u202e", "\u2028", "\x01\x1f\x7f", "NULL",
-             "=\n1"],
+             "=\n1", "y;=cmd|' /C calc'!A0", "a;-5;b", "a;-5x", "\u200b=1", 'x"\t ﹣1', " @x", "x\r\n+1",
+             "1|\u00a0⁺2", "-1\n", "a;-5", "a;-5\t*b", "a|+1|b", "a\r\n-5\r\nb"],
     "varchar(9)": ["", "=x", "a;b"],
     "char(5)": ["", "=x", "a"],
     "name": ["=x", "plain"],
@@ -98,6 +99,7 @@ def test_all_types_in_one_row(postgresql: sa.Connection, dialect: Dialect) -> No
     check(postgresql, list(TYPES), [*rows, [None] * len(TYPES)], dialect)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.sampled_from(DIALECTS))
 def test_drawn_rows(postgresql: sa.Connection, data: st.DataObject, dialect: Dialect) -> None:

@@ -50,7 +50,7 @@ class Receiver:
     """`with Receiver([503, 503, 200]) as receiver: … receiver.url … receiver.requests`.
 
     Args:
-        script: answers in order, the last one for ever, or a callable that is given each request. A number
+        script: answers in order, the last one from then on, or a callable that is given each request. A number
             is the answer of that status. Default 200.
         ssl_context: speak TLS with it.
         record_to: also write each request to this file, before it is answered, so that the record outlives

@@ -93,14 +93,19 @@ mech_list: PLAIN LOGIN
 
 
 class Postfix:
-    """`with Postfix(authority) as server: … server.port … server.messages()`."""
+    """`with Postfix(authority) as server: … server.port … server.messages()`.
 
-    def __init__(self, authority: trustme.CA) -> None:
+    Args:
+        settings: lines of main.cf, in the place of those that it has.
+    """
+
+    def __init__(self, authority: trustme.CA, settings: str = "") -> None:
         self._program = needs.program("postfix")
         self._passwords = needs.program("saslpasswd2")
         if os.geteuid() != 0:
             needs.missing("a Postfix of our own is started by root")
         self._authority = authority
+        self._settings = settings
         self.folder = Path(tempfile.mkdtemp(prefix="effects-postfix-"))
         self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -123,6 +128,12 @@ class Postfix:
     ) -> None:
         self._end()
 
+    def reload(self) -> None:
+        """Read the configuration and its tables again."""
+        subprocess.run(
+            [self._program, "-c", str(self.folder / "etc"), "reload"], check=True, capture_output=True, timeout=30
+        )
+
     def messages(self) -> list[bytes]:
         """What was delivered, as it lies in the mailbox."""
         return [file.read_bytes() for file in sorted((self.folder / "mail" / "inbox" / "new").glob("*"))]
@@ -143,7 +154,9 @@ class Postfix:
             "folder": self.folder, "port": self.port, "uid": owner.pw_uid, "gid": owner.pw_gid,
             "commands": Path(self._program).parent, "daemons": _daemons(),
         }  # fmt: skip
-        (self.folder / "etc" / "main.cf").write_text(_MAIN.format(**facts))
+        own = {line.partition("=")[0].strip() for line in self._settings.splitlines()}
+        lines = [line for line in _MAIN.format(**facts).splitlines() if line.partition("=")[0].strip() not in own]
+        (self.folder / "etc" / "main.cf").write_text("\n".join([*lines, self._settings, ""]))
         (self.folder / "etc" / "master.cf").write_text(_MASTER.format(**facts))
         (self.folder / "etc" / "sasl" / "smtpd.conf").write_text(_SASL.format(**facts))
         (self.folder / "mailboxes").write_text("/^user[0-9]+@example\\.org$/ inbox/\n")

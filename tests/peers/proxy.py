@@ -17,6 +17,7 @@ from typing import Literal, Self, TypeAlias
 from sqlalchemy.engine import URL, make_url
 
 When: TypeAlias = Literal["before", "after"]
+_FATAL = ("57P", "08", "25P03")  # after these a server ends the connection
 _ENDS_A_BATCH = b"QSXpH"  # Query, Sync, Terminate, password, Flush: what the client waits after
 
 
@@ -43,6 +44,8 @@ class Proxy:
         self._listener = _listen(0)
         self.port = int(self._listener.getsockname()[1])
         self.cuts = 0
+        self._thawed = threading.Event()
+        self._thawed.set()
 
     @property
     def url(self) -> str:
@@ -59,6 +62,19 @@ class Proxy:
         """The server is gone: open connections end, new ones are refused."""
         self._listener.close()
         self._hang_up()
+        self.thaw()
+
+    def freeze(self) -> None:
+        """From now on nothing passes in either direction, and nothing is closed: a server that hangs."""
+        self._thawed.clear()
+
+    def thaw(self) -> None:
+        """What waited passes."""
+        self._thawed.set()
+
+    def pass_on(self) -> None:
+        """Wait while frozen."""
+        self._thawed.wait()
 
     def accept(self) -> None:
         """The server is back, on the same port."""
@@ -95,8 +111,11 @@ class Proxy:
         for wire in wires:
             wire.close()
 
-    def verdict(self, statement: str, transaction: str | None) -> When | None:
-        """What to do with this statement; `transaction` is what its transaction has said before, if it is in one."""
+    def verdict(self, statement: str, transaction: str | None) -> str | None:
+        """What to do with this statement: cut `before` or `after` it, `hang`, or answer with this SQLSTATE.
+
+        `transaction` is what its transaction has said before, if it is in one.
+        """
         with self._lock:
             cut = self._cut
             if cut is None or cut.in_transaction is (transaction is None):
@@ -116,6 +135,7 @@ class _Wire:
         self._client, self._server, self._proxy = client, server, proxy
         self._said: str | None = None  # in a transaction: its statements so far
         self._withhold = False
+        self._closed = threading.Event()
 
     def start(self) -> None:
         for pump in (self._to_server, self._to_client):
@@ -127,6 +147,7 @@ class _Wire:
         self.close()
 
     def close(self) -> None:
+        self._closed.set()
         for end in (self._client, self._server):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -150,16 +171,31 @@ class _Wire:
     def _forward(self, batch: bytes, statement: str) -> bool:
         """Pass a batch on; False where the wire is to be cut instead."""
         verdict = self._proxy.verdict(statement, self._said) if statement else None
-        if verdict == "before":
+        if verdict == "hang":
+            self._closed.wait()
+        if verdict in ("before", "hang"):
             return False
+        if verdict not in (None, "after"):
+            return self._refuse(str(verdict))
         self._withhold = verdict == "after"
         if self._said is not None:
             self._said += f" {statement}"
+        self._proxy.pass_on()
         self._server.sendall(batch)
         return True
 
+    def _refuse(self, state: str) -> bool:
+        """Answer as the server would; False where it would also hang up. The statement is not carried out."""
+        status = b"I" if self._said is None else b"E"
+        fatal = state.startswith(_FATAL)
+        severity = b"FATAL" if fatal else b"ERROR"
+        fields = b"".join((b"S", severity, b"\0V", severity, b"\0C", state.encode(), b"\0Msabotage\0\0"))
+        self._client.sendall(_framed(b"E", fields) + (b"" if fatal else _framed(b"Z", status)))
+        return not fatal
+
     def _to_client(self) -> None:
         for kind, body in _messages(self._server):
+            self._proxy.pass_on()
             if not self._withhold:
                 if kind == b"Z":
                     self._note_status(body)

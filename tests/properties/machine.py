@@ -19,25 +19,13 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import text
 
-from effects import (
-    Cancelled,
-    Done,
-    Effects,
-    Fixed,
-    Pause,
-    Refused,
-    Retry,
-    RetryPolicy,
-    Snooze,
-    Unknown,
-    enqueue,
-)
+from effects import Cancelled, Done, Effects, Fixed, Pause, Refused, Retry, RetryPolicy, Snooze, Unknown, enqueue
 from effects.job import QUARANTINE_QUEUE
 from effects.retry import OnUnknown
-from effects.settlement import Ending, GivenBack, Settlement, TimedOut
+from effects.settlement import AttemptEnd, Returned, Settlement, TimedOut
 from tests.properties.model import TIME_LIMIT_SECONDS, ModelJob, Ticket
 from tests.properties.operators import OperatorMachine
-from tests.support.hands import Hand, everything
+from tests.support.manual_workers import ManualWorker, everything
 from tests.support.scripted import Scripted
 
 CAP = 2
@@ -46,9 +34,9 @@ POLICY = RetryPolicy(backoff=Fixed(20), max_attempts=4, jitter=0.0)
 Found: TypeAlias = dict[str, list[dict[str, Any]]]
 
 KEYS = st.one_of(st.none(), st.sampled_from(["k1", "k2", "k3"]))
-ENDINGS: st.SearchStrategy[Ending] = st.sampled_from(
+ENDINGS: st.SearchStrategy[AttemptEnd] = st.sampled_from(
     [
-        Done(), Retry("busy"), Refused("no"), Unknown("no reply"), Snooze(20.0), Cancelled(), GivenBack(),
+        Done(), Retry("busy"), Refused("no"), Unknown("no reply"), Snooze(20.0), Cancelled(), Returned(),
         TimedOut(TIME_LIMIT_SECONDS), Pause(70.0, "429"), Retry("busy", pause_seconds=70.0),
     ]
 )  # fmt: skip
@@ -72,7 +60,7 @@ class QueueMachine(OperatorMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.hands: dict[str, Hand] = {}
+        self.manual_workers: dict[str, ManualWorker] = {}
         self.held: list[Ticket] = []
         empty(self.app)
 
@@ -98,21 +86,23 @@ class QueueMachine(OperatorMachine):
             assert receipt.job_id == known.id
             return
         assert receipt.job_id not in self.model.jobs
-        self.model.jobs[receipt.job_id] = ModelJob(receipt.job_id, job_type, key, group, limit, self.model.clock)
+        job = ModelJob(receipt.job_id, job_type, key, group, limit, self.model.clock)
+        job.repeats = (own or job_type) == "repeat"
+        self.model.jobs[receipt.job_id] = job
 
     # -- the workers -----------------------------------------------------------------------------------
 
-    @precondition(lambda self: len(self.hands) < 4)
+    @precondition(lambda self: len(self.manual_workers) < 4)
     @rule(target=workers)
     def worker_starts(self) -> str:
-        name = f"w{len(self.hands)}"
-        self.hands[name] = Hand(self.app, name)
+        name = f"w{len(self.manual_workers)}"
+        self.manual_workers[name] = ManualWorker(self.app, name)
         self.model.seen[name] = self.model.clock
         return name
 
     @rule(worker=workers)
     def heartbeat(self, worker: str) -> None:
-        alive, cancels = self.hands[worker].heartbeat()
+        alive, cancels = self.manual_workers[worker].heartbeat()
         assert alive == (worker in self.model.seen)
         if alive:
             self.model.seen[worker] = self.model.clock
@@ -130,33 +120,34 @@ class QueueMachine(OperatorMachine):
         capped = [job.id for job in expected if job.limit is not None]
         free = {job.id for job in expected} - set(capped)
         room = max(0, CAP - self.model.running("l"))
-        found = {job.id: job for job in self.hands[worker].claim(64, queue=queue)}
+        found = {job.id: job for job in self.manual_workers[worker].claim(64, queue=queue)}
         assert free <= found.keys() <= free | set(capped)
         assert len(found) == len(free) + min(room, len(capped))
         for job_id, job in found.items():
-            self.model.jobs[job_id].claimed(worker, self.model.clock)
-            assert (job.lease_token, job.attempts) == (self.model.jobs[job_id].token, self.model.jobs[job_id].attempts)
+            self.model.jobs[job_id].claimed(worker, self.model.clock, job.lease_token)
+            assert job.attempts == self.model.jobs[job_id].attempts
         taken = [Ticket(worker, job) for job in found.values()]
         self.held += taken
         return multiple(*taken)
 
     @rule(ticket=tickets)
     def release(self, ticket: Ticket) -> None:
-        """Also late: of an attempt that was rescued, given back or settled long ago."""
-        owns = self.model.owner_of(ticket)
-        marked = self.hands[ticket.worker].release(ticket.job)
-        assert marked == ({ticket.job.id} if owns else set())
-        if owns:
+        """Also late: of an attempt that was rescued, given back or settled long ago; and of one that was cancelled."""
+        job = self.model.jobs[ticket.job.id]
+        may = self.model.owner_of(ticket) and (job.marked or not job.cancel)
+        marked = self.manual_workers[ticket.worker].release(ticket.job)
+        assert marked == ({ticket.job.id} if may else set())
+        if may:
             ticket.released = True
-            self.model.jobs[ticket.job.id].mark_released()
+            job.mark_released()
 
     @rule(ticket=tickets, ending=ENDINGS)
-    def settle(self, ticket: Ticket, ending: Ending) -> None:
+    def settle(self, ticket: Ticket, ending: AttemptEnd) -> None:
         """Also late, also twice."""
-        hand = self.hands[ticket.worker]
-        decision = hand.decide(ticket.job, ending, released=ticket.released)
+        manual_worker = self.manual_workers[ticket.worker]
+        decision = manual_worker.decide(ticket.job, ending, released=ticket.released)
         owns = self.model.owner_of(ticket)
-        settled = hand.settle((ticket.job, ending), released=ticket.released)
+        settled = manual_worker.settle((ticket.job, ending), released=ticket.released)
         assert bool(settled.accepted) == (owns or self.model.recorded_as(ticket, decision.outcome))
         if owns:
             job = self.model.jobs[ticket.job.id]
@@ -177,14 +168,14 @@ class QueueMachine(OperatorMachine):
 
     @precondition(lambda self: self._zombies())
     @rule(data=st.data(), ending=ENDINGS)
-    def zombie_settles(self, data: st.DataObject, ending: Ending) -> None:
+    def zombie_settles(self, data: st.DataObject, ending: AttemptEnd) -> None:
         zombies = self._zombies()
         self.settle(zombies[data.draw(st.integers(0, len(zombies) - 1))], ending)
 
     @rule(worker=workers)
     def rescue(self, worker: str) -> None:
         expected = self.model.lost()
-        settled = self.hands[worker].rescue()
+        settled = self.manual_workers[worker].rescue()
         assert {one.job.id for one in settled.accepted} == expected
         assert settled.stale == []
         for one in settled.accepted:
@@ -224,7 +215,8 @@ class QueueMachine(OperatorMachine):
         assert sorted(ids) == sorted(job.id for job in self.model.present)
         running = [one for one in found["jobs"] if one["status"] == "running"]
         assert sum(one["group_key"] == "g" for one in running) <= 1
-        assert sum(one["limit_key"] == "l" for one in running) <= CAP
+        leased = [one for one in running if self.model.is_leased(self.model.jobs[one["id"]])]
+        assert sum(one["limit_key"] == "l" for one in leased) <= CAP
 
     def _every_job_stands_where_the_model_says(self, found: Found) -> None:
         for one in found["jobs"] + found["job_history"]:
@@ -234,6 +226,8 @@ class QueueMachine(OperatorMachine):
             )  # fmt: skip
         for one in found["jobs"]:
             job = self.model.jobs[one["id"]]
+            if job.rises:
+                job.raised(one["lease_token"])
             assert (one["lease_token"], one["queue"], bool(one["cancel_requested"])) == (
                 job.token,
                 job.queue,
@@ -259,6 +253,7 @@ def empty(app: Effects) -> None:
         "job_attempts",
         "job_actions",
         "job_groups",
+        "unresolved",
         "limits",
         "workers",
         "effect_ledger",

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from effects import Job
 from effects.job import QUARANTINE_QUEUE
-from effects.settlement import LedgerState, Settlement, Verdict, advance, fold
+from effects.ledger import LedgerState, advance, fold
+from effects.settlement import Settlement, Verdict
 
 LEASE_SECONDS = 120.0
 TIME_LIMIT_SECONDS = 330.0
@@ -34,6 +35,7 @@ class ModelJob:
     status: str = "queued"
     queue: str = "default"
     token: int = 0
+    rises: bool = False  # it went back, under a token that the database has drawn
     attempts: int = 0
     lost: int = 0
     unknowns: int = 0
@@ -45,6 +47,9 @@ class ModelJob:
     requeued_from: int | None = None
     holds: bool = True  # its effect's ledger row, where it has a key: until a requeue takes it, or retention
     closed: bool = False  # somebody has said a closing word about it
+    repeats: bool = False  # its policy lets an effect be carried out again that may have happened
+    vouched: bool = False  # somebody has said that its effect happened
+    afresh: bool = False  # it was made to carry out once more what was done: nothing before it counts
     pruned: bool = False
     log: dict[int, tuple[str, Verdict | None]] = field(default_factory=dict)  # token → outcome, verdict
     verdicts: list[Verdict | None] = field(default_factory=list)
@@ -66,11 +71,16 @@ class ModelJob:
     def waits(self, queue: str, clock: float) -> bool:
         return self.status in ("queued", "failed") and self.queue == queue and self.run_at <= clock
 
-    def claimed(self, worker: str, clock: float) -> None:
+    def claimed(self, worker: str, clock: float, token: int) -> None:
         self.status, self.owner, self.claimed_at = "running", worker, clock
-        self.token += 1
+        self.raised(token)
         self.attempts += 1
         self.marked = False
+
+    def raised(self, token: int) -> None:
+        """Claims and returns raise the token, by how much nobody can foretell."""
+        assert token > self.token
+        self.token, self.rises = token, False
 
     def mark_released(self) -> None:
         self.marked = True
@@ -90,12 +100,13 @@ class ModelJob:
         if self.live:
             self._go_back(settlement, clock)
 
-    def requeued(self, new_id: int, clock: float) -> ModelJob:
-        """Its effect, with all that was said of it, is the new job's."""
+    def requeued(self, new_id: int, clock: float, *, afresh: bool) -> ModelJob:
+        """Its effect, with all that was said of it, is the new job's; one that was done begins afresh."""
         new = ModelJob(new_id, self.job_type, self.key, self.group, self.limit, clock, requeued_from=self.id)
+        new.repeats, new.afresh = self.repeats, afresh
         new.state = "unknown" if self.state == "unknown" else "intended"
         new.verdicts = list(self.verdicts)
-        if self.key is None:  # without a key there is no row that remembers
+        if self.key is None or afresh:  # without a key there is no row that remembers
             new.state, new.verdicts = "intended", []
         self.holds, self.closed = False, True
         return new
@@ -105,13 +116,13 @@ class ModelJob:
         self._learn(None)
 
     def _go_back(self, settlement: Settlement, clock: float) -> None:
-        self.token += 1
+        self.rises = True
         if not (settlement.refund_attempt and settlement.delay_seconds == 0):
             self.run_at = clock + settlement.delay_seconds
         if settlement.lost:
             self.queue = QUARANTINE_QUEUE
         elif settlement.outcome:
-            self.queue = "default"
+            self.queue, self.lost = "default", 0
         if self.cancel:
             self.cancelled()
 
@@ -149,12 +160,25 @@ class Model:
         named = [job for job in self.jobs.values() if key is not None and (job.job_type, job.key) == (job_type, key)]
         return next((job for job in named if job.holds), None)
 
-    def may_be_requeued(self, job: ModelJob) -> bool:
-        if job.live or job.pruned or job.status == "succeeded":
+    def effect(self, job: ModelJob) -> str:
+        """What became of the effect of an ended job: with a key by its row, else by all jobs of this sending."""
+        if job.key is not None:
+            return "done" if job.status == "succeeded" or job.state == "done" else job.state
+        chain = [job]
+        while not chain[-1].afresh and (before := chain[-1].requeued_from) is not None:
+            chain.append(self.jobs[before])
+        if any(link.status == "succeeded" or link.vouched for link in chain):
+            return "done"
+        lost = any(heir.requeued_from == job.id for heir in self.jobs.values())  # and of its heir nothing is left
+        return "unknown" if lost or any(link.unknowns for link in chain) else "not_done"
+
+    def may_be_requeued(self, job: ModelJob, *, confirm_unknown: bool, confirm_done: bool) -> bool:
+        if job.live or job.pruned or any(heir.requeued_from == job.id for heir in self.present):
             return False
-        if any(heir.requeued_from == job.id and heir.live for heir in self.jobs.values()):
+        if job.key is not None and not job.holds:
             return False
-        return job.key is None or (job.holds and job.state != "done")
+        effect = self.effect(job)
+        return (effect != "done" or confirm_done) and (effect != "unknown" or confirm_unknown or job.repeats)
 
     def prune(self) -> None:
         """Everything that has ended is older than any age."""
@@ -188,7 +212,11 @@ class Model:
         return self.paused.get(limit, float("-inf")) > self.clock
 
     def running(self, limit: str) -> int:
-        return sum(job.status == "running" and job.limit == limit for job in self.jobs.values())
+        """Of those whose lease holds: what nobody has rescued yet takes no room."""
+        return sum(self.is_leased(job) and job.limit == limit for job in self.jobs.values())
+
+    def is_leased(self, job: ModelJob) -> bool:
+        return job.status == "running" and self.clock - job.claimed_at <= TIME_LIMIT_SECONDS
 
     def lost(self) -> set[int]:
         """Running jobs whose worker is silent or gone, or whose deadline has passed."""

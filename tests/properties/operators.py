@@ -7,10 +7,13 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from effects import Effects, JobNotFound
-from effects.prune import prune
-from effects.store import actions, dead, limits
-from effects.store.audit import audit
+from effects import Effects, JobNotFound, JobStateError
+from effects.retention import prune
+from effects.store.limits import rows as limit_rows
+from effects.store.operator import actions
+from effects.store.operator import resolve as resolution
+from effects.store.operator.audit import audit
+from effects.store.operator.requeue import requeue
 from tests.properties.model import Model, ModelJob
 
 STEP_SECONDS = 50.0  # no lease, deadline or delay is a multiple of it, so real time in between changes nothing
@@ -31,36 +34,40 @@ class OperatorMachine(RuleBasedStateMachine):
         return self.model.jobs[data.draw(st.sampled_from([*likely, *sorted(self.model.jobs)]))]
 
     @precondition(lambda self: any(not job.live for job in self.model.present) and len(self.model.present) < 9)
-    @rule(data=st.data())
-    def requeue(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), confirm_unknown=st.booleans(), confirm_done=st.booleans())
+    def requeue(self, data: st.DataObject, confirm_unknown: bool, confirm_done: bool) -> None:
         job = self._one(data, *(job.id for job in self.model.present if not job.live))
-        allowed = self.model.may_be_requeued(job)
+        allowed = self.model.may_be_requeued(job, confirm_unknown=confirm_unknown, confirm_done=confirm_done)
+        afresh = allowed and self.model.effect(job) == "done"
         try:
-            new = actions.requeue(self.app.store, self.app.ledgers, job.id, actor="test")
-        except JobNotFound:
+            new = requeue(
+                self.app.store, self.app.job_types, job.id, confirm_unknown=confirm_unknown,
+                confirm_done=confirm_done, actor="test",
+            )  # fmt: skip
+        except (JobNotFound, JobStateError):
             assert not allowed
             return
         assert allowed
         assert new.job_id not in self.model.jobs
-        self.model.jobs[new.job_id] = job.requeued(new.job_id, self.model.clock)
+        self.model.jobs[new.job_id] = job.requeued(new.job_id, self.model.clock, afresh=afresh)
 
     @precondition(lambda self: any(job.open for job in self.model.jobs.values()))
     @rule(data=st.data(), word=st.sampled_from(["ignore", "mark-done", "give-up"]))
     def a_person_decides(self, data: st.DataObject, word: str) -> None:
         job = self._one(data, *(job.id for job in self.model.present if job.open))
-        allowed = job.open and (word == "ignore" or job.unknown)
+        allowed = job.open and (word == "ignore" or self.model.effect(job) == "unknown")
         try:
             if word == "ignore":
-                dead.ignore(self.app.store, self.app.ledgers, job.id, actor="test", reason="so be it")
+                resolution.ignore(self.app.store, self.app.ledgers, job.id, actor="test", reason="so be it")
             else:
-                dead.resolve(self.app.store, self.app.ledgers, job.id, word, actor="test")  # type: ignore[arg-type]
-        except JobNotFound:
+                resolution.resolve(self.app.store, self.app.job_types, self.app.ledgers, job.id, word, actor="test")  # type: ignore[arg-type]
+        except (JobNotFound, JobStateError):
             assert not allowed
             return
         assert allowed
         job.closed = True
         if word == "mark-done":
-            job.state = "done"
+            job.state, job.vouched = "done", True
 
     @precondition(lambda self: any(not job.live for job in self.model.present))
     @rule()
@@ -68,7 +75,7 @@ class OperatorMachine(RuleBasedStateMachine):
         self._move_clock(SEASON_SECONDS)
         prune(self.app)
         self.model.prune()
-        assert audit(self.app) == []
+        assert audit(self.app.store, self.app.ledgers) == []
 
     @precondition(lambda self: self.model.jobs)
     @rule(data=st.data())
@@ -76,7 +83,7 @@ class OperatorMachine(RuleBasedStateMachine):
         job = self._one(data)
         try:
             answer = actions.cancel(self.app.store, self.app.ledgers, job.id, actor="test")
-        except JobNotFound:
+        except (JobNotFound, JobStateError):
             assert not job.live
             return
         assert job.live
@@ -89,13 +96,13 @@ class OperatorMachine(RuleBasedStateMachine):
     @rule()
     def somebody_pauses_the_key(self) -> None:
         with self.app.store.begin() as connection:
-            limits.pause(self.app.store, connection, "l", actor="test", seconds=120)
+            limit_rows.pause(self.app.store, connection, "l", actor="test", seconds=120)
         self.model.pause("l", 120)
 
     @rule()
     def somebody_resumes_the_key(self) -> None:
         with self.app.store.begin() as connection:
-            assert limits.resume(self.app.store, connection, "l", actor="test") == self.model.is_paused("l")
+            assert limit_rows.resume(self.app.store, connection, "l", actor="test") == self.model.is_paused("l")
         self.model.paused.clear()
 
     @rule(steps=st.integers(1, 4))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from effects import Exponential, Fixed, Linear, Listed, Polynomial, RetryPolicy
+from effects import Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy
 from effects.retry import Backoff
 
 seconds = st.floats(0, 10_000)
@@ -14,7 +14,7 @@ backoffs: st.SearchStrategy[Backoff] = st.one_of(
     st.builds(Linear, seconds),
     st.builds(Polynomial, seconds, st.floats(1, 4)),
     st.builds(Exponential, seconds, st.floats(1, 4)),
-    st.builds(Listed, st.lists(seconds, min_size=1, max_size=8)),
+    st.builds(FixedSchedule, st.lists(seconds, min_size=1, max_size=8)),
 )
 policies = st.builds(
     RetryPolicy,
@@ -44,7 +44,7 @@ def test_a_peers_wish_never_shortens_a_wait(policy: RetryPolicy, attempt: int, d
     assert policy.delay_seconds(attempt, at_least=wish, draw=lambda: draw) >= alone
 
 
-@given(policies.filter(lambda policy: not isinstance(policy.backoff, Listed)), attempts)
+@given(policies.filter(lambda policy: not isinstance(policy.backoff, FixedSchedule)), attempts)
 def test_later_attempts_never_wait_less(policy: RetryPolicy, attempt: int) -> None:
     waits = [policy.delay_seconds(number, draw=lambda: 0.0) for number in (attempt, attempt + 1)]
     assert waits == sorted(waits)

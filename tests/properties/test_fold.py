@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from effects.settlement import Verdict, advance, fold, fold_sql
+from effects.ledger import advance, fold, fold_sql
+from effects.settlement import Verdict
 
 STATES = ["intended", "released", "done", "refused", "unknown", "abandoned"]
 VERDICTS: list[Verdict | None] = ["done", "not_done", "unknown", None]
@@ -20,7 +21,7 @@ verdicts = st.lists(st.sampled_from(VERDICTS), max_size=12)
 @pytest.mark.parametrize(
     ("state", "verdict", "ended"), list(itertools.product(STATES, VERDICTS, [False, True])), ids=str
 )
-def test_the_sql_says_what_the_python_says(state: Any, verdict: Any, ended: bool) -> None:
+def test_the_sql_equals_the_python(state: Any, verdict: Any, ended: bool) -> None:
     connection = sqlite3.connect(":memory:")
     row = connection.execute(f"SELECT {fold_sql(':state', ':verdict', ':ended')}", vars_of(state, verdict, ended))
     assert row.fetchone()[0] == advance(state, verdict, ended)

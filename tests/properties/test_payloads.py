@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from effects import Effects, JobType, enqueue
 from tests.conftest import AppFactory
-from tests.support.hands import Hand, run_sql
+from tests.support.manual_workers import ManualWorker, run_sql
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
 # A float beyond 2**53 has no fraction left, and PostgreSQL's jsonb gives it back as an integer.
@@ -24,6 +24,9 @@ payloads = st.dictionaries(texts, values, max_size=5)
 
 class Anything(JobType[dict[str, Any]]):
     name = "anything"
+
+    def perform(self, payload: dict[str, Any], attempt: Any) -> None:
+        """Nothing is to be done here."""
 
 
 @given(payloads)
@@ -40,21 +43,21 @@ def test_the_canonical_text_is_one_for_all_orders(payload: dict[str, Any], rando
 
 def test_through_the_database_and_back(app_factory: AppFactory) -> None:
     app = app_factory(job_types=[Anything()])
-    hand = Hand(app)
+    manual_worker = ManualWorker(app)
 
     @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(payloads)
     def round_trip(payload: dict[str, Any]) -> None:
-        assert travelled(app, hand, payload) == payload
+        assert travelled(app, manual_worker, payload) == payload
 
     round_trip()
 
 
-def travelled(app: Effects, hand: Hand, payload: dict[str, Any]) -> Any:
+def travelled(app: Effects, manual_worker: ManualWorker, payload: dict[str, Any]) -> Any:
     """What a worker gets of it."""
     run_sql(app, "DELETE FROM effects_jobs")
     run_sql(app, "DELETE FROM effects_effect_ledger")
     first = enqueue("anything", payload, key="k", effects=app)
     assert enqueue("anything", payload, key="k", effects=app).job_id == first.job_id
-    job = hand.claim_one()
+    job = manual_worker.claim_one()
     return app.job_types.get("anything").decode(job.payload)

@@ -1,8 +1,9 @@
-"""An app with reports, its files in a folder of the test's, and hands that carry out one job at a time."""
+"""An app with reports, its files in a folder of the test's, and a manual worker that carries out one job at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,14 +11,15 @@ import pytest
 
 from effects import Cancelled, Effects, Job
 from effects.settlement import Settlement
-from effects.store.settle import Settled, settle
+from effects.store.queue.settle import Settled, settle
 from effects.worker import Worker
-from effects.worker.intake import Intake
+from effects.worker.batch_loader import BatchLoader
+from effects.worker.runtime import Runtime
 from effects_reports import open_result
 from tests.cli.conftest import _logging
 from tests.conftest import AppFactory
 from tests.reports.shop import REPORTS, fill
-from tests.support.hands import Hand
+from tests.support.manual_workers import ManualWorker
 
 __all__ = ["_logging"]
 
@@ -43,10 +45,10 @@ def shop(shop_factory: Shop) -> Effects:
 
 
 @pytest.fixture
-def hands(shop: Effects) -> Hands:
+def manual_worker(shop: Effects) -> ReportWorker:
     """On a database with 250 orders: three chunks."""
     fill(shop, COUNT)
-    return Hands(shop)
+    return ReportWorker(shop)
 
 
 @pytest.fixture
@@ -65,16 +67,19 @@ def content(app: Effects, run_id: str) -> bytes:
     return b"".join(open_result(run_id, effects=app))
 
 
-class Hands(Hand):
-    """A worker of the lane `reports`, moved by hand: claim a job, perform it, settle it, each when the test says so."""
+class ReportWorker(ManualWorker):
+    """A worker of queue `reports`, moved by hand: claim a job, perform it, settle it, each when the test says so."""
 
-    def __init__(self, app: Effects, name: str = "hands") -> None:
+    def __init__(self, app: Effects, name: str = "manual_worker") -> None:
         super().__init__(app, name, queue="reports")
 
     def perform(self, job: Job) -> Settlement:
         """What the attempt asks to be written; nothing is."""
         settled: list[Settlement] = []
-        attempts = Intake(self.app, lambda job: True, settled.append).attempts([job])
+        loader = BatchLoader(
+            self.app, lambda execution: True, settled.append, Runtime(), bounded=lambda brisk: nullcontext()
+        )
+        attempts = loader.attempts([job])
         for attempt in attempts:
             attempt.start()
             settled.append(attempt.run())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from effects import Effects
 from effects_reports import list_reports, report_status, request_report, resume_report
-from tests.support.hands import rows
+from tests.support.manual_workers import rows
 from tests.support.processes import Child, Fleet
 from tests.support.waiting import wait_until
 
@@ -72,7 +72,7 @@ class KillLoop:
         for _ in range(UNDER_WAY - len(under_way)):
             report = REPORTS[len(self.runs) % len(REPORTS)]
             key = f"{report}:{len(self.runs)}"
-            receipt = request_report(report, format=self.file, request_key=key, effects=self.app)
+            receipt = request_report(report, format=self.file, key=key, effects=self.app)
             self.runs.append((receipt.run_id, report))
 
     def _take_up(self) -> None:

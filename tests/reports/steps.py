@@ -6,7 +6,7 @@ from typing import Any
 
 from effects import Effects, Job
 from effects_reports import report_status, request_report
-from tests.reports.conftest import Hands, drain
+from tests.reports.conftest import ReportWorker, drain
 
 
 def requested(app: Effects, **options: Any) -> str:
@@ -24,18 +24,18 @@ def undisturbed(app: Effects) -> str:
     return str(report_status(run_id, effects=app).sha256)
 
 
-def planned(hands: Hands) -> tuple[str, list[Job]]:
+def planned(manual_worker: ReportWorker) -> tuple[str, list[Job]]:
     """A run whose three chunk jobs have been claimed, and none performed."""
-    run_id = requested(hands.app)
-    hands.do_next()
-    jobs = hands.claim()
+    run_id = requested(manual_worker.app)
+    manual_worker.do_next()
+    jobs = manual_worker.claim()
     assert [job.job_type for job in jobs] == ["report.chunk"] * 3
     return run_id, jobs
 
 
-def assembling(hands: Hands) -> tuple[str, Job]:
+def assembling(manual_worker: ReportWorker) -> tuple[str, Job]:
     """A run whose chunks are done, and its assemble job, claimed."""
-    run_id, jobs = planned(hands)
+    run_id, jobs = planned(manual_worker)
     for job in jobs:
-        hands.do(job)
-    return run_id, hands.claim_one()
+        manual_worker.do(job)
+    return run_id, manual_worker.claim_one()

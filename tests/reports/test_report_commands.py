@@ -13,14 +13,14 @@ from effects import Effects
 from effects.worker import Worker
 from tests.cli.conftest import Answer
 from tests.cli.conftest import effects as command
-from tests.reports.conftest import Hands
+from tests.reports.conftest import ReportWorker
 from tests.reports.shop import csv_rows, fill
 from tests.support.running import running
 
 
 @pytest.fixture
 def shop(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Effects]:
-    """The app of `tests.reports.crash_app`, made anew on the test's database for every command."""
+    """The app of `tests.reports.crash_app`, created on the test's database again for every command."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EFFECTS_DATABASE_URL", database_url)
     monkeypatch.setenv("EFFECTS_STORAGE_URL", str(tmp_path / "files"))
@@ -44,6 +44,7 @@ def made(app: Effects, *arguments: object) -> Any:
     return reports("show", run_id, "--json").json
 
 
+@pytest.mark.slow
 def test_from_request_to_download(shop: Effects, tmp_path: Path) -> None:
     status = made(shop, "--param", "above=30", "--format", "csv.gz", "--key", "k")
     assert (status["state"], status["rows"], status["filename"]) == ("ready", 240, "k.csv.gz")
@@ -56,7 +57,7 @@ def test_from_request_to_download(shop: Effects, tmp_path: Path) -> None:
     assert (tmp_path / "other").read_bytes() == (tmp_path / "k.csv.gz").read_bytes()
     listed = reports("list")
     assert listed.out.splitlines()[1].split()[:6] == [status["run_id"], "orders", "k", "ready", "100%", "240"]
-    assert reports("list", "--state", "failed").out == "no reports\n"
+    assert reports("list", "--status", "failed").out == "no reports\n"
 
 
 def test_download_to_standard_output(shop: Effects) -> None:
@@ -64,6 +65,7 @@ def test_download_to_standard_output(shop: Effects) -> None:
     assert len(csv_rows(reports("download", status["run_id"], "--to", "-").out.encode())) == 1 + 250 - 233
 
 
+@pytest.mark.slow
 def test_wait_until_it_is_ready(shop: Effects) -> None:
     with running(Worker(shop)):
         answer = reports("request", "orders", "--wait", "--json")
@@ -71,22 +73,24 @@ def test_wait_until_it_is_ready(shop: Effects) -> None:
     assert (answer.json["state"], answer.json["progress"]["fraction"]) == ("ready", 1.0)
 
 
+@pytest.mark.slow
 def test_wait_until_it_has_failed(shop: Effects) -> None:
     Path("files").write_text("in the way")
     with running(Worker(shop)):
         answer = reports("request", "orders", "--wait")
     assert answer.exit_code == 1
-    assert "state" in answer.out
+    assert "status       failed" in answer.out
     assert "failed" in answer.out
 
 
+@pytest.mark.slow
 def test_cancel_and_resume(shop: Effects) -> None:
     run_id = reports("request", "orders").out.strip()
-    Hands(shop).do_next()
-    assert reports("cancel", run_id).out == f"{run_id} is cancelled\n"
+    ReportWorker(shop).do_next()
+    assert reports("cancel", run_id).out == f"{run_id} cancelled\n"
     refusal = reports("cancel", run_id)
     assert (refusal.exit_code, refusal.err) == (
-        2, f"error: run {run_id} is cancelled: only a run that is under way can be cancelled\n",
+        1, f"error: run {run_id} is cancelled: only a run that is under way can be cancelled\n",
     )  # fmt: skip
     assert reports("resume", run_id, "--json").json == {"run_id": run_id, "state": "running"}
     Worker(shop).drain(60)
@@ -106,16 +110,17 @@ def test_explain(shop: Effects) -> None:
     assert "bounds            half-open ranges of the key, 100 rows each" in answer.out
 
 
-def test_explain_says_what_would_refuse_it(shop: Effects) -> None:
+def test_explain_shows_what_would_refuse_it(shop: Effects) -> None:
     Path("files").write_text("in the way")
     refused = reports("explain", "orders")
     assert refused.exit_code == 1
     assert "refusals" in refused.out
 
 
-def test_sweep(shop: Effects) -> None:
-    assert reports("sweep").out == "nothing to repair\n"
-    assert reports("sweep", "--json").json == {"restarted": 0, "failed": 0, "chunks": 0, "closed": 0, "copies": 0}
+@pytest.mark.slow
+def test_repair(shop: Effects) -> None:
+    assert reports("repair").out == "no runs to repair\n"
+    assert reports("repair", "--json").json == {"restarted": 0, "failed": 0, "chunks": 0, "closed": 0, "copies": 0}
 
 
 @pytest.mark.parametrize(
@@ -130,7 +135,7 @@ def test_sweep(shop: Effects) -> None:
         (("download", "rep_1"), "there is no run 'rep_1' of a report"),
     ],
 )
-def test_an_error_is_one_line_and_says_what_to_do(arguments: tuple[str, ...], message: str, shop: Effects) -> None:
+def test_an_error_is_one_line_that_names_the_remedy(arguments: tuple[str, ...], message: str, shop: Effects) -> None:
     answer = reports(*arguments)
     assert answer.exit_code == 2
     assert answer.err.startswith("error: ")
@@ -138,5 +143,5 @@ def test_an_error_is_one_line_and_says_what_to_do(arguments: tuple[str, ...], me
     assert answer.err.count("\n") == 1
 
 
-def test_without_the_app_it_says_that_no_report_is_known(shop: Effects) -> None:
+def test_without_the_app_the_error_is_that_no_report_is_known(shop: Effects) -> None:
     assert "no report 'orders' is known (known: none: give yours to" in command("reports", "request", "orders").err

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 
 from effects import Effects
 from effects.worker import Worker
-from effects_reports import report_status, request_report, sweep_reports
-from tests.reports.conftest import Hands, Shop, content, drain
+from effects_reports import repair_reports, report_status, request_report
+from tests.reports.conftest import ReportWorker, Shop, content, drain
 from tests.reports.shop import csv_rows, fill, frozen_report, orders
-from tests.support.hands import rows, run_sql
+from tests.support.manual_workers import rows, run_sql
 from tests.support.running import running
 from tests.support.waiting import wait_until
 
@@ -87,21 +87,22 @@ def made_in_a_storm(app: Effects, name: str, seed: int) -> tuple[list[list[str]]
     """The rows of a report that is planned and made, chunk after chunk, while the storm blows; and the storm."""
     fill(app, COUNT)
     run_id = request_report(name, effects=app).run_id
-    hands = Hands(app)
+    manual_worker = ReportWorker(app)
     storm = Storm(app, seed)
     with storm:
         wait_until(lambda: storm.steps > 20)
-        hands.do_next()
-        while (job := next(iter(hands.claim(1)), None)) is not None and job.job_type == "report.chunk":
+        manual_worker.do_next()
+        while (job := next(iter(manual_worker.claim(1)), None)) is not None and job.job_type == "report.chunk":
             at = storm.steps
-            hands.do(job)
+            manual_worker.do(job)
             wait_until(lambda at=at: storm.steps > at + 5)  # type: ignore[misc]
         assert job is not None
-        hands.do(job)
+        manual_worker.do(job)
     assert report_status(run_id, effects=app).state == "ready"
     return csv_rows(content(app, run_id))[1:], storm
 
 
+@pytest.mark.slow
 def test_range_has_no_row_twice_and_misses_none_that_stayed(shop: Effects, seed: int) -> None:
     found, storm = made_in_a_storm(shop, "orders", seed)
     ids = [int(row[0]) for row in found]
@@ -113,17 +114,19 @@ def test_range_has_no_row_twice_and_misses_none_that_stayed(shop: Effects, seed:
     assert set(ids) <= known
 
 
+@pytest.mark.slow
 def test_range_takes_nothing_in_that_came_behind_its_bound(shop: Effects) -> None:
     fill(shop, COUNT)
     run_id = request_report("orders", effects=shop).run_id
-    hands = Hands(shop)
-    hands.do_next()
+    manual_worker = ReportWorker(shop)
+    manual_worker.do_next()
     with shop.engine.begin() as connection:
         connection.execute(orders.insert(), {"id": 3 * COUNT + 5, "customer": "late", "cents": 1})
     drain(shop)
     assert "late" not in content(shop, run_id).decode()
 
 
+@pytest.mark.slow
 def test_snapshot_is_one_instant(shop: Effects, seed: int) -> None:
     """Money moves between the orders and never appears or vanishes: every instant has the same sum."""
     found, storm = made_in_a_storm(shop, "frozen", seed)
@@ -134,23 +137,25 @@ def test_snapshot_is_one_instant(shop: Effects, seed: int) -> None:
     assert storm.steps > 50
 
 
+@pytest.mark.slow
 def test_range_is_not_one_instant_which_is_why_there_is_snapshot(shop: Effects) -> None:
     """Without this the test above would prove nothing: here the money is counted while it moves."""
     fill(shop, 200)
     run_id = request_report("orders", effects=shop).run_id
-    hands = Hands(shop)
-    hands.do_next()
-    first, second = hands.claim()
-    hands.do(first)
+    manual_worker = ReportWorker(shop)
+    manual_worker.do_next()
+    first, second = manual_worker.claim()
+    manual_worker.do(first)
     with shop.engine.begin() as connection:
         connection.execute(sa.update(orders).where(orders.c.id == 3).values(cents=orders.c.cents - 5))
         connection.execute(sa.update(orders).where(orders.c.id == 600).values(cents=orders.c.cents + 5))
-    hands.do(second)
+    manual_worker.do(second)
     drain(shop)
     total = sum(11 * n for n in range(1, 201))
     assert sum(int(row[2]) for row in csv_rows(content(shop, run_id))[1:]) == total + 5
 
 
+@pytest.mark.slow
 def test_single_is_one_statement(shop: Effects, seed: int) -> None:
     fill(shop, COUNT)
     with Storm(shop, seed) as storm:
@@ -164,6 +169,7 @@ def test_single_is_one_statement(shop: Effects, seed: int) -> None:
 # -- a snapshot that is lost ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_snapshot_under_a_drain_is_refused(shop: Effects) -> None:
     fill(shop, 5)
     run_id = request_report("frozen", effects=shop).run_id
@@ -173,6 +179,7 @@ def test_a_snapshot_under_a_drain_is_refused(shop: Effects) -> None:
     assert "run `effects work` without --drain" in str(status.error_text)
 
 
+@pytest.mark.slow
 def test_a_worker_that_stays_makes_it(shop: Effects, tmp_path: Path) -> None:
     fill(shop, 250)
     run_id = request_report("frozen", effects=shop).run_id
@@ -183,15 +190,16 @@ def test_a_worker_that_stays_makes_it(shop: Effects, tmp_path: Path) -> None:
     assert list(tmp_path.glob("*-report-*")) == []  # the copy of the SQLite file is gone with the run
 
 
-def test_a_lost_snapshot_begins_the_run_anew_and_keeps_its_progress(shop: Effects, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_lost_snapshot_restarts_the_run_and_keeps_its_progress(shop: Effects, tmp_path: Path) -> None:
     fill(shop, 250)
     run_id = request_report("frozen", effects=shop).run_id
-    hands = Hands(shop)
-    hands.do_next()
-    hands.do_next()
+    manual_worker = ReportWorker(shop)
+    manual_worker.do_next()
+    manual_worker.do_next()
     shown = report_status(run_id, effects=shop).progress.fraction
     _lose_snapshot(shop, tmp_path)
-    hands.do_next()
+    manual_worker.do_next()
     status = report_status(run_id, effects=shop)
     assert (status.state, status.progress.fraction) == ("requested", shown)
     with running(Worker(shop)):
@@ -199,17 +207,31 @@ def test_a_lost_snapshot_begins_the_run_anew_and_keeps_its_progress(shop: Effect
     assert (report_status(run_id, effects=shop).state, len(csv_rows(content(shop, run_id)))) == ("ready", 251)
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_is_lost_again_and_again_fails_the_run(shop: Effects, tmp_path: Path) -> None:
     fill(shop, 5)
     run_id = request_report("frozen", effects=shop).run_id
-    hands = Hands(shop)
+    manual_worker = ReportWorker(shop)
     for _ in range(3):
         assert report_status(run_id, effects=shop).state == "requested"
-        hands.do_next()
+        manual_worker.do_next()
         _lose_snapshot(shop, tmp_path)
-        hands.do_next()
+        manual_worker.do_next()
     status = report_status(run_id, effects=shop)
     assert (status.state, status.error_code) == ("failed", "snapshot_lost")
+
+
+@pytest.mark.slow
+def test_a_snapshot_is_let_go_when_the_effects_that_holds_it_is_disposed_of(shop: Effects) -> None:
+    fill(shop, 5)
+    run_id = request_report("frozen", effects=shop).run_id
+    before = set(threading.enumerate())
+    ReportWorker(shop).do_next()
+    assert report_status(run_id, effects=shop).state == "running"
+    holders = [thread for thread in set(threading.enumerate()) - before if thread.name == "effects-snapshot"]
+    assert bool(holders) == shop.store.is_postgresql  # on SQLite it is a file
+    shop.dispose()
+    wait_until(lambda: not any(thread.is_alive() for thread in holders))
 
 
 def _lose_snapshot(app: Effects, folder: Path) -> None:
@@ -232,16 +254,16 @@ def _held(app: Effects) -> bool:
         return int(found.scalar_one()) > 0
 
 
-def test_copies_that_nobody_reads_are_swept(shop: Effects, tmp_path: Path) -> None:
+def test_unused_copies_are_deleted(shop: Effects, tmp_path: Path) -> None:
     fill(shop, 5)
     request_report("frozen", effects=shop)
-    hands = Hands(shop)
-    hands.do_next()
+    manual_worker = ReportWorker(shop)
+    manual_worker.do_next()
     before = list(tmp_path.glob("*-report-*"))
     assert len(before) == (0 if shop.store.is_postgresql else 1)
-    assert sweep_reports(effects=shop).copies == 0  # it is read
+    assert repair_reports(effects=shop).copies == 0  # it is read
     run_sql(shop, "UPDATE effects_report_runs SET state = 'failed'")
-    assert sweep_reports(effects=shop).copies == len(before)
+    assert repair_reports(effects=shop).copies == len(before)
     assert list(tmp_path.glob("*-report-*")) == []
 
 
@@ -252,6 +274,6 @@ def test_a_copy_is_as_private_as_the_database(shop_factory: Shop, tmp_path: Path
     fill(app, 5)
     (tmp_path / "effects.db").chmod(0o600)
     request_report("frozen", effects=app)
-    Hands(app).do_next()
+    ReportWorker(app).do_next()
     [copy] = tmp_path.glob("*-report-*")
     assert copy.stat().st_mode & 0o777 == 0o600

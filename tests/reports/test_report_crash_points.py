@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from effects import Effects, crashpoints
-from effects.prune import prune
+from effects.retention import prune
 from effects.retry import DAY_SECONDS
-from effects.store.audit import audit
+from effects.store.operator.audit import audit
 from effects.worker import Worker
 from effects_reports import report_status, request_report
 from tests.reports.crash_app import make
 from tests.reports.shop import fill
-from tests.support.hands import rows
+from tests.support.manual_workers import rows
 from tests.support.processes import Fleet, fleet
 from tests.support.waiting import wait_until
 
@@ -50,13 +50,14 @@ def test_the_table_has_every_point_of_ours() -> None:
     assert set(POINTS) == {name for name in crashpoints.POINTS if name.startswith("report.")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("point", "is_there"), POINTS.items(), ids=POINTS)
 def test_a_kill_changes_nothing_in_the_file(
     point: str, is_there: bool, shop: Effects, processes: Fleet, tmp_path: Path, files: Files
 ) -> None:
-    clean = request_report("quick", request_key="clean", format="csv.gz", effects=shop).run_id
+    clean = request_report("quick", key="clean", format="csv.gz", effects=shop).run_id
     Worker(shop).drain()
-    run_id = request_report("quick", request_key="struck", format="csv.gz", effects=shop).run_id
+    run_id = request_report("quick", key="struck", format="csv.gz", effects=shop).run_id
     child = processes.worker(
         app="tests.reports.crash_app:app",
         EFFECTS_CRASHPOINT=f"{point}:1:kill",
@@ -71,7 +72,7 @@ def test_a_kill_changes_nothing_in_the_file(
     outcomes = [attempt["outcome"] for attempt in rows(shop, "job_attempts")]
     assert outcomes.count("lost") >= 1
     assert set(outcomes) == {"lost", "succeeded"}
-    assert audit(shop) == []
+    assert audit(shop.store, shop.ledgers) == []
     shop.store.shift_clock(2 * DAY_SECONDS)
     prune(shop)
     assert files() == sorted(str(one.artifact) for one in (undisturbed, struck))

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from effects import Effects
 from effects_reports import DefinitionInvalid, ReportRefused, report
-from effects_reports.keyset import key_from_json, key_to_json
-from effects_reports.tables.source import proved_unique
+from effects_reports.cursor import key_from_json, key_to_json
+from effects_reports.source.statements import proved_unique
 from tests.reports.shop import orders
 
 ALL = sa.select(orders)

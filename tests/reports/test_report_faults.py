@@ -13,22 +13,22 @@ from typing import Any
 import pytest
 
 from effects import Effects, StorageUnavailable
-from effects.prune import prune
+from effects.retention import prune
 from effects.retry import DAY_SECONDS
 from effects.storage.base import Writer
 from effects.storage.local import LocalStorage
 from effects.worker import Worker
 from effects_reports import (
-    ReportNotFound,
+    ReportStateError,
     cancel_report,
     open_result,
     report_status,
     request_report,
     resume_report,
 )
-from tests.reports.conftest import Hands, content, drain
+from tests.reports.conftest import ReportWorker, content, drain
 from tests.reports.shop import csv_rows, fill
-from tests.support.hands import row, rows, run_sql
+from tests.support.manual_workers import row, rows, run_sql
 from tests.support.processes import fleet
 
 Files = Callable[[], list[str]]
@@ -53,6 +53,7 @@ class Away(LocalStorage):
         return super().read(name, start, stop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 1, 2, 4], ids=["plan", "first-chunk", "second-chunk", "assembly"])
 def test_away_for_a_minute_costs_a_minute(steps: int, shop: Effects, tmp_path: Path, files: Files) -> None:
     """The step is tried again after 10, 20, 40 and 80 s; whatever was under way goes on where it stood."""
@@ -60,13 +61,13 @@ def test_away_for_a_minute_costs_a_minute(steps: int, shop: Effects, tmp_path: P
     shop.storage = storage
     fill(shop, 250)
     run_id = request_report("orders", effects=shop).run_id
-    hands = Hands(shop)
+    manual_worker = ReportWorker(shop)
     for _ in range(steps):
-        hands.do_next()
+        manual_worker.do_next()
     before = report_status(run_id, effects=shop)
     storage.away = True
     for _ in range(3):
-        assert {hands.do(job).error_code for job in hands.claim()} == {"storage_unavailable"}
+        assert {manual_worker.do(job).error_code for job in manual_worker.claim()} == {"storage_unavailable"}
         shop.store.shift_clock(50)
     now = report_status(run_id, effects=shop)
     assert now.state == ("planning" if steps == 0 else before.state)
@@ -93,6 +94,7 @@ def drain_with_files_of_at_most(size: int, url: str, storage: str) -> None:
     os._exit(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("size", [300, 9000], ids=["a-part", "the-file"])
 def test_a_full_disk_is_a_clean_error_and_resumable(
@@ -122,22 +124,22 @@ def test_a_full_disk_is_a_clean_error_and_resumable(
 # -- retention -----------------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_kept_for_seven_days_and_then_said_to_have_expired(shop: Effects, files: Files) -> None:
+def test_a_file_is_kept_for_seven_days_and_then_shown_as_expired(shop: Effects, files: Files) -> None:
     fill(shop, 10)
-    run_id = request_report("orders", request_key="k", effects=shop).run_id
+    run_id = request_report("orders", key="k", effects=shop).run_id
     drain(shop)
     shop.store.shift_clock(7 * DAY_SECONDS - 3600)
     assert prune(shop).packages == {}
     assert content(shop, run_id)
     shop.store.shift_clock(7200)
-    assert prune(shop, dry_run=True).packages == {"report.clean": 1}
-    assert prune(shop).packages == {"report.clean": 1}
+    assert prune(shop, dry_run=True).packages == {"report.cleanup": 1}
+    assert prune(shop).packages == {"report.cleanup": 1}
     assert files() == []
     status = report_status(run_id, effects=shop)
     assert (status.state, status.artifact, status.progress.fraction) == ("expired", None, 1.0)
-    with pytest.raises(ReportNotFound, match="is expired: its file has expired: request it again"):
+    with pytest.raises(ReportStateError, match="is expired: its file has expired: request it again"):
         open_result(run_id, effects=shop)
-    again = request_report("orders", request_key="k", effects=shop)
+    again = request_report("orders", key="k", effects=shop)
     assert (again.existing, again.generation) == (False, 2)
 
 
@@ -155,12 +157,13 @@ def test_rows_are_kept_for_ninety_days(shop: Effects) -> None:
     assert (rows(shop, "report_runs"), rows(shop, "report_chunks"), rows(shop, "generated_reports")) == ([], [], [])
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_cancelled_run_are_kept_for_a_day(shop: Effects, files: Files) -> None:
     fill(shop, 250)
     run_id = request_report("orders", effects=shop).run_id
-    hands = Hands(shop)
-    hands.do_next()
-    hands.do_next()
+    manual_worker = ReportWorker(shop)
+    manual_worker.do_next()
+    manual_worker.do_next()
     cancel_report(run_id, effects=shop)
     drain(shop)
     shop.store.shift_clock(DAY_SECONDS - 60)
@@ -174,14 +177,15 @@ def test_the_parts_of_a_cancelled_run_are_kept_for_a_day(shop: Effects, files: F
     assert len(csv_rows(content(shop, run_id))) == 251
 
 
-def test_objects_that_nobody_names_go_after_a_day_and_others_stay(shop: Effects, files: Files) -> None:
+@pytest.mark.slow
+def test_orphaned_objects_are_deleted_after_a_day_and_others_stay(shop: Effects, files: Files) -> None:
     fill(shop, 250)
     ready = request_report("orders", effects=shop).run_id
     drain(shop)
     under_way = request_report("orders", effects=shop).run_id
-    hands = Hands(shop)
-    hands.do_next()
-    hands.do_next()
+    manual_worker = ReportWorker(shop)
+    manual_worker.do_next()
+    manual_worker.do_next()
     kept = files()
     prefix = row(shop, "report_runs", "id = :id", id=under_way)["prefix"]
     other = row(shop, "report_runs", "id = :id", id=ready)["prefix"]
@@ -205,6 +209,7 @@ def _put(opened: AbstractContextManager[Writer]) -> None:
         out.finish()
 
 
+@pytest.mark.slow
 def test_a_crash_between_the_object_and_its_row_is_found_by_the_next_pruning(shop: Effects, files: Files) -> None:
     fill(shop, 10)
     run_id = request_report("orders", effects=shop).run_id

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from effects import Effects, IdempotencyConflict, SchemaMismatch
+from effects import Effects, IdempotencyConflict, JobNotFound, SchemaMismatch, cancel
 from effects.keys import generate_key
 from effects_reports import (
     ReportInvalid,
     ReportNotFound,
+    ReportStateError,
     cancel_report,
+    find_report,
     list_reports,
     open_result,
     report_status,
@@ -22,7 +24,7 @@ from effects_reports import (
 from tests.conftest import AppFactory
 from tests.reports.conftest import Shop, drain
 from tests.reports.shop import REPORTS, OrdersParams, fill
-from tests.support.hands import row, rows, run_sql
+from tests.support.manual_workers import row, rows, run_sql
 
 KEY = "sales_report:2026-01-14"
 
@@ -38,43 +40,57 @@ def test_it_is_part_of_the_callers_transaction(shop: Effects) -> None:
     assert row(shop, "jobs")["job_type"] == "report.plan"
 
 
+@pytest.mark.slow
 def test_the_same_key_is_the_same_run_whatever_state_it_is_in(shop: Effects) -> None:
     fill(shop, 5)
-    first = request_report("orders", {"above": 1}, request_key=KEY, effects=shop)
-    again = request_report("orders", OrdersParams(above=1), request_key=KEY, effects=shop)
+    first = request_report("orders", {"above": 1}, key=KEY, effects=shop)
+    again = request_report("orders", OrdersParams(above=1), key=KEY, effects=shop)
     assert (first.existing, again.existing, again.run_id) == (False, True, first.run_id)
     drain(shop)
-    ready = request_report("orders", {"above": 1}, request_key=KEY, effects=shop)
+    ready = request_report("orders", {"above": 1}, key=KEY, effects=shop)
     assert (ready.run_id, ready.state, ready.existing) == (first.run_id, "ready", True)
     assert len(rows(shop, "generated_reports")) == 1
 
 
+def test_a_run_is_found_by_the_key_of_its_request(shop: Effects) -> None:
+    first = request_report("orders", key=KEY, effects=shop)
+    assert find_report("orders", key=KEY, effects=shop).run_id == first.run_id
+    cancel_report(find_report("orders", key=KEY, effects=shop).run_id, effects=shop)
+    second = request_report("orders", key=KEY, effects=shop)
+    assert find_report("orders", key=KEY, effects=shop).run_id == second.run_id
+    for name, key in (("orders", "other"), ("other", KEY)):
+        with pytest.raises(ReportNotFound):
+            find_report(name, key=key, effects=shop)
+    with pytest.raises(JobNotFound):
+        cancel(key=KEY, actor="ann", effects=shop)
+
+
 @pytest.mark.parametrize("ended", ["failed", "cancelled", "expired"])
 def test_a_new_generation_begins_where_the_last_came_to_nothing(ended: str, shop: Effects) -> None:
-    first = request_report("orders", request_key=KEY, effects=shop)
+    first = request_report("orders", key=KEY, effects=shop)
     if ended == "cancelled":
         cancel_report(first.run_id, effects=shop)
     else:
         run_sql(shop, "UPDATE effects_report_runs SET state = :state", state=ended)
-    again = request_report("orders", {"above": 9}, request_key=KEY, effects=shop)
+    again = request_report("orders", {"above": 9}, key=KEY, effects=shop)
     assert (again.existing, again.generation) == (False, 2)
     assert again.run_id != first.run_id
-    assert request_report("orders", {"above": 9}, request_key=KEY, effects=shop).run_id == again.run_id
+    assert request_report("orders", {"above": 9}, key=KEY, effects=shop).run_id == again.run_id
     shown = list_reports(effects=shop)
     assert [(one.run_id, one.generation) for one in shown] == [(again.run_id, 2), (first.run_id, 1)]
 
 
 @pytest.mark.parametrize("other", [{"params": {"above": 2}}, {"format": "ndjson"}])
 def test_a_key_is_for_one_report_only(other: dict[str, Any], shop: Effects) -> None:
-    first = request_report("orders", request_key=KEY, effects=shop)
-    with pytest.raises(IdempotencyConflict, match=f"belongs to run {first.run_id}, which has other params or another"):
-        request_report("orders", **{"request_key": KEY, "effects": shop, **other})
-    assert request_report("primes", request_key=KEY, effects=shop).existing is False  # another report's keys
+    first = request_report("orders", key=KEY, effects=shop)
+    with pytest.raises(IdempotencyConflict, match=f"belongs to run {first.run_id}, which has other"):
+        request_report("orders", **{"key": KEY, "effects": shop, **other})
+    assert request_report("primes", key=KEY, effects=shop).existing is False  # another report's keys
 
 
 def test_many_at_once_under_one_key_are_one_run(shop: Effects) -> None:
     with ThreadPoolExecutor(8) as pool:
-        receipts = list(pool.map(lambda _: request_report("orders", request_key=KEY, effects=shop), range(16)))
+        receipts = list(pool.map(lambda _: request_report("orders", key=KEY, effects=shop), range(16)))
     assert len({receipt.run_id for receipt in receipts}) == 1
     assert sum(not receipt.existing for receipt in receipts) == 1
     assert len(rows(shop, "jobs")) == 1
@@ -93,9 +109,9 @@ def test_without_a_key_every_request_is_a_run(shop: Effects) -> None:
         ),
         ({"params": {"above": "x"}}, "report 'orders': the params do not fit"),
         ({"format": "pdf"}, "no format 'pdf'; it offers csv, csv.gz"),
-        ({"request_key": ""}, "request_key must have 1 to 200 printable characters"),
-        ({"request_key": "k" * 201}, "request_key must have 1 to 200 printable characters"),
-        ({"request_key": "a\nb"}, "request_key must have 1 to 200 printable characters"),
+        ({"key": ""}, "key must have 1 to 200 printable characters"),
+        ({"key": "k" * 201}, "key must have 1 to 200 printable characters"),
+        ({"key": "a\nb"}, "key must have 1 to 200 printable characters"),
     ],
     ids=["name", "params", "format", "no-key", "long-key", "line-break"],
 )
@@ -119,7 +135,7 @@ def test_params_have_a_greatest_size(shop: Effects) -> None:
         request_report("primes", {"below": 3, "text": "x" * 70_000}, effects=shop)
 
 
-def test_a_secret_value_that_does_not_fit_is_not_said_again(shop: Effects) -> None:
+def test_a_secret_value_that_does_not_fit_is_not_repeated(shop: Effects) -> None:
     with pytest.raises(ReportInvalid) as refusal:
         request_report("orders", {"above": "rosebud"}, effects=shop)
     assert "rosebud" not in str(refusal.value)
@@ -127,21 +143,21 @@ def test_a_secret_value_that_does_not_fit_is_not_said_again(shop: Effects) -> No
 
 def test_keys_are_still_known_after_their_secret_was_rotated(shop_factory: Shop) -> None:
     old = shop_factory(keys=f"digest={generate_key()}")
-    first = request_report("orders", request_key=KEY, effects=old)
-    assert request_report("orders", request_key=KEY, effects=old).run_id == first.run_id
+    first = request_report("orders", key=KEY, effects=old)
+    assert request_report("orders", key=KEY, effects=old).run_id == first.run_id
 
 
-def test_what_is_not_there_is_said(shop: Effects) -> None:
+def test_a_missing_report_is_reported(shop: Effects) -> None:
     with pytest.raises(ReportNotFound, match="there is no run 'rep_1' of a report"):
         report_status("rep_1", effects=shop)
     run_id = request_report("orders", effects=shop).run_id
-    with pytest.raises(ReportNotFound, match="is requested: its file is not ready"):
+    with pytest.raises(ReportStateError, match="is requested: its file is not ready"):
         open_result(run_id, effects=shop)
     assert list_reports(report="euros", effects=shop) == []
     assert [one.run_id for one in list_reports(state="requested", effects=shop)] == [run_id]
 
 
-def test_a_database_without_tables_says_what_to_run(empty_database_url: str, app_factory: AppFactory) -> None:
+def test_a_database_without_tables_names_the_command_to_run(empty_database_url: str, app_factory: AppFactory) -> None:
     app = app_factory(empty_database_url, job_types=[], reports=REPORTS)
     with pytest.raises(SchemaMismatch, match="run `effects init`"):
         request_report("orders", effects=app)

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from effects import Attempt, Effects, JobType, Sensitive
 from effects.keys import generate_key
-from effects.store.audit import audit
+from effects.store.operator.audit import audit
 from effects.store.rotate import count_keys, rotate
 from effects_reports import (
     Notify,
@@ -26,10 +26,10 @@ from effects_reports import (
     report_status,
     request_report,
 )
-from effects_reports.catalogue import catalogue_of
-from tests.reports.conftest import Hands, Shop, content, drain
+from effects_reports.state import state_of
+from tests.reports.conftest import ReportWorker, Shop, content, drain
 from tests.reports.shop import OrdersParams, csv_rows, fill, lines, orders
-from tests.support.hands import rows
+from tests.support.manual_workers import rows
 from tests.support.scripted import Scripted
 
 Files = Callable[[], list[str]]
@@ -40,6 +40,7 @@ def expected(count: int, above: int = 0) -> list[list[str]]:
     return [["id", "customer", "cents"], *made]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 250])
 def test_every_row_once_in_the_order_of_the_key(count: int, shop: Effects) -> None:
     fill(shop, count)
@@ -49,12 +50,13 @@ def test_every_row_once_in_the_order_of_the_key(count: int, shop: Effects) -> No
     assert (status.state, status.rows, status.progress.fraction) == ("ready", count, 1.0)
     assert (status.progress.chunks_done, status.progress.rows_total) == (-(-count // 100), count)
     assert csv_rows(content(shop, run_id)) == expected(count)
-    assert audit(shop) == []
+    assert audit(shop.store, shop.ledgers) == []
 
 
+@pytest.mark.slow
 def test_when_it_is_ready_only_its_file_is_left(shop: Effects, files: Files) -> None:
     fill(shop, 250)
-    run_id = request_report("orders", request_key="orders:today", effects=shop).run_id
+    run_id = request_report("orders", key="orders:today", effects=shop).run_id
     drain(shop)
     status = report_status(run_id, effects=shop)
     assert files() == [status.artifact]
@@ -62,6 +64,7 @@ def test_when_it_is_ready_only_its_file_is_left(shop: Effects, files: Files) -> 
     assert status.bytes == len(content(shop, run_id))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["csv", "csv.gz", "ndjson", "ndjson.zst"])
 def test_many_chunks_are_the_file_that_one_chunk_is(file: str, shop_factory: Shop) -> None:
     contents: set[bytes] = set()
@@ -97,6 +100,7 @@ def test_params_are_frozen_with_the_request(shop: Effects) -> None:
     assert csv_rows(content(shop, run_id)) == expected(30, above=60)
 
 
+@pytest.mark.slow
 def test_a_composite_key_that_only_the_rows_prove(shop: Effects) -> None:
     fill(shop, 0)
     made = [{"order_id": n // 9, "place": n % 9, "article": f"a{n}"} for n in range(330)]
@@ -113,6 +117,7 @@ def _moment(n: int) -> dt.datetime:
     return dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=n, microseconds=n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
@@ -151,7 +156,7 @@ def test_a_mapping_makes_the_rows_of_the_file(shop: Effects) -> None:
     assert len(rest) == 149
 
 
-def test_rows_that_nothing_tells_apart_come_in_one_part(shop: Effects) -> None:
+def test_rows_that_nothing_distinguishes_come_in_one_part(shop: Effects) -> None:
     fill(shop, 21)
     run_id = request_report("totals", effects=shop).run_id
     drain(shop)
@@ -160,6 +165,7 @@ def test_rows_that_nothing_tells_apart_come_in_one_part(shop: Effects) -> None:
     assert sum(int(cents) for _, cents in found) == sum(11 * n for n in range(1, 22))
 
 
+@pytest.mark.slow
 def test_an_iterable_is_a_report_too(shop: Effects) -> None:
     run_id = request_report("primes", {"below": 20}, effects=shop).run_id
     drain(shop)
@@ -167,6 +173,7 @@ def test_an_iterable_is_a_report_too(shop: Effects) -> None:
     assert report_status(run_id, effects=shop).progress.total_kind == "unknown"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_url", [False, True], ids=["engine", "url"])
 def test_it_may_be_read_from_another_database(as_url: bool, shop_factory: Shop, tmp_path: Path) -> None:
     """An engine stays its owner's; one that is made of a URL goes with the Effects."""
@@ -184,7 +191,7 @@ def test_it_may_be_read_from_another_database(as_url: bool, shop_factory: Shop, 
     run_id = request_report("elsewhere", effects=app).run_id
     drain(app)
     assert content(app, run_id).split() == [b"\xef\xbb\xbfid", b"4", b"5"]
-    read = catalogue_of(app).engines[1]
+    read = state_of(app).registry.engines[1]
     app.dispose()
     assert isinstance(read.pool, sa.QueuePool)
     assert (read.pool.checkedin() > 0, read is replica) == (not as_url, not as_url)
@@ -197,7 +204,7 @@ def test_it_may_be_read_from_another_database(as_url: bool, shop_factory: Shop, 
 def refused(app: Effects, name: str, **options: object) -> str:
     """Request it and let it be planned; why it has failed."""
     run_id = request_report(name, effects=app, **options).run_id  # type: ignore[arg-type]
-    Hands(app).do_next()
+    ReportWorker(app).do_next()
     status = report_status(run_id, effects=app)
     assert status.state == "failed"
     [attempt] = rows(app, "job_attempts")
@@ -255,7 +262,7 @@ def test_too_many_bytes_end_it(shop_factory: Shop) -> None:
     assert "1,000 (bytes_max)" in str(status.error_text)
 
 
-def test_explain_reads_no_row_and_says_what_would_happen(shop: Effects) -> None:
+def test_explain_reads_no_row_and_shows_what_would_happen(shop: Effects) -> None:
     fill(shop, 250)
     before = len(rows(shop, "report_runs"))
     found = explain_report("orders", {"above": 5}, format="ndjson", effects=shop)
@@ -275,11 +282,12 @@ def test_explain_reads_no_row_and_says_what_would_happen(shop: Effects) -> None:
 # -- notices -----------------------------------------------------------------------------------------------------
 
 
-def test_ready_and_failed_enqueue_a_job_with_what_there_is_to_say(shop_factory: Shop) -> None:
+@pytest.mark.slow
+def test_ready_and_failed_enqueue_a_job_with_the_result(shop_factory: Shop) -> None:
     app = shop_factory(job_types=[Scripted()])
     fill(app, 10)
     notify = Notify(job_type="scripted", payload={"name": "{report} {state}: {rows} rows {filename}{error}"})
-    request_report("orders", request_key="k", notify=notify, effects=app)
+    request_report("orders", key="k", notify=notify, effects=app)
     request_report("orders", {"above": 3}, notify=[notify], effects=app)
     with app.engine.begin() as connection:
         connection.execute(lines.insert(), [{"order_id": 1, "place": 1, "article": a} for a in "ab"])
@@ -312,6 +320,7 @@ class Tell(JobType[Told]):
         self.told.append(payload)
 
 
+@pytest.mark.slow
 def test_an_address_in_a_notice_is_sealed_until_it_is_used(shop_factory: Shop) -> None:
     tell = Tell()
     app = shop_factory(job_types=[tell], keys=f"k1={generate_key()}")
@@ -326,6 +335,7 @@ def test_an_address_in_a_notice_is_sealed_until_it_is_used(shop_factory: Shop) -
         request_report("orders", notify=notify, effects=shop_factory(job_types=[Tell()]))
 
 
+@pytest.mark.slow
 def test_the_keys_that_notices_need_are_counted_and_rotated(shop_factory: Shop) -> None:
     old, new = f"k1={generate_key()}", f"k2={generate_key()}"
     before = shop_factory(job_types=[Tell()], keys=old)
@@ -333,13 +343,14 @@ def test_the_keys_that_notices_need_are_counted_and_rotated(shop_factory: Shop) 
     request_report("orders", notify=Notify(job_type="tell", payload={"to": "a@b.example", "text": "x"}), effects=before)
     between = shop_factory(job_types=[Tell()], keys=f"{new},{old}")
     assert [(one.key_id, one.values) for one in count_keys(between.store)] == [("k1", 1)]
-    assert rotate(between).unreadable == []
+    assert rotate(between.store, between.keys, actor="ann").unreadable == []
     tell = Tell()
     after = shop_factory(job_types=[tell], keys=new)
     drain(after)
     assert tell.told == [Told(to="a@b.example", text="x")]
 
 
+@pytest.mark.slow
 def test_a_notice_may_be_for_one_of_them_only(shop_factory: Shop) -> None:
     app = shop_factory(job_types=[Scripted()])
     fill(app, 1)
@@ -358,10 +369,11 @@ def test_a_notice_that_could_not_be_enqueued_is_refused_with_the_request(shop_fa
     assert rows(app, "report_runs") == []
 
 
+@pytest.mark.slow
 def test_a_worker_without_the_definition_leaves_the_run_to_another(shop: Effects, shop_factory: Shop) -> None:
     fill(shop, 5)
     run_id = request_report("orders", effects=shop).run_id
-    settlement = Hands(shop_factory(reports=[])).do_next()
+    settlement = ReportWorker(shop_factory(reports=[])).do_next()
     assert (settlement.outcome, settlement.refund_attempt) == ("snoozed", True)
     assert "effects --app" in str(settlement.message)
     shop.store.shift_clock(60)
@@ -369,6 +381,7 @@ def test_a_worker_without_the_definition_leaves_the_run_to_another(shop: Effects
     assert report_status(run_id, effects=shop).state == "ready"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_changed_definition_does_not_mix_with_what_was_planned(
     version: int, shop: Effects, shop_factory: Shop
@@ -376,7 +389,7 @@ def test_a_changed_definition_does_not_mix_with_what_was_planned(
     """Said by its version, or forgotten there and seen in its columns."""
     fill(shop, 5)
     run_id = request_report("orders", effects=shop).run_id
-    Hands(shop).do_next()
+    ReportWorker(shop).do_next()
     changed = report("orders", key=("id",), version=version)(lambda params: sa.select(orders.c.id))
     drain(shop_factory(reports=[changed]))
     status = report_status(run_id, effects=shop)

@@ -26,7 +26,7 @@ from effects import (
     EnqueueError,
     JobType,
     Outcome,
-    Permanent,
+    Refused,
     Retry,
     Sensitive,
     Unknown,
@@ -88,7 +88,7 @@ class SendLetter(JobType[Letter]):
                 except BirdError as error:
                     raise ConnectionError(everything) from error
             case "permanent":
-                raise Permanent(sealed, code=f"code {payload.name}"[:64])
+                raise Refused(sealed, code=f"code {payload.name}"[:64])
             case "retry":
                 return Retry(sealed, detail={"said": sealed, payload.name: [sealed]})
             case "unknown":
@@ -160,6 +160,7 @@ def receiver() -> Iterator[Receiver]:
         yield made
 
 
+@pytest.mark.slow
 def test_nothing_sings_in_the_log_or_on_a_screen(
     cage: Effects, receiver: Receiver, ear: Ear, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,10 +249,11 @@ def test_a_stored_payload_that_no_longer_fits_is_not_quoted(cage: Effects, ear: 
         )
     Worker(cage).drain()
     answer = command("--database-url", cage.settings.database_url, "jobs", "show", "1", "--json")
-    assert answer.json["job"]["error_code"] == "payload_invalid"
+    assert answer.json["facts"]["jobs"][0]["error_code"] == "payload_invalid"
     assert canaries("\n".join([answer.out, *ear.lines])) == []
 
 
+@pytest.mark.slow
 def test_a_database_error_does_not_quote_what_was_bound(cage: Effects, ear: Ear) -> None:
     with cage.store.begin() as connection:
         connection.execute(text("DROP TABLE effects_effect_ledger"))
@@ -262,12 +264,12 @@ def test_a_database_error_does_not_quote_what_was_bound(cage: Effects, ear: Ear)
 
 
 def test_the_reprs_of_everything_that_holds_a_payload(cage: Effects, receiver: Receiver) -> None:
-    from effects.store.claim import Lane, claim  # noqa: PLC0415
+    from effects.store.queue.claim import ClaimRequest, claim  # noqa: PLC0415
 
     letter = Letter("done")
     enqueue("letter.send", letter, effects=cage)
     endpoint = add_endpoint(f"{receiver.url}/taken", secret=SECRET, effects=cage)
-    [job] = claim(cage.store, Lane("default", {"letter.send": 60.0}), "w", 1).jobs
+    [job] = claim(cage.store, ClaimRequest("default", {"letter.send": 60.0}), "w", 1).jobs
     shown = f"{job!r} {endpoint!r} {cage.keys!r}"
     assert canaries(shown) == []
     assert NEW not in shown

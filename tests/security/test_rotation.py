@@ -21,12 +21,11 @@ from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from effects_webhooks.sealed import open_secret
 from tests.cli.conftest import Answer
 from tests.cli.conftest import effects as command
-from tests.cli.test_main import error_line
 from tests.peers.http import Receiver, Request
 from tests.security.conftest import VaultFactory
-from tests.security.test_sensitive import CARD
-from tests.security.vault import BOTH_KEYS, NEW, NEW_KEYS, OLD, OLD_KEYS, vault_app
-from tests.support.hands import rows, run_sql
+from tests.security.vault import BOTH_KEYS, CARD, NEW, NEW_KEYS, OLD, OLD_KEYS, vault_app
+from tests.support.commands import error_line
+from tests.support.manual_workers import rows, run_sql
 from tests.support.processes import Child, Fleet, effects, fleet
 from tests.support.waiting import wait_until
 
@@ -63,11 +62,11 @@ def test_every_place_is_counted_and_rotated(vault: VaultFactory) -> None:
     quick = {one.place for one in count_keys(app.store, quick=True)}
     assert quick == {"jobs", "webhook_secrets"}  # the job in the history succeeded
     told: list[tuple[str, int]] = []
-    result = rotate(app, lambda place, count: told.append((place, count)))
+    result = rotate(app.store, app.keys, lambda place, count: told.append((place, count)), actor="ann")
     assert (result.newest, result.rotated, result.left, result.unreadable) == ("new", 3, [], [])
     assert sorted(told) == [("job_history", 1), ("jobs", 1), ("webhook_secrets", 1)]
     assert in_use(app) == {("jobs", "new", 1), ("job_history", "new", 1), ("webhook_secrets", "new", 1)}
-    assert rotate(app).rotated == 0
+    assert rotate(app.store, app.keys, actor="ann").rotated == 0
     open_all(vault(NEW_KEYS))
 
 
@@ -89,16 +88,17 @@ def open_all(app: Effects) -> int:
 def test_what_is_not_sealed_stays_as_it_is(vault: VaultFactory) -> None:
     app = vault(BOTH_KEYS)
     for payload in ('{"orderId": 1}', "[1, 2]", '"text"', "null", '{"$sealed": "old"}'):
-        run_sql(app, "INSERT INTO effects_jobs (job_type, payload) VALUES ('stranger', :payload)", payload=payload)
+        run_sql(app, "INSERT INTO effects_jobs (job_type, payload) VALUES ('third_party', :payload)", payload=payload)
     before = rows(app, "jobs")
-    assert rotate(app).rotated == 0
+    assert rotate(app.store, app.keys, actor="ann").rotated == 0
     assert rows(app, "jobs") == before
     assert count_keys(app.store) == []
 
 
-def test_rotating_without_a_key_says_so(vault: VaultFactory) -> None:
+def test_rotating_without_a_key_is_an_error(vault: VaultFactory) -> None:
+    app = vault("")
     with pytest.raises(KeyUnavailable, match="there is no key to seal with"):
-        rotate(vault(""))
+        rotate(app.store, app.keys, actor="ann")
 
 
 def test_status_lists_keys_and_what_needs_them(vault: VaultFactory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,11 @@ def test_a_key_in_use_is_not_let_go(vault: VaultFactory, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("key_id", "says"),
-    [("new", "is the key that seals"), ("digest", "is not to be retired"), ("other", "holds no key 'other'")],
+    [
+        ("new", "is the active key; add a newer one first"),
+        ("digest", "cannot be retired"),
+        ("other", "holds no key 'other'"),
+    ],
 )
 def test_keys_that_cannot_be_retired(
     vault: VaultFactory, monkeypatch: pytest.MonkeyPatch, key_id: str, says: str
@@ -150,9 +154,9 @@ def test_a_process_that_seals_with_the_old_key_is_noticed(vault: VaultFactory, m
     """It enqueues whenever a batch is done, so that no pass is the last one."""
     old, app = vault(), vault(BOTH_KEYS)
     fill(old)
-    result = rotate(app, lambda place, count: old_enqueues(old))
+    result = rotate(app.store, app.keys, lambda place, count: old_enqueues(old), actor="ann")
     assert [(one.place, one.key_id) for one in result.left] == [("jobs", "old")]
-    assert rotate(app).left == []
+    assert rotate(app.store, app.keys, actor="ann").left == []
 
 
 def old_enqueues(old: Effects) -> None:
@@ -166,10 +170,11 @@ def test_a_locked_row_is_left_to_the_next_pass(vault: VaultFactory) -> None:
     fill(vault())
     with app.store.begin() as connection:
         connection.exec_driver_sql("SELECT id FROM effects_jobs FOR UPDATE")
-        assert [(one.place, one.values) for one in rotate(app).left] == [("jobs", 1)]
-    assert rotate(app).rotated == 1
+        assert [(one.place, one.values) for one in rotate(app.store, app.keys, actor="ann").left] == [("jobs", 1)]
+    assert rotate(app.store, app.keys, actor="ann").rotated == 1
 
 
+@pytest.mark.slow
 def test_ten_thousand_with_senders_running_and_kills(database_url: str, vault: VaultFactory, tmp_path: Path) -> None:
     """Two workers charge cards and send signed webhooks all the while."""
     app = vault_app(database_url, OLD_KEYS, allow_private_addresses=True)
@@ -247,6 +252,11 @@ def test_the_batch_that_a_kill_cut_is_done_or_not_done(vault: VaultFactory) -> N
     fill(vault())
     app = vault(BOTH_KEYS)
     sums: list[int] = []
-    rotate(app, lambda place, count: sums.append(sum(one.values for one in count_keys(app.store))))
+    rotate(
+        app.store,
+        app.keys,
+        lambda place, count: sums.append(sum(one.values for one in count_keys(app.store))),
+        actor="ann",
+    )
     assert set(sums) == {3}
     assert count_keys(app.store)[0] == KeyCount("jobs", "new", 1)

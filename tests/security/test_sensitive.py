@@ -22,16 +22,15 @@ from effects import (
     enqueue,
     enqueue_many,
 )
-from effects.redact import HIDDEN, secret_texts, sensitive_fields, strike_out
+from effects.evidence import job_evidence
+from effects.redact import HIDDEN, redact, secret_texts, sensitive_fields
+from effects.registry import Registry
 from effects.sealing import open_payload, seal_payload
-from effects.store.actions import requeue
-from effects.store.lookup import get_job
+from effects.store.operator.requeue import requeue
 from effects.worker import Worker
 from tests.security.conftest import VaultFactory
-from tests.security.vault import DIGEST, NEW_KEYS, OLD, OLD_KEYS, Card, Charge, ChargeCard
-from tests.support.hands import row, rows, run_sql
-
-CARD = Charge(7, Card("4111-secret", "visa"), "Ann Secret", ["knock-secret"])
+from tests.security.vault import CARD, DIGEST, NEW_KEYS, OLD, OLD_KEYS, Card, Charge, ChargeCard
+from tests.support.manual_workers import row, rows, run_sql
 
 
 @dataclasses.dataclass
@@ -43,6 +42,9 @@ class Login:
 class LoginType(JobType[Login]):
     name = "login.send"
     payload = Login
+
+    def perform(self, payload: Any, attempt: Any) -> None:
+        """Nothing is to be done here."""
 
 
 def charge_type(app: Effects) -> ChargeCard:
@@ -119,9 +121,11 @@ def test_a_worker_without_the_key_waits_and_uses_up_no_attempt(vault: VaultFacto
     receipt = enqueue("card.charge", CARD, effects=app)
     wrong = vault(keys)
     Worker(wrong).drain()
-    story = get_job(app.store, app.ledgers, receipt.job_id)
-    assert (story.job.status, story.job.attempts) == ("queued", 0)
-    assert [one.outcome for one in story.attempts] == ["snoozed"]
+    evidence = job_evidence(app, receipt.job_id)
+    assert (evidence.facts.jobs[0].status, evidence.facts.jobs[0].attempts) == ("queued", 0)
+    assert [attempt.outcome for attempt in evidence.facts.attempts] == ["snoozed"]
+    assert evidence.waits is not None
+    assert (evidence.waits.reason, evidence.waits.cause) == ("operator", evidence.facts.attempts[0].message)
     assert charge_type(wrong).seen == []
     app.store.shift_clock(61)
     forgiven = app.store.sql.seconds("created_at", "age_from")  # a minute that does not make it older
@@ -138,7 +142,7 @@ def test_sealed_fields_open_in_their_job_type_only() -> None:
         open_payload(app.keys, "login.send", sealed)
     broken = json.loads(sealed)
     broken["$sealed"] = {"key": "old"}
-    with pytest.raises(KeyUnavailable, match="not in the sealed format"):
+    with pytest.raises(PayloadInvalid, match="not in the sealed format"):
         open_payload(app.keys, "card.charge", json.dumps(broken))
     app.dispose()
 
@@ -147,19 +151,18 @@ def test_a_dead_one_is_requeued_with_its_secrets(vault: VaultFactory) -> None:
     app = vault()
     receipt = enqueue("card.charge", msgspec.structs.replace(CARD, say="retry"), max_attempts=1, effects=app)
     Worker(app).drain()
-    requeue(app.store, app.ledgers, receipt.job_id, actor="ann")
+    requeue(app.store, app.job_types, receipt.job_id, actor="ann")
     Worker(app).drain()
     assert [one.card.number for one in charge_type(app).seen] == ["4111-secret", "4111-secret"]
 
 
 @pytest.mark.parametrize("say", ["retry", "raise", ""])
-def test_what_a_handler_says_of_its_payload_is_struck_out(vault: VaultFactory, say: str) -> None:
+def test_what_a_handler_quotes_of_its_payload_is_redacted(vault: VaultFactory, say: str) -> None:
     app = vault()
     payload = msgspec.structs.replace(CARD, say=say)
     receipt = enqueue("card.charge", payload, max_attempts=1, effects=app)
     Worker(app).drain()
-    story = get_job(app.store, app.ledgers, receipt.job_id)
-    shown = repr(msgspec.to_builtins(story))
+    shown = repr(msgspec.to_builtins(job_evidence(app, receipt.job_id)))
     assert "secret" not in shown.lower()
     if say != "raise":  # an exception's text is not kept at all
         assert HIDDEN in shown
@@ -167,8 +170,7 @@ def test_what_a_handler_says_of_its_payload_is_struck_out(vault: VaultFactory, s
 
 @pytest.mark.parametrize("show", [repr, str, "{}".format, "{!r:>3}".format])
 def test_a_payloads_repr_hides_them(show: Any) -> None:
-    ChargeCard().check()
-    LoginType().check()
+    Registry([ChargeCard(), LoginType()])
     assert show(CARD).strip() == f"Charge(order_id=7, card={HIDDEN}, buyer_name={HIDDEN}, notes={HIDDEN}, say='')"
     assert "secret" not in show(CARD.card)
     assert show(Login("ann", "123456")).strip() == f"Login(user='ann', code={HIDDEN})"
@@ -206,9 +208,9 @@ def test_the_name_of_the_sealed_part_is_kept() -> None:
 
 def test_short_texts_are_not_struck_out() -> None:
     assert secret_texts(Login("ann", "no"), ["code"]) == []
-    assert strike_out("no one", []) == "no one"
+    assert redact("no one", []) == "no one"
     secrets = secret_texts({"a": ["long-one", "long"], "b": 123456}, ["a", "b"])
-    assert strike_out({"x": ["a long-one", 123456, 7]}, secrets) == {"x": [f"a {HIDDEN}", HIDDEN, 7]}
+    assert redact({"x": ["a long-one", 123456, 7]}, secrets) == {"x": [f"a {HIDDEN}", HIDDEN, 7]}
 
 
 def test_a_schedule_stores_its_payload_in_clear_and_may_hold_no_secret(vault: VaultFactory) -> None:

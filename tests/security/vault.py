@@ -6,7 +6,15 @@ from typing import Annotated
 
 import msgspec
 
-from effects import Attempt, Done, Effects, JobType, Outcome, Retry, Sensitive
+from effects import (
+    Attempt,
+    Done,
+    Effects,
+    JobType,
+    Outcome,
+    Retry,
+    Sensitive,
+)
 from effects.keys import generate_key
 
 OLD, NEW, DIGEST = generate_key(), generate_key(), generate_key()
@@ -51,3 +59,6 @@ class ChargeCard(JobType[Charge]):
 
 def vault_app(url: str, keys: str = OLD_KEYS, **options: object) -> Effects:
     return Effects(url, job_types=[ChargeCard()], keys=keys, **options)
+
+
+CARD = Charge(7, Card("4111-secret", "visa"), "Ann Secret", ["knock-secret"])

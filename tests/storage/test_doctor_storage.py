@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from effects.doctor import examine
-from effects.store.doctor import Finding
+from effects.store.operator.database_checks import DoctorFinding
 from tests.conftest import AppFactory
 
 
-def storage_finding(app_factory: AppFactory, **options: str) -> Finding:
+def storage_finding(app_factory: AppFactory, **options: str) -> DoctorFinding:
     [finding] = [one for one in examine(app_factory(**options)) if one.check == "storage"]
     return finding
 
 
 def test_what_is_not_used_is_well(app_factory: AppFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert storage_finding(app_factory).text == "no file is kept yet"
+    assert storage_finding(app_factory).text == "no files stored yet"
     assert not (tmp_path / "effects-files").exists()
 
 

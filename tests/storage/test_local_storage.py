@@ -53,7 +53,7 @@ def test_a_setting_names_a_folder_relative_to_the_working_directory(
         ("s3://bucket/../x", "not . or .."),
     ],
 )
-def test_a_wrong_setting_says_what_is_wrong_and_not_what_it_was(url: str, says: str) -> None:
+def test_the_error_of_a_wrong_setting_does_not_quote_it(url: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match="EFFECTS_STORAGE_URL") as caught:
         Effects("sqlite:///x.db", storage_url=url)
     assert says in str(caught.value)
@@ -103,6 +103,7 @@ with LocalStorage(Path(sys.argv[1])).writer("run/part") as writer:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_nothing_under_the_name_and_can_be_cleaned_up(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], timeout=60, check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -134,6 +135,7 @@ print(list(storage.list("")))
 """
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_grow_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     said = subprocess.run(
         [sys.executable, "-c", _LIMITED, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
@@ -160,7 +162,7 @@ def test_what_may_pass_is_tried_again(number: str) -> None:
     assert number in str(error)
 
 
-def test_the_unfinished_file_that_somebody_took_away_is_tried_again(tmp_path: Path) -> None:
+def test_an_unfinished_file_that_was_removed_is_written_again(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     with storage.writer("a/part") as writer:
         writer.write(b"x")
@@ -205,6 +207,7 @@ def test_a_folder_that_goes_while_it_is_made_is_made_again(
     assert (gone, storage.size("a/part")) == ([tmp_path / "a"], 0)
 
 
+@pytest.mark.slow
 def test_checks_at_the_same_time_do_not_take_each_others_folder_away(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "files")
     with ThreadPoolExecutor(4) as threads:

@@ -50,6 +50,7 @@ def test_a_bucket_that_is_not_there_is_refused(bucket_url: str) -> None:
     assert caught.value.code == "storage_bucket"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 20 * MIB])
 def test_a_server_that_is_away_is_tried_again_later(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
@@ -107,6 +108,7 @@ except ConfigurationError as error:
 """
 
 
+@pytest.mark.slow
 def test_without_the_extra_the_error_names_it(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", _WITHOUT], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True

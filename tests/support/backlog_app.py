@@ -1,4 +1,4 @@
-"""What `effects --app tests.support.backlog_app:app` loads: a report that asks at a desk before each of its rows."""
+"""What `effects --app tests.support.backlog_app:app` loads: a report that asks at a server before each of its rows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sqlalchemy import Column, Integer, MetaData, Row, Table
 
 from effects import Effects
 from effects_reports import report
-from tests.support.errands import ask
+from tests.support.step_jobs import ask
 
-PORT = "DESK_PORT"  # the variable that names the desk's
+PORT = "DESK_PORT"  # the variable that names the stub server's
 
 metadata = MetaData()
 flights = Table("flights", metadata, Column("id", Integer, primary_key=True))

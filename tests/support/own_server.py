@@ -37,4 +37,4 @@ def own_server() -> Iterator[OwnServer]:
     except databases.NoServerError as error:
         needs.missing(str(error))
     finally:
-        databases.remove_server(directory)
+        databases.remove_servers(directory)

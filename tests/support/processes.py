@@ -19,7 +19,7 @@ from effects import crashpoints
 from effects.cli.main import main as effects_command
 from tests.support.waiting import wait_until
 
-APP = "tests.support.errands_app:app"
+APP = "tests.support.step_jobs_app:app"
 # Nothing here is as patient as the defaults: a lost worker is noticed after three seconds.
 ENVIRONMENT = {
     "EFFECTS_LEASE_SECONDS": "3",
@@ -35,11 +35,11 @@ _context.set_forkserver_preload(
     [
         "pytest",
         "tests.support.processes",
-        "tests.support.errands",
+        "tests.support.step_jobs",
         "effects.cli.work",
-        "effects_webhooks.job",
-        "effects_email.job",
-        "effects_reports.job",
+        "effects_webhooks.wiring",
+        "effects_email.wiring",
+        "effects_reports.wiring",
     ]
 )
 

@@ -15,10 +15,10 @@ from effects import (
     Exponential,
     JobType,
     Outcome,
-    Placement,
     Refused,
     Retry,
     RetryPolicy,
+    Routing,
     Snooze,
     Unknown,
 )
@@ -74,8 +74,8 @@ class Scripted(JobType[Script]):
         self.gate = threading.Event()  # the move `wait` stands here until the test opens it
         self._lock = threading.Lock()
 
-    def place(self, payload: Script) -> Placement:
-        return Placement(queue=payload.queue, group_key=payload.group, limit_key=payload.limit)
+    def route(self, payload: Script) -> Routing:
+        return Routing(queue=payload.queue, group_key=payload.group, limit_key=payload.limit)
 
     def perform(self, payload: Script, attempt: Attempt) -> Outcome | None:
         with self._lock:

@@ -13,9 +13,9 @@ from sqlalchemy import event, text
 from effects import Effects, Outcome
 from effects.keys import generate_key
 from effects_webhooks.classify import classify
-from effects_webhooks.exchange import WebhookExchange
-from effects_webhooks.network import GuardedBackend
-from effects_webhooks.transport import Transports
+from effects_webhooks.transport.exchange import WebhookExchange
+from effects_webhooks.transport.http import WebhookTransports
+from effects_webhooks.transport.network import GuardedBackend
 from tests.cli.conftest import _logging
 from tests.conftest import AppFactory
 
@@ -27,16 +27,16 @@ __all__ = ["_logging"]
 
 
 @contextmanager
-def made_transports(ssl_context: ssl.SSLContext | None = None, **options: int | float) -> Iterator[Transports]:
-    """Transports to which every name is this machine."""
+def made_transports(ssl_context: ssl.SSLContext | None = None, **options: int | float) -> Iterator[WebhookTransports]:
+    """WebhookTransports to which every name is this machine."""
     backend = GuardedBackend(allow_private=True, resolver=lambda host, port: ["127.0.0.1"])
-    transports = Transports(backend, ssl_context=ssl_context, **options)  # type: ignore[arg-type]
+    transports = WebhookTransports(backend, ssl_context=ssl_context, **options)  # type: ignore[arg-type]
     yield transports
     transports.close()
 
 
 @pytest.fixture
-def transports() -> Iterator[Transports]:
+def transports() -> Iterator[WebhookTransports]:
     with made_transports() as transports:
         yield transports
 

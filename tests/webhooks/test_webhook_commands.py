@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +17,8 @@ import pytest
 
 from effects_webhooks import generate_secret, sign
 from effects_webhooks.commands.listen import _words
-from effects_webhooks.deliveries import BATCH
-from effects_webhooks.listener import Received
+from effects_webhooks.listener import Listener, Received
+from effects_webhooks.writing import BATCH
 from tests.cli.conftest import COMMAND, ROOT, Answer, effects
 from tests.peers.http import Receiver
 from tests.webhooks.conftest import KEYS, Rows
@@ -52,10 +54,23 @@ def test_an_endpoint_from_add_to_disable(run: Run) -> None:
     assert "active" in run("endpoints", "list").out
 
 
+def test_a_command_reaches_every_tenant_or_the_one_that_it_names(run: Run) -> None:
+    ids = {
+        tenant: run("endpoints", "add", "http://127.0.0.1:9/", "--tenant", tenant, "--json").json["id"]
+        for tenant in ("ann", "bob")
+    }
+    assert {endpoint["id"] for endpoint in run("endpoints", "list", "--json").json} == set(ids.values())
+    assert [endpoint["id"] for endpoint in run("endpoints", "list", "--tenant", "ann", "--json").json] == [ids["ann"]]
+    assert run("endpoints", "show", ids["bob"]).exit_code == 0
+    refused = run("endpoints", "disable", ids["bob"], "--tenant", "ann")
+    assert (refused.exit_code, "there is no endpoint" in refused.err) == (2, True)
+    assert run("endpoints", "disable", ids["bob"], "--tenant", "bob").exit_code == 0
+
+
 def test_the_secret_is_shown_once(run: Run) -> None:
     added = run("endpoints", "add", "http://127.0.0.1:9/")
     secret = next(word for word in added.out.split() if word.startswith("whsec_"))
-    assert "not shown again" in added.err
+    assert "shown only once" in added.err
     endpoint_id = next(word for word in added.out.split() if word.startswith("ep_"))
     assert secret not in run("endpoints", "list", "--json").out
     assert secret not in run("endpoints", "show", endpoint_id, "--json").out
@@ -135,6 +150,7 @@ def test_of_a_file_the_bad_lines_are_named_and_the_good_ones_sent(run: Run, rows
     assert len(rows("SELECT id FROM effects_webhook_events")) == 3
 
 
+@pytest.mark.slow
 def test_a_bad_line_in_every_batch_of_a_long_file_loses_no_other(run: Run, rows: Rows, tmp_path: Path) -> None:
     count = 2 * BATCH + 7
     lines = [json.dumps({"type": "order.paid", "data": {"n": n}, "key": f"k{n}"}) for n in range(count)]
@@ -158,6 +174,7 @@ def test_an_empty_file_is_no_error(run: Run, tmp_path: Path) -> None:
     assert (answer.exit_code, answer.json["events"]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_what_send_wrote_the_worker_delivers(run: Run, database_url: str) -> None:
     with Receiver() as receiver:
         run("endpoints", "add", receiver.url)
@@ -169,6 +186,7 @@ def test_what_send_wrote_the_worker_delivers(run: Run, database_url: str) -> Non
 # -- listen --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_listen_verifies_prints_and_fails_on_purpose() -> None:
     secret = generate_secret()
     process = subprocess.Popen(
@@ -205,7 +223,7 @@ def test_listen_verifies_prints_and_fails_on_purpose() -> None:
         (401, False),
     ]
     assert lines[1]["event"]["data"] == {"n": 1}
-    assert lines[3]["event"] is None  # what a stranger sent is not shown
+    assert lines[3]["event"] is None  # what a third party sent is not shown
 
 
 def headers(secret: str, body: bytes) -> dict[str, str]:
@@ -267,13 +285,14 @@ def test_an_endpoint_is_changed(run: Run) -> None:
         assert run("endpoints", "change", endpoint, *wrong).exit_code == 2
 
 
+@pytest.mark.slow
 def test_replay_and_recover(run: Run, database_url: str, rows: Rows) -> None:
     with Receiver([422, 422, 200]) as receiver:
         endpoint = added(run, receiver.url)
         event = run("send", "--type", "a", "--data", "{}", "--json").json["event_id"]
         work(database_url)
-        assert "1 sent again" in run("replay", "--delivery", f"{event}:{endpoint}", "--reason", "mended").out
-        assert run("replay", "--delivery", f"{event}:{endpoint}").exit_code == 2
+        assert "1 replayed" in run("replay", "--delivery", f"{event}:{endpoint}", "--reason", "mended").out
+        assert run("replay", "--delivery", f"{event}:{endpoint}").exit_code == 1  # it waits for its turn already
         work(database_url)
         done = run("recover", "--endpoint", endpoint, "--since", "2000-01-01T00:00:00Z", "--json").json
         assert len(done["jobs"]) == 1
@@ -282,7 +301,7 @@ def test_replay_and_recover(run: Run, database_url: str, rows: Rows) -> None:
         assert {request.message_id for request in receiver.requests} == {event}
         found = run("replay", "--event", event, "--json").json
         assert (found["jobs"], len(found["skipped"])) == ([], 1)
-        assert len(run("replay", "--event", event, "--again", "--json").json["jobs"]) == 1
+        assert len(run("replay", "--event", event, "--even-if-done", "--json").json["jobs"]) == 1
     assert run("replay").exit_code == 2
     assert run("replay", "--event", "msg_none").exit_code == 2
     assert run("recover", "--endpoint", endpoint, "--since", "yesterday").exit_code == 2
@@ -299,23 +318,23 @@ def test_a_test_event(run: Run, database_url: str) -> None:
 def test_explain(run: Run) -> None:
     answer = run("explain", "429", "--retry-after", "120")
     assert answer.exit_code == 0
-    for word in ("full", "in 120 s", "rests for 120 s", "too many requests"):
+    for word in ("full", "in 120 s", "paused for 120 s", "too many requests"):
         assert word in answer.out
     assert run("explain", "422").out.split()[1] == "none"
     endpoint = added(run, "http://127.0.0.1:9/", "--retry", "422=short")
-    assert run("explain", "422", "--endpoint", endpoint, "--json").json["budget"] == "short"
-    assert run("explain", "404", "--profile", "strict", "--json").json["budget"] == "none"
+    assert run("explain", "422", "--endpoint", endpoint, "--json").json["retry_class"] == "short"
+    assert run("explain", "404", "--profile", "strict", "--json").json["retry_class"] == "none"
     assert run("explain", "nonsense").exit_code == 2
 
 
-def test_why_says_that_nobody_wanted_an_event(run: Run, database_url: str) -> None:
+def test_why_reports_an_event_without_endpoints(run: Run, database_url: str) -> None:
     added(run, "http://127.0.0.1:9/", "--pattern", "order.*")
     run("send", "--type", "user.made", "--data", "{}", "--key", "user:1")
     answer = effects("--database-url", database_url, "why", "user:1")
     assert answer.exit_code == 2
     assert "user.made" in answer.err
     assert "no active endpoint wanted it" in answer.err
-    assert "no effect has the key" in effects("--database-url", database_url, "why", "user:2").err
+    assert "no effect with key" in effects("--database-url", database_url, "why", "user:2").err
 
 
 def test_listen_prints_the_beginning_of_the_data() -> None:
@@ -323,3 +342,18 @@ def test_listen_prints_the_beginning_of_the_data() -> None:
     short = _words(received, full=False)
     assert "y" * 200 not in short
     assert "--full shows all 509 characters" in short
+
+
+@pytest.mark.parametrize(("length", "status"), [("9" * 5000, b"413"), ("9" * 19, b"413"), ("x", b"400"), ("", b"400")])
+def test_listen_answers_whatever_length_is_claimed(length: str, status: bytes) -> None:
+    listener = Listener(0, [generate_secret()], lambda received: None)
+    serving = threading.Thread(target=listener.serve)
+    serving.start()
+    try:
+        with socket.create_connection(("127.0.0.1", listener.port), timeout=20) as connection:
+            connection.sendall(f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+            assert connection.recv(100).split()[1] == status
+    finally:
+        listener.stop()
+        serving.join()
+        listener.close()

@@ -42,6 +42,7 @@ def test_the_table_has_every_point_of_ours() -> None:
     assert set(TABLE) == {(point, action) for point in points for action in crashpoints.ACTIONS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("point", "action"), TABLE, ids=[f"{point}-{action}" for point, action in TABLE])
 def test_a_crash_repeats_the_same_bytes_or_nothing(
     point: str, action: str, shop: Effects, rows: Rows, processes: Fleet
@@ -59,7 +60,7 @@ def test_a_crash_repeats_the_same_bytes_or_nothing(
         wait_until(lambda: _drained(shop, rows))
         if action == "pause":
             child.thaw()
-            child.wait_logged("worker.disowned")
+            child.wait_logged("worker.fenced_off")
         child.send(signal.SIGTERM)
         child.wait()
         assert len(receiver.requests) in requests

@@ -12,9 +12,9 @@ import standardwebhooks
 from sqlalchemy import text
 
 from effects import Effects, Fixed, RetryPolicy
+from effects.evidence import find_evidence
 from effects.keys import generate_key
 from effects.signing import parse_secret
-from effects.store import lookup
 from effects.worker import Worker
 from effects_webhooks import (
     WebhookDelivery,
@@ -27,8 +27,8 @@ from effects_webhooks import (
     generate_secret,
     verify,
 )
-from effects_webhooks.endpoints import limit_key
-from effects_webhooks.tables import endpoints as endpoint_table
+from effects_webhooks.routing import limit_key
+from effects_webhooks.tables import endpoint_rows as endpoint_table
 from tests.conftest import AppFactory
 from tests.peers.http import Answer, Receiver
 from tests.webhooks.conftest import KEYS, Rows, statements
@@ -60,6 +60,7 @@ def test_every_event_arrives_signed_and_byte_for_byte_as_stored(shop: Effects, r
     assert ledger(rows) == [{"state": "done", "status_code": 200, "tries": 1}] * 20
 
 
+@pytest.mark.slow
 def test_every_try_has_the_same_id_and_bytes_and_a_fresh_signature(shop: Effects, rows: Rows) -> None:
     with Receiver([503, 404, Answer(reset=True), 200]) as receiver:
         made = add_endpoint(receiver.url, effects=shop)
@@ -123,6 +124,7 @@ def test_one_dead_partner_does_not_touch_another(shop: Effects, rows: Rows) -> N
         assert len(good.requests) == 10
 
 
+@pytest.mark.slow
 def test_what_is_in_flight_to_an_endpoint_is_capped_by_a_row_of_limits(shop: Effects, rows: Rows) -> None:
     with Receiver() as receiver:
         made = add_endpoint(receiver.url, effects=shop)
@@ -189,16 +191,16 @@ def test_an_address_that_became_forbidden_is_refused_before_a_byte_is_sent(
     assert "127.0.0.1" not in history[0]["last_error"]
 
 
-def test_a_lost_key_costs_no_try_and_is_said_in_the_log(
+def test_a_lost_key_costs_no_try_and_is_logged(
     shop: Effects, app_factory: AppFactory, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
     keyless = app_factory(job_types=[], keys=f"k2={generate_key()}", allow_private_addresses=True)
     with Receiver() as receiver:
         add_endpoint(receiver.url, effects=shop)
         deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(3)], effects=shop)
-        with caplog.at_level(logging.ERROR, logger="effects.webhooks"):
+        with caplog.at_level(logging.ERROR, logger="effects.worker"):
             assert drain(keyless) == {"snoozed": 3}
-        assert [record.message for record in caplog.records if record.name == "effects.webhooks"] == ["webhook.waiting"]
+        assert [record.message for record in caplog.records if record.name == "effects.worker"] == ["job.waiting"]
         assert "'k1'" in rows("SELECT last_error FROM effects_jobs")[0]["last_error"]
         assert receiver.requests == []
         shop.store.shift_clock(61)
@@ -241,9 +243,9 @@ def test_why_finds_deliveries_by_the_callers_key_the_events_id_and_the_pair(shop
         (receipt.event_id, both),
         (f"{receipt.event_id}:{second}", {f"{receipt.event_id}:{second}"}),
     ):
-        stories = lookup.find_effects(shop.store, shop.ledgers, key)
-        assert {story.key for story in stories} == wanted
-        assert {story.state for story in stories} == {"intended"}
+        effects = find_evidence(shop, key)
+        assert {evidence.key for evidence in effects} == wanted
+        assert {evidence.state for evidence in effects} == {"waiting"}
 
 
 # -- odd rows --------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import pytest
 
 from effects import Effects
 from effects.keys import generate_key
-from effects.store import limits
-from effects.store.audit import audit
+from effects.store.limits import rows as limit_rows
+from effects.store.operator.audit import audit
 from effects.store.rotate import rotate as rotate_keys
 from effects.worker import Worker
 from effects_webhooks import (
@@ -27,7 +27,7 @@ from effects_webhooks import (
     get_endpoint,
     send_test,
 )
-from effects_webhooks.endpoints import limit_key
+from effects_webhooks.routing import limit_key
 from tests.conftest import AppFactory
 from tests.peers.http import Answer, Receiver, Request
 from tests.webhooks.conftest import KEYS, Rows
@@ -45,6 +45,7 @@ def details(rows: Rows) -> list[dict[str, Any]]:
 # -- retry rules ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_endpoints_rules_are_read_when_the_answer_comes(shop: Effects, rows: Rows) -> None:
     with Receiver([422]) as receiver:
         made = add_endpoint(receiver.url, overrides={"4xx": "full"}, effects=shop)
@@ -58,7 +59,7 @@ def test_an_endpoints_rules_are_read_when_the_answer_comes(shop: Effects, rows: 
         assert drain(shop) == {"failed": 1}
     found = get_endpoint(made.id, effects=shop)
     assert (found.profile, found.overrides, found.patterns) == ("patient", {}, ("*",))
-    assert [detail["budget"] for detail in details(rows)] == ["full", "none", "short"]
+    assert [detail["retry_class"] for detail in details(rows)] == ["full", "none", "short"]
 
 
 def test_a_new_url_holds_for_what_waits(shop: Effects) -> None:
@@ -90,6 +91,7 @@ def test_what_cannot_be_is_refused_and_nothing_changes(shop: Effects, wrong: dic
 # -- headers -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_headers_are_sent_sealed_and_kept_through_a_rotation_of_keys(
     shop: Effects, app_factory: AppFactory, rows: Rows
 ) -> None:
@@ -99,7 +101,7 @@ def test_headers_are_sent_sealed_and_kept_through_a_rotation_of_keys(
         stored = rows("SELECT * FROM effects_webhook_endpoints WHERE id = :id", id=made.id)[0]
         assert "hunter2" not in repr({**stored, "headers": bytes(stored["headers"])})
         newer = app_factory(job_types=[], keys=f"k2={generate_key()},{KEYS}", allow_private_addresses=True)
-        rotation = rotate_keys(newer)
+        rotation = rotate_keys(newer.store, newer.keys, actor="ann")
         assert (rotation.left, rotation.unreadable) == ([], [])
         deliver_webhook(WebhookEvent("order.paid", {}), effects=newer)
         assert drain(newer) == {"succeeded": 1}
@@ -140,6 +142,7 @@ def numbers(receiver: Receiver) -> list[int]:
     return [json.loads(request.body)["data"]["n"] for request in receiver.requests]
 
 
+@pytest.mark.slow
 def test_an_ordered_endpoint_gets_one_event_after_the_other(shop: Effects) -> None:
     with Receiver([200, 500, 200]) as receiver:
         add_endpoint(receiver.url, ordering="endpoint", effects=shop)
@@ -149,7 +152,7 @@ def test_an_ordered_endpoint_gets_one_event_after_the_other(shop: Effects) -> No
         shop.store.shift_clock(10)
         drain(shop)
         assert numbers(receiver) == [0, 1, 1, 2, 3, 4]
-    assert audit(shop) == []
+    assert audit(shop.store, shop.ledgers) == []
 
 
 def test_order_by_key_holds_within_the_key_only(shop: Effects) -> None:
@@ -174,6 +177,7 @@ def test_an_ordering_key_is_short_and_printable() -> None:
 # -- many endpoints ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_more_than_100_endpoints_are_a_job_of_their_own(shop: Effects, rows: Rows) -> None:
     with Receiver() as receiver:
         for number in range(103):
@@ -187,7 +191,7 @@ def test_more_than_100_endpoints_are_a_job_of_their_own(shop: Effects, rows: Row
     made = rows("SELECT endpoint_id FROM effects_delivered_webhooks WHERE event_id = :id", id=receipt.event_id)
     assert len({row["endpoint_id"] for row in made}) == 101
     assert late.id not in {row["endpoint_id"] for row in made}
-    assert audit(shop) == []
+    assert audit(shop.store, shop.ledgers) == []
 
 
 def test_a_body_over_the_limit_is_a_clear_error_and_writes_nothing(shop: Effects, rows: Rows) -> None:
@@ -201,14 +205,14 @@ def test_a_test_event_goes_to_one_endpoint_whatever_its_patterns(shop: Effects) 
     with Receiver() as receiver, Receiver() as other:
         made = add_endpoint(receiver.url, ["order.*"], tenant="t", effects=shop)
         add_endpoint(other.url, ["*"], tenant="t", effects=shop)
-        receipt = send_test(made.id, effects=shop)
+        receipt = send_test(made.id, tenant="t", effects=shop)
         drain(shop)
         assert [request.message_id for request in receiver.requests] == [receipt.event_id]
         assert json.loads(receiver.requests[0].body)["type"] == "webhook.test"
         assert other.requests == []
-    disable_endpoint(made.id, effects=shop)
+    disable_endpoint(made.id, tenant="t", effects=shop)
     with pytest.raises(EndpointInvalid, match="disabled"):
-        send_test(made.id, effects=shop)
+        send_test(made.id, tenant="t", effects=shop)
     with pytest.raises(EndpointNotFound):
         send_test("ep_none", effects=shop)
 
@@ -216,7 +220,8 @@ def test_a_test_event_goes_to_one_endpoint_whatever_its_patterns(shop: Effects) 
 # -- the log of an attempt -----------------------------------------------------------------------------------------
 
 
-def test_an_attempt_says_how_far_it_came_how_long_it_took_and_what_was_answered(shop: Effects, rows: Rows) -> None:
+@pytest.mark.slow
+def test_an_attempt_records_its_phases_durations_and_response(shop: Effects, rows: Rows) -> None:
     headers = {"x-trace": "abc", "set-cookie": "session=hunter2", "location": "https://x.example/a?token=hunter2"}
     script = [Answer(500, b"broken \x1b[2J", headers), Answer(reset=True), Answer(200)]
     with Receiver(script) as receiver:
@@ -270,6 +275,7 @@ def test_at_most_four_requests_are_in_flight_to_an_endpoint(shop: Effects) -> No
     assert most == 4
 
 
+@pytest.mark.slow
 def test_a_thousand_answers_that_are_lost_repeat_no_more_than_that_and_the_same_bytes(
     shop: Effects, rows: Rows
 ) -> None:
@@ -283,7 +289,7 @@ def test_a_thousand_answers_that_are_lost_repeat_no_more_than_that_and_the_same_
     with Receiver(answer) as receiver:
         made = add_endpoint(receiver.url, effects=shop)
         with shop.store.begin() as connection:  # a breaker would let one through a minute
-            limits.set_limit(shop.store, connection, limit_key(made.id), actor="test", breaker=None)
+            limit_rows.set_limit(shop.store, connection, limit_key(made.id), actor="test", breaker=None)
         deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(1000)], effects=shop)
         drain(shop)
         shop.store.shift_clock(10)

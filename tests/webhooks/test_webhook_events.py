@@ -22,7 +22,7 @@ from effects_webhooks import (
     deliver_webhooks,
     disable_endpoint,
 )
-from effects_webhooks.event import BODY_BYTES_MAX, matches
+from effects_webhooks.request import BODY_BYTES_MAX, matches
 from tests.webhooks.conftest import Rows, statements
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -133,6 +133,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), _JSON))
 def test_any_json_object_survives_and_has_one_digest(data: dict[str, Any]) -> None:
     event = WebhookEvent("order.paid", data)
@@ -160,7 +161,7 @@ def test_an_event_becomes_a_row_a_ledger_row_and_a_job_for_each_endpoint(shop: E
     ]
 
 
-def test_an_event_that_nobody_wants_is_stored(shop: Effects, rows: Rows) -> None:
+def test_an_event_without_endpoints_is_stored(shop: Effects, rows: Rows) -> None:
     endpoint(shop, "user.*")
     receipt = deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
     assert receipt.deliveries == ()

@@ -15,26 +15,25 @@ import pytest
 import trustme
 
 from effects import Done, Outcome
-from effects_webhooks.budgets import rule_of, rule_of_code
 from effects_webhooks.classify import classify
-from effects_webhooks.exchange import WebhookExchange
-from effects_webhooks.network import GuardedBackend, Resolver, ResolverWatch
-from effects_webhooks.transport import Transports
+from effects_webhooks.retry_rules import rule_of, rule_of_code
+from effects_webhooks.transport.exchange import WebhookExchange
+from effects_webhooks.transport.http import WebhookTransports
+from effects_webhooks.transport.network import GuardedBackend, Resolver, ResolverWatch
 from tests.peers.raw import RawPeer, read_request
+from tests.support.raw_answers import HEAD, Behave, goes_on, says
 
 BODY = b'{"type":"t","data":{"n":1}}'
 DEADLINE = 1.0
 SLACK = 1.0  # what the whole may take beyond its deadline
-
-Behave = Callable[[RawPeer, socket.socket], None]
 
 
 def local(host: str, port: int) -> list[str]:
     return ["127.0.0.1"]
 
 
-def budget_of(outcome: Outcome) -> str:
-    return "done" if isinstance(outcome, Done) else str((getattr(outcome, "detail", None) or {})["budget"])
+def retry_class_of(outcome: Outcome) -> str:
+    return "done" if isinstance(outcome, Done) else str((getattr(outcome, "detail", None) or {})["retry_class"])
 
 
 # -- every status --------------------------------------------------------------------------------------------------
@@ -49,12 +48,12 @@ def answer_the_path(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("hundred", range(1, 6))
-def test_every_status_by_a_real_peer_has_the_tables_class(transports: Transports, hundred: int) -> None:
+def test_every_status_by_a_real_peer_has_the_tables_class(transports: WebhookTransports, hundred: int) -> None:
     with RawPeer(answer_the_path) as peer:
         for status in range(hundred * 100, hundred * 100 + 100):
             exchange = transports.post(f"http://partner.test:{peer.port}/{status}", {}, BODY, seconds=20)
             outcome = classify(exchange, host="partner.test")
-            assert budget_of(outcome) == rule_of(status).budget, status
+            assert retry_class_of(outcome) == rule_of(status).retry_class, status
             if status >= 200:
                 assert exchange.status == status
 
@@ -65,28 +64,6 @@ def test_every_status_by_a_real_peer_has_the_tables_class(transports: Transports
 def reset(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
-
-
-def says(data: bytes) -> Behave:
-    """Answer with these bytes and close."""
-
-    def behave(peer: RawPeer, connection: socket.socket) -> None:
-        read_request(connection)
-        connection.sendall(data)
-
-    return behave
-
-
-def goes_on(head: bytes, piece: bytes, pause: float = 0.03) -> Behave:
-    """Answer with `head`, then with pieces until the other side leaves."""
-
-    def behave(peer: RawPeer, connection: socket.socket) -> None:
-        read_request(connection)
-        connection.sendall(head)
-        while not peer.over.wait(pause):
-            connection.sendall(piece)
-
-    return behave
 
 
 def silent(peer: RawPeer, connection: socket.socket) -> None:
@@ -134,7 +111,6 @@ class Fault:
     body: bytes = BODY
 
 
-HEAD = b"HTTP/1.1 200 OK\r\n"
 FAULTS = [
     Fault("no answer", silent, ("answer_timeout",)),
     Fault("drips a status line", goes_on(b"", b"H"), ("answer_timeout", "bad_answer")),
@@ -183,21 +159,21 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_has_its_class_and_ends_in_time(transports: Transports, fault: Fault) -> None:
+def test_a_fault_has_its_class_and_ends_in_time(transports: WebhookTransports, fault: Fault) -> None:
     with RawPeer(lambda connection: fault.behave(peer, connection)) as peer:
         exchange, took = timed(transports, f"{fault.scheme}://partner.test:{peer.port}/", fault.body)
     code = exchange.failure if exchange.status is None else f"http_{exchange.status}"
     assert code in fault.codes
     assert took <= DEADLINE + SLACK
     outcome = classify(exchange, host="partner.test")
-    assert budget_of(outcome) == rule_of_code(code).budget
+    assert retry_class_of(outcome) == rule_of_code(code).retry_class
     assert (outcome.detail or {})["sent"] == (  # type: ignore[union-attr]
         "answered" if exchange.status else "sent_no_answer" if exchange.wrote else "not_sent"
     )
     assert exchange.wrote == (fault.scheme == "http" and code != "connect_failed")
 
 
-def timed(transports: Transports, url: str, body: bytes = BODY) -> tuple[WebhookExchange, float]:
+def timed(transports: WebhookTransports, url: str, body: bytes = BODY) -> tuple[WebhookExchange, float]:
     began = time.monotonic()
     exchange = transports.post(url, {}, body, seconds=DEADLINE)
     return exchange, time.monotonic() - began
@@ -220,14 +196,14 @@ def busy(host: str, port: int) -> list[str]:
 
 @pytest.mark.parametrize(("resolver", "code"), [(unknown, "dns_failed"), (busy, "dns_timeout")])
 def test_a_name_that_does_not_resolve_is_tried_for_long(resolver: Resolver, code: str) -> None:
-    transports = Transports(GuardedBackend(allow_private=True, resolver=resolver))
+    transports = WebhookTransports(GuardedBackend(allow_private=True, resolver=resolver))
     exchange, _ = timed(transports, "http://partner.test/")
     assert (exchange.failure, exchange.wrote) == (code, False)
-    assert budget_of(classify(exchange, host="h")) == "full"
+    assert retry_class_of(classify(exchange, host="h")) == "full"
 
 
 def test_when_no_name_resolves_the_fault_is_ours() -> None:
-    transports = Transports(GuardedBackend(allow_private=True, resolver=busy))
+    transports = WebhookTransports(GuardedBackend(allow_private=True, resolver=busy))
     codes = [timed(transports, f"http://host{number}.test/")[0].failure for number in (1, 1, 1, 2, 3, 4)]
     assert codes == ["dns_timeout"] * 4 + ["our_resolver"] * 2
 
@@ -239,7 +215,7 @@ def test_one_name_that_resolves_shows_that_it_is_not() -> None:
     assert [watch.failed(name) for name in "abcd"] == [False] * 4
 
 
-def test_nobody_listens(transports: Transports) -> None:
+def test_a_refused_connection(transports: WebhookTransports) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     exchange, _ = timed(transports, f"http://partner.test:{port}/")
@@ -273,7 +249,7 @@ def tls_context(authority: trustme.CA, name: str = "partner.test", *, expired: b
 def tls_exchange(trusted: trustme.CA, server: ssl.SSLContext) -> WebhookExchange:
     client = ssl.create_default_context()
     trusted.configure_trust(client)
-    transports = Transports(GuardedBackend(allow_private=True, resolver=local), ssl_context=client)
+    transports = WebhookTransports(GuardedBackend(allow_private=True, resolver=local), ssl_context=client)
     with RawPeer(serve_tls(server)) as peer:
         exchange = transports.post(f"https://partner.test:{peer.port}/", {}, BODY, seconds=20)
     transports.close()
@@ -294,13 +270,14 @@ def test_a_bad_certificate_or_version_sends_nothing(authority: trustme.CA, why: 
     assert (exchange.failure, exchange.wrote) == ("tls_failed", False)
     words = {"expired": "expired", "name": "Hostname mismatch", "authority": "issuer", "version": "handshake"}
     assert words[why] in (exchange.reason or "")
-    assert budget_of(classify(exchange, host="h")) == "full"
+    assert retry_class_of(classify(exchange, host="h")) == "full"
 
 
 # -- a thousand resets ---------------------------------------------------------------------------------------------
 
 
-def test_a_reset_after_the_request_is_never_repeated_behind_our_back(transports: Transports) -> None:
+@pytest.mark.slow
+def test_a_reset_after_the_request_is_never_repeated_behind_our_back(transports: WebhookTransports) -> None:
     received: list[bytes] = []
     lock = threading.Lock()
 

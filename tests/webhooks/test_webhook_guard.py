@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import socket
 from collections.abc import Sequence
 
@@ -10,13 +11,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from effects import ConfigurationError
 from effects_webhooks import EndpointInvalid
-from effects_webhooks.exchange import WebhookExchange
-from effects_webhooks.guard import allowed, check_url
-from effects_webhooks.network import GuardedBackend, Resolver, system_resolver
-from effects_webhooks.transport import Transports
+from effects_webhooks.transport.exchange import WebhookExchange
+from effects_webhooks.transport.guard import allowed, check_url, private_networks
+from effects_webhooks.transport.http import WebhookTransports
+from effects_webhooks.transport.network import GuardedBackend, Resolver, system_resolver
+from tests.conftest import AppFactory
 from tests.peers.raw import RawPeer
 
+# Metadata services and what else clouds answer at from inside: vendor, page, address.
+METADATA = [
+    ("AWS", "EC2 user guide: access instance metadata", "169.254.169.254"),
+    ("AWS", "EC2 user guide: access instance metadata", "fd00:ec2::254"),
+    ("AWS", "ECS developer guide: task IAM role", "169.254.170.2"),
+    ("AWS", "EKS user guide: Pod Identity Agent", "169.254.170.23"),
+    ("AWS", "EKS user guide: Pod Identity Agent", "fd00:ec2::23"),
+    ("Google Cloud", "Compute Engine: view and query VM metadata", "fd20:ce::254"),
+    ("Azure", "Virtual network: what is IP address 168.63.129.16", "168.63.129.16"),
+    ("Alibaba Cloud", "ECS user guide: instance metadata", "100.100.100.200"),
+    ("Alibaba Cloud", "ECS user guide: instance metadata", "fd00:100::100:200"),
+    ("Oracle Cloud", "cloud-init: DataSourceOracle", "fd00:c1::a9fe:a9fe"),
+    ("Oracle Cloud Classic", "instance metadata", "192.0.0.192"),
+    ("Scaleway", "cloud-init: DataSourceScaleway", "169.254.42.42"),
+    ("Scaleway", "cloud-init: DataSourceScaleway", "fd00:42::42"),
+    ("Tencent Cloud", "CVM: query instance metadata", "169.254.0.23"),
+    ("Akamai (Linode)", "Metadata service API", "fd00:a9fe:a9fe::1"),
+    ("OpenStack", "Neutron: metadata over IPv6", "fe80::a9fe:a9fe"),
+]
 PUBLIC = ["1.1.1.1", "8.8.8.8", "93.184.216.34", "172.32.0.1", "100.128.0.1", "192.0.1.1", "2606:4700:4700::1111",
           "2a00:1450:4001:81b::200e", "2400:cb00::1"]  # fmt: skip
 PRIVATE = ["127.0.0.1", "127.255.255.254", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "100.64.0.1",
@@ -51,6 +73,34 @@ def test_private_addresses_need_the_setting(address: str) -> None:
 def test_metadata_and_special_addresses_are_never_allowed(address: str) -> None:
     assert not allowed(ipaddress.ip_address(address))
     assert not allowed(ipaddress.ip_address(address), allow_private=True)
+
+
+def embeddings(address: str) -> list[str]:
+    """An address, and an IPv4 one as IPv6 may carry it."""
+    if ":" in address:
+        return [address, str(ipaddress.ip_address(address)).upper(), ipaddress.ip_address(address).exploded]
+    number = int(ipaddress.IPv4Address(address))
+    low = f"{number >> 16:x}:{number & 0xFFFF:x}"
+    prefixes = ("::ffff:", "::", "64:ff9b::", "64:ff9b:1::", "2600:1234::", "fd12:3456::", "fd00:64::", "fe80::5efe:")
+    return [address, f"::ffff:{address}", f"2002:{low}::", *(prefix + low for prefix in prefixes)]
+
+
+@pytest.mark.parametrize(("vendor", "source", "address"), METADATA)
+def test_a_clouds_metadata_stays_shut_whatever_is_opened(vendor: str, source: str, address: str) -> None:
+    opened = (False, True, private_networks("10.0.0.0/8, 100.64.0.0/10, 172.16.0.0/12, 192.168.0.0/16, fc00::/7"))
+    for form, allow_private in itertools.product(embeddings(address), opened):
+        assert not allowed(ipaddress.ip_address(form), allow_private=allow_private), (vendor, form)
+
+
+def test_neighbours_of_metadata_open_with_their_network() -> None:
+    for address in ("fd00:42::43", "fd00:100::1", "fd00:64::a00:1", "100.100.100.201"):
+        assert allowed(ipaddress.ip_address(address), allow_private=private_networks("100.64.0.0/10, fd00::/8"))
+
+
+def test_a_list_that_never_opens_is_refused_at_the_start(app_factory: AppFactory) -> None:
+    for text in ("fd00:ec2::/32", "fd00:ec2::254/128", "fd20:ce::/64", "fd00:42::42/128", "100.100.100.200/32"):
+        with pytest.raises(ConfigurationError, match="never opened"):
+            app_factory(job_types=[], private_networks=f"10.0.0.0/8, {text}")
 
 
 @given(st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)))
@@ -186,7 +236,7 @@ def test_the_setting_opens_http_private_addresses_and_ports_but_not_metadata() -
 
 
 def post(url: str, *, allow_private: bool = False, resolver: Resolver = system_resolver) -> WebhookExchange:
-    transports = Transports(GuardedBackend(allow_private=allow_private, resolver=resolver))
+    transports = WebhookTransports(GuardedBackend(allow_private=allow_private, resolver=resolver))
     try:
         return transports.post(url, {}, b"{}", seconds=5)
     finally:

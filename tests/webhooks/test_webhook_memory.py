@@ -12,7 +12,7 @@ import pytest
 
 from tests.peers.http import Receiver
 from tests.peers.raw import RawPeer
-from tests.webhooks.test_webhook_faults import HEAD, Behave, goes_on, says
+from tests.support.raw_answers import HEAD, Behave, goes_on, says
 
 BYTES_MAX = 10 * 1024 * 1024
 BOMB = gzip.compress(b"\0" * 200_000_000, 1)
@@ -39,6 +39,7 @@ def peer_that(behave: Behave) -> RawPeer:
     return peer
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 def test_no_peer_makes_the_sender_grow() -> None:
     """All of them in one process, so that what one leaves behind counts for the next."""

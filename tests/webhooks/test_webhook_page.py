@@ -126,8 +126,11 @@ def php(folder: Path) -> list[str]:
     return [needs.program("php"), str(folder / "page.php")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", [node, go, ruby, php], ids=lambda language: language.__name__)
-def test_the_function_on_the_page_tells_good_from_bad(language: Callable[[Path], list[str]], tmp_path: Path) -> None:
+def test_the_function_on_the_page_distinguishes_good_from_bad(
+    language: Callable[[Path], list[str]], tmp_path: Path
+) -> None:
     command = language(tmp_path)
     wanted = list(cases())
     given = [{"secret": SECRET, "headers": headers, "body": body} for headers, body, _ in wanted]
@@ -183,6 +186,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_the_receiver_on_the_page_takes_what_a_worker_sends(shop: Effects, tmp_path: Path) -> None:
     script, port, secret = tmp_path / "receiver.js", free_port(), generate_secret()
     script.write_text(snippet("javascript", "createServer"))
@@ -192,13 +196,13 @@ def test_the_receiver_on_the_page_takes_what_a_worker_sends(shop: Effects, tmp_p
         add_endpoint(f"http://127.0.0.1:{port}/", secret=secret, effects=shop)
         deliver_webhooks(events, effects=shop)
         assert Worker(shop).drain(max_seconds=50).counts == {"succeeded": 5}
-        stranger = add_endpoint(f"http://127.0.0.1:{port}/", ["other"], effects=shop)  # has another secret
+        third_party = add_endpoint(f"http://127.0.0.1:{port}/", ["other"], effects=shop)  # has another secret
         deliver_webhooks([WebhookEvent("other", {})], effects=shop)
         assert Worker(shop).drain(max_seconds=50).counts["succeeded"] == 1  # the first endpoint takes all types
         process.kill()
         said = process.stdout.read() if process.stdout else ""
     assert said.count("order.paid") == 5
-    assert codes(shop, stranger.id) == [401]
+    assert codes(shop, third_party.id) == [401]
 
 
 def codes(shop: Effects, endpoint_id: str) -> list[Any]:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from effects import Effects
-from effects.errors import JobNotFound
-from effects.store.audit import audit
+from effects import Effects, status
+from effects.errors import JobStateError
+from effects.store.operator.audit import audit
 from effects.worker import Worker
 from effects_webhooks import (
     EndpointInvalid,
@@ -16,8 +16,10 @@ from effects_webhooks import (
     EventNotFound,
     WebhookEvent,
     add_endpoint,
+    cancel_delivery,
     deliver_webhook,
     deliver_webhooks,
+    delivery_key,
     disable_endpoint,
     enable_endpoint,
     recover,
@@ -34,6 +36,7 @@ def drain(shop: Effects) -> dict[str, int]:
     return Worker(shop).drain(max_seconds=50).counts
 
 
+@pytest.mark.slow
 def test_a_refused_delivery_is_sent_again_with_the_same_id_and_bytes(shop: Effects, rows: Rows) -> None:
     with Receiver([422, 200]) as receiver:
         made = add_endpoint(receiver.url, effects=shop)
@@ -46,10 +49,25 @@ def test_a_refused_delivery_is_sent_again_with_the_same_id_and_bytes(shop: Effec
     assert rows("SELECT state, job_id FROM effects_delivered_webhooks") == [{"state": "done", "job_id": job_id}]
     actions = rows("SELECT action, actor, reason FROM effects_job_actions")
     assert actions == [{"action": "requeue", "actor": "ann", "reason": "mended"}]
-    assert audit(shop) == []
+    assert audit(shop.store, shop.ledgers) == []
 
 
-def test_a_replay_has_fresh_budgets(shop: Effects, rows: Rows) -> None:
+def test_a_delivery_is_withdrawn_until_it_is_claimed(shop: Effects) -> None:
+    with Receiver() as receiver:
+        ids = [add_endpoint(receiver.url, effects=shop).id for _ in range(2)]
+        event_id = deliver_webhook(WebhookEvent("order.paid", {}), effects=shop).event_id
+        assert cancel_delivery(event_id, ids[0], actor="ann", reason="a mistake", effects=shop).prevented
+        drain(shop)
+        assert len(receiver.requests) == 1
+    assert cancel_delivery(event_id, ids[1], actor="ann", effects=shop).result == "ended"
+    keys = [delivery_key(event_id, endpoint_id) for endpoint_id in ids]
+    assert [status(key=key, effects=shop).state for key in keys] == ["abandoned", "done"]
+    with pytest.raises(EventNotFound):
+        cancel_delivery(event_id, "ep_none", actor="ann", effects=shop)
+
+
+@pytest.mark.slow
+def test_a_replay_starts_its_tries_again(shop: Effects, rows: Rows) -> None:
     with Receiver([404]) as receiver:
         made = add_endpoint(receiver.url, effects=shop)
         receipt = deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
@@ -62,16 +80,17 @@ def test_a_replay_has_fresh_budgets(shop: Effects, rows: Rows) -> None:
         assert drain(shop) == {"failed": 1}
 
 
+@pytest.mark.slow
 def test_what_is_done_or_waits_is_left_alone(shop: Effects) -> None:
     with Receiver() as receiver:
         made = add_endpoint(receiver.url, effects=shop)
         receipt = deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
-        with pytest.raises(JobNotFound, match="queued"):
+        with pytest.raises(JobStateError, match="queued"):
             replay_delivery(receipt.event_id, made.id, actor="ann", effects=shop)
         drain(shop)
-        with pytest.raises(JobNotFound, match="done"):
+        with pytest.raises(JobStateError, match="done"):
             replay_delivery(receipt.event_id, made.id, actor="ann", effects=shop)
-        replay_delivery(receipt.event_id, made.id, actor="ann", again=True, effects=shop)
+        replay_delivery(receipt.event_id, made.id, actor="ann", confirm_done=True, effects=shop)
         drain(shop)
         assert len(receiver.requests) == 2
     with pytest.raises(EventNotFound):
@@ -80,6 +99,7 @@ def test_what_is_done_or_waits_is_left_alone(shop: Effects) -> None:
         replay_event("msg_none", actor="ann", effects=shop)
 
 
+@pytest.mark.slow
 def test_an_event_is_sent_again_where_it_failed(shop: Effects) -> None:
     with Receiver([422, 200]) as bad, Receiver() as good:
         add_endpoint(bad.url, effects=shop)
@@ -91,10 +111,11 @@ def test_an_event_is_sent_again_where_it_failed(shop: Effects) -> None:
         assert "done" in done.skipped[0][1]
         assert drain(shop) == {"succeeded": 1}
         assert (len(bad.requests), len(good.requests)) == (2, 1)
-        assert len(replay_event(receipt.event_id, actor="ann", again=True, effects=shop).jobs) == 2
+        assert len(replay_event(receipt.event_id, actor="ann", confirm_done=True, effects=shop).jobs) == 2
 
 
-def test_recovery_goes_on_where_it_stopped_and_touches_nobody_else(shop: Effects, rows: Rows) -> None:
+@pytest.mark.slow
+def test_recovery_continues_where_it_stopped_and_touches_no_other_endpoint(shop: Effects, rows: Rows) -> None:
     mended = False
     with Receiver(lambda request: 200 if mended else 422) as receiver, Receiver([422]) as other:
         made, theirs = (add_endpoint(one.url, effects=shop) for one in (receiver, other))
@@ -113,9 +134,10 @@ def test_recovery_goes_on_where_it_stopped_and_touches_nobody_else(shop: Effects
     assert rows("SELECT count(*) AS n FROM effects_job_actions WHERE actor = 'ann'") == [{"n": 12}]
     assert recover(theirs.id, since=datetime.now(UTC) + timedelta(hours=1), actor="ann", effects=shop).jobs == []
     assert recover(theirs.id, since=LONG_AGO, until=LONG_AGO, actor="ann", effects=shop).jobs == []
-    assert audit(shop) == []
+    assert audit(shop.store, shop.ledgers) == []
 
 
+@pytest.mark.slow
 def test_what_ended_while_the_endpoint_was_disabled_comes_back(shop: Effects) -> None:
     with Receiver() as receiver:
         made = add_endpoint(receiver.url, effects=shop)

@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 
 from effects import Done, Effects, Refused, Snooze, enqueue
-from effects.prune import prune
-from effects.store import dead
-from effects.store.audit import audit
+from effects.retention import prune
+from effects.store.operator import resolve as resolution
+from effects.store.operator.audit import audit
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from effects_webhooks.tables import retention
-from tests.support.hands import Hand
+from tests.support.manual_workers import ManualWorker
 from tests.webhooks.conftest import Rows
 
 DAY = 86_400.0
@@ -22,8 +22,8 @@ def send(shop: Effects, key: str, ending: object | None) -> str:
     """An event that was delivered with this ending, or not at all."""
     receipt = deliver_webhook(WebhookEvent("order.paid", {"order": key}, key=key), effects=shop)
     if ending is not None:
-        hand = Hand(shop, f"hand of {key}", queue="webhooks")
-        hand.settle(*((job, ending) for job in hand.claim()))  # type: ignore[misc]
+        manual_worker = ManualWorker(shop, f"manual of {key}", queue="webhooks")
+        manual_worker.settle(*((job, ending) for job in manual_worker.claim()))  # type: ignore[misc]
     return receipt.event_id
 
 
@@ -40,21 +40,21 @@ def test_an_event_goes_after_the_last_of_its_deliveries(shop: Effects, rows: Row
     send(shop, "waiting", None)
     assert prune(shop).jobs == 1
     assert left(rows) == ({"done", "dead", "waiting"}, 3)
-    assert audit(shop) == []
+    assert audit(shop.store, shop.ledgers) == []
 
     shop.store.shift_clock(2 * DAY)
     assert prune(shop, dry_run=True).packages == {}  # its delivery goes first
     pruned = prune(shop)
     assert (pruned.effects, pruned.packages) == (1, {"webhook.deliver": 1})
     assert left(rows) == ({"dead", "waiting"}, 2)
-    assert audit(shop) == []
+    assert audit(shop.store, shop.ledgers) == []
     shop.store.shift_clock(1000 * DAY)
     prune(shop)
     assert left(rows) == ({"dead", "waiting"}, 2)
     assert not deliver_webhook(WebhookEvent("order.paid", {"order": "new"}, key="done"), effects=shop).existing
 
 
-def test_an_event_that_nobody_wanted_goes_by_its_own_age(shop: Effects, rows: Rows) -> None:
+def test_an_event_without_deliveries_is_pruned_by_its_own_age(shop: Effects, rows: Rows) -> None:
     send(shop, "nobody", None)
     shop.store.shift_clock(89 * DAY)
     assert prune(shop).packages == {}
@@ -68,15 +68,15 @@ def test_an_event_whose_fan_out_waits_for_a_person_stays(shop: Effects, rows: Ro
     """Its first deliveries are over, those that the job was to make are not."""
     events = [send(shop, name, None) for name in ("dead", "live", "done")]
     jobs = [enqueue("webhook.fan_out", {"event_id": one}, effects=shop).job_id for one in events]
-    hand = Hand(shop, queue="webhooks")
-    claimed = {job.id: job for job in hand.claim()}
+    manual_worker = ManualWorker(shop, queue="webhooks")
+    claimed = {job.id: job for job in manual_worker.claim()}
     endings = zip(jobs, (Refused("no"), Snooze(200 * DAY), Done()), strict=True)
-    hand.settle(*((claimed[job_id], ending) for job_id, ending in endings))
+    manual_worker.settle(*((claimed[job_id], ending) for job_id, ending in endings))
     shop.store.shift_clock(91 * DAY)
     assert prune(shop).packages == {"webhook.deliver": 1}
     assert left(rows) == ({"dead", "live"}, 0)
     actor = {"actor": "test", "reason": "the partner is gone"}
-    dead.ignore(shop.store, shop.ledgers, jobs[0], **actor)
+    resolution.ignore(shop.store, shop.ledgers, jobs[0], **actor)
     shop.store.shift_clock(31 * DAY)
     prune(shop)
     assert left(rows) == ({"live"}, 0)

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import standardwebhooks
+from sqlalchemy import text
 
 from effects import Effects
 from effects.worker import Worker
@@ -24,6 +25,7 @@ from effects_webhooks import (
     verify,
 )
 from tests.peers.http import Receiver, Request
+from tests.webhooks.conftest import Rows
 
 DAY = 86_400
 
@@ -41,6 +43,7 @@ def tokens(request: Request) -> list[str]:
     return request.headers["webhook-signature"].split(" ")
 
 
+@pytest.mark.slow
 def test_a_rotation_signs_with_both_for_a_day_and_then_with_the_new_one(shop: Effects) -> None:
     with Receiver() as receiver:
         made = add_endpoint(receiver.url, effects=shop)
@@ -147,3 +150,25 @@ def test_rotations_at_once_are_made_one_after_the_other(shop: Effects) -> None:
     assert len([one for one in found if one.signs]) == 3
     assert len(refused) == 4
     assert len([one for one in found if one.expires_at is None]) == 1
+
+
+def test_the_newest_secret_comes_first_whatever_the_clock_shows(shop: Effects) -> None:
+    with Receiver() as receiver:
+        endpoint = add_endpoint(receiver.url, effects=shop)
+        for shift in (0, -3600):  # the second is made at an earlier time than the one before it
+            shop.store.shift_clock(shift)
+            newest = rotate_secret(endpoint.id, effects=shop)
+        shop.store.shift_clock(3600)
+        assert next(secret.id for secret in list_secrets(endpoint.id, effects=shop)) == newest.id
+        request = sent(shop, receiver)
+        first = {**request.headers, "webhook-signature": tokens(request)[0]}
+        assert verify(newest.secret, first, request.body) == request.message_id
+
+
+def test_secrets_of_one_moment_come_in_their_order(shop: Effects, rows: Rows) -> None:
+    endpoint = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    ids = [rotate_secret(endpoint.id, effects=shop).id for _ in range(2)]
+    with shop.store.begin() as connection:
+        connection.execute(text("UPDATE effects_webhook_secrets SET created_at = " + shop.store.sql.after("-5")))
+    assert [secret.id for secret in list_secrets(endpoint.id, effects=shop)][:2] == ids[::-1]
+    assert [row["number"] for row in rows("SELECT number FROM effects_webhook_secrets ORDER BY number")] == [1, 2, 3]

@@ -13,10 +13,10 @@ import pytest
 
 from effects import ConfigurationError
 from effects_webhooks import EndpointInvalid
-from effects_webhooks.exchange import WebhookExchange
-from effects_webhooks.guard import Private, allowed, check_url, private_networks
-from effects_webhooks.network import GuardedBackend, Resolver
-from effects_webhooks.transport import Transports
+from effects_webhooks.transport.exchange import WebhookExchange
+from effects_webhooks.transport.guard import Private, allowed, check_url, private_networks
+from effects_webhooks.transport.http import WebhookTransports
+from effects_webhooks.transport.network import GuardedBackend, Resolver
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer
 
@@ -53,7 +53,7 @@ def hostile(host: str, port: int) -> Sequence[str]:
 
 
 def post(url: str, *, allow_private: Private = False, resolver: Resolver = hostile) -> WebhookExchange:
-    transports = Transports(GuardedBackend(allow_private=allow_private, resolver=resolver))
+    transports = WebhookTransports(GuardedBackend(allow_private=allow_private, resolver=resolver))
     try:
         return transports.post(url, {}, b"{}", seconds=5)
     finally:
@@ -128,7 +128,7 @@ def test_one_bad_answer_among_good_ones_refuses_all(address: str, first: bool) -
     assert (exchange.failure, seen) == ("blocked_address", [])
 
 
-def test_a_name_that_is_bound_anew_is_judged_anew() -> None:
+def test_a_rebound_name_is_vetted_again() -> None:
     asked: list[str] = []
 
     def rebinding(host: str, port: int) -> Sequence[str]:
@@ -138,7 +138,7 @@ def test_a_name_that_is_bound_anew_is_judged_anew() -> None:
     only = private_networks("127.0.0.2/32")
     with RawPeer(lambda connection: None, host="127.0.0.2") as peer, connects() as seen:
         url = f"http://partner.example:{peer.port}/"
-        transports = Transports(GuardedBackend(allow_private=only, resolver=rebinding))
+        transports = WebhookTransports(GuardedBackend(allow_private=only, resolver=rebinding))
         assert transports.post(url, {}, b"{}", seconds=5).failure == "no_answer"
         assert transports.post(url, {}, b"{}", seconds=5).failure == "blocked_address"
         transports.close()

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from effects import Done, Refused, Retry, Unknown
-from effects_webhooks.network import GuardedBackend
-from effects_webhooks.transport import BODY_KEPT_BYTES, Transports
+from effects_webhooks.transport.http import BODY_KEPT_BYTES, WebhookTransports
+from effects_webhooks.transport.network import GuardedBackend
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer, read_request
 from tests.support.waiting import wait_until
@@ -27,7 +27,7 @@ LONG = 20.0
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 206, 299])
-def test_2xx_is_done(transports: Transports, status: int) -> None:
+def test_2xx_is_done(transports: WebhookTransports, status: int) -> None:
     with Receiver([Answer(status, b"")]) as receiver:
         outcome = outcome_of(transports.post(receiver.url, {"x-one": "1"}, BODY, seconds=LONG))
         assert isinstance(outcome, Done)
@@ -38,7 +38,7 @@ def test_2xx_is_done(transports: Transports, status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [300, 304, 400, 401, 404, 409, 410, 422, 429, 500, 503, 599])
-def test_any_other_answer_is_tried_again_or_refused(transports: Transports, status: int) -> None:
+def test_any_other_answer_is_tried_again_or_refused(transports: WebhookTransports, status: int) -> None:
     body = b"" if status == 304 else b"why \x1b[31mnot\x00"
     with Receiver([Answer(status, body)]) as receiver:
         outcome = outcome_of(transports.post(receiver.url, {}, BODY, seconds=LONG))
@@ -48,7 +48,7 @@ def test_any_other_answer_is_tried_again_or_refused(transports: Transports, stat
         assert outcome.detail["response"] == ("" if status == 304 else "why \\x1b[31mnot\\x00")
 
 
-def test_a_redirect_is_not_followed(transports: Transports) -> None:
+def test_a_redirect_is_not_followed(transports: WebhookTransports) -> None:
     with Receiver() as elsewhere, Receiver([Answer(307, headers={"location": elsewhere.url})]) as receiver:
         outcome = outcome_of(transports.post(receiver.url, {}, BODY, seconds=LONG))
         assert isinstance(outcome, Retry)
@@ -56,7 +56,7 @@ def test_a_redirect_is_not_followed(transports: Transports) -> None:
         assert elsewhere.requests == []
 
 
-def test_the_url_is_sent_as_it_is_and_never_told(transports: Transports) -> None:
+def test_the_url_is_sent_unchanged_and_never_shown(transports: WebhookTransports) -> None:
     with Receiver([500]) as receiver:
         url = f"http://token-in-host.test:{receiver.port}/hooks/path-token?q=query-token"
         outcome = outcome_of(transports.post(url, {}, BODY, seconds=LONG))
@@ -109,7 +109,7 @@ def raw(behave: Callable[[socket.socket], None]) -> Iterator[RawPeer]:
         (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", b"", "bad_answer"),
     ],
 )
-def test_an_answer_that_does_not_come_is_unknown(transports: Transports, head: bytes, piece: bytes, code: str) -> None:
+def test_a_missing_answer_is_unknown(transports: WebhookTransports, head: bytes, piece: bytes, code: str) -> None:
     seconds = SHORT if code == "answer_timeout" else LONG
     with raw(never(head, piece)) as peer:
         outcome = outcome_of(transports.post(f"http://partner.test:{peer.port}/", {}, BODY, seconds=seconds))
@@ -120,7 +120,7 @@ def test_an_answer_that_does_not_come_is_unknown(transports: Transports, head: b
 
 
 @pytest.mark.parametrize("status", [200, 503])
-def test_a_dripping_body_is_judged_by_its_status(transports: Transports, status: int) -> None:
+def test_a_dripping_body_is_judged_by_its_status(transports: WebhookTransports, status: int) -> None:
     head = f"HTTP/1.1 {status} X\r\nContent-Length: 1000000\r\n\r\nhello".encode()
     with raw(never(head, b".")) as peer:
         exchange = transports.post(f"http://partner.test:{peer.port}/", {}, BODY, seconds=SHORT)
@@ -130,7 +130,7 @@ def test_a_dripping_body_is_judged_by_its_status(transports: Transports, status:
     assert isinstance(outcome_of(exchange), Done if status == 200 else Retry)
 
 
-def test_a_peer_that_does_not_read_holds_nobody(transports: Transports) -> None:
+def test_a_peer_that_does_not_read_blocks_no_thread(transports: WebhookTransports) -> None:
     def behave(connection: socket.socket) -> None:
         peer.over.wait(10)
 
@@ -140,7 +140,7 @@ def test_a_peer_that_does_not_read_holds_nobody(transports: Transports) -> None:
     assert (exchange.failure, exchange.wrote) == ("answer_timeout", True)
 
 
-def test_a_tls_handshake_that_does_not_come_sends_nothing(transports: Transports) -> None:
+def test_a_tls_handshake_that_does_not_come_sends_nothing(transports: WebhookTransports) -> None:
     with RawPeer(lambda connection: drip(peer, connection, b"\x16")) as peer:
         outcome = outcome_of(transports.post(f"https://partner.test:{peer.port}/", {}, BODY, seconds=SHORT))
     assert isinstance(outcome, Retry)
@@ -156,7 +156,7 @@ def test_a_resolver_that_does_not_answer_is_waited_for_no_longer_than_the_deadli
         gate.wait(30)
         return ["127.0.0.1"]
 
-    transports = Transports(GuardedBackend(allow_private=True, resolver=slow))
+    transports = WebhookTransports(GuardedBackend(allow_private=True, resolver=slow))
     exchange = transports.post("http://partner.test/", {}, BODY, seconds=SHORT)
     gate.set()
     assert (exchange.failure, exchange.wrote) == ("dns_timeout", False)
@@ -166,7 +166,7 @@ def test_a_resolver_that_does_not_answer_is_waited_for_no_longer_than_the_deadli
 # -- large and compressed bodies -----------------------------------------------------------------------------------
 
 
-def test_of_a_huge_body_little_is_read_and_less_kept(transports: Transports) -> None:
+def test_of_a_huge_body_little_is_read_and_less_kept(transports: WebhookTransports) -> None:
     sent = 0
 
     def behave(connection: socket.socket) -> None:
@@ -185,7 +185,7 @@ def test_of_a_huge_body_little_is_read_and_less_kept(transports: Transports) -> 
         wait_until(lambda: sent > 0)
 
 
-def test_a_compressed_body_stays_compressed(transports: Transports) -> None:
+def test_a_compressed_body_stays_compressed(transports: WebhookTransports) -> None:
     bomb = gzip.compress(b"\0" * 10_000_000)
     with Receiver([Answer(200, bomb, {"content-encoding": "gzip"})]) as receiver:
         exchange = transports.post(receiver.url, {}, BODY, seconds=LONG)

@@ -1,10 +1,14 @@
 """Signed webhooks: an event, written in your own transaction, reaches every endpoint that wants it."""
 
-from effects.errors import SecretInvalid, SignatureInvalid
-from effects.signing import generate_secret, sign, verify
-from effects_webhooks.api import WebhookReceipt, deliver_webhook, deliver_webhooks, send_test
-from effects_webhooks.deliveries import Delivery
-from effects_webhooks.endpoints import (
+from effects.extend import SecretInvalid, SignatureInvalid, generate_secret, sign, verify
+from effects_webhooks.admin.deliveries import (
+    DeliveryPage,
+    DeliverySummary,
+    EventSummary,
+    list_deliveries,
+    list_events,
+)
+from effects_webhooks.admin.endpoints import (
     Endpoint,
     NewEndpoint,
     add_endpoint,
@@ -14,46 +18,59 @@ from effects_webhooks.endpoints import (
     get_endpoint,
     list_endpoints,
 )
+from effects_webhooks.admin.replay import Replayed, recover, replay_delivery, replay_event
+from effects_webhooks.admin.rotation import NewSecret, SecretInfo, expire_secret, list_secrets, rotate_secret
+from effects_webhooks.admin.withdrawal import cancel_delivery
+from effects_webhooks.api import WebhookReceipt, deliver_webhook, deliver_webhooks, send_test
 from effects_webhooks.errors import (
     EndpointInvalid,
     EndpointNotFound,
     EventInvalid,
     EventNotFound,
 )
-from effects_webhooks.event import WebhookEvent
-from effects_webhooks.explanation import Explanation, explain
-from effects_webhooks.job import WebhookDelivery
-from effects_webhooks.replay import Replayed, recover, replay_delivery, replay_event
-from effects_webhooks.rotation import NewSecret, SecretInfo, expire_secret, list_secrets, rotate_secret
+from effects_webhooks.explanation import DeliveryExplanation, explain
+from effects_webhooks.jobs.deliver import WebhookDelivery
+from effects_webhooks.request import WebhookEvent
+from effects_webhooks.tenants import ANY_TENANT, Tenant
+from effects_webhooks.writing import Delivery, delivery_key
 
 __all__ = [
+    "ANY_TENANT",
     "Delivery",
+    "DeliveryExplanation",
+    "DeliveryPage",
+    "DeliverySummary",
     "Endpoint",
     "EndpointInvalid",
     "EndpointNotFound",
     "EventInvalid",
     "EventNotFound",
-    "Explanation",
+    "EventSummary",
     "NewEndpoint",
     "NewSecret",
     "Replayed",
     "SecretInfo",
     "SecretInvalid",
     "SignatureInvalid",
+    "Tenant",
     "WebhookDelivery",
     "WebhookEvent",
     "WebhookReceipt",
     "add_endpoint",
+    "cancel_delivery",
     "change_endpoint",
     "deliver_webhook",
     "deliver_webhooks",
+    "delivery_key",
     "disable_endpoint",
     "enable_endpoint",
     "expire_secret",
     "explain",
     "generate_secret",
     "get_endpoint",
+    "list_deliveries",
     "list_endpoints",
+    "list_events",
     "list_secrets",
     "recover",
     "replay_delivery",

@@ -1,27 +1,27 @@
-"""What an app calls: tell partners about an event, in the app's own transaction."""
+"""What an app calls: send events to partners, in the app's own transaction."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import compress
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.api import enqueue_many
-from effects.app import AnySession, Effects, default
-from effects.errors import IdempotencyConflict
-from effects.job import NewJob
-from effects_webhooks.deliveries import BATCH, JOB_TYPE, Delivery, write_deliveries
-from effects_webhooks.errors import EndpointInvalid, EndpointNotFound
-from effects_webhooks.event import WebhookEvent
+from effects import Effects, NewJob, default, enqueue_many
+from effects.extend import NO_DIGEST, AnySession, IdempotentWriter, KeyHolder, app_of, each_of, write_once
+from effects_webhooks.errors import EndpointInvalid, EndpointNotFound, EventInvalid
 from effects_webhooks.identifiers import new_id
+from effects_webhooks.request import WebhookEvent
 from effects_webhooks.routing import Route, Routes
-from effects_webhooks.tables import endpoints
+from effects_webhooks.tables import endpoint_rows as endpoints
 from effects_webhooks.tables import events as table
 from effects_webhooks.tables.events import EventRow
+from effects_webhooks.tenants import Tenant, tenant_filter
+from effects_webhooks.writing import BATCH, JOB_TYPE, Delivery, write_deliveries
 
 FAN_OUT_TYPE = "webhook.fan_out"
 TEST_TYPE = "webhook.test"
@@ -31,7 +31,7 @@ FAN_OUT_ABOVE = 100  # endpoints: from there on a job makes the deliveries, not 
 class WebhookReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """What `deliver_webhook` gives back. It becomes true when the caller's transaction commits.
 
-    `event_id` is the `webhook-id` that partners see. `existing` says that the key (or the id) was known, and
+    `event_id` is the `webhook-id` that partners see. `existing`: the key (or the id) was already used, and
     the rest is the first event's. `deliveries` is empty where no endpoint wants the event; it is stored all the same.
     Where more than 100 want it, `deliveries` is empty too, and the job `fan_out_job_id` makes them.
     """
@@ -63,7 +63,7 @@ def deliver_webhook(
     Raises:
         EventInvalid: the body has more than 256 KiB.
         IdempotencyConflict: the event's key, or id, was used with another type or other data.
-        StoreUnavailable: the database is away (without `session`). With a key, calling again is safe.
+        StoreUnavailable: the database is unavailable (without `session`). With a key, calling again is safe.
     """
     return deliver_webhooks([event], session=session, effects=effects)[0]
 
@@ -77,48 +77,49 @@ def deliver_webhooks(
         As `deliver_webhook`. After an IdempotencyConflict nothing of this call is written: it was rolled
         back to a savepoint.
     """
-    app = effects or default()
+    app = app_of(effects)
     now = datetime.now(UTC)
-    drafts = [_draft(app, event, now) for event in events]
+    drafts = [_draft_event(app, event, now) for event in each_of(events, WebhookEvent, "events", EventInvalid)]
     if not drafts:
         return []
     with app.writing(session, {app.job_types.get(name).queue for name in (JOB_TYPE, FAN_OUT_TYPE)}) as connection:
-        if len(drafts) == 1:
-            return _write(app, connection, drafts)
-        with connection.begin_nested():
-            return _write(app, connection, drafts)
+        routes = Routes(app, connection, {draft.row.tenant for draft in drafts})
+        return write_once(app.keys, connection, drafts, _EventWriter(app, connection, routes), batch=BATCH)
 
 
-def send_test(endpoint_id: str, *, effects: Effects | None = None) -> WebhookReceipt:
-    """Send an event `webhook.test` to one endpoint, whatever its patterns. Delivered and tried again like any other.
+def send_test(endpoint_id: str, *, tenant: Tenant = None, effects: Effects | None = None) -> WebhookReceipt:
+    """Send an event `webhook.test` to one endpoint, ignoring its patterns. Delivered like any other.
+
+    Args:
+        tenant: the endpoint's tenant; endpoints of others are not found. Default: no tenant. `ANY_TENANT`: any.
 
     Raises:
-        EndpointNotFound: there is none of this id.
+        EndpointNotFound: no endpoint has this id.
         EndpointInvalid: it is disabled.
     """
     app = effects or default()
     now = datetime.now(UTC)
     with app.writing(None, {app.job_types.get(JOB_TYPE).queue}) as connection:
-        found = endpoints.endpoint(app.store, connection, endpoint_id)
-        if found is None:
+        endpoint = endpoints.endpoint(app.store, connection, endpoint_id, tenant_filter(tenant))
+        if endpoint is None:
             raise EndpointNotFound(f"there is no endpoint {endpoint_id!r}")
-        if found.status != "active":
+        if endpoint.status != "active":
             raise EndpointInvalid(f"{endpoint_id} is disabled; enable it first")
-        event = WebhookEvent(TEST_TYPE, {"endpoint_id": endpoint_id}, tenant=found.tenant or None)
-        row = _draft(app, event, now).row
+        event = WebhookEvent(TEST_TYPE, {"endpoint_id": endpoint_id}, tenant=endpoint.tenant or None)
+        row = _draft_event(app, event, now).row
         table.insert_events(app.store, connection, [row])
-        made = write_deliveries(app, connection, [(row, Route(endpoint_id, found.ordering))])
-    return WebhookReceipt(event_id=row.id, deliveries=tuple(made[row.id]))
+        deliveries = write_deliveries(app, connection, [(row, Route(endpoint_id, endpoint.ordering))])
+    return WebhookReceipt(event_id=row.id, deliveries=tuple(deliveries[row.id]))
 
 
-class _Draft(msgspec.Struct, frozen=True):
+class _NewEvent(msgspec.Struct, frozen=True):
     """A row to write, and the text that its digest is taken over."""
 
     row: EventRow
     canonical: str
 
 
-def _draft(app: Effects, event: WebhookEvent, now: datetime) -> _Draft:
+def _draft_event(app: Effects, event: WebhookEvent, now: datetime) -> _NewEvent:
     occurred_at = event.occurred_at or now
     canonical = event.canonical()
     row = EventRow(
@@ -131,42 +132,69 @@ def _draft(app: Effects, event: WebhookEvent, now: datetime) -> _Draft:
         ordering_key=event.ordering_key,
         occurred_at=occurred_at,
     )
-    return _Draft(row, canonical)
+    return _NewEvent(row, canonical)
 
 
-def _write(app: Effects, connection: Connection, drafts: Sequence[_Draft]) -> list[WebhookReceipt]:
-    routes = Routes(app, connection, {draft.row.tenant for draft in drafts})
-    receipts: list[WebhookReceipt] = []
-    for start in range(0, len(drafts), BATCH):
-        batch = drafts[start : start + BATCH]
-        written = table.insert_events(app.store, connection, [draft.row for draft in batch])
-        first = {}
-        for number, draft in enumerate(batch):  # of two drafts with one id, the first was written
-            if draft.row.id in written:
-                written.discard(draft.row.id)
-                first[number] = draft.row
-        made = _fan_out(app, connection, routes, list(first.values()))
-        missing = {number: draft for number, draft in enumerate(batch) if number not in first}
-        found = _first_receipts(app, connection, missing) if missing else {}
-        receipts += [found[number] if number in found else made[first[number].id] for number in range(len(batch))]
-    return receipts
+class _EventWriter(IdempotentWriter[_NewEvent, WebhookReceipt]):
+    def __init__(self, app: Effects, connection: Connection, routes: Routes) -> None:
+        self._app = app
+        self._connection = connection
+        self._routes = routes
+
+    def insert(self, requests: Sequence[_NewEvent]) -> list[WebhookReceipt | None]:
+        written = table.insert_events(self._app.store, self._connection, [request.row for request in requests])
+        own = []
+        for request in requests:  # of two requests with one id, the first was written
+            own.append(request.row.id in written)
+            written.discard(request.row.id)
+        events = [request.row for request in compress(requests, own)]
+        receipts = iter(_fan_out(self._app, self._connection, self._routes, events))
+        return [next(receipts) if is_own else None for is_own in own]
+
+    def holders(self, requests: Sequence[_NewEvent]) -> list[KeyHolder[WebhookReceipt] | None]:
+        rows = table.holders(self._app.store, self._connection, [request.row for request in requests])
+        by_key = {(row.tenant, row.key): row for row in rows if row.key is not None}
+        by_id = {row.id: row for row in rows}
+        events = [
+            by_key.get((request.row.tenant, request.row.key)) or by_id.get(request.row.id) for request in requests
+        ]
+        deliveries: dict[str, list[Delivery]] = defaultdict(list)
+        event_ids = sorted({event.id for event in events if event is not None})
+        for row in table.deliveries(self._app.store, self._connection, event_ids):
+            deliveries[row.event_id].append(Delivery(row.endpoint_id, row.job_id))
+        return [
+            None if event is None else _holder(request.row, event, deliveries[event.id])
+            for request, event in zip(requests, events, strict=True)
+        ]
+
+    def content(self, request: _NewEvent) -> str:
+        return request.canonical
 
 
-def _fan_out(
-    app: Effects, connection: Connection, routes: Routes, events: Sequence[EventRow]
-) -> dict[str, WebhookReceipt]:
+def _holder(row: EventRow, event: Row[Any], deliveries: Sequence[Delivery]) -> KeyHolder[WebhookReceipt]:
+    by_key = row.key is not None and event.key == row.key
+    is_same_owner = event.tenant == row.tenant and (by_key or row.key is None)
+    return KeyHolder(
+        receipt=WebhookReceipt(event_id=event.id, deliveries=tuple(deliveries), existing=True),
+        digest=event.digest if is_same_owner else NO_DIGEST,
+        key=f"{JOB_TYPE}: " + (f"the idempotency key {row.key!r}" if by_key else f"the id {row.id!r}"),
+        owner=f"event {event.id}",
+    )
+
+
+def _fan_out(app: Effects, connection: Connection, routes: Routes, events: Sequence[EventRow]) -> list[WebhookReceipt]:
     """A ledger row and a job for each event and endpoint; for an event that many want, the job that makes them."""
-    wanted = {event.id: routes.of(event) for event in events}
-    large = [event for event in events if len(wanted[event.id]) > FAN_OUT_ABOVE]
-    pairs = [(event, route) for event in events if event not in large for route in wanted[event.id]]
+    routes_by_event = {event.id: routes.of(event) for event in events}
+    large = [event for event in events if len(routes_by_event[event.id]) > FAN_OUT_ABOVE]
+    pairs = [(event, route) for event in events if event not in large for route in routes_by_event[event.id]]
     deliveries = write_deliveries(app, connection, pairs)
     makers = _make_later(app, connection, large)
-    return {
-        event.id: WebhookReceipt(
+    return [
+        WebhookReceipt(
             event_id=event.id, deliveries=tuple(deliveries.get(event.id, ())), fan_out_job_id=makers.get(event.id)
         )
         for event in events
-    }
+    ]
 
 
 def _make_later(app: Effects, connection: Connection, events: Sequence[EventRow]) -> dict[str, int]:
@@ -174,34 +202,3 @@ def _make_later(app: Effects, connection: Connection, events: Sequence[EventRow]
     jobs = [NewJob(job_type=FAN_OUT_TYPE, payload={"event_id": event.id}) for event in events]
     receipts = enqueue_many(jobs, session=connection, effects=app)
     return {event.id: receipt.job_id for event, receipt in zip(events, receipts, strict=True)}
-
-
-def _first_receipts(app: Effects, connection: Connection, missing: Mapping[int, _Draft]) -> dict[int, WebhookReceipt]:
-    """The receipts of the events that hold these drafts' keys or ids already."""
-    stored = table.holders(app.store, connection, [draft.row for draft in missing.values()])
-    by_key = {(row.tenant, row.key): row for row in stored if row.key is not None}
-    by_id = {row.id: row for row in stored}
-    holders = {}
-    for number, draft in missing.items():
-        holder = by_key.get((draft.row.tenant, draft.row.key)) or by_id[draft.row.id]
-        _check_same(app, draft, holder)
-        holders[number] = holder.id
-    deliveries: dict[str, list[Delivery]] = defaultdict(list)
-    for row in table.deliveries(app.store, connection, sorted(set(holders.values()))):
-        deliveries[row.event_id].append(Delivery(row.endpoint_id, row.job_id))
-    return {
-        number: WebhookReceipt(event_id=event_id, deliveries=tuple(deliveries[event_id]), existing=True)
-        for number, event_id in holders.items()
-    }
-
-
-def _check_same(app: Effects, draft: _Draft, holder: Row[Any]) -> None:
-    """Raise IdempotencyConflict where the holder is another event."""
-    row = draft.row
-    by_key = row.key is not None and holder.key == row.key
-    same_owner = holder.tenant == row.tenant and (by_key or row.key is None)
-    if not same_owner or holder.digest != app.keys.digest(draft.canonical, like=holder.digest):
-        what = f"the idempotency key {row.key!r}" if by_key else f"the id {row.id!r}"
-        raise IdempotencyConflict(
-            f"{JOB_TYPE}: {what} belongs to event {holder.id}, which is another one; use another for another event"
-        )

@@ -10,11 +10,10 @@ from typing import Any
 
 import msgspec
 
-from effects.app import Effects
-from effects.errors import EnqueueError, StoreUnavailable
+from effects import Effects, EnqueueError, StoreUnavailable
 from effects_webhooks.api import WebhookReceipt, deliver_webhook, deliver_webhooks
-from effects_webhooks.deliveries import BATCH
-from effects_webhooks.event import WebhookEvent
+from effects_webhooks.request import WebhookEvent
+from effects_webhooks.writing import BATCH
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
@@ -28,7 +27,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass
-class Report:
+class BatchResult:
     """What became of a file. `errors` has the number of each bad line, from 1, and what is wrong with it."""
 
     events: int = 0
@@ -48,7 +47,7 @@ def send_lines(
     *,
     failed: Callable[[int, str], None] = lambda number, reason: None,
     passed: Callable[[int], None] = lambda size: None,
-) -> Report:
+) -> BatchResult:
     """Send the events of `lines`, 500 in a transaction. Blank lines are skipped.
 
     Args:
@@ -58,12 +57,12 @@ def send_lines(
     A crash leaves the batches that were committed. Run it again: an event with a key or an id is not sent twice.
 
     Raises:
-        StoreUnavailable: the database is away; the text says from which line on nothing is known.
+        StoreUnavailable: the database is unavailable; the message names the first line whose result is not known.
     """
-    report = Report()
+    result = BatchResult()
 
     def refuse(number: int, reason: str) -> None:
-        report.errors.append((number, reason))
+        result.errors.append((number, reason))
         failed(number, reason)
 
     numbered = enumerate(lines, 1)
@@ -71,11 +70,11 @@ def send_lines(
         good = list(_parsed(batch, refuse))
         try:
             for receipt in _sent(good, app, refuse):
-                report.add(receipt)
+                result.add(receipt)
         except StoreUnavailable as error:
             raise StoreUnavailable(f"{error}; what came before line {batch[0][0]} is sent") from error
         passed(sum(len(line) for _, line in batch))
-    return report
+    return result
 
 
 def _parsed(
@@ -94,10 +93,10 @@ def parse_line(line: bytes) -> WebhookEvent:
     `ordering_key`.
 
     Raises:
-        EnqueueError: says what is wrong with it.
+        EnqueueError: the line is invalid; the message tells why.
     """
     try:
-        given = msgspec.json.decode(line, type=_Line)
+        fields = msgspec.json.decode(line, type=_Line)
     except msgspec.ValidationError as error:
         raise EnqueueError(f"no event: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -105,8 +104,8 @@ def parse_line(line: bytes) -> WebhookEvent:
     except RecursionError:
         raise EnqueueError("no event: nested too deeply") from None
     return WebhookEvent(
-        given.type, given.data, key=given.key, id=given.id, occurred_at=given.occurred_at, tenant=given.tenant,
-        ordering_key=given.ordering_key,
+        fields.type, fields.data, key=fields.key, id=fields.id, occurred_at=fields.occurred_at, tenant=fields.tenant,
+        ordering_key=fields.ordering_key,
     )  # fmt: skip
 
 

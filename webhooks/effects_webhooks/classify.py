@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import unicodedata
+import math
+import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import msgspec
 
-from effects.outcome import Done, Outcome, Pause, Refused, Retry, Unknown
-from effects.retry import RetryPolicy
-from effects_webhooks.budgets import FULL, SHORT, Rule, pause_seconds, rule_of, rule_of_code
-from effects_webhooks.exchange import WebhookExchange
-from effects_webhooks.retry_after import http_date, retry_after
+from effects import Done, Outcome, Pause, Refused, Retry, RetryPolicy, Unknown
+from effects.extend import escape_unprintable, phases_ms
+from effects_webhooks.retry_rules import FULL, HINT_MAX_SECONDS, SHORT, Rule, pause_seconds, rule_of, rule_of_code
+from effects_webhooks.transport.exchange import WebhookExchange
 
-OURS_SECONDS = 60.0  # until a look at whether our own side is mended
+OURS_SECONDS = 60.0  # until a look at whether our own side is fixed
 SKEW_SECONDS = 240.0  # verifiers refuse 300; a clock that is so far off is about to refuse everything
 _SUCCESS_EXCERPT_CHARS = 512
 _EXCERPT_CHARS = 16 * 1024
 _HEAD_CHARS = 4 * 1024
 CONTROL_HEADER = "webhook-delivery"  # proposed for Standard Webhooks: what the receiver wants, beside its status
 CONTROLS = ("abort-message", "disable")
+_WAIT = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?")  # not \d, which takes the digits of every script
+_HINT_CHARS_MAX = 64
 _HIDDEN_HEADERS = (b"set-cookie", b"www-authenticate", b"authorization")
 
 
-class Terms(msgspec.Struct, frozen=True):
+class RetryContext(msgspec.Struct, frozen=True):
     """How an endpoint's failures are judged: its profile and overrides, and the codes of this job's earlier tries."""
 
     profile: str = "default"
@@ -34,28 +38,32 @@ class Terms(msgspec.Struct, frozen=True):
     short: RetryPolicy = SHORT
 
 
-def classify(exchange: WebhookExchange, *, host: str, terms: Terms | None = None) -> Outcome:
-    """2xx is done; what follows anything else is in the table of `budgets`. A request that left, even in part,
-    and has no answer is unknown, and sent again within the same budgets.
+def classify(exchange: WebhookExchange, *, host: str, context: RetryContext | None = None) -> Outcome:
+    """2xx is done; what follows anything else is in the table of `retry_rules`. A request that left, even in part,
+    and has no answer is unknown, and sent again within the same retry class.
 
-    Tries count against the budget of their own kind: a day of 503 leaves a 404 its whole short budget, and the other
+    Each retry class counts its own tries: a day of 503 leaves a 404 all tries of the short class, and the other
     way round. Redirects are never followed: the body is signed for this address alone.
     """
-    terms = terms or Terms()
+    context = context or RetryContext()
     detail = describe(exchange, host=host)
     hint = retry_after(exchange.header("retry-after"), exchange.answered_at)
     rule = rule_of(
-        exchange.status, exchange.failure, profile=terms.profile, overrides=terms.overrides, hinted=hint is not None
+        exchange.status,
+        exchange.failure,
+        profile=context.profile,
+        overrides=context.overrides,
+        hinted=hint is not None,
     )
-    if rule.budget == "done":
+    if rule.retry_class == "done":
         return Done(detail=detail)
-    if (control := _control(exchange)) is not None:
+    if (control := control_of(exchange)) is not None:
         rule, detail["control"] = _ASKED_TO_STOP, control
-    code, reason = _said(exchange)
-    if rule.budget == "ours":
+    code, reason = _code_and_reason(exchange)
+    if rule.retry_class == "ours":
         return Pause(OURS_SECONDS, reason, code=code, detail=detail)
-    detail["budget"] = rule.budget
-    if rule.budget == "none":
+    detail["retry_class"] = rule.retry_class
+    if rule.retry_class == "none":
         return Unknown(reason, code=code, detail=detail, policy=_ONCE) if _unsure(exchange) else Refused(
             reason, code=code, detail=detail
         )  # fmt: skip
@@ -66,8 +74,8 @@ def classify(exchange: WebhookExchange, *, host: str, terms: Terms | None = None
         detail=detail,
         after_seconds=hint if rule.hint else None,
         pause_seconds=pause_seconds(exchange.status, rule, hint),
-        policy=terms.full if rule.budget == "full" else terms.short,
-        tries=1 + _counted(rule, terms),
+        policy=context.full if rule.retry_class == "full" else context.short,
+        tries=1 + _counted(rule, context),
     )
 
 
@@ -76,25 +84,25 @@ def _unsure(exchange: WebhookExchange) -> bool:
 
 
 _ONCE = RetryPolicy(max_attempts=1)
-_ASKED_TO_STOP = Rule("none", f"the receiver's {CONTROL_HEADER} asks not to try again")
+_ASKED_TO_STOP = Rule("none", f"the receiver's {CONTROL_HEADER} requests no retry")
 
 
-def _control(exchange: WebhookExchange) -> str | None:
-    """What a failed answer's `webhook-delivery` asks for: `abort-message`, or `disable` for the whole endpoint.
+def control_of(exchange: WebhookExchange) -> str | None:
+    """The request of a failed response's `webhook-delivery`: `abort-message`, or `disable` for the whole endpoint.
 
     Of verified TLS only: anybody between us could write it into a plain answer.
     """
-    said = (exchange.header(CONTROL_HEADER) or "").strip().lower()
-    return said if exchange.secure and said in CONTROLS else None
+    requested = (exchange.header(CONTROL_HEADER) or "").strip().lower()
+    return requested if exchange.secure and requested in CONTROLS else None
 
 
-def _counted(rule: Rule, terms: Terms) -> int:
-    """How many of the earlier tries were of this budget."""
-    found = (rule_of_code(code, profile=terms.profile, overrides=terms.overrides) for code in terms.earlier)
-    return sum(one.budget == rule.budget for one in found)
+def _counted(rule: Rule, context: RetryContext) -> int:
+    """How many of the earlier tries were of this retry class."""
+    rules = (rule_of_code(code, profile=context.profile, overrides=context.overrides) for code in context.earlier)
+    return sum(earlier_rule.retry_class == rule.retry_class for earlier_rule in rules)
 
 
-def _said(exchange: WebhookExchange) -> tuple[str, str]:
+def _code_and_reason(exchange: WebhookExchange) -> tuple[str, str]:
     """Code and words."""
     if exchange.status is not None:
         return f"http_{exchange.status}", f"the endpoint answered {exchange.status}"
@@ -109,11 +117,10 @@ def describe(exchange: WebhookExchange, *, host: str) -> dict[str, Any]:
     receiver whose clock is off by more than 4 minutes gets a `warning`: it refuses signatures at 5.
     """
     answered = exchange.status is not None
-    milliseconds = {phase: round(seconds * 1000, 1) for phase, seconds in exchange.took.items()}
     detail: dict[str, Any] = {
         "sent": "answered" if answered else "sent_no_answer" if exchange.wrote else "not_sent",
         "host": host,
-        "ms": {**milliseconds, "total": round(sum(exchange.took.values()) * 1000, 1)},
+        "ms": phases_ms(exchange.took),
     }
     if answered:
         success = 200 <= (exchange.status or 0) <= 299
@@ -153,20 +160,49 @@ def _skew(exchange: WebhookExchange) -> dict[str, Any]:
 
 
 def excerpt(body: bytes, chars_max: int = _EXCERPT_CHARS) -> str:
-    """A stranger's bytes as text that is safe to show: whatever is not printable comes as an escape.
+    """A stranger's bytes as text that is safe to show: whatever is not printable comes as an escape."""
+    return escape_unprintable(body.decode("utf-8", errors="backslashreplace"), chars_max)
 
-    That covers control characters (a terminal would obey them), bidirectional ones (they reorder what is
-    read) and NUL (PostgreSQL does not store it).
+
+# -- times in headers -----------------------------------------------------------------------------------------------
+
+
+def retry_after(value: str | None, now: float) -> float | None:
+    """Seconds to wait by a Retry-After header (RFC 9110 §10.2.3); None where it is absent, negative, past or malformed.
+
+    Args:
+        value: `120`, or `Fri, 31 Dec 2027 23:59:59 GMT` in any of the three forms of HTTP dates. Fractions,
+            which the standard does not know, are rounded up.
+        now: seconds since 1970, by which a date is turned into a wait.
+
+    0 is an answer too: there is no need to wait. At most 24 hours: a peer cannot put an event off forever.
     """
-    if not body:
-        return ""
-    text = body.decode("utf-8", errors="backslashreplace")
-    if text.isascii() and text.replace("\n", "").isprintable():  # most are: no look at each character
-        return text[:chars_max]
-    shown = "".join(char if _plain(char) else char.encode("unicode_escape").decode() for char in text[:chars_max])
-    return shown[:chars_max]
+    text = (value or "").strip()
+    if not text or len(text) > _HINT_CHARS_MAX:
+        return None
+    wait = math.ceil(float(text)) if _WAIT.fullmatch(text) else _until(text, now)
+    return min(float(wait), HINT_MAX_SECONDS) if wait is not None and wait >= 0 else None
 
 
-def _plain(char: str) -> bool:
-    category = unicodedata.category(char)
-    return char == "\n" or (category[0] != "C" and category not in ("Zl", "Zp"))
+def http_date(value: str | None) -> float | None:
+    """An HTTP date as seconds since 1970; None where it is absent or malformed."""
+    text = (value or "").strip()
+    if not text or len(text) > _HINT_CHARS_MAX or not text.isascii():
+        return None
+    try:
+        moment = parsedate_to_datetime(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return _asctime(text)
+
+
+def _asctime(text: str) -> float | None:
+    try:
+        return datetime.strptime(text, "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def _until(text: str, now: float) -> float | None:
+    moment = http_date(text)
+    return None if moment is None else moment - now

@@ -10,7 +10,7 @@ EffectsError
 
 from __future__ import annotations
 
-from effects.errors import EffectsError, EnqueueError
+from effects import EffectsError, EnqueueError
 
 
 class EventInvalid(EnqueueError):

@@ -1,24 +1,25 @@
-"""What would follow an answer or a fault, in words: the table of `budgets`, asked by hand."""
+"""Explain what would follow a response or a fault, from the table of `retry_rules`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from datetime import datetime
+from typing import Any
 
 import msgspec
 
-from effects.retry import RetryPolicy
-from effects_webhooks.budgets import FAULT_RULES, FULL, SHORT, Overrides, pause_seconds, rule_of
+from effects import RetryPolicy
+from effects.extend import Explanation
+from effects_webhooks.classify import retry_after
 from effects_webhooks.errors import EventInvalid
-from effects_webhooks.retry_after import retry_after
+from effects_webhooks.retry_rules import FAULT_RULES, FULL, SHORT, Overrides, pause_seconds, rule_of
 
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+class DeliveryExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """The class of an outcome and what follows. Waits are without jitter, which adds up to 20 %, never less."""
 
     what: str
-    budget: str
+    retry_class: str
     why: str
     tries: int
     next_try_seconds: float | None
@@ -36,7 +37,7 @@ def explain(
     attempt: int = 1,
     profile: str = "default",
     overrides: Overrides | None = None,
-) -> Explanation:
+) -> DeliveryExplanation:
     """What follows attempt number `attempt` that ended so.
 
     Args:
@@ -52,11 +53,11 @@ def explain(
     wait = retry_after(hint, time.time())
     rule = rule_of(status, what, profile=profile, overrides=overrides, hinted=wait is not None)
     obeyed = wait if rule.hint else None
-    policy = _POLICIES.get(rule.budget)
+    policy = _POLICIES.get(rule.retry_class)
     again = policy is not None and attempt < policy.max_attempts
-    return Explanation(
+    return DeliveryExplanation(
         what=what,
-        budget=rule.budget,
+        retry_class=rule.retry_class,
         why=rule.why,
         tries=policy.max_attempts if policy else 1,
         next_try_seconds=policy.delay_seconds(attempt, at_least=obeyed, draw=lambda: 0.0) if policy and again else None,
@@ -65,16 +66,11 @@ def explain(
     )
 
 
-def parse_since(text: str) -> datetime:
-    """A time as people give it: ISO 8601 with a zone.
-
-    Raises:
-        EventInvalid: it is none.
-    """
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise EventInvalid(f"{text!r} is no time with a zone; give one such as 2026-11-21T08:00:00Z")
-    return moment
+def explanation_of(error_code: str | None, detail: Mapping[str, Any]) -> Explanation | None:
+    """Explain the response or the fault of a recorded attempt; None where it is neither."""
+    status = detail.get("status")
+    if status is None and error_code not in FAULT_RULES:
+        return None
+    explanation = explain(str(status) if status is not None else error_code or "")
+    tries = f"up to {explanation.tries} attempts" if explanation.tries > 1 else "no further attempt"
+    return Explanation(meaning=explanation.why, follows=f"retry class {explanation.retry_class}: {tries}")

@@ -1,4 +1,4 @@
-"""Ids of our rows: a prefix that says what it is, and 26 characters that sort by time of making."""
+"""Ids of rows: a prefix for their kind, and 26 characters that sort by creation time."""
 
 from __future__ import annotations
 

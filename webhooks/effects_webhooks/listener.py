@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from effects.errors import SignatureInvalid
-from effects.signing import parse_secret, verify
+from effects.extend import SignatureInvalid, content_length, parse_secret, verify
 
 BODY_BYTES_MAX = 1024 * 1024
 IDLE_SECONDS = 30
@@ -109,13 +108,13 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_POST(self) -> None:
-        length = self.headers.get("content-length", "")
-        if not length.isdecimal():
+        length = content_length(self.headers.get("content-length", ""))
+        if length is None:
             self._answer(400, close=True)
-        elif int(length) > BODY_BYTES_MAX:
+        elif length > BODY_BYTES_MAX:
             self._answer(413, close=True)
         else:
-            body = self.rfile.read(int(length))
+            body = self.rfile.read(length)
             headers = {name.lower(): value for name, value in self.headers.items()}
             self._answer(self.server.listener.take(headers, body).status)
 

@@ -24,9 +24,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import Column, Connection, DateTime, Engine, MetaData, Table, Text, delete
 from sqlalchemy.dialects import postgresql, sqlite
 
-from effects import web
-from effects.errors import SecretInvalid, SignatureInvalid
-from effects.signing import TOLERANCE_SECONDS, parse_secret, verify
+from effects.extend import TOLERANCE_SECONDS, SecretInvalid, SignatureInvalid, parse_secret, verify, web
 
 _METHODS = ("POST",)
 KEEP_DAYS = 14.0  # a sender tries for days, and an operator may replay later still
@@ -93,7 +91,7 @@ class Receiving:
         tolerance_seconds: how far the request's time may be from now. Default 300.
 
     Raises:
-        SecretInvalid: a secret is malformed, or there is none.
+        SecretInvalid: a secret is malformed or missing.
     """
 
     def __init__(

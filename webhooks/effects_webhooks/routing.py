@@ -1,4 +1,4 @@
-"""Which endpoints want an event, and in which order they take it."""
+"""Which endpoints want an event, in which order they take it, and the limit key of each."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.app import Effects
-from effects_webhooks.event import matches
+from effects import Effects
+from effects_webhooks.request import matches
 from effects_webhooks.tables import events as table
 from effects_webhooks.tables.events import EventRow
+
+
+def limit_key(endpoint_id: str) -> str:
+    """The key under which an endpoint's deliveries share their cap and their pauses."""
+    return f"webhook:{endpoint_id}"
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -21,7 +26,7 @@ class Route(msgspec.Struct, frozen=True):
     ordering: str = "none"
 
     def group_key(self, ordering_key: str | None) -> str | None:
-        """The group whose deliveries come one after the other; None where none does."""
+        """The group whose deliveries run one after the other, or None."""
         if self.ordering == "endpoint":
             return f"webhook:{self.endpoint_id}"
         return f"webhook:{self.endpoint_id}:{ordering_key}" if self.ordering == "key" and ordering_key else None

@@ -1,4 +1,4 @@
-"""What is stored sealed: signing keys, and the headers that partners ask for."""
+"""Sealed values: signing keys and partners' own headers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from effects.app import Effects
-from effects.sealing import SealedColumn
+from effects import Effects
+from effects.extend import SealedColumn
 from effects_webhooks.headers import check_headers, pack
 
 

@@ -1,4 +1,4 @@
-"""How Alembic runs here: on the connection and in the transaction that `effects.store.migrate` gives."""
+"""How Alembic runs here: on the connection and in the transaction that `effects.store.db.migrate` gives."""
 
 from alembic import context
 

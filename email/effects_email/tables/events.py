@@ -1,4 +1,4 @@
-"""What providers said of messages."""
+"""Providers' events about messages."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.store.sql import Sql
-from effects.store.store import Store, as_json
+from effects.extend import Sql, Store, as_json, columns_of
 
 UNKNOWN_MAX = 100
 
 
-class EventRow(msgspec.Struct, frozen=True, kw_only=True):
+class ProviderEventRow(msgspec.Struct, frozen=True, kw_only=True):
     """One event to write. `at`: seconds since 1970."""
 
     provider: str
-    event_id: str
+    provider_event_id: str
     kind: str
     code: str | None
     reference: str | None
@@ -27,21 +26,15 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True):
     at: float | None
 
 
-_EVENT = {
-    "provider": "text", "event_id": "text", "kind": "text", "code": "text", "reference": "text",
-    "provider_id": "text", "recipient": "text", "at": "num",
-}  # fmt: skip
-
-
 def _insert(sql: Sql) -> str:
-    named = ", ".join(name for name in _EVENT if name != "at")
+    named = ", ".join(name for name in columns_of(ProviderEventRow) if name != "at")
     return f"""
     INSERT INTO {sql.email_events} ({named}, at, created_at)
-    SELECT {named}, {sql.time("r.at")}, {sql.now} FROM {sql.rows("rows", _EVENT)} AS r WHERE true
-    ON CONFLICT (provider, event_id) DO NOTHING"""
+    SELECT {named}, {sql.time("r.at")}, {sql.now} FROM {sql.rows("rows", ProviderEventRow)} AS r WHERE true
+    ON CONFLICT (provider, provider_event_id) DO NOTHING"""
 
 
-def insert(store: Store, connection: Connection, row: EventRow) -> bool:
+def insert(store: Store, connection: Connection, row: ProviderEventRow) -> bool:
     """Whether it is new. A repeat that comes meanwhile waits for this transaction."""
     return store.write(connection, _insert, rows=as_json([row])) == 1
 
@@ -53,7 +46,7 @@ def _references(sql: Sql) -> str:
 
 
 def referenced(store: Store, connection: Connection, references: Sequence[str]) -> set[str]:
-    """Which of these messages an event speaks of, other than to say that they failed."""
+    """Which of these messages have an event other than a failure."""
     return {row.reference for row in store.all(connection, _references, references=as_json(references))}
 
 
@@ -64,14 +57,15 @@ def _of(sql: Sql) -> str:
 
 
 def of(store: Store, connection: Connection, reference: str, size: int) -> Sequence[Row[Any]]:
-    """What was said of one message, in the order in which we heard of it."""
+    """The events of one message, in order of arrival."""
     return store.all(connection, _of, reference=reference, size=size)
 
 
 def _unknown(sql: Sql) -> str:
     return f"""
     SELECT message_id, job_id FROM {sql.sent_emails}
-    WHERE recipient {sql.any_of("digests")} AND state = 'unknown' ORDER BY created_at DESC LIMIT {UNKNOWN_MAX}"""
+    WHERE recipient {sql.any_of("digests")} AND state = 'unknown'
+    ORDER BY created_at DESC, job_id DESC LIMIT {UNKNOWN_MAX}"""
 
 
 def unknown_messages(store: Store, connection: Connection, digests: Sequence[str]) -> Sequence[Row[Any]]:

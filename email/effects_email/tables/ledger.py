@@ -1,25 +1,23 @@
-"""The ledger of `email.send`: one row a message, whatever becomes of its jobs."""
+"""The ledger of `email.send`: one row a message, which outlives its jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
 
 import msgspec
 from sqlalchemy import Connection
 
-from effects.settlement import Settlement, fold_sql
-from effects.store.ledger import LedgerRow, TableLedger
-from effects.store.sql import Sql
-from effects.store.store import Statement, Store, as_json
+from effects.extend import Execution, LedgerRow, Settlement, Sql, Statement, Store, TableLedger, as_json, fold_sql
+from effects_email.record import RecipientResult, SendRecord
 
 FOUND_MAX = 100
 _UNTRIED = ("", "cancelled", "snoozed", "paused")  # outcomes of attempts that sent nothing
 # Words of `effects_sent_emails.outcome` where an attempt ended without a verdict of the transport's.
+_NOTHING = SendRecord(sha256=None, transport="")  # of an attempt that sent nothing, or was lost with its worker
 _BY_END = {"suppressed": "suppressed", "expired": "expired", "cancelled": "cancelled"}
 
 
-class _Entry(msgspec.Struct, kw_only=True):
+class _SentEntry(msgspec.Struct, kw_only=True):
     job_id: int
     verdict: str | None
     ended: bool
@@ -28,81 +26,54 @@ class _Entry(msgspec.Struct, kw_only=True):
     reply_code: int | None
     reply: str | None
     provider_id: str | None
-
-
-_ENTRY = {
-    "job_id": "int", "verdict": "text", "ended": "bool", "tried": "int", "outcome": "text", "reply_code": "int",
-    "reply": "text", "provider_id": "text",
-}  # fmt: skip
-
-
-class RecipientResult(msgspec.Struct, frozen=True):
-    """What became of one recipient of a group message in one attempt."""
-
-    key: str
-    number: int
-    outcome: str
-    code: str
-
-
-_RESULT = {"key": "text", "number": "int", "outcome": "text", "code": "text"}
-
-
-class Memory(Protocol):
-    """What this process knows of its attempts and no settlement carries."""
-
-    def hash_of(self, job_id: int) -> str | None:
-        """SHA-256 of the bytes that the attempt is about to send."""
-        ...
-
-    def results_of(self, job_id: int) -> Sequence[RecipientResult]:
-        """What became of the recipients of a group message."""
-        ...
+    held_in: str | None
 
 
 class SentLedger(TableLedger):
     """`sent_emails`: beside the effect's state, the bytes' hash from the release on, and the peer's newest words.
 
     Args:
-        memory: what the attempts of this process know.
-        also: told of every batch, in its transaction.
+        on_recorded: called with the records of every batch, in its transaction.
     """
 
-    def __init__(self, memory: Memory, also: Callable[[Connection, Sequence[Settlement]], None]) -> None:
+    def __init__(self, on_recorded: Callable[[Connection, Sequence[SendRecord]], None]) -> None:
         super().__init__("sent_emails")
-        self._memory, self._also = memory, also
+        self._on_recorded = on_recorded
 
     def mark_released(self) -> Statement:
         return _mark_released
 
-    def note(self, job_id: int) -> str | None:
+    def release_data(self, execution: Execution) -> str | None:
         """The hash of its bytes."""
-        return self._memory.hash_of(job_id)
+        record: SendRecord | None = execution.private
+        return None if record is None else record.sha256
 
     def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
-        store.write(connection, _record, rows=as_json([_entry(one) for one in settled]))
-        results = [result for one in settled for result in self._memory.results_of(one.job.id)]
+        store.write(connection, _record, rows=as_json([_entry(settlement) for settlement in settled]))
+        records: list[SendRecord] = [settlement.private for settlement in settled if settlement.private is not None]
+        results = [result for record in records for result in record.results]
         if results:
             store.write(connection, _record_recipients, rows=as_json(results))
-        self._also(connection, settled)
+        self._on_recorded(connection, records)
 
     def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
         """The messages of this key, Message-ID or event id."""
-        found = store.all(connection, _find, key=key, message_id=key.strip("<>"))
-        return [LedgerRow(row.key, row.state, row.job_id) for row in found]
+        rows = store.all(connection, _find, key=key, message_id=key.strip("<>"))
+        return [LedgerRow(row.key, row.state, row.job_id) for row in rows]
 
 
-def _entry(one: Settlement) -> _Entry:
-    detail: Any = one.detail or {}
-    return _Entry(
-        job_id=one.job.id,
-        verdict=one.verdict,
-        ended=one.ends,
-        tried=int(one.outcome not in _UNTRIED),
-        outcome=detail.get("outcome") or _BY_END.get(one.error_code or ""),
-        reply_code=detail.get("reply_code"),
-        reply=detail.get("reply"),
-        provider_id=detail.get("provider_id"),
+def _entry(settlement: Settlement) -> _SentEntry:
+    record = settlement.private or _NOTHING
+    return _SentEntry(
+        job_id=settlement.job.id,
+        verdict=settlement.verdict,
+        ended=settlement.ends,
+        tried=int(settlement.outcome not in _UNTRIED),
+        outcome=record.outcome or _BY_END.get(settlement.error_code or ""),
+        reply_code=record.reply_code,
+        reply=record.reply,
+        provider_id=record.provider_id,
+        held_in=record.held_in,
     )
 
 
@@ -110,7 +81,7 @@ def _mark_released(sql: Sql) -> str:
     name = sql.sent_emails
     return f"""
     UPDATE {name} SET released_at = {sql.now}, updated_at = {sql.now},
-        first_released_at = COALESCE(first_released_at, {sql.now}), bytes_sha256 = COALESCE(bytes_sha256, m.note),
+        first_released_at = COALESCE(first_released_at, {sql.now}), bytes_sha256 = COALESCE(bytes_sha256, m.data),
         state = CASE WHEN state IN ('intended', 'refused', 'abandoned') THEN 'released' ELSE state END
     FROM m WHERE {name}.job_id {sql.among("m")} AND {name}.job_id = m.id"""
 
@@ -121,15 +92,15 @@ def _record(sql: Sql) -> str:
     UPDATE {name} SET updated_at = {sql.now}, state = {fold_sql("state", "r.verdict", "r.ended")},
         tries = tries + r.tried, outcome = COALESCE(r.outcome, {name}.outcome),
         reply_code = COALESCE(r.reply_code, {name}.reply_code), reply = COALESCE(r.reply, {name}.reply),
-        provider_id = COALESCE(r.provider_id, {name}.provider_id)
-    FROM {sql.rows("rows", _ENTRY)} AS r WHERE {name}.job_id = r.job_id"""
+        provider_id = COALESCE(r.provider_id, {name}.provider_id), held_in = COALESCE(r.held_in, {name}.held_in)
+    FROM {sql.rows("rows", _SentEntry)} AS r WHERE {name}.job_id = r.job_id"""
 
 
 def _record_recipients(sql: Sql) -> str:
     name = sql.email_recipients
     return f"""
     UPDATE {name} SET outcome = r.outcome, code = r.code, updated_at = {sql.now}
-    FROM {sql.rows("rows", _RESULT)} AS r WHERE {name}.key = r.key AND {name}.number = r.number"""
+    FROM {sql.rows("rows", RecipientResult)} AS r WHERE {name}.key = r.key AND {name}.number = r.number"""
 
 
 def _find(sql: Sql) -> str:

@@ -1,20 +1,18 @@
-"""Forgetting what messages said, some days after their end. The row stays, with the hash of the bytes."""
+"""Deletion of messages' contents, and of rows past their retention, a page at a time.
+
+A message's own row stays, with the hash of its bytes. Each other table's oldest rows are read by an index.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from effects.store.dead_letters import closed
-from effects.store.prune import Page
-from effects.store.sql import Sql
-from effects.store.store import Store, as_json
-from effects_email.tables.sent_schema import KEPT
+from effects.extend import OldRows, Page, Sql, Store, as_json, is_resolved, old_rows
+from effects_email.tables.schema import KEPT
 
 PAGE = 500
 
 
 def forget_content(store: Store, cursor: int | None, *, keep_seconds: float, dry_run: bool) -> Page:
-    """One page by job id: the content of messages that ended so long ago. One that waits for a person keeps its own."""
+    """Delete one page, by job id, of contents of messages that ended so long ago and are not unresolved."""
     with store.read() as connection:
         page = store.all(connection, _page, cursor=cursor or 0, keep=keep_seconds)
     keys = [row.key for row in page if row.eligible]
@@ -26,23 +24,19 @@ def forget_content(store: Store, cursor: int | None, *, keep_seconds: float, dry
     return Page(taken, None if ends else page[-1].job_id)
 
 
-def _keep(sql: Sql) -> str:
-    return "CAST(:keep AS double precision)" if sql.postgresql else ":keep"
-
-
 def _may_go(sql: Sql) -> str:
-    """Ended, aged, and not open: an open one is dead or unknown and nobody has closed it."""
+    """Condition: ended, aged, and resolved, or neither dead nor unknown."""
     ended = f"FROM {sql.job_history} AS h WHERE h.id = l.job_id"
     return f"""
-    l.state NOT IN ('intended', 'released') AND {sql.seconds("l.updated_at")} >= {_keep(sql)}
+    l.state NOT IN ('intended', 'released') AND {sql.seconds("l.updated_at")} >= {sql.number("keep")}
     AND NOT {sql.found(f"FROM {sql.jobs} AS j WHERE j.id = l.job_id")}
-    AND NOT {sql.found(f"{ended} AND (h.status = 'dead' OR l.state = 'unknown') AND NOT {closed(sql)}")}"""
+    AND NOT {sql.found(f"{ended} AND (h.status = 'dead' OR l.state = 'unknown') AND NOT {is_resolved(sql)}")}"""
 
 
 def _page(sql: Sql) -> str:
     columns = "key, job_id, state, created_at, updated_at"
     return f"""
-    SELECT l.key, l.job_id, {_may_go(sql)} AS eligible, {sql.seconds("l.created_at")} >= {_keep(sql)} AS old
+    SELECT l.key, l.job_id, {_may_go(sql)} AS eligible, {sql.seconds("l.created_at")} >= {sql.number("keep")} AS old
     FROM (SELECT {columns} FROM {sql.sent_emails} WHERE ({KEPT}) AND job_id > :cursor
         ORDER BY job_id LIMIT {PAGE}) AS l
     ORDER BY l.job_id"""
@@ -54,13 +48,50 @@ def _forget(sql: Sql) -> str:
     WHERE l.key {sql.any_of("keys")} AND {_may_go(sql)}"""
 
 
-def forget_all(store: Store, *, keep_seconds: float, dry_run: bool, go_on: Callable[[], bool]) -> int:
-    """Page after page, as long as `go_on()` says so; how many messages were forgotten, or would be."""
-    taken, cursor = 0, None
-    while go_on():
-        page = forget_content(store, cursor, keep_seconds=keep_seconds, dry_run=dry_run)
-        taken += page.taken
-        if page.cursor is None:
-            break
-        cursor = page.cursor
-    return taken
+def _old(sql: Sql, time: str) -> str:
+    return f"{time} <= {sql.after('-' + sql.number('age'))}"
+
+
+def _first_by_id(sql: Sql, table: str) -> str:
+    """Ids rise with time: old rows are among the first."""
+    first = f"(SELECT id, created_at FROM {table} ORDER BY id LIMIT {PAGE}) AS first"
+    return f"SELECT id FROM {first} WHERE {_old(sql, 'created_at')}"
+
+
+def _events(sql: Sql) -> str:
+    return _first_by_id(sql, sql.email_events)
+
+
+def _log_lines(sql: Sql) -> str:
+    return _first_by_id(sql, sql.email_suppression_log)
+
+
+def _ended(sql: Sql) -> str:
+    return f"SELECT id FROM {sql.email_suppressions} WHERE {_old(sql, 'until')} ORDER BY until, id LIMIT {PAGE}"
+
+
+def _count_over(sql: Sql) -> str:
+    return f"SELECT count(*) FROM ({_ended(sql)}) AS t"
+
+
+def _delete_over(sql: Sql) -> str:
+    return f"DELETE FROM {sql.email_suppressions} WHERE id IN ({_ended(sql)}) AND {_old(sql, 'until')}"
+
+
+def _past(sql: Sql) -> str:
+    """Whole days that are over, and `age` of them ago."""
+    seconds = f"({sql.epoch(sql.now)} - {sql.number('age')})"
+    return f"SELECT digest, day FROM {sql.email_soft_failures} WHERE day < {seconds} / 86400 - 1 LIMIT {PAGE}"
+
+
+def _count_counts(sql: Sql) -> str:
+    return f"SELECT count(*) FROM ({_past(sql)}) AS t"
+
+
+def _delete_counts(sql: Sql) -> str:
+    return f"DELETE FROM {sql.email_soft_failures} WHERE (digest, day) IN ({_past(sql)})"
+
+
+OLD_EVENTS, OLD_LOG_LINES = old_rows("email_events", "id", _events), old_rows("email_suppression_log", "id", _log_lines)
+ENDED_SUPPRESSIONS = OldRows(_count_over, _delete_over)
+OLD_SOFT_FAILURES = OldRows(_count_counts, _delete_counts)

@@ -11,8 +11,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 from sqlalchemy.dialects import postgresql, sqlite
 
-from effects.store.sql import Sql
-from effects.store.store import Store, as_json
+from effects.extend import Sql, Store, Window, as_json
 
 
 class SentRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,21 +48,18 @@ class RecipientRow(msgspec.Struct, frozen=True, kw_only=True):
 # -- the call --------------------------------------------------------------------------------------------------------
 
 
-def insert(store: Store, connection: Connection, rows: Sequence[SentRow]) -> set[str]:
-    """Write those whose key is free, and say which. The bytes are bound as bytes, which no text encoding passes."""
+def insert(store: Store, connection: Connection, rows: Sequence[SentRow]) -> set[int]:
+    """Insert messages whose key is free, and return their jobs. Contents are bound as bytes to skip text encoding."""
     dialect = postgresql if store.is_postgresql else sqlite
     table = store.tables["sent_emails"]
-    statement = dialect.insert(table).on_conflict_do_nothing().returning(table.c.key)
-    return {row.key for row in connection.execute(statement, [msgspec.structs.asdict(row) for row in rows])}
-
-
-_RECIPIENT = {"key": "text", "number": "int", "kind": "text", "recipient": "text", "outcome": "text"}
+    statement = dialect.insert(table).on_conflict_do_nothing().returning(table.c.job_id)
+    return {row.job_id for row in connection.execute(statement, [msgspec.structs.asdict(row) for row in rows])}
 
 
 def _insert_recipients(sql: Sql) -> str:
     return f"""
     INSERT INTO {sql.email_recipients} (key, number, kind, recipient, outcome, updated_at)
-    SELECT r.key, r.number, r.kind, r.recipient, r.outcome, {sql.now} FROM {sql.rows("rows", _RECIPIENT)} AS r"""
+    SELECT r.key, r.number, r.kind, r.recipient, r.outcome, {sql.now} FROM {sql.rows("rows", RecipientRow)} AS r"""
 
 
 def insert_recipients(store: Store, connection: Connection, rows: Sequence[RecipientRow]) -> None:
@@ -96,7 +92,7 @@ def limited_keys(store: Store, connection: Connection, parents: Sequence[str]) -
 def _load(sql: Sql) -> str:
     return f"""
     SELECT key, job_id, category, transport, state, outcome, content, sealed, bytes_sha256, despite_suppression,
-        {sql.seconds("first_released_at")} AS released_seconds
+        held_in, {sql.seconds("first_released_at")} AS released_seconds
     FROM {sql.sent_emails} WHERE job_id {sql.any_of("ids", "int")}"""
 
 
@@ -113,10 +109,10 @@ def _recipients(sql: Sql) -> str:
 
 def recipients(store: Store, connection: Connection, keys: Sequence[str]) -> Mapping[str, list[Row[Any]]]:
     """The recipients of those of these messages that are to a group."""
-    found: dict[str, list[Row[Any]]] = defaultdict(list)
+    by_key: dict[str, list[Row[Any]]] = defaultdict(list)
     for row in store.all(connection, _recipients, keys=as_json(keys)):
-        found[row.key].append(row)
-    return found
+        by_key[row.key].append(row)
+    return by_key
 
 
 # -- people ----------------------------------------------------------------------------------------------------------
@@ -151,20 +147,25 @@ def oldest(store: Store, connection: Connection) -> Sequence[Row[Any]]:
 
 
 def _by_recipient(sql: Sql) -> str:
-    return f"{_shown(sql)} WHERE recipient {sql.any_of('digests')} ORDER BY created_at DESC LIMIT :size"
+    return f"""
+    {_shown(sql)} WHERE recipient {sql.any_of("digests")} AND {sql.matches("state", "state")}
+        AND {sql.within("created_at")} ORDER BY created_at DESC, job_id DESC LIMIT :size"""
 
 
 def find(store: Store, connection: Connection, name: str) -> Row[Any] | None:
     """The message of this key, Message-ID or newest job."""
-    found = store.one(connection, _by_key, key=name) or store.one(connection, _by_message_id, key=name.strip("<>"))
-    if found is None and name.isdecimal():
-        found = store.one(connection, _by_job, id=int(name))
-    return found
+    row = store.one(connection, _by_key, key=name) or store.one(connection, _by_message_id, key=name.strip("<>"))
+    if row is None and name.isdecimal():
+        row = store.one(connection, _by_job, id=int(name))
+    return row
 
 
-def to_recipient(store: Store, connection: Connection, digests: Sequence[str], size: int) -> Sequence[Row[Any]]:
+def to_recipient(
+    store: Store, connection: Connection, digests: Sequence[str], size: int, state: str | None, window: Window
+) -> Sequence[Row[Any]]:
     """Messages whose first recipient this is, newest first."""
-    return store.all(connection, _by_recipient, digests=as_json(digests), size=size)
+    facts = window.parameters()
+    return store.all(connection, _by_recipient, digests=as_json(digests), size=size, state=state, **facts)
 
 
 def _reopen(sql: Sql) -> str:
@@ -181,7 +182,7 @@ def _replace(sql: Sql) -> str:
     content = (
         "CAST(:content AS bytea), sealed = CAST(:sealed AS bytea)" if sql.postgresql else ":content, sealed = :sealed"
     )
-    date = sql.time("CAST(:date AS double precision)" if sql.postgresql else ":date")
+    date = sql.time(sql.number("date"))
     return f"""
     UPDATE {sql.sent_emails} SET content = {content}, template_version = :version, locale = :locale,
         message_id = :message_id, date = {date}, bytes_sha256 = NULL, first_released_at = NULL, updated_at = {sql.now}

@@ -7,8 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from effects.store.sql import Sql
-from effects.store.store import Store, as_json
+from effects.extend import Sql, Store, as_json
 
 _COUNT = {"digest": "text", "failures": "int"}
 
@@ -45,10 +44,10 @@ def repeated(
     store: Store, connection: Connection, digests: Sequence[str], *, failures: int, days: int, window_days: int
 ) -> list[str]:
     """Which of these have failed so often, on so many days of the last `window_days`."""
-    found: Sequence[Row[Any]] = store.all(
+    rows: Sequence[Row[Any]] = store.all(
         connection, _repeated, digests=as_json(digests), failures=failures, days=days, window_days=window_days
     )
-    return [row.digest for row in found]
+    return [row.digest for row in rows]
 
 
 def _clear(sql: Sql) -> str:

@@ -1,4 +1,4 @@
-"""Suppressions: who is not written to, since when and until when, and who said so."""
+"""Suppressions: address, cause, period and source."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.store.sql import Sql
-from effects.store.store import Store, as_json
+from effects.extend import Sql, Store, as_json, columns_of
 
 
 class SuppressionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +73,7 @@ def of(store: Store, connection: Connection, digests: Sequence[str]) -> Sequence
 
 
 def _newest(sql: Sql) -> str:
-    """Empty texts ask for any."""
+    """Empty texts match any."""
     return f"""
     SELECT {_columns(sql)} FROM {sql.email_suppressions}
     WHERE {_holds(sql)} AND (reason = :reason OR CAST(:reason AS text) = '')
@@ -89,12 +88,8 @@ def newest(store: Store, connection: Connection, *, scope: str, reason: str, siz
 # -- writing -------------------------------------------------------------------------------------------------------
 
 
-def _number(sql: Sql, name: str) -> str:
-    return f"CAST(:{name} AS double precision)" if sql.postgresql else f":{name}"
-
-
 def _upsert(sql: Sql) -> str:
-    """A text that is known stays where the newer row has none."""
+    """A known text stays if the newer row has none."""
     table, blob = sql.email_suppressions, "bytea" if sql.postgresql else "BLOB"
     taken = ", ".join(f"{name} = excluded.{name}" for name in ("source", "until", "actor", "why", "updated_at"))
     kept = ", ".join(f"{name} = COALESCE(excluded.{name}, {table}.{name})" for name in ("address", "sealed"))
@@ -102,7 +97,7 @@ def _upsert(sql: Sql) -> str:
     INSERT INTO {table}
         (id, digest, scope, reason, source, address, sealed, until, actor, why, created_at, updated_at)
     VALUES (:id, :digest, :scope, :reason, :source, :address, CAST(:sealed AS {blob}),
-        {sql.time(_number(sql, "until"))}, :actor, :why, {sql.now}, {sql.now})
+        {sql.time(sql.number("until"))}, :actor, :why, {sql.now}, {sql.now})
     ON CONFLICT (digest, scope, reason) DO UPDATE SET {taken}, {kept}"""
 
 
@@ -126,16 +121,29 @@ def lift(
     return store.all(connection, _lift, digests=as_json(digests), scope=scope, reason=reason)
 
 
-# -- the log -------------------------------------------------------------------------------------------------------
+def _lift_since(sql: Sql) -> str:
+    since = sql.time(sql.number("since"))
+    return f"""
+    DELETE FROM {sql.email_suppressions} WHERE digest {sql.any_of("digests")}
+    AND reason IN ('hard_bounce', 'soft_repeat') AND why = :why AND updated_at >= {since}
+    RETURNING digest, scope, reason"""
 
-_LOG = {"digest": "text", "action": "text", "scope": "text", "reason": "text", "actor": "text", "why": "text"}
+
+def lift_since(
+    store: Store, connection: Connection, digests: Sequence[str], *, why: str, since: float
+) -> Sequence[Row[Any]]:
+    """Delete the suppressions that a bounce with this code has made since then."""
+    return store.all(connection, _lift_since, digests=as_json(digests), why=why, since=since)
+
+
+# -- the log -------------------------------------------------------------------------------------------------------
 
 
 def _note(sql: Sql) -> str:
-    named = ", ".join(_LOG)
+    named = ", ".join(columns_of(LogRow))
     return f"""
     INSERT INTO {sql.email_suppression_log} ({named}, created_at)
-    SELECT {named}, {sql.now} FROM {sql.rows("rows", _LOG)} AS r"""
+    SELECT {named}, {sql.now} FROM {sql.rows("rows", LogRow)} AS r"""
 
 
 def note(store: Store, connection: Connection, rows: Sequence[LogRow]) -> None:

@@ -7,7 +7,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from effects_email.parts import Parts
+from effects_email.message.source import MessageSource
 
 # What became of a message, or of one recipient of it. `accepted`: the next hop took responsibility. `throttle`,
 # `config` and `transport_down` are about the way and not about the message: they cost it no attempt. `unknown`: the
@@ -19,22 +19,25 @@ Stage: TypeAlias = Literal[
     "connect", "tls", "banner", "ehlo", "starttls", "auth", "mail", "rcpt", "data", "body", "dot", "request"
 ]
 Suppress: TypeAlias = Literal["hard", "soft"]
+# What a refusal is about. `sender`: our address or domain; `reputation`: our IP address, its name, lists of bad
+# senders; `account`: our login, permission or quota at the relay; `server`: itself, or what it made of our commands.
+About: TypeAlias = Literal["recipient", "message", "sender", "reputation", "account", "rate", "server"]
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
+class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One message for the wire. Every try of it has the same bytes, Message-ID and key."""
 
     sender: str  # the envelope's
     recipients: tuple[str, ...]  # the envelope's, those that no try has served yet; at least one
     data: bytes  # RFC 5322 with CRLF line ends, not dot-stuffed
-    parts: Parts  # what `data` was built from, for a provider whose API takes fields
+    source: MessageSource  # the source of `data`, for provider APIs that take fields
     message_id: str  # without the angle brackets
     key: str  # for a provider that knows idempotency keys
     utf8: bool = False  # an address needs SMTPUTF8
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What the peer said, and at which stage. `text`: 512 characters at most; it may hold an address, never log it."""
+    """The peer's response and its stage. `text`: 512 characters at most; it may hold an address, never log it."""
 
     stage: Stage
     code: int | None = None
@@ -51,10 +54,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     reply: Reply | None = None
     after_seconds: float | None = None  # the peer's own wish, or the row's floor
     suppress: Suppress | None = None
+    about: About | None = None  # None: accepted, or no response
 
 
-class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one send. `recipients` has a verdict for each address of the letter."""
+class SendResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one send. `recipients` has a verdict for each address of the message."""
 
     verdict: Verdict
     recipients: Mapping[str, Verdict]
@@ -69,20 +73,20 @@ class Transport(Protocol):
 
     name: str
     key_lifetime_seconds: float | None  # None: it knows no idempotency keys
-    traceable: bool  # what became of a letter can be found out: it knows keys, or can be asked
+    traceable: bool  # the fate of a message can be found out: it knows keys, or can be asked
     rate_per_second: int | None  # messages that a new account may send; None: it names no rate
 
-    def send(self, letter: Letter, *, release: Callable[[], None], seconds: float) -> Dispatch:
-        """Send, and say what is known.
+    def send(self, outgoing: OutgoingMessage, *, release: Callable[[], None], seconds: float) -> SendResult:
+        """Send, and return a verdict per recipient.
 
-        `release` is called once, right before the point of no return; what it raises (LeaseLost) goes through, and
+        `release` is called once, right before the effect may happen; what it raises (LeaseLost) goes through, and
         nothing may have been sent then. Everything else that can happen on the wire is a verdict, never an
         exception. Ends within `seconds`.
         """
         ...
 
-    def ask(self, letter: Letter) -> bool | None:
-        """Does the provider know this message? None where it cannot be asked, or did not answer."""
+    def ask(self, outgoing: OutgoingMessage) -> bool | None:
+        """Whether the provider knows this message; None if it cannot be asked or did not answer."""
         ...
 
     def close(self) -> None:

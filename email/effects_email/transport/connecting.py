@@ -8,7 +8,7 @@ import socket
 import threading
 from typing import Any
 
-from effects_email.transport.progress import Progress
+from effects_email.transport.progress import SendProgress
 
 
 def own_name(sock: socket.socket) -> str:
@@ -23,7 +23,7 @@ def own_name(sock: socket.socket) -> str:
     return f"[IPv6:{address}]" if ":" in address else f"[{address}]"
 
 
-def connect(host: str, port: int, progress: Progress) -> socket.socket:
+def connect(host: str, port: int, progress: SendProgress) -> socket.socket:
     """To the first address of the host that answers.
 
     Raises:
@@ -43,10 +43,10 @@ def connect(host: str, port: int, progress: Progress) -> socket.socket:
     raise failure or socket.gaierror("no address")
 
 
-def _addresses(host: str, port: int, progress: Progress) -> list[tuple[int, Any]]:
+def _addresses(host: str, port: int, progress: SendProgress) -> list[tuple[int, Any]]:
     """In the resolver's order. It is asked in a thread of its own, because it knows no deadline."""
     if _is_address(host):
-        return [(one[0], one[4]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        return [(answer[0], answer[4]) for answer in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     answers: queue.SimpleQueue[list[Any] | OSError] = queue.SimpleQueue()
 
     def ask() -> None:
@@ -57,12 +57,12 @@ def _addresses(host: str, port: int, progress: Progress) -> list[tuple[int, Any]
 
     threading.Thread(target=ask, name="effects-email-resolve", daemon=True).start()
     try:
-        found = answers.get(timeout=progress.remaining())
+        resolved = answers.get(timeout=progress.remaining())
     except queue.Empty:
         raise socket.gaierror("no answer from the resolver in time") from None
-    if isinstance(found, OSError):
-        raise found
-    return [(one[0], one[4]) for one in found]
+    if isinstance(resolved, OSError):
+        raise resolved
+    return [(answer[0], answer[4]) for answer in resolved]
 
 
 def _is_address(host: str) -> bool:

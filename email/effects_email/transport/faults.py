@@ -1,4 +1,4 @@
-"""From an exception on the wire to the code of a fault. The stage, which our own driver knows, says the rest.
+"""From an exception on the wire to the code of a fault. The stage, which our own driver knows, decides the rest.
 
     SMTPServerDisconnected, ConnectionError, other OSError   closed
     TimeoutError                                             timeout

@@ -1,4 +1,4 @@
-"""A letter as the fields of a provider's JSON: who, what, further headers, and the attached files by their hashes."""
+"""A message as the fields of a provider's JSON: who, what, further headers, and the attached files by their hashes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from effects_email.parts import Address, Attachment
-from effects_email.transport.base import Letter
+from effects_email.message.source import Address, Attachment
+from effects_email.transport.base import OutgoingMessage
 
 # Fields of their own in every API, or made by the provider.
 _NOT_SENT = ("from", "to", "cc", "bcc", "reply-to", "subject", "date", "message-id", "mime-version")
 _QUOTED = '()<>[]:;@\\,."'
 
 
-class File(NamedTuple):
+class AttachedFile(NamedTuple):
     """An attached file and its content in base64."""
 
     attachment: Attachment
@@ -28,25 +28,25 @@ class File(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Those of a letter's recipients who are still to be served, by the header they stand in."""
+    """Those of a message's recipients who are still to be served, by their header."""
 
     to: Sequence[Address]
     cc: Sequence[Address]
     bcc: Sequence[Address]
 
 
-def groups(letter: Letter, wanted: Sequence[str]) -> Groups:
-    """The envelope decides who is written to; the headers of the parts only where somebody stands.
+def groups(outgoing: OutgoingMessage, recipients: Sequence[str]) -> Groups:
+    """Divide recipients into fields: the envelope decides who receives, the headers only in which field.
 
     Whoever is in no header (mail that is redirected in staging) stands in To; so does the first of the others where
-    nobody else would, because no API goes without.
+    no one else would, because no API goes without.
     """
-    parts, left = letter.parts, dict.fromkeys(wanted)
+    source, left = outgoing.source, dict.fromkeys(recipients)
     chosen: list[list[Address]] = []
-    for some in (parts.to, parts.cc, parts.bcc):
-        chosen.append([one for one in some if one.spec in left])
-        for one in chosen[-1]:
-            left.pop(one.spec, None)
+    for addresses in (source.to, source.cc, source.bcc):
+        chosen.append([address for address in addresses if address.spec in left])
+        for address in chosen[-1]:
+            left.pop(address.spec, None)
     to, cc, bcc = chosen
     to += [Address(*spec.rsplit("@", 1)) for spec in left]
     for others in (cc, bcc):
@@ -55,9 +55,9 @@ def groups(letter: Letter, wanted: Sequence[str]) -> Groups:
     return Groups(to, cc, bcc)
 
 
-def unsendable(letter: Letter) -> list[str]:
+def unsendable(outgoing: OutgoingMessage) -> list[str]:
     """Recipients whose local part is not ASCII: no provider's API takes them."""
-    return [one for one in letter.recipients if not one.rpartition("@")[0].isascii()]
+    return [recipient for recipient in outgoing.recipients if not recipient.rpartition("@")[0].isascii()]
 
 
 def quoted(address: Address) -> str:
@@ -76,8 +76,8 @@ def unquoted(address: Address) -> str:
     return f"{name} <{address.spec}>" if name else address.spec
 
 
-def parsed(letter: Letter) -> EmailMessage:
-    return BytesParser(policy=policy.SMTP).parsebytes(letter.data)
+def parsed(outgoing: OutgoingMessage) -> EmailMessage:
+    return BytesParser(policy=policy.SMTP).parsebytes(outgoing.data)
 
 
 def headers(message: EmailMessage) -> dict[str, str]:
@@ -89,15 +89,15 @@ def headers(message: EmailMessage) -> dict[str, str]:
     }
 
 
-def files(letter: Letter, message: EmailMessage) -> list[File]:
+def files(outgoing: OutgoingMessage, message: EmailMessage) -> list[AttachedFile]:
     """The attached files, found in the bytes by their hashes.
 
     Raises:
-        LookupError: the bytes do not hold what the parts name; nothing may be sent.
+        LookupError: the bytes do not hold what the source names; nothing may be sent.
     """
-    wanted = letter.parts.attachments
-    held = {hashlib.sha256(content).hexdigest(): content for content in _contents(message)} if wanted else {}
-    return [File(one, base64.b64encode(held[one.sha256]).decode()) for one in wanted]
+    attachments = outgoing.source.attachments
+    held = {hashlib.sha256(content).hexdigest(): content for content in _contents(message)} if attachments else {}
+    return [AttachedFile(attachment, base64.b64encode(held[attachment.sha256]).decode()) for attachment in attachments]
 
 
 def _contents(message: EmailMessage) -> Iterable[bytes]:

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from effects.redact import HIDDEN
+from effects.extend import HIDDEN
 from effects_email.transport import fields
-from effects_email.transport.base import Dispatch, Letter, Reply, Verdict
-from effects_email.transport.http_client import HttpClient
+from effects_email.transport.base import OutgoingMessage, Reply, SendResult, Verdict
+from effects_email.transport.http_client import ProviderClient
 from effects_email.transport.http_exchange import ProviderExchange
-from effects_email.transport.http_table import ACCEPTED, Row, Said, verdict_of
+from effects_email.transport.http_table import ACCEPTED, HttpRow, Said, verdict_of
 from effects_email.transport.url import TransportURL
 
 RECIPIENTS_MAX = 50  # of one message; both providers refuse more
@@ -42,7 +42,7 @@ _NO_CONTENT = Verdict(
 )
 
 
-class Request(msgspec.Struct, frozen=True):
+class ProviderRequest(msgspec.Struct, frozen=True):
     """What to send: the path, the headers beside the common ones, the JSON."""
 
     target: str
@@ -50,7 +50,7 @@ class Request(msgspec.Struct, frozen=True):
     document: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        return f"Request({self.target!r})"
+        return f"ProviderRequest({self.target!r})"
 
 
 class Provider(Protocol):
@@ -61,13 +61,13 @@ class Provider(Protocol):
     token_variable: ClassVar[str]  # of the environment, where the URL has no token
     key_lifetime_seconds: ClassVar[float | None]
     rate_per_second: ClassVar[int | None]  # that a new account may send
-    rows: ClassVar[Sequence[Row]]
+    rows: ClassVar[Sequence[HttpRow]]
 
-    def request(self, letter: Letter, token: str, wanted: Sequence[str]) -> Request:
-        """The request that sends the letter to these recipients; the same bytes each time.
+    def request(self, outgoing: OutgoingMessage, token: str, recipients: Sequence[str]) -> ProviderRequest:
+        """The request that sends the message to these recipients; the same bytes each time.
 
         Raises:
-            LookupError: the letter's bytes do not hold a file that it names.
+            LookupError: the message's bytes do not hold a file that it names.
         """
         ...
 
@@ -79,12 +79,12 @@ class Provider(Protocol):
         """What the provider calls the message, in a success's JSON."""
         ...
 
-    def refused(self, document: Mapping[str, Any], wanted: Sequence[str]) -> Mapping[str, Verdict]:
+    def refused(self, document: Mapping[str, Any], recipients: Sequence[str]) -> Mapping[str, Verdict]:
         """Recipients whom a success, or a refusal, names as not served."""
         ...
 
-    def question(self, letter: Letter, token: str) -> Request | None:
-        """A GET that finds the message; None where there is none."""
+    def question(self, outgoing: OutgoingMessage, token: str) -> ProviderRequest | None:
+        """A GET that finds the message, or None."""
         ...
 
     def known(self, document: Mapping[str, Any]) -> bool | None:
@@ -100,7 +100,7 @@ class HttpTransport:
         ssl_context: for a private certificate authority.
 
     Where the provider knows idempotency keys (`key_lifetime_seconds`), every try of a message has the same one, made of
-    its Message-ID and the letter's key, and the same bytes. An *unknown* may then be repeated without a second message
+    its Message-ID and the message's key, and the same bytes. An *unknown* may then be repeated without a second message
     as long as the key lives; a message that an operator sends again has another Message-ID and so another key.
     """
 
@@ -121,29 +121,29 @@ class HttpTransport:
         self._provider = provider
         self._token = token
         self._origin = origin or provider.origin
-        self._client = HttpClient(self._origin, ssl_context=ssl_context)
+        self._client = ProviderClient(self._origin, ssl_context=ssl_context)
 
     def __repr__(self) -> str:
         return f"HttpTransport({self.name!r}, {self._origin})"
 
-    def send(self, letter: Letter, *, release: Callable[[], None], seconds: float) -> Dispatch:
+    def send(self, outgoing: OutgoingMessage, *, release: Callable[[], None], seconds: float) -> SendResult:
         """See `Transport`. `release` is called when a connection is open, right before the request's first byte. Ends
         within 2 minutes.
         """
-        verdicts = dict.fromkeys(fields.unsendable(letter), _UTF8_RECIPIENT)
-        wanted = [one for one in dict.fromkeys(letter.recipients) if one not in verdicts]
-        request = self._request(letter, wanted)
+        verdicts = dict.fromkeys(fields.unsendable(outgoing), _UTF8_RECIPIENT)
+        recipients = [recipient for recipient in dict.fromkeys(outgoing.recipients) if recipient not in verdicts]
+        request = self._request(outgoing, recipients)
         if isinstance(request, Verdict):
-            return Dispatch(verdict=request, recipients={**verdicts, **dict.fromkeys(wanted, request)})
+            return SendResult(verdict=request, recipients={**verdicts, **dict.fromkeys(recipients, request)})
         exchange = self._client.request(
             "POST", request.target, {**_HEADERS, **request.headers}, fields.as_json(request.document),
             release=release, seconds=min(seconds, DEADLINE_SECONDS),
         )  # fmt: skip
-        return self._read(exchange, wanted, verdicts)
+        return self._read(exchange, recipients, verdicts)
 
-    def ask(self, letter: Letter) -> bool | None:
+    def ask(self, outgoing: OutgoingMessage) -> bool | None:
         """Whether the provider finds the message, within 15 s. Its search may lag some minutes behind."""
-        question = self._provider.question(letter, self._token)
+        question = self._provider.question(outgoing, self._token)
         if question is None:
             return None
         exchange = self._client.request(
@@ -154,29 +154,29 @@ class HttpTransport:
     def close(self) -> None:
         self._client.close()
 
-    def _request(self, letter: Letter, wanted: Sequence[str]) -> Request | Verdict:
+    def _request(self, outgoing: OutgoingMessage, recipients: Sequence[str]) -> ProviderRequest | Verdict:
         """The request, or a refusal of our own."""
-        if not letter.parts.sender.local.isascii():
+        if not outgoing.source.sender.local.isascii():
             return _UTF8_SENDER
-        if not wanted:
+        if not recipients:
             return _UTF8_RECIPIENT
-        if len(wanted) > RECIPIENTS_MAX:
+        if len(recipients) > RECIPIENTS_MAX:
             return _TOO_MANY
         try:
-            return self._provider.request(letter, self._token, wanted)
+            return self._provider.request(outgoing, self._token, recipients)
         except LookupError:
             return _NO_CONTENT
 
-    def _read(self, exchange: ProviderExchange, wanted: Sequence[str], verdicts: dict[str, Verdict]) -> Dispatch:
+    def _read(self, exchange: ProviderExchange, recipients: Sequence[str], verdicts: dict[str, Verdict]) -> SendResult:
         document = _document(exchange)
         overall = self._verdict(exchange, document)
-        named = self._provider.refused(document, wanted) if exchange.status is not None else {}
-        others = [one for one in wanted if one not in named]
+        named = self._provider.refused(document, recipients) if exchange.status is not None else {}
+        others = [recipient for recipient in recipients if recipient not in named]
         if not others:
             overall = next(iter(named.values()))
         elif named and overall.kind == "refused_recipient":
-            overall = _not_sent(overall)  # the message went to nobody, because of those who are named
-        return Dispatch(
+            overall = _not_sent(overall)  # the message was sent to none, because of the named recipients
+        return SendResult(
             verdict=overall,
             recipients={**verdicts, **dict.fromkeys(others, overall), **named},
             provider_id=self._provider.provider_id(document) if overall.kind == "accepted" else None,
@@ -214,12 +214,12 @@ def _not_sent(verdict: Verdict) -> Verdict:
 
 
 def _document(exchange: ProviderExchange) -> Mapping[str, Any]:
-    """The answer's JSON object; empty where it is none."""
+    """The response's JSON object; empty if it is not one."""
     try:
-        found = msgspec.json.decode(exchange.body)
+        document = msgspec.json.decode(exchange.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 # -- from a URL ----------------------------------------------------------------------------------------------------

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias
+from collections.abc import Callable
 
-from effects.crashpoints import declare, point
-from effects.http.exchange import Exchange
+import httpcore
 
-Fault: TypeAlias = Literal[
-    "connect_failed", "connect_timeout", "tls_failed", "tls_unverified", "no_answer", "answer_timeout", "bad_answer"
-]
+from effects.extend import Exchange, declare, point
+
+WIRE_BYTES_MAX = 256 * 1024  # of one answer, with its head, the interim answers before it and its framing
+
+_SAME = {"tls_timeout": "connect_timeout", "bad_url": "connect_failed"}  # verdicts do not tell these apart
 
 declare(
     {
@@ -23,7 +23,7 @@ declare(
 
 
 class ProviderExchange(Exchange):
-    """`status` and `fault` are never both set, and one of them is, at the end. Phases: connect, tls, release, body,
+    """`status` and `failure` are never both set, and one of them is, at the end. Phases: connect, tls, release, body,
     answer.
 
     Args:
@@ -33,14 +33,12 @@ class ProviderExchange(Exchange):
 
     def __init__(self, release: Callable[[], None], seconds: float) -> None:
         super().__init__(seconds, "connect")
-        self.headers: Mapping[str, str] = {}  # names in lower case
-        self.fault: Fault | None = None
         self._release = release
         self._released = False
 
-    def fail(self, fault: Fault) -> None:
-        """There is no status. The first fault stays: what follows from it says less."""
-        self.fault = self.fault or fault
+    def fail(self, code: str, reason: str) -> None:
+        """Record a fault that `http_table` has a row for."""
+        super().fail(_SAME.get(code, code), reason)
 
     def writing(self) -> None:
         """The point of no return, once. What the caller's function raises goes through, and nothing was written."""
@@ -50,12 +48,23 @@ class ProviderExchange(Exchange):
             self._released = True
             self.enter("body")
             point("provider.released")
+        elif self.phase != "body":  # a second connection, after one that was not written to
+            self.enter("body")
 
     def reading(self, bytes_max: int) -> int:
+        """As many as there is room for.
+
+        Raises:
+            httpcore.ReadError: no time is left.
+        """
         if self.phase == "body":
             point("provider.written")
             self.enter("answer")
-        return bytes_max
+        room = WIRE_BYTES_MAX - self.bytes_read
+        if room <= 0:
+            self.fail("bad_answer", "the answer is too long")
+            raise httpcore.ReadError("too much")
+        return min(bytes_max, room)
 
     def handshake_failed(self, refused: ssl.SSLCertVerificationError | None) -> None:
-        self.fail("tls_unverified" if refused else "tls_failed")
+        self.fail("tls_unverified" if refused else "tls_failed", "the TLS handshake failed")

@@ -15,18 +15,20 @@ from functools import cache
 
 import msgspec
 
+from effects.extend import escape_unprintable
 from effects_email.transport.base import Kind, Reply, Suppress, Verdict
-from effects_email.transport.classify import inert
-from effects_email.transport.http_exchange import Fault, ProviderExchange
+from effects_email.transport.http_exchange import ProviderExchange
+from effects_email.transport.verdicts import TEXT_CHARS_MAX
 
 HINT_MAX_SECONDS = 6 * 3600.0
 ACCEPTED = "the provider took the message"
 _WAITING = ("retry", "throttle", "transport_down", "unknown")  # where a wish to wait makes sense
+_WAIT_HEADERS = ("retry-after", "ratelimit-reset")
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
-class Row(msgspec.Struct, frozen=True):
-    """One row. Empty fields ask for nothing.
+class HttpRow(msgspec.Struct, frozen=True):
+    """One row. Empty fields match anything.
 
     Args:
         statuses: `429`, `500-504`, several parted by spaces.
@@ -47,66 +49,66 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What a provider's error says: its own code and message."""
+    """A provider's error: its own code and message."""
 
     code: str = ""
     message: str = ""
 
 
-COMMON: tuple[Row, ...] = (
-    Row("config", "the provider does not accept the credentials", "401 403 407"),
-    Row("config", "the provider says that the account must be paid or is suspended", "402"),
-    Row("config", "the provider knows no such address of its API", "404 410"),
-    Row("config", "the provider redirects; redirects are not followed", "300-399"),
-    Row("unknown", "the provider did not get the whole request in time", "408"),
-    Row("unknown", "the provider reports a conflict with an earlier request", "409"),
-    Row("retry", "the provider asks to try again", "421 425"),
-    Row("throttle", "the provider asks for fewer requests", "429", after_seconds=1.0),
-    Row("refused_message", "the provider refuses the message", "400-499"),
-    Row("retry", "the provider is not available and says for how long", "503", hinted=True),
-    Row("unknown", "the provider failed, and may have taken the message", "500-599"),
-    Row("unknown", "the provider answered with a status that means nothing here", "100-999"),
+COMMON: tuple[HttpRow, ...] = (
+    HttpRow("config", "the provider does not accept the credentials", "401 403 407"),
+    HttpRow("config", "the account must be paid or is suspended", "402"),
+    HttpRow("config", "the provider knows no such address of its API", "404 410"),
+    HttpRow("config", "the provider redirects; redirects are not followed", "300-399"),
+    HttpRow("unknown", "the provider did not get the whole request in time", "408"),
+    HttpRow("unknown", "the provider reports a conflict with an earlier request", "409"),
+    HttpRow("retry", "the provider asks to try again", "421 425"),
+    HttpRow("throttle", "the provider asks for fewer requests", "429", after_seconds=1.0),
+    HttpRow("refused_message", "the provider refuses the message", "400-499"),
+    HttpRow("retry", "the provider is unavailable for a stated time", "503", hinted=True),
+    HttpRow("unknown", "the provider failed, and may have taken the message", "500-599"),
+    HttpRow("unknown", "the provider answered with a status that means nothing here", "100-999"),
 )
 
 # Before anything was written nothing can have been sent; after that, it is not known.
-FAULTS: Mapping[Fault, Row] = {
-    "connect_failed": Row("transport_down", "no connection to the provider"),
-    "connect_timeout": Row("transport_down", "no connection to the provider within the time limit"),
-    "tls_failed": Row("transport_down", "the TLS handshake with the provider failed"),
-    "tls_unverified": Row("config", "the provider's certificate does not verify"),
-    "no_answer": Row("unknown", "the request left and the connection ended without an answer"),
-    "answer_timeout": Row("unknown", "the request left and no answer came in time"),
-    "bad_answer": Row("unknown", "the request left and its answer broke off or is not HTTP"),
+FAULTS: Mapping[str, HttpRow] = {
+    "connect_failed": HttpRow("transport_down", "no connection to the provider"),
+    "connect_timeout": HttpRow("transport_down", "no connection to the provider within the time limit"),
+    "tls_failed": HttpRow("transport_down", "the TLS handshake with the provider failed"),
+    "tls_unverified": HttpRow("config", "the provider's certificate does not verify"),
+    "no_answer": HttpRow("unknown", "the request left and the connection ended without an answer"),
+    "answer_timeout": HttpRow("unknown", "the request left and no answer came in time"),
+    "bad_answer": HttpRow("unknown", "the request left and its answer broke off or is not HTTP"),
 }
 
 
-def verdict_of(provider: str, rows: Iterable[Row], exchange: ProviderExchange, said: Said) -> Verdict:
+def verdict_of(provider: str, rows: Iterable[HttpRow], exchange: ProviderExchange, said: Said) -> Verdict:
     """What an exchange without a 2xx means, by the provider's own rows and then the common ones."""
     if exchange.status is None:
-        assert exchange.fault is not None
-        row = FAULTS[exchange.fault]
-        return Verdict(kind=row.kind, code=exchange.fault, reason=row.reason, reply=Reply(stage="request"))
-    hint = wait_of(exchange.headers)
+        assert exchange.failure is not None
+        row = FAULTS[exchange.failure]
+        return Verdict(kind=row.kind, code=exchange.failure, reason=row.reason, reply=Reply(stage="request"))
+    hint = wait_of({name: exchange.header(name) or "" for name in _WAIT_HEADERS})
     row = find([*rows, *COMMON], exchange.status, said, hinted=hint is not None)
     waits = [row.after_seconds, hint if row.kind in _WAITING else None]
     return Verdict(
         kind=row.kind,
         code=f"{provider}_{exchange.status}" + (f"_{said.code}" if said.code else ""),
         reason=row.reason,
-        reply=Reply(stage="request", code=exchange.status, text=inert(said.message)),
+        reply=Reply(stage="request", code=exchange.status, text=escape_unprintable(said.message, TEXT_CHARS_MAX)),
         after_seconds=max((seconds for seconds in waits if seconds is not None), default=None),
         suppress=row.suppress,
     )
 
 
-def find(rows: Iterable[Row], status: int, said: Said, *, hinted: bool = False) -> Row:
+def find(rows: Iterable[HttpRow], status: int, said: Said, *, hinted: bool = False) -> HttpRow:
     """The first row that fits; the last common one fits everything."""
     return next(row for row in rows if _fits(row, status, said, hinted))
 
 
 def wait_of(headers: Mapping[str, str]) -> float | None:
-    """Seconds that an answer asks to wait, at most 6 hours: `Retry-After` (RFC 9110), else `ratelimit-reset`."""
-    for name in ("retry-after", "ratelimit-reset"):
+    """Requested delay in seconds, at most 6 hours: `Retry-After` (RFC 9110), else `ratelimit-reset`."""
+    for name in _WAIT_HEADERS:
         text = headers.get(name, "").strip()
         if _SECONDS.fullmatch(text):
             return min(float(text), HINT_MAX_SECONDS)
@@ -122,7 +124,7 @@ def _until(date: str) -> float | None:
     return min(max(wait.total_seconds(), 0.0), HINT_MAX_SECONDS)
 
 
-def _fits(row: Row, status: int, said: Said, hinted: bool) -> bool:
+def _fits(row: HttpRow, status: int, said: Said, hinted: bool) -> bool:
     if row.hinted and not hinted:
         return False
     if row.codes and said.code not in row.codes.split():
@@ -134,7 +136,7 @@ def _fits(row: Row, status: int, said: Said, hinted: bool) -> bool:
 
 @cache
 def _ranges(statuses: str) -> tuple[tuple[int, int], ...]:
-    pairs = (one.partition("-") for one in statuses.split())
+    pairs = (span.partition("-") for span in statuses.split())
     return tuple((int(low), int(high or low)) for low, _, high in pairs)
 
 

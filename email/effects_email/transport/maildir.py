@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from effects_email.transport.base import Dispatch, Letter, Verdict
+from effects_email.transport.base import OutgoingMessage, SendResult, Verdict
 from effects_email.transport.url import TransportURL
 
 _ACCEPTED = Verdict(kind="accepted", code="maildir", reason="written to the maildir")
@@ -41,7 +41,7 @@ def open_url(url: TransportURL) -> MaildirTransport:
 class MaildirTransport:
     """Writes letters into `folder`, which is made when the first one comes. Thread-safe.
 
-    A letter that is sent again replaces its own file if nobody has read it; `ask` knows whether it is there. A crash
+    A message that is sent again replaces its own file if no one has read it; `ask` knows whether it is there. A crash
     leaves at most a file in `tmp/`.
     """
 
@@ -56,23 +56,23 @@ class MaildirTransport:
     def __repr__(self) -> str:
         return f"MaildirTransport({self.name!r})"
 
-    def send(self, letter: Letter, *, release: Callable[[], None], seconds: float) -> Dispatch:
+    def send(self, outgoing: OutgoingMessage, *, release: Callable[[], None], seconds: float) -> SendResult:
         """See `Transport`; one file for all recipients."""
-        file = f"{_name(letter)}.{socket.gethostname()}".replace("/", "_").replace(":", "_")
+        file = f"{_name(outgoing)}.{socket.gethostname()}".replace("/", "_").replace(":", "_")
         written = self.folder / "tmp" / f"{file}.{os.getpid()}.{time.monotonic_ns()}"
         began = time.monotonic()
         try:
             for folder in _FOLDERS:
-                (self.folder / folder).mkdir(parents=True, exist_ok=True)
-            _write(written, _envelope(letter) + letter.data)
+                (self.folder / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write(written, _envelope(outgoing) + outgoing.data)
         except OSError:
-            return _dispatch(letter, _NO_FOLDER, began)
+            return _dispatch(outgoing, _NO_FOLDER, began)
         try:
             release()
             kept = self._keep(written, file)
         finally:
             written.unlink(missing_ok=True)
-        return _dispatch(letter, _ACCEPTED if kept else _NO_FOLDER, began, file if kept else None)
+        return _dispatch(outgoing, _ACCEPTED if kept else _NO_FOLDER, began, file if kept else None)
 
     def _keep(self, written: Path, file: str) -> bool:
         try:
@@ -82,22 +82,22 @@ class MaildirTransport:
         _flush_folder(self.folder / "new")
         return True
 
-    def ask(self, letter: Letter) -> bool | None:
+    def ask(self, outgoing: OutgoingMessage) -> bool | None:
         """Whether its file is there, read or not."""
-        name = _name(letter)
-        return any(found for folder in ("new", "cur") for found in (self.folder / folder).glob(f"{name}.*"))
+        name = _name(outgoing)
+        return any(path for folder in ("new", "cur") for path in (self.folder / folder).glob(f"{name}.*"))
 
     def close(self) -> None:
         """There is nothing to close."""
 
 
-def _name(letter: Letter) -> str:
+def _name(outgoing: OutgoingMessage) -> str:
     """By the message, not by the moment: the same letter twice is one file."""
-    return f"{int(letter.parts.date.timestamp())}.{hashlib.sha256(letter.message_id.encode()).hexdigest()[:24]}"
+    return f"{int(outgoing.source.date.timestamp())}.{hashlib.sha256(outgoing.message_id.encode()).hexdigest()[:24]}"
 
 
-def _envelope(letter: Letter) -> bytes:
-    lines = [f"Return-Path: <{letter.sender}>", *(f"Delivered-To: {one}" for one in letter.recipients)]
+def _envelope(outgoing: OutgoingMessage) -> bytes:
+    lines = [f"Return-Path: <{outgoing.sender}>", *(f"Delivered-To: {recipient}" for recipient in outgoing.recipients)]
     return "".join(f"{_one_line(line)}\r\n" for line in lines).encode()
 
 
@@ -106,7 +106,7 @@ def _one_line(text: str) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -121,10 +121,10 @@ def _flush_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _dispatch(letter: Letter, verdict: Verdict, began: float, file: str | None = None) -> Dispatch:
-    return Dispatch(
+def _dispatch(outgoing: OutgoingMessage, verdict: Verdict, began: float, file: str | None = None) -> SendResult:
+    return SendResult(
         verdict=verdict,
-        recipients=dict.fromkeys(letter.recipients, verdict),
+        recipients=dict.fromkeys(outgoing.recipients, verdict),
         provider_id=file,
         peer="maildir",
         phases={"body": time.monotonic() - began},

@@ -2,7 +2,7 @@
 
 The one used last is taken first, so that the others grow old and are closed. A session serves 100 messages or 300 s;
 idle for 5 s, it is closed; idle for more than 2 s, or left within a transaction, the server is asked before it is used.
-After a fork the child has none: the parent goes on with its own.
+After a fork the child has none: the parent continues with its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 
-from effects_email.transport.progress import Progress
+from effects_email.transport.progress import SendProgress
 from effects_email.transport.smtp_client import Client
 from effects_email.transport.smtp_server import Server
 
@@ -20,7 +20,7 @@ ASK_AFTER_SECONDS = 2.0
 _REAPER_SECONDS = 0.5  # between two looks
 
 
-class Pool:
+class SessionPool:
     """Thread-safe. At most `server.connections` sessions are open; who comes then waits for one."""
 
     def __init__(self, server: Server) -> None:
@@ -38,11 +38,11 @@ class Pool:
         """Idle sessions."""
         return len(self._idle)
 
-    def take(self, progress: Progress, *, fresh: bool = False) -> Client | None:
+    def take(self, progress: SendProgress, *, fresh: bool = False) -> Client | None:
         """A session; None where all places are taken until the time is over. Give it back, or drop it.
 
         Raises:
-            OSError, smtplib.SMTPException, ValueError: there is none to be had; `progress.stage` says how far it came.
+            OSError, smtplib.SMTPException, ValueError: no session; `progress.stage` tells how far it came.
         """
         if not self._places.acquire(timeout=max(0.0, progress.remaining_in_all())):
             return None
@@ -76,7 +76,7 @@ class Pool:
             client.quit_quietly()
 
     def forget(self) -> None:
-        """In a forked child: the sockets are the parent's. Close our ends of them without a word."""
+        """Close inherited sockets silently in a forked child: they are the parent's."""
         idle = self._idle
         self._begin()
         for client in idle:
@@ -84,7 +84,7 @@ class Pool:
 
     # -- which one -------------------------------------------------------------------------------------------
 
-    def _idle_one(self, progress: Progress, *, fresh: bool) -> Client | None:
+    def _idle_one(self, progress: SendProgress, *, fresh: bool) -> Client | None:
         while not fresh and (client := self._pop()) is not None:
             idle_seconds = time.monotonic() - client.idle_since
             if not self._worn(client) and (
@@ -130,7 +130,7 @@ class Pool:
                 return
 
 
-_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+_pools: weakref.WeakSet[SessionPool] = weakref.WeakSet()
 
 
 def _forget_all() -> None:

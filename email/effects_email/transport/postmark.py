@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
-from effects_email.mailbox import normal_form
-from effects_email.parts import Address
+from effects_email.message.address import normal_form
+from effects_email.message.source import Address
 from effects_email.transport import fields
-from effects_email.transport.base import Letter, Reply, Verdict
-from effects_email.transport.http import HttpTransport, Request, opened
-from effects_email.transport.http_table import Row, Said
+from effects_email.transport.base import OutgoingMessage, Reply, Verdict
+from effects_email.transport.http import HttpTransport, ProviderRequest, opened
+from effects_email.transport.http_table import HttpRow, Said
 from effects_email.transport.url import TransportURL
 
 METADATA = "effects-message"
@@ -23,18 +23,18 @@ INACTIVE = "406"
 _INACTIVE_REASON = "Postmark has the address as inactive: it bounced, complained or was suppressed there"
 _ADDRESS = re.compile(r"[^\s,;:<>()\[\]\"']+@[^\s,;:<>()\[\]\"']+")
 
-ROWS: tuple[Row, ...] = (
-    Row("config", "Postmark does not accept the server token", codes="10"),
-    Row("retry", "Postmark is under maintenance", codes="100", after_seconds=300.0),
-    Row("config", "Postmark does not accept the sender's address", codes="300", says=r"'from'"),
-    Row("refused_recipient", "Postmark does not accept a recipient's address", codes="300",
+ROWS: tuple[HttpRow, ...] = (
+    HttpRow("config", "Postmark does not accept the server token", codes="10"),
+    HttpRow("retry", "Postmark is under maintenance", codes="100", after_seconds=300.0),
+    HttpRow("config", "Postmark does not accept the sender's address", codes="300", says=r"'from'"),
+    HttpRow("refused_recipient", "Postmark does not accept a recipient's address", codes="300",
         says=r"'(to|cc|bcc)'|illegal email address"),
-    Row("config", "the sender's signature is not known to Postmark, or not confirmed", codes="400 401"),
-    Row("refused_message", "Postmark cannot read the request", codes="402 403 409"),
-    Row("config", "the account has no credits left, or may not send", codes="405 412 413"),
-    Row("refused_recipient", _INACTIVE_REASON, codes=INACTIVE, suppress="hard"),
-    Row("refused_message", "Postmark does not take files of this type", codes="411"),
-    Row("config", "the message stream is not there, or not for this", codes="1221 1226 1235"),
+    HttpRow("config", "the sender's signature is not known to Postmark, or not confirmed", codes="400 401"),
+    HttpRow("refused_message", "Postmark cannot read the request", codes="402 403 409"),
+    HttpRow("config", "the account has no credits left, or may not send", codes="405 412 413"),
+    HttpRow("refused_recipient", _INACTIVE_REASON, codes=INACTIVE, suppress="hard"),
+    HttpRow("refused_message", "Postmark does not take files of this type", codes="411"),
+    HttpRow("config", "the message stream is not there, or not for this", codes="1221 1226 1235"),
 )  # fmt: skip
 
 
@@ -50,51 +50,51 @@ class Postmark:
     token_variable: ClassVar[str] = "POSTMARK_SERVER_TOKEN"  # noqa: S105 - a name
     key_lifetime_seconds: ClassVar[float | None] = None
     rate_per_second: ClassVar[int | None] = None
-    rows: ClassVar[Sequence[Row]] = ROWS
+    rows: ClassVar[Sequence[HttpRow]] = ROWS
 
     def __init__(self, stream: str = "outbound") -> None:
         self._stream = stream
 
-    def request(self, letter: Letter, token: str, wanted: Sequence[str]) -> Request:
-        message = fields.parsed(letter)
-        people = fields.groups(letter, wanted)
+    def request(self, outgoing: OutgoingMessage, token: str, recipients: Sequence[str]) -> ProviderRequest:
+        message = fields.parsed(outgoing)
+        people = fields.groups(outgoing, recipients)
         # The id that the recipient sees stays ours; without the second header Postmark makes its own.
         further = {
-            **fields.headers(message), "Message-ID": f"<{letter.message_id}>", "X-PM-KeepID": "true",
+            **fields.headers(message), "Message-ID": f"<{outgoing.message_id}>", "X-PM-KeepID": "true",
         }  # fmt: skip
         document: dict[str, Any] = {
-            "From": fields.quoted(letter.parts.sender),
+            "From": fields.quoted(outgoing.source.sender),
             "To": _people(people.to),
-            "Subject": letter.parts.subject,
-            "TextBody": letter.parts.text,
+            "Subject": outgoing.source.subject,
+            "TextBody": outgoing.source.text,
             "MessageStream": self._stream,
             "Headers": [{"Name": name, "Value": value} for name, value in further.items()],
-            "Metadata": {METADATA: fields.reference(letter.message_id)},
+            "Metadata": {METADATA: fields.reference(outgoing.message_id)},
         }
         optional = {
-            "HtmlBody": letter.parts.html,
+            "HtmlBody": outgoing.source.html,
             "Cc": _people(people.cc),
             "Bcc": _people(people.bcc),
-            "ReplyTo": _people(letter.parts.reply_to),
-            "Attachments": [_file(one) for one in fields.files(letter, message)],
+            "ReplyTo": _people(outgoing.source.reply_to),
+            "Attachments": [_file(file) for file in fields.files(outgoing, message)],
         }
         document.update({name: value for name, value in optional.items() if value})
-        return Request("/email", _credentials(token), document)
+        return ProviderRequest("/email", _credentials(token), document)
 
     def said(self, document: Mapping[str, Any]) -> Said:
         code = document.get("ErrorCode")
         return Said(str(code) if isinstance(code, int) and code else "", str(document.get("Message") or ""))
 
     def provider_id(self, document: Mapping[str, Any]) -> str | None:
-        found = document.get("MessageID")
-        return found[:100] if isinstance(found, str) and found else None
+        message_id = document.get("MessageID")
+        return message_id[:100] if isinstance(message_id, str) and message_id else None
 
-    def refused(self, document: Mapping[str, Any], wanted: Sequence[str]) -> Mapping[str, Verdict]:
+    def refused(self, document: Mapping[str, Any], recipients: Sequence[str]) -> Mapping[str, Verdict]:
         """Those whom the answer calls inactive: beside a success, they are left out of it."""
         said = self.said(document)
         if "inactive" not in said.message.lower() or said.code not in ("", INACTIVE):
             return {}
-        named = {normal_form(one.rstrip(".")) for one in _ADDRESS.findall(said.message)}
+        named = {normal_form(address.rstrip(".")) for address in _ADDRESS.findall(said.message)}
         verdict = Verdict(
             kind="refused_recipient",
             code=f"postmark_{INACTIVE}",
@@ -102,11 +102,11 @@ class Postmark:
             reply=Reply(stage="request"),
             suppress="hard",
         )
-        return {one: verdict for one in wanted if normal_form(one) in named}
+        return {recipient: verdict for recipient in recipients if normal_form(recipient) in named}
 
-    def question(self, letter: Letter, token: str) -> Request | None:
-        query = {"count": 1, "offset": 0, f"metadata_{METADATA}": fields.reference(letter.message_id)}
-        return Request(f"/messages/outbound?{urlencode(query)}", _credentials(token), {})
+    def question(self, outgoing: OutgoingMessage, token: str) -> ProviderRequest | None:
+        query = {"count": 1, "offset": 0, f"metadata_{METADATA}": fields.reference(outgoing.message_id)}
+        return ProviderRequest(f"/messages/outbound?{urlencode(query)}", _credentials(token), {})
 
     def known(self, document: Mapping[str, Any]) -> bool | None:
         count = document.get("TotalCount")
@@ -124,10 +124,14 @@ def _credentials(token: str) -> dict[str, str]:
     return {"x-postmark-server-token": token}
 
 
-def _people(some: Sequence[Address]) -> str:
-    return ", ".join(fields.quoted(one) for one in some)
+def _people(addresses: Sequence[Address]) -> str:
+    return ", ".join(fields.quoted(address) for address in addresses)
 
 
-def _file(file: fields.File) -> dict[str, str]:
-    made = {"Name": file.attachment.filename, "Content": file.content, "ContentType": file.attachment.content_type}
-    return made if file.attachment.content_id is None else {**made, "ContentID": f"cid:{file.attachment.content_id}"}
+def _file(file: fields.AttachedFile) -> dict[str, str]:
+    document = {"Name": file.attachment.filename, "Content": file.content, "ContentType": file.attachment.content_type}
+    return (
+        document
+        if file.attachment.content_id is None
+        else {**document, "ContentID": f"cid:{file.attachment.content_id}"}
+    )

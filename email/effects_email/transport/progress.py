@@ -23,7 +23,7 @@ class Timeouts:
     answer_seconds: float = 600.0
 
 
-class Progress:
+class SendProgress:
     """One try under one deadline. What comes before the dot must leave time for the answer after it.
 
     Args:
@@ -54,7 +54,7 @@ class Progress:
             self._until = min(now + limit, self._before_dot)
 
     def allow(self, seconds: float) -> None:
-        """So long for the present stage, whatever its limit."""
+        """Set the limit of the present stage."""
         self._until = time.monotonic() + seconds
 
     def note(self, phase: str | None) -> float:

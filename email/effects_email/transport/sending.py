@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable
 from functools import cached_property
 
-from effects_email.transport.base import Dispatch, Kind, Letter, Verdict
-from effects_email.transport.progress import Progress
+from effects_email.transport.base import Kind, OutgoingMessage, SendResult, Verdict
+from effects_email.transport.progress import SendProgress
 from effects_email.transport.smtp_client import Client
 from effects_email.transport.smtp_transaction import Transaction, stuffed
 
-# What a send came to as a whole: the first of these that any recipient has. Where nothing is unknown and somebody was
+# What a send came to as a whole: the first of these that any recipient has. Where nothing is unknown and someone was
 # served it is *accepted*; else what leaves most open.
 _RANK: tuple[Kind, ...] = (
     "unknown", "accepted", "config", "transport_down", "throttle", "retry", "refused_message", "refused_recipient",
@@ -25,13 +25,13 @@ _NOT_REACHED = Verdict(
 )
 
 
-class Sending:
+class SendSession:
     """Args:
-    release: marks the point of no return; called once, by the first transaction that comes to it.
+    release: records that the effect may now happen; called once, by the first transaction that comes to it.
     """
 
-    def __init__(self, letter: Letter, progress: Progress, release: Callable[[], None]) -> None:
-        self.letter = letter
+    def __init__(self, outgoing: OutgoingMessage, progress: SendProgress, release: Callable[[], None]) -> None:
+        self.outgoing = outgoing
         self.progress = progress
         self.verdicts: dict[str, Verdict] = {}
         self._release = release
@@ -41,13 +41,13 @@ class Sending:
 
     @cached_property
     def stuffed(self) -> bytes:
-        """The letter's bytes as they go over the wire."""
-        return stuffed(self.letter.data)
+        """The message's bytes as they go over the wire."""
+        return stuffed(self.outgoing.data)
 
     @property
     def waiting(self) -> list[str]:
-        """Recipients of whom nothing is known, each once."""
-        return [one for one in dict.fromkeys(self.letter.recipients) if one not in self.verdicts]
+        """Recipients without a verdict, each once."""
+        return [recipient for recipient in dict.fromkeys(self.outgoing.recipients) if recipient not in self.verdicts]
 
     def release(self) -> None:
         if not self._released:
@@ -58,12 +58,12 @@ class Sending:
         self._peer, self._tls = client.peer, client.tls
 
     def refuse(self, verdicts: dict[str, Verdict]) -> bool:
-        """Verdicts of our own, before anything was said to a server; whether there were any."""
+        """Add our own verdicts, before contacting a server; return whether there were any."""
         self.verdicts.update(verdicts)
         return bool(verdicts)
 
     def give_up(self, verdict: Verdict) -> None:
-        """Nobody else can be served now."""
+        """Mark the rest as not served now."""
         for recipient in self.waiting:
             self.verdicts[recipient] = verdict
 
@@ -76,11 +76,11 @@ class Sending:
         overall = _overall(transaction.verdicts)
         self.give_up(_NOT_REACHED if overall.kind == "unknown" else overall)
 
-    def dispatch(self) -> Dispatch:
+    def result(self) -> SendResult:
         verdict = _overall(self.verdicts)
-        return Dispatch(
+        return SendResult(
             verdict=verdict,
-            recipients={recipient: self.verdicts[recipient] for recipient in self.letter.recipients},
+            recipients={recipient: self.verdicts[recipient] for recipient in self.outgoing.recipients},
             provider_id=_queue_id(verdict),
             peer=self._peer,
             tls=self._tls,
@@ -95,5 +95,5 @@ def _overall(verdicts: dict[str, Verdict]) -> Verdict:
 def _queue_id(verdict: Verdict) -> str | None:
     if verdict.kind != "accepted" or verdict.reply is None:
         return None
-    found = _QUEUE_ID.search(verdict.reply.text)
-    return next((name for name in found.groups() if name), None) if found else None
+    queue_id = _QUEUE_ID.search(verdict.reply.text)
+    return next((name for name in queue_id.groups() if name), None) if queue_id else None

@@ -1,4 +1,4 @@
-"""The SMTP transport: letters to one relay, over sessions that are kept open."""
+"""The SMTP transport: messages to one relay, over sessions that are kept open."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from effects.redact import strike_out
-from effects_email.transport.base import Dispatch, Letter, Verdict
-from effects_email.transport.classify import reply_of, verdict_of_fault, verdict_of_reply
+from effects.extend import redact
+from effects_email.transport.base import OutgoingMessage, SendResult, Verdict
 from effects_email.transport.faults import fault_of
-from effects_email.transport.pool import Pool
-from effects_email.transport.progress import Progress
-from effects_email.transport.sending import Sending
+from effects_email.transport.pool import SessionPool
+from effects_email.transport.progress import SendProgress
+from effects_email.transport.sending import SendSession
 from effects_email.transport.smtp_client import WIRE_ERRORS, Client
 from effects_email.transport.smtp_fit import malformed, misfit
 from effects_email.transport.smtp_server import Server, server_of
 from effects_email.transport.smtp_transaction import Transaction
 from effects_email.transport.url import TransportURL
+from effects_email.transport.verdicts import reply_of, verdict_of_fault, verdict_of_reply
 
 RECIPIENTS_MAX = 100  # of one transaction: what every server must take (RFC 5321, section 4.5.3.1.8)
 TLS_FAILURES_MAX = 3  # handshakes that fail in a row before it counts as a matter of configuration
@@ -37,7 +37,7 @@ def open_url(url: TransportURL) -> SmtpTransport:
 class SmtpTransport:
     """Sends to one SMTP server. Thread-safe.
 
-    The dispatch's own verdict is *unknown* if any recipient's is, else *accepted* if any was served, else the one that
+    The result's own verdict is *unknown* if any recipient's is, else *accepted* if any was served, else the one that
     leaves most open. More than 100 recipients, and those for whom the server says that they are too many at once, are
     served by further transactions of the same `send`. A session that was kept open and turns out to be dead is
     replaced, once; nothing has been sent by then.
@@ -50,41 +50,41 @@ class SmtpTransport:
     def __init__(self, server: Server) -> None:
         self.name = server.name
         self._server = server
-        self._pool = Pool(server)
+        self._pool = SessionPool(server)
         self._tls_failures = 0
 
     def __repr__(self) -> str:
         return f"SmtpTransport({self.name!r}, {self._server.host}:{self._server.port}, {self._server.security})"
 
-    def send(self, letter: Letter, *, release: Callable[[], None], seconds: float) -> Dispatch:
+    def send(self, outgoing: OutgoingMessage, *, release: Callable[[], None], seconds: float) -> SendResult:
         """See `Transport`. Waits at most 15 s for a connection, 30 s for any answer and 10 minutes for the last one,
         all of it within `seconds`, of which half, or all but a minute, stay reserved for that last one.
         """
-        sending = Sending(letter, Progress(seconds, self._server.timeouts), release)
-        sending.refuse(malformed(letter))
+        sending = SendSession(outgoing, SendProgress(seconds, self._server.timeouts), release)
+        sending.refuse(malformed(outgoing))
         while sending.waiting:
             transaction = self._transact(sending)
             if transaction is not None:
                 sending.take_over(transaction)
-        return sending.dispatch()
+        return sending.result()
 
-    def ask(self, letter: Letter) -> bool | None:
+    def ask(self, outgoing: OutgoingMessage) -> bool | None:
         """SMTP has no such question."""
         return None
 
     def close(self) -> None:
         self._pool.close()
 
-    def _transact(self, sending: Sending, *, fresh: bool = False) -> Transaction | None:
-        """One transaction for those who wait; None where there is none to be had, and then all have their verdict."""
+    def _transact(self, sending: SendSession, *, fresh: bool = False) -> Transaction | None:
+        """Open a transaction for the waiting recipients; None without a session, and then all have their verdict."""
         client = self._session(sending, fresh=fresh)
         if client is None:
             return None
-        if sending.refuse(misfit(client, sending.letter)):
+        if sending.refuse(misfit(client, sending.outgoing)):
             self._pool.give(client)
             return None
         reused = client.messages > 0
-        transaction = Transaction(client, sending.letter, sending.waiting[:RECIPIENTS_MAX], sending.stuffed)
+        transaction = Transaction(client, sending.outgoing, sending.waiting[:RECIPIENTS_MAX], sending.stuffed)
         try:
             transaction.run(sending.release)
         except BaseException:
@@ -98,7 +98,7 @@ class SmtpTransport:
             return self._transact(sending, fresh=True)
         return transaction
 
-    def _session(self, sending: Sending, *, fresh: bool) -> Client | None:
+    def _session(self, sending: SendSession, *, fresh: bool) -> Client | None:
         progress = sending.progress
         try:
             client = self._pool.take(progress, fresh=fresh)
@@ -112,10 +112,10 @@ class SmtpTransport:
         sending.note_peer(client)
         return client
 
-    def _no_session(self, progress: Progress, error: Exception) -> Verdict:
+    def _no_session(self, progress: SendProgress, error: Exception) -> Verdict:
         if isinstance(error, smtplib.SMTPResponseException):
             said = error.smtp_error if isinstance(error.smtp_error, bytes) else str(error.smtp_error).encode()
-            text = strike_out(said.decode("utf-8", errors="backslashreplace"), self._secrets())
+            text = redact(said.decode("utf-8", errors="backslashreplace"), self._secrets())
             return verdict_of_reply(reply_of(progress.stage, error.smtp_code, text))
         fault = fault_of(error)
         verdict = verdict_of_fault(progress.stage, fault)

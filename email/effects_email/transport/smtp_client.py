@@ -13,13 +13,13 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from effects.crashpoints import point
+from effects.extend import point
 from effects_email.transport.base import Reply, Stage
-from effects_email.transport.classify import reply_of
 from effects_email.transport.connecting import connect, own_name
 from effects_email.transport.faults import Garbage
-from effects_email.transport.progress import Progress
+from effects_email.transport.progress import SendProgress
 from effects_email.transport.smtp_server import Server
+from effects_email.transport.verdicts import reply_of
 
 LINE_BYTES_MAX = 4096  # RFC 5321 has 512; real servers write more
 LINES_MAX = 128
@@ -37,10 +37,10 @@ class Client(smtplib.SMTP):
     `progress` is that of the message under way; whoever takes the session from the pool sets it.
 
     Raises:
-        OSError, smtplib.SMTPException, ValueError: there is no session; `progress.stage` says how far it came.
+        OSError, smtplib.SMTPException, ValueError: there is no session; `progress.stage` tells how far it came.
     """
 
-    def __init__(self, server: Server, progress: Progress) -> None:
+    def __init__(self, server: Server, progress: SendProgress) -> None:
         self.progress = progress
         self.messages = 0
         self.dirty = False  # a transaction may be open on the server's side: RSET before the next
@@ -99,8 +99,8 @@ class Client(smtplib.SMTP):
     def _log_in(self, user: str, password: str) -> None:
         """By one mechanism. smtplib's own `login` tries them all, and a wrong password counts three times."""
         offered = self.esmtp_features.get("auth", "").upper().split()
-        wanted = _UNDER_TLS if self.in_tls else _IN_CLEAR
-        mechanisms = [name for name in wanted if name in offered]
+        known_mechanisms = _UNDER_TLS if self.in_tls else _IN_CLEAR
+        mechanisms = [name for name in known_mechanisms if name in offered]
         if not mechanisms:
             raise smtplib.SMTPNotSupportedError("no mechanism that we know")
         self.user, self.password = user, password  # where smtplib's mechanisms look
@@ -139,7 +139,7 @@ class Client(smtplib.SMTP):
     # -- what our own driver calls ---------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """All of it, within the stage's time."""
+        """Send all of it within the stage's time."""
         if self.sock is None:
             raise smtplib.SMTPServerDisconnected("not connected")
         self.sock.settimeout(self.progress.remaining())
@@ -153,7 +153,7 @@ class Client(smtplib.SMTP):
 
     @property
     def has_unread(self) -> bool:
-        """Something has come that no command asked for."""
+        """Whether the server sent something unasked."""
         return bool(self._buffer)
 
     @property
@@ -168,7 +168,7 @@ class Client(smtplib.SMTP):
         return reply_of(stage, code, _text(lines))
 
     def last_word(self, seconds: float) -> Reply | None:
-        """What the server still said before the connection broke, if anything."""
+        """The server's last reply before the connection broke, if any."""
         try:
             self.progress.allow(seconds)
             code, lines = self._reply()
@@ -176,7 +176,7 @@ class Client(smtplib.SMTP):
             return None
         return reply_of("body", code, _text(lines))
 
-    def still_there(self, progress: Progress) -> bool:
+    def still_there(self, progress: SendProgress) -> bool:
         """Ask the server whether the session still serves; RSET, where a transaction may be open."""
         self.progress = progress
         try:

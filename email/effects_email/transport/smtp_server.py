@@ -25,7 +25,7 @@ class Server:
     """Facts only.
 
     Args:
-        ca_file: PEM file of a private certificate authority; it then stands alone, the system's are not asked.
+        ca_file: PEM file of a private certificate authority; it replaces the system's.
         helo: what we call ourselves in EHLO. Default: this machine's name, if it has a domain, else its address.
         connections: open at once, at most. Default 20.
         messages_per_connection, connection_seconds: a connection is left after so many or so long. 100 and 300.
@@ -65,7 +65,7 @@ def server_of(url: TransportURL) -> Server:
     if not url.host:
         url.refuse(f"names no host; give {url.scheme}://mail.example.com")
     if url.path not in ("", "/"):
-        url.refuse("has a path; a mail server has none")
+        url.refuse("has a path; an SMTP URL has no path")
     _check_clear(url, security)
     _check_credentials(url)
     server = Server(

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from effects.crashpoints import declare, point
-from effects_email.transport.base import Letter, Reply, Verdict
-from effects_email.transport.classify import too_many_recipients, verdict_of_fault, verdict_of_reply
+from effects.extend import declare, point
+from effects_email.transport.base import OutgoingMessage, Reply, Verdict
 from effects_email.transport.faults import Garbage, fault_of
 from effects_email.transport.smtp_client import WIRE_ERRORS, Client
+from effects_email.transport.verdicts import share, too_many_recipients, verdict_of_fault, verdict_of_reply
 
 declare(
     {
-        "email.connected": "a session, nothing said about the message",
+        "email.connected": "a session, the message not announced",
         "email.enveloped": "MAIL, RCPT and DATA written, nothing marked",
         "email.released": "marked, the answer to DATA not read",
         "email.data": "354 read, nothing of the body written",
@@ -39,20 +39,20 @@ _OUT_OF_STEP = (500, 501, 502, 503, 504, 555)
 
 
 class Transaction:
-    """One run of MAIL to the dot for some recipients of a letter.
+    """One run of MAIL to the dot for some recipients of a message.
 
     After `run`: `verdicts` has those recipients about whom something is known, `left` those who are to be served by
     another transaction. `usable` says whether the session may serve again.
     """
 
-    def __init__(self, client: Client, letter: Letter, recipients: Sequence[str], stuffed: bytes) -> None:
+    def __init__(self, client: Client, outgoing: OutgoingMessage, recipients: Sequence[str], stuffed: bytes) -> None:
         self.verdicts: dict[str, Verdict] = {}
         self.left: list[str] = []
         self.usable = True
         self._dead = False
         self._client = client
         self._progress = client.progress
-        self._letter = letter
+        self._outgoing_message = outgoing
         self._recipients = list(recipients)
         self._stuffed = stuffed
         self._taken: list[str] = []  # recipients with a 2xx
@@ -107,13 +107,13 @@ class Transaction:
         return True
 
     def _mail(self) -> bytes:
-        client, letter = self._client, self._letter
-        command = f"MAIL FROM:<{letter.sender}>"
+        client, outgoing = self._client, self._outgoing_message
+        command = f"MAIL FROM:<{outgoing.sender}>"
         if client.offers_size:
-            command += f" SIZE={len(letter.data)}"
-        if client.offers_8bit and not letter.data.isascii():
+            command += f" SIZE={len(outgoing.data)}"
+        if client.offers_8bit and not outgoing.data.isascii():
             command += " BODY=8BITMIME"
-        if letter.utf8:
+        if outgoing.utf8:
             command += " SMTPUTF8"
         return command.encode() + b"\r\n"
 
@@ -184,10 +184,8 @@ class Transaction:
         """DATA was refused. Where no recipient is left that is no news, and their own verdicts hold."""
         verdict = self._judged(reply)
         if reply.code is not None and reply.code < 400:
-            raise Garbage("an answer to DATA that is none")
-        for recipient in self._taken:
-            self.verdicts[recipient] = verdict
-        self._taken = []
+            raise Garbage("an invalid answer to DATA")
+        self._share(verdict)
         return False
 
     def _lone_dot(self) -> bool:
@@ -226,12 +224,14 @@ class Transaction:
         self._progress.enter("dot")
 
     def _late_word(self) -> bool:
-        """The connection broke within the body. A server that refuses a message half-way says why, then closes."""
+        """The connection broke within the body. A server that refuses a message half-way replies, then closes."""
         self.usable = False
         reply = self._client.last_word(_LATE_WORD_SECONDS)
         if reply is None or reply.code is None or reply.code < 400:
             return False
-        self._settle(verdict_of_reply(reply))
+        self._taken += self.left
+        self.left = []
+        self._share(verdict_of_reply(reply))
         return True
 
     def _answered(self, reply: Reply) -> None:
@@ -240,14 +240,17 @@ class Transaction:
         if verdict.kind == "unknown":
             self.usable = False
         self._client.dirty = not self.usable or verdict.kind != "accepted"
-        for recipient in self._taken:
-            self.verdicts[recipient] = verdict
-        self._taken = []
+        self._share(verdict)
 
     # -- ends ------------------------------------------------------------------------------------------------
 
+    def _share(self, verdict: Verdict) -> None:
+        """One answer for all recipients that were taken."""
+        self.verdicts |= share(verdict, self._taken)
+        self._taken = []
+
     def _settle(self, verdict: Verdict) -> None:
-        """One verdict for all recipients that have none yet."""
+        """Set one verdict for all recipients without one."""
         for recipient in self._recipients:
             if recipient not in self.verdicts:
                 self.verdicts[recipient] = verdict

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from effects.errors import ConfigurationError
+from effects import ConfigurationError
 from effects_email.transport.base import Transport
 
 
@@ -53,7 +53,7 @@ class TransportURL:
         """The value of `?name=…`."""
         value = self._options.pop(name, default)
         if among and value is not None and value not in among:
-            self.refuse(f"has an option {name} that is none of {', '.join(among)}")
+            self.refuse(f"has an option {name} that is not one of {', '.join(among)}")
         return value
 
     def number(self, name: str, default: float, *, lowest: float, highest: float) -> float:
@@ -65,10 +65,10 @@ class TransportURL:
             self.refuse(f"has an option {name} that is no number from {lowest:g} to {highest:g}")
         return float(text)
 
-    def end(self, *known: str) -> None:
-        """Refuse options that nobody asked for. Only the `known` ones are named: a `?` in a password makes options."""
+    def end(self, *names: str) -> None:
+        """Refuse options that no one asked for. Only the `known` ones are named: a `?` in a password makes options."""
         if self._options:
-            self.refuse(f"has an unknown option; there are {', '.join(known) or 'none'}")
+            self.refuse(f"has an unknown option; there are {', '.join(names) or 'none'}")
 
     def __repr__(self) -> str:
         """Without credentials and options."""
@@ -78,7 +78,7 @@ class TransportURL:
 
 Opener: TypeAlias = Callable[[TransportURL], Transport]
 
-# Imported when first asked for: who sends by SMTP needs no HTTP client.
+# Imported on first use: SMTP needs no HTTP client.
 _BUILT_IN: Mapping[str, str] = {
     "smtp": "effects_email.transport.smtp",
     "smtps": "effects_email.transport.smtp",
@@ -99,7 +99,7 @@ def open_transport(name: str, url: str) -> Transport:
     """The transport of this URL. Connects to nothing.
 
     Args:
-        name: what the app calls it; it stands in errors, logs and rows.
+        name: the app's name for it, used in errors, logs and rows.
 
     Raises:
         ConfigurationError: names the transport, what is wrong with its URL and what it may be. It quotes neither
@@ -108,9 +108,9 @@ def open_transport(name: str, url: str) -> Transport:
     parsed = TransportURL(name, url)
     opener = _registered.get(parsed.scheme) or _built_in(parsed.scheme)
     if opener is None:
-        known = ", ".join(sorted({*_BUILT_IN, *_registered}))
+        schemes = ", ".join(sorted({*_BUILT_IN, *_registered}))
         parsed.refuse(
-            f"has the scheme {_safe(parsed.scheme)!r}; give one of {known}, "
+            f"has the scheme {_safe(parsed.scheme)!r}; give one of {schemes}, "
             "such as smtp+starttls://user:password@mail.example.com:587"
         )
     return opener(parsed)

@@ -1,4 +1,4 @@
-"""How long a reply's text asks to wait."""
+"""The delay that a reply's text requests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _HINT = re.compile(
 
 
 def wait_hint(text: str) -> float | None:
-    """Seconds that a text such as `please try again in 5 minutes` names, at most 6 hours; None where it names none."""
-    found = _HINT.search(text)
-    if found is None:
+    """Seconds in a text such as `please try again in 5 minutes`, at most 6 hours; None if there are none."""
+    hint_match = _HINT.search(text)
+    if hint_match is None:
         return None
-    amount, unit = [group for group in found.groups() if group is not None]
+    amount, unit = [group for group in hint_match.groups() if group is not None]
     return min(float(amount) * _UNIT_SECONDS[unit[0].lower()], HINT_MAX_SECONDS)

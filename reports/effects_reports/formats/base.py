@@ -13,13 +13,12 @@ from typing import Any, Literal, Protocol, TypeAlias
 from sqlalchemy import Row, Select
 from sqlalchemy.types import TypeEngine
 
-from effects.storage.base import Writer
+from effects.extend import Writer
 
 Dialect: TypeAlias = Literal["excel", "rfc4180", "raw"]
 DIALECTS: tuple[Dialect, ...] = ("excel", "rfc4180", "raw")
 Route: TypeAlias = Literal["copy", "batch", "row", "sqlite", "iterable"]
 
-Family: TypeAlias = Literal["csv", "ndjson", "xlsx"]
 Packing: TypeAlias = Literal["", "gz", "zst"]
 
 MappedRow: TypeAlias = Sequence[Any] | Mapping[str, Any]  # in the order of the columns, or by their names
@@ -32,7 +31,7 @@ BATCH_ROWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the file. `type` is what the database says; None where Python code makes the value."""
+    """A column of the file. `type` is the database's; None if Python code produces the value."""
 
     name: str
     header: str
@@ -49,7 +48,7 @@ class ChunkSource:
             exactly `columns`; with one, what the mapping is given. None for an iterable.
         rows: of an iterable source: sequences in the order of the columns, or mappings by their names.
         map_row: one row → the file's row; None leaves it out. map_batch: many rows → the file's rows.
-        batch_rows: rows that are read, mapped and encoded at once.
+        batch_rows: at most so many rows are read, mapped and encoded at once; fewer where they are large.
     """
 
     columns: tuple[Column, ...]
@@ -74,17 +73,14 @@ class ChunkResult:
 
 
 class Format(Protocol):
-    """How rows become a file. From `open_format(name, dialect)` in `effects_reports.formats`.
-
-    Its names: `csv`, `ndjson`, each also with `.gz` or `.zst`, and `xlsx`.
-    """
+    """How rows become a file. From `open_format(name, dialect)` in `effects_reports.formats`."""
 
     name: str
     extension: str  # with its dot: `.csv.gz`
     content_type: str
     rows_max: int | None  # rows under the header that the format can hold; None is no limit
     columns_max: int | None
-    family: Family
+    by_copy: bool  # PostgreSQL itself can write it (`source.copying`)
     packing: Packing
 
     def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> bytes:

@@ -2,8 +2,8 @@
 
 | dialect | line ends | begins with | texts that look like formulas |
 |---|---|---|---|
-| `excel` | CRLF | the UTF-8 byte order mark, by which Excel knows UTF-8 | get an apostrophe |
-| `rfc4180` | CRLF | the header | get an apostrophe |
+| `excel` | CRLF | the UTF-8 byte order mark, by which Excel knows UTF-8 | get apostrophes |
+| `rfc4180` | CRLF | the header | get apostrophes |
 | `raw` | LF | the header | stay as they are |
 
 A field is quoted where it holds a comma, a quote or a line break. NULL is an empty field, the empty text is `""`.
@@ -16,9 +16,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from effects.storage.base import Writer
-from effects_reports.formats.base import Column, Dialect, Family, Packing
-from effects_reports.formats.formulas import BEGINNINGS, defended
+from effects.extend import Writer
+from effects_reports.formats.base import Column, Dialect, Packing
+from effects_reports.formats.formulas import SUSPICIOUS, SUSPICIOUS_START, defended
 from effects_reports.formats.packing import Packer
 from effects_reports.formats.values import is_free, text_of, texts_of
 
@@ -35,7 +35,7 @@ class Csv:
 
     rows_max: int | None = None
     columns_max: int | None = None
-    family: Family = "csv"
+    by_copy = True
 
     def __init__(self, dialect: Dialect = "excel", packing: Packing = "") -> None:
         self.dialect, self.packing = dialect, packing
@@ -45,7 +45,7 @@ class Csv:
         self.extension = f".{self.name}"
         self.content_type = _CONTENT_TYPES.get(packing, "text/csv; charset=utf-8")
         # Whatever needs a second look: to be quoted, or as a formula at the beginning of a field.
-        formulas = rf"|(?:^|{_BETWEEN})[{re.escape(BEGINNINGS)}]" if self.defended else ""
+        formulas = rf"|{SUSPICIOUS}|(?:^|{_BETWEEN})(?:{SUSPICIOUS_START})" if self.defended else ""
         self._special = re.compile(rf'[",\r\n]{formulas}').search
 
     def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> bytes:
@@ -80,8 +80,8 @@ class Csv:
         [kind] = kinds - {_NONE}
         if _NONE not in kinds:
             return self._quoted(texts_of(values, kind), kind)
-        given = iter(self._quoted(texts_of([value for value in values if value is not None], kind), kind))
-        return ["" if value is None else next(given) for value in values]
+        texts = iter(self._quoted(texts_of([value for value in values if value is not None], kind), kind))
+        return ["" if value is None else next(texts) for value in values]
 
     def _quoted(self, texts: Cells, kind: type) -> Cells:
         if kind in _PLAIN:

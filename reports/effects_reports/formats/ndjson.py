@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from effects.storage.base import Writer
-from effects_reports.formats.base import Column, Family, Packing
+from effects.extend import Writer
+from effects_reports.formats.base import Column, Packing
 from effects_reports.formats.values import json_of, json_scalar, json_text, texts_of
 
 _NONE = type(None)
@@ -18,7 +18,7 @@ class Ndjson:
 
     rows_max: int | None = None
     columns_max: int | None = None
-    family: Family = "ndjson"
+    by_copy = True
 
     def __init__(self, packing: Packing = "") -> None:
         self.packing = packing

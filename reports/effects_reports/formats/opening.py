@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable, Mapping
 
 from effects_reports.errors import ReportInvalid
 from effects_reports.formats.base import DIALECTS, Dialect, Format, Packing
@@ -11,9 +11,16 @@ from effects_reports.formats.ndjson import Ndjson
 from effects_reports.formats.packing import check_packing
 from effects_reports.formats.xlsx import Xlsx, check_xlsx
 
+_PACKINGS: Mapping[str, Packing] = {"": "", ".gz": "gz", ".zst": "zst"}
+_PACKED: Mapping[str, Callable[[Dialect, Packing], Format]] = {
+    "csv": Csv,
+    "ndjson": lambda _, packing: Ndjson(packing),
+}
+FORMATS = (*(f"{name}{suffix}" for name in _PACKED for suffix in _PACKINGS), "xlsx")
+
 
 def open_format(name: str, dialect: Dialect = "excel") -> Format:
-    """The format of this name: `csv`, `ndjson`, each also with `.gz` or `.zst`, or `xlsx`.
+    """The format of this name, one of FORMATS.
 
     Args:
         dialect: of CSV; the others have none.
@@ -22,13 +29,14 @@ def open_format(name: str, dialect: Dialect = "excel") -> Format:
         ReportInvalid: there is no such format or dialect.
         ConfigurationError: it needs an extra that is not installed; names it.
     """
-    family, _, packing = name.partition(".")
-    if family not in ("csv", "ndjson", "xlsx") or packing not in ("", "gz", "zst") or (family == "xlsx" and packing):
-        raise ReportInvalid(f"there is no format {name!r}; give csv, ndjson, each also with .gz or .zst, or xlsx")
+    if name not in FORMATS:
+        raise ReportInvalid(f"there is no format {name!r}; give one of {', '.join(FORMATS)}")
     if dialect not in DIALECTS:
         raise ReportInvalid(f"there is no dialect {dialect!r}; give {', '.join(DIALECTS)}")
-    if family == "xlsx":
+    if name == "xlsx":
         check_xlsx()
         return Xlsx()
-    check_packing(cast(Packing, packing))
-    return Csv(dialect, cast(Packing, packing)) if family == "csv" else Ndjson(cast(Packing, packing))
+    family, dot, suffix = name.partition(".")
+    packing = _PACKINGS[dot + suffix]
+    check_packing(packing)
+    return _PACKED[family](dialect, packing)

@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from effects.errors import ConfigurationError
-from effects.storage.base import Writer
+from effects import ConfigurationError
+from effects.extend import Writer
 from effects_reports.formats.base import Packing
 
 BLOCK_BYTES = 256 * 1024

@@ -13,6 +13,7 @@ import decimal
 import enum
 import json
 import math
+import re
 import uuid
 from collections.abc import Callable, Sequence
 from functools import singledispatch
@@ -20,8 +21,15 @@ from typing import Any, TypeAlias
 
 Show: TypeAlias = Callable[[Any], str]
 
+_SERVER_MOMENT = re.compile(r"(?P<day>\d+-\d\d-\d\d) (?P<time>[\d:.]+)(?P<zone>[+-]\d\d)?(?P<era> BC)?")
 _FIXED_MAX = 1e15  # from here on a float is written with an exponent
 _WHOLE_MIN = 2.0**53  # from here on floats are whole numbers
+
+
+class ServerText(str):
+    """What PostgreSQL printed for a moment or a duration that Python cannot hold; never a user's text."""
+
+    __slots__ = ()
 
 
 @singledispatch
@@ -44,6 +52,12 @@ def texts_of(values: Sequence[Any], kind: type) -> list[str]:
 @text_of.register
 def _(value: str) -> str:
     return value
+
+
+@text_of.register
+def _(value: ServerText) -> str:
+    """Returned as printed; never a formula, because the database produced it."""
+    return str(value)
 
 
 @text_of.register
@@ -77,7 +91,9 @@ def _with_exponent(value: float) -> str:
     shortest = decimal.Decimal(repr(value)).normalize()
     if abs(value) >= _WHOLE_MIN and _is_middle(shortest, value):
         longer = map(decimal.Decimal, (f"{value:.{more}e}" for more in range(len(shortest.as_tuple().digits), 17)))
-        shortest = next(one for one in longer if float(one) == value and not _is_middle(one, value)).normalize()
+        shortest = next(
+            candidate for candidate in longer if float(candidate) == value and not _is_middle(candidate, value)
+        ).normalize()
     mantissa = "".join(map(str, shortest.as_tuple().digits))
     sign, point = "-" if value < 0 else "", "." if len(mantissa) > 1 else ""
     return f"{sign}{mantissa[0]}{point}{mantissa[1:]}e+{shortest.adjusted():02}"
@@ -86,7 +102,7 @@ def _with_exponent(value: float) -> str:
 def _is_middle(shown: decimal.Decimal, value: float) -> bool:
     """Whether the digits lie halfway between a float, which is a whole number, and a neighbour."""
     neighbours = (math.nextafter(value, toward) for toward in (-math.inf, math.inf))
-    return any(2 * int(shown) == int(value) + int(one) for one in neighbours if math.isfinite(one))
+    return any(2 * int(shown) == int(value) + int(neighbour) for neighbour in neighbours if math.isfinite(neighbour))
 
 
 @text_of.register
@@ -160,7 +176,7 @@ def _(value: bytes) -> str:
 def json_of(value: object) -> str:
     """JSON with the spaces of jsonb. What JSON has no word for is its text of this module, in quotes."""
     if isinstance(value, dict):
-        inner = (f"{json_text(str(name))}: {json_of(one)}" for name, one in value.items())
+        inner = (f"{json_text(str(name))}: {json_of(item)}" for name, item in value.items())
         return f"{{{', '.join(inner)}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(json_of, value))}]"
@@ -177,12 +193,20 @@ def json_scalar(value: object) -> str:
     """A value that is not None and holds no others, as JSON."""
     if isinstance(value, dt.datetime):
         return json_text(_trimmed(in_utc(value).isoformat()))
+    if isinstance(value, ServerText):
+        return json_text(_SERVER_MOMENT.sub(_with_t, value))
     shown = text_of(value)
     if isinstance(value, bool) or (isinstance(value, int) and not isinstance(value, enum.Enum)):
         return shown
     if isinstance(value, float | decimal.Decimal) and shown[-1].isdigit():
         return shown
     return json_text(shown)
+
+
+def _with_t(moment: re.Match[str]) -> str:
+    """A moment of PostgreSQL's as its own JSON functions print it."""
+    zone = f"{moment['zone']}:00" if moment["zone"] else ""
+    return f"{moment['day']}T{moment['time']}{zone}{moment['era'] or ''}"
 
 
 json_text: Show = json.encoder.encode_basestring  # with every character beyond ASCII as it is
@@ -198,7 +222,7 @@ def _floats(values: Sequence[float]) -> list[str]:
 
 def _decimals(values: Sequence[decimal.Decimal]) -> list[str]:
     shown = list(map(str, values))
-    return list(map(text_of.dispatch(decimal.Decimal), values)) if any("E" in one for one in shown) else shown
+    return list(map(text_of.dispatch(decimal.Decimal), values)) if any("E" in text for text in shown) else shown
 
 
 def _datetimes(values: Sequence[dt.datetime]) -> list[str]:
@@ -206,15 +230,15 @@ def _datetimes(values: Sequence[dt.datetime]) -> list[str]:
     lengths = set(map(len, shown))
     if lengths == {19}:  # no fractions and no zone
         return shown
-    if lengths == {25} and all(one.endswith("+00:00") for one in shown):
-        return [one[:-3] for one in shown]
+    if lengths == {25} and all(text.endswith("+00:00") for text in shown):
+        return [text[:-3] for text in shown]
     return list(map(text_of.dispatch(dt.datetime), values))
 
 
 _BOOLEANS = {True: "true", False: "false"}
 _MANY: dict[type, Callable[[Sequence[Any]], list[str]]] = {
     str: list,
-    bool: lambda values: [_BOOLEANS[one] for one in values],
+    bool: lambda values: [_BOOLEANS[value] for value in values],
     int: lambda values: list(map(str, values)),
     float: _floats,
     decimal.Decimal: _decimals,

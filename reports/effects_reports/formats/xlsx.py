@@ -11,10 +11,10 @@ from contextlib import closing
 from itertools import chain
 from typing import Any
 
-from effects.errors import ConfigurationError
-from effects.storage.base import PIECE_BYTES, Writer
+from effects import ConfigurationError
+from effects.extend import PIECE_BYTES, Writer
 from effects_reports.errors import ReportRefused
-from effects_reports.formats.base import Column, Family, Packing
+from effects_reports.formats.base import Column, Packing
 from effects_reports.formats.cells import Cell, decode_cells, encode_cells
 
 ROWS_MAX = 1_048_575  # under the header
@@ -36,7 +36,7 @@ class Xlsx:
     content_type = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
     rows_max: int | None = ROWS_MAX
     columns_max: int | None = COLUMNS_MAX
-    family: Family = "xlsx"
+    by_copy = False
     packing: Packing = ""
     encode = staticmethod(encode_cells)
 

@@ -1,6 +1,5 @@
 """How rows leave the database, each by the quickest way that gives the same bytes."""
 
-from effects_reports.readers.chunk import write_chunk
-from effects_reports.readers.routes import choose_route
+from effects_reports.readers.chunk import choose_route, write_chunk
 
 __all__ = ["choose_route", "write_chunk"]

@@ -1,39 +1,130 @@
-"""Rows in batches of a stated size, mapped by Python where the report wants it."""
+"""Rows in batches that are bounded by rows and by bytes, mapped by Python where the report wants it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection, Row, Select
+from sqlalchemy.types import Enum, Float, Integer, NullType, String, TypeEngine
 
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.base import ChunkSource, MappedRow
+from effects_reports.source.wide_values import KINDS, ValueOutOfRange, columns_of_type, read_wide_values
 
 Batch: TypeAlias = Sequence[MappedRow]
+T = TypeVar("T")
+BATCH_BYTES = 4 * 1024 * 1024  # of texts and bytes; a batch ends with the fetch that reaches it
+FETCH_ROWS = 100
+FETCH_BYTES = 1024 * 1024  # so few rows are fetched at once that, as large as the largest so far, they stay below
+_UNREADABLE = (ValueError, LookupError, ArithmeticError)  # raised by types for values that they cannot convert
 
 
 def batches(source: ChunkSource, connection: Connection | None) -> Iterator[Batch]:
-    """The file's rows, at most `source.batch_rows` at once and never none."""
+    """The file's rows, at most `source.batch_rows` or about `BATCH_BYTES` at once, and at least one.
+
+    Raises:
+        ReportRefused: a value cannot be read as its column's type.
+    """
     if source.rows is not None:
-        yield from _cut(source.rows, source.batch_rows)
+        yield from _joined(_pieces(source.rows), source.batch_rows)
         return
     assert source.select is not None
     assert connection is not None
-    # The size is said twice: without the first the driver fetches every row, without the second the first partition
-    # of some statements is all of them. On PostgreSQL it is a cursor of the server's.
-    streamed = connection.execute(source.select, execution_options={"yield_per": source.batch_rows})
-    with streamed:
-        for rows in streamed.partitions(source.batch_rows):
+    read_wide_values(connection, mapped=source.mapped)
+
+    def read(step: Callable[[], T]) -> T:
+        try:
+            return step()
+        except ValueOutOfRange as error:
+            raise _out_of_range(columns_of_type(connection, select, error.oid), KINDS[error.oid]) from None
+        except _UNREADABLE as error:
+            raise _unreadable(select, error) from None
+
+    select = source.select
+    # Without these options the driver fetches every row. On PostgreSQL it is a cursor of the server's.
+    options = {"stream_results": True, "max_row_buffer": 1}
+    with read(lambda: connection.execute(select, execution_options=options)) as streamed:
+        for rows in _joined(_fetched(lambda count: read(lambda: streamed.fetchmany(count))), source.batch_rows):
             if batch := _mapped(source, rows):
                 yield batch
 
 
-def _cut(rows: Iterable[MappedRow], size: int) -> Iterator[Batch]:
-    given = iter(rows)
-    while batch := list(islice(given, size)):
+def _joined(pieces: Iterator[tuple[Sequence[Any], int]], rows_max: int) -> Iterator[list[Any]]:
+    """Pieces of rows, each with its bytes, put together until there are enough of either."""
+    batch: list[Any] = []
+    size = 0
+    for rows, size_bytes in pieces:
+        batch += rows
+        size += size_bytes
+        while len(batch) >= rows_max:
+            yield batch[:rows_max]
+            del batch[:rows_max]
+            size = 0
+        if size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
         yield batch
+
+
+def _pieces(rows: Iterable[MappedRow]) -> Iterator[tuple[Sequence[MappedRow], int]]:
+    """An iterable's rows, one by one, because the size of the next is not known."""
+    for row in rows:
+        yield [row], _bytes_of(row.values() if isinstance(row, Mapping) else row)
+
+
+def _fetched(fetch: Callable[[int], Sequence[Row[Any]]]) -> Iterator[tuple[Sequence[Row[Any]], int]]:
+    """A few rows at a time: fewer once one of them was large."""
+    count, largest = 1, 1
+    while rows := fetch(count):
+        sizes = [_bytes_of(row) for row in rows]
+        yield rows, sum(sizes)
+        largest = max(largest, *sizes)
+        count = max(1, min(2 * count, FETCH_ROWS, FETCH_BYTES // largest))
+
+
+def _bytes_of(values: Any) -> int:
+    """About the memory of a row's long values: a text, bytes, or the text of a JSON document."""
+    try:
+        return sum([_LENGTHS[type(value)](value) for value in values if type(value) in _LENGTHS])
+    except TypeError:  # not a row; the encoder reports it
+        return 0
+
+
+def _document_length(value: object) -> int:
+    return len(str(value))
+
+
+_LENGTHS: dict[type, Callable[[Any], int]] = {
+    str: len, bytes: len, bytearray: len, memoryview: len, dict: _document_length, list: _document_length,
+}  # fmt: skip
+
+
+def _out_of_range(columns: Sequence[str], kind: str) -> ReportRefused:
+    return ReportRefused(
+        f"a value of {_listed(columns)} ({kind}) is beyond what Python can hold, such as infinity or the "
+        "year 10000: cast the column to text in the SELECT, or leave such rows out",
+        code="value_out_of_range",
+    )
+
+
+def _unreadable(select: Select[Any], error: Exception) -> ReportRefused:
+    converted = [str(column.key) for column in select.selected_columns if _is_converted(column.type)]
+    return ReportRefused(
+        f"a value of {_listed(converted)} cannot be read as the type that its column is declared with "
+        f"({type(error).__name__}): fix the row, or cast the column to text in the SELECT",
+        code=type(error).__name__,
+    )
+
+
+def _is_converted(kind: TypeEngine[Any]) -> bool:
+    """Whether what the driver gives is not what the report takes."""
+    return isinstance(kind, Enum) or not isinstance(kind, String | Integer | Float | NullType)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"column {names[0]!r}" if len(names) == 1 else f"one of the columns {', '.join(map(repr, names))}"
 
 
 def _mapped(source: ChunkSource, rows: Sequence[Row[Any]]) -> Batch:

@@ -1,15 +1,15 @@
-"""One part, from its rows to its bytes."""
+"""One part, from its rows to its bytes, and which way they take."""
 
 from __future__ import annotations
 
 from sqlalchemy import Connection
+from sqlalchemy.types import Enum, Interval, TypeDecorator, TypeEngine
 
-from effects.storage.base import Writer
-from effects_reports.formats.base import ChunkResult, ChunkSource, Format, Progress
+from effects.extend import Writer
+from effects_reports.formats.base import ChunkResult, ChunkSource, Column, Format, Progress, Route
 from effects_reports.formats.packing import Packer
 from effects_reports.readers.batches import batches, columns_of
 from effects_reports.readers.copying import can_copy, copy_rows
-from effects_reports.readers.routes import choose_route
 
 
 def write_chunk(
@@ -22,7 +22,7 @@ def write_chunk(
 ) -> ChunkResult:
     """Read the rows, encode and pack them, and write them to `out`, whose `finish` is the caller's.
 
-    In constant memory: `source.batch_rows` rows, or 256 KiB on the route `copy`.
+    In constant memory: `source.batch_rows` rows or some MiB of them, or 256 KiB on the route `copy`, and one row more.
 
     Args:
         connection: to the database that is read, in a transaction, in which settings of the session may be made; None
@@ -52,3 +52,39 @@ def write_chunk(
     if rows:
         packer.end()
     return ChunkResult(rows=rows, bytes=packer.bytes, route=route)
+
+
+def choose_route(source: ChunkSource, format: Format, dialect_name: str | None) -> Route:  # noqa: A002 - the word
+    """The quickest way that is open, known before a row is read.
+
+    `iterable`: the rows are no table's. `batch`, `row`: Python code maps them, many or one at a time. `sqlite`: they
+    are streamed and encoded here. `copy`: PostgreSQL itself writes the format; where a column's type needs Python
+    (a TypeDecorator, an Enum of a class), or for XLSX, they are streamed and encoded here: `batch`.
+
+    Args:
+        dialect_name: of the database that is read; None for an iterable.
+    """
+    if source.rows is not None:
+        return "iterable"
+    if source.map_row is not None:
+        return "row"
+    if source.map_batch is not None:
+        return "batch"
+    if dialect_name == "sqlite":
+        return "sqlite"
+    plain = dialect_name == "postgresql" and format.by_copy and all(map(_is_plain, source.columns))
+    return "copy" if plain else "batch"
+
+
+def _is_plain(column: Column) -> bool:
+    """Whether what the database holds is what Python would give."""
+    kind = column.type
+    if kind is None or isinstance(kind, Interval):
+        return True
+    if isinstance(kind, TypeDecorator) or (isinstance(kind, Enum) and kind.enum_class is not None):
+        return False
+    return _is_builtin(kind) and all(map(_is_builtin, kind._variant_mapping.values()))
+
+
+def _is_builtin(kind: TypeEngine[object]) -> bool:
+    return type(kind).__module__.startswith("sqlalchemy.") and not isinstance(kind, TypeDecorator)

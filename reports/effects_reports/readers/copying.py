@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from effects_reports.formats.base import ChunkSource, Format
 from effects_reports.formats.csv import Csv
-from effects_reports.tables.copying import copy_statement
+from effects_reports.source.copying import copy_statement
 
 BLOCK_BYTES = 256 * 1024
 PAUSE_SECONDS = 0.0005  # a socket holds 0.2 MB: 400 MB/s
@@ -44,32 +44,40 @@ def _driver(connection: Connection) -> Any:
 
 
 def _blocks(copy: Any, pgconn: Any) -> Iterator[tuple[bytes, int]]:
-    """Rows joined, and how many. `copy` waits for a row; those that have arrived by then are taken at once.
+    """Rows joined, and how many: at most `BLOCK_BYTES` and one row.
 
-    Asking psycopg's `copy` for every row costs the client three times as much. To wake for each of the server's sends
-    of 8 KiB makes a whole report a thirtieth slower: a moment later the socket is full.
+    `copy` waits for a row; those that have arrived by then are taken at once. To ask psycopg for every row costs
+    the client three times as much. To wake for each of the server's sends of 8 KiB makes a whole report a thirtieth
+    slower: a moment later the socket is full.
     """
     block, rows = bytearray(), 0
-    more = True
-    while more and (row := copy.read()):
-        length = 1
-        while length > 0:
+    arrived = 1  # the length of the row at hand; 0: wait for the next one; below 0: that was the last
+    while arrived >= 0 and (row := copy.read()):
+        arrived = 1
+        while arrived > 0:
             block += row
             rows += 1
-            length, row = pgconn.get_copy_data(1)
-            if not length:
-                pgconn.consume_input()
-                length, row = pgconn.get_copy_data(1)
-        if length < 0:
+            if len(block) >= BLOCK_BYTES:  # a server that is faster than we are never lets the loop run dry
+                break
+            arrived, row = _next_row(pgconn)
+        if arrived < 0:
             _end(pgconn)
-            more = False
-        if len(block) >= BLOCK_BYTES:  # what arrives at once is little: libpq's buffer
+        if len(block) >= BLOCK_BYTES:
             yield bytes(block), rows
             block, rows = bytearray(), 0
-        if more:
+        elif not arrived:
             time.sleep(PAUSE_SECONDS)
     if rows:
         yield bytes(block), rows
+
+
+def _next_row(pgconn: Any) -> tuple[int, Any]:
+    """The length of the next row and the row, as libpq gives them: 0 if it has not arrived, below 0 after the last."""
+    length, row = pgconn.get_copy_data(1)
+    if not length:
+        pgconn.consume_input()
+        length, row = pgconn.get_copy_data(1)
+    return length, row
 
 
 def _end(pgconn: Any) -> None:

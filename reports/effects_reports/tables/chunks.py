@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.store.sql import Sql
-from effects.store.store import Store, as_json
+from effects.extend import Sql, Store, as_json, columns_of
 
 OPEN = "state IN ('pending', 'running')"
 RESUMABLE = "state IN ('pending', 'running', 'failed', 'cancelled')"
@@ -26,14 +25,11 @@ class NewChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     job_id: int
 
 
-_NEW = {"run_id": "text", "ordinal": "text", "lo": "json", "hi": "json", "rows_planned": "int", "job_id": "int"}
-
-
 def _insert(sql: Sql) -> str:
-    names = ", ".join(_NEW)
+    names = ", ".join(columns_of(NewChunk))
     return f"""
     INSERT INTO {sql.report_chunks} ({names}, updated_at)
-    SELECT {names}, {sql.now} FROM {sql.rows("rows", _NEW)} AS r"""
+    SELECT {names}, {sql.now} FROM {sql.rows("rows", NewChunk)} AS r"""
 
 
 def insert_chunks(store: Store, connection: Connection, chunks: Sequence[NewChunk]) -> None:
@@ -82,8 +78,8 @@ def _of_run(sql: Sql) -> str:
 
 def chunks_of(store: Store, connection: Connection, run_id: str) -> list[Chunk]:
     """All of them, split ones too, in the order of their rows."""
-    found = [_chunk(row) for row in store.all(connection, _of_run, run_id=run_id)]
-    return sorted(found, key=lambda chunk: chunk.place)
+    chunks = [_chunk(row) for row in store.all(connection, _of_run, run_id=run_id)]
+    return sorted(chunks, key=lambda chunk: chunk.place)
 
 
 def _by_jobs(sql: Sql) -> str:
@@ -150,9 +146,11 @@ def _finish(sql: Sql) -> str:
     WHERE {_MINE}"""
 
 
-def finish_chunk(store: Store, connection: Connection, chunk: Chunk, job_id: int, token: int, made: Finished) -> bool:
-    """running → done; False where the attempt is a late one: its part is nobody's."""
-    return store.write(connection, _finish, **_names(chunk, job_id, token), **msgspec.structs.asdict(made)) == 1
+def finish_chunk(
+    store: Store, connection: Connection, chunk: Chunk, job_id: int, token: int, finished: Finished
+) -> bool:
+    """running → done; False for a late attempt, whose part is then an orphan."""
+    return store.write(connection, _finish, **_names(chunk, job_id, token), **msgspec.structs.asdict(finished)) == 1
 
 
 def _split(sql: Sql) -> str:
@@ -176,8 +174,8 @@ def wait_again(
     store: Store, connection: Connection, run_id: str, ordinal: str, job_id: int, token: int, *, code: str, text: str
 ) -> None:
     """running → pending: the attempt failed and its job is tried again."""
-    given = {"run_id": run_id, "ordinal": ordinal, "job_id": job_id, "token": token, "code": code, "text": text}
-    store.write(connection, _wait, **given)
+    values = {"run_id": run_id, "ordinal": ordinal, "job_id": job_id, "token": token, "code": code, "text": text}
+    store.write(connection, _wait, **values)
 
 
 def _end(sql: Sql) -> str:
@@ -191,14 +189,14 @@ def end_chunk(
     store: Store, connection: Connection, run_id: str, ordinal: str, job_id: int, *, state: str, code: str, text: str
 ) -> bool:
     """pending or running → failed or cancelled, because its job has ended so."""
-    given = {"run_id": run_id, "ordinal": ordinal, "job_id": job_id, "state": state, "code": code, "text": text}
-    return store.write(connection, _end, **given) == 1
+    values = {"run_id": run_id, "ordinal": ordinal, "job_id": job_id, "state": state, "code": code, "text": text}
+    return store.write(connection, _end, **values) == 1
 
 
 # -- all of a run -----------------------------------------------------------------------------------------------
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
+class ChunkCounts(msgspec.Struct, frozen=True, kw_only=True):
     """A run's chunks, counted. Split ones are left out: their halves count."""
 
     pending: int = 0
@@ -217,9 +215,11 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
         return self.pending + self.running + self.done + self.failed + self.cancelled
 
 
-def _tallies(sql: Sql) -> str:
+def _count_by_state(sql: Sql) -> str:
     states = ("pending", "running", "done", "failed", "cancelled")
-    counts = ", ".join(f"COALESCE(sum(CASE WHEN state = '{one}' THEN 1 ELSE 0 END), 0) AS {one}" for one in states)
+    counts = ", ".join(
+        f"COALESCE(sum(CASE WHEN state = '{state}' THEN 1 ELSE 0 END), 0) AS {state}" for state in states
+    )
     sums = ("rows_seen", "rows_done", "bytes_done", "rows_planned")
     numbers = ", ".join(f"CAST(COALESCE(sum({name}), 0) AS bigint) AS {name}" for name in sums)
     took = f"sum(CASE WHEN state = 'done' THEN {sql.seconds('started_at', 'finished_at')} END)"
@@ -228,18 +228,20 @@ def _tallies(sql: Sql) -> str:
     WHERE run_id {sql.any_of("ids")} AND state <> 'split' GROUP BY run_id"""
 
 
-def tallies(store: Store, connection: Connection, run_ids: Sequence[str]) -> dict[str, Tally]:
-    """Run id → its chunks, counted anew each time: no counter can drift."""
-    found = {}
-    for row in store.all(connection, _tallies, ids=as_json(list(run_ids))):
+def count_chunks(store: Store, connection: Connection, run_ids: Sequence[str]) -> dict[str, ChunkCounts]:
+    """Run id → its chunks, counted again each time: no counter can drift."""
+    counts_by_run = {}
+    for row in store.all(connection, _count_by_state, ids=as_json(list(run_ids))):
         numbers = dict(row._mapping)
         run_id, seconds = numbers.pop("run_id"), float(numbers.pop("seconds_done"))
-        found[run_id] = Tally(**{name: int(number) for name, number in numbers.items()}, seconds_done=seconds)
-    return found
+        counts_by_run[run_id] = ChunkCounts(
+            **{name: int(number) for name, number in numbers.items()}, seconds_done=seconds
+        )
+    return counts_by_run
 
 
-def tally(store: Store, connection: Connection, run_id: str) -> Tally:
-    return tallies(store, connection, [run_id]).get(run_id, Tally())
+def counts(store: Store, connection: Connection, run_id: str) -> ChunkCounts:
+    return count_chunks(store, connection, [run_id]).get(run_id, ChunkCounts())
 
 
 def _again(sql: Sql) -> str:

@@ -1,4 +1,4 @@
-"""The ledger of reports: one row a run, which many jobs work on. It hears of every settled attempt of theirs."""
+"""The ledger of reports: one row per run, which spans many jobs. It receives every settled attempt of theirs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection
 
-from effects.settlement import Settlement
-from effects.store.ledger import LedgerRow, TableLedger
-from effects.store.sql import Sql
-from effects.store.store import Store
+from effects.extend import LedgerRow, Settlement, Sql, Store, TableLedger
 
 FOUND_MAX = 100
 
@@ -21,7 +18,7 @@ def _find(sql: Sql) -> str:
 
 
 class ReportLedger(TableLedger):
-    """`generated_reports`. Its states are written by the steps of a run; a verdict alone changes none."""
+    """`generated_reports`. Its states are written by the transitions of a run; a verdict alone changes none."""
 
     spans_jobs = True
 
@@ -31,11 +28,11 @@ class ReportLedger(TableLedger):
 
     def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
         """A job that ended without its work done takes its run along; in the transaction that records the end."""
-        for one in settled:
-            if one.verdict != "done":
-                self._settled(connection, one)
+        for settlement in settled:
+            if settlement.verdict != "done":
+                self._settled(connection, settlement)
 
     def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
         """The runs of a request's key, newest first; of one run, or one of its jobs, by the run's id."""
-        found = store.all(connection, _find, key=key, run_id=key.partition("/")[0])
-        return [LedgerRow(f"{row.report}:{row.key}#{row.generation}", row.state, row.job_id) for row in found]
+        rows = store.all(connection, _find, key=key, run_id=key.partition("/")[0])
+        return [LedgerRow(f"{row.report}:{row.key}#{row.generation}", row.state, row.job_id) for row in rows]

@@ -1,10 +1,10 @@
-"""Whom a run tells when it ends: beside its row, in clear or sealed, and read once."""
+"""Notices of a run, stored with its row, in clear or sealed, and read once."""
 
 from __future__ import annotations
 
 from sqlalchemy import Connection, select, update
 
-from effects.store.store import Store
+from effects.extend import Store
 
 
 def write_notices(store: Store, connection: Connection, run_id: str, clear: str | None, sealed: bytes | None) -> None:
@@ -14,7 +14,7 @@ def write_notices(store: Store, connection: Connection, run_id: str, clear: str 
 
 
 def read_notices(store: Store, connection: Connection, run_id: str) -> tuple[str | None, bytes | None]:
-    """In clear, or sealed; neither where there are none."""
+    """In clear or sealed; neither if there are none."""
     table = store.tables["report_runs"]
     row = connection.execute(select(table.c.notify, table.c.notify_sealed).where(table.c.id == run_id)).one()
     return row.notify, bytes(row.notify_sealed) if row.notify_sealed is not None else None

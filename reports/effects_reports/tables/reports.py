@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from sqlalchemy import Connection
 
-from effects.store.sql import Sql
-from effects.store.store import Store, as_json
+from effects.extend import ANY_TIME, Sql, Store, Window, as_json
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +35,20 @@ def _generated(sql: Sql) -> str:
 
 def generated(store: Store, connection: Connection, run_ids: Sequence[str]) -> dict[str, Generated]:
     """Run id → its row in the ledger."""
-    found = store.all(connection, _generated, ids=as_json(list(run_ids)))
-    return {row.run_id: Generated(**row._mapping) for row in found}
+    rows = store.all(connection, _generated, ids=as_json(list(run_ids)))
+    return {row.run_id: Generated(**row._mapping) for row in rows}
+
+
+def _newest_of_key(sql: Sql) -> str:
+    return f"""
+    SELECT run_id FROM {sql.generated_reports} WHERE report = :report AND key = :key
+    ORDER BY generation DESC LIMIT 1"""
+
+
+def newest_of_key(store: Store, connection: Connection, report: str, key: str) -> str | None:
+    """The run of the newest generation of this key."""
+    run_id: str | None = store.value(connection, _newest_of_key, report=report, key=key)
+    return run_id
 
 
 def _count_download(sql: Sql) -> str:
@@ -100,12 +111,25 @@ def record_artifact(store: Store, connection: Connection, run_id: str, artifact:
 
 
 def _newest_ids(sql: Sql) -> str:
-    wanted = " AND ".join(
-        f"(CAST(:{name} AS text) IS NULL OR {name} = CAST(:{name} AS text))" for name in ("report", "state")
-    )
-    return f"SELECT id FROM {sql.report_runs} WHERE {wanted} ORDER BY id DESC LIMIT :limit"
+    condition = " AND ".join(sql.matches(name, name) for name in ("report", "state", "key"))
+    return f"""
+    SELECT id FROM {sql.report_runs} WHERE {condition} AND {sql.within("created_at")} ORDER BY id DESC LIMIT :limit"""
 
 
-def newest_ids(store: Store, connection: Connection, report: str | None, state: str | None, limit: int) -> list[str]:
+class RunFilters(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs a list has; None is no filter. `window`: when they were requested."""
+
+    report: str | None = None
+    state: str | None = None
+    key: str | None = None
+    window: Window = ANY_TIME
+    limit: int = 50
+
+
+def newest_ids(store: Store, connection: Connection, filters: RunFilters) -> list[str]:
     """The newest runs: ids rise with the time of making."""
-    return [row.id for row in store.all(connection, _newest_ids, report=report, state=state, limit=limit)]
+    rows = store.all(
+        connection, _newest_ids, report=filters.report, state=filters.state, key=filters.key, limit=filters.limit,
+        **filters.window.parameters(),
+    )  # fmt: skip
+    return [row.id for row in rows]

@@ -1,4 +1,4 @@
-"""Runs whose file, parts or rows are older than they need be. What is deleted in the storage is deleted first."""
+"""Runs whose file, parts or rows are older than they need be. Objects are deleted before their rows."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from effects.store.sql import Sql
-from effects.store.store import Store, as_json
+from effects.extend import Sql, Store, as_json
 
 BATCH = 100
-
-
-def _number(sql: Sql, name: str) -> str:
-    return f"CAST(:{name} AS double precision)" if sql.postgresql else f":{name}"
 
 
 def _overdue(sql: Sql) -> str:
@@ -24,7 +19,7 @@ def _overdue(sql: Sql) -> str:
 
 
 def overdue_runs(store: Store, connection: Connection, after: str) -> Sequence[Row[Any]]:
-    """Ready runs whose file has been kept long enough, by id."""
+    """Ready runs whose file is past its retention, by id."""
     return store.all(connection, _overdue, after=after)
 
 
@@ -49,7 +44,7 @@ def expire(store: Store, connection: Connection, run_ids: Sequence[str]) -> int:
 def _stale(sql: Sql) -> str:
     return f"""
     SELECT r.id, r.prefix FROM {sql.report_runs} AS r WHERE r.state IN ('failed', 'cancelled') AND r.id > :after
-    AND {sql.seconds("r.ended_at")} >= {_number(sql, "seconds")}
+    AND {sql.seconds("r.ended_at")} >= {sql.number("seconds")}
     AND EXISTS (SELECT 1 FROM {sql.report_chunks} AS c WHERE c.run_id = r.id AND c.part IS NOT NULL)
     ORDER BY r.id LIMIT {BATCH}"""
 
@@ -68,14 +63,14 @@ def _forget_parts(sql: Sql) -> str:
 
 
 def forget_parts(store: Store, connection: Connection, run_ids: Sequence[str]) -> int:
-    """A resume makes these chunks anew."""
+    """A resume makes these chunks again."""
     return store.write(connection, _forget_parts, ids=as_json(list(run_ids)))
 
 
 def _old(sql: Sql) -> str:
     return f"""
     SELECT id, prefix FROM {sql.report_runs} WHERE state IN ('failed', 'cancelled', 'expired') AND id > :after
-    AND {sql.seconds("updated_at")} >= {_number(sql, "seconds")} ORDER BY id LIMIT {BATCH}"""
+    AND {sql.seconds("updated_at")} >= {sql.number("seconds")} ORDER BY id LIMIT {BATCH}"""
 
 
 def old_runs(store: Store, connection: Connection, after: str, seconds: float) -> Sequence[Row[Any]]:
@@ -106,5 +101,5 @@ def _needed(sql: Sql) -> str:
 
 def needed(store: Store, connection: Connection, run_ids: Sequence[str]) -> tuple[set[str], set[str]]:
     """Of these runs, those that are under way (all of whose objects are needed), and the objects that others name."""
-    found = store.all(connection, _needed, ids=as_json(list(run_ids)))
-    return {row.id for row in found if row.name is None}, {row.name for row in found if row.name is not None}
+    rows = store.all(connection, _needed, ids=as_json(list(run_ids)))
+    return {row.id for row in rows if row.name is None}, {row.name for row in rows if row.name is not None}

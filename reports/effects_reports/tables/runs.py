@@ -1,4 +1,4 @@
-"""Runs of reports and their states. Every step is one conditional update: whoever comes second changes nothing."""
+"""Runs of reports and their states. Every step is one conditional update: a second caller changes nothing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.redact import repr_without
-from effects.store.sql import Sql
-from effects.store.store import Store, as_json
+from effects.extend import Sql, Store, as_json, repr_without
 
 ACTIVE = ("requested", "planning", "running", "assembling", "cancelling")
 WORKING = ("requested", "planning", "running", "assembling")
@@ -45,12 +43,6 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
         return repr_without(self, ("params",))
 
 
-_NEW = {
-    "id": "text", "report": "text", "key": "text", "generation": "int", "digest": "text", "job_id": "int",
-    "params": "json", "format": "text", "dialect": "text", "consistency": "text", "prefix": "text",
-}  # fmt: skip
-
-
 def _newest(sql: Sql) -> str:
     return f"""
     SELECT g.report, g.key, g.generation, g.run_id, g.digest, g.job_id, COALESCE(r.state, 'expired') AS state
@@ -67,7 +59,7 @@ def _intend(sql: Sql) -> str:
     return f"""
     INSERT INTO {sql.generated_reports} (report, key, generation, run_id, digest, job_id, created_at, updated_at)
     SELECT r.report, r.key, r.generation, r.id, r.digest, r.job_id, {sql.now}, {sql.now}
-    FROM {sql.rows("rows", _NEW)} AS r WHERE true ON CONFLICT DO NOTHING"""
+    FROM {sql.rows("rows", NewRun)} AS r WHERE true ON CONFLICT DO NOTHING"""
 
 
 def _insert(sql: Sql) -> str:
@@ -75,7 +67,7 @@ def _insert(sql: Sql) -> str:
     return f"""
     INSERT INTO {sql.report_runs} ({names}, created_at, updated_at)
     SELECT {", ".join(f"r.{name}" for name in names.split(", "))}, {sql.now}, {sql.now}
-    FROM {sql.rows("rows", _NEW)} AS r"""
+    FROM {sql.rows("rows", NewRun)} AS r"""
 
 
 def insert_run(store: Store, connection: Connection, run: NewRun) -> bool:
@@ -167,7 +159,7 @@ def _run(row: Row[Any]) -> Run:
     return Run(**row._mapping)
 
 
-# -- steps ------------------------------------------------------------------------------------------------------
+# -- transitions ------------------------------------------------------------------------------------------------
 
 
 def _to_planning(sql: Sql) -> str:
@@ -193,18 +185,12 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: str | None = None
 
 
-_PLANNED = {
-    "version": "int", "columns": "json", "as_of": "num", "rows_total": "int", "total_kind": "text",
-    "bytes_max": "int", "keep_seconds": "num", "snapshot": "text",
-}  # fmt: skip
-
-
 def _to_running(sql: Sql) -> str:
     plain = ("version", "columns", "rows_total", "total_kind", "bytes_max", "keep_seconds", "snapshot")
     return f"""
     UPDATE {sql.report_runs} AS t SET state = 'running', {", ".join(f"{name} = p.{name}" for name in plain)},
         as_of = {sql.time("p.as_of")}, planned_at = {sql.now}, updated_at = {sql.now}
-    FROM {sql.rows("rows", _PLANNED)} AS p WHERE t.id = :id AND t.round = :round AND t.state = 'planning'"""
+    FROM {sql.rows("rows", Planned)} AS p WHERE t.id = :id AND t.round = :round AND t.state = 'planning'"""
 
 
 def commit_plan(store: Store, connection: Connection, run: Run, planned: Planned) -> bool:
@@ -275,8 +261,8 @@ def _restart(sql: Sql) -> str:
 
 def restart(store: Store, connection: Connection, run: Run, state: str, *, floor: float, restarts: int = 0) -> bool:
     """Begin a new round, from the plan (`requested`) or with the chunks that there are (`running`)."""
-    given = {"id": run.id, "state": state, "was": run.state, "floor": floor, "restarts": restarts}
-    return store.write(connection, _restart, **given) == 1
+    values = {"id": run.id, "state": state, "was": run.state, "floor": floor, "restarts": restarts}
+    return store.write(connection, _restart, **values) == 1
 
 
 def _repair(sql: Sql) -> str:

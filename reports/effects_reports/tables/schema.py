@@ -17,7 +17,7 @@ from sqlalchemy import (
     text,
 )
 
-from effects.store.columns import Json, UtcTime, ledger_columns, now_column
+from effects.extend import Json, UtcTime, ledger_columns, now_column
 
 RUN_STATES = (
     "requested", "planning", "running", "assembling", "ready", "failed", "cancelling", "cancelled", "expired",
@@ -72,10 +72,10 @@ def _runs(metadata: MetaData) -> Table:
         Column("format", Text, nullable=False),
         Column("dialect", Text, nullable=False),
         Column("consistency", Text, nullable=False),
-        Column("notify", Text),  # whom it tells when it ends, as JSON; NULL where nobody, or
-        Column("notify_sealed", LargeBinary),  # where a job type declares what it is told sensitive: the same, sealed
-        Column("prefix", Text, nullable=False),  # of all its objects; 80 random bits that nobody can guess
-        Column("round", Integer, nullable=False, server_default=text("1")),  # rises when its jobs are made anew
+        Column("notify", Text),  # its notices, as JSON; NULL without notices, or
+        Column("notify_sealed", LargeBinary),  # if a job type has sensitive fields: the same, sealed
+        Column("prefix", Text, nullable=False),  # of all its objects; 80 random bits, not guessable
+        Column("round", Integer, nullable=False, server_default=text("1")),  # rises when its jobs are made again
         # Frozen by the plan.
         Column("version", Integer),
         Column("columns", Json),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from effects_email.transport.base import Dispatch, Kind, Letter, Reply, Suppress, Verdict
+from effects_email.transport.base import Kind, OutgoingMessage, Reply, SendResult, Suppress, Verdict
 
 
 def verdict(kind: Kind, *, after: float | None = None, suppress: Suppress | None = None, text: str = "") -> Verdict:
@@ -27,28 +27,28 @@ class Post:
 
     def __init__(self, *moves: Verdict | dict[str, Verdict]) -> None:
         self.moves: list[Verdict | dict[str, Verdict]] = list(moves) or [verdict("accepted")]
-        self.letters: list[Letter] = []
+        self.outgoing: list[OutgoingMessage] = []
         self.released: list[int] = []
         self.asked = 0
         self.knows: bool | None = None
-        self.decide: Callable[[Letter], dict[str, Verdict]] | None = None  # instead of `moves`
+        self.decide: Callable[[OutgoingMessage], dict[str, Verdict]] | None = None  # instead of `moves`
         self._lock = threading.Lock()
 
-    def send(self, letter: Letter, *, release: Callable[[], None], seconds: float) -> Dispatch:
+    def send(self, outgoing: OutgoingMessage, *, release: Callable[[], None], seconds: float) -> SendResult:
         with self._lock:
-            turn = len(self.letters)
-            self.letters.append(letter)
-            move = self.decide(letter) if self.decide else self.moves[min(turn, len(self.moves) - 1)]
+            turn = len(self.outgoing)
+            self.outgoing.append(outgoing)
+            move = self.decide(outgoing) if self.decide else self.moves[min(turn, len(self.moves) - 1)]
         assert seconds > 600, "the time after the dot is ten minutes"
-        said = move if isinstance(move, dict) else dict.fromkeys(letter.recipients, move)
+        said = move if isinstance(move, dict) else dict.fromkeys(outgoing.recipients, move)
         if any(one.kind not in ("config", "transport_down") for one in said.values()):
             release()
             with self._lock:
                 self.released.append(turn)
-        mine = {address: said[address] for address in letter.recipients}
-        return Dispatch(verdict=next(iter(mine.values())), recipients=mine, peer="test", provider_id=f"id-{turn}")
+        mine = {address: said[address] for address in outgoing.recipients}
+        return SendResult(verdict=next(iter(mine.values())), recipients=mine, peer="test", provider_id=f"id-{turn}")
 
-    def ask(self, letter: Letter) -> bool | None:
+    def ask(self, outgoing: OutgoingMessage) -> bool | None:
         self.asked += 1
         return self.knows
 
@@ -57,10 +57,10 @@ class Post:
 
     @property
     def bytes(self) -> list[bytes]:
-        return [letter.data for letter in self.letters]
+        return [outgoing.data for outgoing in self.outgoing]
 
     def sent_to(self) -> list[tuple[str, ...]]:
-        return [letter.recipients for letter in self.letters]
+        return [outgoing.recipients for outgoing in self.outgoing]
 
 
 class KeyedPost(Post):

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from effects import Effects
 from effects_email import EmailReceipt
-from tests.support.hands import row
+from tests.support.manual_workers import row
 
 Send: TypeAlias = Callable[..., EmailReceipt]
 GROUP = {"to": ["a@x.example", "b@x.example"], "cc": ["c@y.example"], "bcc": ["d@z.example"], "group": True}

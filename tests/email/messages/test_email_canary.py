@@ -13,9 +13,9 @@ import pytest
 
 from effects import Effects, EffectsError, IdempotencyConflict
 from effects.logs import JsonFormatter, TextFormatter
-from effects.prune import prune
+from effects.retention import prune
 from effects_email import NewEmail, send_templated_email, send_templated_emails
-from effects_email.operate import get_email
+from effects_email.admin import get_email
 from tests.cli.conftest import effects as command
 from tests.email.messages.conftest import MakeShop, drain
 from tests.email.messages.post import Post, verdict
@@ -64,12 +64,13 @@ def live_through_everything(app: Effects, post: Post) -> None:
         app.store.shift_clock(100_000)
 
 
-def test_logs_keys_attempts_and_commands_show_nobody(
+@pytest.mark.slow
+def test_logs_keys_attempts_and_commands_show_no_address(
     make_shop: MakeShop, post: Post, log: Log, database_url: str
 ) -> None:
     app = make_shop()
     live_through_everything(app, post)
-    assert len(post.letters) >= len(ENDS)
+    assert len(post.outgoing) >= len(ENDS)
     assert len(log.lines) > 20
     assert CANARY not in "\n".join(log.lines)
     with app.store.read() as connection:
@@ -85,7 +86,8 @@ def test_logs_keys_attempts_and_commands_show_nobody(
     assert any("email.send" in one.out for one in shown)
 
 
-def test_the_files_of_the_database_hold_nobody(make_shop: MakeShop, post: Post, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_database_files_contain_no_address(make_shop: MakeShop, post: Post, tmp_path: Path) -> None:
     app = make_shop()
     if app.store.is_postgresql:
         pytest.skip("its files are the server's")
@@ -109,7 +111,7 @@ def test_without_keys_it_is_gone_when_it_is_forgotten(make_shop: MakeShop, post:
             assert CANARY not in "\n".join(connection.iterdump())
 
 
-def test_errors_and_reprs_show_nobody(make_shop: MakeShop, post: Post) -> None:
+def test_errors_and_reprs_show_no_address(make_shop: MakeShop, post: Post) -> None:
     app = make_shop()
     texts = []
     good: dict[str, Any] = {"to": ADDRESS, "context": CONTEXT, "key": "k"}
@@ -129,5 +131,10 @@ def test_errors_and_reprs_show_nobody(make_shop: MakeShop, post: Post) -> None:
     assert isinstance(caught.value, IdempotencyConflict)
     drain(app)
     job_type: Any = app.job_types.get("email.send")
-    texts += [repr(NewEmail("welcome", **good)), repr(post.letters[0].parts), repr(get_email(app, "k")), repr(job_type)]
+    texts += [
+        repr(NewEmail("welcome", **good)),
+        repr(post.outgoing[0].source),
+        repr(get_email(app, "k")),
+        repr(job_type),
+    ]
     assert CANARY not in json.dumps(texts)

@@ -43,13 +43,13 @@ def test_preview_shows_the_text_and_writes_the_message(run: Run, environment: Pa
     ("words", "says"),
     [
         ("preview nope", "there is no template 'nope'"), ("preview welcome", "'name' is missing in the context"),
-        ("preview code --context emails/code/subject.txt", "--context is no JSON"),
+        ("preview code --context emails/code/subject.txt", "--context is not valid JSON"),
         ("show nothing", "there is no message"), ("requeue nothing", "there is no message"),
         ("test nobody", "to is no e-mail address"), ("test a@x.example --transport bulk",
         "EFFECTS_EMAIL_TRANSPORT_BULK"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_and_the_exit_code_is_two(run: Run, words: str, says: str) -> None:
+def test_a_mistake_is_reported_and_the_exit_code_is_two(run: Run, words: str, says: str) -> None:
     answer = run("email", *words.split())
     assert answer.exit_code == 2
     assert says in answer.err
@@ -69,6 +69,7 @@ def test_templates_are_listed_and_linted(run: Run, environment: Path) -> None:
     assert (found.exit_code, "bad/subject.txt, line 1" in found.out) == (1, True)
 
 
+@pytest.mark.slow
 def test_one_is_sent_looked_up_and_sent_again(run: Run, environment: Path, database_url: str) -> None:
     app = Effects(database_url)
     send_templated_email("welcome", to="ann@example.com", context=CONTEXT, key="k", effects=app)
@@ -78,8 +79,8 @@ def test_one_is_sent_looked_up_and_sent_again(run: Run, environment: Path, datab
     assert (shown["state"], shown["to"], shown["subject"]) == ("done", "ann@example.com", "Welcome, Ann!")
     assert [one["key"] for one in run("email", "list", "Ann@Example.com", "--json").json] == ["k"]
     refused = run("email", "requeue", "k")
-    assert (refused.exit_code, "--again" in refused.err) == (2, True)
-    assert run("email", "requeue", "k", "--again", "--render-again", "--reason", "lost").exit_code == 0
+    assert (refused.exit_code, "--even-if-done" in refused.err) == (1, True)
+    assert run("email", "requeue", "k", "--even-if-done", "--render-again", "--reason", "lost").exit_code == 0
     assert run("work", "--drain").exit_code == 0
     files = [one.read_bytes() for one in (environment / "mail" / "new").iterdir()]
     assert len(files) == 2

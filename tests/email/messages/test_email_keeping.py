@@ -1,4 +1,4 @@
-"""What is kept of a message and for how long; sealed, rotated, forgotten; sent again as it was or rendered anew."""
+"""What is kept of a message and for how long; sealed, rotated, forgotten; sent again as it was or rendered again."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, TypeAlias
 import pytest
 from sqlalchemy import text
 
-from effects import Effects, JobNotFound
+from effects import Effects, JobStateError
 from effects.keys import generate_key
-from effects.prune import prune
-from effects.store import dead
-from effects.store.audit import audit
-from effects.store.dead_letters import DeadFilters, list_dead
+from effects.retention import prune
+from effects.store.operator import resolve as resolution
+from effects.store.operator.audit import audit
+from effects.store.operator.dead_letters import DeadFilters, list_dead
 from effects.store.rotate import count_keys, rotate
 from effects_email import EmailNotFound, EmailReceipt, RenderingFailed
-from effects_email.operate import emails_to, get_email, requeue_email
+from effects_email.admin import emails_to, get_email, requeue_email
 from tests.email.messages.conftest import CONTEXT, KEYS, MakeShop, drain, write
 from tests.email.messages.post import Post, verdict
-from tests.support.hands import row, rows, run_sql
+from tests.support.manual_workers import row, rows, run_sql
 
 Send: TypeAlias = Callable[..., EmailReceipt]
 DAY = 86_400.0
@@ -35,7 +35,9 @@ def kept(app: Effects) -> bool:
 # -- retention -------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_message_said_is_forgotten_after_a_week_and_its_row_stays(shop: Effects, send: Send, post: Post) -> None:
+def test_the_content_of_a_message_is_deleted_after_a_week_and_its_row_stays(
+    shop: Effects, send: Send, post: Post
+) -> None:
     receipt = send(key="k")
     drain(shop)
     shop.store.shift_clock(6.9 * DAY)
@@ -53,26 +55,27 @@ def test_what_a_message_said_is_forgotten_after_a_week_and_its_row_stays(shop: E
     shop.store.shift_clock(84 * DAY)
     prune(shop)
     assert rows(shop, "sent_emails") == []
-    assert audit(shop) == []
+    assert audit(shop.store, shop.ledgers) == []
 
 
 @pytest.mark.parametrize("kind", ["refused_message", "unknown"])
-def test_one_that_waits_for_a_person_keeps_what_it_says(shop: Effects, send: Send, post: Post, kind: Any) -> None:
+def test_an_unresolved_message_keeps_its_content(shop: Effects, send: Send, post: Post, kind: Any) -> None:
     post.moves = [verdict(kind)]
     send(on_unknown="hold")
     drain(shop)
     shop.store.shift_clock(30 * DAY)
     assert prune(shop).packages == {}
-    [letter] = list_dead(shop.store, shop.ledgers, DeadFilters())
+    [dead_letter] = list_dead(shop.store, shop.ledgers, DeadFilters())
     if kind == "unknown":
-        dead.resolve(shop.store, shop.ledgers, letter.id, "give-up", actor="ann")
+        resolution.resolve(shop.store, shop.job_types, shop.ledgers, dead_letter.id, "give-up", actor="ann")
     else:
-        dead.ignore(shop.store, shop.ledgers, letter.id, actor="ann", reason="seen")
+        resolution.ignore(shop.store, shop.ledgers, dead_letter.id, actor="ann", reason="seen")
     assert prune(shop).packages == {"email.send": 1}
     assert not kept(shop)
 
 
-def test_one_that_is_still_to_be_sent_keeps_what_it_says(shop: Effects, send: Send, post: Post) -> None:
+@pytest.mark.slow
+def test_a_message_still_to_be_sent_keeps_its_content(shop: Effects, send: Send, post: Post) -> None:
     post.moves = [verdict("config")]
     send()
     for _ in range(3):
@@ -106,12 +109,13 @@ def test_content_is_sealed_and_its_key_can_be_changed(make_shop: MakeShop, send:
     send()
     newer = make_shop(keys=f"k2={generate_key()},{KEYS}")
     assert [(one.place, one.key_id, one.values) for one in count_keys(newer.store)] == [("sent_emails", "k1", 1)]
-    assert rotate(newer).rotated == 1
+    assert rotate(newer.store, newer.keys, actor="ann").rotated == 1
     assert [(one.place, one.key_id) for one in count_keys(newer.store)] == [("sent_emails", "k2")]
     assert drain(newer) == {"succeeded": 1}
     assert post.sent_to() == [("ann@example.com",)]
 
 
+@pytest.mark.slow
 def test_content_of_another_row_does_not_open(shop: Effects, send: Send, post: Post) -> None:
     send(key="one", to="one@example.com")
     send(key="two", to="two@example.com")
@@ -151,10 +155,10 @@ def test_requeue_sends_the_same_bytes(shop: Effects, send: Send, post: Post, tem
     write(templates, {"welcome/subject.txt": "New, {{ name }}"})
     made = requeue_email(shop, "k", actor="ann", reason="mended")
     assert drain(shop) == {"succeeded": 1}
-    assert len(post.letters) == 2
+    assert len(post.outgoing) == 2
     assert len(set(post.bytes)) == 1
     assert (get_email(shop, "k").job_id, get_email(shop, "k").state) == (made.job_id, "done")
-    assert audit(shop) == []
+    assert audit(shop.store, shop.ledgers) == []
 
 
 def test_rendered_again_it_has_the_newest_words_and_a_new_message_id(
@@ -165,9 +169,9 @@ def test_rendered_again_it_has_the_newest_words_and_a_new_message_id(
     fresh = make_shop()
     requeue_email(fresh, "k", actor="ann", render_again=True)
     assert drain(fresh) == {"succeeded": 1}
-    old, new = post.letters
-    assert (old.parts.subject, new.parts.subject) == ("Welcome, Ann!", "New, Ann")
-    assert new.parts.date >= old.parts.date
+    old, new = post.outgoing
+    assert (old.source.subject, new.source.subject) == ("Welcome, Ann!", "New, Ann")
+    assert new.source.date >= old.source.date
     assert new.recipients == old.recipients
     found = get_email(fresh, "k")
     assert found.message_id == new.message_id != first.message_id
@@ -187,6 +191,7 @@ def test_a_template_that_asks_for_more_by_now_is_an_error_and_changes_nothing(
     assert rows(shop, "jobs") == []
 
 
+@pytest.mark.slow
 def test_what_was_sent_or_may_have_been_is_sent_again_by_an_explicit_word(
     shop: Effects, send: Send, post: Post
 ) -> None:
@@ -195,20 +200,21 @@ def test_what_was_sent_or_may_have_been_is_sent_again_by_an_explicit_word(
     drain(shop)
     send("code", context={"code": 1}, key="perhaps")
     drain(shop)
-    with pytest.raises(JobNotFound, match="only --again"):
+    with pytest.raises(JobStateError, match="only --even-if-done"):
         requeue_email(shop, "done", actor="ann")
-    with pytest.raises(JobNotFound, match="may have been sent: only --again"):
+    with pytest.raises(JobStateError, match="may have happened"):
         requeue_email(shop, "perhaps", actor="ann")
-    requeue_email(shop, "done", actor="ann", again=True)
-    requeue_email(shop, "perhaps", actor="ann", again=True)
+    requeue_email(shop, "done", actor="ann", confirm_done=True)
+    requeue_email(shop, "perhaps", actor="ann", confirm_unknown=True)
     assert drain(shop) == {"succeeded": 2}
-    assert len(post.letters) == 4
+    assert len(post.outgoing) == 4
     by_key = {}
-    for letter in post.letters:
-        by_key.setdefault(letter.parts.subject, set()).add((letter.message_id, letter.key, letter.data))
+    for outgoing in post.outgoing:
+        by_key.setdefault(outgoing.source.subject, set()).add((outgoing.message_id, outgoing.key, outgoing.data))
     assert {subject: len(found) for subject, found in by_key.items()} == {"Welcome, Ann!": 2, "Your code": 1}
 
 
+@pytest.mark.slow
 def test_a_group_is_sent_to_those_who_have_it_not_or_to_all(shop: Effects, send: Send, post: Post) -> None:
     group = {"to": ["a@x.example", "b@x.example"], "group": True, "key": "g"}
     post.moves = [
@@ -223,7 +229,7 @@ def test_a_group_is_sent_to_those_who_have_it_not_or_to_all(shop: Effects, send:
     assert [(one.address, one.outcome) for one in get_email(shop, "g").recipients] == [
         ("a@x.example", "accepted"), ("b@x.example", "refused_message"),
     ]  # fmt: skip
-    requeue_email(shop, "g", actor="ann", again=True)
+    requeue_email(shop, "g", actor="ann", confirm_done=True)
     drain(shop)
     assert post.sent_to() == [("a@x.example", "b@x.example"), ("b@x.example",), ("a@x.example", "b@x.example")]
 
@@ -233,8 +239,8 @@ def test_what_is_forgotten_cannot_be_sent_again(shop: Effects, send: Send, post:
     drain(shop)
     shop.store.shift_clock(8 * DAY)
     prune(shop)
-    with pytest.raises(EmailNotFound, match="no longer kept"):
-        requeue_email(shop, "k", actor="ann", again=True)
+    with pytest.raises(EmailNotFound, match="is deleted"):
+        requeue_email(shop, "k", actor="ann", confirm_done=True)
 
 
 def test_versions_and_languages_are_on_record(shop: Effects, send: Send) -> None:

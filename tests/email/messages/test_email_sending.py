@@ -9,32 +9,32 @@ from typing import Any
 import pytest
 
 from effects import Effects
-from effects.store import limits
-from effects.store.audit import audit
+from effects.store.limits import rows as limit_rows
+from effects.store.operator.audit import audit
 from effects_email import NewEmail, send_templated_emails
-from effects_email import transports as transports_module
-from effects_email.outcomes import CONFIG_SECONDS, RETRY, UNKNOWN_AFTER_SECONDS
+from effects_email.classify import CONFIG_SECONDS, HOLD_SECONDS, RETRY, UNKNOWN_AFTER_SECONDS
 from effects_email.suppression import find_suppressions
+from effects_email.transport import registry as transports_module
 from effects_email.transport.base import Verdict
-from effects_email.transports import Transports
+from effects_email.transport.registry import Transports
 from tests.email.messages.conftest import CONTEXT, KEYS, MakeShop, drain, job_type
 from tests.email.messages.post import Post, verdict
 from tests.email.messages.sending import Send, parsed, sent
-from tests.support.hands import row, rows, run_sql
+from tests.support.manual_workers import row, rows, run_sql
 
 
 def test_a_message_that_is_taken_is_done(shop: Effects, send: Send, post: Post) -> None:
     receipt = send()
     assert drain(shop) == {"succeeded": 1}
-    [letter] = post.letters
-    assert (letter.sender, letter.recipients) == ("hello@shop.example", ("ann@example.com",))
-    assert letter.message_id == receipt.message_id
-    message = parsed(letter.data)
+    [outgoing] = post.outgoing
+    assert (outgoing.sender, outgoing.recipients) == ("hello@shop.example", ("ann@example.com",))
+    assert outgoing.message_id == receipt.message_id
+    message = parsed(outgoing.data)
     assert (message["subject"], message["to"]) == ("Welcome, Ann!", "ann@example.com")
     found = sent(shop)
     assert (found["state"], found["outcome"], found["tries"], found["provider_id"]) == ("done", "accepted", 1, "id-0")
-    assert found["bytes_sha256"] == hashlib.sha256(letter.data).hexdigest()
-    assert audit(shop) == []
+    assert found["bytes_sha256"] == hashlib.sha256(outgoing.data).hexdigest()
+    assert audit(shop.store, shop.ledgers) == []
 
 
 # the verdict · job's status, outcome in the log, attempts counted, seconds until the next, ledger's state
@@ -43,12 +43,13 @@ TABLE: list[tuple[Verdict, tuple[str, str, int, float, str]]] = [
     (verdict("retry", after=900), ("failed", "failed", 1, 900, "intended")),
     (verdict("throttle"), ("queued", "paused", 0, 60, "intended")),
     (verdict("throttle", after=120), ("queued", "paused", 0, 120, "intended")),
-    (verdict("config"), ("queued", "paused", 0, CONFIG_SECONDS, "intended")),
+    (verdict("config"), ("queued", "paused", 0, HOLD_SECONDS, "intended")),
     (verdict("transport_down"), ("queued", "paused", 0, 15, "intended")),
     (verdict("unknown"), ("failed", "unknown", 1, UNKNOWN_AFTER_SECONDS, "unknown")),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("said", "expected"), TABLE, ids=lambda value: getattr(value, "kind", ""))
 def test_each_verdict_has_its_outcome(shop: Effects, send: Send, post: Post, said: Verdict, expected: Any) -> None:
     post.moves = [said, verdict("accepted")]
@@ -58,13 +59,13 @@ def test_each_verdict_has_its_outcome(shop: Effects, send: Send, post: Post, sai
     job, log = row(shop, "jobs"), row(shop, "job_attempts")
     assert (job["status"], log["outcome"], job["attempts"]) == (status, outcome, attempts)
     assert (sent(shop)["state"], sent(shop)["outcome"]) == (state, said.kind)
-    shop.store.shift_clock(seconds * 0.95)
+    shop.store.shift_clock(seconds * 0.6)  # time goes by itself too, on a busy machine
     assert drain(shop) == {}
-    shop.store.shift_clock(seconds * 0.26 + 2)  # the jitter of a retry
+    shop.store.shift_clock(seconds * 0.61 + 2)  # the jitter of a retry
     assert drain(shop) == {"succeeded": 1}
     assert len(set(post.bytes)) == 1
     assert sent(shop)["state"] == "done"
-    assert audit(shop) == []
+    assert audit(shop.store, shop.ledgers) == []
 
 
 @pytest.mark.parametrize("kind", ["refused_recipient", "refused_message"])
@@ -77,21 +78,19 @@ def test_a_refusal_is_dead_and_the_list_learns_of_the_address(shop: Effects, sen
     assert found == (["hard_bounce"] if kind == "refused_recipient" else [])
 
 
+@pytest.mark.slow
 def test_the_transport_rests_for_all_and_a_throttle_for_its_lane(shop: Effects, send: Send, post: Post) -> None:
     with shop.store.begin() as connection:
         for domain in ("a.example", "b.example"):
-            limits.ensure(shop.store, connection, f"email:default:{domain}", parent="email:default")
-    post.moves = [verdict("throttle"), verdict("config"), verdict("accepted")]
-    send(to="x@a.example")
-    drain(shop)
-    send(to="x@b.example")
-    drain(shop)
-    send(to="x@c.example")
-    drain(shop)
-    paused = {one["limit_key"]: one["pause_reason"] for one in rows(shop, "limits") if one["paused_until"]}
-    assert paused == {"email:default:a.example": "it was throttle", "email:default": "it was config"}
-    assert post.sent_to() == [("x@a.example",), ("x@b.example",)]
-    shop.store.shift_clock(CONFIG_SECONDS + 1)
+            limit_rows.ensure(shop.store, connection, f"email:default:{domain}", parent="email:default")
+    post.moves = [verdict("throttle"), verdict("config"), verdict("config"), verdict("accepted")]
+    for domain in ("a", "b", "b2", "c"):
+        send(to=f"x@{domain}.example")
+        drain(shop)
+    paused = {one["limit_key"]: one["pause_reason"][:15] for one in rows(shop, "limits") if one["paused_until"]}
+    assert paused == {"email:default:a.example": "it was throttle", "email:default": "it was config; "}
+    assert post.sent_to() == [("x@a.example",), ("x@b.example",), ("x@b2.example",)]
+    shop.store.shift_clock(CONFIG_SECONDS + HOLD_SECONDS + 1)
     drain(shop)
     assert {one["state"] for one in rows(shop, "sent_emails")} == {"done"}
 
@@ -103,6 +102,7 @@ def test_retries_come_at_the_times_that_are_promised() -> None:
     assert (RETRY.max_attempts, RETRY.max_age_seconds) == (25, 48 * 3600)
 
 
+@pytest.mark.slow
 def test_age_ends_the_tries_first(shop: Effects, send: Send, post: Post) -> None:
     post.moves = [verdict("retry")]
     send()
@@ -110,7 +110,7 @@ def test_age_ends_the_tries_first(shop: Effects, send: Send, post: Post) -> None
         drain(shop)
         shop.store.shift_clock(14_400 * 1.2 + 1)
     assert row(shop, "job_history")["status"] == "dead"
-    assert 8 < len(post.letters) < 20
+    assert 8 < len(post.outgoing) < 20
     assert len(set(post.bytes)) == 1
     assert "gave up: older than" in row(shop, "job_history")["last_error"]
 
@@ -125,7 +125,7 @@ def test_bytes_that_would_differ_do_not_leave(shop: Effects, send: Send, post: P
     run_sql(shop, "UPDATE effects_sent_emails SET bytes_sha256 = 'another'")
     shop.store.shift_clock(100)
     assert drain(shop) == {"dead": 1}
-    assert len(post.letters) == 1
+    assert len(post.outgoing) == 1
     assert row(shop, "job_history")["error_code"] == "content_changed"
 
 
@@ -143,12 +143,13 @@ def test_an_attachment_that_changed_or_is_gone(shop: Effects, send: Send, post: 
     gone.write_text("c,d\n")
     shop.store.shift_clock(400)
     drain(shop)
-    [letter] = post.letters
-    assert letter.message_id == missing.message_id
-    [part] = parsed(letter.data).iter_attachments()
+    [outgoing] = post.outgoing
+    assert outgoing.message_id == missing.message_id
+    [part] = parsed(outgoing.data).iter_attachments()
     assert (part.get_filename(), part.get_content().replace("\r\n", "\n")) == ("gone.csv", "c,d\n")
 
 
+@pytest.mark.slow
 def test_one_bad_message_among_many_stops_nothing(shop: Effects, post: Post) -> None:
     emails = [NewEmail("welcome", to=f"u{n}@x.example", context=CONTEXT) for n in range(1000)]
     receipts = send_templated_emails(emails, effects=shop)
@@ -156,7 +157,7 @@ def test_one_bad_message_among_many_stops_nothing(shop: Effects, post: Post) -> 
     run_sql(shop, "UPDATE effects_sent_emails SET sealed = :junk WHERE key = :key", junk=b"\x01junk", key=bad)
     assert drain(shop)["succeeded"] == 999
     everybody = {f"u{n}@x.example" for n in range(1000)}
-    assert {letter.recipients[0] for letter in post.letters} == everybody - {"u500@x.example"}
+    assert {outgoing.recipients[0] for outgoing in post.outgoing} == everybody - {"u500@x.example"}
     assert row(shop, "jobs")["status"] == "queued"  # until somebody mends its key
 
 
@@ -166,8 +167,9 @@ def test_one_bad_message_among_many_stops_nothing(shop: Effects, post: Post) -> 
 def test_a_transport_that_is_not_set_waits_for_the_operator(shop: Effects, send: Send, post: Post) -> None:
     send(transport="bulk")
     drain(shop)
-    assert (row(shop, "jobs")["attempts"], row(shop, "jobs")["error_code"]) == (0, "no_transport")
-    assert "EFFECTS_EMAIL_TRANSPORT_BULK" in row(shop, "limits")["pause_reason"]
+    assert row(shop, "jobs")["attempts"] == 0
+    assert "EFFECTS_EMAIL_TRANSPORT_BULK" in row(shop, "jobs")["last_error"]
+    assert [one["paused_until"] for one in rows(shop, "limits")] in ([], [None])  # another worker may have it
 
 
 def test_a_key_that_is_missing_waits_for_the_operator(make_shop: MakeShop, send: Send, post: Post) -> None:
@@ -175,7 +177,7 @@ def test_a_key_that_is_missing_waits_for_the_operator(make_shop: MakeShop, send:
     blind = make_shop(keys=KEYS.replace("k1=", "k2="))
     drain(blind)
     job = row(blind, "jobs")
-    assert (job["status"], job["attempts"], post.letters) == ("queued", 0, [])
+    assert (job["status"], job["attempts"], post.outgoing) == ("queued", 0, [])
     assert "k1" in job["last_error"]
 
 
@@ -191,7 +193,7 @@ def test_a_job_of_a_plain_insert_has_nothing_to_send(shop: Effects, post: Post) 
     while drain(shop):
         pass
     assert row(shop, "job_history")["error_code"] == "content_gone"
-    assert post.letters == []
+    assert post.outgoing == []
 
 
 def test_the_worker_checks_its_transports_before_it_claims(make_shop: MakeShop) -> None:

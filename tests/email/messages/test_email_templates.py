@@ -12,11 +12,11 @@ from markupsafe import escape
 
 from effects import ConfigurationError, Effects
 from effects_email import EmailInvalid, RenderingFailed, TemplateError, TemplateNotFound, preview_email
-from effects_email import templates as templates_module
-from effects_email.lint import lint
-from effects_email.rendering import Renderer
-from effects_email.templates import Folder, locale_chain
-from effects_email.text import text_of
+from effects_email.templates import folder as templates_module
+from effects_email.templates.folder import TemplateFolder, locale_chain
+from effects_email.templates.lint import lint
+from effects_email.templates.rendering import Renderer
+from effects_email.templates.text import text_of
 from tests.email.messages.conftest import CONTEXT, FILES, write
 
 Say = Callable[..., Any]
@@ -29,7 +29,7 @@ def say(tmp_path: Path) -> Say:
 
     def render(files: dict[str, str], /, **context: Any) -> Any:
         write(folder, {"mail/subject.txt": "s", **files})
-        return Renderer().render(Folder(folder).find("mail"), context)
+        return Renderer().render(TemplateFolder(folder).find("mail"), context)
 
     return render
 
@@ -45,7 +45,7 @@ def test_exact_then_language_then_default(tmp_path: Path, asked: str | None, fou
     names = ["mail", "mail.de", "mail.de-AT", "mail.pt_br", "deep/mail", "deep/mail.de"]
     write(tmp_path, {f"{name}/{part}": name for name in names for part in ("subject.txt", "body.txt")})
     write(tmp_path, {f"{name}/subject.txt": name for name in ("mail.de/inner", "_parts/mail", ".git/mail")})  # are none
-    folder = Folder(tmp_path)
+    folder = TemplateFolder(tmp_path)
     for _ in range(2):  # the second comes from memory
         version = folder.find("mail", asked)
         assert version.locale == found
@@ -72,13 +72,13 @@ def test_a_name_finds_a_template_or_nothing(tmp_path: Path, name: str) -> None:
     write(tmp_path / "emails", FILES)
     write(tmp_path, {"secret/subject.txt": "s", "secret/body.txt": "b"})
     with pytest.raises(TemplateNotFound):
-        Folder(tmp_path / "emails").find(name)
+        TemplateFolder(tmp_path / "emails").find(name)
 
 
 def test_a_version_is_the_text_of_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates_module, "LOOK_AGAIN_SECONDS", 0.0)
     write(tmp_path, FILES)
-    folder = Folder(tmp_path)
+    folder = TemplateFolder(tmp_path)
     first = folder.find("welcome")
     assert folder.find("welcome") is first
     write(tmp_path, {"unrelated/subject.txt": "s", "unrelated/body.txt": "b", "code/subject.txt": "Another"})
@@ -94,12 +94,12 @@ def test_a_version_is_the_text_of_all_its_files(tmp_path: Path, monkeypatch: pyt
     write(tmp_path, FILES)
     (tmp_path / "welcome/template.toml").unlink()
     assert folder.find("welcome").version == first.version
-    assert Folder(tmp_path).find("welcome").version == first.version
+    assert TemplateFolder(tmp_path).find("welcome").version == first.version
 
 
 def test_a_folder_is_not_read_for_every_message(tmp_path: Path) -> None:
     write(tmp_path, FILES)
-    folder, renderer = Folder(tmp_path), Renderer()
+    folder, renderer = TemplateFolder(tmp_path), Renderer()
     version = folder.find("welcome", "de-AT")
     renderer.render(version, CONTEXT)
     compiled = renderer._templates(version)
@@ -115,13 +115,13 @@ def test_a_package_has_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     write(tmp_path / "shop_of_tests", {"__init__.py": "", **{f"emails/{path}": text for path, text in FILES.items()}})
     write(tmp_path / "shop_of_tests/emails", {"__init__.py": ""})
     monkeypatch.syspath_prepend(str(tmp_path))
-    folder = Folder("package:shop_of_tests.emails")
+    folder = TemplateFolder("package:shop_of_tests.emails")
     assert Renderer().render(folder.find("code"), {"code": 7}).text == "7\n"
     assert ("welcome", "de") in folder.names()
     with pytest.raises(ConfigurationError, match="no_such_package"):
-        Folder("package:no_such_package.emails")
+        TemplateFolder("package:no_such_package.emails")
     with pytest.raises(ConfigurationError, match="there is no such folder"):
-        Folder(tmp_path / "nowhere")
+        TemplateFolder(tmp_path / "nowhere")
 
 
 WRONG: list[tuple[dict[str, str], dict[str, Any], type[Exception], str]] = [
@@ -227,14 +227,14 @@ def test_html_is_read_as_text(html: str, text: str) -> None:
 
 def test_lint_finds_what_would_fail_or_look_wrong(tmp_path: Path) -> None:
     write(tmp_path, FILES)
-    assert lint(Folder(tmp_path)) == []
+    assert lint(TemplateFolder(tmp_path)) == []
     write(tmp_path, {
         "bad/subject.txt": "{% if %}", "bad/body.txt": "b", "empty/subject.txt": "s",
         "news/subject.txt": "{{ a }}",
         "news/body.html": "<img src=x><script></script>{{ a|safe }}<link rel=stylesheet>",
         "news.de/subject.txt": "{{ a }}{{ b }}", "news.de/body.txt": "x", "news/template.toml": "sender = 'nobody'",
     })  # fmt: skip
-    found = [(one.template, one.locale, one.problem) for one in lint(Folder(tmp_path))]
+    found = [(one.template, one.locale, one.problem) for one in lint(TemplateFolder(tmp_path))]
     words = " ".join(problem for _, _, problem in found)
     for expected in ("bad/subject.txt, line 1", "neither body.html", "no alt text", "scripts, forms", "escaping",
     "style sheet",
@@ -248,7 +248,7 @@ def test_a_preview_writes_nothing_and_needs_no_database(templates: Path, tmp_pat
     app = Effects(f"sqlite:///{tmp_path / 'not-there.db'}", templates=templates)
     made = preview_email("welcome", context=CONTEXT, locale="de-CH", effects=app)
     app.dispose()
-    assert (made.locale, made.parts.subject, made.parts.text) == (
+    assert (made.locale, made.source.subject, made.source.text) == (
         "de", "Willkommen, Ann!", f"Hallo Ann: {CONTEXT['link']}\n",
     )  # fmt: skip
     assert made.eml.startswith(b"From: sender@example.com\r\nTo: you@example.com\r\n")

@@ -7,25 +7,26 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from effects import Effects
-from effects.store.audit import audit
-from effects.store.dead_letters import DeadFilters, list_dead
+from effects.store.operator.audit import audit
+from effects.store.operator.dead_letters import DeadFilters, list_dead
 from effects_email import NewEmail, send_templated_emails
-from effects_email.outcomes import KEYED, UNKNOWN_AFTER_SECONDS
+from effects_email.classify import KEYED, UNKNOWN_AFTER_SECONDS
 from effects_email.transport import url as transport_urls
 from tests.email.messages.conftest import CONTEXT, MakeShop, drain
 from tests.email.messages.post import KeyedPost, Post, verdict
 from tests.email.messages.sending import GROUP, Send, sent
-from tests.support.hands import Hand, row, rows
+from tests.support.manual_workers import ManualWorker, row, rows
 
 
+@pytest.mark.slow
 def test_by_default_it_is_repeated_once_with_the_same_bytes(shop: Effects, send: Send, post: Post) -> None:
     post.moves = [verdict("unknown")]
     send()
     for _ in range(4):
         drain(shop)
         shop.store.shift_clock(3600)
-    assert len(post.letters) == 2
-    assert len(set(post.bytes)) == len({letter.key for letter in post.letters}) == 1
+    assert len(post.outgoing) == 2
+    assert len(set(post.bytes)) == len({outgoing.key for outgoing in post.outgoing}) == 1
     assert (row(shop, "job_history")["status"], sent(shop)["state"]) == ("dead", "unknown")
     assert [one.unknown for one in list_dead(shop.store, shop.ledgers, DeadFilters())] == [True]
 
@@ -36,17 +37,18 @@ def test_held_it_is_sent_once(shop: Effects, send: Send, post: Post) -> None:
     drain(shop)
     shop.store.shift_clock(500)
     assert drain(shop) == {}
-    assert len(post.letters) == 1
+    assert len(post.outgoing) == 1
     assert (row(shop, "job_history")["error_code"], sent(shop)["state"]) == ("unknown", "unknown")
 
 
-def test_where_the_caller_says_repeat_it_goes_on(shop: Effects, send: Send, post: Post) -> None:
+@pytest.mark.slow
+def test_on_unknown_repeat_of_the_caller_repeats(shop: Effects, send: Send, post: Post) -> None:
     post.moves = [verdict("unknown")] * 3 + [verdict("accepted")]
     send(on_unknown="repeat")
     for _ in range(4):
         drain(shop)
         shop.store.shift_clock(2000)
-    assert len(post.letters) == 4
+    assert len(post.outgoing) == 4
     assert len(set(post.bytes)) == 1
     assert sent(shop)["state"] == "done"
 
@@ -57,7 +59,7 @@ def test_a_refusal_after_an_unknown_leaves_it_unknown(shop: Effects, send: Send,
     drain(shop)
     shop.store.shift_clock(2000)
     drain(shop)
-    assert (len(post.letters), sent(shop)["state"], sent(shop)["outcome"]) == (2, "unknown", "refused_message")
+    assert (len(post.outgoing), sent(shop)["state"], sent(shop)["outcome"]) == (2, "unknown", "refused_message")
 
 
 @pytest.mark.parametrize("template", ["welcome", "code"])
@@ -65,7 +67,7 @@ def test_a_provider_that_knows_it_is_believed(shop: Effects, send: Send, post: P
     post.moves, post.knows = [verdict("unknown")], True
     send(template, context={**CONTEXT, "code": 1})
     assert drain(shop) == {"succeeded": 1}
-    assert (len(post.letters), sent(shop)["state"]) == (1, "done")
+    assert (len(post.outgoing), sent(shop)["state"]) == (1, "done")
 
 
 @pytest.mark.parametrize("knows", [True, False])
@@ -79,10 +81,10 @@ def test_a_held_one_is_asked_for_once_more_before_a_person_has_to(
     post.knows = knows
     shop.store.shift_clock(600 * 1.2 + 1)
     drain(shop)
-    assert len(post.letters) == 1
+    assert len(post.outgoing) == 1
     assert row(shop, "job_history")["status"] == ("succeeded" if knows else "dead")
     assert sent(shop)["state"] == ("done" if knows else "unknown")
-    assert audit(shop) == []
+    assert audit(shop.store, shop.ledgers) == []
 
 
 def test_of_a_group_that_a_provider_knows_everybody_has_it(shop: Effects, send: Send, post: Post) -> None:
@@ -92,11 +94,12 @@ def test_of_a_group_that_a_provider_knows_everybody_has_it(shop: Effects, send: 
     assert {one["outcome"] for one in rows(shop, "email_recipients")} == {"accepted"}
 
 
+@pytest.mark.slow
 def test_a_lost_worker_asks_before_it_repeats(shop: Effects, send: Send, post: Post) -> None:
     send()
-    hand = Hand(shop, queue="emails")
-    job = hand.claim_one(queue="emails")
-    assert hand.release(job) == {job.id}
+    manual_worker = ManualWorker(shop, queue="emails")
+    job = manual_worker.claim_one(queue="emails")
+    assert manual_worker.release(job) == {job.id}
     assert (sent(shop)["state"], sent(shop)["tries"]) == ("released", 0)
     shop.store.shift_clock(1200)
     drain(shop)  # rescues
@@ -105,9 +108,10 @@ def test_a_lost_worker_asks_before_it_repeats(shop: Effects, send: Send, post: P
     shop.store.shift_clock(UNKNOWN_AFTER_SECONDS * 0.5)
     post.knows = True
     assert drain(shop) == {"succeeded": 1}
-    assert (post.letters, post.asked, sent(shop)["state"]) == ([], 1, "done")
+    assert (post.outgoing, post.asked, sent(shop)["state"]) == ([], 1, "done")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", ["welcome", "code"])
 def test_with_a_key_it_is_repeated_soon_whatever_the_policy(make_shop: MakeShop, post: Post, template: str) -> None:
     keyed = KeyedPost(verdict("unknown"), verdict("unknown"), verdict("accepted"))
@@ -117,8 +121,8 @@ def test_with_a_key_it_is_repeated_soon_whatever_the_policy(make_shop: MakeShop,
     for attempt in range(1, 4):
         drain(app)
         app.store.shift_clock(KEYED.delay_seconds(attempt, draw=lambda: 1.0) + 1)
-    assert len(keyed.letters) == 3
-    assert len({letter.key for letter in keyed.letters}) == len(set(keyed.bytes)) == 1
+    assert len(keyed.outgoing) == 3
+    assert len({outgoing.key for outgoing in keyed.outgoing}) == len(set(keyed.bytes)) == 1
     assert sent(app)["state"] == "done"
 
 
@@ -131,5 +135,5 @@ def test_a_key_is_used_within_half_of_its_life(make_shop: MakeShop, post: Post) 
     drain(app)
     app.store.shift_clock(201)
     drain(app)
-    assert len(keyed.letters) == 1
+    assert len(keyed.outgoing) == 1
     assert (row(app, "job_history")["status"], sent(app)["state"]) == ("dead", "unknown")

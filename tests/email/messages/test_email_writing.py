@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import pytest
 from sqlalchemy.orm import Session
 
-from effects import ConfigurationError, Effects, IdempotencyConflict
-from effects.store.audit import audit
+from effects import ConfigurationError, Effects, IdempotencyConflict, JobNotFound, cancel
+from effects.store.operator.audit import audit
 from effects_email import (
     AddressInvalid,
     AttachmentInvalid,
@@ -19,12 +19,13 @@ from effects_email import (
     EmailReceipt,
     File,
     NewEmail,
+    email_key,
     send_templated_email,
     send_templated_emails,
 )
 from tests.email.messages.conftest import CONTEXT, MakeShop, drain, write
 from tests.email.messages.post import Post
-from tests.support.hands import row, rows, run_sql
+from tests.support.manual_workers import row, rows, run_sql
 
 Send: TypeAlias = Callable[..., EmailReceipt]
 
@@ -39,7 +40,7 @@ def test_one_call_writes_the_message_and_its_job(shop: Effects, send: Send) -> N
     assert (message["template"], message["state"], message["job_id"]) == ("welcome", "intended", job["id"])
     assert len(message["template_version"]) == 16
     assert "ann" not in str(job).lower()
-    assert audit(shop) == []
+    assert audit(shop.store, shop.ledgers) == []
 
 
 def test_the_same_key_is_the_first_message(shop: Effects, send: Send) -> None:
@@ -48,6 +49,24 @@ def test_the_same_key_is_the_first_message(shop: Effects, send: Send) -> None:
     assert again.existing
     assert (again.job_id, again.key, again.message_id) == (first.job_id, first.key, first.message_id)
     assert len(rows(shop, "jobs")) == len(rows(shop, "sent_emails")) == 1
+
+
+def test_a_message_is_withdrawn_by_its_key(shop: Effects, send: Send) -> None:
+    receipt = send(event_id="signup:1", run_at=datetime.now(UTC) + timedelta(days=1))
+    assert email_key("welcome", to="Ann@EXAMPLE.com", event_id="signup:1", effects=shop) == receipt.key
+    assert cancel(key=receipt.key, actor="app:shop", effects=shop).prevented
+    assert drain(shop) == {}
+    assert (row(shop, "sent_emails")["state"], row(shop, "sent_emails")["outcome"]) == ("abandoned", "cancelled")
+    with pytest.raises(JobNotFound):  # names that operators use are no keys
+        cancel(key="signup:1", actor="app:shop", effects=shop)
+
+
+def test_the_key_of_a_group_is_that_of_all_its_recipients(shop: Effects, send: Send) -> None:
+    receipt = send(event_id="signup:1", to=["a@example.com", "b@example.com"], group=True, category=None)
+    recipients = ["b@example.com", "a@example.com"]
+    assert email_key("welcome", to=recipients, event_id="signup:1", effects=shop) == receipt.key
+    with pytest.raises(EmailInvalid, match="event_id"):
+        email_key("welcome", to=recipients, event_id="", effects=shop)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +178,7 @@ def test_one_that_expired_is_not_sent(shop: Effects, send: Send, post: Post) -> 
     send(expires_at=datetime.now(UTC) + timedelta(hours=1))
     shop.store.shift_clock(3700)
     assert drain(shop) == {"cancelled": 1}
-    assert post.letters == []
+    assert post.outgoing == []
     assert (row(shop, "sent_emails")["state"], row(shop, "sent_emails")["outcome"]) == ("abandoned", "expired")
 
 
@@ -190,7 +209,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"key": ""}, EmailInvalid, "the key"),
     ({"key": "a\nb"}, EmailInvalid, "printable"),
     ({"event_id": "x" * 300}, EmailInvalid, "1 to 255"),
-    ({"category": "a\nb"}, EmailInvalid, "a category has"),
+    ({"category": "a\nb"}, EmailInvalid, "category must have 1 to 100 printable"),
     ({"run_at": datetime(2030, 1, 1)}, EmailInvalid, "run_at has no time zone"),  # noqa: DTZ001
     ({"expires_at": datetime(2030, 1, 1)}, EmailInvalid, "expires_at has no time zone"),  # noqa: DTZ001
     ({"on_unknown": "guess"}, EmailInvalid, "on_unknown is 'guess'"),

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import pytest
 import trustme
 
-from effects_email.parts import Address, Parts
-from effects_email.transport.base import Letter, Transport
+from effects_email.message.source import Address, MessageSource
+from effects_email.transport.base import OutgoingMessage, Transport
 from effects_email.transport.url import open_transport
 
 ANN, BEN, CAT = "ann@example.org", "ben@example.org", "cat@example.org"
@@ -23,10 +23,10 @@ PATIENCE = "timeout=2&connect_timeout=2&answer_timeout=1"
 Opened: TypeAlias = Callable[..., Transport]
 
 
-def letter(*recipients: str, data: bytes = BODY, utf8: bool = False, sender: str = SENDER) -> Letter:
+def outgoing_message(*recipients: str, data: bytes = BODY, utf8: bool = False, sender: str = SENDER) -> OutgoingMessage:
     """A letter to these (default: Ann)."""
     to = recipients or (ANN,)
-    parts = Parts(
+    source = MessageSource(
         message_id="1@example.com",
         date=datetime(2026, 11, 21, tzinfo=UTC),
         sender=Address("shop", "example.com"),
@@ -34,7 +34,9 @@ def letter(*recipients: str, data: bytes = BODY, utf8: bool = False, sender: str
         subject="hello",
         text="hello",
     )
-    return Letter(sender=sender, recipients=to, data=data, parts=parts, message_id="1@example.com", key="k", utf8=utf8)
+    return OutgoingMessage(
+        sender=sender, recipients=to, data=data, source=source, message_id="1@example.com", key="k", utf8=utf8
+    )
 
 
 class Released:

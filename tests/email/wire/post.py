@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from email import message_from_bytes
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import text
 
@@ -14,6 +15,7 @@ from effects import Effects
 from effects.retry import OnUnknown
 from effects.worker import Worker
 from effects_email.api import send_templated_email
+from tests.peers.postfix import PASSWORD, USER, Postfix
 from tests.support.waiting import wait_until
 
 SENDER = "shop@example.com"
@@ -51,6 +53,10 @@ class Post:
             event_id=f"note:{number}", on_unknown=on_unknown, effects=self.app,
         )  # fmt: skip
         return receipt.message_id
+
+    def once(self) -> None:
+        """Do what is due now."""
+        Worker(self.app).drain()
 
     def drain(self) -> None:
         """Do all that is left to do, whenever it is due."""
@@ -112,3 +118,8 @@ def message_id_of(data: bytes) -> str:
 
 def copies(received: Sequence[bytes]) -> Counter[str]:
     return Counter(map(message_id_of, received))
+
+
+def postfix_url(server: Postfix, ca_file: Path, *, user: str = USER, password: str = PASSWORD) -> str:
+    credentials = f"{quote(user, safe='')}:{quote(password, safe='')}"
+    return f"smtp+starttls://{credentials}@localhost:{server.port}?ca_file={ca_file}"

@@ -93,6 +93,7 @@ def test_the_table_has_every_point_of_ours() -> None:
         assert {name for name, one in TABLE if one == action and name.startswith("email.")} == points
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("point", "action", "policy"), CASES, ids=["-".join(case) for case in CASES])
 def test_a_kill_in_doubt_costs_no_message_and_makes_at_most_one_copy_more(
     point: str, action: str, policy: OnUnknown, post: Post, processes: Fleet, server: SmtpPeer
@@ -100,8 +101,9 @@ def test_a_kill_in_doubt_costs_no_message_and_makes_at_most_one_copy_more(
     _strike_and_judge(point, action, policy, post, processes, server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("point", "action", "turn"), TURNS, ids=[f"{point}-{action}" for point, action, _ in TURNS])
-def test_any_other_crash_does_as_the_table_says(
+def test_any_other_crash_ends_as_the_table_lists(
     point: str, action: str, turn: int, post: Post, processes: Fleet, server: SmtpPeer
 ) -> None:
     policy = POLICIES[(turn + post.app.store.is_postgresql) % 2]
@@ -121,7 +123,7 @@ def _strike_and_judge(
     post.drain()
     if action == "pause":
         child.thaw()
-        child.wait_logged("worker.disowned")
+        child.wait_logged("worker.fenced_off")
     child.send(signal.SIGTERM)
     child.wait()
     received = [message.data for message in server.messages]

@@ -9,11 +9,12 @@ from click.testing import CliRunner
 
 from effects.cli.context import Context
 from effects.errors import ConfigurationError
-from effects_email.explanation import explain, explain_command
+from effects_email.commands.explain import explain_
+from effects_email.explanation import explain
 
 
 def asked(*arguments: str) -> str:
-    done = CliRunner().invoke(explain_command, list(arguments), obj=Context())
+    done = CliRunner().invoke(explain_, list(arguments), obj=Context())
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -29,6 +30,23 @@ def test_a_lost_answer() -> None:
     text = asked("timeout", "--stage", "dot")
     assert "unknown" in text
     assert "on_unknown" in text
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("550", "5.1.0", "--text", "<a@x.example>: Sender address rejected"),
+     ("config", "our sender address", "others are tried")),
+    (("550", "--text", "1.2.3.4 blacklisted see spamhaus"), ("config", "our IP address", "others are tried")),
+    (("535", "5.7.8", "--stage", "auth"), ("config", "our account", "others are tried")),
+    (("554", "--stage", "dot", "--text", "delivery error: dd This user doesn't have a yahoo.com account"),
+     ("refused_recipient", "this recipient", "the address at once")),
+    (("553", "--text", "sorry, that domain isn't in my list of allowed rcpthosts (#5.7.1)"), ("config", "our account")),
+    (("421", "4.7.28", "--stage", "mail", "--text", "unusual rate of mail"), ("throttle", "how fast we send")),
+    (("450", "4.2.1", "--text", "Peak SMTP relay limit exceeded for customer"), ("throttle", "quota")),
+])  # fmt: skip
+def test_a_replys_subject_and_reason_are_explained(arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    text = asked(*arguments)
+    assert [word for word in words if word not in text] == []
+    assert "suppress" not in text or "the address at once" in words
 
 
 def test_as_json() -> None:

@@ -34,6 +34,7 @@ def post_of(app_factory: AppFactory, folder: Path, url: str) -> Post:
     return Post(app, templates, url, KEYS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "verdict"), [
     ({"dot": [CUT, "550 5.7.1 refused"]}, "refused by the dot"),
     ({"dot": [CUT], "rcpt": ["250 2.1.5 ok", "550 5.1.1 no such user"]}, "refused at RCPT"),
@@ -63,6 +64,7 @@ def test_the_repeat_of_an_unknown_waits_and_has_the_same_bytes(app_factory: AppF
         assert post.outcomes() == ("unknown", "succeeded")
 
 
+@pytest.mark.slow
 def test_a_proxy_that_loses_every_answer_makes_one_copy_with_hold_and_two_with_repeat_once(
     app_factory: AppFactory, tmp_path: Path
 ) -> None:
@@ -79,6 +81,7 @@ def test_a_proxy_that_loses_every_answer_makes_one_copy_with_hold_and_two_with_r
         assert proxy.lost == 30
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.timeout(120 + 6 * KILLS)
 def test_kills_and_lost_answers_lose_nothing(
@@ -104,7 +107,7 @@ def test_kills_and_lost_answers_lose_nothing(
         repeated = {post.write(number, on_unknown="repeat_once") for number in range(1, MESSAGES, 2)}
         for _ in range(KILLS):
             before = len(server.messages)
-            child = processes.worker("--lane", "emails=2", app="tests.email.wire.crash_app:app",
+            child = processes.worker("--queue", "emails=2", app="tests.email.wire.crash_app:app",
                                      **{**post.environment, **IMPATIENCE})  # fmt: skip
             wait_until(lambda before=before: len(server.messages) > before or _idle(post))  # type: ignore[misc]
             pause.wait(draw.uniform(0, 0.1))

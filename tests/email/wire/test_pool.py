@@ -12,7 +12,7 @@ import pytest
 from effects.errors import LeaseLost
 from effects_email.transport import pool as pool_module
 from effects_email.transport.smtp import SmtpTransport
-from tests.email.wire.conftest import PATIENCE, Opened, Released, letter
+from tests.email.wire.conftest import PATIENCE, Opened, Released, outgoing_message
 from tests.peers.smtp import CUT, OFFERS, SmtpPeer
 from tests.support.waiting import wait_until
 
@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 def send(transport: object, times: int = 1, **options: object) -> list[str]:
     """The verdicts' kinds."""
     return [
-        transport.send(letter(), release=Released(), seconds=20).verdict.kind  # type: ignore[attr-defined]
+        transport.send(outgoing_message(), release=Released(), seconds=20).verdict.kind  # type: ignore[attr-defined]
         for _ in range(times)
     ]
 
@@ -58,7 +58,7 @@ def test_threads_have_connections_of_their_own_and_no_more_than_allowed(opened: 
         assert 1 <= peer.connections <= 3
 
 
-def test_who_finds_all_connections_in_use_is_told_so_in_time(opened: Opened) -> None:
+def test_when_all_connections_are_in_use_the_wait_ends_in_time(opened: Opened) -> None:
     with SmtpPeer() as peer:
         transport = opened(peer.url, f"{PATIENCE}&connections=1")
         entered, leave = threading.Event(), threading.Event()
@@ -67,11 +67,11 @@ def test_who_finds_all_connections_in_use_is_told_so_in_time(opened: Opened) -> 
             entered.set()
             leave.wait(20)
 
-        thread = threading.Thread(target=lambda: transport.send(letter(), release=hold, seconds=20))
+        thread = threading.Thread(target=lambda: transport.send(outgoing_message(), release=hold, seconds=20))
         thread.start()
         entered.wait(20)
-        dispatch = transport.send(letter(), release=Released(), seconds=0.4)
-        assert (dispatch.verdict.kind, dispatch.verdict.code) == ("throttle", "no_free_connection")
+        send_result = transport.send(outgoing_message(), release=Released(), seconds=0.4)
+        assert (send_result.verdict.kind, send_result.verdict.code) == ("throttle", "no_free_connection")
         leave.set()
         thread.join(20)
         assert len(peer.messages) == 1
@@ -84,8 +84,8 @@ def test_a_connection_that_the_server_closed_is_replaced_without_harm(offers: tu
         send(transport)
         peer.hang_up()
         released = Released()
-        dispatch = transport.send(letter(), release=released, seconds=20)
-        assert dispatch.verdict.kind == "accepted"
+        send_result = transport.send(outgoing_message(), release=released, seconds=20)
+        assert send_result.verdict.kind == "accepted"
         assert (len(peer.messages), peer.connections, released.calls) == (2, 2, 1)
 
 
@@ -132,7 +132,7 @@ def test_idle_connections_are_closed_by_themselves(opened: Opened) -> None:
         assert send(transport) == ["accepted"]
 
 
-def test_close_says_quit_and_the_transport_opens_again(opened: Opened) -> None:
+def test_close_sends_quit_and_the_transport_opens_again(opened: Opened) -> None:
     with SmtpPeer() as peer:
         transport = opened(peer.url)
         send(transport)
@@ -147,7 +147,7 @@ def test_a_lost_lease_gives_its_place_back(opened: Opened) -> None:
         transport = opened(peer.url, f"{PATIENCE}&connections=1")
         for _ in range(3):
             with pytest.raises(LeaseLost):
-                transport.send(letter(), release=Released(LeaseLost()), seconds=20)
+                transport.send(outgoing_message(), release=Released(LeaseLost()), seconds=20)
         assert send(transport) == ["accepted"]
 
 
@@ -156,14 +156,14 @@ def test_a_server_that_cannot_be_reached_gives_its_place_back(opened: Opened) ->
         port = unused.getsockname()[1]
     transport = opened(f"smtp://127.0.0.1:{port}", f"{PATIENCE}&connections=1")
     for _ in range(3):
-        dispatch = transport.send(letter(), release=Released(), seconds=20)
-        assert (dispatch.verdict.kind, dispatch.verdict.code) == ("transport_down", "connect_failed")
+        send_result = transport.send(outgoing_message(), release=Released(), seconds=20)
+        assert (send_result.verdict.kind, send_result.verdict.code) == ("transport_down", "connect_failed")
 
 
 def test_a_name_that_does_not_resolve_is_a_matter_of_the_transport(opened: Opened) -> None:
-    dispatch = opened("smtp://nowhere.invalid?tls=none").send(letter(), release=Released(), seconds=20)
-    assert dispatch.verdict.kind == "transport_down"
-    assert dispatch.verdict.code in ("dns_failed", "connect_failed")
+    send_result = opened("smtp://nowhere.invalid?tls=none").send(outgoing_message(), release=Released(), seconds=20)
+    assert send_result.verdict.kind == "transport_down"
+    assert send_result.verdict.code in ("dns_failed", "connect_failed")
 
 
 def test_a_forked_child_has_connections_of_its_own(opened: Opened) -> None:
@@ -183,7 +183,7 @@ def test_a_forked_child_has_connections_of_its_own(opened: Opened) -> None:
         assert (peer.connections, len(peer.messages)) == (2, 3)
 
 
-def test_the_limits_are_those_that_the_page_says() -> None:
+def test_the_limits_are_those_of_the_page() -> None:
     assert pool_module.ASK_AFTER_SECONDS == 2.0
 
 

@@ -6,7 +6,6 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 import trustme
@@ -16,9 +15,9 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 from effects.keys import generate_key
 from effects_email.transport.base import Transport
 from tests.conftest import AppFactory
-from tests.email.wire.conftest import BODY, SENDER, Opened, Released, letter
-from tests.email.wire.post import Post, copies, message_id_of, write_templates
-from tests.peers.postfix import PASSWORD, USER, Postfix
+from tests.email.wire.conftest import BODY, SENDER, Opened, Released, outgoing_message
+from tests.email.wire.post import Post, copies, message_id_of, postfix_url, write_templates
+from tests.peers.postfix import Postfix
 from tests.support import needs
 from tests.support.waiting import wait_until
 
@@ -32,14 +31,9 @@ def postfix(authority: trustme.CA) -> Iterator[Postfix]:
         yield made
 
 
-def postfix_url(server: Postfix, ca_file: Path, *, user: str = USER, password: str = PASSWORD) -> str:
-    credentials = f"{quote(user, safe='')}:{quote(password, safe='')}"
-    return f"smtp+starttls://{credentials}@localhost:{server.port}?ca_file={ca_file}"
-
-
 def sent(transport: Transport, *recipients: str, data: bytes = BODY) -> list[tuple[str, str]]:
-    dispatch = transport.send(letter(*recipients, data=data), release=Released(), seconds=30)
-    return [(verdict.kind, verdict.code) for verdict in dispatch.recipients.values()]
+    send_result = transport.send(outgoing_message(*recipients, data=data), release=Released(), seconds=30)
+    return [(verdict.kind, verdict.code) for verdict in send_result.recipients.values()]
 
 
 # -- Postfix -------------------------------------------------------------------------------------------------
@@ -47,12 +41,12 @@ def sent(transport: Transport, *recipients: str, data: bytes = BODY) -> list[tup
 
 def test_postfix_delivers_what_was_sent_by_starttls_and_auth(postfix: Postfix, opened: Opened, ca_file: Path) -> None:
     transport = opened(postfix_url(postfix, ca_file), "")
-    dispatch = transport.send(letter(*USERS, data=DOTS), release=Released(), seconds=30)
-    assert {verdict.kind for verdict in dispatch.recipients.values()} == {"accepted"}
-    assert dispatch.tls is not None
-    assert dispatch.tls.startswith("TLSv1.3")
-    assert dispatch.provider_id is not None
-    assert dispatch.provider_id in postfix.log
+    send_result = transport.send(outgoing_message(*USERS, data=DOTS), release=Released(), seconds=30)
+    assert {verdict.kind for verdict in send_result.recipients.values()} == {"accepted"}
+    assert send_result.tls is not None
+    assert send_result.tls.startswith("TLSv1.3")
+    assert send_result.provider_id is not None
+    assert send_result.provider_id in postfix.log
     wait_until(lambda: len(_dotted(postfix)) == len(USERS))
     for stored in _dotted(postfix):
         assert stored.replace(b"\n", b"\r\n").endswith(DOTS.partition(b"\r\n\r\n")[2])
@@ -64,13 +58,14 @@ def _dotted(server: Postfix) -> list[bytes]:
 
 def test_postfix_takes_many_over_one_connection(postfix: Postfix, opened: Opened, ca_file: Path) -> None:
     transport = opened(postfix_url(postfix, ca_file), "")
-    names = {transport.send(letter(USERS[0]), release=Released(), seconds=30).provider_id for _ in range(30)}
+    names = {transport.send(outgoing_message(USERS[0]), release=Released(), seconds=30).provider_id for _ in range(30)}
     assert len(names) == 30
     transport.close()
     wait_until(lambda: "starttls=1 auth=1 mail=30 rcpt=30 data=30 quit=1" in postfix.log)
     wait_until(lambda: all(f"{name}: removed" in postfix.log for name in names))
 
 
+@pytest.mark.slow
 def test_what_an_app_wrote_lies_in_the_mailbox_once(
     postfix: Postfix, app_factory: AppFactory, tmp_path: Path, ca_file: Path
 ) -> None:
@@ -108,6 +103,7 @@ def test_postfix_is_not_sent_what_is_above_its_size(postfix: Postfix, opened: Op
     assert sent(opened(postfix_url(postfix, ca_file), ""), data=big) == [("refused_message", "too_large")]
 
 
+@pytest.mark.slow
 def test_postfix_is_not_spoken_to_without_a_certificate_of_our_authority(postfix: Postfix, opened: Opened) -> None:
     transport = opened(f"smtp+starttls://a:b@localhost:{postfix.port}", "")
     assert sent(transport) == [("config", "tls_unverified")]
@@ -158,7 +154,7 @@ def _sink(*cases: tuple[list[str], str, str]) -> pytest.MarkDecorator:
     (["-f", "RCPT"], "refused_message", "smtp_500_5.3.0"),
     (["-f", "."], "refused_message", "smtp_500_5.3.0"),
 )
-def test_smtp_sink_is_read_as_the_table_says(sink: int, kind: str, code: str, opened: Opened) -> None:
+def test_smtp_sink_is_read_as_the_table_lists(sink: int, kind: str, code: str, opened: Opened) -> None:
     assert sent(opened(f"smtp://127.0.0.1:{sink}")) == [(kind, code)]
 
 
@@ -205,7 +201,7 @@ def test_aiosmtpd_gets_envelope_and_bytes(keeper: tuple[Keeper, int], opened: Op
 def test_aiosmtpd_gets_an_address_beyond_ascii(keeper: tuple[Keeper, int], opened: Opened) -> None:
     handler, port = keeper
     transport = opened(f"smtp://127.0.0.1:{port}")
-    dispatch = transport.send(letter("jürgen@example.org", utf8=True), release=Released(), seconds=20)
-    assert dispatch.verdict.kind == "accepted"
+    send_result = transport.send(outgoing_message("jürgen@example.org", utf8=True), release=Released(), seconds=20)
+    assert send_result.verdict.kind == "accepted"
     assert handler.kept[0].rcpt_tos == ["jürgen@example.org"]
     transport.close()

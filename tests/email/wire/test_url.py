@@ -45,7 +45,7 @@ def test_credentials_are_decoded_and_options_read() -> None:
     assert (server.connection_seconds, server.idle_seconds) == (60, 3)
 
 
-def test_the_defaults_are_those_that_the_documentation_says() -> None:
+def test_the_defaults_are_those_of_the_documentation() -> None:
     server = opened("smtps://h")._server
     limits = server.timeouts
     assert (limits.connect_seconds, limits.stage_seconds, limits.answer_seconds) == (15, 30, 600)
@@ -66,7 +66,7 @@ SECRET = "hunter2secret"
     ("smtps://u:1?{}@h", "unknown option"),
     ("smtps://u:{}@h?timeout=1&timeout=2", "names an option twice"), ("smtps://u:{}@h?timeout=nan", "number from 0.1"),
     ("smtps://u:{}@h?timeout=301", "number from 0.1 to 300"), ("smtps://u:{}@h?connections=0", "number from 1 to 1000"),
-    ("smtps://u:{}@h?tls=none", "both smtps and tls=none"), ("smtp://localhost?tls=maybe", "none of none"),
+    ("smtps://u:{}@h?tls=none", "both smtps and tls=none"), ("smtp://localhost?tls=maybe", "not one of none"),
     ("smtps://u:{}@h?ca_file=/nowhere/{}", "ca_file that cannot be read"),
     ("smtp://localhost?ca_file=x", "goes with smtps"),
     ("smtps://u:{}@h?helo=a%0d%0aMAIL", "no host name"), ("maildir:", "names no folder"),

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from effects_email.message import build
-from effects_email.parts import Address, Parts
-from effects_email.transport.base import Letter
+from effects_email.message.mime import build
+from effects_email.message.source import Address, MessageSource
+from effects_email.transport.base import OutgoingMessage
 from tests.peers.http import Answer, Receiver, Request, Script
 
 ANN, BEN, CAT = "ann@example.org", "ben@example.org", "cat@example.org"
@@ -100,13 +100,13 @@ def receiver(script: Script) -> Receiver:
     return Receiver(script)
 
 
-def letter(
+def outgoing_message(
     *recipients: str,
     message_id: str = "1@example.com",
     key: str = "signup:1",
     files: dict[str, bytes] | None = None,
     **parts: Any,
-) -> Letter:
+) -> OutgoingMessage:
     """A letter to these (default Ann), its bytes built as the package builds them."""
     wanted = recipients or (ANN,)
     given: dict[str, Any] = {
@@ -117,8 +117,8 @@ def letter(
         "headers": (("X-Shop", "books"),),
         **parts,
     }
-    made = Parts(message_id=message_id, date=datetime(2026, 11, 21, tzinfo=UTC), **given)
-    return Letter(
-        sender="bounces@example.com", recipients=wanted, data=build(made, files or {}), parts=made,
+    made = MessageSource(message_id=message_id, date=datetime(2026, 11, 21, tzinfo=UTC), **given)
+    return OutgoingMessage(
+        sender="bounces@example.com", recipients=wanted, data=build(made, files or {}), source=made,
         message_id=message_id, key=key,
     )  # fmt: skip

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from effects import ConfigurationError, LeaseLost
-from effects_email.parts import Address, Attachment
+from effects_email.message.source import Address, Attachment
 from effects_email.transport.base import Transport
 from effects_email.transport.fields import reference
 from effects_email.transport.url import open_transport
 from tests.email.wire.conftest import Released
-from tests.email.world.stand_ins import ANN, BEN, CAT, TOKEN, PostmarkBox, ResendBox, answer, letter, receiver
+from tests.email.world.stand_ins import ANN, BEN, CAT, TOKEN, PostmarkBox, ResendBox, answer, outgoing_message, receiver
 from tests.peers.http import Answer, Receiver
 
 PNG, PDF = b"\x89PNG" + bytes(range(256)) * 40, b"%PDF-1.7\r\n" + b"x" * 500
@@ -77,7 +77,7 @@ def opened(url: str) -> Iterator[Transport]:
 
 def test_resend_gets_the_letter_as_fields(resend: Transport, resend_box: ResendBox) -> None:
     sent = resend.send(
-        letter(
+        outgoing_message(
             ANN, BEN, CAT,
             to=(Address("ann", "example.org", "Ann, the “first”"),), cc=(Address("ben", "example.org", "Bén"),),
             bcc=(Address("cat", "example.org"),), reply_to=(Address("help", "example.com", "Help"),),
@@ -112,7 +112,7 @@ def test_resend_gets_the_letter_as_fields(resend: Transport, resend_box: ResendB
 
 def test_postmark_gets_the_letter_as_fields(postmark: Transport, postmark_box: PostmarkBox) -> None:
     sent = postmark.send(
-        letter(
+        outgoing_message(
             ANN, BEN,
             to=(Address("ann", "example.org", 'Ann "A", the first'),), bcc=(Address("ben", "example.org"),),
             html="<p>Hello</p>", attachments=ATTACHED, files=FILES,
@@ -150,15 +150,17 @@ def test_the_envelope_decides_who_is_written_to(
     resend: Transport, resend_box: ResendBox, recipients: tuple[str, ...], to: tuple[str, ...], expected: dict[str, Any]
 ) -> None:
     people = tuple(Address(*one.split("@")) for one in to)
-    resend.send(letter(*recipients, to=people, bcc=(Address("cat", "example.org"),)), release=Released(), seconds=10)
+    resend.send(
+        outgoing_message(*recipients, to=people, bcc=(Address("cat", "example.org"),)), release=Released(), seconds=10
+    )
     [message] = resend_box.messages
     assert {name: message[name] for name in ("to", "cc", "bcc") if name in message} == expected
 
 
 def test_a_file_that_the_bytes_do_not_hold_stops_the_letter(resend: Transport, resend_peer: Receiver) -> None:
     wanted = file("other.pdf", b"other", "application/pdf")
-    whole = letter(files={ATTACHED[1].sha256: PDF}, attachments=(ATTACHED[1],))
-    other = letter(files={wanted.sha256: b"changed"}, attachments=(wanted,))
+    whole = outgoing_message(files={ATTACHED[1].sha256: PDF}, attachments=(ATTACHED[1],))
+    other = outgoing_message(files={wanted.sha256: b"changed"}, attachments=(wanted,))
     released = Released()
     assert resend.send(whole, release=released, seconds=10).verdict.kind == "accepted"
     refused = resend.send(other, release=released, seconds=10)
@@ -171,15 +173,15 @@ def test_a_file_that_the_bytes_do_not_hold_stops_the_letter(resend: Transport, r
 
 def test_addresses_that_need_smtputf8_are_refused_one_by_one(postmark: Transport, postmark_box: PostmarkBox) -> None:
     odd = "jürgen@example.org"
-    sent = postmark.send(letter(ANN, odd), release=Released(), seconds=10)
+    sent = postmark.send(outgoing_message(ANN, odd), release=Released(), seconds=10)
     assert sent.verdict.kind == "accepted"
     assert (sent.recipients[ANN].kind, sent.recipients[odd].kind) == ("accepted", "refused_recipient")
     assert [one["To"] for one in postmark_box.messages] == [ANN]
-    alone = postmark.send(letter(odd), release=Released(), seconds=10)
+    alone = postmark.send(outgoing_message(odd), release=Released(), seconds=10)
     assert (alone.verdict.kind, alone.verdict.suppress) == ("refused_recipient", None)
-    sender = postmark.send(letter(sender=Address("jürgen", "example.com")), release=Released(), seconds=10)
+    sender = postmark.send(outgoing_message(sender=Address("jürgen", "example.com")), release=Released(), seconds=10)
     assert sender.verdict.kind == "refused_message"
-    many = postmark.send(letter(*(f"u{n}@example.org" for n in range(51))), release=Released(), seconds=10)
+    many = postmark.send(outgoing_message(*(f"u{n}@example.org" for n in range(51))), release=Released(), seconds=10)
     assert (many.verdict.code, len(many.recipients)) == ("too_many_recipients", 51)
     assert len(postmark_box.messages) == 1
 
@@ -192,10 +194,10 @@ def test_every_try_has_the_same_key_and_bytes_and_another_message_another(
 ) -> None:
     resend_box.faults = [500, 503, Answer(reset=True)]
     for _ in range(5):
-        resend.send(letter(files=FILES, attachments=ATTACHED), release=Released(), seconds=10)
+        resend.send(outgoing_message(files=FILES, attachments=ATTACHED), release=Released(), seconds=10)
     assert len({(one.headers["idempotency-key"], one.body) for one in resend_peer.requests}) == 1
     assert len(resend_box.messages) == 1
-    for other in (letter(message_id="2@example.com"), letter(key="signup:2")):
+    for other in (outgoing_message(message_id="2@example.com"), outgoing_message(key="signup:2")):
         resend.send(other, release=Released(), seconds=10)
     keys = [one.headers["idempotency-key"] for one in resend_peer.requests]
     assert len(set(keys)) == 3
@@ -205,18 +207,18 @@ def test_every_try_has_the_same_key_and_bytes_and_another_message_another(
 
 def test_a_lost_answer_is_unknown_and_the_repeat_sends_nothing(resend: Transport, resend_box: ResendBox) -> None:
     resend_box.lose = 1
-    first = resend.send(letter(), release=Released(), seconds=10)
+    first = resend.send(outgoing_message(), release=Released(), seconds=10)
     assert (first.verdict.kind, first.verdict.code, first.verdict.after_seconds) == ("unknown", "no_answer", 30)
-    again = resend.send(letter(), release=Released(), seconds=10)
+    again = resend.send(outgoing_message(), release=Released(), seconds=10)
     assert again.verdict.kind == "accepted"
     assert again.provider_id
     assert len(resend_box.messages) == 1
 
 
-def test_the_same_key_with_other_content_is_never_sent_anew(resend: Transport, resend_box: ResendBox) -> None:
+def test_the_same_key_with_other_content_is_never_sent_again(resend: Transport, resend_box: ResendBox) -> None:
     resend_box.lose = 1
-    resend.send(letter(ANN, BEN), release=Released(), seconds=10)
-    other = resend.send(letter(ANN, text="changed"), release=Released(), seconds=10)
+    resend.send(outgoing_message(ANN, BEN), release=Released(), seconds=10)
+    other = resend.send(outgoing_message(ANN, text="changed"), release=Released(), seconds=10)
     assert (other.verdict.kind, other.verdict.code) == ("unknown", "resend_409_invalid_idempotent_request")
     assert len(resend_box.messages) == 1
 
@@ -226,12 +228,12 @@ def test_the_same_key_with_other_content_is_never_sent_anew(resend: Transport, r
 
 def test_a_partial_refusal_is_of_those_who_are_named(postmark: Transport, postmark_box: PostmarkBox) -> None:
     postmark_box.inactive = {BEN}
-    sent = postmark.send(letter(ANN, BEN, CAT), release=Released(), seconds=10)
+    sent = postmark.send(outgoing_message(ANN, BEN, CAT), release=Released(), seconds=10)
     assert sent.verdict.kind == "accepted"
     assert {one: (verdict.kind, verdict.suppress) for one, verdict in sent.recipients.items()} == {
         ANN: ("accepted", None), BEN: ("refused_recipient", "hard"), CAT: ("accepted", None),
     }  # fmt: skip
-    alone = postmark.send(letter(BEN), release=Released(), seconds=10)
+    alone = postmark.send(outgoing_message(BEN), release=Released(), seconds=10)
     assert (alone.verdict.kind, alone.verdict.code, alone.verdict.suppress) == (
         "refused_recipient", "postmark_406", "hard",
     )  # fmt: skip
@@ -240,7 +242,7 @@ def test_a_partial_refusal_is_of_those_who_are_named(postmark: Transport, postma
 def test_a_message_refused_for_one_is_tried_again_for_others(postmark: Transport, postmark_box: PostmarkBox) -> None:
     said = f"Found inactive addresses: {BEN.upper()}. They bounced."
     postmark_box.faults = [answer(422, ErrorCode=406, Message=said)]
-    sent = postmark.send(letter(ANN, BEN), release=Released(), seconds=10)
+    sent = postmark.send(outgoing_message(ANN, BEN), release=Released(), seconds=10)
     assert sent.verdict.kind == "retry"
     assert {one: (verdict.kind, verdict.suppress) for one, verdict in sent.recipients.items()} == {
         ANN: ("retry", None), BEN: ("refused_recipient", "hard"),
@@ -254,16 +256,16 @@ def test_a_message_refused_for_one_is_tried_again_for_others(postmark: Transport
 def test_postmark_can_be_asked_and_resend_need_not(
     postmark: Transport, postmark_box: PostmarkBox, resend: Transport
 ) -> None:
-    assert postmark.ask(letter()) is False
+    assert postmark.ask(outgoing_message()) is False
     postmark_box.lose = 1
-    lost = postmark.send(letter(), release=Released(), seconds=10)
+    lost = postmark.send(outgoing_message(), release=Released(), seconds=10)
     assert (lost.verdict.kind, lost.verdict.after_seconds) == ("unknown", None)
-    assert postmark.ask(letter()) is True
-    assert postmark.ask(letter(message_id="2@example.com")) is False
+    assert postmark.ask(outgoing_message()) is True
+    assert postmark.ask(outgoing_message(message_id="2@example.com")) is False
     for silent in (Answer(503), Answer(reset=True), Answer(200, b"[]"), Answer(200, b"{}"), Answer(200, b"\xff")):
         postmark_box.faults = [silent]
-        assert postmark.ask(letter()) is None
-    assert resend.ask(letter()) is None
+        assert postmark.ask(outgoing_message()) is None
+    assert resend.ask(outgoing_message()) is None
 
 
 # -- the point of no return ------------------------------------------------------------------------------------------
@@ -275,9 +277,9 @@ def test_a_lost_lease_sends_nothing(request: pytest.FixtureRequest, which: str) 
     peer: Receiver = request.getfixturevalue(f"{which}_peer")
     for _ in range(2):
         with pytest.raises(LeaseLost):
-            transport.send(letter(), release=Released(LeaseLost()), seconds=10)
+            transport.send(outgoing_message(), release=Released(LeaseLost()), seconds=10)
     assert peer.requests == []
-    assert transport.send(letter(), release=Released(), seconds=10).verdict.kind == "accepted"
+    assert transport.send(outgoing_message(), release=Released(), seconds=10).verdict.kind == "accepted"
 
 
 def test_threads_share_connections(resend: Transport, resend_peer: Receiver, resend_box: ResendBox) -> None:
@@ -285,7 +287,7 @@ def test_threads_share_connections(resend: Transport, resend_peer: Receiver, res
 
     def send(number: int) -> None:
         for turn in range(5):
-            one = letter(message_id=f"{number}-{turn}@example.com")
+            one = outgoing_message(message_id=f"{number}-{turn}@example.com")
             kinds.append(resend.send(one, release=Released(), seconds=10).verdict.kind)
 
     threads = [threading.Thread(target=send, args=(number,)) for number in range(8)]
@@ -298,9 +300,9 @@ def test_threads_share_connections(resend: Transport, resend_peer: Receiver, res
     assert len(resend_peer.connections) <= 8
 
 
-def test_what_the_provider_says_keeps_no_token(resend: Transport, resend_box: ResendBox) -> None:
+def test_the_providers_words_are_stored_without_the_token(resend: Transport, resend_box: ResendBox) -> None:
     resend_box.faults = [answer(422, name="validation_error", message=f"the key {TOKEN}\x1b[2J is odd " + "x" * 900)]
-    verdict = resend.send(letter(), release=Released(), seconds=10).verdict
+    verdict = resend.send(outgoing_message(), release=Released(), seconds=10).verdict
     assert verdict.reply is not None
     assert TOKEN not in json.dumps(verdict.reply.text)
     assert verdict.reply.text.isprintable()

@@ -10,23 +10,23 @@ from typing import Any, TypeAlias
 import pytest
 
 from effects import Effects
-from effects.store.audit import audit
+from effects.store.operator.audit import audit
 from effects.worker import Worker
 from effects_email import EmailInvalid, EmailReceipt, send_templated_email
-from effects_email.events import heard_of
-from effects_email.intake import Intake
-from effects_email.operate import get_email
-from effects_email.outcomes import UNKNOWN_AFTER_SECONDS
+from effects_email.admin import get_email
+from effects_email.classify import UNKNOWN_AFTER_SECONDS
+from effects_email.events import events_of
+from effects_email.receiver import EventReceiver
 from effects_email.suppression import find_suppressions, suppress, suppression_log
 from effects_email.transport.fields import reference
 from effects_email.unsubscribe import wsgi_app
 from tests.conftest import AppFactory
 from tests.email.world.conftest import KEYS
 from tests.email.world.stand_ins import TOKEN, Postbox, PostmarkBox, ResendBox, answer, receiver
-from tests.email.world.test_intake import PASSWORD, with_password
 from tests.peers.http import Receiver
-from tests.support.doors import wsgi_door
-from tests.support.hands import row, rows, run_sql
+from tests.support.basic_auth import PASSWORD, with_password
+from tests.support.manual_workers import row, rows, run_sql
+from tests.support.web_clients import wsgi_client
 
 ANN = "ann@example.org"
 Send: TypeAlias = Callable[..., EmailReceipt]
@@ -66,7 +66,7 @@ class Shop:
             "RecordType": record, "MessageID": "pm-1", "Recipient": ANN, "DeliveredAt": "2026-11-21T13:28:10Z",
             "Metadata": {"effects-message": reference(receipt.message_id)}, **further,
         }  # fmt: skip
-        made = Intake("postmark", secrets=PASSWORD, effects=self.app)
+        made = EventReceiver("postmark", secrets=PASSWORD, effects=self.app)
         return made.take(with_password(), json.dumps(document).encode())
 
 
@@ -96,6 +96,7 @@ NOT_YET = answer(200, TotalCount=0, Messages=[])  # the search lags behind
 # -- lost answers ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_lost_answer_is_asked_for_again_with_the_same_key(resend: Shop) -> None:
     resend.box.lose = 2
     resend.send()
@@ -106,10 +107,11 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_key(resend: Shop) -> Non
     assert (resend.posts, len(resend.box.messages)) == (3, 1)
     sent = row(resend.app, "sent_emails")
     assert (sent["state"], sent["provider_id"] is not None) == ("done", True)
-    assert audit(resend.app) == []
+    assert audit(resend.app.store, resend.app.ledgers) == []
 
 
-def test_the_providers_rate_is_the_limit_until_an_operator_says_otherwise(resend: Shop, postmark: Shop) -> None:
+@pytest.mark.slow
+def test_the_providers_rate_is_the_limit_until_an_operator_changes_it(resend: Shop, postmark: Shop) -> None:
     Worker(postmark.app).drain(30)
     assert rows(postmark.app, "limits") == []
     Worker(resend.app).drain(30)
@@ -125,7 +127,7 @@ def test_a_lost_answer_is_found_by_the_search(postmark: Shop) -> None:
     postmark.send()
     assert postmark.drain() == {"succeeded": 1}
     assert (postmark.posts, len(postmark.box.messages)) == (1, 1)
-    assert audit(postmark.app) == []
+    assert audit(postmark.app.store, postmark.app.ledgers) == []
 
 
 def lose_and_lag(shop: Shop, **options: Any) -> EmailReceipt:
@@ -140,25 +142,27 @@ def lose_and_lag(shop: Shop, **options: Any) -> EmailReceipt:
     return receipt
 
 
-def test_an_event_tells_the_next_try_that_there_is_nothing_to_do(postmark: Shop) -> None:
+@pytest.mark.slow
+def test_after_an_event_the_next_try_has_nothing_to_do(postmark: Shop) -> None:
     receipt = lose_and_lag(postmark)
     assert postmark.event("Delivery", receipt) == 204
     assert row(postmark.app, "sent_emails")["state"] == "unknown"  # its job looks for itself
     assert postmark.drain(UNKNOWN_AFTER_SECONDS * 1.3) == {"succeeded": 1}
     assert (postmark.posts, len(postmark.box.messages)) == (1, 1)
     assert row(postmark.app, "sent_emails")["state"] == "done"
-    assert [one.kind for one in heard_of(receipt.message_id, effects=postmark.app)] == ["delivered"]
-    assert [one.code for one in get_email(postmark.app, receipt.key).heard] == ["Delivery"]
-    assert audit(postmark.app) == []
+    assert [one.kind for one in events_of(receipt.message_id, effects=postmark.app)] == ["delivered"]
+    assert [one.code for one in get_email(postmark.app, receipt.key).events] == ["Delivery"]
+    assert audit(postmark.app.store, postmark.app.ledgers) == []
 
 
-def test_a_bounce_of_what_may_have_been_sent_says_that_it_was(postmark: Shop) -> None:
+def test_a_bounce_of_what_may_have_been_sent_proves_that_it_was(postmark: Shop) -> None:
     receipt = lose_and_lag(postmark)
     assert postmark.event("Bounce", receipt, Type="HardBounce", ID=7, Email=ANN) == 204
     assert postmark.drain(UNKNOWN_AFTER_SECONDS * 1.3) == {"succeeded": 1}
     assert (postmark.posts, row(postmark.app, "sent_emails")["state"]) == (1, "done")
 
 
+@pytest.mark.slow
 def test_an_event_closes_what_was_held_for_a_person(postmark: Shop) -> None:
     receipt = lose_and_lag(postmark, on_unknown="hold")
     postmark.drain(UNKNOWN_AFTER_SECONDS * 1.3)  # it is asked for once more
@@ -173,9 +177,10 @@ def test_an_event_closes_what_was_held_for_a_person(postmark: Shop) -> None:
     assert (action["job_id"], action["action"], action["actor"]) == (job["id"], "mark_done", "postmark")
     states = {one["message_id"]: one["state"] for one in rows(postmark.app, "sent_emails")}
     assert states[receipt.message_id] == "done"
-    assert audit(postmark.app) == []
+    assert audit(postmark.app.store, postmark.app.ledgers) == []
 
 
+@pytest.mark.slow
 def test_an_event_of_a_failure_closes_nothing(postmark: Shop) -> None:
     receipt = lose_and_lag(postmark, on_unknown="hold")
     postmark.drain(UNKNOWN_AFTER_SECONDS * 1.3)  # it is asked for once more
@@ -187,6 +192,7 @@ def test_an_event_of_a_failure_closes_nothing(postmark: Shop) -> None:
 # -- who is not written to ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_provider_that_refuses_an_address_ends_mail_to_it(postmark: Shop) -> None:
     assert isinstance(postmark.box, PostmarkBox)
     postmark.box.inactive = {ANN}
@@ -199,6 +205,7 @@ def test_a_provider_that_refuses_an_address_ends_mail_to_it(postmark: Shop) -> N
     assert postmark.posts == 1
 
 
+@pytest.mark.slow
 def test_a_complaint_ends_mail_that_already_waits(postmark: Shop) -> None:
     first = postmark.send()
     postmark.drain()
@@ -220,18 +227,21 @@ def test_a_notice_that_must_be_sent_is_and_it_is_on_record_why(postmark: Shop) -
     assert [(one.action, one.why) for one in log] == [("overridden", why), ("suppressed", None)]
     assert postmark.send(event_id="3").suppressed
     for wrong in ("", "x" * 1001, "a\nb"):
-        with pytest.raises(EmailInvalid, match="the reason"):
+        with pytest.raises(EmailInvalid, match="despite_suppression"):
             postmark.send(despite_suppression=wrong)
 
 
+@pytest.mark.slow
 def test_the_link_in_a_message_ends_its_category_and_no_other(postmark: Shop) -> None:
     postmark.send("news")
     postmark.drain()
     headers = {one["Name"]: one["Value"] for one in postmark.box.messages[0]["Headers"]}
     assert headers["List-Unsubscribe-Post"] == "List-Unsubscribe=One-Click"
     link = headers["List-Unsubscribe"].strip("<>")
-    with wsgi_door(wsgi_app(effects=postmark.app)) as door:
-        assert door("POST", link.removeprefix("http://localhost:1"), content=b"List-Unsubscribe=One-Click").is_success
+    with wsgi_client(wsgi_app(effects=postmark.app)) as web_client:
+        assert web_client(
+            "POST", link.removeprefix("http://localhost:1"), content=b"List-Unsubscribe=One-Click"
+        ).is_success
     assert postmark.send("news", event_id="2").suppressed
     assert not postmark.send("welcome").suppressed
     assert postmark.drain() == {"cancelled": 1, "succeeded": 1}

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from effects import Effects, EnqueueError
 from effects.store.rotate import count_keys, rotate
-from effects_email.bounces import Failure, note_delivered, note_failures
-from effects_email.mailbox import digests, normal_form
+from effects_email.bounces import note_delivered, note_failures
+from effects_email.message.address import address_digests, normal_form
+from effects_email.record import AddressFailure
 from effects_email.suppression import (
     find_suppressions,
     list_suppressions,
@@ -25,7 +26,7 @@ from effects_email.suppression import (
 )
 from effects_email.suppression_rows import Reason
 from tests.email.world.conftest import KEYS, NEWEST_KEYS, ROTATED_KEYS, MailFactory
-from tests.support.hands import rows
+from tests.support.manual_workers import rows
 from tests.webhooks.conftest import statements
 
 DAY = 86_400.0
@@ -40,7 +41,8 @@ def why(app: Effects, address: str = ANN, category: str | None = None) -> Reason
 def fail(app: Effects, *failures: tuple[str, str]) -> None:
     with app.store.begin() as connection:
         note_failures(
-            app, connection, [Failure(address=address, kind=kind, code="smtp_550_5.1.1") for address, kind in failures],  # type: ignore[arg-type]
+            app, connection,
+            [AddressFailure(address=address, kind=kind, code="smtp_550_5.1.1") for address, kind in failures],  # type: ignore[arg-type]
             source="smtp",
         )  # fmt: skip
 
@@ -96,7 +98,7 @@ def test_one_that_ends_takes_no_other_with_it(mail: Effects) -> None:
     assert why(mail) is None
 
 
-def test_saying_it_again_replaces_the_end(mail: Effects) -> None:
+def test_suppressing_again_replaces_the_end(mail: Effects) -> None:
     suppress(ANN, until=datetime.now(UTC) + timedelta(days=1), actor="cli:bo", effects=mail)
     suppress(ANN, actor="cli:cy", why="asked on the phone", effects=mail)
     found = find_suppressions(ANN, effects=mail)
@@ -186,7 +188,7 @@ def test_soft_failures_add_up_over_days(mail: Effects, days: list[int], holds: b
     assert why(mail) == ("soft_repeat" if holds else None)
 
 
-def test_a_delivery_ends_a_soft_repeat_and_starts_the_count_anew(mail: Effects) -> None:
+def test_a_delivery_ends_a_soft_repeat_and_resets_the_count(mail: Effects) -> None:
     suppress(ANN, reason="unsubscribe", category="news", effects=mail)
     for _ in range(3):
         fail(mail, (ANN, "soft"), (ANN, "soft"))
@@ -199,7 +201,7 @@ def test_a_delivery_ends_a_soft_repeat_and_starts_the_count_anew(mail: Effects) 
     assert [one.action for one in suppression_log(ANN, effects=mail)] == ["delivered", "suppressed", "suppressed"]
 
 
-def test_a_delivery_says_nothing_against_a_bounce(mail: Effects) -> None:
+def test_a_delivery_does_not_undo_a_bounce(mail: Effects) -> None:
     fail(mail, (ANN, "hard"))
     deliver(mail, ANN)
     assert why(mail) == "hard_bounce"
@@ -291,16 +293,17 @@ def test_without_keys_it_works_in_clear_and_keys_may_come_later(mail_factory: Ma
     keyed = mail_factory()
     assert why(keyed) == "manual"
     suppress(ANN, reason="complaint", effects=keyed)
-    assert len(digests(keyed, ANN)) == 2
+    assert len(address_digests(keyed, ANN)) == 2
     assert [one.reason for one in find_suppressions(ANN, effects=keyed)] == ["manual", "complaint"]
     assert unsuppress(ANN, effects=keyed) == 2
 
 
-def test_rotation_seals_them_anew(mail_factory: MailFactory) -> None:
+def test_rotation_seals_them_again(mail_factory: MailFactory) -> None:
     suppress(ANN, effects=mail_factory(KEYS))
     suppress(ANN, category="news", effects=mail_factory(KEYS))
     suppress(ANN, category="news", effects=mail_factory(ROTATED_KEYS))  # written again under the new key
-    result = rotate(mail_factory(ROTATED_KEYS))
+    newer = mail_factory(ROTATED_KEYS)
+    result = rotate(newer.store, newer.keys, actor="ann")
     assert (result.rotated, result.left, result.unreadable) == (1, [], [])
     after = mail_factory(NEWEST_KEYS)
     assert [(one.place, one.key_id, one.values) for one in count_keys(after.store)] == [

@@ -25,8 +25,8 @@ from effects_email.suppression import find_suppressions, suppressed, suppression
 from effects_email.unsubscribe import check_unsubscribe, unsubscribe, unsubscribe_headers, unsubscribe_link
 from effects_email.unsubscribe_token import read_token, write_token
 from tests.email.world.conftest import DIGEST, KEYS, NEWEST_KEYS, MailFactory
-from tests.support.doors import Door, asgi_door, gone, lifespan, wsgi_door
-from tests.support.hands import rows, run_sql
+from tests.support.manual_workers import rows, run_sql
+from tests.support.web_clients import WebClient, asgi_client, gone, lifespan, wsgi_client
 
 URL = "https://shop.example/unsubscribe"
 ANN = "Ann@Example.com"
@@ -80,7 +80,7 @@ def test_a_mail_address_may_stand_beside_the_link(mail_factory: MailFactory) -> 
         ({"unsubscribe_url": URL}, "all", "named all"),
     ],
 )
-def test_what_is_missing_is_said_at_the_call(
+def test_what_is_missing_is_reported_at_the_call(
     mail_factory: MailFactory, options: dict[str, Any], category: str, says: str
 ) -> None:
     app = mail_factory(**options)
@@ -115,13 +115,13 @@ _NAMES = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), min_s
 
 
 @given(local=_NAMES, category=_NAMES)
-def test_a_token_says_what_went_into_it(local: str, category: str) -> None:
+def test_a_token_holds_what_went_into_it(local: str, category: str) -> None:
     found = read_token(_RING, write_token(_RING, f"{local}@example.com", category))
     assert (found.address, found.category) == (f"{local}@example.com", category)
 
 
 @given(data=st.data())
-def test_an_altered_token_is_none(data: st.DataObject) -> None:
+def test_an_altered_token_is_invalid(data: st.DataObject) -> None:
     token = write_token(_RING, "ann@example.com", "news")
     at = data.draw(st.integers(0, len(token) - 1))
     other = data.draw(st.sampled_from("ABCXYZabcxyz0189-_").filter(lambda one: one != token[at]))
@@ -133,12 +133,12 @@ def test_an_altered_token_is_none(data: st.DataObject) -> None:
 @given(
     st.one_of(st.text(max_size=300), st.binary(max_size=200).map(lambda raw: base64.urlsafe_b64encode(raw).decode()))
 )
-def test_whatever_a_stranger_sends_is_refused_in_one_way(text: str) -> None:
+def test_a_bad_token_from_a_third_party_is_refused_uniformly(text: str) -> None:
     with pytest.raises(TokenInvalid):
         read_token(_RING, text)
 
 
-def test_a_foreign_token_is_none() -> None:
+def test_a_foreign_token_is_invalid() -> None:
     with pytest.raises(TokenInvalid):
         read_token(_RING, write_token(_OTHER, "ann@example.com", "news"))
 
@@ -160,16 +160,16 @@ def test_a_digest_key_alone_is_enough(mail_factory: MailFactory) -> None:
 # -- the endpoint --------------------------------------------------------------------------------------------------
 
 
-def doors(app: App, **options: Any) -> dict[str, AbstractContextManager[Door]]:
+def web_clients(app: App, **options: Any) -> dict[str, AbstractContextManager[WebClient]]:
     return {
-        "asgi": asgi_door(module.asgi_app(effects=app, **options)),
-        "wsgi": wsgi_door(module.wsgi_app(effects=app, **options)),
+        "asgi": asgi_client(module.asgi_app(effects=app, **options)),
+        "wsgi": wsgi_client(module.wsgi_app(effects=app, **options)),
     }
 
 
 @pytest.fixture(params=["asgi", "wsgi"])
-def door(request: pytest.FixtureRequest, shop: Effects) -> Iterator[Door]:
-    with doors(shop)[request.param] as opened:
+def web_client(request: pytest.FixtureRequest, shop: Effects) -> Iterator[WebClient]:
+    with web_clients(shop)[request.param] as opened:
         yield opened
 
 
@@ -178,8 +178,8 @@ def path_of(app: Effects, category: str = "news") -> str:
     return f"{parts.path}?{parts.query}"
 
 
-def test_a_post_acts_at_once(shop: Effects, door: Door) -> None:
-    answers = [door("POST", path_of(shop), **ONE_CLICK) for _ in range(2)]
+def test_a_post_acts_at_once(shop: Effects, web_client: WebClient) -> None:
+    answers = [web_client("POST", path_of(shop), **ONE_CLICK) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [200, 200]
     for answer in answers:
         assert "set-cookie" not in answer.headers
@@ -190,52 +190,52 @@ def test_a_post_acts_at_once(shop: Effects, door: Door) -> None:
     assert len(suppression_log(ANN, effects=shop)) == 2
 
 
-def test_following_the_link_asks_and_changes_nothing(shop: Effects, door: Door) -> None:
-    shown = door("GET", path_of(shop, "<b>tips</b>"))
+def test_following_the_link_asks_and_changes_nothing(shop: Effects, web_client: WebClient) -> None:
+    shown = web_client("GET", path_of(shop, "<b>tips</b>"))
     assert shown.status_code == 200
     assert '<form method="post">' in shown.text
     assert "&lt;b&gt;tips&lt;/b&gt;" in shown.text
     assert shown.headers["content-type"] == "text/html; charset=utf-8"
     assert (shown.headers["cache-control"], shown.headers["referrer-policy"]) == ("no-store", "no-referrer")
     assert "default-src 'none'" in shown.headers["content-security-policy"]
-    head = door("HEAD", path_of(shop))
+    head = web_client("HEAD", path_of(shop))
     assert (head.status_code, head.content) == (200, b"")
     assert rows(shop, "email_suppressions") == []
 
 
-def test_a_bad_token_is_not_found(shop: Effects, door: Door) -> None:
+def test_a_bad_token_is_not_found(shop: Effects, web_client: WebClient) -> None:
     for query in ("", "?token=", "?token=abc", "?tok=x", "?token=%ff%fe", "?token=" + "A" * 5000):
         for method in ("GET", "POST"):
-            answer = door(method, f"/u{query}")
+            answer = web_client(method, f"/u{query}")
             assert answer.status_code == 404, query
             assert "does not work" in answer.text
     assert rows(shop, "email_suppressions") == []
 
 
-def test_other_methods_and_long_bodies_are_refused(shop: Effects, door: Door) -> None:
-    put = door("PUT", path_of(shop))
+def test_other_methods_and_long_bodies_are_refused(shop: Effects, web_client: WebClient) -> None:
+    put = web_client("PUT", path_of(shop))
     assert (put.status_code, put.headers["allow"]) == (405, "GET, HEAD, POST")
-    assert door("POST", path_of(shop), content=b"x" * (16 * 1024 + 1)).status_code == 413
+    assert web_client("POST", path_of(shop), content=b"x" * (16 * 1024 + 1)).status_code == 413
     assert rows(shop, "email_suppressions") == []
 
 
 def test_mounted_in_a_framework_it_does_not_redirect(shop: Effects) -> None:
     web = FastAPI()
     web.mount("/unsubscribe", module.asgi_app(effects=shop))
-    with asgi_door(web) as door:
+    with asgi_client(web) as web_client:
         path = path_of(shop).replace("/unsubscribe?", "/unsubscribe/?")
-        assert door("GET", path).status_code == 200
-        assert door("POST", path, **ONE_CLICK).status_code == 200
-        assert door("POST", path.replace("/?", "?")).is_redirect  # which is why the address has its slash
+        assert web_client("GET", path).status_code == 200
+        assert web_client("POST", path, **ONE_CLICK).status_code == 200
+        assert web_client("POST", path.replace("/?", "?")).is_redirect  # which is why the address has its slash
     assert blocked(shop)
 
 
 def test_the_words_may_be_the_apps_own(shop: Effects) -> None:
-    for opening in doors(shop, page=lambda state, category: f"{state}:{category}").values():
-        with opening as door:
-            assert door("GET", path_of(shop)).text == "ask:news"
-            assert door("POST", path_of(shop)).text == "done:news"
-            assert door("GET", "/").text == "invalid:"
+    for opening in web_clients(shop, page=lambda state, category: f"{state}:{category}").values():
+        with opening as web_client:
+            assert web_client("GET", path_of(shop)).text == "ask:news"
+            assert web_client("POST", path_of(shop)).text == "done:news"
+            assert web_client("GET", "/").text == "invalid:"
 
 
 def test_a_database_that_is_away_asks_to_come_again(mail_factory: MailFactory) -> None:
@@ -243,20 +243,22 @@ def test_a_database_that_is_away_asks_to_come_again(mail_factory: MailFactory) -
     path = path_of(app)
     away = App("postgresql://nobody@127.0.0.1:1/none?connect_timeout=2", keys=KEYS, unsubscribe_url=URL, job_types=[])
     try:
-        for opening in doors(away).values():
-            with opening as door:
-                answer = door("POST", path)
+        for opening in web_clients(away).values():
+            with opening as web_client:
+                answer = web_client("POST", path)
                 assert (answer.status_code, answer.headers["retry-after"]) == (503, "60")
-                assert door("GET", path).status_code == 200
+                assert web_client("GET", path).status_code == 200
     finally:
         away.dispose()
 
 
-def test_neither_address_nor_token_is_logged(shop: Effects, door: Door, caplog: pytest.LogCaptureFixture) -> None:
+def test_neither_address_nor_token_is_logged(
+    shop: Effects, web_client: WebClient, caplog: pytest.LogCaptureFixture
+) -> None:
     path = path_of(shop)
     caplog.set_level(logging.DEBUG, logger="effects")
     caplog.set_level(logging.DEBUG, logger="sqlalchemy")
-    door("POST", path)
+    web_client("POST", path)
     assert "xample.com" not in "".join(record.getMessage() for record in caplog.records if record.name != "httpx")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from effects_webhooks.commands.again import recover_, replay
+from effects_webhooks.commands.deliveries import deliveries_, events_
 from effects_webhooks.commands.endpoints import endpoints
 from effects_webhooks.commands.explain import explain_
 from effects_webhooks.commands.listen import listen
@@ -14,8 +15,8 @@ from effects_webhooks.commands.send import send, test
 
 @click.group()
 def webhooks() -> None:
-    """Signed webhooks: where they go, sending one, receiving them."""
+    """Manage endpoints; send and receive webhooks."""
 
 
-for _command in (endpoints, secrets, send, test, replay, recover_, explain_, listen):
+for _command in (endpoints, secrets, deliveries_, events_, send, test, replay, recover_, explain_, listen):
     webhooks.add_command(_command)

@@ -2,68 +2,82 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import click
 
-from effects.cli.context import Context, actor, json_option, pass_context
-from effects_webhooks.explanation import parse_since
-from effects_webhooks.replay import Replayed, recover, replay_delivery, replay_event
-
-reason_option = click.option("--reason", metavar="TEXT", help="Why; kept with your name in effects_job_actions.")
+from effects.cli import CommandResult, Context, actor, command, parse_time, reason_option
+from effects_webhooks.admin.replay import Replayed, recover, replay_delivery, replay_event
+from effects_webhooks.commands.options import tenant_option
+from effects_webhooks.tenants import Tenant
 
 
 @click.command()
-@click.option("--delivery", metavar="MSG:EP", help="One delivery: msg_…:ep_….")
-@click.option("--event", metavar="MSG", help="Every delivery of an event.")
-@click.option("--again", is_flag=True, help="Those that were answered 2xx, too.")
+@click.option("--delivery", metavar="MSG:EP", help="Delivery to replay: msg_…:ep_….")
+@click.option("--event", metavar="MSG", help="Event whose deliveries are all replayed.")
+@click.option("--even-if-done", is_flag=True, help="Override: replay deliveries that were answered with 2xx.")
+@tenant_option
 @reason_option
-@json_option
-@pass_context
+@command
 def replay(
-    context: Context, *, delivery: str | None, event: str | None, again: bool, reason: str | None, as_json: bool
-) -> None:
-    """Send ended deliveries again, with the same webhook-id and the same bytes."""
+    context: Context,
+    *,
+    delivery: str | None,
+    event: str | None,
+    even_if_done: bool,
+    tenant: Tenant,
+    reason: str | None,
+) -> CommandResult:
+    """Replay a delivery or an event, with the same id and bytes."""
     if (delivery is None) == (event is None):
         raise click.UsageError("give --delivery or --event")
     if event is not None:
-        done = replay_event(event, actor=actor(), reason=reason, again=again, effects=context.app)
+        done = replay_event(
+            event, actor=actor(), reason=reason, confirm_done=even_if_done, tenant=tenant, effects=context.app
+        )
     else:
         event_id, _, endpoint_id = (delivery or "").partition(":")
-        job_id = replay_delivery(event_id, endpoint_id, actor=actor(), reason=reason, again=again, effects=context.app)
+        job_id = replay_delivery(
+            event_id, endpoint_id, actor=actor(), reason=reason, confirm_done=even_if_done, tenant=tenant,
+            effects=context.app,
+        )  # fmt: skip
         done = Replayed([job_id])
-    _print(context, done, as_json)
+    return _result(done)
 
 
 @click.command("recover")
-@click.option("--endpoint", "endpoint_id", required=True, metavar="EP", help="Whose deliveries.")
-@click.option("--since", required=True, metavar="TIME", help="Ended since then, such as 2026-11-21T08:00:00Z.")
-@click.option("--until", metavar="TIME", help="And until then.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many. Default: all.")
+@click.option("--endpoint", "endpoint_id", required=True, metavar="EP", help="Endpoint whose deliveries are replayed.")
+@click.option(
+    "--since", required=True, type=parse_time, metavar="TIME", help="Earliest end, such as 2026-11-21T08:00:00Z."
+)
+@click.option("--until", type=parse_time, metavar="TIME", help="Latest end.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Maximum number of deliveries. Default: all.")
+@tenant_option
 @reason_option
-@json_option
-@pass_context
+@command
 def recover_(
     context: Context,
     *,
     endpoint_id: str,
-    since: str,
-    until: str | None,
+    since: datetime,
+    until: datetime | None,
     limit: int | None,
+    tenant: Tenant,
     reason: str | None,
-    as_json: bool,
-) -> None:
-    """Send again what failed for an endpoint since a time. Run it again to go on after a crash or a limit."""
+) -> CommandResult:
+    """Replay an endpoint's failed deliveries.
+
+    Run it again to continue after a crash or a limit.
+    """
     done = recover(
-        endpoint_id, since=parse_since(since), until=parse_since(until) if until else None, actor=actor(),
-        reason=reason, limit=limit, effects=context.app,
+        endpoint_id, since=since, until=until, actor=actor(),
+        reason=reason, limit=limit, tenant=tenant, effects=context.app,
     )  # fmt: skip
-    _print(context, done, as_json)
+    return _result(done)
 
 
-def _print(context: Context, done: Replayed, as_json: bool) -> None:
-    if as_json:
-        skipped = [{"delivery": name, "reason": reason} for name, reason in done.skipped]
-        context.echo({"jobs": done.jobs, "skipped": skipped}, as_json=True)
-        return
-    context.echo(f"{len(done.jobs):,} sent again, {len(done.skipped):,} left as they are")
-    for name, reason in done.skipped:
-        click.echo(f"{name}: {reason}", err=True)
+def _result(done: Replayed) -> CommandResult:
+    skipped = [{"delivery": name, "reason": reason} for name, reason in done.skipped]
+    note = "\n".join(f"{name}: {reason}" for name, reason in done.skipped) or None
+    text = f"{len(done.jobs):,} replayed, {len(done.skipped):,} skipped"
+    return CommandResult({"jobs": done.jobs, "skipped": skipped}, text, note=note)

@@ -6,13 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-import msgspec
 
-from effects.cli.context import Context, json_option, pass_context
-from effects.cli.output import Table
-from effects_webhooks.budgets import PROFILES
-from effects_webhooks.endpoints import (
+from effects.cli import (
+    CommandResult,
+    Context,
+    Table,
+    actor,
+    command,
+    limit_option,
+    listed,
+    reason_option,
+    status_option,
+)
+from effects_webhooks.admin.endpoints import (
     ORDERINGS,
+    STATUSES,
+    Endpoint,
     add_endpoint,
     change_endpoint,
     disable_endpoint,
@@ -20,53 +29,62 @@ from effects_webhooks.endpoints import (
     get_endpoint,
     list_endpoints,
 )
+from effects_webhooks.commands.options import tenant_option
 from effects_webhooks.errors import EndpointInvalid
+from effects_webhooks.retry_rules import PROFILES
+from effects_webhooks.tenants import Tenant
 
 
 @click.group()
 def endpoints() -> None:
-    """The addresses that events go to."""
+    """Manage webhook endpoints."""
 
 
 def _pairs(name: str, sep: str, values: Sequence[str]) -> dict[str, str]:
     """`404=full`, `X-Team: billing` → a mapping."""
-    found = {}
+    pairs = {}
     for value in values:
         left, middle, right = value.partition(sep)
         if not middle:
             raise EndpointInvalid(f"{name} is written NAME{sep}VALUE")
-        found[left.strip()] = right.strip()
-    return found
+        pairs[left.strip()] = right.strip()
+    return pairs
 
 
 _profile_option = click.option(
-    "--profile", type=click.Choice(PROFILES), help="Which failures are tried again for how long. Default: default."
+    "--profile",
+    type=click.Choice(PROFILES),
+    help="Retry profile: which failures are retried and for how long. Default: default.",
 )
 _retry_option = click.option(
-    "--retry", "retries", multiple=True, metavar="STATUS=BUDGET",
-    help="Over the profile: 404=full, 5xx=short, 409=none. Give it again for more.",
+    "--retry", "retries", multiple=True, metavar="STATUS=CLASS",
+    help="Override of the profile: 404=full, 5xx=short, 409=none. Repeatable.",
 )  # fmt: skip
 _ordering_option = click.option(
-    "--ordering", type=click.Choice(ORDERINGS), help="One event after the other: of all, or of each ordering_key."
+    "--ordering", type=click.Choice(ORDERINGS), help="Order of delivery: of all events, or per ordering_key."
 )
 _header_option = click.option(
-    "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Sent with each request; stored sealed."
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="'NAME: VALUE'",
+    help="Header of each request, stored encrypted. Repeatable.",
 )
 
 
 @endpoints.command()
 @click.argument("url")
 @click.option("--pattern", "patterns", multiple=True, metavar="PATTERN",
-              help="Event type, a prefix such as 'order.*', or '*'; give it again for more. Default '*'.")  # fmt: skip
-@click.option("--secret", metavar="WHSEC", help="The partner's own secret. Default: a fresh one.")
-@click.option("--description", metavar="TEXT", help="For people.")
-@click.option("--tenant", metavar="NAME", help="It gets the events of this tenant only.")
+              help="Event type, a prefix such as 'order.*', or '*'. Repeatable. Default: '*'.")  # fmt: skip
+@click.option("--secret", metavar="WHSEC", help="Existing secret of the partner. Default: a new one.")
+@click.option("--description", metavar="TEXT", help="Description for people.")
+@click.option("--tenant", metavar="NAME", help="Tenant whose events it receives.")
 @_profile_option
 @_retry_option
 @_ordering_option
 @_header_option
-@json_option
-@pass_context
+@reason_option
+@command
 def add(
     context: Context,
     *,
@@ -79,31 +97,38 @@ def add(
     retries: Sequence[str],
     ordering: Any,
     headers: Sequence[str],
-    as_json: bool,
-) -> None:
-    """Add an endpoint and print its secret. It is stored sealed and never shown again."""
-    made = add_endpoint(
+    reason: str | None,
+) -> CommandResult:
+    """Add an endpoint and print its secret.
+
+    The secret is stored encrypted and shown only once.
+    """
+    created = add_endpoint(
         url, patterns or ("*",), secret=secret, description=description, tenant=tenant, profile=profile or "default",
         overrides=_pairs("--retry", "=", retries), ordering=ordering or "none",
-        headers=_pairs("--header", ":", headers), effects=context.app,
+        headers=_pairs("--header", ":", headers), actor=actor(), reason=reason, effects=context.app,
     )  # fmt: skip
-    context.echo(
-        {"id": made.id, "url": url, "patterns": _listed(made.patterns, as_json), "secret": made.secret}, as_json
-    )
-    if not as_json:
-        click.echo("Give the secret to the partner now: it is not shown again.", err=True)
+    facts = {"id": created.id, "url": url, "patterns": created.patterns, "secret": created.secret}
+    return CommandResult(facts, note="Give the secret to the partner now: it is shown only once.")
 
 
 @endpoints.command()
 @click.argument("endpoint_id", metavar="ID")
-@click.option("--url", metavar="URL", help="Where to from the next try on, for what waits too.")
-@click.option("--pattern", "patterns", multiple=True, metavar="PATTERN", help="In place of all there were.")
+@click.option("--url", metavar="URL", help="New URL, from the next attempt on, also for waiting deliveries.")
+@click.option(
+    "--pattern",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Event type pattern. Repeatable. Replaces all patterns.",
+)
 @_profile_option
 @_retry_option
 @_ordering_option
 @_header_option
-@json_option
-@pass_context
+@tenant_option
+@reason_option
+@command
 def change(
     context: Context,
     *,
@@ -114,59 +139,82 @@ def change(
     retries: Sequence[str],
     ordering: Any,
     headers: Sequence[str],
-    as_json: bool,
-) -> None:
-    """Change an endpoint; what is not given stays. --retry and --header take the place of all there were."""
+    tenant: Tenant,
+    reason: str | None,
+) -> CommandResult:
+    """Update an endpoint. Omitted options keep their value.
+
+    --retry and --header replace all previous ones.
+    """
     change_endpoint(
         endpoint_id, url=url, patterns=patterns or None, profile=profile, ordering=ordering,
         overrides=_pairs("--retry", "=", retries) if retries else None,
-        headers=_pairs("--header", ":", headers) if headers else None, effects=context.app,
+        headers=_pairs("--header", ":", headers) if headers else None, tenant=tenant, actor=actor(), reason=reason,
+        effects=context.app,
     )  # fmt: skip
-    context.echo({"id": endpoint_id, "changed": True} if as_json else f"{endpoint_id} is changed", as_json)
+    return CommandResult({"id": endpoint_id, "changed": True}, f"{endpoint_id} updated")
 
 
 @endpoints.command("list")
-@click.option("--tenant", metavar="NAME", help="Of this tenant only.")
-@json_option
-@pass_context
-def list_(context: Context, *, tenant: str | None, as_json: bool) -> None:
-    """All endpoints, oldest first. No secret is shown."""
-    found = list_endpoints(tenant=tenant, effects=context.app)
-    rows = [(one.id, one.status, one.failing_since, ", ".join(one.patterns), one.tenant, one.url) for one in found]
-    table = Table(("id", "status", "failing_since", "patterns", "tenant", "url"), rows, empty="no endpoints")
-    context.echo(found if as_json else table, as_json)
+@tenant_option
+@status_option(STATUSES)
+@limit_option
+@command
+def list_(context: Context, *, tenant: Tenant, status: str | None, limit: int) -> CommandResult:
+    """List endpoints, oldest first, without their secrets."""
+    endpoints = [
+        endpoint for endpoint in list_endpoints(tenant=tenant, effects=context.app) if status in (None, endpoint.status)
+    ]
+    return listed(endpoints, limit, _table)
+
+
+def _table(endpoints: Sequence[Endpoint]) -> Table:
+    rows = [
+        (
+            endpoint.id,
+            endpoint.status,
+            endpoint.failing_since,
+            endpoint.patterns,
+            endpoint.tenant,
+            endpoint.url,
+        )
+        for endpoint in endpoints
+    ]
+    return Table(("id", "status", "failing since", "patterns", "tenant", "url"), rows, empty="no endpoints")
 
 
 @endpoints.command()
 @click.argument("endpoint_id", metavar="ID")
-@json_option
-@pass_context
-def show(context: Context, *, endpoint_id: str, as_json: bool) -> None:
-    """One endpoint, without its secret."""
-    found = msgspec.structs.asdict(get_endpoint(endpoint_id, effects=context.app))
-    context.echo({**found, "patterns": _listed(found["patterns"], as_json)}, as_json)
+@tenant_option
+@command
+def show(context: Context, *, endpoint_id: str, tenant: Tenant) -> CommandResult:
+    """Show an endpoint, without its secret."""
+    return CommandResult(get_endpoint(endpoint_id, tenant=tenant, effects=context.app))
 
 
 @endpoints.command()
 @click.argument("endpoint_id", metavar="ID")
-@click.option("--reason", metavar="TEXT", help="Why; shown with the endpoint.")
-@json_option
-@pass_context
-def disable(context: Context, *, endpoint_id: str, reason: str | None, as_json: bool) -> None:
-    """Send nothing more to it; deliveries that wait end cancelled when they fall due."""
-    disable_endpoint(endpoint_id, reason=reason, effects=context.app)
-    context.echo({"id": endpoint_id, "status": "disabled"} if as_json else f"{endpoint_id} is disabled", as_json)
+@tenant_option
+@reason_option
+@command
+def disable(context: Context, *, endpoint_id: str, tenant: Tenant, reason: str | None) -> CommandResult:
+    """Disable an endpoint.
+
+    Waiting deliveries are cancelled when they fall due.
+    """
+    disable_endpoint(endpoint_id, actor=actor(), reason=reason, tenant=tenant, effects=context.app)
+    return CommandResult({"id": endpoint_id, "status": "disabled"}, f"{endpoint_id} disabled")
 
 
 @endpoints.command()
 @click.argument("endpoint_id", metavar="ID")
-@json_option
-@pass_context
-def enable(context: Context, *, endpoint_id: str, as_json: bool) -> None:
-    """Send to it again. What was cancelled stays cancelled; `effects webhooks recover` sends it again."""
-    enable_endpoint(endpoint_id, effects=context.app)
-    context.echo({"id": endpoint_id, "status": "active"} if as_json else f"{endpoint_id} is active", as_json)
+@tenant_option
+@reason_option
+@command
+def enable(context: Context, *, endpoint_id: str, tenant: Tenant, reason: str | None) -> CommandResult:
+    """Enable a disabled endpoint.
 
-
-def _listed(patterns: Sequence[str], as_json: bool) -> Sequence[str] | str:
-    return list(patterns) if as_json else ", ".join(patterns)
+    Cancelled deliveries stay cancelled; `effects webhooks recover` replays them.
+    """
+    enable_endpoint(endpoint_id, actor=actor(), reason=reason, tenant=tenant, effects=context.app)
+    return CommandResult({"id": endpoint_id, "status": "active"}, f"{endpoint_id} enabled")

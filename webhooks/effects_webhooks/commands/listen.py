@@ -10,26 +10,33 @@ from typing import Any
 
 import click
 
-from effects.cli.context import json_option
-from effects.cli.output import cell
-from effects.errors import ConfigurationError
+from effects import ConfigurationError
+from effects.cli import cell, json_option
 from effects_webhooks.listener import Listener, Received
 
 SHOWN_CHARS = 200
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="0, the default: a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port to listen on. Default: a free one."
+)
 @click.option("--secret", "secrets", multiple=True, required=True, envvar="EFFECTS_WEBHOOK_SECRET", metavar="WHSEC",
-              help="Give it again while a secret is replaced. Or EFFECTS_WEBHOOK_SECRET.")  # fmt: skip
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
-@click.option("--fail-first", type=click.IntRange(min=0), default=0, metavar="N", help="Answer 503 to the first N.")
-@click.option("--full", is_flag=True, help="All of the data; else its first 200 characters.")
+              help="Secret to verify with. Repeatable. Default: EFFECTS_WEBHOOK_SECRET.")  # fmt: skip
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
+@click.option(
+    "--fail-first",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Number of requests to answer with 503 first.",
+)
+@click.option("--full", is_flag=True, help="All of the data, not only its first 200 characters.")
 @json_option
 def listen(*, port: int, secrets: Sequence[str], host: str, fail_first: int, full: bool, as_json: bool) -> None:
-    """Receive webhooks, verify each, print it; Ctrl-C ends. Answers 200, or 401 to what does not verify.
+    """Receive webhooks, verify and print them, until Ctrl-C.
 
-    With --json one line for each request.
+    Answers 200, or 401 if the signature is invalid. With --json, one line per request.
     """
 
     def seen(received: Received) -> None:

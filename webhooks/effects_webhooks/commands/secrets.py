@@ -2,54 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import click
 
-from effects.cli.context import Context, json_option, pass_context
-from effects.cli.output import Table
-from effects_webhooks.rotation import OVERLAP_SECONDS, expire_secret, list_secrets, rotate_secret
+from effects.cli import CommandResult, Context, Table, actor, command, limit_option, listed, reason_option
+from effects_webhooks.admin.rotation import OVERLAP_SECONDS, SecretInfo, expire_secret, list_secrets, rotate_secret
+from effects_webhooks.commands.options import tenant_option
+from effects_webhooks.tenants import Tenant
 
 
 @click.group()
 def secrets() -> None:
-    """What requests are signed with."""
+    """Manage signing secrets."""
 
 
 @secrets.command()
 @click.argument("endpoint_id", metavar="ENDPOINT")
-@click.option("--secret", metavar="WHSEC", help="The partner's own. Default: a fresh one.")
+@click.option("--secret", metavar="WHSEC", help="Existing secret of the partner. Default: a new one.")
 @click.option(
     "--overlap-hours", type=click.FloatRange(0, 168), default=OVERLAP_SECONDS / 3600, show_default=True, metavar="N",
-    help="How long the old ones sign beside it; 0 where one has leaked.",
+    help="Hours for which the old secrets still sign; 0 if one has leaked.",
 )  # fmt: skip
-@json_option
-@pass_context
-def rotate(context: Context, endpoint_id: str, secret: str | None, overlap_hours: float, as_json: bool) -> None:
-    """Give an endpoint a new secret and print it. It is stored sealed and never shown again."""
+@tenant_option
+@reason_option
+@command
+def rotate(
+    context: Context, *, endpoint_id: str, secret: str | None, overlap_hours: float, tenant: Tenant, reason: str | None
+) -> CommandResult:
+    """Rotate an endpoint's secret and print the new one.
+
+    The secret is stored encrypted and shown only once.
+    """
     overlap = timedelta(hours=overlap_hours).total_seconds()
-    made = rotate_secret(endpoint_id, secret=secret, overlap_seconds=overlap, effects=context.app)
-    context.echo({"id": made.id, "endpoint_id": endpoint_id, "secret": made.secret}, as_json)
-    if not as_json:
-        click.echo(f"Give it to the partner now: those before it end in {overlap_hours:g} h.", err=True)
+    created = rotate_secret(
+        endpoint_id, secret=secret, overlap_seconds=overlap, tenant=tenant, actor=actor(), reason=reason,
+        effects=context.app,
+    )  # fmt: skip
+    note = f"Give it to the partner now: the previous secrets expire in {overlap_hours:g} h."
+    return CommandResult({"id": created.id, "endpoint_id": endpoint_id, "secret": created.secret}, note=note)
 
 
 @secrets.command("list")
 @click.argument("endpoint_id", metavar="ENDPOINT")
-@json_option
-@pass_context
-def list_(context: Context, endpoint_id: str, as_json: bool) -> None:
-    """An endpoint's secrets, newest first, without their values."""
-    found = list_secrets(endpoint_id, effects=context.app)
-    rows = [(one.id, one.signs, one.created_at, one.expires_at) for one in found]
-    context.echo(found if as_json else Table(("id", "signs", "created_at", "expires_at"), rows), as_json)
+@tenant_option
+@limit_option
+@command
+def list_(context: Context, *, endpoint_id: str, tenant: Tenant, limit: int) -> CommandResult:
+    """List an endpoint's secrets, newest first."""
+    return listed(list_secrets(endpoint_id, tenant=tenant, effects=context.app), limit, _table)
+
+
+def _table(secrets: Sequence[SecretInfo]) -> Table:
+    rows = [(secret.id, secret.signs, secret.created_at, secret.expires_at) for secret in secrets]
+    return Table(("id", "signs", "created", "expires"), rows, empty="no secrets")
 
 
 @secrets.command()
 @click.argument("secret_id", metavar="SECRET_ID")
-@json_option
-@pass_context
-def expire(context: Context, secret_id: str, as_json: bool) -> None:
-    """End a secret now, before its overlap does."""
-    expire_secret(secret_id, effects=context.app)
-    context.echo({"id": secret_id, "signs": False} if as_json else f"{secret_id} no longer signs", as_json)
+@tenant_option
+@reason_option
+@command
+def expire(context: Context, *, secret_id: str, tenant: Tenant, reason: str | None) -> CommandResult:
+    """Expire a secret now."""
+    expire_secret(secret_id, actor=actor(), reason=reason, tenant=tenant, effects=context.app)
+    return CommandResult({"id": secret_id, "signs": False}, f"{secret_id} no longer signs")

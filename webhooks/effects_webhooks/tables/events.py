@@ -11,8 +11,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 from sqlalchemy.dialects import postgresql, sqlite
 
-from effects.store.sql import Sql
-from effects.store.store import Store, as_json
+from effects.extend import Sql, Store, as_json
 
 
 class EventRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,24 +51,21 @@ def active_endpoints(store: Store, connection: Connection, tenants: set[str]) ->
 
 
 def insert_events(store: Store, connection: Connection, rows: Sequence[EventRow]) -> set[str]:
-    """Write the events whose id and key are free, and say which. The bytes are bound as bytes: text would pass
+    """Insert events whose id and key are free, and return them. The bytes are bound as bytes: text would pass
     through an encoding on its way.
     """
     dialect = postgresql if store.is_postgresql else sqlite
     table = store.tables["webhook_events"]
     statement = dialect.insert(table).on_conflict_do_nothing().returning(table.c.id)
-    found = connection.execute(statement, [msgspec.structs.asdict(row) for row in rows])
-    return {row.id for row in found}
-
-
-_DELIVERY = {"event_id": "text", "endpoint_id": "text", "digest": "text", "job_id": "int"}
+    result = connection.execute(statement, [msgspec.structs.asdict(row) for row in rows])
+    return {row.id for row in result}
 
 
 def _insert_deliveries(sql: Sql) -> str:
     return f"""
     INSERT INTO {sql.delivered_webhooks} (event_id, endpoint_id, digest, job_id, created_at, updated_at)
     SELECT r.event_id, r.endpoint_id, r.digest, r.job_id, {sql.now}, {sql.now}
-    FROM {sql.rows("rows", _DELIVERY)} AS r"""
+    FROM {sql.rows("rows", DeliveryRow)} AS r"""
 
 
 def insert_deliveries(store: Store, connection: Connection, rows: Sequence[DeliveryRow]) -> None:
@@ -80,16 +76,16 @@ _HOLD = {"id": "text", "tenant": "text", "key": "text"}
 
 
 def _holders(sql: Sql) -> str:
-    wanted, held = sql.rows("rows", _HOLD), "e.id, e.tenant, e.key, e.digest"
+    columns, held = sql.rows("rows", _HOLD), "e.id, e.tenant, e.key, e.digest"
     return f"""
-    SELECT {held} FROM {wanted} AS r JOIN {sql.webhook_events} AS e ON e.tenant = r.tenant AND e.key = r.key
-    UNION SELECT {held} FROM {wanted} AS r JOIN {sql.webhook_events} AS e ON e.id = r.id"""
+    SELECT {held} FROM {columns} AS r JOIN {sql.webhook_events} AS e ON e.tenant = r.tenant AND e.key = r.key
+    UNION SELECT {held} FROM {columns} AS r JOIN {sql.webhook_events} AS e ON e.id = r.id"""
 
 
 def holders(store: Store, connection: Connection, rows: Sequence[EventRow]) -> Sequence[Row[Any]]:
     """The stored events that hold these rows' keys or ids."""
-    wanted = [{"id": row.id, "tenant": row.tenant, "key": row.key} for row in rows]
-    return store.all(connection, _holders, rows=as_json(wanted))
+    keys = [{"id": row.id, "tenant": row.tenant, "key": row.key} for row in rows]
+    return store.all(connection, _holders, rows=as_json(keys))
 
 
 def _deliveries(sql: Sql) -> str:
@@ -107,12 +103,12 @@ def deliveries(store: Store, connection: Connection, event_ids: Sequence[str]) -
 
 
 def _bodies(sql: Sql) -> str:
-    return f"SELECT id, body FROM {sql.webhook_events} WHERE id {sql.any_of('ids')}"
+    return f"SELECT id, tenant, body FROM {sql.webhook_events} WHERE id {sql.any_of('ids')}"
 
 
 def _addresses(sql: Sql) -> str:
     return f"""
-    SELECT e.id, e.url, e.status, e.profile, {sql.json_text("e.overrides")} AS overrides, e.headers,
+    SELECT e.id, e.tenant, e.url, e.status, e.profile, {sql.json_text("e.overrides")} AS overrides, e.headers,
         h.failing_since IS NOT NULL AS failing
     FROM {sql.webhook_endpoints} AS e LEFT JOIN {sql.webhook_health} AS h ON h.endpoint_id = e.id
     WHERE e.id {sql.any_of("ids")}"""
@@ -123,16 +119,16 @@ def _secrets(sql: Sql) -> str:
     return f"""
     SELECT id, endpoint_id, sealed FROM {sql.webhook_secrets}
     WHERE endpoint_id {sql.any_of("ids")} AND (expires_at IS NULL OR expires_at > {sql.now})
-    ORDER BY created_at DESC, id DESC"""
+    ORDER BY endpoint_id, number DESC"""
 
 
-def bodies(store: Store, connection: Connection, event_ids: set[str]) -> Mapping[str, bytes]:
-    found = store.all(connection, _bodies, ids=as_json(sorted(event_ids)))
-    return {row.id: bytes(row.body) for row in found}
+def bodies(store: Store, connection: Connection, event_ids: set[str]) -> Sequence[Row[Any]]:
+    """Id, tenant and body."""
+    return store.all(connection, _bodies, ids=as_json(sorted(event_ids)))
 
 
 def addresses(store: Store, connection: Connection, endpoint_ids: set[str]) -> Sequence[Row[Any]]:
-    """Id, URL, status, retry rules, sealed headers and whether it fails, as they are now."""
+    """Id, tenant, URL, status, retry rules, sealed headers and whether it fails, as they are now."""
     return store.all(connection, _addresses, ids=as_json(sorted(endpoint_ids)))
 
 
@@ -150,10 +146,10 @@ def _earlier(sql: Sql) -> str:
 
 def earlier_codes(store: Store, connection: Connection, job_ids: Sequence[int]) -> Mapping[int, list[str]]:
     """The error codes of these jobs' earlier tries."""
-    found: dict[int, list[str]] = defaultdict(list)
+    codes: dict[int, list[str]] = defaultdict(list)
     for row in store.all(connection, _earlier, ids=as_json(job_ids)) if job_ids else ():
-        found[row.job_id].append(row.error_code or "")
-    return found
+        codes[row.job_id].append(row.error_code or "")
+    return codes
 
 
 # -- fan-out as a job ----------------------------------------------------------------------------------------------

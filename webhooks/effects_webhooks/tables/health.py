@@ -1,4 +1,4 @@
-"""The health of endpoints: since when each fails, and what has been said about it."""
+"""The health of endpoints: since when each fails, and which notices were sent."""
 
 from __future__ import annotations
 
@@ -8,22 +8,18 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.store.sql import Sql
-from effects.store.store import Store, as_json
+from effects.extend import Sql, Store, as_json
 
 GONE_SECONDS = 600.0  # a second 410 so much later confirms the first
 
 
-class Failure(msgspec.Struct):
-    """What one batch of settlements says about an endpoint."""
+class EndpointFailures(msgspec.Struct):
+    """The results of one batch of settlements for an endpoint."""
 
     endpoint_id: str
     messages: int = 0  # whose first try failed
     gone_event: str | None = None  # an event that was answered 410
-    asked: bool = False  # to send nothing more
-
-
-_FAILURE = {"endpoint_id": "text", "messages": "int", "gone_event": "text"}
+    disable_requested: bool = False  # to send nothing more
 
 
 def _fail(sql: Sql) -> str:
@@ -33,7 +29,7 @@ def _fail(sql: Sql) -> str:
     INSERT INTO {table} (endpoint_id, failing_since, failed_messages, gone_at, gone_event, updated_at)
     SELECT r.endpoint_id, {sql.now}, r.messages, CASE WHEN r.gone_event IS NULL THEN NULL ELSE {sql.now} END,
         r.gone_event, {sql.now}
-    FROM {sql.rows("rows", _FAILURE)} AS r JOIN {sql.webhook_endpoints} AS e ON e.id = r.endpoint_id
+    FROM {sql.rows("rows", EndpointFailures)} AS r JOIN {sql.webhook_endpoints} AS e ON e.id = r.endpoint_id
     WHERE true ORDER BY r.endpoint_id
     ON CONFLICT (endpoint_id) DO UPDATE SET failing_since = COALESCE({table}.failing_since, {sql.now}),
         failed_messages = {table}.failed_messages + excluded.failed_messages,
@@ -65,18 +61,18 @@ def _forget(sql: Sql) -> str:
     return f"DELETE FROM {sql.webhook_health} WHERE endpoint_id = :id"
 
 
-def fail(store: Store, connection: Connection, failures: Sequence[Failure]) -> Sequence[Row[Any]]:
-    """Note failures; answers how each of these endpoints stands now."""
+def fail(store: Store, connection: Connection, failures: Sequence[EndpointFailures]) -> Sequence[Row[Any]]:
+    """Record failures; return the current health of each of these endpoints."""
     return store.all(connection, _fail, rows=as_json(failures))
 
 
 def succeed(store: Store, connection: Connection, endpoint_ids: set[str]) -> None:
-    """They work: nothing is left of earlier failures. Writes only rows that say otherwise."""
+    """Clear the failures of endpoints that work. Writes only rows that have failures."""
     store.write(connection, _succeed, ids=as_json(sorted(endpoint_ids)))
 
 
 def notice(store: Store, connection: Connection, endpoint_id: str, hours: int) -> None:
-    """People have been told that it fails for so many hours."""
+    """Record that a notice was sent after so many hours of failing."""
     store.write(connection, _notice, id=endpoint_id, hours=hours)
 
 

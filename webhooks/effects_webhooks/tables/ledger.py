@@ -7,13 +7,23 @@ from collections.abc import Callable, Sequence
 import msgspec
 from sqlalchemy import Connection
 
-from effects.settlement import Settlement, fold_sql
-from effects.store.ledger import LedgerRow, TableLedger
-from effects.store.sql import Sql
-from effects.store.store import Store, as_json
+from effects.extend import LedgerRow, Settlement, Sql, Store, TableLedger, as_json, fold_sql
 
 
-class _Entry(msgspec.Struct):
+class DeliveryRecord(msgspec.Struct, frozen=True):
+    """What an attempt leaves for the ledger (`Attempt.private`), once it has tried the endpoint.
+
+    `status`: the answer's. `disable_requested`: it asked for no further requests. `was_failing`: as it was loaded.
+    """
+
+    event_id: str
+    endpoint_id: str
+    status: int | None = None
+    disable_requested: bool = False
+    was_failing: bool = False
+
+
+class _DeliveryEntry(msgspec.Struct):
     job_id: int
     verdict: str | None
     ended: bool
@@ -21,7 +31,6 @@ class _Entry(msgspec.Struct):
     tried: int
 
 
-_ENTRY = {"job_id": "int", "verdict": "text", "ended": "bool", "answer": "int", "tried": "int"}
 FOUND_MAX = 100
 _UNTRIED = ("", "cancelled", "snoozed", "paused")  # outcomes of attempts that sent nothing
 
@@ -31,7 +40,7 @@ def _record(sql: Sql) -> str:
     return f"""
     UPDATE {name} SET updated_at = {sql.now}, state = {fold_sql("state", "r.verdict", "r.ended")},
         status_code = COALESCE(r.answer, status_code), tries = tries + r.tried
-    FROM {sql.rows("rows", _ENTRY)} AS r WHERE {name}.job_id = r.job_id"""
+    FROM {sql.rows("rows", _DeliveryEntry)} AS r WHERE {name}.job_id = r.job_id"""
 
 
 def _find(sql: Sql) -> str:
@@ -42,22 +51,33 @@ def _find(sql: Sql) -> str:
     ORDER BY d.job_id LIMIT {FOUND_MAX}"""
 
 
+def _held(sql: Sql) -> str:
+    return f"""
+    SELECT state, job_id FROM {sql.delivered_webhooks} WHERE event_id = :event_id AND endpoint_id = :endpoint_id"""
+
+
 class DeliveryLedger(TableLedger):
     """`delivered_webhooks`: beside the effect's state, the newest status code and the count of tries."""
 
-    def __init__(self, also: Callable[[Connection, Sequence[Settlement]], None] = lambda *nothing: None) -> None:
+    def __init__(self, on_recorded: Callable[[Connection, Sequence[Settlement]], None] = lambda *nothing: None) -> None:
         super().__init__("delivered_webhooks")
-        self._also = also  # told of every batch, in its transaction
+        self._on_recorded = on_recorded  # called with every batch, in its transaction
 
     def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
-        store.write(connection, _record, rows=as_json([_entry(one) for one in settled]))
-        self._also(connection, settled)
+        store.write(connection, _record, rows=as_json([_entry(settlement) for settlement in settled]))
+        self._on_recorded(connection, settled)
 
     def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
         """The deliveries of an event, by its caller's key or its id; of one endpoint as `msg_…:ep_…`."""
         event_id, _, endpoint_id = key.partition(":")
-        found = store.all(connection, _find, key=key, event_id=event_id, endpoint_id=endpoint_id)
-        return [LedgerRow(f"{row.event_id}:{row.endpoint_id}", row.state, row.job_id) for row in found]
+        rows = store.all(connection, _find, key=key, event_id=event_id, endpoint_id=endpoint_id)
+        return [LedgerRow(f"{row.event_id}:{row.endpoint_id}", row.state, row.job_id) for row in rows]
+
+    def holders(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
+        """The delivery of this name, `msg_…:ep_…`."""
+        event_id, _, endpoint_id = key.partition(":")
+        rows = store.all(connection, _held, event_id=event_id, endpoint_id=endpoint_id)
+        return [LedgerRow(key, row.state, row.job_id) for row in rows]
 
     def why_none(self, store: Store, connection: Connection, key: str) -> str | None:
         """An event that is stored, and that no endpoint wanted."""
@@ -74,6 +94,9 @@ def _event(sql: Sql) -> str:
     return f"SELECT id, type FROM {sql.webhook_events} WHERE key = :key OR id = :key LIMIT 1"
 
 
-def _entry(one: Settlement) -> _Entry:
-    answer = (one.detail or {}).get("status")
-    return _Entry(one.job.id, one.verdict, one.ends, answer, int(one.outcome not in _UNTRIED))
+def _entry(settlement: Settlement) -> _DeliveryEntry:
+    record: DeliveryRecord | None = settlement.private
+    answer = None if record is None else record.status
+    return _DeliveryEntry(
+        settlement.job.id, settlement.verdict, settlement.ends, answer, int(settlement.outcome not in _UNTRIED)
+    )

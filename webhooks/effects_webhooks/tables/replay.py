@@ -7,19 +7,25 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from effects.store.sql import Sql
-from effects.store.store import Store
+from effects.extend import Sql, Store
+from effects_webhooks.tables.endpoint_rows import owned
+
+
+def _owned(sql: Sql) -> str:
+    """The deliveries whose event and endpoint are the tenant's."""
+    return f"""
+    {sql.delivered_webhooks} AS d JOIN {sql.webhook_events} AS m ON m.id = d.event_id AND {owned("m")}
+    JOIN {sql.webhook_endpoints} AS e ON e.id = d.endpoint_id AND {owned("e")}"""
 
 
 def _delivery(sql: Sql) -> str:
-    return f"""
-    SELECT job_id FROM {sql.delivered_webhooks} WHERE event_id = :event_id AND endpoint_id = :endpoint_id"""
+    return f"SELECT d.job_id FROM {_owned(sql)} WHERE d.event_id = :event_id AND d.endpoint_id = :endpoint_id"
 
 
 def _of_event(sql: Sql) -> str:
     return f"""
-    SELECT event_id, endpoint_id, job_id FROM {sql.delivered_webhooks}
-    WHERE event_id = :event_id ORDER BY endpoint_id"""
+    SELECT d.event_id, d.endpoint_id, d.job_id FROM {_owned(sql)}
+    WHERE d.event_id = :event_id ORDER BY d.endpoint_id"""
 
 
 def _failed(sql: Sql) -> str:
@@ -27,27 +33,30 @@ def _failed(sql: Sql) -> str:
     until = "double precision" if sql.postgresql else "REAL"
     since, end = sql.time("CAST(:since AS double precision)"), sql.time(f"CAST(:until AS {until})")
     return f"""
-    SELECT h.id AS job_id, d.event_id FROM {sql.job_history} AS h
-    JOIN {sql.delivered_webhooks} AS d ON d.job_id = h.id AND d.endpoint_id = :endpoint_id
-    WHERE h.status IN ('dead', 'cancelled') AND h.finished_at >= {since}
+    SELECT h.id AS job_id, d.event_id FROM {_owned(sql)}
+    JOIN {sql.job_history} AS h ON h.id = d.job_id
+    WHERE d.endpoint_id = :endpoint_id AND h.status IN ('dead', 'cancelled') AND h.finished_at >= {since}
     AND (CAST(:until AS {until}) IS NULL OR h.finished_at <= {end}) AND d.state <> 'done' AND h.id > :after
     ORDER BY h.id LIMIT :size"""
 
 
-def delivery(store: Store, connection: Connection, event_id: str, endpoint_id: str) -> Row[Any] | None:
-    """The newest job of one delivery."""
-    return store.one(connection, _delivery, event_id=event_id, endpoint_id=endpoint_id)
+def delivery(
+    store: Store, connection: Connection, event_id: str, endpoint_id: str, tenant: str | None
+) -> Row[Any] | None:
+    """The newest job of one delivery of the tenant. For `tenant` here and below None means any, "" means no tenant."""
+    return store.one(connection, _delivery, event_id=event_id, endpoint_id=endpoint_id, tenant=tenant)
 
 
-def of_event(store: Store, connection: Connection, event_id: str) -> Sequence[Row[Any]]:
-    """Every delivery of an event with its newest job."""
-    return store.all(connection, _of_event, event_id=event_id)
+def of_event(store: Store, connection: Connection, event_id: str, tenant: str | None) -> Sequence[Row[Any]]:
+    """Every delivery of an event of the tenant with its newest job."""
+    return store.all(connection, _of_event, event_id=event_id, tenant=tenant)
 
 
 def failed(
     store: Store,
     connection: Connection,
     endpoint_id: str,
+    tenant: str | None,
     *,
     since: float,
     until: float | None,
@@ -55,4 +64,6 @@ def failed(
     size: int,
 ) -> Sequence[Row[Any]]:
     """A page of the endpoint's deliveries that ended without a success, by job id."""
-    return store.all(connection, _failed, endpoint_id=endpoint_id, since=since, until=until, after=after, size=size)
+    return store.all(
+        connection, _failed, endpoint_id=endpoint_id, tenant=tenant, since=since, until=until, after=after, size=size
+    )

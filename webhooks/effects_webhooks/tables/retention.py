@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from effects.store.sql import Sql
-from effects.store.store import Store, as_json
+from effects.extend import Page, Sql, Store, as_json
 
 PAGE = 1000
 
 
 class Cursor(NamedTuple):
-    """Where a walk by age goes on."""
+    """Where a walk by age continues."""
 
     created_at: str
     id: str
 
 
-def prune_events(
-    store: Store, cursor: Cursor | None, *, keep_seconds: float, dry_run: bool
-) -> tuple[int, Cursor | None]:
+def prune_page(store: Store, cursor: Cursor | None, *, keep_seconds: float, dry_run: bool) -> Page:
     """One page of events older than `keep_seconds`, oldest first; those without a delivery go.
 
     One whose `webhook.fan_out` waits, live or as an open dead letter, stays: the rest of its deliveries is to come.
-
-    Returns:
-        How many went, or would go, and where the next page begins; None at the end.
     """
     start = cursor or Cursor("", "")
     with store.read() as connection:
@@ -35,12 +29,12 @@ def prune_events(
         gone = [row.id for row in page if not row.needed]
         if gone:
             held = {row.event_id for row in store.all(connection, _held, ids=as_json(gone))}
-            gone = [one for one in gone if one not in held]
+            gone = [event_id for event_id in gone if event_id not in held]
     taken = len(gone)
     if gone and not dry_run:
         with store.single() as connection:
             taken = store.write(connection, _delete, ids=as_json(gone))
-    return taken, Cursor(page[-1].created_at, page[-1].id) if len(page) == PAGE else None
+    return Page(taken, Cursor(page[-1].created_at, page[-1].id) if len(page) == PAGE else None)
 
 
 def _needed(sql: Sql) -> str:
@@ -50,17 +44,16 @@ def _needed(sql: Sql) -> str:
 def _held(sql: Sql) -> str:
     """Once a page, and not in `_needed`: no index knows the payload. A requeue leaves the old row where it is."""
     event = "payload ->> 'event_id'"
-    mine = f"job_type = 'webhook.fan_out' AND {event} {sql.any_of('ids')}"
+    own_fan_out = f"job_type = 'webhook.fan_out' AND {event} {sql.any_of('ids')}"
     return f"""
-    SELECT {event} AS event_id FROM {sql.jobs} WHERE {mine}
-    UNION SELECT {event} FROM {sql.job_history} WHERE status = 'dead' AND {mine}"""
+    SELECT {event} AS event_id FROM {sql.jobs} WHERE {own_fan_out}
+    UNION SELECT {event} FROM {sql.job_history} WHERE status = 'dead' AND {own_fan_out}"""
 
 
 def _page(sql: Sql, behind: str) -> str:
-    keep = "CAST(:keep AS double precision)" if sql.postgresql else ":keep"
     return f"""
     SELECT e.id, CAST(e.created_at AS text) AS created_at, {_needed(sql)} AS needed FROM {sql.webhook_events} AS e
-    WHERE e.created_at <= {sql.after(f"-{keep}")} AND {behind} ORDER BY e.created_at, e.id LIMIT {PAGE}"""
+    WHERE e.created_at <= {sql.after(f"-{sql.number('keep')}")} AND {behind} ORDER BY e.created_at, e.id LIMIT {PAGE}"""
 
 
 def _first(sql: Sql) -> str:

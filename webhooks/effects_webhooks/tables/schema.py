@@ -12,10 +12,11 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    UniqueConstraint,
     text,
 )
 
-from effects.store.columns import Json, UtcTime, ledger_columns, now_column
+from effects.extend import Json, UtcTime, ledger_columns, now_column
 
 
 def build_tables(metadata: MetaData) -> dict[str, Table]:
@@ -41,7 +42,7 @@ def _endpoint_tables(metadata: MetaData) -> list[Table]:
         Column("reason", Text),
         Column("description", Text),
         Column("profile", Text, nullable=False, server_default="default"),
-        Column("overrides", Json, nullable=False, server_default=text("'{}'")),  # status or class → budget
+        Column("overrides", Json, nullable=False, server_default=text("'{}'")),  # status or class → retry class
         Column("ordering", Text, nullable=False, server_default="none"),
         Column("headers", LargeBinary),  # the partner's own, sealed: they may hold a token
         now_column("created_at"),
@@ -54,10 +55,12 @@ def _endpoint_tables(metadata: MetaData) -> list[Table]:
         "effects_webhook_secrets",
         metadata,
         Column("id", Text, primary_key=True),
-        Column("endpoint_id", Text, ForeignKey(endpoints.c.id, ondelete="CASCADE"), nullable=False, index=True),
+        Column("endpoint_id", Text, ForeignKey(endpoints.c.id, ondelete="CASCADE"), nullable=False),
+        Column("number", Integer, nullable=False),  # the order of an endpoint's secrets: clocks repeat themselves
         Column("sealed", LargeBinary, nullable=False),
         now_column("created_at"),
-        Column("expires_at", UtcTime),  # sign with it until then; NULL is for ever
+        Column("expires_at", UtcTime),  # sign with it until then; NULL is forever
+        UniqueConstraint("endpoint_id", "number", name="uq_effects_webhook_secrets_number"),
     )
     # Written where something changes, not at every delivery: a healthy endpoint has no row, or one of zeros.
     health = Table(
@@ -89,6 +92,7 @@ def _event_tables(metadata: MetaData) -> list[Table]:
         now_column("created_at"),
     )
     Index("ix_effects_webhook_events_created_at", events.c.created_at)  # for retention; it only grows at its end
+    Index("ix_effects_webhook_events_tenant", events.c.tenant, events.c.created_at, events.c.id)
     Index(
         "ux_effects_webhook_events_key", events.c.key, events.c.tenant, unique=True,
         sqlite_where=text("key IS NOT NULL"), postgresql_where=text("key IS NOT NULL"),
@@ -102,4 +106,5 @@ def _event_tables(metadata: MetaData) -> list[Table]:
         Column("tries", Integer, nullable=False, server_default=text("0")),
         *ledger_columns(),
     )
+    Index("ix_effects_delivered_webhooks_endpoint", delivered.c.endpoint_id, delivered.c.job_id)
     return [events, delivered]

@@ -3,7 +3,12 @@
 import sqlalchemy as sa
 from alembic import op
 
-from effects.store.columns import DatabaseNow, Identity, Json, UtcTime
+from effects.store.queue.enqueue_function import create_function
+from effects.store.schema.audit_tables import audit_checks
+from effects.store.schema.columns import DatabaseNow, Identity, Json, UtcTime
+from effects.store.schema.job_tables import REFUSE_FAR_IDS, job_checks
+from effects.store.schema.limit_tables import limit_checks, queue_checks
+from effects.store.schema.operator_tables import number_checks
 
 revision = "core_0001"
 down_revision = None
@@ -43,6 +48,29 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("job_type", "key"),
     )
     op.create_index("ix_effects_effect_ledger_job_id", "effects_effect_ledger", ["job_id"], unique=False)
+    op.create_table(
+        "effects_audit_log",
+        sa.Column("id", Identity, autoincrement=True, nullable=False),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("via", sa.Text(), nullable=False),
+        sa.Column("action", sa.Text(), nullable=False),
+        sa.Column("subject_kind", sa.Text(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("detail", Json, server_default=sa.text("'{}'"), nullable=False),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.CheckConstraint("via IN ('cli', 'web', 'api', 'schedule')", name="ck_effects_audit_log_via"),
+        *audit_checks(),
+        sa.PrimaryKeyConstraint("id"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ix_effects_audit_log_actor", "effects_audit_log", ["actor", "id"], unique=False)
+    op.create_index("ix_effects_audit_log_action", "effects_audit_log", ["action", "id"], unique=False)
+    op.create_index(
+        "ix_effects_audit_log_subject", "effects_audit_log", ["subject_kind", "subject", "id"], unique=False
+    )
+    op.create_index("ix_effects_audit_log_created_at", "effects_audit_log", ["created_at"], unique=False)
     op.create_table(
         "effects_job_actions",
         sa.Column("id", Identity, autoincrement=True, nullable=False),
@@ -175,7 +203,7 @@ def upgrade() -> None:
         sa.Column("on_unknown", sa.Text(), nullable=True),
         sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("status", sa.Text(), server_default="queued", nullable=False),
-        sa.Column("prepared", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("routed", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("age_from", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("locked_by", sa.Text(), nullable=True),
         sa.Column("locked_until", UtcTime(), nullable=True),
@@ -186,6 +214,7 @@ def upgrade() -> None:
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.CheckConstraint("on_unknown IN ('repeat', 'repeat_once', 'hold')", name="ck_effects_jobs_on_unknown"),
         sa.CheckConstraint("status IN ('queued', 'running', 'failed')", name="ck_effects_jobs_status"),
+        *job_checks(),
         sa.PrimaryKeyConstraint("id"),
         postgresql_with={
             "fillfactor": "80",
@@ -210,6 +239,14 @@ def upgrade() -> None:
         unique=False,
         sqlite_where=sa.text("status <> 'running' AND limit_key IS NULL AND group_key IS NULL"),
         postgresql_where=sa.text("status <> 'running' AND limit_key IS NULL AND group_key IS NULL"),
+    )
+    op.create_index(
+        "ix_effects_jobs_ready_grouped",
+        "effects_jobs",
+        ["queue", "run_at", "id"],
+        unique=False,
+        sqlite_where=sa.text("status <> 'running' AND group_key IS NOT NULL"),
+        postgresql_where=sa.text("status <> 'running' AND group_key IS NOT NULL"),
     )
     op.create_index(
         "ix_effects_jobs_ready_limited",
@@ -278,12 +315,10 @@ def upgrade() -> None:
         sa.Column("breaker_state", sa.Text(), server_default="closed", nullable=False),
         sa.Column("breaker_failures", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("breaker_changed_at", UtcTime(), nullable=True),
-        sa.Column("last_action", sa.Text(), nullable=True),
-        sa.Column("last_actor", sa.Text(), nullable=True),
-        sa.Column("last_action_at", UtcTime(), nullable=True),
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.CheckConstraint("max_in_flight > 0", name="ck_effects_limits_max_in_flight"),
         sa.CheckConstraint("breaker_state IN ('closed', 'open')", name="ck_effects_limits_breaker_state"),
+        *limit_checks(),
         sa.PrimaryKeyConstraint("limit_key"),
         postgresql_with={"fillfactor": "50", "autovacuum_vacuum_scale_factor": "0.1"},
     )
@@ -293,6 +328,15 @@ def upgrade() -> None:
         ["parent_key"],
         sqlite_where=sa.text("parent_key IS NOT NULL"),
         postgresql_where=sa.text("parent_key IS NOT NULL"),
+    )
+    op.create_table(
+        "effects_queues",
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("paused_until", UtcTime(), nullable=True),
+        sa.Column("paused_by", sa.Text(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=True),
+        *queue_checks(),
+        sa.PrimaryKeyConstraint("queue"),
     )
     op.create_table(
         "effects_alert_episodes",
@@ -313,16 +357,79 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("name"),
     )
     op.create_table(
+        "effects_unresolved",
+        sa.Column("job_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("job_type", sa.Text(), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("limit_key", sa.Text(), nullable=True),
+        sa.Column("error_code", sa.Text(), nullable=True),
+        sa.Column("unknown", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("finished_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("job_id"),
+    )
+    op.create_index("ix_effects_unresolved_finished_at", "effects_unresolved", ["finished_at", "job_id"], unique=False)
+    op.create_table(
         "effects_workers",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("host", sa.Text(), nullable=False),
         sa.Column("pid", sa.Integer(), nullable=False),
         sa.Column("version", sa.Text(), nullable=False),
-        sa.Column("lanes", sa.Text(), nullable=False),
+        sa.Column("queues", sa.Text(), nullable=False),
         sa.Column("started_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("seen_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("claimed_at", UtcTime(), nullable=True),
+        sa.Column("settled_at", UtcTime(), nullable=True),
+        sa.Column("fired_at", UtcTime(), nullable=True),
+        sa.Column("oldest_unsettled_seconds", sa.Double(), nullable=True),
+        sa.Column("drain_requested_at", UtcTime(), nullable=True),
+        sa.Column("drain_requested_by", sa.Text(), nullable=True),
+        sa.Column("drain_reason", sa.Text(), nullable=True),
+        sa.Column("ended_at", UtcTime(), nullable=True),
+        sa.Column("exit_code", sa.Integer(), nullable=True),
+        sa.Column("end_reason", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
         postgresql_with={"fillfactor": "50"},
     )
+    op.create_table(
+        "effects_rollups",
+        sa.Column("seconds", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("begins_at", UtcTime(), nullable=False),
+        sa.Column("job_type", sa.Text(), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("worker", sa.Text(), nullable=False),
+        sa.Column("done", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("failed", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("refused", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("unknown", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("timed_out", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("lost", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("cancelled", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("snoozed", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("dead", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("wait_seconds", sa.Double(), server_default=sa.text("0"), nullable=False),
+        sa.Column("run_seconds", sa.Double(), server_default=sa.text("0"), nullable=False),
+        sa.Column("wait_counts", Json, server_default=sa.text("'[]'"), nullable=False),
+        sa.Column("run_counts", Json, server_default=sa.text("'[]'"), nullable=False),
+        *number_checks("effects_rollups"),
+        sa.PrimaryKeyConstraint("seconds", "begins_at", "job_type", "queue", "worker"),
+    )
+    op.create_table(
+        "effects_samples",
+        sa.Column("seconds", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("begins_at", UtcTime(), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("due", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("oldest_due_seconds", sa.Double(), server_default=sa.text("0"), nullable=False),
+        sa.Column("running", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("retrying", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("workers", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("minutes", sa.Integer(), server_default=sa.text("1"), nullable=False),
+        *number_checks("effects_samples"),
+        sa.PrimaryKeyConstraint("seconds", "begins_at", "queue"),
+    )
     if op.get_bind().dialect.name == "sqlite":  # ids are taken from here before rows exist
         op.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('effects_jobs', 0)")
+        op.execute(REFUSE_FAR_IDS)
+    else:
+        schema = op.get_bind().exec_driver_sql("SELECT current_schema()").scalar_one()
+        op.get_bind().exec_driver_sql(create_function(schema).replace("%", "%%"))

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from effects.store.columns import DatabaseNow, Identity, UtcTime
+from effects.extend import DatabaseNow, Identity, UtcTime
 
 revision = "email_0001"
 down_revision = None
@@ -15,6 +15,7 @@ def upgrade() -> None:
     _sent()
     _suppressions()
     _events()
+    _refusals()
 
 
 def _sent() -> None:
@@ -40,6 +41,7 @@ def _sent() -> None:
         sa.Column("reply_code", sa.Integer(), nullable=True),
         sa.Column("reply", sa.Text(), nullable=True),
         sa.Column("provider_id", sa.Text(), nullable=True),
+        sa.Column("held_in", sa.Text(), nullable=True),
         sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), server_default="intended", nullable=False),
         sa.Column("job_id", sa.BigInteger(), nullable=False),
@@ -155,7 +157,7 @@ def _events() -> None:
         "effects_email_events",
         sa.Column("id", Identity, autoincrement=True, nullable=False),
         sa.Column("provider", sa.Text(), nullable=False),
-        sa.Column("event_id", sa.Text(), nullable=False),
+        sa.Column("provider_event_id", sa.Text(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("code", sa.Text(), nullable=True),
         sa.Column("reference", sa.Text(), nullable=True),
@@ -166,7 +168,9 @@ def _events() -> None:
         sa.PrimaryKeyConstraint("id"),
         sqlite_autoincrement=True,
     )
-    op.create_index("ux_effects_email_events_event", "effects_email_events", ["provider", "event_id"], unique=True)
+    op.create_index(
+        "ux_effects_email_events_event", "effects_email_events", ["provider", "provider_event_id"], unique=True
+    )
     op.create_index(
         "ix_effects_email_events_reference",
         "effects_email_events",
@@ -174,4 +178,20 @@ def _events() -> None:
         unique=False,
         sqlite_where=sa.text("reference IS NOT NULL"),
         postgresql_where=sa.text("reference IS NOT NULL"),
+    )
+
+
+def _refusals() -> None:
+    op.create_table(
+        "effects_email_refusals",
+        sa.Column("transport", sa.Text(), nullable=False),
+        sa.Column("run", sa.Text(), nullable=False),
+        sa.Column("refusal", sa.Text(), nullable=False),
+        sa.Column("code", sa.Text(), nullable=False),
+        sa.Column("recipients", sa.Text(), nullable=False),
+        sa.Column("messages", sa.Integer(), nullable=False),
+        sa.Column("began_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("overruled_at", UtcTime(), nullable=True),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("transport"),
     )

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from effects.store.columns import DatabaseNow, Json, UtcTime
+from effects.extend import DatabaseNow, Json, UtcTime
 
 revision = "reports_0001"
 down_revision = None

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from effects.store.columns import DatabaseNow, Json, UtcTime
+from effects.extend import DatabaseNow, Json, UtcTime
 
 revision = "webhooks_0001"
 down_revision = None
@@ -30,6 +30,9 @@ def upgrade() -> None:
             name="ck_ledger_state",
         ),
         sa.PrimaryKeyConstraint("event_id", "endpoint_id"),
+    )
+    op.create_index(
+        "ix_effects_delivered_webhooks_endpoint", "effects_delivered_webhooks", ["endpoint_id", "job_id"], unique=False
     )
     op.create_index("ix_effects_delivered_webhooks_job_id", "effects_delivered_webhooks", ["job_id"], unique=False)
     op.create_table(
@@ -69,6 +72,9 @@ def upgrade() -> None:
     )
     op.create_index("ix_effects_webhook_events_created_at", "effects_webhook_events", ["created_at"], unique=False)
     op.create_index(
+        "ix_effects_webhook_events_tenant", "effects_webhook_events", ["tenant", "created_at", "id"], unique=False
+    )
+    op.create_index(
         "ux_effects_webhook_events_key",
         "effects_webhook_events",
         ["key", "tenant"],
@@ -80,13 +86,14 @@ def upgrade() -> None:
         "effects_webhook_secrets",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("endpoint_id", sa.Text(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
         sa.Column("sealed", sa.LargeBinary(), nullable=False),
         sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("expires_at", UtcTime(), nullable=True),
         sa.ForeignKeyConstraint(["endpoint_id"], ["effects_webhook_endpoints.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("endpoint_id", "number", name="uq_effects_webhook_secrets_number"),
     )
-    op.create_index("ix_effects_webhook_secrets_endpoint_id", "effects_webhook_secrets", ["endpoint_id"], unique=False)
     op.create_table(
         "effects_webhook_health",
         sa.Column("endpoint_id", sa.Text(), nullable=False),

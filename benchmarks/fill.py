@@ -1,0 +1,164 @@
+"""`python -m benchmarks.fill URL`: a database as it is after a year, by plain SQL.
+
+Beside ended jobs lie live ones, most of them waiting behind limit keys; half of the ended ones delivered webhooks, the
+others have keys in the core's ledger. Of the dead, one half waits for a person, the other half was ignored.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from sqlalchemy import text
+
+from benchmarks.servers import effects_url
+from effects import Effects
+from effects.store.queue.enqueue import reserve_ids
+
+DELIVER, RARE = "webhook.deliver", "bench.rare"
+QUIET_ENDPOINT, QUIET_TENANT = "ep_quiet", "quiet"
+KEY = "order-last"  # of the newest ended job
+YEAR_SECONDS = 365 * 86_400
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many rows of each kind."""
+
+    live: int = 100_000
+    ended: int = 1_000_000
+    deliveries: int = 500_000
+    limit_keys: int = 1_000
+    unresolved: int = 20_000
+
+    def scaled(self, scale: float) -> Sizes:
+        return Sizes(**{name: max(2, int(count * scale)) for name, count in vars(self).items()})
+
+    @property
+    def dead_every(self) -> int:
+        """Of so many ended jobs one is dead and unresolved, and another one dead and ignored."""
+        return max(2, self.ended // self.unresolved)
+
+
+def fill(effects: Effects, sizes: Sizes) -> None:
+    """Fill fresh tables, and gather statistics."""
+    sql = effects.store.sql
+    with effects.store.begin() as connection:
+        reserve_ids(effects.store, connection, sizes.ended + sizes.live)
+        for statement, count in _statements(sizes):
+            series = (_POSTGRESQL if sql.postgresql else _SQLITE).format(n=count)
+            connection.execute(text(statement.format(s=series, **_words(effects, sizes))))
+    with effects.engine.connect() as connection:
+        autocommit = connection.execution_options(isolation_level="AUTOCOMMIT")
+        autocommit.execute(text("VACUUM ANALYZE" if sql.postgresql else "ANALYZE"))
+
+
+_POSTGRESQL = "generate_series(1, {n}) AS s(i)"
+_SQLITE = "(WITH RECURSIVE s(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s WHERE i < {n}) SELECT i FROM s) AS s"
+
+
+def _words(effects: Effects, sizes: Sizes) -> dict[str, object]:
+    """What the statements need beside the row's number `i`."""
+    sql = effects.store.sql
+    every = sizes.dead_every
+    return {
+        "now": sql.now,
+        "then": sql.after(f"(i - {sizes.ended}) * {YEAR_SECONDS / sizes.ended}"),
+        "tomorrow": sql.after("86400"),
+        "body": "'\\x7b7d'::bytea" if sql.postgresql else "x'7b7d'",
+        "ended": sizes.ended,
+        "keys": sizes.limit_keys,
+        "deliveries": sizes.deliveries,
+        "dead": f"i % {every} IN (0, 1)",
+        "ignored": f"i % {every} = 1",
+        # Of the dead every tenth may have happened.
+        "unknown": f"i % {every * 10} IN (0, 1)",
+        "deliver": DELIVER,
+        "rare": RARE,
+        "key": KEY,
+        "quiet_endpoint": QUIET_ENDPOINT,
+        "quiet_tenant": QUIET_TENANT,
+    }
+
+
+_STATUS = "CASE WHEN {dead} THEN 'dead' ELSE 'succeeded' END"
+_VERDICT = "CASE WHEN {unknown} THEN 'unknown' WHEN {dead} THEN 'not_done' ELSE 'done' END"
+_STATE = "CASE WHEN {unknown} THEN 'unknown' WHEN {dead} THEN 'refused' ELSE 'done' END"
+_TYPE = "CASE WHEN i % 50000 = 7 THEN '{rare}' WHEN i <= {deliveries} THEN '{deliver}' ELSE 'bench.' || (i % 20) END"
+_CODE = "CASE WHEN {dead} THEN 'code_' || (i % 7) END"
+_ERROR = "CASE WHEN {dead} THEN 'the peer refused request ' || i || ' of the day' END"
+_KEY = (
+    "CASE WHEN i = {ended} THEN '{key}' WHEN i <= {deliveries} THEN 'msg_' || i || ':' || 'ep_' || (i % {keys}) "
+    "ELSE 'order-' || i END"
+)
+
+
+def _statements(sizes: Sizes) -> list[tuple[str, int]]:
+    """Each with the number of its rows."""
+    history = f"""
+        INSERT INTO effects_job_history (id, job_type, limit_key, status, idempotency_key, attempts, lease_token,
+            unknown_count, error_code, last_error, created_at, run_at, finished_at)
+        SELECT i, {_TYPE}, 'webhook:ep_' || (i % {{keys}}), {_STATUS}, {_KEY}, 1, 1,
+            CASE WHEN {{unknown}} THEN 1 ELSE 0 END, {_CODE}, {_ERROR}, {{then}}, {{then}}, {{then}} FROM {{s}}"""
+    attempts = f"""
+        INSERT INTO effects_job_attempts (job_id, lease_token, attempt, started_at, finished_at, worker, outcome,
+            verdict, error_code)
+        SELECT i, 1, 1, {{then}}, {{then}}, 'w', CASE WHEN {{dead}} THEN 'refused' ELSE 'succeeded' END,
+            {_VERDICT}, {_CODE} FROM {{s}}"""
+    ledger = f"""
+        INSERT INTO effects_effect_ledger (job_type, key, digest, state, job_id, created_at, updated_at)
+        SELECT {_TYPE}, {_KEY}, '', {_STATE}, i, {{then}}, {{then}} FROM {{s}} WHERE i > {{deliveries}}"""
+    delivered = f"""
+        INSERT INTO effects_delivered_webhooks (event_id, endpoint_id, digest, state, job_id, created_at, updated_at)
+        SELECT 'msg_' || i, 'ep_' || (i % {{keys}}), '', {_STATE}, i, {{then}}, {{then}} FROM {{s}}"""
+    live = """
+        INSERT INTO effects_jobs (id, job_type, limit_key, group_key, status, routed, run_at)
+        SELECT {ended} + i, 'bench.' || (i % 20), 'webhook:ep_' || (i % {keys}),
+            CASE WHEN i % 10 = 0 THEN 'group-' || i END, CASE WHEN i % 5 = 0 THEN 'failed' ELSE 'queued' END, true,
+            CASE WHEN i % 2 = 0 THEN {tomorrow} ELSE {now} END FROM {s}"""
+    return [
+        (history, sizes.ended),
+        (attempts, sizes.ended),
+        (ledger, sizes.ended),
+        ("""
+        INSERT INTO effects_job_actions (job_id, action, actor)
+        SELECT i, 'ignore', 'cli:ann' FROM {s} WHERE {ignored}""", sizes.ended),
+        ("""
+        INSERT INTO effects_unresolved (job_id, job_type, queue, limit_key, error_code, unknown, finished_at)
+        SELECT h.id, h.job_type, h.queue, h.limit_key, h.error_code, h.unknown_count > 0, h.finished_at
+        FROM effects_job_history AS h WHERE h.status = 'dead'
+        AND h.id NOT IN (SELECT job_id FROM effects_job_actions)""", 1),
+        (live, sizes.live),
+        ("INSERT INTO effects_job_groups (group_key) SELECT 'group-' || i FROM {s} WHERE i % 10 = 0", sizes.live),
+        ("""
+        INSERT INTO effects_limits (limit_key, max_in_flight, parent_key)
+        SELECT 'webhook:ep_' || (i - 1), 4,
+            CASE WHEN i % 100 <> 1 THEN 'webhook:ep_' || (i - 1 - (i - 1) % 100) END FROM {s}""", sizes.limit_keys),
+        ("""
+        INSERT INTO effects_webhook_endpoints (id, tenant, url)
+        SELECT 'ep_' || (i - 1), 'tenant-' || (i - 1), 'https://example.com/' || i FROM {s}""", sizes.limit_keys),
+        ("""
+        INSERT INTO effects_webhook_endpoints (id, tenant, url)
+        SELECT '{quiet_endpoint}', '{quiet_tenant}', 'https://example.com/quiet' FROM {s}""", 1),
+        ("""
+        INSERT INTO effects_webhook_events (id, tenant, type, digest, body, occurred_at, created_at)
+        SELECT 'msg_' || i, 'tenant-' || (i % {keys}), 'order.paid', '', {body}, {then}, {then} FROM {s}""",
+         sizes.deliveries),
+        (delivered, sizes.deliveries),
+    ]  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Create the tables and fill them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fill", description=__doc__)
+    parser.add_argument("database", help="a libpq URL or the path of a SQLite file, without our tables")
+    parser.add_argument("--scale", type=float, default=1.0, help="0.01 for a hundredth of the rows; default 1")
+    options = parser.parse_args(arguments)
+    effects = Effects(effects_url(options.database), log_level="WARNING")
+    effects.create_tables()
+    fill(effects, Sizes().scaled(options.scale))
+    effects.dispose()
+
+
+if __name__ == "__main__":
+    main()

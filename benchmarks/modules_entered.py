@@ -1,0 +1,169 @@
+"""Modules of our packages that one effect enters: what there is to read for its way. No time is measured.
+
+    .venv/bin/python -m benchmarks.modules_entered            # a table
+    .venv/bin/python -m benchmarks.modules_entered --list     # and each module, with the number of functions entered
+
+The effect is the second of its kind in the process, on SQLite: imports, templates and pools are there. The worker's
+part is its drain from start to end, so its start, its services and the looks at empty queues are counted too. The
+first row is a drain with no job: what a worker enters in any case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import sqlalchemy as sa
+
+import effects
+import effects_email
+import effects_reports
+import effects_webhooks
+from effects import Attempt, Done, Effects, JobType, enqueue, set_default
+from effects.keys import generate_key
+from effects.worker import Worker
+from effects_email import send_templated_email
+from effects_reports import report, request_report
+from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
+
+FOLDERS = {
+    str(Path(package.__file__ or "").parent): package.__name__
+    for package in (effects, effects_email, effects_webhooks, effects_reports)
+}
+TEMPLATES = Path(__file__).parent / "emails"
+ROWS = 100  # one chunk
+CONTEXT = {"name": "Ann", "order": {"number": "1", "lines": [], "total": "1.00"}, "link": "https://shop.example/1"}
+
+_orders = sa.Table("orders", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
+
+
+class _Nothing(JobType[dict[str, int]]):
+    name = "nothing.do"
+
+    def perform(self, payload: dict[str, int], attempt: Attempt) -> Done:
+        return Done()
+
+
+@report("orders", key=("id",), columns={"id": "Order"}, formats=("csv",))
+def _report(params: dict[str, str]) -> sa.Select[Any]:
+    return sa.select(_orders)
+
+
+@dataclass
+class Trace:
+    """Code objects that were entered, by module."""
+
+    entered: dict[str, set[CodeType]] = field(default_factory=dict)
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and (module := _module(code.co_filename)):
+            self.entered.setdefault(module, set()).add(code)
+
+    @property
+    def functions(self) -> int:
+        return sum(map(len, self.entered.values()))
+
+
+def _module(file: str) -> str | None:
+    folder = next((folder for folder in FOLDERS if file.startswith(f"{folder}/")), None)
+    return None if folder is None else FOLDERS[folder] + file.removeprefix(folder).removesuffix(".py").replace("/", ".")
+
+
+def traced(act: Callable[[], object]) -> Trace:
+    """What `act` enters, in this thread and in those that it starts."""
+    trace = Trace()
+    threading.setprofile(trace)
+    sys.setprofile(trace)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+    return trace
+
+
+class _Partner(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@contextmanager
+def _partner() -> Iterator[str]:
+    """The URL of a partner that answers 204."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Partner) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+
+
+def _app(folder: str) -> Effects:
+    app = Effects(
+        f"sqlite:///{folder}/effects.db", keys=f"k={generate_key()}", log_level="ERROR", allow_private_addresses=True,
+        smtp_url=f"maildir:{folder}/mail", email_from="Shop <shop@example.com>", templates=TEMPLATES,
+        reports=[_report], storage_url=f"file:{folder}/files",
+    )  # fmt: skip
+    app.add(_Nothing())
+    app.create_tables()
+    _orders.metadata.create_all(app.engine)
+    with app.engine.begin() as connection:
+        connection.execute(_orders.insert(), [{"id": number} for number in range(ROWS)])
+    return app
+
+
+def _calls(app: Effects) -> dict[str, Callable[[], object]]:
+    return {
+        "no job": lambda: None,
+        "enqueue": lambda: enqueue(_Nothing.name, {}),
+        "deliver_webhook, 1 endpoint": lambda: deliver_webhook(WebhookEvent("order.paid", {"id": 1})),
+        "send_templated_email to a maildir": lambda: send_templated_email(
+            "receipt", to="ann@example.org", context=CONTEXT
+        ),
+        "request_report, 1 chunk": lambda: request_report("orders", {}),
+    }
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.modules_entered", description=__doc__)
+    parser.add_argument("--list", action="store_true", help="print each module and how many functions were entered")
+    listed = parser.parse_args().list
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder, _partner() as url:
+        app = _app(folder)
+        set_default(app)
+        add_endpoint(url)
+        print("| effect | call: modules, functions | worker: modules, functions | both: modules |\n|---|---|---|---|")
+        for name, call in _calls(app).items():
+            call()
+            Worker(app).drain()
+            _print(name, traced(call), traced(lambda: Worker(app).drain()), listed)
+
+
+def _print(name: str, call: Trace, work: Trace, listed: bool) -> None:
+    both = sorted(call.entered.keys() | work.entered.keys())
+    print(f"| {name} | {len(call.entered)}, {call.functions} | {len(work.entered)}, {work.functions} | {len(both)} |")
+    for module in both if listed else []:
+        print(f"    {module:50} {len(call.entered.get(module, ())):4} {len(work.entered.get(module, ())):4}")
+
+
+if __name__ == "__main__":
+    main()

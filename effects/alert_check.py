@@ -1,0 +1,87 @@
+"""Checking alerts: what holds now, and one job for each episode that begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from effects.alerts import CHECK_TYPE, Alert
+from effects.api import enqueue
+from effects.app import Effects
+from effects.attempt import Attempt
+from effects.job_type import JobType
+from effects.outcome import Done
+from effects.scrub import KEY_CHARS_MAX
+from effects.store.operator.alert_episodes import begin_episodes, measure
+from effects.unsafe import is_printable
+
+
+class Firing(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that holds. `job_id` is the job of an episode that began with this check."""
+
+    alert: str
+    subject: str
+    summary: str
+    value: float
+    job_id: int | None = None
+
+
+def check_alerts(app: Effects) -> list[Firing]:
+    """Measure every alert of the app; enqueue the job of each episode that begins.
+
+    The episode and its job are one commit: a crash before it leaves neither, and the next check does both. Any
+    number of checks at once enqueue one job.
+
+    Raises:
+        StoreUnavailable: the database is unavailable.
+    """
+    return [firing for alert in app.alerts for firing in _check(app, alert)]
+
+
+def _check(app: Effects, alert: Alert) -> list[Firing]:
+    with app.writing(None, [app.job_types.get(alert.notify).queue]) as connection:
+        values = measure(app.store, connection, alert.rule)
+        jobs = {}
+        for subject, number in begin_episodes(app.store, connection, alert.name, values):
+            payload = alert.payload_of(subject, values[subject])
+            key = _key(alert.name, number, subject)
+            jobs[subject] = enqueue(alert.notify, payload, key=key, session=connection, effects=app).job_id
+    return [
+        Firing(
+            alert=alert.name,
+            subject=subject,
+            summary=alert.summary(subject, value),
+            value=value,
+            job_id=jobs.get(subject),
+        )
+        for subject, value in values.items()
+    ]
+
+
+def _key(alert: str, number: int, subject: str) -> str:
+    """Put the number before the subject, which may be long."""
+    text = f"alert:{alert}:{number}:{subject}"
+    return "".join(char if is_printable(char) else "?" for char in text)[:KEY_CHARS_MAX]
+
+
+class CheckAlerts(JobType[dict[str, Any]]):
+    """`check_alerts`, as a job: the schedule `effects.alerts` runs it every minute where an app has alerts."""
+
+    name = CHECK_TYPE
+    priority = 1
+    time_limit_seconds = 60.0
+    retention_days = 1.0
+
+    def __init__(self, app: Effects) -> None:
+        self._app = app
+
+    def perform(self, payload: dict[str, Any], attempt: Attempt) -> Done:
+        firing = check_alerts(self._app)
+        return Done(detail={"firing": len(firing), "began": sum(fired.job_id is not None for fired in firing)})
+
+
+def job_types(app: Effects) -> Sequence[JobType[Any]]:
+    """The entry point `effects.job_types`."""
+    return [CheckAlerts(app)]

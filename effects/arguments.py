@@ -1,0 +1,120 @@
+"""What the arguments of public calls may be: one rule for each kind, and one sentence for each mistake.
+
+A rule returns why a value is invalid, without a value that may be personal, or None if it is valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias, TypeVar
+
+from effects.errors import EffectsError
+from effects.retry import is_number
+from effects.scrub import KEY_CHARS_MAX, class_name
+from effects.unsafe import is_printable
+
+Rule: TypeAlias = Callable[[Any], str | None]
+T = TypeVar("T")
+SHOWN_CHARS = 80
+
+
+def check_arguments(values: object, rules: Mapping[str, Rule], error: type[EffectsError]) -> None:
+    """Check the attributes of `values` that the rules name.
+
+    Raises:
+        error: names the argument and what it may be.
+    """
+    for name, rule in rules.items():
+        require(name, getattr(values, name), rule, error)
+
+
+def require(name: str, value: Any, rule: Rule, error: type[EffectsError]) -> None:
+    """Check one value.
+
+    Raises:
+        error: names the argument and what it may be.
+    """
+    if (why := rule(value)) is not None:
+        raise error(f"{name} {why}")
+
+
+def each_of(items: Iterable[T], kind: type[T], name: str, error: type[EffectsError]) -> Iterator[T]:
+    """The items, each of which must be of this class.
+
+    Raises:
+        error: names the first invalid item by its position.
+    """
+    if isinstance(items, kind) or not isinstance(items, Iterable):
+        raise error(f"{name} is a {class_name(items)}; give a list of {kind.__name__}")
+    for number, item in enumerate(items):
+        if not isinstance(item, kind):
+            raise error(f"{name}[{number}] is a {class_name(item)}; give a {kind.__name__}")
+        yield item
+
+
+def shown(value: object) -> str:
+    """Show a text, shortened to 80 characters; for any other value show its class."""
+    return repr(value[:SHOWN_CHARS]) if isinstance(value, str) else f"a {class_name(value)}"
+
+
+def text(value: Any) -> str | None:
+    return None if isinstance(value, str) else f"is a {class_name(value)}; give a text"
+
+
+def flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else f"is a {class_name(value)}; give True or False"
+
+
+def printable(chars_max: int = KEY_CHARS_MAX, *, chars_min: int = 1) -> Rule:
+    """A text that is stored and shown on one line, such as a name, a key or a reason."""
+    length = f"{chars_min} to {chars_max}" if chars_min else f"at most {chars_max}"
+
+    def rule(value: Any) -> str | None:
+        if not isinstance(value, str):
+            return f"is a {class_name(value)}; give a text of {length} printable characters"
+        if not (chars_min <= len(value) <= chars_max and is_printable(value)):
+            return f"must have {length} printable characters"
+        return None
+
+    return rule
+
+
+def aware(value: Any) -> str | None:
+    """A time with its zone."""
+    if not isinstance(value, datetime):
+        return f"is a {class_name(value)}; give an aware datetime, such as datetime.now(UTC)"
+    if value.utcoffset() is None:
+        return "has no time zone; give an aware datetime, such as datetime.now(UTC)"
+    return None
+
+
+def whole(low: int, high: int) -> Rule:
+    def rule(value: Any) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return f"is a {class_name(value)}; give a whole number, {low} to {high}"
+        return None if low <= value <= high else f"is {value}; give {low} to {high}"
+
+    return rule
+
+
+def positive(value: Any) -> str | None:
+    """A finite number above 0."""
+    if is_number(value) and value > 0:
+        return None
+    is_numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"is {value if is_numeric else f'a {class_name(value)}'}; it must be above 0"
+
+
+def one_of(words: Sequence[str]) -> Rule:
+    def rule(value: Any) -> str | None:
+        if isinstance(value, str) and value in words:
+            return None
+        return f"is {shown(value)}; give one of {', '.join(words)}"
+
+    return rule
+
+
+def optional(rule: Rule) -> Rule:
+    """None, or what the rule allows."""
+    return lambda value: None if value is None else rule(value)

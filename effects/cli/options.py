@@ -1,0 +1,138 @@
+"""Options that several commands share: one name, one grammar and one meaning for each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from effects.cli.output import RETRYING
+from effects.limits import FOREVER_SECONDS
+from effects.store.db.sql import Window
+
+Callback = TypeVar("Callback", bound=Callable[..., Any])
+
+LIST_DEFAULT = 50
+LIST_MAX = 10_000
+ID_MAX = 2**62
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def parse_age(text: str) -> float:
+    """`90s`, `15m`, `6h`, `3d`: a length of time, in seconds. The `type` of an option.
+
+    Raises:
+        click.BadParameter: says how it is written.
+    """
+    matched = re.fullmatch(r"([0-9]{1,6})([smhd])", text)
+    seconds = float(int(matched[1]) * _UNITS[matched[2]]) if matched else 0.0
+    if not 0 < seconds <= FOREVER_SECONDS:
+        raise click.BadParameter(f"{text!r} is not a length of time; give a number and s, m, h or d, such as 6h")
+    return seconds
+
+
+def parse_time(text: str) -> datetime:
+    """A time in ISO 8601, in UTC unless it has a zone. The `type` of an option.
+
+    Raises:
+        click.BadParameter: says how it is written.
+    """
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        reason = f"{text!r} is not a time; give one such as 2026-11-21 or 2026-11-21T08:00:00Z"
+        raise click.BadParameter(reason) from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+# -- lists ---------------------------------------------------------------------------------------------------
+
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, LIST_MAX), default=LIST_DEFAULT, show_default=True, metavar="N",
+    help="Maximum number of rows.",
+)  # fmt: skip
+type_option = click.option("--type", "job_type", metavar="NAME", help="Job type, such as webhook.deliver.")
+queue_option = click.option("--queue", metavar="NAME", help="Queue.")
+code_option = click.option("--code", "error_code", metavar="CODE", help="Error code, such as http_410.")
+text_option = click.option("--text", metavar="TEXT", help="Part of the last error message.")
+tenant_option = click.option("--tenant", metavar="NAME", help="Tenant of the app, such as a webhook endpoint's.")
+key_option = click.option("--key", metavar="KEY", help="Idempotency key.")
+
+
+def _word(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(r"\w+", value):
+        raise click.BadParameter(f"{value!r} is not a word: give letters, digits and underscores, or use --text")
+    return value
+
+
+word_option = click.option("--word", metavar="WORD", callback=_word, help="Whole word of the last error message.")
+
+
+def before_option(what: str, metavar: str = "ID") -> Callable[[Callback], Callback]:
+    """`--before ID`, by which the next page begins where this one ended."""
+    words = f"Only {what} before this {metavar}: the next page."
+    return click.option("--before", type=click.IntRange(1, ID_MAX), metavar=metavar, help=words)
+
+
+def status_option(statuses: Sequence[str]) -> Callable[[Callback], Callback]:
+    """`--status`; where jobs may be `failed`, people may say `retrying` as well."""
+    job_statuses = "failed" in statuses and "queued" in statuses
+
+    def stored(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+        return "failed" if job_statuses and value == RETRYING else value
+
+    return click.option(
+        "--status",
+        type=click.Choice([*statuses, RETRYING] if job_statuses else list(statuses)),
+        callback=stored,
+        help="Status; retrying and failed are the same." if job_statuses else "Status.",
+    )
+
+
+def window_options(event: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--since`, `--until`, `--older` and `--newer`, handed over as one `window`.
+
+    Args:
+        event: what happened at the time that they are about, such as `ended`.
+    """
+
+    def decorate(run: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(run)
+        def with_window(*args: Any, **options: Any) -> Any:
+            bounds = {name: options.pop(name) for name in ("since", "until", "older", "newer")}
+            return run(*args, window=Window(**bounds), **options)
+
+        callback: Callable[..., Any] = with_window
+        for name, kind, bound in (
+            ("newer", parse_age, "less than this ago, such as 15m"),
+            ("older", parse_age, "longer ago than this, such as 6h"),
+            ("until", parse_time, "before this time"),
+            ("since", parse_time, "at this time or later, such as 2026-11-21T08:00:00Z"),
+        ):
+            metavar = "AGE" if kind is parse_age else "TIME"
+            help_text = f"Only rows that {event} {bound}."
+            callback = click.option(f"--{name}", type=kind, metavar=metavar, help=help_text)(callback)
+        return callback
+
+    return decorate
+
+
+# -- actions -------------------------------------------------------------------------------------------------
+
+_REASON = "Reason, recorded with the change."
+reason_option = click.option("--reason", metavar="TEXT", help=_REASON)
+required_reason_option = click.option("--reason", metavar="TEXT", required=True, help=_REASON)
+for_option = click.option("--for", "seconds", type=parse_age, metavar="AGE",
+                          help="Length of the pause, such as 15m. Default: until `resume`.")  # fmt: skip
+
+
+def override_options(run: Callback) -> Callback:
+    """What every command that sends again takes: the two words that let pass what the guard refuses."""
+    done = click.option("--even-if-done", is_flag=True, help="Override: requeue even if the effect is done.")
+    return click.option(
+        "--even-if-unknown", is_flag=True, help="Override: requeue even if the effect may have happened."
+    )(done(run))

@@ -1,0 +1,91 @@
+"""`effects queues`: list, pause, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from effects.app import Effects
+from effects.cli.command import CommandResult, command, listed
+from effects.cli.context import Context, actor
+from effects.cli.options import for_option, limit_option, reason_option
+from effects.cli.output import Table
+from effects.job import DEFAULT_QUEUE, QUARANTINE_QUEUE
+from effects.store.limits import queue_pauses as store_queues
+from effects.store.limits.queue_pauses import QueueState
+
+
+@click.group()
+def queues() -> None:
+    """Manage queues and their pauses."""
+
+
+@queues.command("list")
+@limit_option
+@command
+def list_(context: Context, *, limit: int) -> CommandResult:
+    """List the queues with their live jobs and pauses."""
+    app = context.app
+    with app.store.read() as connection:
+        states = store_queues.list_queues(app.store, connection, _app_queues(app))
+    return listed(states, limit, _table)
+
+
+@queues.command()
+@click.argument("name")
+@for_option
+@reason_option
+@click.option("--create", is_flag=True, help="Allow a queue without jobs or job types.")
+@command
+def pause(context: Context, *, name: str, seconds: float | None, reason: str | None, create: bool) -> CommandResult:
+    """Pause a queue. Running jobs finish.
+
+    A worker finishes what it has claimed already, at most a second's work. The newest pause holds, and may end
+    earlier than the one before. The time counts towards the greatest age of the jobs that wait: after a pause that is
+    longer than it, a job has one more attempt.
+    """
+    app = context.app
+    with app.store.begin() as connection:
+        pause = store_queues.pause(
+            app.store,
+            connection,
+            name,
+            actor=actor(),
+            seconds=seconds,
+            reason=reason,
+            app_queues=_app_queues(app),
+            create=create,
+        )
+    return CommandResult({"queue": name, "result": "paused", "paused_until": pause.until}, str(pause))
+
+
+@queues.command()
+@click.argument("name")
+@reason_option
+@command
+def resume(context: Context, *, name: str, reason: str | None) -> CommandResult:
+    """Resume a queue."""
+    app = context.app
+    with app.store.begin() as connection:
+        was_paused = store_queues.resume(
+            app.store, connection, name, actor=actor(), reason=reason, app_queues=_app_queues(app)
+        )
+    app.notifier.send({name, QUARANTINE_QUEUE})  # jobs of this queue may wait in quarantine
+    text = f"queue {name} resumed" if was_paused else f"queue {name} was not paused"
+    return CommandResult({"queue": name, "result": "resumed", "was_paused": was_paused}, text)
+
+
+def _app_queues(app: Effects) -> set[str]:
+    """Queues that have workers or job types here, whether they hold jobs or not."""
+    served = {DEFAULT_QUEUE, QUARANTINE_QUEUE, *app.settings.queue_threads()}
+    return served | {job_type.queue for job_type in app.job_types}
+
+
+def _table(states: Sequence[QueueState]) -> Table:
+    rows = [
+        (state.queue, state.waiting, state.running, state.paused_until, state.paused_by, state.reason)
+        for state in states
+    ]  # fmt: skip
+    columns = ("queue", "waiting", "running", "paused until", "paused by", "reason")
+    return Table(columns, rows, empty="no queues")

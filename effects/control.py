@@ -1,0 +1,216 @@
+"""What an app does with an effect after its request, by its key: look at it, cancel it, reschedule it, wait for it.
+
+A key belongs to its job type: `job_type` is needed only where effects of two types have the same key.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from effects import arguments
+from effects.app import AnySession, Effects, app_of
+from effects.arguments import optional, require
+from effects.errors import EnqueueError
+from effects.notifier import EndListener
+from effects.store.effects import by_key
+from effects.store.effects.by_key import EffectStatus
+from effects.store.operator import actions
+
+TIMEOUT_MAX_SECONDS = 7 * 86_400.0
+PAUSE_SECONDS = 0.05  # before the second look; each pause is twice the one before it
+PAUSE_MAX_SECONDS = 1.0
+
+CancelAnswer: TypeAlias = Literal["cancelled", "stopped", "released", "ended"]
+RescheduleAnswer: TypeAlias = Literal["rescheduled", "running", "ended"]
+
+
+class CancelResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What `cancel` came to, and the effect after it.
+
+    `result` is one of:
+        cancelled: its job waited, and has ended cancelled.
+        stopped: an attempt has begun and not been released. It will not be: the attempt ends without the effect.
+        released: an attempt is under way that may make the effect, or has made it. It was asked to stop, and is not
+            followed by another.
+        ended: it had ended before; `effect` says how.
+    """
+
+    result: CancelAnswer
+    effect: EffectStatus
+
+    @property
+    def prevented(self) -> bool:
+        """No attempt has made the effect, and none will. False where an earlier one may have: `effect.state` tells."""
+        return self.result in ("cancelled", "stopped") and self.effect.state not in ("done", "unknown", "released")
+
+
+class RescheduleResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What `reschedule` came to, and the effect after it.
+
+    `result` is `rescheduled`; or `running`: an attempt is under way; or `ended`. In the last two nothing has changed.
+    """
+
+    result: RescheduleAnswer
+    effect: EffectStatus
+
+
+def status(
+    *, key: str, job_type: str | None = None, session: AnySession | None = None, effects: Effects | None = None
+) -> EffectStatus:
+    """Look up an effect by its key.
+
+    Args:
+        key: the idempotency key of its job: that of the receipt (`Receipt.key`, `EmailReceipt.key`), or what a package
+            makes of its own names, such as `delivery_key(event_id, endpoint_id)`. Exact, at most 255 characters.
+        job_type: its type, such as `email.send`. Default any.
+        session: look in this transaction, which sees what it has enqueued. Default: what is committed.
+        effects: the Effects to use; default the process's.
+
+    Raises:
+        JobNotFound: there is no effect of this key (of this type). An effect that many jobs make,
+            such as a report, is not found here: its package has calls of its own (`find_report`).
+        KeyAmbiguous: effects of several job types have this key; the message names them.
+        EnqueueError: the key or the session is malformed.
+        StoreUnavailable: the database is unavailable (without `session`).
+    """
+    app = _checked(effects, key, job_type)
+    with app.store.read() if session is None else app.writing(session) as connection:
+        return by_key.find_effect(app.store, connection, app.ledgers, key, job_type)
+
+
+def cancel(
+    *,
+    key: str,
+    job_type: str | None = None,
+    actor: str,
+    reason: str | None = None,
+    session: AnySession | None = None,
+    effects: Effects | None = None,
+) -> CancelResult:
+    """Withdraw an effect that is no longer wanted.
+
+    A race with the worker is decided by the job's row: either its effect is prevented, or it was released before, and
+    `CancelResult` tells which. An attempt that has begun is not interrupted; until it is released the effect can still
+    be prevented (not of types whose policy is `repeat`, such as `webhook.deliver`: they are released by the claim).
+
+    Args:
+        key, job_type, effects: as for `status`.
+        actor: who cancels, such as `app:checkout`; recorded with the job.
+        reason: why, recorded as well.
+        session: a SQLAlchemy Session or Connection, which is never committed by us: rolled back, the job waits as
+            before. Until it ends, its worker waits for this job's row: keep the transaction short. Default: a
+            transaction of our own.
+
+    Returns:
+        What it came to; true with the commit. A crash before that leaves nothing; calling again is safe.
+
+    Raises:
+        JobNotFound, KeyAmbiguous, EnqueueError, StoreUnavailable: as `status`.
+    """
+    app = _checked(effects, key, job_type, actor=actor, reason=reason)
+    with app.writing(session) as connection:
+        effect, row = by_key.lock_live(app.store, connection, app.ledgers, key, job_type)
+        if row is None:
+            return CancelResult(result="ended", effect=effect)
+        ended = actions.cancel(app.store, app.ledgers, effect.job_id, actor=actor, reason=reason, connection=connection)
+        result: CancelAnswer = "cancelled"
+        if ended != "cancelled":
+            result = "released" if row.released or not _marks_releases(app, effect.job_type) else "stopped"
+        after = by_key.find_effect(app.store, connection, app.ledgers, key, effect.job_type)
+    return CancelResult(result=result, effect=after)
+
+
+def reschedule(
+    *,
+    key: str,
+    run_at: datetime,
+    job_type: str | None = None,
+    actor: str,
+    reason: str | None = None,
+    session: AnySession | None = None,
+    effects: Effects | None = None,
+) -> RescheduleResult:
+    """Give an effect that waits another time, earlier or later; one that waits for its next try, too.
+
+    Its limits, pauses and the order of its group still hold, and `expires_at` stays as it is. Later, it keeps the jobs
+    behind it in its group waiting.
+
+    Args:
+        key, job_type, effects: as for `status`.
+        run_at: when it is due (aware); a time that has passed means now.
+        actor, reason, session: as for `cancel`. Workers hear of it after the commit, as with `enqueue`.
+
+    Returns:
+        What it came to; true with the commit. A crash before that leaves nothing; calling again is safe.
+
+    Raises:
+        JobNotFound, KeyAmbiguous, EnqueueError, StoreUnavailable: as `status`.
+    """
+    app = _checked(effects, key, job_type, actor=actor, reason=reason)
+    require("run_at", run_at, arguments.aware, EnqueueError)
+    queues: set[str] = set()
+    with app.writing(session, queues) as connection:
+        effect, row = by_key.lock_live(app.store, connection, app.ledgers, key, job_type)
+        if row is None:
+            return RescheduleResult(result="ended", effect=effect)
+        if row.status == "running":
+            return RescheduleResult(result="running", effect=effect)
+        by_key.reschedule(app.store, connection, effect.job_id, run_at.timestamp(), actor=actor, reason=reason)
+        queues.add(row.queue)
+        after = by_key.find_effect(app.store, connection, app.ledgers, key, effect.job_type)
+    return RescheduleResult(result="rescheduled", effect=after)
+
+
+def wait(
+    *, key: str, timeout_seconds: float, job_type: str | None = None, effects: Effects | None = None
+) -> EffectStatus:
+    """Wait until an effect has ended, or until the time is over: `ended` of what is returned tells which.
+
+    Not inside a transaction that has just requested the effect: it is not committed, and never comes to its end. On
+    PostgreSQL the worker announces the end, on a connection that this call holds meanwhile; elsewhere, and behind a
+    pooler, it is found within a second.
+
+    Args:
+        key, job_type, effects: as for `status`.
+        timeout_seconds: 0 (look once) to 7 days, by the database's clock.
+
+    Returns:
+        The effect as it was last seen. A dead letter has ended too; if it is requeued later, that is not waited for.
+
+    Raises:
+        JobNotFound, KeyAmbiguous, EnqueueError: as `status`.
+        StoreUnavailable: the database is unavailable. Calling again is safe.
+    """
+    app = _checked(effects, key, job_type)
+    if isinstance(timeout_seconds, bool) or not 0 <= timeout_seconds <= TIMEOUT_MAX_SECONDS:
+        raise EnqueueError(f"timeout_seconds is {timeout_seconds}; give 0 to {TIMEOUT_MAX_SECONDS:,.0f} (7 days)")
+    pause, over_at = PAUSE_SECONDS, None
+    with EndListener(app.store, app.engine) if timeout_seconds else nullcontext() as listener:
+        while True:
+            with app.store.read() as connection:
+                effect = by_key.find_effect(app.store, connection, app.ledgers, key, job_type)
+                now = app.store.now(connection)
+            over_at = now + timeout_seconds if over_at is None else over_at
+            if effect.ended or now >= over_at or listener is None:
+                return effect
+            listener.wait(effect.job_id, min(pause, over_at - now))
+            pause = min(2 * pause, PAUSE_MAX_SECONDS)
+
+
+def _marks_releases(app: Effects, job_type: str) -> bool:
+    """Whether attempts of this type record their release; nothing is promised of one that is not registered here."""
+    return job_type in app.job_types and not app.job_types.get(job_type).is_released_by_claim
+
+
+def _checked(
+    effects: Effects | None, key: str, job_type: str | None, *, actor: str = "-", reason: str | None = None
+) -> Effects:
+    require("key", key, arguments.printable(), EnqueueError)
+    require("job_type", job_type, optional(arguments.printable()), EnqueueError)
+    require("actor", actor, arguments.printable(), EnqueueError)
+    require("reason", reason, optional(arguments.printable(1000)), EnqueueError)
+    return app_of(effects)

@@ -1,1 +1,0 @@
-"""`effects demo`: real events to three partners on this machine. The only module that may import the packages."""

@@ -1,0 +1,196 @@
+"""The API for packages: all that a package may import besides the public names of `effects`.
+
+The built-in packages use nothing else. Modules and names that are not here may change without notice.
+
+Names without a docstring of their own:
+
+    ANY_TIME            a `Window` without bounds
+    AnySession          a SQLAlchemy Session or Connection, as the calls take it
+    AsgiApp, Receive, Scope, Send   the ASGI 3.0 callables
+    DAY_SECONDS         seconds of a day
+    FOLDER              the prefix of the objects that `Storage.check` writes; an orphan search leaves them alone
+    HEADER_PREFIX       the prefix of the three Standard Webhooks headers
+    HIDDEN              what stands in place of a redacted value
+    IGNORE              the action's name when a dead letter is resolved without a repeat
+    Identity, Json      column types: an ascending id, and JSON
+    LEDGER_STATES       the states of an effect
+    NO_DIGEST           the digest of a holder that is another one whatever its content
+    ON_UNKNOWN, OnUnknown   the policies for an unknown outcome
+    PIECE_BYTES         size of the pieces in which files are read and written
+    SECRET_PREFIX       the prefix of a signing secret
+    Statement           a function from `Sql` to the text of a statement
+    TOLERANCE_SECONDS   how far a signature's timestamp may be from now
+    UNSAFE              pattern of the characters that no terminal or header may get
+"""
+
+from __future__ import annotations
+
+from effects import arguments, signing, web
+from effects.advice import Action, Explanation, Instead
+from effects.api import insert_reserved, reserve_jobs
+from effects.app import AnySession, app_of
+from effects.arguments import aware, check_arguments, each_of, optional, printable, require, shown
+from effects.crashpoints import declare, point
+from effects.errors import SecretInvalid, SignatureInvalid, code_of
+from effects.exit_codes import ExitCode
+from effects.http import stream
+from effects.http.client import HttpClient, verifying_context
+from effects.http.exchange import Exchange
+from effects.http.stream import DeadlineStream, connect
+from effects.idempotence import NO_DIGEST, IdempotentWriter, KeyHolder, write_once
+from effects.ledger import LEDGER_STATES, LedgerRow, fold_sql
+from effects.limits import Breaker, Rate
+from effects.logs import RateLimitedLogger
+from effects.moments import moment, moment_or_none, phases_ms
+from effects.packages import PackageSettings
+from effects.redact import HIDDEN, redact, repr_without, why_invalid
+from effects.retry import DAY_SECONDS, ON_UNKNOWN, OnUnknown
+from effects.scrub import clean_text
+from effects.sealing import SealedColumn, seal_payload
+from effects.settlement import Execution, Settlement
+from effects.signing import (
+    HEADER_PREFIX,
+    SECRET_PREFIX,
+    TOLERANCE_SECONDS,
+    decode_secret,
+    generate_secret,
+    parse_secret,
+    sign,
+    verify,
+    verify_with,
+)
+from effects.storage.base import PIECE_BYTES, Storage, Writer
+from effects.storage.disposition import attachment
+from effects.storage.probe import FOLDER
+from effects.store.audit_log.notes import AuditAction, note
+from effects.store.db.engine import create_engine
+from effects.store.db.old_rows import OldRows, delete_page, old_rows
+from effects.store.db.sql import ANY_TIME, Sql, Window, and_each, columns_of, set_filters
+from effects.store.db.store import Statement, Store, as_json
+from effects.store.limits.rows import ensure as ensure_limit
+from effects.store.limits.rows import unblock as unblock_limit
+from effects.store.operator.actions import IGNORE, record_action
+from effects.store.operator.dead_letters import closed as is_resolved
+from effects.store.operator.requeue import Requeued, requeue
+from effects.store.operator.resolve import resolve as resolve_unknown
+from effects.store.queue.enqueue import ReservedJob
+from effects.store.queue.table_ledger import TableLedger
+from effects.store.schema.columns import DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column
+from effects.unsafe import UNSAFE, escape_unprintable, is_printable, without_unsafe
+from effects.walk import Page, walk
+from effects.web import AsgiApp, Receive, Scope, Send, content_length, lifespan
+
+__all__ = [
+    "ANY_TIME",
+    "DAY_SECONDS",
+    "FOLDER",
+    "HEADER_PREFIX",
+    "HIDDEN",
+    "IGNORE",
+    "LEDGER_STATES",
+    "NO_DIGEST",
+    "ON_UNKNOWN",
+    "PIECE_BYTES",
+    "SECRET_PREFIX",
+    "TOLERANCE_SECONDS",
+    "UNSAFE",
+    "Action",
+    "AnySession",
+    "AsgiApp",
+    "AuditAction",
+    "Breaker",
+    "DatabaseNow",
+    "DeadlineStream",
+    "Exchange",
+    "Execution",
+    "ExitCode",
+    "Explanation",
+    "HttpClient",
+    "IdempotentWriter",
+    "Identity",
+    "Instead",
+    "Json",
+    "KeyHolder",
+    "LedgerRow",
+    "OldRows",
+    "OnUnknown",
+    "PackageSettings",
+    "Page",
+    "Rate",
+    "RateLimitedLogger",
+    "Receive",
+    "Requeued",
+    "ReservedJob",
+    "Scope",
+    "SealedColumn",
+    "SecretInvalid",
+    "Send",
+    "Settlement",
+    "SignatureInvalid",
+    "Sql",
+    "Statement",
+    "Storage",
+    "Store",
+    "TableLedger",
+    "UtcTime",
+    "Window",
+    "Writer",
+    "and_each",
+    "app_of",
+    "arguments",
+    "as_json",
+    "attachment",
+    "aware",
+    "check_arguments",
+    "clean_text",
+    "code_of",
+    "columns_of",
+    "connect",
+    "content_length",
+    "create_engine",
+    "declare",
+    "decode_secret",
+    "delete_page",
+    "each_of",
+    "ensure_limit",
+    "escape_unprintable",
+    "fold_sql",
+    "generate_secret",
+    "insert_reserved",
+    "is_printable",
+    "is_resolved",
+    "ledger_columns",
+    "lifespan",
+    "moment",
+    "moment_or_none",
+    "note",
+    "now_column",
+    "old_rows",
+    "optional",
+    "parse_secret",
+    "phases_ms",
+    "point",
+    "printable",
+    "record_action",
+    "redact",
+    "repr_without",
+    "requeue",
+    "require",
+    "reserve_jobs",
+    "resolve_unknown",
+    "seal_payload",
+    "set_filters",
+    "shown",
+    "sign",
+    "signing",
+    "stream",
+    "unblock_limit",
+    "verify",
+    "verify_with",
+    "verifying_context",
+    "walk",
+    "web",
+    "why_invalid",
+    "without_unsafe",
+    "write_once",
+]

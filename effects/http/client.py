@@ -1,0 +1,167 @@
+"""Requests to one origin: connections that are kept for seconds, one deadline for each request, a code for each fault.
+
+What follows from a response or a fault is for the caller to decide.
+"""
+
+from __future__ import annotations
+
+import functools
+import ssl
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import httpcore
+
+from effects.http.connection import HttpRequest, HttpResponse
+from effects.http.exchange import Exchange
+from effects.http.pool import Pool
+from effects.http.stream import DeadlineStream, Unasked
+
+if TYPE_CHECKING:
+    import httpx
+
+Fault: TypeAlias = Literal[
+    "bad_url", "connect_failed", "connect_timeout", "tls_failed", "tls_timeout", "no_answer", "answer_timeout",
+    "bad_answer",
+]  # fmt: skip
+Connect: TypeAlias = Callable[[str, int], DeadlineStream]
+
+KEEPALIVE_SECONDS = 4.0  # many servers close after 5: a request must not meet a connection that is going
+WIRE_ERRORS = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError)
+
+_REASONS: Mapping[Fault, str] = {
+    "bad_url": "the URL cannot be requested",
+    "connect_failed": "no connection to the endpoint",
+    "connect_timeout": "no connection within the time limit",
+    "tls_failed": "no connection to the endpoint",
+    "tls_timeout": "no connection within the time limit",
+    "no_answer": "the request left and the connection ended without an answer",
+    "answer_timeout": "the request left and no answer came in time",
+    "bad_answer": "the request left and its answer broke off or is not HTTP",
+}
+
+
+@functools.cache
+def verifying_context(*, trust_env: bool) -> ssl.SSLContext:
+    """The context that connections share: TLS 1.2 or later, verified. Building one costs tens of milliseconds.
+
+    Args:
+        trust_env: whether SSL_CERT_FILE and SSL_CERT_DIR of the environment replace the certificates that httpx trusts.
+    """
+    import httpx  # noqa: PLC0415 - takes a while, and many processes make no requests
+
+    context = httpx.create_ssl_context(trust_env=trust_env)
+    context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)  # overrides the system's default
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class HttpClient:
+    """Requests to one origin. Thread-safe; no redirects, no proxy, no retries, HTTP/1.1.
+
+    Args:
+        origin: scheme, host and port count.
+        connect: opens a connection to a host and port, within the deadline of this thread's exchange.
+        ssl_context: for `https`; None for plain HTTP.
+        idle_max: so many idle connections are kept, for 4 s.
+        connections_max: so many requests at a time; default no limit.
+        tls_seconds: limit of a handshake; default the exchange's deadline.
+    """
+
+    def __init__(
+        self,
+        origin: httpx.URL,
+        connect: Connect,
+        *,
+        ssl_context: ssl.SSLContext | None,
+        idle_max: int,
+        connections_max: int | None = None,
+        tls_seconds: float | None = None,
+    ) -> None:
+        self._host = origin.netloc.decode("ascii")
+        self._pool = Pool(
+            functools.partial(_connect, origin, connect, ssl_context, tls_seconds),
+            idle_max=idle_max,
+            idle_seconds=KEEPALIVE_SECONDS,
+            connections_max=connections_max,
+        )
+
+    def send(
+        self,
+        exchange: Exchange,
+        method: str,
+        target: bytes,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        body_bytes_max: int,
+    ) -> None:
+        """Send one request and record its response, or its fault, in the exchange, which is this thread's.
+
+        What goes wrong with the response's body after its head changes nothing but `body_end`.
+
+        Args:
+            headers: all but Host and Content-Length.
+            body_bytes_max: how much of the response's body is read.
+
+        Raises:
+            Whatever `connect` and the exchange raise beside the errors of the network. No fault of network or peer.
+        """
+        own = [("Host", self._host), ("Content-Length", str(len(body)))]
+        request = HttpRequest(method, target, [*own, *headers.items()], body)
+        try:
+            with self._pool.ask(request, seconds=exchange.remaining()) as response:
+                exchange.answered(response.status, response.headers)
+                _read_body(exchange, response, body_bytes_max)
+        except WIRE_ERRORS as error:
+            record_fault(exchange, error)
+
+    def close(self) -> None:
+        """Close idle connections, and those in use when their requests end."""
+        self._pool.close()
+
+
+def _connect(
+    origin: httpx.URL, connect: Connect, context: ssl.SSLContext | None, tls_seconds: float | None
+) -> DeadlineStream:
+    """A connection to the origin; with a context, TLS for its name."""
+    host = origin.raw_host.decode("ascii")
+    stream = connect(host, origin.port or (443 if origin.scheme == "https" else 80))
+    return stream if context is None else stream.start_tls(context, host, tls_seconds)
+
+
+def _read_body(exchange: Exchange, response: HttpResponse, bytes_max: int) -> None:
+    body = bytearray()
+    try:
+        for chunk in response.body:
+            body += chunk
+            if len(body) > bytes_max:
+                exchange.body_end = "cut"
+                break
+    except WIRE_ERRORS:
+        exchange.body_end = "broken"
+    finally:
+        exchange.body = bytes(body[:bytes_max])
+
+
+def record_fault(exchange: Exchange, error: Exception) -> None:
+    """Give a fault its code, by its class and how far the request came."""
+    if isinstance(error, Unasked) and not exchange.wrote:
+        exchange.fail("connect_failed", "the endpoint sent data before the request; nothing was sent")
+    else:
+        fault = _fault(exchange, error)
+        exchange.fail(fault, _REASONS[fault])
+
+
+def _fault(exchange: Exchange, error: Exception) -> Fault:
+    timed_out = isinstance(error, httpcore.TimeoutException)
+    if not exchange.wrote:
+        if isinstance(error, httpcore.LocalProtocolError):
+            return "bad_url"
+        if exchange.phase == "tls":
+            return "tls_timeout" if timed_out else "tls_failed"
+        return "connect_timeout" if timed_out else "connect_failed"
+    if timed_out:
+        return "answer_timeout"
+    # A connection that ends silently is a protocol error, too.
+    return "bad_answer" if isinstance(error, httpcore.ProtocolError) and exchange.bytes_read else "no_answer"

@@ -1,0 +1,223 @@
+"""Telling others that something was committed: `NOTIFY` as a hint, never as the contract.
+
+NOTIFY inside an enqueuing transaction takes a database-wide lock at commit. So the hint is sent after the
+commit, from a thread of its own, and many commits within a few milliseconds share one.
+
+Idle workers hear of queues with new jobs. Who waits for the end of a job says so on a second channel, and the worker
+that ends it announces it on a third: where no one waits, nothing is sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Collection, Iterable
+from typing import Any, Self
+
+from sqlalchemy import Engine, event
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from effects.errors import StoreUnavailable
+from effects.store.db.engine import pooler_between
+from effects.store.db.store import Store
+
+INTERVAL_SECONDS = 0.01
+CLOSE_SECONDS = 5.0
+PAYLOAD_BYTES_MAX = 7_900  # PostgreSQL takes 7,999
+WATCHED_MAX = 10_000  # jobs whose end is announced; the oldest are forgotten, and their waiters poll
+_PENDING = "effects.notifier"
+_log = logging.getLogger("effects.notifier")
+
+
+def channel(schema: str | None) -> str:
+    """The NOTIFY channel of one set of tables."""
+    return f"effects_{schema}" if schema else "effects"
+
+
+def watch_channel(schema: str | None) -> str:
+    """Where those who wait for the end of jobs name their ids."""
+    return f"effects$watch_{schema}" if schema else "effects$watch"
+
+
+def end_channel(schema: str | None) -> str:
+    """Where the ids of these jobs are announced."""
+    return f"effects$end_{schema}" if schema else "effects$end"
+
+
+def job_ids(payload: str) -> set[int]:
+    """The ids of a notification, which anyone may have sent."""
+    return {int(text) for text in payload.split(",") if text.isascii() and text.isdecimal() and len(text) < 20}
+
+
+def _notify(channel: str, names: Collection[str]) -> str:
+    """The command and not `pg_notify`: it is not planned. An empty list of names means all."""
+    payload = ",".join(sorted(names)).replace("'", "''")
+    return f"NOTIFY {channel}, '{payload if len(payload.encode()) < PAYLOAD_BYTES_MAX else ''}'"
+
+
+class Notifier:
+    """Sends coalesced hints on PostgreSQL; on SQLite it does nothing, because workers see the file change."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._channel, self._end_channel = channel(store.schema), end_channel(store.schema)
+        self._enabled = store.is_postgresql
+        self._closed = False
+        self._reset()
+        notifier_ref = weakref.ref(self)
+
+        def reset_child() -> None:
+            if (inherited := notifier_ref()) is not None:
+                inherited._reset()
+
+        os.register_at_fork(after_in_child=reset_child)
+
+    def _reset(self) -> None:
+        """Without thread and hints, as at the start. After a fork the child has neither the thread nor its locks."""
+        self._hints: dict[str, set[str]] = {}  # channel → names
+        self._watched: dict[int, None] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def send(self, queues: Iterable[str]) -> None:
+        """Hint soon, from another thread. Never fails, and waits for no one's statement."""
+        self._send(self._channel, set(queues))
+
+    def watch(self, ids: Iterable[int]) -> None:
+        """Announce the end of these jobs, once, if it is this process that ends them."""
+        with self._changed:
+            self._watched.update(dict.fromkeys(ids))
+            while len(self._watched) > WATCHED_MAX:
+                del self._watched[next(iter(self._watched))]
+
+    def ended(self, job_id: int) -> None:
+        """Announce the end of a job that is watched; call it after the commit."""
+        if job_id in self._watched:
+            with self._changed:
+                self._watched.pop(job_id, None)
+            self._send(self._end_channel, {str(job_id)})
+
+    def _send(self, channel: str, names: set[str]) -> None:
+        if not (self._enabled and names):
+            return
+        with self._changed:
+            if self._closed:
+                return
+            self._hints.setdefault(channel, set()).update(names)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="effects-notifier", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def after_commit(self, session: Session, queues: Iterable[str]) -> None:
+        """Hint once the session's outermost transaction has committed; a rollback forgets it."""
+        if self._enabled:
+            pending: list[tuple[Notifier, set[str]]] = session.info.setdefault(_PENDING, [])
+            pending.append((self, set(queues)))
+
+    def close(self) -> None:
+        """Send what is waiting and end the thread; one that hangs is left to itself after 5 s."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(timeout=CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while (hints := self._next()) is not None:
+            for channel, names in hints.items():
+                self._notify(channel, names)
+            pause.wait(INTERVAL_SECONDS)
+
+    def _next(self) -> dict[str, set[str]] | None:
+        """Wait for hints and take them; None once closed, with nothing left to send."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._hints or self._closed)
+            hints, self._hints = self._hints, {}
+        return hints or None
+
+    def _notify(self, channel: str, names: set[str]) -> None:
+        try:
+            with self._store.single() as connection:
+                connection.execution_options(no_parameters=True).exec_driver_sql(_notify(channel, names))
+        except (SQLAlchemyError, StoreUnavailable) as error:
+            _log.debug("hint not sent: %s", type(error).__name__)  # polling finds the jobs
+
+
+def listen(engine: Engine, *channels: str) -> Any:
+    """A driver's connection that listens to these channels, for the caller to close; None behind a pooler.
+
+    There, notifications would go to another client of that connection, which would keep them in memory forever.
+    """
+    connection: Any = engine.raw_connection()
+    driver = connection.driver_connection
+    connection.detach()  # it stays in LISTEN and must not go back to the pool
+    try:
+        driver.autocommit = True
+        if not pooler_between(driver):
+            driver.execute("; ".join(f"LISTEN {name}" for name in channels))
+            return driver
+    except BaseException:
+        driver.close()  # the pool's way would first roll back, and log a traceback where the server is gone
+        raise
+    driver.close()
+    return None
+
+
+class EndListener:
+    """Waits for the announced end of a job, on a connection of its own; as a context manager.
+
+    Where there are no notifications (SQLite, a pooler, an error) it only lets the time pass: its user looks himself.
+    """
+
+    def __init__(self, store: Store, engine: Engine) -> None:
+        self._store, self._engine = store, engine
+        self._driver: Any = None
+
+    def __enter__(self) -> Self:
+        if self._store.is_postgresql:
+            try:
+                self._driver = listen(self._engine, end_channel(self._store.schema))
+            except Exception as error:
+                _log.debug("not listening: %s", type(error).__name__)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._driver is not None:
+            self._driver.close()
+
+    def wait(self, job_id: int, seconds: float) -> None:
+        """Return when the end of this job was announced, or after so many seconds."""
+        try:
+            if self._driver is not None and self._heard(job_id, seconds):
+                return
+        except Exception as error:  # the server has closed it, most often: looking still works
+            _log.debug("no longer listening: %s", type(error).__name__)
+            self._driver.close()
+            self._driver = None
+        if self._driver is None:
+            threading.Event().wait(seconds)
+
+    def _heard(self, job_id: int, seconds: float) -> bool:
+        self._driver.execute(_notify(watch_channel(self._store.schema), [str(job_id)]))
+        return any(
+            not hint.payload or job_id in job_ids(hint.payload)
+            for hint in self._driver.notifies(timeout=seconds, stop_after=1)
+        )
+
+
+@event.listens_for(Session, "after_commit")
+def _committed(session: Session) -> None:
+    if _PENDING in session.info and not session.in_nested_transaction():
+        for notifier, queues in session.info.pop(_PENDING):
+            notifier.send(queues)
+
+
+@event.listens_for(Session, "after_rollback")
+def _rolled_back(session: Session) -> None:
+    if not session.in_nested_transaction():  # after a savepoint's rollback the rest may still commit
+        session.info.pop(_PENDING, None)

@@ -1,0 +1,1 @@
+"""The ground floor: engines, SQL words, errors, and the Store itself."""

@@ -1,0 +1,131 @@
+"""No wait without an end: how long a thread's transactions may wait for a lock, for an answer, and in all.
+
+A server may stop answering without closing anything: it is frozen, its storage stalls, a firewall forgot us. Nothing on
+our side ends such a wait. So a thread that works within bounds has each of its transactions watched, and another
+thread shuts the socket of one that is overdue; the waiting call then fails as it does when a server dies.
+
+A statement is never cancelled: a session that waits for its synchronous standby would answer a cancel with a COMMIT.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Engine, event
+
+from effects.errors import StoreConflict
+
+
+class Bounds(NamedTuple):
+    """How long a statement may wait for a lock, and a transaction may take."""
+
+    lock_seconds: float
+    seconds: float
+
+
+class _Call:
+    """A transaction under way. `driver` is its connection, once it has one."""
+
+    __slots__ = ("before", "driver", "until")
+
+    def __init__(self, until: float, before: _Call | None) -> None:
+        self.until = until
+        self.driver: Any = None
+        self.before = before  # of the same thread
+
+
+class Deadlines:
+    """The bounds of each thread, and the transactions that are under way within them."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._calls: set[_Call] = set()
+
+    @contextmanager
+    def within(self, bounds: Bounds | None) -> Iterator[None]:
+        """Bound every transaction that this thread begins meanwhile; None: unbounded."""
+        before = self.bounds
+        self._local.bounds = bounds
+        try:
+            yield
+        finally:
+            self._local.bounds = before
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """Those of this thread."""
+        return getattr(self._local, "bounds", None)
+
+    def follow(self, engine: Engine) -> None:
+        """Know the connections that this engine opens from their first query on, not only once they are handed out."""
+        event.listen(engine, "connect", self._connected, insert=True)
+
+    def enter(self) -> _Call | None:
+        """A transaction of this thread begins; None where it has no bounds."""
+        bounds = self.bounds
+        if bounds is None:
+            return None
+        call = _Call(time.monotonic() + bounds.seconds, getattr(self._local, "call", None))
+        self._local.call = call
+        with self._lock:
+            self._calls.add(call)
+        return call
+
+    def attach(self, call: _Call, connection: Connection) -> None:
+        """It has this connection."""
+        call.driver = connection.connection.driver_connection
+
+    def leave(self, call: _Call) -> None:
+        """It has ended."""
+        self._local.call = call.before
+        with self._lock:
+            self._calls.discard(call)
+
+    def cut_overdue(self) -> int:
+        """Shut the sockets of transactions that are past their time; how many that were. From any thread."""
+        now = time.monotonic()
+        with self._lock:  # connections are returned under this lock
+            overdue = [call for call in self._calls if now > call.until and call.driver is not None]
+            for call in overdue:
+                call.until = float("inf")
+                _shut(call.driver)
+        return len(overdue)
+
+    def _connected(self, driver: Any, record: object) -> None:
+        call: _Call | None = getattr(self._local, "call", None)
+        if call is not None:
+            call.driver = driver
+
+
+def _shut(driver: Any) -> None:
+    """End the conversation under the driver's feet. A SQLite connection has no socket, and waits for no server."""
+    fileno = getattr(driver, "fileno", None)
+    if fileno is not None:
+        with suppress(Exception), socket.socket(fileno=os.dup(fileno())) as end:  # it may be closed by now
+            end.shutdown(socket.SHUT_RDWR)
+
+
+class BoundedLock:
+    """A lock of one process that may be taken again by its holder, and is not waited for without an end.
+
+    Raises:
+        StoreConflict: at `with`: it was not released in time.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=self._seconds):
+            raise StoreConflict(f"another thread of this process has been writing for {self._seconds:g} s")
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()

@@ -1,0 +1,1 @@
+"""One effect, whatever its job: found by its key."""

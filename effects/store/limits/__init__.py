@@ -1,0 +1,1 @@
+"""Limit keys: their settings, their free capacity, and feedback from outcomes."""

@@ -1,0 +1,205 @@
+"""How many jobs of a limit key may start: caps are counted and tokens taken under the lock of the key's row.
+
+In flight is counted, not stored: no counter can drift. The count is exact because the rows of the key and of its
+parent are locked while it is taken and used; keys that another worker is claiming from at this moment are skipped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row
+
+from effects.job import Job
+from effects.limits import Rate, refilled, whole
+from effects.store.db.sql import Sql
+from effects.store.db.store import Store, as_json
+from effects.store.limits.rows import limit_columns
+
+BUSY_SECONDS = 0.02  # when to look again at a key that another worker holds
+FAILING_POOL = ""  # of all failing keys, where threads are reserved for the others; no limit key is empty
+
+
+class LimitRef(msgspec.Struct, frozen=True):
+    """A key that jobs wait under. `parent` has a row. The flags: whether each row holds limits."""
+
+    limit_key: str
+    parent: str | None
+    has_limits: bool
+    parent_has_limits: bool
+
+    @property
+    def pool(self) -> str:
+        """The capacity pool that this key draws on: its parent's, or its own."""
+        return self.parent if self.parent_has_limits and self.parent is not None else self.limit_key
+
+
+class Capacity:
+    """How many more jobs of each limit key may start, for the length of this transaction.
+
+    Args:
+        want: the capacity of a key without limits.
+        worker, queue, threads: who claims, for which queue and how many threads. Of one rate no more starts are claimed
+            at once than there are threads: claimed ones that wait are a burst.
+        reserved_threads: number of threads withheld from keys whose newest attempt failed.
+    """
+
+    def __init__(self, want: int, worker: str, *, queue: str, threads: int, reserved_threads: int) -> None:
+        self.wait_seconds: float | None = None  # until a key that is full may have free slots
+        self.awaits_token = False  # one of them has a rate, and no token
+        self._want, self._worker = want, worker
+        self._queue, self._threads, self._reserved_threads = queue, threads, reserved_threads
+        self._free_slots: dict[str, int] = {}
+        self._buckets: dict[str, Row[Any]] = {}
+        self._parents: dict[str, str] = {}
+        self._failing: set[str] = set()
+
+    def lock(self, store: Store, connection: Connection, limit_refs: Iterable[LimitRef]) -> None:
+        """Lock the rows of those keys that have limits, skipping locked ones, and see what they allow."""
+        names: set[str] = set()
+        for ref in limit_refs:
+            names.update([ref.limit_key] if ref.has_limits else [])
+            if ref.parent_has_limits and ref.parent is not None:
+                names.add(ref.parent)
+                self._parents[ref.limit_key] = ref.parent
+        if not names:
+            return
+        locked = store.all(connection, _lock, keys=as_json(sorted(names)))
+        self._free_slots = dict.fromkeys(names, 0)
+        if len(locked) < len(names):
+            self._look_again(BUSY_SECONDS)
+        capped = [row.limit_key for row in locked if cap_of(row) is not None]
+        running = count_running(store, connection, capped)
+        for row in locked:
+            self._free_slots[row.limit_key] = self._free_slots_of(row, running.get(row.limit_key, 0))
+        self._failing = {row.limit_key for row in locked if row.breaker_failures} if self._reserved_threads else set()
+        if self._failing:
+            busy = store.value(connection, _failing_in_flight, worker=self._worker, queue=self._queue)
+            self._free_slots[FAILING_POOL] = max(0, self._threads - self._reserved_threads - busy)
+
+    def free_slots(self, ref: LimitRef) -> int:
+        """How many of this key may start, its pool apart."""
+        return self._free_slots.get(ref.limit_key, self._want) if ref.has_limits else self._want
+
+    def pool(self, ref: LimitRef) -> str:
+        """The pool that it draws on. A parent's comes before that of the failing keys."""
+        return FAILING_POOL if ref.limit_key in self._failing and not ref.parent_has_limits else ref.pool
+
+    def pool_free(self, ref: LimitRef) -> int:
+        """How many of its pool may start together."""
+        pool = self.pool(ref)
+        return (
+            self._free_slots.get(pool, self._want)
+            if ref.parent_has_limits or pool == FAILING_POOL
+            else self.free_slots(ref)
+        )
+
+    def spend(self, store: Store, connection: Connection, jobs: Sequence[Job]) -> None:
+        """Take the tokens of the jobs that were leased."""
+        taken: Counter[str] = Counter()
+        for job in jobs:
+            names = {job.limit_key, self._parents.get(job.limit_key or "")}
+            taken.update(name for name in names if name in self._buckets)
+        spent = [self._spent(self._buckets[name], count) for name, count in sorted(taken.items())]
+        if spent:
+            store.write(connection, _spend, rows=as_json(spent))
+
+    def _spent(self, row: Row[Any], count: int) -> dict[str, Any]:
+        left = tokens_of(row) - count
+        self._await_token(row, left)
+        return {"limit_key": row.limit_key, "tokens": left, "at": row.now_epoch}
+
+    def _free_slots_of(self, row: Row[Any], running: int) -> int:
+        if (row.paused_left or 0.0) > 0:
+            return 0
+        cap = cap_of(row)
+        free_slots = self._want if cap is None else max(0, cap - running)
+        if row.rate_tokens is not None:
+            self._buckets[row.limit_key] = row
+            tokens = tokens_of(row)
+            self._await_token(row, tokens)
+            free_slots = min(free_slots, whole(tokens), self._threads)
+        return free_slots
+
+    def _await_token(self, row: Row[Any], tokens: float) -> None:
+        if whole(tokens) < 1:
+            self.awaits_token = True
+            self._look_again(token_wait_of(row, tokens))
+
+    def _look_again(self, seconds: float) -> None:
+        self.wait_seconds = seconds if self.wait_seconds is None else min(seconds, self.wait_seconds)
+
+
+def _rate(row: Row[Any]) -> Rate:
+    return Rate(row.rate_tokens, row.rate_period_seconds, row.rate_burst or 0)
+
+
+def tokens_of(row: Row[Any]) -> float:
+    return refilled(row.tokens, row.elapsed, _rate(row))
+
+
+def token_wait(sql: Sql, row: str) -> str:
+    """Seconds until the bucket has a token; 0 where it has one, or where there is no rate."""
+    in_it = (
+        f"COALESCE({row}.tokens, {row}.rate_burst) + COALESCE({sql.seconds(f'{row}.refilled_at')}, 0) "
+        f"* {row}.rate_tokens / {row}.rate_period_seconds"
+    )
+    missing = f"(1 - ({in_it})) * {row}.rate_period_seconds / {row}.rate_tokens"
+    return f"CASE WHEN {row}.rate_tokens IS NULL THEN 0.0 ELSE {sql.greatest('0.0', missing)} END"
+
+
+def token_wait_of(row: Row[Any], tokens: float) -> float:
+    """Seconds until the bucket that holds so many tokens has a whole one."""
+    return (1 - tokens) / _rate(row).per_second
+
+
+def cap_of(row: Row[Any]) -> int | None:
+    """How many of the key may run at once; None: any number. Behind an open breaker it is one, as a trial."""
+    return 1 if row.breaker_state == "open" else row.max_in_flight
+
+
+def count_running(store: Store, connection: Connection, keys: Sequence[str]) -> dict[str, int]:
+    """How many run under each of these keys, those of its children included."""
+    counts: dict[str, int] = {}
+    if keys:
+        for row in store.all(connection, _in_flight, keys=as_json(keys)):
+            for name in {row.limit_key, row.parent_key}:
+                counts[name] = counts.get(name, 0) + row.running
+    return counts
+
+
+# -- the statements ----------------------------------------------------------------------------------------
+
+
+def _lock(sql: Sql) -> str:
+    return f"""
+    SELECT {limit_columns(sql)} FROM {sql.limits}
+    WHERE limit_key {sql.any_of("keys")} ORDER BY limit_key {sql.lock()}"""
+
+
+def _in_flight(sql: Sql) -> str:
+    return f"""
+    SELECT j.limit_key, l.parent_key, count(*) AS running FROM {sql.jobs} AS j
+    LEFT JOIN {sql.limits} AS l ON l.limit_key = j.limit_key
+    WHERE {sql.in_flight} AND j.limit_key IS NOT NULL
+    AND (j.limit_key {sql.any_of("keys")} OR l.parent_key {sql.any_of("keys")})
+    GROUP BY j.limit_key, l.parent_key"""
+
+
+def _failing_in_flight(sql: Sql) -> str:
+    return f"""
+    SELECT count(*) FROM {sql.jobs} AS j JOIN {sql.limits} AS l ON l.limit_key = j.limit_key
+    WHERE j.status = 'running' AND j.locked_by = :worker AND j.queue = :queue AND l.breaker_failures > 0"""
+
+
+def _spend(sql: Sql) -> str:
+    """`at` is the time at which the tokens were counted: what came since is not lost. It never goes back."""
+    spent = sql.rows("rows", {"limit_key": "text", "tokens": "num", "at": "num"})
+    at = sql.time("r.at")
+    return f"""
+    UPDATE {sql.limits} SET tokens = r.tokens, updated_at = {sql.now},
+        refilled_at = CASE WHEN refilled_at > {at} THEN refilled_at ELSE {at} END
+    FROM {spent} AS r WHERE {sql.limits}.limit_key = r.limit_key"""

@@ -1,0 +1,307 @@
+"""Limit keys as apps and operators set them: rows of `effects_limits`, one a key.
+
+A key without a row has no limits. A key may have a parent (one level): both must be open, and the parent's cap and
+rate count the jobs of all its children. What operators change is in the audit log.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+from enum import Enum
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row
+
+from effects.errors import ConfigurationError, LimitNotFound
+from effects.limits import FOREVER_SECONDS, Breaker, PauseState, Rate, end_pause, extend_pause
+from effects.moments import moment
+from effects.scrub import KEY_CHARS_MAX
+from effects.store.audit_log.notes import AuditAction, note
+from effects.store.db.sql import Sql
+from effects.store.db.store import Store
+
+_SET, _PAUSE, _RESUME = (AuditAction("limit", name) for name in ("set", "pause", "resume"))
+
+
+class _Keep(Enum):
+    KEEP = "keep"
+
+
+KEEP: Final = _Keep.KEEP  # what `set_limit` leaves as it is
+
+
+def ensure(
+    store: Store,
+    connection: Connection,
+    key: str,
+    *,
+    max_in_flight: int | None = None,
+    rate: Rate | None = None,
+    parent: str | None = None,
+    breaker: Breaker | None = None,
+) -> None:
+    """Limit a key that has no row yet; a row that is there stays as an operator left it. In the given transaction.
+
+    Raises:
+        ConfigurationError: a limit that cannot be, or a parent that has a parent itself.
+    """
+    _check(key, max_in_flight, rate, parent, breaker)
+    if parent is not None:
+        store.write(connection, _add, limit_key=parent, **_columns(None, None, None, None))
+        _check_parent(store, connection, key, parent)
+    store.write(connection, _add, limit_key=key, **_columns(max_in_flight, rate, parent, breaker))
+
+
+def set_limit(
+    store: Store,
+    connection: Connection,
+    key: str,
+    *,
+    actor: str,
+    reason: str | None = None,
+    max_in_flight: int | _Keep | None = KEEP,
+    rate: Rate | _Keep | None = KEEP,
+    parent: str | _Keep | None = KEEP,
+    breaker: Breaker | _Keep | None = KEEP,
+) -> None:
+    """Set the limits of a key; None removes one, omitted ones keep their value. Workers apply them at their next claim.
+
+    Args:
+        actor, reason: who and why, for the audit log.
+
+    Raises:
+        ConfigurationError: a limit that cannot be, or a parent that has a parent itself.
+    """
+    store.write(connection, _add, limit_key=key, **_columns(None, None, None, None))
+    row = _locked(store, connection, key)
+    cap = row.max_in_flight if max_in_flight is KEEP else max_in_flight
+    pace = rate_of(row) if rate is KEEP else rate
+    above = row.parent_key if parent is KEEP else parent
+    guard = _breaker_of(row) if breaker is KEEP else breaker
+    _check(key, cap, pace, above, guard)
+    if above is not None:
+        store.write(connection, _add, limit_key=above, **_columns(None, None, None, None))
+        _check_parent(store, connection, key, above)
+    store.write(connection, _set, limit_key=key, **_columns(cap, pace, above, guard))
+    note(store, connection, _SET, key, actor=actor, reason=reason, detail=_detail(cap, pace, above, guard))
+
+
+def pause(
+    store: Store,
+    connection: Connection,
+    key: str,
+    *,
+    actor: str,
+    seconds: float | None = None,
+    reason: str | None = None,
+    create: bool = False,
+) -> dt.datetime:
+    """Pause a limit key for `seconds`, or until `resume`. Running jobs finish.
+
+    Args:
+        create: also a key that has no limits and no live job: it is paused before its first job comes.
+
+    Returns:
+        When the pause ends: that of a pause under way, if it is later.
+
+    Raises:
+        LimitNotFound: unknown key (without `create`); the message names the most similar one.
+    """
+    _check(key, None, None, None, None)
+    if not create and store.value(connection, _is_known, limit_key=key) is None:
+        raise LimitNotFound(f"no limits and no waiting job have the key {key!r}{_nearest(store, connection, key)}")
+    store.write(connection, _add, limit_key=key, **_columns(None, None, None, None))
+    row = _locked(store, connection, key)
+    paused = extend_pause(_pause_of(row), FOREVER_SECONDS if seconds is None else seconds)
+    _write_pause(store, connection, key, paused, reason)
+    note(store, connection, _PAUSE, key, actor=actor, reason=reason, detail={"seconds": seconds})
+    return moment(_locked(store, connection, key).paused_until)
+
+
+def resume(store: Store, connection: Connection, key: str, *, actor: str, reason: str | None = None) -> bool:
+    """End the key's pause and close its breaker; its failures are forgotten.
+
+    Args:
+        actor, reason: who and why, for the audit log.
+
+    Returns:
+        Whether it was paused or its breaker open.
+
+    Raises:
+        LimitNotFound: unknown key.
+    """
+    was_blocked = unblock(store, connection, key)
+    note(store, connection, _RESUME, key, actor=actor, reason=reason, detail={"was_blocked": was_blocked})
+    return was_blocked
+
+
+def unblock(store: Store, connection: Connection, key: str) -> bool:
+    """What `resume` does, as part of another action, which is noted in its place.
+
+    Returns:
+        Whether it was paused or its breaker open.
+
+    Raises:
+        LimitNotFound: unknown key.
+    """
+    row = _locked(store, connection, key)
+    was_blocked = row.breaker_state != "closed" or (row.paused_left or 0.0) > 0
+    _write_pause(store, connection, key, end_pause(_pause_of(row)), None)
+    store.write(connection, _close_breaker, limit_key=key)
+    return was_blocked
+
+
+def _write_pause(store: Store, connection: Connection, key: str, paused: PauseState, reason: str | None) -> None:
+    store.write(
+        connection, _set_pause, limit_key=key, left=paused.left_seconds, run=paused.run_seconds,
+        begins=int(paused.begins_run), reason=reason,
+    )  # fmt: skip
+
+
+def _locked(store: Store, connection: Connection, key: str) -> Row[Any]:
+    row = store.one(connection, _lock, limit_key=key)
+    if row is None:
+        raise LimitNotFound(f"there are no limits for the key {key!r}{_nearest(store, connection, key)}")
+    return row
+
+
+def _nearest(store: Store, connection: Connection, key: str) -> str:
+    """What a mistyped key may have meant."""
+    names = [row.limit_key for row in store.all(connection, _names)]
+    nearest = difflib.get_close_matches(key, names, n=1)
+    return f"; is it {nearest[0]!r}?" if nearest else ""
+
+
+def _check(key: str, cap: int | None, rate: Rate | None, parent: str | None, breaker: Breaker | None) -> None:
+    for name in (key, parent if parent is not None else key):
+        if not name or len(name) > KEY_CHARS_MAX:
+            raise ConfigurationError(f"a limit key has 1 to {KEY_CHARS_MAX} characters")
+    if cap is not None and cap < 1:
+        raise ConfigurationError("most in flight is at least 1; to stop a key, pause it")
+    if parent == key:
+        raise ConfigurationError(f"the key {key!r} cannot be its own parent")
+    if rate is not None:
+        rate.check()
+    if breaker is not None:
+        breaker.check()
+
+
+def _check_parent(store: Store, connection: Connection, key: str, parent: str) -> None:
+    """Refuse nested parents."""
+    if store.value(connection, _has_parent, limit_key=parent):
+        raise ConfigurationError(f"the key {parent!r} has a parent itself; parents cannot be nested")
+    if store.value(connection, _is_parent, limit_key=key):
+        raise ConfigurationError(f"the key {key!r} is a parent itself; parents cannot be nested")
+
+
+def _columns(cap: int | None, rate: Rate | None, parent: str | None, breaker: Breaker | None) -> dict[str, Any]:
+    return {
+        "parent": parent,
+        "cap": cap,
+        "rate_tokens": rate.tokens if rate else None,
+        "period": rate.period_seconds if rate else None,
+        "burst": rate.size if rate else None,
+        "after": breaker.failures if breaker else None,
+        "seconds": breaker.seconds if breaker else None,
+    }
+
+
+def _detail(cap: int | None, rate: Rate | None, parent: str | None, breaker: Breaker | None) -> dict[str, Any]:
+    """The limits that a key has from now on, for the audit log."""
+    limits = {
+        "max_in_flight": cap,
+        "rate": f"{rate.tokens} per {rate.period_seconds:g} s, burst {rate.size}" if rate else None,
+        "parent": parent,
+        "breaker": f"{breaker.failures} failures, {breaker.seconds:g} s" if breaker else None,
+    }
+    return {name: value for name, value in limits.items() if value is not None}
+
+
+def rate_of(row: Row[Any]) -> Rate | None:
+    return Rate(row.rate_tokens, row.rate_period_seconds, row.rate_burst) if row.rate_tokens is not None else None
+
+
+def _breaker_of(row: Row[Any]) -> Breaker | None:
+    return Breaker(row.breaker_after, row.breaker_seconds) if row.breaker_after is not None else None
+
+
+def _pause_of(row: Row[Any]) -> PauseState:
+    return PauseState(row.paused_left, row.paused_seconds)
+
+
+# -- the statements ----------------------------------------------------------------------------------------
+
+
+def _add(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.limits} (limit_key, parent_key, max_in_flight, rate_tokens, rate_period_seconds, rate_burst,
+        breaker_after, breaker_seconds, updated_at)
+    VALUES (:limit_key, :parent, :cap, :rate_tokens, :period, :burst, :after, :seconds, {sql.now})
+    ON CONFLICT DO NOTHING"""
+
+
+def limit_columns(sql: Sql) -> str:
+    """The columns of a row that the store reads before changing its state."""
+    return f"""
+    limit_key, parent_key, max_in_flight, rate_tokens, rate_period_seconds, rate_burst, tokens,
+    COALESCE({sql.seconds("refilled_at")}, 0) AS elapsed, {sql.epoch(sql.now)} AS now_epoch,
+    {sql.seconds(sql.now, "paused_until")} AS paused_left, paused_seconds, breaker_after, breaker_seconds,
+    breaker_state, breaker_failures, {sql.seconds("breaker_changed_at")} AS breaker_age"""
+
+
+def _is_known(sql: Sql) -> str:
+    return f"""
+    SELECT 1 FROM {sql.limits} WHERE limit_key = :limit_key
+    UNION ALL SELECT 1 FROM {sql.jobs} WHERE limit_key = :limit_key LIMIT 1"""
+
+
+def _names(sql: Sql) -> str:
+    """Those with limits, and some of the others."""
+    return f"""
+    SELECT limit_key FROM {sql.limits}
+    UNION SELECT limit_key FROM (SELECT limit_key FROM {sql.jobs} WHERE limit_key IS NOT NULL LIMIT 10000) AS live"""
+
+
+def _lock(sql: Sql) -> str:
+    return f"""
+    SELECT {limit_columns(sql)}, {sql.epoch("paused_until")} AS paused_until
+    FROM {sql.limits} WHERE limit_key = :limit_key {sql.lock(skip=False)}"""
+
+
+def _set(sql: Sql) -> str:
+    """A bucket of another size begins full."""
+    whole = "integer" if sql.postgresql else "INTEGER"
+    changed = f"rate_burst IS DISTINCT FROM CAST(:burst AS {whole})"
+    gone = f"CAST(:after AS {whole}) IS NULL"
+    return f"""
+    UPDATE {sql.limits} SET parent_key = :parent, max_in_flight = :cap, rate_tokens = :rate_tokens,
+        rate_period_seconds = :period, rate_burst = :burst,
+        tokens = CASE WHEN {changed} THEN NULL ELSE tokens END, breaker_after = :after, breaker_seconds = :seconds,
+        breaker_state = CASE WHEN {gone} THEN 'closed' ELSE breaker_state END,
+        breaker_failures = CASE WHEN {gone} THEN 0 ELSE breaker_failures END,
+        updated_at = {sql.now}
+    WHERE limit_key = :limit_key"""
+
+
+def _set_pause(sql: Sql) -> str:
+    left = sql.number("left")
+    return f"""
+    UPDATE {sql.limits} SET paused_until = CASE WHEN {left} IS NULL THEN NULL ELSE {sql.after(left)} END,
+        paused_from = CASE WHEN :begins = 1 THEN {sql.now} ELSE paused_from END,
+        paused_seconds = {sql.number("run")}, pause_reason = CAST(:reason AS text), updated_at = {sql.now}
+    WHERE limit_key = :limit_key"""
+
+
+def _close_breaker(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.limits} SET breaker_state = 'closed', breaker_failures = 0, breaker_changed_at = {sql.now}
+    WHERE limit_key = :limit_key"""
+
+
+def _has_parent(sql: Sql) -> str:
+    return f"SELECT parent_key FROM {sql.limits} WHERE limit_key = :limit_key"
+
+
+def _is_parent(sql: Sql) -> str:
+    return f"SELECT 1 FROM {sql.limits} WHERE parent_key = :limit_key LIMIT 1"

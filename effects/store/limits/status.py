@@ -1,0 +1,111 @@
+"""Limit keys for display: settings and current state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row
+
+from effects.errors import LimitNotFound
+from effects.limits import refilled
+from effects.store.db.records import Moment, shown_moment
+from effects.store.db.sql import Sql
+from effects.store.db.store import Store
+from effects.store.limits.rows import limit_columns, rate_of
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """A key, its settings and its state. `breaker_state` is closed, open or half_open; None without a breaker."""
+
+    limit_key: str
+    parent: str | None
+    max_in_flight: int | None
+    rate_tokens: int | None
+    rate_period_seconds: float | None
+    rate_burst: int | None
+    tokens: float | None
+    paused_until: Moment | None
+    pause_reason: str | None
+    breaker_failures: int | None
+    breaker_seconds: float | None
+    breaker_state: str | None
+    failures_in_a_row: int
+    running: int
+    waiting: int
+
+
+def show(store: Store, connection: Connection, key: str) -> Limit:
+    """One key.
+
+    Raises:
+        LimitNotFound: unknown key.
+    """
+    row = store.one(connection, _show, limit_key=key)
+    if row is None:
+        raise LimitNotFound(f"there are no limits for the key {key!r}")
+    return _limit(row)
+
+
+def list_limits(store: Store, connection: Connection, *, paused: bool = False, limit: int = 1000) -> Sequence[Limit]:
+    """List all keys that have a row, or those that are paused, by name."""
+    return [_limit(row) for row in store.all(connection, _list_paused if paused else _list, limit=limit)]
+
+
+def _limit(row: Row[Any]) -> Limit:
+    rate, left = rate_of(row), row.paused_left
+    resting = left is not None and left > 0
+    state = "closed" if row.breaker_state == "closed" else "open" if resting else "half_open"
+    return Limit(
+        limit_key=row.limit_key,
+        parent=row.parent_key,
+        max_in_flight=row.max_in_flight,
+        rate_tokens=row.rate_tokens,
+        rate_period_seconds=row.rate_period_seconds,
+        rate_burst=row.rate_burst,
+        tokens=round(refilled(row.tokens, row.elapsed, rate), 3) if rate is not None else None,
+        paused_until=shown_moment(row.paused_until) if resting else None,
+        pause_reason=row.pause_reason if resting else None,
+        breaker_failures=row.breaker_after,
+        breaker_seconds=row.breaker_seconds,
+        breaker_state=state if row.breaker_after is not None else None,
+        failures_in_a_row=row.breaker_failures,
+        running=row.running,
+        waiting=row.waiting,
+    )
+
+
+# -- the statements ----------------------------------------------------------------------------------------
+
+
+def _described(sql: Sql, condition: str) -> str:
+    """Live jobs are counted by one grouping, whatever the number of keys. A key's jobs are its parent's too."""
+    return f"""
+    WITH own AS (
+        SELECT limit_key, count(*) AS jobs, sum(CASE WHEN status = 'running' THEN 1 ELSE 0 END) AS running
+        FROM {sql.jobs} WHERE limit_key IS NOT NULL GROUP BY limit_key
+    ), counted AS (
+        SELECT counted_key, sum(running) AS running, sum(jobs - running) AS waiting FROM (
+            SELECT limit_key AS counted_key, jobs, running FROM own
+            UNION ALL
+            SELECT child.parent_key, own.jobs, own.running FROM own
+            JOIN {sql.limits} AS child ON child.limit_key = own.limit_key WHERE child.parent_key IS NOT NULL
+        ) AS with_parents GROUP BY counted_key
+    )
+    SELECT {limit_columns(sql)}, {sql.epoch("paused_until")} AS paused_until, pause_reason,
+        CAST(COALESCE(counted.running, 0) AS bigint) AS running,
+        CAST(COALESCE(counted.waiting, 0) AS bigint) AS waiting
+    FROM {sql.limits} AS l LEFT JOIN counted ON counted.counted_key = l.limit_key WHERE {condition}"""
+
+
+def _show(sql: Sql) -> str:
+    return _described(sql, "l.limit_key = :limit_key")
+
+
+def _list(sql: Sql) -> str:
+    return f"{_described(sql, 'true')} ORDER BY l.limit_key LIMIT :limit"
+
+
+def _list_paused(sql: Sql) -> str:
+    return f"{_described(sql, f'l.paused_until > {sql.now}')} ORDER BY l.limit_key LIMIT :limit"

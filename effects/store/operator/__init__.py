@@ -1,0 +1,1 @@
+"""Operators' queries and actions: lists, evidence, actions, resolutions, audit, figures."""

@@ -1,0 +1,205 @@
+"""Numbers that several readers give: how many workers there are, and what is due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects.store.db.sql import Sql
+from effects.store.db.store import Store, as_json
+from effects.store.limits.queue_pauses import is_paused
+
+FAILED_SECONDS = HOUR_SECONDS = 3_600
+
+
+class Workers(msgspec.Struct, frozen=True):
+    """Registered workers. A silent one has sent no heartbeat for a lease.
+
+    `idle` ones are alive and do not work: they have not looked for work, or written an outcome, for a lease. `failed`
+    ones ended by a fault within the last hour, most often with `reason`.
+    """
+
+    alive: int
+    silent: int
+    idle: int = 0
+    failed: int = 0
+    reason: str | None = None
+    oldest_unsettled_seconds: float = 0.0
+
+
+class Due(msgspec.Struct, frozen=True):
+    """Jobs that could start now, pauses and limits apart; `oldest_seconds` is None if there are no such jobs."""
+
+    jobs: int
+    oldest_seconds: float | None
+
+
+class UnknownType(msgspec.Struct, frozen=True):
+    """A job type that is not registered here, its live jobs, and how many of them a lost worker left running."""
+
+    job_type: str
+    jobs: int
+    lost: int
+
+
+def count_workers(store: Store, connection: Connection, lease_seconds: float) -> Workers:
+    row = store.one(connection, _workers, lease=lease_seconds)
+    assert row is not None
+    failed = store.one(connection, _failed, seconds=FAILED_SECONDS)
+    return Workers(
+        alive=row.alive,
+        silent=row.known - row.alive,
+        idle=row.idle,
+        failed=failed.ends if failed is not None else 0,
+        reason=failed.end_reason if failed is not None else None,
+        oldest_unsettled_seconds=row.oldest_unsettled,
+    )
+
+
+def count_due(store: Store, connection: Connection) -> Due:
+    row = store.one(connection, _due)
+    assert row is not None
+    return Due(row.jobs, row.oldest)
+
+
+def count_unknown(store: Store, connection: Connection, job_types: Sequence[str]) -> list[UnknownType]:
+    """Live jobs of types that are not among these; the ten types with the most jobs."""
+    rows = store.all(connection, _unknown, types=as_json(list(job_types)))
+    return [UnknownType(row.job_type, row.jobs, row.lost) for row in rows]
+
+
+def _unknown(sql: Sql) -> str:
+    """Count jobs of unknown types that run beyond their lease: their worker is lost, and they return after an hour."""
+    return f"""
+    SELECT job_type, count(*) AS jobs,
+        count(CASE WHEN status = 'running' AND locked_until < {sql.now} THEN 1 END) AS lost
+    FROM {sql.jobs} WHERE NOT (job_type {sql.any_of("types")})
+    GROUP BY job_type ORDER BY jobs DESC, job_type LIMIT 10"""
+
+
+def count_unknown_due(store: Store, connection: Connection, job_types: Sequence[str], queues: Sequence[str]) -> int:
+    """Count due jobs of other types in these queues; in every queue if `queues` is empty.
+
+    Jobs of paused queues do not count, because they could not start.
+    """
+    types, names = as_json(list(job_types)), as_json(list(queues))
+    return int(store.value(connection, _unknown_due, types=types, queues=names, every=int(not queues)))
+
+
+def _unknown_due(sql: Sql) -> str:
+    every = "CAST(:every AS integer)" if sql.postgresql else ":every"
+    return f"""
+    SELECT count(*) FROM {sql.jobs} AS u
+    WHERE status <> 'running' AND run_at <= {sql.now} AND NOT (job_type {sql.any_of("types")})
+    AND NOT {is_paused(sql, "u.queue")} AND ({every} = 1 OR queue {sql.any_of("queues")})"""
+
+
+def _workers(sql: Sql) -> str:
+    silent = sql.after("-CAST(:lease AS double precision)")
+    return f"""
+    SELECT count(*) AS known, COALESCE(sum(CASE WHEN seen_at >= {silent} THEN 1 ELSE 0 END), 0) AS alive,
+        COALESCE(sum(CASE WHEN seen_at >= {silent} AND {does_nothing(sql)} THEN 1 ELSE 0 END), 0) AS idle,
+        COALESCE(max(CASE WHEN seen_at >= {silent} THEN oldest_unsettled_seconds END), 0) AS oldest_unsettled
+    FROM {sql.workers} WHERE ended_at IS NULL"""
+
+
+def does_nothing(sql: Sql) -> str:
+    """Condition: the worker sends heartbeats but has not worked for a lease."""
+    silent = sql.after("-CAST(:lease AS double precision)")
+    return f"(claimed_at < {silent} OR oldest_unsettled_seconds > CAST(:lease AS double precision))"
+
+
+def _failed(sql: Sql) -> str:
+    since = sql.after("-CAST(:seconds AS double precision)")
+    return f"""
+    SELECT end_reason, sum(count(*)) OVER () AS ends FROM {sql.workers} WHERE ended_at >= {since}
+    GROUP BY end_reason ORDER BY count(*) DESC, end_reason LIMIT 1"""
+
+
+def _due(sql: Sql) -> str:
+    return f"""
+    SELECT count(*) AS jobs, {sql.seconds("min(run_at)")} AS oldest FROM {sql.jobs}
+    WHERE status <> 'running' AND run_at <= {sql.now}"""
+
+
+# -- for `effects metrics` --------------------------------------------------------------------------------
+# Ended jobs are not counted over, so that asking every 15 seconds costs the same after a year.
+
+
+class LiveCount(msgspec.Struct, frozen=True):
+    job_type: str
+    queue: str
+    status: str
+    jobs: int
+
+
+class DueCount(msgspec.Struct, frozen=True):
+    queue: str
+    jobs: int
+    oldest_seconds: float
+
+
+class DeadCount(msgspec.Struct, frozen=True):
+    job_type: str
+    jobs: int
+    last_hour: int
+
+
+class Numbers(msgspec.Struct, frozen=True, kw_only=True):
+    """One reading. Lists are empty if there is nothing to count."""
+
+    live: list[LiveCount]
+    due: list[DueCount]
+    dead: list[DeadCount]
+    paused_limits: int
+    paused_queues: int
+    workers: Workers
+
+
+def read_numbers(store: Store, lease_seconds: float) -> Numbers:
+    """Read them, in one snapshot on SQLite; a few scans of the live table and of the dead jobs' index.
+
+    Raises:
+        StoreUnavailable: the database is unavailable.
+    """
+    with store.read() as connection:
+        return Numbers(
+            live=[LiveCount(row.job_type, row.queue, row.status, row.jobs) for row in store.all(connection, _live)],
+            due=[DueCount(row.queue, row.jobs, max(0.0, row.oldest)) for row in store.all(connection, _due_by_queue)],
+            dead=[
+                DeadCount(row.job_type, row.jobs, row.last_hour)
+                for row in store.all(connection, _dead, seconds=HOUR_SECONDS)
+            ],
+            paused_limits=store.value(connection, _paused_limits),
+            paused_queues=store.value(connection, _paused_queues),
+            workers=count_workers(store, connection, lease_seconds),
+        )
+
+
+def _live(sql: Sql) -> str:
+    return f"""
+    SELECT job_type, queue, status, count(*) AS jobs FROM {sql.jobs}
+    GROUP BY job_type, queue, status ORDER BY job_type, queue, status"""
+
+
+def _due_by_queue(sql: Sql) -> str:
+    return f"""
+    SELECT queue, count(*) AS jobs, {sql.seconds("min(run_at)")} AS oldest FROM {sql.jobs}
+    WHERE status <> 'running' AND run_at <= {sql.now} GROUP BY queue ORDER BY queue"""
+
+
+def _dead(sql: Sql) -> str:
+    recent = f"finished_at >= {sql.after('-CAST(:seconds AS double precision)')}"
+    return f"""
+    SELECT job_type, count(*) AS jobs, sum(CASE WHEN {recent} THEN 1 ELSE 0 END) AS last_hour
+    FROM {sql.job_history} WHERE status = 'dead' GROUP BY job_type ORDER BY job_type"""
+
+
+def _paused_limits(sql: Sql) -> str:
+    return f"SELECT count(*) FROM {sql.limits} WHERE paused_until > {sql.now}"
+
+
+def _paused_queues(sql: Sql) -> str:
+    return f"SELECT count(*) FROM {sql.queues} WHERE paused_until > {sql.now}"

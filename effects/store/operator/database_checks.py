@@ -1,0 +1,207 @@
+"""Database checks of `effects doctor`: read-only, from catalogues and statistics."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+from sqlalchemy import Connection, inspect
+
+from effects.store.db.sql import Sql
+from effects.store.db.store import Store
+from effects.store.limits.queue_pauses import paused_queues
+from effects.store.numbers.rows import seconds_without_worker
+from effects.store.operator.counts import Due, UnknownType, Workers, count_due, count_unknown, count_workers
+
+Level: TypeAlias = Literal["ok", "warning", "error"]
+
+DEAD_TUPLES_MIN = 10_000
+FREE_PAGES_MIN_BYTES = 100 * 1024 * 1024
+DUE_WARNING_SECONDS = 600.0
+# Without a worker: so long no trace of one, and a job due for as long. A drain by cron every five minutes passes.
+ABSENT_WARNING_SECONDS = 420.0
+ABSENT_DAY_SECONDS = 86_400.0  # and so long in any case: schedules and the cleanup need one
+
+
+class DoctorFinding(msgspec.Struct, frozen=True):
+    """One check's result. `advice` is what to do, or None."""
+
+    check: str
+    level: Level
+    text: str
+    advice: str | None = None
+
+
+def examine_tables(store: Store) -> Iterator[DoctorFinding]:
+    """Indexes and dead rows. The tables must be those of this version."""
+    with store.read() as connection:
+        yield from _indexes(store, connection)
+        yield from _vacuum_postgresql(store, connection) if store.is_postgresql else _vacuum_sqlite(connection)
+
+
+def examine_work(store: Store, lease_seconds: float, job_types: Sequence[str]) -> Iterator[DoctorFinding]:
+    """Check workers, due jobs, and live jobs of unknown types."""
+    with store.read() as connection:
+        workers = count_workers(store, connection, lease_seconds)
+        due = count_due(store, connection)
+        unknown = count_unknown(store, connection, job_types)
+        pauses = paused_queues(store, connection)
+        absent_seconds = seconds_without_worker(store, connection)
+    yield from _about_workers(workers, due, absent_seconds)
+    for pause in pauses:
+        advice = f"run `effects queues resume {shlex.quote(pause.queue)}` when it may run again"
+        yield DoctorFinding("queues", "warning", f"{pause}; {pause.waiting:,} jobs wait", advice)
+    if not pauses:
+        yield DoctorFinding("queues", "ok", "no queue is paused")
+    if unknown:
+        named = ", ".join(_named_unknown(unknown_type) for unknown_type in unknown)
+        yield DoctorFinding(
+            "job types",
+            "warning",
+            f"live jobs of types that are not registered here: {named}",
+            "name the app that knows them (--app, EFFECTS_APP), or let a worker of that app run",
+        )
+    else:
+        yield DoctorFinding("job types", "ok", "every live job's type is registered here")
+
+
+# -- tables ----------------------------------------------------------------------------------------------
+
+
+def _indexes(store: Store, connection: Connection) -> Iterator[DoctorFinding]:
+    """By table and columns: the names depend on the schema."""
+    inspector = inspect(connection)
+    missing = []
+    for table in store.tables.values():
+        there = {tuple(index["column_names"]) for index in inspector.get_indexes(table.name, schema=store.schema)}
+        missing += [
+            f"{table.name} ({', '.join(index.columns.keys())})"
+            for index in table.indexes
+            if tuple(index.columns.keys()) not in there
+        ]
+    broken = [row.name for row in store.all(connection, _invalid_indexes)] if store.is_postgresql else []
+    if missing:
+        yield DoctorFinding(
+            "indexes",
+            "error",
+            f"missing: {'; '.join(missing)}",
+            "restore them; their definitions are in "
+            "effects/store/schema, or make a new database with `effects init` and compare",
+        )
+    if broken:
+        yield DoctorFinding(
+            "indexes", "error", f"not valid: {', '.join(broken)}", f"REINDEX INDEX CONCURRENTLY {broken[0]};"
+        )
+    if not missing and not broken:
+        yield DoctorFinding("indexes", "ok", "all indexes are there and valid")
+
+
+def _invalid_indexes(sql: Sql) -> str:
+    return f"""
+    SELECT c.relname AS name FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+    WHERE i.indrelid IN (CAST('{sql.jobs}' AS regclass), CAST('{sql.job_history}' AS regclass),
+        CAST('{sql.job_attempts}' AS regclass)) AND NOT i.indisvalid ORDER BY c.relname"""
+
+
+def _vacuum_postgresql(store: Store, connection: Connection) -> Iterator[DoctorFinding]:
+    rows = store.all(connection, _dead_tuples, least=DEAD_TUPLES_MIN)
+    for row in rows:
+        yield DoctorFinding(
+            "vacuum",
+            "warning",
+            f"{row.relname}: {row.n_dead_tup:,} dead rows and {row.n_live_tup:,} live rows",
+            f"VACUUM {row.relname}; if the number stays, something holds an old snapshot (see that check), or "
+            "autovacuum is too slow for this server",
+        )
+    if connection.exec_driver_sql("SHOW autovacuum").scalar() != "on":
+        yield DoctorFinding(
+            "vacuum", "error", "autovacuum is off", "turn it on: a queue's table bloats within hours without"
+        )
+    elif not rows:
+        yield DoctorFinding("vacuum", "ok", "no table has more dead rows than live ones")
+
+
+def _dead_tuples(sql: Sql) -> str:
+    return """
+    SELECT relname, n_dead_tup, n_live_tup FROM pg_stat_user_tables
+    WHERE relname LIKE 'effects\\_%' AND n_dead_tup >= :least AND n_dead_tup > n_live_tup ORDER BY n_dead_tup DESC"""
+
+
+def _vacuum_sqlite(connection: Connection) -> Iterator[DoctorFinding]:
+    free, pages, size = (
+        int(connection.exec_driver_sql(f"PRAGMA {name}").scalar() or 0)
+        for name in ("freelist_count", "page_count", "page_size")
+    )
+    if free * size >= FREE_PAGES_MIN_BYTES and free * 2 > pages:
+        yield DoctorFinding(
+            "vacuum",
+            "warning",
+            f"{free * size // 2**20:,} MiB of the file are empty pages",
+            "run VACUUM while no worker runs, if the space is needed; the queue itself does not mind",
+        )
+    else:
+        yield DoctorFinding("vacuum", "ok", "no vacuum needed")
+
+
+def _about_workers(workers: Workers, due: Due, absent_seconds: float | None) -> Iterator[DoctorFinding]:
+    if workers.silent:
+        yield DoctorFinding(
+            "workers",
+            "warning",
+            f"{workers.silent} of {workers.alive + workers.silent} workers are silent for longer than a lease",
+            "check their hosts; other workers rescue their jobs, and their rows are then deleted",
+        )
+    elif not workers.alive:
+        yield _without_worker(due, absent_seconds)
+    elif not workers.idle:
+        yield DoctorFinding("workers", "ok", f"{workers.alive} alive, 0 silent")
+    if workers.idle:
+        yield DoctorFinding(
+            "workers",
+            "warning",
+            f"{workers.idle} of {workers.alive} workers are alive but have not worked for a lease",
+            "restart them (listed by `effects status`); see worker.part_failed in their logs",
+        )
+    if workers.failed > 1:
+        yield DoctorFinding(
+            "failed workers",
+            "warning",
+            f"{workers.failed} workers failed within the last hour, most often: {workers.reason}",
+            "see worker.part_failed in their logs; their jobs were returned or rescued",
+        )
+    waited = due.oldest_seconds or 0.0
+    if waited < DUE_WARNING_SECONDS:
+        yield DoctorFinding(
+            "backlog", "ok", f"{due.jobs:,} due, the oldest for {waited:,.0f} s" if due.jobs else "no job is due"
+        )
+        return
+    level: Level = "warning" if workers.alive else "error"
+    cure = (
+        "add workers or threads, or check for a paused limit or queue (`effects status`)"
+        if workers.alive
+        else "start `effects work`"
+    )
+    yield DoctorFinding("backlog", level, f"{due.jobs:,} jobs are due, the oldest for {waited:,.0f} s", cure)
+
+
+def _without_worker(due: Due, absent_seconds: float | None) -> DoctorFinding:
+    """None is no fault in itself: drains by cron come and go. Each leaves a sample, as every worker does."""
+    seen = "no worker has run yet" if absent_seconds is None else f"the last one ran {absent_seconds / 60:,.0f} min ago"
+    absent, waited = absent_seconds or 0.0, due.oldest_seconds or 0.0
+    if absent_seconds is None:
+        absent = waited
+    if min(absent, waited) < ABSENT_WARNING_SECONDS and absent < ABSENT_DAY_SECONDS:
+        return DoctorFinding("workers", "ok", f"no worker is running; {seen}")
+    return DoctorFinding(
+        "workers",
+        "warning",
+        f"no worker is running; {seen}" + (f", and {due.jobs:,} jobs are due" if due.jobs else ""),
+        "start `effects work`, or see why `effects work --drain` no longer runs",
+    )
+
+
+def _named_unknown(unknown: UnknownType) -> str:
+    lost = f", {unknown.lost:,} of them left running by a worker" if unknown.lost else ""
+    return f"{unknown.job_type} ({unknown.jobs:,}{lost})"

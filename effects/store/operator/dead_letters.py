@@ -1,0 +1,235 @@
+"""Dead letters and unknown outcomes, which are unresolved until an operator acts.
+
+Unresolved is an ended job that is dead, or whose effect is unknown, and about which no one has said a closing word in
+`effects_job_actions`: requeue, ignore, mark done, give up (`effects.store.operator.resolve`). They are listed and
+counted by their own table (`effects_unresolved`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row
+
+from effects.ledger import Ledger
+from effects.store.db.records import Moment, shown_moment
+from effects.store.db.sql import ANY_TIME, Sql, Window, and_each, set_filters
+from effects.store.db.store import Statement, Store, as_json
+from effects.store.operator.actions import CLOSING
+from effects.store.queue.table_ledger import all_ledgers
+from effects.store.queue.unresolved import is_unknown, needs_person
+
+ACTIONS_MAX = 2_000  # recorded actions that the list of resolved ones looks at; more, and PostgreSQL would compile it
+
+
+class DeadFilters(msgspec.Struct, frozen=True, kw_only=True):
+    """Which open ones; None is no filter.
+
+    Args:
+        text: part of the last error's text, ignoring case.
+        word: a whole word of it, ignoring case: letters, digits and underscores.
+        endpoint: the limit key, whole or what follows its first colon (`ep_…` of `webhook:ep_…`).
+        limit_keys: any of these limit keys.
+        window: when it ended.
+        unknown: True: only effects that may have happened; False: only effects that did not.
+        closed: list the resolved ones instead of the unresolved.
+    """
+
+    job_type: str | None = None
+    queue: str | None = None
+    key: str | None = None
+    error_code: str | None = None
+    text: str | None = None
+    word: str | None = None
+    endpoint: str | None = None
+    limit_keys: tuple[str, ...] | None = None
+    window: Window = ANY_TIME
+    unknown: bool | None = None
+    closed: bool = False
+    limit: int = 50
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """One of them. `unknown`: the effect may have happened."""
+
+    id: int
+    job_type: str
+    status: str
+    unknown: bool
+    queue: str
+    key: str | None
+    limit_key: str | None
+    attempts: int
+    error_code: str | None
+    last_error: str | None
+    finished_at: Moment
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """Unresolved jobs of one type that ended by the same code. `unknown`: their effects may have happened."""
+
+    job_type: str
+    error_code: str | None
+    unknown: bool
+    jobs: int
+    first_at: Moment
+    last_at: Moment
+
+
+def list_dead(store: Store, ledgers: Mapping[str, Ledger], filters: DeadFilters) -> list[DeadLetter]:
+    """Those that match, newest end first, at most `filters.limit`.
+
+    The resolved ones are those of the newest 2,000 recorded actions, the newest resolution first.
+    """
+    values = {
+        "job_type": filters.job_type,
+        "queue": filters.queue,
+        "key": filters.key,
+        "error_code": filters.error_code,
+        "text": filters.text,
+        "word": filters.word,
+        "endpoint": filters.endpoint,
+        "unknown": filters.unknown,
+        "limit_keys": None if filters.limit_keys is None else as_json(filters.limit_keys),
+        **filters.window.parameters(),
+    }
+    parameters = set_filters(values)
+    tables = tuple(ledger.table for ledger in all_ledgers(ledgers))
+    build = _resolved(tables, frozenset(parameters)) if filters.closed else _unresolved(frozenset(parameters))
+    with store.read() as connection:
+        return [_letter(row) for row in store.all(connection, build, limit=filters.limit, **parameters)]
+
+
+def count_causes(store: Store, connection: Connection) -> list[Cause]:
+    """The unresolved jobs by type, code and whether the effect may have happened; the most frequent cause first."""
+    return [
+        Cause(
+            job_type=row.job_type,
+            error_code=row.error_code,
+            unknown=bool(row.unknown),
+            jobs=row.jobs,
+            first_at=shown_moment(row.first_at),
+            last_at=shown_moment(row.last_at),
+        )
+        for row in store.all(connection, _causes)
+    ]
+
+
+def _letter(row: Row[Any]) -> DeadLetter:
+    return DeadLetter(
+        id=row.id,
+        job_type=row.job_type,
+        status=row.status,
+        unknown=bool(row.unknown),
+        queue=row.queue,
+        key=row.idempotency_key,
+        limit_key=row.limit_key,
+        attempts=row.attempts,
+        error_code=row.error_code,
+        last_error=row.last_error,
+        finished_at=shown_moment(row.finished_at),
+    )
+
+
+# -- the conditions --------------------------------------------------------------------------------------
+
+
+def closed(sql: Sql, seconds: str = "0") -> str:
+    """Condition: the ended job `h` was resolved at least `seconds` ago."""
+    return sql.found(f"{_closing_actions(sql)} AND {sql.seconds('a.created_at')} >= {seconds}")
+
+
+def closing_words() -> str:
+    return ", ".join(f"'{word}'" for word in CLOSING)
+
+
+def _closing_actions(sql: Sql) -> str:
+    return f"FROM {sql.job_actions} AS a WHERE a.job_id = h.id AND a.action IN ({closing_words()})"
+
+
+# -- the statements --------------------------------------------------------------------------------------
+
+_SHOWN = "h.id, h.job_type, h.status, h.queue, h.idempotency_key, h.limit_key, h.attempts, h.error_code, h.last_error"
+
+
+def _conditions(sql: Sql, names: frozenset[str], row: str) -> str:
+    """What the set and the history both know of a job, under the alias `row`."""
+    by_filter = {
+        "job_type": f"{row}.job_type = :job_type",
+        "queue": f"{row}.queue = :queue",
+        "error_code": f"{row}.error_code = :error_code",
+        "limit_keys": f"{row}.limit_key {sql.any_of('limit_keys')}",
+        "endpoint": f"({row}.limit_key = :endpoint OR {_after_colon(sql, row)} = :endpoint)",
+        **sql.bounds(f"{row}.finished_at"),
+    }
+    return and_each(by_filter, names)
+
+
+def _of_history(sql: Sql, names: frozenset[str]) -> str:
+    """What only the history knows of the job `h`."""
+    by_filter = {
+        "key": "h.idempotency_key = :key",
+        "text": sql.contains("h.last_error", "text"),
+        "word": sql.contains_word("h.last_error", "word"),
+    }
+    return and_each(by_filter, names)
+
+
+@cache
+def _unresolved(names: frozenset[str]) -> Statement:
+    def build(sql: Sql) -> str:
+        conditions = _conditions(sql, names, "u") + (" AND u.unknown = :unknown" if "unknown" in names else "")
+        if of_history := _of_history(sql, names):
+            conditions += f" AND {sql.found(f'FROM {sql.job_history} AS h WHERE h.id = u.job_id{of_history}')}"
+        return f"""
+        WITH picked AS (
+            SELECT u.job_id, u.unknown FROM {sql.unresolved} AS u WHERE true{conditions}
+            ORDER BY u.finished_at DESC, u.job_id DESC LIMIT :limit
+        )
+        SELECT {_SHOWN}, picked.unknown, {sql.epoch("h.finished_at")} AS finished_at
+        FROM picked JOIN {sql.job_history} AS h ON h.id {sql.among("picked", "job_id")} AND h.id = picked.job_id
+        ORDER BY h.finished_at DESC, h.id DESC"""
+
+    return build
+
+
+@cache
+def _resolved(tables: tuple[str, ...], names: frozenset[str]) -> Statement:
+    """By their newest resolution, among the newest actions: all that was ever resolved is too much to look at."""
+
+    def build(sql: Sql) -> str:
+        unknown = is_unknown(sql, tables)
+        conditions = needs_person(sql, tables) + _conditions(sql, names, "h") + _of_history(sql, names)
+        if "unknown" in names:
+            conditions += f" AND {unknown} = :unknown"
+        closing = f"action IN ({closing_words()})"
+        later = f"FROM {sql.job_actions} AS later WHERE later.job_id = a.job_id AND later.id > a.id AND later.{closing}"
+        return f"""
+        WITH picked AS (
+            SELECT a.id AS action_id, a.job_id FROM (
+                SELECT id, job_id, action FROM {sql.job_actions} ORDER BY id DESC LIMIT {ACTIONS_MAX}) AS a
+            WHERE a.{closing} AND NOT {sql.found(later)}
+            AND {sql.found(f"FROM {sql.job_history} AS h WHERE h.id = a.job_id AND {conditions}")}
+            ORDER BY a.id DESC LIMIT :limit
+        )
+        SELECT {_SHOWN}, {unknown} AS unknown, {sql.epoch("h.finished_at")} AS finished_at
+        FROM picked JOIN {sql.job_history} AS h ON h.id {sql.among("picked", "job_id")} AND h.id = picked.job_id
+        ORDER BY picked.action_id DESC"""
+
+    return build
+
+
+def _causes(sql: Sql) -> str:
+    return f"""
+    SELECT job_type, error_code, unknown, count(*) AS jobs, {sql.epoch("min(finished_at)")} AS first_at,
+        {sql.epoch("max(finished_at)")} AS last_at
+    FROM {sql.unresolved} GROUP BY job_type, error_code, unknown ORDER BY jobs DESC, job_type, error_code, unknown"""
+
+
+def _after_colon(sql: Sql, row: str) -> str:
+    """The part after the first colon; NULL without one."""
+    place = f"{'strpos' if sql.postgresql else 'instr'}({row}.limit_key, ':')"
+    return f"CASE WHEN {place} > 0 THEN substr({row}.limit_key, {place} + 1) END"

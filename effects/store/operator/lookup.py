@@ -1,0 +1,175 @@
+"""Reading for people: one job, and one effect by its key. The list of jobs: `job_list`.
+
+No payload is read here: neither a screen nor a script's JSON may contain personal data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Connection
+
+from effects.errors import JobNotFound
+from effects.ledger import Ledger, LedgerRow
+from effects.store.db.records import (
+    ActionRecord,
+    AttemptRecord,
+    EffectStory,
+    JobRecord,
+    action_record,
+    attempt_record,
+    job_record,
+)
+from effects.store.db.sql import Sql
+from effects.store.db.store import Store, as_json
+from effects.store.queue.table_ledger import all_ledgers, states
+
+# -- jobs ------------------------------------------------------------------------------------------------
+
+
+_PLAIN = (
+    "id, job_type, status, queue, priority, attempts, max_attempts, idempotency_key, group_key, limit_key, error_code, "
+    "last_error, requeued_from"
+)
+
+
+def live_columns(sql: Sql) -> str:
+    """What a `JobRecord` has of a live job."""
+    return f"""
+    {_PLAIN}, cancel_requested, locked_by AS worker, {sql.epoch("created_at")} AS created_at,
+    {sql.epoch("run_at")} AS run_at, {sql.epoch("expires_at")} AS expires_at, {sql.epoch("started_at")} AS started_at,
+    CAST(NULL AS double precision) AS finished_at"""
+
+
+def ended_columns(sql: Sql) -> str:
+    """What a `JobRecord` has of an ended job."""
+    return f"""
+    {_PLAIN}, false AS cancel_requested, CAST(NULL AS text) AS worker, {sql.epoch("created_at")} AS created_at,
+    {sql.epoch("run_at")} AS run_at, {sql.epoch("expires_at")} AS expires_at,
+    CAST(NULL AS double precision) AS started_at, {sql.epoch("finished_at")} AS finished_at"""
+
+
+def _jobs_by_id(sql: Sql) -> str:
+    condition = f"WHERE id {sql.any_of('ids', 'int')}"
+    return f"""
+    SELECT {live_columns(sql)} FROM {sql.jobs} {condition}
+    UNION ALL SELECT {ended_columns(sql)} FROM {sql.job_history} {condition}"""
+
+
+def _attempts(sql: Sql) -> str:
+    return f"""
+    SELECT job_id, attempt, {sql.epoch("started_at")} AS started_at, {sql.epoch("finished_at")} AS finished_at,
+        {sql.seconds("started_at", "finished_at")} AS seconds, worker, outcome, verdict, error_type,
+        error_code, message, {sql.json_text("detail")} AS detail
+    FROM {sql.job_attempts} WHERE job_id {sql.any_of("ids", "int")} ORDER BY job_id, lease_token"""
+
+
+def _actions(sql: Sql) -> str:
+    return f"""
+    SELECT job_id, action, actor, reason, {sql.epoch("created_at")} AS created_at
+    FROM {sql.job_actions} WHERE job_id {sql.any_of("ids", "int")} ORDER BY id"""
+
+
+def read_job(
+    store: Store, connection: Connection, ledgers: Mapping[str, Ledger], job_id: int, *, earlier: bool = False
+) -> EffectStory:
+    """One job, live or ended, with its attempts and actions.
+
+    Args:
+        earlier: with the jobs that it was requeued from, and their attempts and actions, too.
+
+    Raises:
+        JobNotFound: no job has this id.
+    """
+    ids = chain_ids(store, connection, job_id) if earlier else [job_id]
+    jobs = _read_jobs(store, connection, ids)
+    if not jobs:
+        raise JobNotFound(f"job {job_id} not found")
+    attempts, actions = _read_log(store, connection, ids)
+    ledger, state = _ledger_word(store, connection, ledgers, job_id)
+    return EffectStory(
+        key=jobs[0].key,
+        state=state,
+        ledger=ledger,
+        job_type=jobs[0].job_type,
+        jobs=jobs,
+        attempts=attempts,
+        actions=actions,
+    )
+
+
+def _ledger_word(
+    store: Store, connection: Connection, ledgers: Mapping[str, Ledger], job_id: int
+) -> tuple[str | None, str | None]:
+    """The ledger that has a row of this job, and its state."""
+    for ledger in all_ledgers(ledgers):
+        if (state := states(store, connection, ledger.table, [job_id]).get(job_id)) is not None:
+            return ledger.table, state
+    return None, None
+
+
+def _read_jobs(store: Store, connection: Connection, ids: Sequence[int]) -> list[JobRecord]:
+    """Newest first."""
+    records = {row.id: job_record(row) for row in store.all(connection, _jobs_by_id, ids=as_json(ids))}
+    return [records[job_id] for job_id in sorted(records, reverse=True)]
+
+
+def _read_log(
+    store: Store, connection: Connection, ids: Sequence[int]
+) -> tuple[list[AttemptRecord], list[ActionRecord]]:
+    attempts = [attempt_record(row) for row in store.all(connection, _attempts, ids=as_json(ids))]
+    actions = [action_record(row) for row in store.all(connection, _actions, ids=as_json(ids))]
+    return attempts, actions
+
+
+# -- one effect ------------------------------------------------------------------------------------------
+
+
+def _chain(sql: Sql) -> str:
+    """A job and those that it was requeued from."""
+    return f"""
+    WITH RECURSIVE chain(id, source) AS (
+        SELECT id, requeued_from FROM (
+            SELECT id, requeued_from FROM {sql.jobs} WHERE id = :id
+            UNION ALL SELECT id, requeued_from FROM {sql.job_history} WHERE id = :id) AS first
+        UNION ALL
+        SELECT h.id, h.requeued_from FROM chain JOIN {sql.job_history} AS h ON h.id = chain.source
+    )
+    SELECT id FROM chain"""
+
+
+def chain_ids(store: Store, connection: Connection, job_id: int) -> list[int]:
+    """A job and those that it was requeued from, newest first."""
+    return [row.id for row in store.all(connection, _chain, id=job_id)]
+
+
+def find_effects(store: Store, connection: Connection, ledgers: Mapping[str, Ledger], key: str) -> list[EffectStory]:
+    """The effects that `key` may mean, over the core's ledger and those of every package.
+
+    Raises:
+        JobNotFound: no ledger knows the key.
+    """
+    stories = [
+        _story(store, connection, ledger.table, row)
+        for ledger in all_ledgers(ledgers)
+        for row in ledger.find(store, connection, key)
+    ]
+    if not stories:
+        reasons = [ledger.why_none(store, connection, key) for ledger in all_ledgers(ledgers)]
+        raise JobNotFound(next(filter(None, reasons), f"no effect with key {key!r}"))
+    return stories
+
+
+def _story(store: Store, connection: Connection, table: str, row: LedgerRow) -> EffectStory:
+    ids = chain_ids(store, connection, row.job_id)
+    jobs = _read_jobs(store, connection, ids)
+    attempts, actions = _read_log(store, connection, ids)
+    return EffectStory(
+        key=row.key,
+        state=row.state,
+        ledger=table,
+        job_type=jobs[0].job_type if jobs else "",
+        jobs=jobs,
+        attempts=attempts,
+        actions=actions,
+    )

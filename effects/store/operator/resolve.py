@@ -1,0 +1,154 @@
+"""Resolutions of dead letters and unknown outcomes. The job's own row never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from sqlalchemy import Connection, Row
+
+from effects.errors import JobNotFound, JobStateError
+from effects.ledger import Ledger
+from effects.registry import Registry
+from effects.store.audit_log.notes import AuditAction, note
+from effects.store.db.sql import Sql
+from effects.store.db.store import Statement, Store
+from effects.store.operator import actions
+from effects.store.operator.actions import GIVE_UP, IGNORE, MARK_DONE
+from effects.store.operator.dead_letters import closing_words
+from effects.store.operator.requeue import Requeued, read_standing, requeue
+from effects.store.queue.table_ledger import all_ledgers
+from effects.store.queue.unresolved import is_unknown
+
+Resolution: TypeAlias = Literal["requeue", "mark-done", "give-up"]
+RESOLUTIONS: tuple[Resolution, ...] = ("requeue", "mark-done", "give-up")
+
+_IGNORE_JOB, _MARK_JOB_DONE, _GIVE_UP_JOB = (AuditAction("job", word) for word in (IGNORE, MARK_DONE, GIVE_UP))
+
+
+def ignore(store: Store, ledgers: Mapping[str, Ledger], job_id: int, *, actor: str, reason: str) -> None:
+    """Resolve without action; retention may delete it.
+
+    Raises:
+        JobNotFound: there is no such job.
+        JobStateError: it is not unresolved; the message tells why.
+    """
+    with store.begin() as connection:
+        _lock_open(store, connection, ledgers, job_id)
+        actions.record_action(store, connection, job_id, IGNORE, actor, reason)
+        note(store, connection, _IGNORE_JOB, job_id, actor=actor, reason=reason)
+
+
+def resolve(
+    store: Store,
+    job_types: Registry,
+    ledgers: Mapping[str, Ledger],
+    job_id: int,
+    resolution: Resolution,
+    *,
+    actor: str,
+    reason: str | None = None,
+) -> Requeued | None:
+    """Decide about an effect that may have happened.
+
+    `requeue` carries it out again: the effect stays unknown until an attempt is done. `mark-done` records that it did
+    happen: its key is done from now on. `give-up` leaves it unknown, forever, and closes it.
+
+    Returns:
+        The new job of `requeue`.
+
+    Raises:
+        JobNotFound: there is no such job.
+        JobStateError: the effect of this job is not unknown, or it is already resolved.
+    """
+    with store.begin() as connection:
+        _lock_open(store, connection, ledgers, job_id)
+        if read_standing(store, connection, job_types, job_id).effect != "unknown":
+            raise JobStateError(f"the effect of job {job_id} is not unknown: requeue it or ignore it")
+        if resolution == "requeue":
+            return requeue(
+                store, job_types, job_id, confirm_unknown=True, actor=actor, reason=reason, connection=connection
+            )
+        action = _MARK_JOB_DONE if resolution == "mark-done" else _GIVE_UP_JOB
+        actions.record_action(store, connection, job_id, action.name, actor, reason)
+        note(store, connection, action, job_id, actor=actor, reason=reason)
+        if resolution == "mark-done":
+            for ledger in all_ledgers(ledgers):
+                store.write(connection, _mark_done(ledger.table), id=job_id)
+        return None
+
+
+class BulkResult(msgspec.Struct, frozen=True):
+    """What a bulk action did: job id → the new job of a requeue, else None; and job id → why it was refused."""
+
+    done: dict[int, int | None]
+    refused: dict[int, str]
+
+
+def each(job_ids: Sequence[int], act: Callable[[int], Requeued | None]) -> BulkResult:
+    """Act on each job in its own transaction. Jobs that changed meanwhile are refused, and the others continue."""
+    done: dict[int, int | None] = {}
+    refused: dict[int, str] = {}
+    for job_id in job_ids:
+        try:
+            requeued = act(job_id)
+        except (JobNotFound, JobStateError) as error:
+            refused[job_id] = str(error)
+        else:
+            done[job_id] = requeued.job_id if requeued is not None else None
+    return BulkResult(done, refused)
+
+
+def _lock_open(store: Store, connection: Connection, ledgers: Mapping[str, Ledger], job_id: int) -> None:
+    """Hold the open job's row until the transaction ends: the second of two people is refused."""
+    store.one(connection, _lock, id=job_id)
+    tables = tuple(ledger.table for ledger in all_ledgers(ledgers))
+    row = store.one(connection, _one(tables), id=job_id)
+    if row is None:
+        raise actions.wrong_state(store, connection, job_id, "only an ended job can be a dead letter")
+    refusal = _why_not_open(row)
+    if refusal is not None:
+        raise JobStateError(refusal)
+
+
+def is_open(store: Store, connection: Connection, ledgers: Mapping[str, Ledger], job_id: int) -> bool:
+    """Whether `ignore` would accept this job now: a dead letter or an unknown outcome that is not resolved."""
+    row = store.one(connection, _one(tuple(ledger.table for ledger in all_ledgers(ledgers))), id=job_id)
+    return row is not None and _why_not_open(row) is None
+
+
+def _why_not_open(row: Row[Any]) -> str | None:
+    if row.status != "dead" and not row.unknown:
+        return f"job {row.id} is {row.status}: it is no dead letter and no unknown outcome"
+    return None if row.said is None else f"job {row.id} is already resolved ({row.said.replace('_', ' ')})"
+
+
+# -- the statements --------------------------------------------------------------------------------------
+
+
+def _lock(sql: Sql) -> str:
+    return f"SELECT id FROM {sql.job_history} WHERE id = :id {sql.lock(skip=False)}"
+
+
+@cache
+def _one(tables: tuple[str, ...]) -> Statement:
+    def build(sql: Sql) -> str:
+        return f"""
+        SELECT h.id, h.status, {is_unknown(sql, tables)} AS unknown,
+            (SELECT max(a.action) FROM {sql.job_actions} AS a
+                WHERE a.job_id = h.id AND a.action IN ({closing_words()})) AS said
+        FROM {sql.job_history} AS h WHERE h.id = :id"""
+
+    return build
+
+
+@cache
+def _mark_done(table: str) -> Statement:
+    def build(sql: Sql) -> str:
+        return f"""
+        UPDATE {getattr(sql, table)} SET state = 'done', updated_at = {sql.now}
+        WHERE job_id = :id AND state = 'unknown'"""
+
+    return build

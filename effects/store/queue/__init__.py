@@ -1,0 +1,1 @@
+"""A job's way through the tables: enqueue, claim, settle, rescue."""

@@ -1,0 +1,210 @@
+"""Writing jobs and their intents, in the caller's transaction.
+
+One statement on PostgreSQL, whether one job or a thousand; a few inside the same transaction on SQLite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects.job import Job
+from effects.store.db.sql import Sql
+from effects.store.db.store import Store, as_json
+from effects.store.queue.enqueue_function import PROVISIONAL
+
+BATCH = 1000
+
+
+class JobRow(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One row to insert. `n` is its place in the batch. What is None is not sent: the database would parse it."""
+
+    n: int
+    job_type: str
+    queue: str
+    priority: int
+    payload: msgspec.Raw
+    run_at: float | None = None
+    expires_at: float | None = None
+    max_attempts: int | None = None
+    group_key: str | None = None
+    limit_key: str | None = None
+    key: str | None = None
+    digest: str | None = None
+    trace_context: str | None = None
+    on_unknown: str | None = None
+    requeued_from: int | None = None
+    id: int | None = None  # given where another table needed it first (`reserve_rows`)
+
+
+class ReservedJob(msgspec.Struct, frozen=True):
+    """A job that has its id and is checked, and not yet written."""
+
+    id: int
+    row: JobRow
+
+
+_INTO = (
+    "id, job_type, queue, priority, payload, status, routed, run_at, age_from, expires_at, max_attempts, group_key, "
+    "limit_key, idempotency_key, trace_context, on_unknown, requeued_from, created_at, updated_at"
+)
+
+
+def _from(sql: Sql, identity: str) -> str:
+    run_at = f"COALESCE({sql.time('r.run_at')}, {sql.now})"
+    return (
+        f"{identity}, r.job_type, r.queue, r.priority, r.payload, 'queued', true, {run_at}, {run_at}, "
+        f"{sql.time('r.expires_at')}, r.max_attempts, r.group_key, r.limit_key, r.key, r.trace_context, "
+        f"r.on_unknown, r.requeued_from, {sql.now}, {sql.now}"
+    )
+
+
+def _insert(sql: Sql) -> str:
+    """PostgreSQL: ids, intents and jobs at once. A row whose key is taken is left out of the answer."""
+    return f"""
+    WITH r AS MATERIALIZED (
+        SELECT COALESCE(given.id, nextval('{sql.jobs}_id_seq')) AS new_id, given.*
+        FROM {sql.rows("rows", JobRow)} AS given ORDER BY given.n
+    ), intended AS (
+        INSERT INTO {sql.effect_ledger} (job_type, key, digest, job_id, created_at, updated_at)
+        SELECT job_type, key, digest, new_id, {sql.now}, {sql.now} FROM r WHERE digest IS NOT NULL
+        ON CONFLICT DO NOTHING RETURNING job_id
+    ), inserted AS (
+        INSERT INTO {sql.jobs} ({_INTO})
+        SELECT {_from(sql, "r.new_id")} FROM r
+        WHERE r.digest IS NULL OR r.new_id IN (SELECT job_id FROM intended) ORDER BY r.n
+        RETURNING id
+    )
+    SELECT r.n, r.new_id FROM r WHERE r.new_id IN (SELECT id FROM inserted) ORDER BY r.n"""
+
+
+def _intend(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.effect_ledger} (job_type, key, digest, job_id, created_at, updated_at)
+    SELECT r.job_type, r.key, r.digest, r.id, {sql.now}, {sql.now} FROM {sql.rows("rows", JobRow)} AS r
+    WHERE r.digest IS NOT NULL ON CONFLICT DO NOTHING RETURNING job_id"""
+
+
+def _insert_given(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.jobs} ({_INTO})
+    SELECT {_from(sql, "r.id")} FROM {sql.rows("rows", JobRow)} AS r WHERE true ORDER BY r.n"""
+
+
+def insert_jobs(store: Store, connection: Connection, rows: Sequence[JobRow]) -> dict[int, int]:
+    """Insert the rows and, for those with a digest, their intents in `effects_effect_ledger`.
+
+    Returns:
+        `n` → job id of every row that was inserted. A row that is missing lost to an earlier holder of
+        its key; it was not written.
+    """
+    inserted: dict[int, int] = {}
+    lock_groups(store, connection, _groups(row for row in rows if row.id is None))  # those with ids came before them
+    for start in range(0, len(rows), BATCH):
+        batch = rows[start : start + BATCH]
+        insert = _insert_postgresql if store.is_postgresql else _insert_sqlite
+        inserted.update(insert(store, connection, batch))
+    return inserted
+
+
+def _insert_postgresql(store: Store, connection: Connection, rows: Sequence[JobRow]) -> dict[int, int]:
+    inserted = store.all(connection, _insert, rows=as_json(rows))
+    return {row.n: row.new_id for row in inserted}
+
+
+def _insert_sqlite(store: Store, connection: Connection, rows: Sequence[JobRow]) -> dict[int, int]:
+    fresh = iter(reserve_ids(store, connection, sum(row.id is None for row in rows)))
+    for row in rows:
+        if row.id is None:
+            row.id = next(fresh)
+    keyed = [row for row in rows if row.digest is not None]
+    if keyed:
+        won = {row.job_id for row in store.all(connection, _intend, rows=as_json(keyed))}
+        rows = [row for row in rows if row.digest is None or row.id in won]
+    store.write(connection, _insert_given, rows=as_json(rows))
+    return {row.n: row.id for row in rows if row.id is not None}
+
+
+def reserve_rows(store: Store, connection: Connection, rows: Sequence[JobRow]) -> list[ReservedJob]:
+    """Give the rows their ids, under the locks of their groups; they are inserted later in the same transaction."""
+    ids = reserve_ids(store, connection, len(rows), _groups(rows))
+    for row, job_id in zip(rows, ids, strict=True):
+        row.id = job_id
+    return [ReservedJob(job_id, row) for row, job_id in zip(rows, ids, strict=True)]
+
+
+def _groups(rows: Iterable[JobRow]) -> set[str]:
+    return {row.group_key for row in rows if row.group_key is not None}
+
+
+def _reserve_postgresql(sql: Sql) -> str:
+    return f"SELECT nextval('{sql.jobs}_id_seq') AS id FROM generate_series(1, :count)"
+
+
+def _reserve_sqlite(sql: Sql) -> str:
+    return "UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'effects_jobs' RETURNING seq"
+
+
+def reserve_ids(store: Store, connection: Connection, count: int, groups: Collection[str] = ()) -> list[int]:
+    """Reserve ids for jobs whose rows follow in the same transaction.
+
+    `groups` are the group keys of those jobs: their locks come first, so that ids rise in the order of commit.
+    """
+    lock_groups(store, connection, groups)
+    if count == 0:
+        return []
+    if store.is_postgresql:
+        return [row.id for row in store.all(connection, _reserve_postgresql, count=count)]
+    last = int(store.value(connection, _reserve_sqlite, count=count))
+    return list(range(last - count + 1, last + 1))
+
+
+def _lock_groups(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.job_groups} (group_key)
+    SELECT group_key FROM {sql.rows("rows", {"group_key": "text"})} AS r WHERE true ORDER BY group_key
+    ON CONFLICT (group_key) DO UPDATE SET group_key = excluded.group_key"""
+
+
+def lock_groups(store: Store, connection: Connection, groups: Collection[str]) -> None:
+    """Take the rows of these groups until the transaction ends.
+
+    This makes the order strict: an enqueuer into a group waits for the previous one, and ids are
+    given after the wait, so that they rise in the order of commit.
+    """
+    if groups:
+        store.write(connection, _lock_groups, rows=as_json([{"group_key": group} for group in sorted(set(groups))]))
+
+
+def _holders(sql: Sql) -> str:
+    return f"""
+    SELECT l.job_type, l.key, l.digest, l.job_id
+    FROM {sql.rows("rows", {"job_type": "text", "key": "text"})} AS r
+    JOIN {sql.effect_ledger} AS l ON l.job_type = r.job_type AND l.key = r.key"""
+
+
+def key_holders(
+    store: Store, connection: Connection, keys: Sequence[tuple[str, str]]
+) -> Mapping[tuple[str, str], tuple[str, int]]:
+    """(job type, key) → (digest, job id) of those that the ledger knows."""
+    pairs: list[dict[str, Any]] = [{"job_type": job_type, "key": key} for job_type, key in keys]
+    holders = store.all(connection, _holders, rows=as_json(pairs))
+    return {(row.job_type, row.key): (row.digest, row.job_id) for row in holders}
+
+
+def _adopt(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.effect_ledger} (job_type, key, digest, job_id, created_at, updated_at)
+    VALUES (:job_type, :key, :digest, :job_id, {sql.now}, {sql.now})
+    ON CONFLICT (job_type, key) DO UPDATE SET digest = excluded.digest
+    WHERE {sql.effect_ledger}.job_id = excluded.job_id AND {sql.effect_ledger}.digest LIKE '{PROVISIONAL}%'"""
+
+
+def adopt(store: Store, connection: Connection, job: Job, digest: str) -> int:
+    """Write the intent of a job that came by a plain INSERT; the id of the job that holds its key."""
+    assert job.key is not None
+    store.write(connection, _adopt, job_type=job.job_type, key=job.key, digest=digest, job_id=job.id)
+    return key_holders(store, connection, [(job.job_type, job.key)])[job.job_type, job.key][1]

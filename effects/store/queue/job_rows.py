@@ -1,0 +1,56 @@
+"""A live row as the handler's side sees it: one list of columns and one conversion for all who read jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row
+
+from effects.job import Job
+from effects.store.db.sql import Sql
+from effects.store.db.store import Store
+
+# A job's fields that a row holds as columns, in their order.
+_FIELDS = tuple(name for name in Job.__struct_fields__ if name not in ("released", "expired", "due_seconds"))
+
+
+def job_columns(sql: Sql, alias: str = "") -> str:
+    """What `job_of` reads, in its order; first in a SELECT or RETURNING. `alias` ends with its dot."""
+    payload = sql.json_text(f"{alias}payload")
+    if not sql.postgresql:
+        payload = f"CAST({payload} AS BLOB)"
+    expressions = {
+        "payload": f"{payload} AS payload",
+        "key": f"{alias}idempotency_key",
+        "age_seconds": f"{sql.seconds(f'{alias}age_from')} AS age_seconds",
+    }
+    return ", ".join(expressions.get(name, alias + name) for name in _FIELDS)
+
+
+def job_of(row: Sequence[Any], *, expired: object = False, due_seconds: float = 0.0) -> Job:
+    """The job of a row that begins with `job_columns`. By position: by name costs four times as much.
+
+    SQLite's payload comes as bytes: those that are no UTF-8 become a text that no decoder takes, and no guess at one.
+    """
+    values = dict(zip(_FIELDS, row, strict=False))  # a row may have more
+    if isinstance(values["payload"], bytes):
+        values["payload"] = values["payload"].decode(errors="surrogateescape")
+    values["routed"], values["cancel_requested"] = bool(values["routed"]), bool(values["cancel_requested"])
+    return Job(**values, released=False, expired=bool(expired), due_seconds=due_seconds)
+
+
+def _payloads(sql: Sql) -> str:
+    columns = f"id, status, idempotency_key, queue, {sql.json_text('payload')} AS payload"
+    return f"""
+    SELECT {columns} FROM {sql.jobs} WHERE job_type = :job_type
+    UNION ALL SELECT {columns} FROM {sql.job_history} WHERE job_type = :job_type ORDER BY id"""
+
+
+def payloads(store: Store, job_type: str) -> Sequence[Row[Any]]:
+    """id, status, idempotency_key, queue and payload (JSON text) of every job of this type, oldest first.
+
+    For tests of apps: people are shown no payload.
+    """
+    with store.read() as connection:
+        return store.all(connection, _payloads, job_type=job_type)

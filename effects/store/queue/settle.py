@@ -1,0 +1,279 @@
+"""Writing outcomes in batches, behind the fence `(id, lease_token)`.
+
+Every way out of `running` deletes the row or raises its token, so an attempt that lost its lease matches no row.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import msgspec
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from effects.crashpoints import CrashPoint, point
+from effects.errors import ConfigurationError, EffectsError, StoreUnavailable
+from effects.job import QUARANTINE_QUEUE
+from effects.ledger import Ledger
+from effects.outcome import Apply
+from effects.settlement import MESSAGE_CHARS_MAX, Settlement
+from effects.store.db.faults import Fault, fault_of
+from effects.store.db.store import Store, as_json
+from effects.store.limits.feedback import write_results
+from effects.store.queue import settle_sql
+from effects.store.queue.settle_sql import SettlementRow
+from effects.store.queue.unresolved import add_unresolved
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """Which settlements took effect. `stale` are those whose attempt no longer owned its job."""
+
+    accepted: list[Settlement]
+    stale: list[Settlement]
+
+
+class ApplyFailed(EffectsError):
+    """The `apply` of an outcome failed, for the reason in `__cause__`."""
+
+
+class LedgerFailed(EffectsError):
+    """A ledger failed to record outcomes, for the reason in `__cause__`."""
+
+
+def write_settlements(
+    store: Store,
+    connection: Connection,
+    settlements: Sequence[Settlement],
+    ledgers: Mapping[str, Ledger],
+    *,
+    now: float = 0.0,
+) -> Settled:
+    """Write them in the given transaction, run their `apply`, fold their verdicts into the ledgers.
+
+    Args:
+        now: the time on the clock of `ended_at_monotonic`; without meaning for settlements of no attempt.
+        ledgers: job type → its ledger, for the types that have one; a job without a key in the core's
+            ledger has no row there.
+    """
+    settled = Settled([], [])
+    for batch in _one_of_each_job(settlements):
+        part = _write_batch(store, connection, batch, ledgers, now)
+        settled.accepted.extend(part.accepted)
+        settled.stale.extend(part.stale)
+    return settled
+
+
+def _one_of_each_job(settlements: Sequence[Settlement]) -> Iterator[list[Settlement]]:
+    """In one lock order for all workers. Of two attempts of a job (one is stale) each has a batch of its own, because
+    what a statement answers names the job.
+    """
+    batches: list[list[Settlement]] = []
+    of_the_job = 0
+    for settlement in sorted(settlements, key=lambda settlement: (settlement.job.id, settlement.job.lease_token)):
+        of_the_job = of_the_job + 1 if batches and batches[of_the_job][-1].job.id == settlement.job.id else 0
+        if of_the_job == len(batches):
+            batches.append([])
+        batches[of_the_job].append(settlement)
+    yield from batches
+
+
+def _write_batch(
+    store: Store, connection: Connection, ordered: Sequence[Settlement], ledgers: Mapping[str, Ledger], now: float
+) -> Settled:
+    ends = [settlement for settlement in ordered if settlement.ends]
+    again = [settlement for settlement in ordered if not settlement.ends]
+    resumed, cancelled = _write_again(store, connection, again, now)
+    accepted = _write_ends(store, connection, ends, now) | resumed
+    settled = Settled(
+        accepted=[settlement for settlement in ordered if settlement.job.id in accepted],
+        stale=[settlement for settlement in ordered if settlement.job.id not in accepted],
+    )
+    for settlement in settled.accepted:
+        if settlement.apply is not None:
+            _apply(settlement.apply, connection)
+    _record(store, connection, settled.accepted, ledgers)
+    _record(store, connection, cancelled, ledgers)
+    failed = [settlement.job.id for settlement in [*settled.accepted, *cancelled] if _ends_without_success(settlement)]
+    if failed:
+        add_unresolved(store, connection, failed, ledgers)
+    if any(settlement.job.limit_key is not None for settlement in settled.accepted):
+        write_results(store, connection, settled.accepted, now)
+    return settled
+
+
+def _ends_without_success(settlement: Settlement) -> bool:
+    return settlement.ends and settlement.status != "succeeded"
+
+
+def _apply(apply: Apply, connection: Connection) -> None:
+    """Run it. Errors about the database's own state, rather than these statements, are passed on.
+
+    Raises:
+        ApplyFailed: it raised.
+    """
+    try:
+        with _kept_open(connection):
+            apply(connection)
+    except (StoreUnavailable, CrashPoint):
+        raise
+    except BaseException as error:
+        if isinstance(error, DBAPIError) and fault_of(error) not in (Fault.DATA, Fault.BUG):
+            raise
+        raise ApplyFailed from error
+
+
+@contextmanager
+def _kept_open(connection: Connection) -> Iterator[None]:
+    """Refuse an `apply` that ended the transaction: it would commit half of a batch, or silently nothing."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ConfigurationError("an apply runs in the transaction of its outcome, and must not end it")
+
+    ways = ("commit", "rollback", "close", "detach")  # not `invalidate`: SQLAlchemy does, when the server is gone
+    for way in ways:
+        setattr(connection, way, refuse)
+    try:
+        yield
+    finally:
+        for way in ways:
+            delattr(connection, way)
+
+
+def _row_of(settlement: Settlement, now: float) -> SettlementRow:
+    job, routing = settlement.job, settlement.routing
+    return SettlementRow(
+        id=job.id,
+        token=job.lease_token,
+        status=settlement.status,
+        outcome=settlement.outcome,
+        verdict=settlement.verdict,
+        delay=settlement.delay_seconds,
+        forgiven=settlement.age_seconds_forgiven,
+        refund=int(settlement.refund_attempt),
+        lost=int(settlement.lost),
+        unknown=int(settlement.verdict == "unknown"),
+        error_code=settlement.error_code,
+        message=settlement.message[:MESSAGE_CHARS_MAX] if settlement.message else None,
+        error_type=settlement.error_type,
+        stack=settlement.stack,
+        detail=settlement.detail,
+        took=settlement.duration_seconds,
+        ago=max(0.0, now - settlement.ended_at_monotonic) if settlement.ended_at_monotonic else 0.0,
+        queue=_next_queue(settlement),
+        priority=routing.priority if routing else None,
+        group_key=routing.group_key if routing else None,
+        limit_key=routing.limit_key if routing else None,
+        routed=routing is not None,
+    )
+
+
+def _next_queue(settlement: Settlement) -> str:
+    job, routing = settlement.job, settlement.routing
+    if routing is not None:
+        return routing.queue
+    if settlement.lost:
+        return QUARANTINE_QUEUE
+    return job.home_queue if settlement.outcome else job.queue  # given back: it stays where it was
+
+
+def _write_ends(store: Store, connection: Connection, ends: Sequence[Settlement], now: float) -> set[int]:
+    if not ends:
+        return set()
+    rows = as_json([_row_of(settlement, now) for settlement in ends])
+    if store.is_postgresql:
+        return {row.id for row in store.all(connection, settle_sql.end, rows=rows)}
+    store.write(connection, settle_sql.end_history, rows=rows)
+    store.write(connection, settle_sql.end_attempts, rows=rows)
+    return {row.id for row in store.all(connection, settle_sql.end_delete, rows=rows)}
+
+
+def _write_again(
+    store: Store, connection: Connection, again: Sequence[Settlement], now: float
+) -> tuple[set[int], list[Settlement]]:
+    """Return the jobs that wait again, and end those whose cancellation was requested meanwhile."""
+    if not again:
+        return set(), []
+    rows = [_row_of(settlement, now) for settlement in again]
+    returned = store.all(connection, settle_sql.again, rows=as_json(rows))
+    resumed = {row.id for row in returned}  # without stale ones and repeats after an unanswered COMMIT
+    store.write(connection, settle_sql.again_attempts, rows=as_json([row for row in rows if row.id in resumed]))
+    cancelled = {row.id: row.lease_token for row in returned if row.cancel_requested}
+    ends = [
+        _cancelled(settlement, cancelled[settlement.job.id]) for settlement in again if settlement.job.id in cancelled
+    ]
+    _write_ends(store, connection, ends, now)
+    return resumed, ends
+
+
+def _cancelled(settlement: Settlement, lease_token: int) -> Settlement:
+    """End a job whose cancellation was requested while it ran. The token is the one it was returned with."""
+    return Settlement(
+        job=msgspec.structs.replace(settlement.job, lease_token=lease_token),
+        status="cancelled",
+        outcome="",
+        error_code="cancelled",
+        message="cancelled by request",
+    )
+
+
+def _record(
+    store: Store, connection: Connection, accepted: Sequence[Settlement], ledgers: Mapping[str, Ledger]
+) -> None:
+    by_ledger: dict[int, list[Settlement]] = defaultdict(list)
+    named: dict[int, Ledger] = {}
+    for settlement in accepted:
+        ledger = ledgers.get(settlement.job.job_type)
+        if ledger is not None and settlement.job.key is not None and settlement.concerns_effect:
+            by_ledger[id(ledger)].append(settlement)
+            named[id(ledger)] = ledger
+    for identity, settlements in by_ledger.items():
+        try:
+            named[identity].record(store, connection, settlements)
+        except Exception:
+            raise
+        except BaseException as error:  # a package's ledger ends no thread of ours
+            raise LedgerFailed from error
+
+
+def settle(
+    store: Store, settlements: Sequence[Settlement], ledgers: Mapping[str, Ledger], *, now: float = 0.0
+) -> Settled:
+    """Write the outcomes in one transaction of their own.
+
+    Repeating it after a lost connection is safe: the rows of an earlier, unanswered COMMIT are recognised
+    by its attempt row and counts as accepted.
+
+    Args:
+        now: as of `write_settlements`.
+
+    Raises:
+        StoreUnavailable: the write may have taken effect or not; repeat it.
+    """
+    point("settle.before")
+    single = all(
+        settlement.status == "succeeded"
+        and settlement.apply is None
+        and settlement.job.key is None
+        and settlement.job.limit_key is None
+        for settlement in settlements
+    )
+    with store.single() if single else store.begin() as connection:
+        settled = write_settlements(store, connection, settlements, ledgers, now=now)
+        point("settle.applied")
+    point("settle.committed")
+    if not settled.stale:
+        return settled
+    with store.read() as connection:
+        stale = [_row_of(settlement, 0.0) for settlement in settled.stale]
+        rows = store.all(connection, settle_sql.recorded, rows=as_json(stale))
+        recorded = {(row.job_id, row.lease_token) for row in rows}
+    return Settled(
+        accepted=settled.accepted + [late for late in settled.stale if _attempt(late) in recorded],
+        stale=[late for late in settled.stale if _attempt(late) not in recorded],
+    )
+
+
+def _attempt(settlement: Settlement) -> tuple[int, int]:
+    return settlement.job.id, settlement.job.lease_token

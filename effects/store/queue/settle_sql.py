@@ -1,0 +1,156 @@
+"""Settlements as rows, and the statements that write them, fenced by `(id, lease_token)`.
+
+The predicate names no status: the write goes by the primary key, regardless of the planner's statistics.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from effects.store.db.sql import Sql, columns_of
+from effects.store.schema.job_tables import FACTS
+
+
+class SettlementRow(msgspec.Struct, omit_defaults=True):
+    """One settlement as a row. What is at its default is left out: to parse it was most of a settlement's cost."""
+
+    id: int
+    token: int
+    status: str
+    outcome: str
+    queue: str
+    verdict: str | None = None
+    delay: float = 0.0
+    forgiven: float = 0.0
+    refund: int = 0
+    lost: int = 0
+    unknown: int = 0
+    error_code: str | None = None
+    message: str | None = None
+    error_type: str | None = None
+    stack: str | None = None
+    detail: object = None
+    took: float = 0.0
+    ago: float = 0.0
+    priority: int | None = None
+    group_key: str | None = None
+    limit_key: str | None = None
+    routed: bool = False
+
+
+_COLUMNS = columns_of(SettlementRow)
+# What stands for a number or flag that was left out.
+_ZERO = {
+    field.name: "false" if field.default is False else "0"
+    for field in msgspec.structs.fields(SettlementRow)
+    if not field.required and field.default == 0
+}
+
+
+# -- the statements --------------------------------------------------------------------------------------------
+
+_MOVED = ", ".join(
+    name for name in FACTS if name not in ("attempts", "lost_count", "unknown_count", "error_code", "last_error")
+)
+_HISTORY = f"id, {_MOVED}, attempts, lost_count, unknown_count, error_code, last_error, status, finished_at"
+_ATTEMPT = (
+    "job_id, lease_token, attempt, started_at, finished_at, worker, outcome, verdict, error_type, error_code, message, "
+    "stack, detail"
+)
+
+
+def _history_values(sql: Sql, job: str) -> str:
+    moved = ", ".join(f"{job}.{name}" for name in _MOVED.split(", "))
+    # What ended in quarantine is remembered with its own queue, where a requeue brings it back to.
+    moved = moved.replace(f"{job}.queue", f"COALESCE({job}.quarantined_from, {job}.queue)")
+    return (
+        f"{job}.id, {moved}, {job}.attempts - r.refund, {job}.lost_count + r.lost, {job}.unknown_count + r.unknown, "
+        f"r.error_code, r.message, r.status, {sql.after('-r.ago')}"
+    )
+
+
+def _attempt_values(sql: Sql, job: str) -> str:
+    finished = sql.after("-r.ago")
+    return (
+        f"{job}.id, r.token, {job}.attempts, {sql.after('-r.took', finished)}, {finished}, {job}.locked_by, r.outcome, "
+        f"r.verdict, r.error_type, r.error_code, r.message, r.stack, r.detail"
+    )
+
+
+def _rows(sql: Sql) -> str:
+    named = ", ".join(
+        f"COALESCE({name}, {_ZERO[name]}) AS {name}" if name in _ZERO else name for name in columns_of(SettlementRow)
+    )
+    return f"(SELECT {named} FROM {sql.rows('rows', SettlementRow)} AS given)"
+
+
+def end(sql: Sql) -> str:
+    """PostgreSQL: delete the live rows, write history and attempts, all in one statement."""
+    return f"""
+    WITH r AS MATERIALIZED {_rows(sql)},
+    gone AS (
+        DELETE FROM {sql.jobs} AS j
+        WHERE j.id {sql.among("r")} AND (j.id, j.lease_token) IN (SELECT id, token FROM r) RETURNING j.*
+    ), history AS (
+        INSERT INTO {sql.job_history} ({_HISTORY})
+        SELECT {_history_values(sql, "gone")} FROM gone JOIN r ON r.id = gone.id
+    ), attempts AS (
+        INSERT INTO {sql.job_attempts} ({_ATTEMPT})
+        SELECT {_attempt_values(sql, "gone")} FROM gone JOIN r ON r.id = gone.id WHERE r.outcome <> ''
+    )
+    SELECT id FROM gone"""
+
+
+def end_history(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.job_history} ({_HISTORY})
+    SELECT {_history_values(sql, "j")} FROM {_rows(sql)} AS r JOIN {sql.jobs} AS j
+    ON j.id = r.id AND j.lease_token = r.token"""
+
+
+def end_attempts(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.job_attempts} ({_ATTEMPT})
+    SELECT {_attempt_values(sql, "j")} FROM {_rows(sql)} AS r JOIN {sql.jobs} AS j
+    ON j.id = r.id AND j.lease_token = r.token WHERE r.outcome <> ''"""
+
+
+def end_delete(sql: Sql) -> str:
+    return f"""
+    DELETE FROM {sql.jobs} WHERE (id, lease_token) IN (SELECT r.id, r.token FROM {_rows(sql)} AS r) RETURNING id"""
+
+
+def again(sql: Sql) -> str:
+    """Return a job to the queue. Selects its new token and whether cancellation was requested meanwhile."""
+    return f"""
+    WITH r AS {_rows(sql)}
+    UPDATE {sql.jobs} AS j SET
+        status = r.status, attempts = attempts - r.refund, lease_token = {sql.next_token},
+        run_at = CASE WHEN r.refund = 1 AND r.delay = 0 THEN run_at ELSE {sql.after("r.delay")} END,
+        age_from = {sql.after("r.forgiven", "age_from")},
+        lost_count = CASE WHEN r.lost = 1 THEN lost_count + 1 WHEN r.outcome <> '' THEN 0 ELSE lost_count END,
+        unknown_count = unknown_count + r.unknown,
+        quarantined_from = CASE WHEN r.lost = 1 THEN COALESCE(quarantined_from, j.queue)
+            WHEN r.queue = j.queue THEN quarantined_from ELSE NULL END,
+        queue = r.queue, priority = COALESCE(r.priority, j.priority), routed = (j.routed OR r.routed),
+        group_key = COALESCE(r.group_key, j.group_key), limit_key = COALESCE(r.limit_key, j.limit_key),
+        last_error = COALESCE(r.message, last_error), error_code = COALESCE(r.error_code, j.error_code),
+        locked_until = NULL, released_at = NULL, updated_at = {sql.now}
+    FROM r WHERE j.id {sql.among("r")} AND j.id = r.id AND j.lease_token = r.token
+    RETURNING {sql.own("j", "id")}, {sql.own("j", "lease_token")}, cancel_requested"""
+
+
+def again_attempts(sql: Sql) -> str:
+    """Of jobs that `again` has just sent back in this transaction: their tokens are new, their rows are ours."""
+    return f"""
+    WITH r AS {_rows(sql)}
+    INSERT INTO {sql.job_attempts} ({_ATTEMPT})
+    SELECT {_attempt_values(sql, "j").replace("j.attempts", "j.attempts + r.refund")}
+    FROM r JOIN {sql.jobs} AS j ON j.id {sql.among("r")} AND j.id = r.id
+    WHERE r.outcome <> ''"""
+
+
+def recorded(sql: Sql) -> str:
+    return f"""
+    SELECT a.job_id, a.lease_token FROM {sql.rows("rows", {"id": "int", "token": "int", "outcome": "text"})} AS r
+    JOIN {sql.job_attempts} AS a ON a.job_id = r.id AND a.lease_token = r.token AND a.outcome = r.outcome"""

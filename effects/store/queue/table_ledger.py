@@ -1,0 +1,198 @@
+"""Ledgers: one row per effect, which outlives its jobs.
+
+A job type without a ledger of its own shares `effects_effect_ledger`, and only where its job has a key. A
+package that brings its own table (`delivered_webhooks`, `sent_emails`, …) gives its job type a Ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects.ledger import Ledger, LedgerRow, fold_sql
+from effects.settlement import Execution, Settlement
+from effects.store.db.old_rows import PAGE, Ages, kept_seconds
+from effects.store.db.sql import Sql
+from effects.store.db.store import Statement, Store, as_json
+from effects.walk import Page
+
+
+class _Entry(msgspec.Struct):
+    job_id: int
+    verdict: str | None
+    ended: bool
+
+
+class TableLedger:
+    """A ledger over one table; `table` is its name without the prefix."""
+
+    spans_jobs = False
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+
+    def mark_released(self) -> Statement:
+        return _mark_released(self.table)
+
+    def release_data(self, execution: Execution) -> str | None:
+        """None: the state is all that these ledgers have."""
+        return None
+
+    def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
+        entries = [_Entry(settlement.job.id, settlement.verdict, settlement.ends) for settlement in settled]
+        store.write(connection, _record(self.table), rows=as_json(entries))
+
+    def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
+        """The effects with this key, at most one per job type."""
+        return self.holders(store, connection, key)
+
+    def holders(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
+        """By the table's column `key`; one ledger for several job types has a column `job_type` too."""
+        columns = store.tables[self.table].columns
+        if "key" not in columns or self.spans_jobs:
+            return []
+        if "job_type" in columns:
+            rows = store.all(connection, _find(self.table), key=key)
+            return [LedgerRow(row.key, row.state, row.job_id, row.job_type) for row in rows]
+        rows = store.all(connection, _of_key(self.table), key=key)
+        return [LedgerRow(row.key, row.state, row.job_id) for row in rows]
+
+    def why_none(self, store: Store, connection: Connection, key: str) -> str | None:
+        """None: an effect of these ledgers is there from its enqueue on."""
+        return None
+
+
+@cache
+def _mark_released(table: str) -> Statement:
+    def build(sql: Sql) -> str:
+        name = getattr(sql, table)
+        return f"""
+        UPDATE {name} SET released_at = {sql.now}, updated_at = {sql.now},
+            state = CASE WHEN state IN ('intended', 'refused', 'abandoned') THEN 'released' ELSE state END
+        FROM m WHERE {name}.job_id {sql.among("m")} AND {name}.job_id = m.id"""
+
+    return build
+
+
+@cache
+def _record(table: str) -> Statement:
+    def build(sql: Sql) -> str:
+        name = getattr(sql, table)
+        return f"""
+        UPDATE {name} SET updated_at = {sql.now}, state = {fold_sql("state", "r.verdict", "r.ended")}
+        FROM {sql.rows("rows", _Entry)} AS r WHERE {name}.job_id = r.job_id"""
+
+    return build
+
+
+@cache
+def _find(table: str) -> Statement:
+    def build(sql: Sql) -> str:
+        """The key is the index's second column: a loose scan gives the first, one probe a job type."""
+        name = getattr(sql, table)
+        return f"""
+        WITH RECURSIVE types(t) AS (
+            SELECT min(job_type) FROM {name}
+            UNION ALL
+            SELECT (SELECT min(job_type) FROM {name} WHERE job_type > types.t) FROM types WHERE t IS NOT NULL
+        )
+        SELECT l.key, l.state, l.job_id, l.job_type FROM types JOIN {name} AS l ON l.job_type = types.t AND l.key = :key
+        ORDER BY l.job_type LIMIT 100"""
+
+    return build
+
+
+@cache
+def _of_key(table: str) -> Statement:
+    def build(sql: Sql) -> str:
+        return f"SELECT key, state, job_id FROM {getattr(sql, table)} WHERE key = :key"
+
+    return build
+
+
+CORE_LEDGER = TableLedger("effect_ledger")
+
+
+def all_ledgers(ledgers: Mapping[str, Ledger]) -> list[Ledger]:
+    """Every ledger once, the core's first: jobs of types that are not registered here may be in that."""
+    distinct: dict[str, Ledger] = {CORE_LEDGER.table: CORE_LEDGER}
+    distinct.update((ledger.table, ledger) for ledger in ledgers.values())
+    return list(distinct.values())
+
+
+def states(store: Store, connection: Connection, table: str, job_ids: Sequence[int]) -> dict[int, str]:
+    """The ledger's word on each of these jobs' effects."""
+    rows: Sequence[Any] = store.all(connection, _states(table), ids=as_json(job_ids))
+    return {row.job_id: row.state for row in rows}
+
+
+@cache
+def _states(table: str) -> Statement:
+    def build(sql: Sql) -> str:
+        return f"SELECT job_id, state FROM {getattr(sql, table)} WHERE job_id {sql.any_of('ids', 'int')}"
+
+    return build
+
+
+# -- retention -------------------------------------------------------------------------------------------
+
+
+def delete_old_effects(store: Store, *, table: str, ages: Ages, cursor: int | None, dry_run: bool) -> Page:
+    """One page of a ledger by job id: settled effects whose job is gone and whose retention has passed."""
+    parameters = ages.parameters()
+    with store.read() as connection:
+        page = store.all(connection, _effects_page(table), cursor=cursor or 0, least=ages.least, **parameters)
+    ids = [row.job_id for row in page if row.eligible]
+    taken = len(ids)
+    if ids and not dry_run:
+        with store.begin() as connection:
+            taken = store.write(connection, _delete_effects(table), ids=as_json(ids), **parameters)
+    ends = len(page) < PAGE or not any(row.old for row in page)
+    return Page(taken, None if ends else page[-1].job_id)
+
+
+def _aged(sql: Sql, table: str) -> str:
+    keep = kept_seconds(sql, "l.job_type") if _is_typed(sql, table) else kept_seconds(sql, "''")
+    aged = f"{sql.seconds('l.updated_at')} >= {keep}"
+    return f"""
+    l.state NOT IN ('intended', 'released')
+    AND CASE WHEN l.expires_at IS NULL THEN {aged} ELSE l.expires_at <= {sql.now} END"""
+
+
+def _orphaned(sql: Sql) -> str:
+    """Asked once, when the page is read: a job that is gone does not come back."""
+    return f"""
+    NOT {sql.found(f"FROM {sql.jobs} AS j WHERE j.id = l.job_id")}
+    AND NOT {sql.found(f"FROM {sql.job_history} AS k WHERE k.id = l.job_id")}"""
+
+
+def _is_typed(sql: Sql, table: str) -> bool:
+    """The core's ledger names each row's job type; a package's is of its own types only."""
+    return bool(getattr(sql, table) == sql.effect_ledger)
+
+
+@cache
+def _effects_page(table: str) -> Statement:
+    def build(sql: Sql) -> str:
+        columns = "job_id, state, created_at, updated_at, expires_at" + (", job_type" if _is_typed(sql, table) else "")
+        return f"""
+        SELECT l.job_id, {_aged(sql, table)} AND {_orphaned(sql)} AS eligible, (l.expires_at <= {sql.now}
+            OR {sql.seconds("l.created_at")} >= {sql.number("least")}) AS old
+        FROM (SELECT {columns} FROM {getattr(sql, table)} WHERE job_id > :cursor ORDER BY job_id LIMIT {PAGE}) AS l
+        ORDER BY l.job_id"""
+
+    return build
+
+
+@cache
+def _delete_effects(table: str) -> Statement:
+    def build(sql: Sql) -> str:
+        return f"""
+        DELETE FROM {getattr(sql, table)} AS l WHERE l.job_id {sql.any_of("ids", "int")}
+        AND {_aged(sql, table)}"""
+
+    return build

@@ -1,0 +1,55 @@
+"""The unresolved jobs: ended, dead or with an effect that may have happened, and waiting for a person's decision.
+
+Kept in the transaction that ends a job or resolves it, so that to count what is open costs nothing for what is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from sqlalchemy import Connection
+
+from effects.ledger import Ledger
+from effects.store.db.sql import Sql
+from effects.store.db.store import Statement, Store, as_json
+from effects.store.queue.table_ledger import all_ledgers
+
+
+def add_unresolved(store: Store, connection: Connection, job_ids: Sequence[int], ledgers: Mapping[str, Ledger]) -> None:
+    """Add those of these ended jobs that need a person. Their ledgers have recorded the end before."""
+    tables = tuple(ledger.table for ledger in all_ledgers(ledgers))
+    store.write(connection, _add(tables), ids=as_json(job_ids))
+
+
+def remove_unresolved(store: Store, connection: Connection, job_ids: Sequence[int]) -> None:
+    """Remove these jobs, which a person has resolved."""
+    store.write(connection, _remove, ids=as_json(job_ids))
+
+
+def is_unknown(sql: Sql, tables: tuple[str, ...]) -> str:
+    """Condition: the effect of the ended job `h` may have happened, by its ledger row or else its attempts."""
+    ledgers = " OR ".join(
+        sql.found(f"FROM {getattr(sql, table)} AS l WHERE l.job_id = h.id AND l.state = 'unknown'") for table in tables
+    )
+    return f"(h.status <> 'succeeded' AND (h.idempotency_key IS NULL AND h.unknown_count > 0 OR {ledgers}))"
+
+
+def needs_person(sql: Sql, tables: tuple[str, ...]) -> str:
+    """Condition: the ended job `h` is dead or its effect unknown. The first part is that of its index."""
+    return f"(h.status <> 'succeeded' AND (h.status = 'dead' OR {is_unknown(sql, tables)}))"
+
+
+@cache
+def _add(tables: tuple[str, ...]) -> Statement:
+    def build(sql: Sql) -> str:
+        return f"""
+        INSERT INTO {sql.unresolved} (job_id, job_type, queue, limit_key, error_code, unknown, finished_at)
+        SELECT h.id, h.job_type, h.queue, h.limit_key, h.error_code, {is_unknown(sql, tables)}, h.finished_at
+        FROM {sql.job_history} AS h WHERE h.id {sql.any_of("ids", "int")} AND {needs_person(sql, tables)}"""
+
+    return build
+
+
+def _remove(sql: Sql) -> str:
+    return f"DELETE FROM {sql.unresolved} WHERE job_id {sql.any_of('ids', 'int')}"

@@ -1,0 +1,298 @@
+"""Schedules in the database, as an app's code and an operator declare them. Their slots: `schedule_slots`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row
+
+from effects.errors import ConfigurationError
+from effects.moments import moment
+from effects.schedules import Schedule
+from effects.store.audit_log.notes import AuditAction, note
+from effects.store.db.records import Moment, shown_moment_or_none
+from effects.store.db.sql import Sql
+from effects.store.db.store import Store, as_json
+
+_ADD, _PAUSE, _RESUME = (AuditAction("schedule", name) for name in ("add", "pause", "resume"))
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """A stored schedule; its slots up to `last_slot` have been dealt with."""
+
+    id: int
+    schedule: Schedule
+    last_slot: dt.datetime
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """What registering the app's schedules changed, by name."""
+
+    added: list[str]
+    changed: list[str]
+    retired: list[str]
+
+
+STATES = ("active", "paused", "retired", "invalid")  # of a ScheduleState
+
+
+class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule for people. `state` is `active`, `paused`, `retired` or `invalid` (its row makes no schedule);
+    `last_*` is its newest slot.
+    """
+
+    name: str
+    job_type: str
+    cron: str
+    zone: str
+    catch_up: str
+    overlap: str
+    state: str
+    paused_by: str | None
+    in_code: bool
+    next_slot: dt.datetime | None
+    last_slot: Moment | None
+    last_outcome: str | None
+    last_reason: str | None
+    last_job_id: int | None
+
+
+def register(store: Store, schedules: Sequence[Schedule], *, retire_types: Iterable[str] = ()) -> Registered:
+    """Make the database's schedules those of the app's code.
+
+    A pause stays. A changed cron text or zone starts over: no slot before this moment runs. A schedule of
+    a job type among `retire_types` that was in code and no longer is does not run until it is in code again.
+    Running it again changes nothing; a crash half-way writes nothing.
+    """
+    with store.begin() as connection:
+        before = {row.name: row for row in store.all(connection, _rows)}
+        rows = [_columns(schedule) for schedule in schedules]
+        store.write(connection, _upsert, rows=as_json(rows))
+        keep = as_json([schedule.name for schedule in schedules])
+        gone = store.all(connection, _retire, keep=keep, types=as_json(sorted(retire_types)))
+    return Registered(
+        added=[schedule.name for schedule in schedules if schedule.name not in before],
+        changed=[row["name"] for row in rows if row["name"] in before and _differs(before[row["name"]], row)],
+        retired=sorted(row.name for row in gone),
+    )
+
+
+def not_registered(store: Store, schedules: Sequence[Schedule]) -> list[str]:
+    """The names of those that `register` would add or change."""
+    with store.read() as connection:
+        there = {row.name: row for row in store.all(connection, _rows)}
+    return [
+        schedule.name
+        for schedule in schedules
+        if schedule.name not in there or _differs(there[schedule.name], _columns(schedule))
+    ]
+
+
+def add(store: Store, schedule: Schedule, *, actor: str, reason: str | None = None) -> None:
+    """Write an operator's schedule; its first slot is the next one.
+
+    Raises:
+        ConfigurationError: there is one of this name.
+    """
+    with store.begin() as connection:
+        if store.one(connection, _by_name, name=schedule.name) is not None:
+            raise ConfigurationError(f"there is a schedule {schedule.name!r} already")
+        store.write(connection, _upsert, rows=as_json([{**_columns(schedule), "in_code": False}]))
+        detail = {"job_type": schedule.job_type, "cron": schedule.cron, "zone": schedule.zone}
+        note(store, connection, _ADD, schedule.name, actor=actor, reason=reason, detail=detail)
+
+
+def pause(store: Store, name: str, *, actor: str, reason: str | None = None) -> None:
+    """Skip every slot until `resume`; slots that fall into the pause are never caught up.
+
+    Raises:
+        ConfigurationError: there is no such schedule.
+    """
+    with store.begin() as connection:
+        said = f"{actor}: {reason}" if reason else actor
+        if not store.write(connection, _disable, name=name, paused_by=said):
+            raise _unknown(store, connection, name)
+        note(store, connection, _PAUSE, name, actor=actor, reason=reason)
+
+
+def resume(store: Store, name: str, *, actor: str, reason: str | None = None) -> None:
+    """Go on with the next slot.
+
+    Raises:
+        ConfigurationError: there is no such schedule, or the app's code no longer has it.
+    """
+    with store.begin() as connection:
+        row = store.one(connection, _by_name, name=name)
+        if row is None:
+            raise _unknown(store, connection, name)
+        if row.retired:
+            raise ConfigurationError(f"schedule {name!r} is no longer in the app's code: put it back, and run init")
+        store.write(connection, _enable, name=name)
+        note(store, connection, _RESUME, name, actor=actor, reason=reason)
+
+
+def get(store: Store, connection: Connection, name: str) -> Definition:
+    """Find a schedule by its name, in any state.
+
+    Raises:
+        ConfigurationError: there is no such schedule, or its row is not valid any more.
+    """
+    row = store.one(connection, _by_name, name=name)
+    if row is None:
+        raise _unknown(store, connection, name)
+    return definition_of(row)
+
+
+def states(store: Store) -> list[ScheduleState]:
+    """Every schedule by name, with its next slot and the last one."""
+    with store.read() as connection:
+        now = moment(store.now(connection))
+        return [_state(row, now) for row in store.all(connection, _states)]
+
+
+def _state(row: Row[Any], now: dt.datetime) -> ScheduleState:
+    state, next_slot = "retired" if row.retired else "active" if row.enabled else "paused", None
+    if state == "active":
+        try:
+            next_slot = next(definition_of(row).schedule.times.after(now), None)
+        except ConfigurationError:
+            state = "invalid"
+    return ScheduleState(
+        name=row.name,
+        job_type=row.job_type,
+        cron=row.cron,
+        zone=row.zone,
+        catch_up=row.catch_up,
+        overlap=row.overlap,
+        state=state,
+        paused_by=row.paused_by,
+        in_code=bool(row.in_code),
+        next_slot=next_slot,
+        last_slot=shown_moment_or_none(row.slot),
+        last_outcome=row.outcome,
+        last_reason=row.reason,
+        last_job_id=row.job_id,
+    )
+
+
+def _unknown(store: Store, connection: Connection, name: str) -> ConfigurationError:
+    names = ", ".join(row.name for row in store.all(connection, _rows)) or "none"
+    return ConfigurationError(f"there is no schedule {name!r} (known: {names})")
+
+
+def _columns(schedule: Schedule) -> dict[str, Any]:
+    return {
+        "name": schedule.name,
+        "job_type": schedule.job_type,
+        "payload": msgspec.Raw(schedule.template().encode()),
+        "cron": schedule.cron,
+        "zone": schedule.zone,
+        "max_attempts": schedule.max_attempts,
+        "overlap": schedule.overlap,
+        "catch_up": schedule.catch_up,
+        "catch_up_max": schedule.catch_up_max,
+        "key": schedule.key,
+        "in_code": True,
+    }
+
+
+def _differs(row: Row[Any], new: dict[str, Any]) -> bool:
+    same = all(getattr(row, name) == value for name, value in new.items() if name not in ("payload", "in_code"))
+    return not same or bool(row.retired) or json.loads(row.payload) != json.loads(bytes(new["payload"]))
+
+
+def definition_of(row: Row[Any]) -> Definition:
+    """
+    Raises:
+        ConfigurationError: the row is not a valid schedule; the message quotes no value.
+    """
+    try:
+        return Definition(row.id, _schedule_of(row), moment(row.last_slot))
+    except ConfigurationError:
+        raise
+    except (ValueError, TypeError, AttributeError, OverflowError, OSError, RecursionError) as error:
+        raise ConfigurationError(f"the row of schedule {row.id} is not valid ({type(error).__name__})") from None
+
+
+def _schedule_of(row: Row[Any]) -> Schedule:
+    return Schedule(
+        name=row.name,
+        job_type=row.job_type,
+        payload=json.loads(row.payload),
+        cron=row.cron,
+        zone=row.zone,
+        catch_up=row.catch_up,
+        catch_up_max=row.catch_up_max,
+        overlap=row.overlap,
+        max_attempts=row.max_attempts,
+        key=row.key,
+    )
+
+
+# -- the statements --------------------------------------------------------------------------------------
+
+_GIVEN = {
+    "name": "text", "job_type": "text", "payload": "json", "cron": "text", "zone": "text", "max_attempts": "int",
+    "overlap": "text", "catch_up": "text", "catch_up_max": "int", "key": "text", "in_code": "bool",
+}  # fmt: skip
+_PLAIN = ", ".join(f"d.{name}" for name in _GIVEN if name != "payload")
+
+
+def select_definition(sql: Sql) -> str:
+    return (
+        f"SELECT d.id, {_PLAIN}, {sql.json_text('d.payload')} AS payload, d.enabled, d.retired, d.paused_by, "
+        f"{sql.epoch('d.last_slot')} AS last_slot"
+    )
+
+
+def _rows(sql: Sql) -> str:
+    return f"{select_definition(sql)} FROM {sql.job_definitions} AS d ORDER BY d.name"
+
+
+def _by_name(sql: Sql) -> str:
+    return f"{select_definition(sql)} FROM {sql.job_definitions} AS d WHERE d.name = :name"
+
+
+def _states(sql: Sql) -> str:
+    return f"""
+    {select_definition(sql)}, {sql.epoch("r.slot")} AS slot, r.outcome, r.reason, r.job_id
+    FROM {sql.job_definitions} AS d LEFT JOIN {sql.definition_runs} AS r ON r.definition_id = d.id
+        AND r.slot = (SELECT max(slot) FROM {sql.definition_runs} WHERE definition_id = d.id)
+    ORDER BY d.name"""
+
+
+def _upsert(sql: Sql) -> str:
+    names = ", ".join(_GIVEN)
+    taken = ", ".join(f"{name} = excluded.{name}" for name in _GIVEN if name != "name")
+    old = sql.job_definitions
+    moved = f"{old}.cron <> excluded.cron OR {old}.zone <> excluded.zone OR {old}.retired"
+    return f"""
+    INSERT INTO {old} ({names}, last_slot, created_at, updated_at)
+    SELECT {", ".join(f"r.{name}" for name in _GIVEN)}, {sql.now}, {sql.now}, {sql.now}
+    FROM {sql.rows("rows", _GIVEN)} AS r WHERE true ORDER BY r.name
+    ON CONFLICT (name) DO UPDATE SET {taken}, retired = false, updated_at = {sql.now},
+        last_slot = CASE WHEN {moved} THEN {sql.now} ELSE {old}.last_slot END"""
+
+
+def _retire(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.job_definitions} SET retired = true, updated_at = {sql.now}
+    WHERE in_code AND NOT retired AND job_type {sql.any_of("types")} AND NOT (name {sql.any_of("keep")})
+    RETURNING name"""
+
+
+def _disable(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.job_definitions} SET enabled = false, paused_by = :paused_by, updated_at = {sql.now}
+    WHERE name = :name"""
+
+
+def _enable(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.job_definitions} SET paused_by = NULL, updated_at = {sql.now},
+        last_slot = CASE WHEN enabled THEN last_slot ELSE {sql.now} END, enabled = true
+    WHERE name = :name"""

@@ -1,0 +1,1 @@
+"""The tables of the core and their constraints; the migrations build the same."""

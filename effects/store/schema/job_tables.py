@@ -1,0 +1,206 @@
+"""Tables of the queue: live and ended jobs, attempts, groups, effects.
+
+The table is the contract: a plain `INSERT INTO effects_jobs (job_type, payload)` works. No foreign key points at
+`effects_jobs`: it holds live work only and its rows leave it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, MetaData, SmallInteger, Table, Text, text
+
+from effects.store.schema.checks import COUNTS, TIMES, check_job, check_keys, check_payload, check_range, check_types
+from effects.store.schema.columns import (
+    DatabaseNow,
+    Identity,
+    Json,
+    UtcTime,
+    flag_column,
+    int_column,
+    ledger_columns,
+    now_column,
+    partial_index,
+)
+
+GROUP_RUNNING = "ux_effects_jobs_group_running"  # of one group at most one job runs
+STATUS_LIVE = "status IN ('queued', 'running', 'failed')"
+STATUS_ENDED = "status IN ('succeeded', 'dead', 'cancelled')"
+WAITING = "status <> 'running'"  # of a live job; the indexes' predicate, word for word
+
+
+def _facts() -> list[Column[Any]]:
+    """What a live and an ended job have in common."""
+    return [
+        Column("job_type", Text, nullable=False),
+        Column("queue", Text, nullable=False, server_default="default"),
+        Column("priority", SmallInteger, nullable=False, server_default=text("5")),
+        Column("payload", Json, nullable=False, server_default=text("'{}'")),
+        Column("run_at", UtcTime, nullable=False, server_default=DatabaseNow()),
+        int_column("attempts"),
+        Column("max_attempts", Integer),
+        Column("lease_token", BigInteger, nullable=False, server_default=text("0")),
+        int_column("lost_count"),
+        int_column("unknown_count"),
+        Column("group_key", Text),
+        Column("limit_key", Text),
+        Column("idempotency_key", Text),
+        Column("definition_id", BigInteger),
+        Column("slot", UtcTime),
+        Column("requeued_from", BigInteger),
+        Column("last_error", Text),
+        Column("error_code", Text),
+        Column("expires_at", UtcTime),
+        Column("trace_context", Text),
+        Column("on_unknown", Text),  # NULL: the job type's
+        now_column("created_at"),
+    ]
+
+
+FACTS = tuple(column.name for column in _facts())
+
+# SQLite continues after the highest id ever used: after one near 2^63 every enqueue would fail.
+REFUSE_FAR_IDS = """
+    CREATE TRIGGER effects_jobs_far_id BEFORE INSERT ON effects_jobs
+    WHEN NEW.id > 1000000 + (SELECT seq FROM sqlite_sequence WHERE name = 'effects_jobs')
+    BEGIN SELECT RAISE(ABORT, 'effects_jobs.id is far behind the newest: leave it out'); END"""
+
+
+def job_checks() -> list[CheckConstraint]:
+    """Constraints of `effects_jobs`, which apply to every writer."""
+    table = "effects_jobs"
+    return [
+        check_keys(table, "job_type", "queue", "group_key", "limit_key", "idempotency_key", "quarantined_from"),
+        check_range(table, TIMES, "run_at", "age_from", "expires_at", "started_at"),
+        check_range(table, COUNTS, "attempts", "lost_count", "unknown_count"),
+        check_job(table),
+        check_payload(table),
+        check_types(
+            table,
+            texts=["last_error", "error_code", "trace_context", "locked_by"],
+            times=["slot", "created_at", "locked_until", "released_at", "updated_at"],
+            flags=["routed", "cancel_requested"],
+        ),
+    ]
+
+
+def job_tables(metadata: MetaData) -> list[Table]:
+    return [
+        _jobs(metadata),
+        _history(metadata),
+        _unresolved(metadata),
+        _attempts(metadata),
+        Table(
+            "effects_job_groups",
+            metadata,
+            Column("group_key", Text, primary_key=True),
+            flag_column("blocked"),
+        ),
+        Table(
+            "effects_effect_ledger",
+            metadata,
+            Column("job_type", Text, primary_key=True),
+            Column("key", Text, primary_key=True),
+            *ledger_columns(),
+        ),
+    ]
+
+
+def _jobs(metadata: MetaData) -> Table:
+    jobs = Table(
+        "effects_jobs",
+        metadata,
+        Column("id", Identity, primary_key=True, autoincrement=True),
+        *_facts(),
+        Column("status", Text, nullable=False, server_default="queued"),
+        flag_column("routed"),
+        now_column("age_from"),
+        Column("locked_by", Text),
+        Column("locked_until", UtcTime),
+        Column("started_at", UtcTime),
+        Column("released_at", UtcTime),
+        Column("quarantined_from", Text),
+        flag_column("cancel_requested"),
+        now_column("updated_at"),
+        CheckConstraint(STATUS_LIVE, name="ck_effects_jobs_status"),
+        CheckConstraint("on_unknown IN ('repeat', 'repeat_once', 'hold')", name="ck_effects_jobs_on_unknown"),
+        *job_checks(),
+        sqlite_autoincrement=True,
+        # Dead tuples are what makes a queue table slow: leave room for HOT updates and vacuum early.
+        postgresql_with={
+            "fillfactor": "80",
+            "autovacuum_vacuum_scale_factor": "0.02",
+            "autovacuum_vacuum_threshold": "500",
+            "autovacuum_analyze_scale_factor": "0.05",
+        },
+    )
+    _job_indexes(jobs)
+    return jobs
+
+
+def _history(metadata: MetaData) -> Table:
+    history = Table(
+        "effects_job_history",
+        metadata,
+        Column("id", BigInteger, primary_key=True, autoincrement=False),
+        *_facts(),
+        Column("status", Text, nullable=False),
+        now_column("finished_at"),
+        CheckConstraint(STATUS_ENDED, name="ck_effects_job_history_status"),
+    )
+    partial_index("ix_effects_job_history_failed", history, ["status", "finished_at"], "status <> 'succeeded'")
+    partial_index("ix_effects_job_history_requeued_from", history, ["requeued_from"], "requeued_from IS NOT NULL")
+    return history
+
+
+def _unresolved(metadata: MetaData) -> Table:
+    unresolved = Table(
+        "effects_unresolved",
+        metadata,
+        Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+        Column("job_type", Text, nullable=False),
+        Column("queue", Text, nullable=False),
+        Column("limit_key", Text),
+        Column("error_code", Text),
+        flag_column("unknown"),  # its effect may have happened
+        now_column("finished_at"),
+    )
+    Index("ix_effects_unresolved_finished_at", unresolved.c.finished_at, unresolved.c.job_id)
+    return unresolved
+
+
+def _attempts(metadata: MetaData) -> Table:
+    return Table(
+        "effects_job_attempts",
+        metadata,
+        Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+        Column("lease_token", BigInteger, primary_key=True, autoincrement=False),
+        Column("attempt", Integer, nullable=False),
+        Column("started_at", UtcTime, nullable=False),
+        Column("finished_at", UtcTime, nullable=False),
+        Column("worker", Text),
+        Column("outcome", Text, nullable=False),
+        Column("verdict", Text),
+        Column("error_type", Text),
+        Column("error_code", Text),
+        Column("message", Text),
+        Column("stack", Text),
+        Column("detail", Json),
+        CheckConstraint("verdict IN ('done', 'not_done', 'unknown')", name="ck_effects_job_attempts_verdict"),
+    )
+
+
+def _job_indexes(jobs: Table) -> None:
+    partial_index("ix_effects_jobs_ready", jobs, ["queue", "priority", "run_at", "id"],
+             f"{WAITING} AND limit_key IS NULL AND group_key IS NULL")  # fmt: skip
+    partial_index("ix_effects_jobs_ready_limited", jobs, ["queue", "limit_key", "priority", "run_at", "id"],
+             f"{WAITING} AND limit_key IS NOT NULL AND group_key IS NULL")  # fmt: skip
+    partial_index("ix_effects_jobs_group", jobs, ["group_key", "id"], "group_key IS NOT NULL")
+    partial_index("ix_effects_jobs_running_worker", jobs, ["locked_by"], "status = 'running'")
+    partial_index("ix_effects_jobs_running_until", jobs, ["locked_until"], "status = 'running'")
+    partial_index("ix_effects_jobs_ready_grouped", jobs, ["queue", "run_at", "id"],
+             f"{WAITING} AND group_key IS NOT NULL")  # fmt: skip
+    partial_index(GROUP_RUNNING, jobs, ["group_key"],
+             "status = 'running' AND group_key IS NOT NULL", unique=True)  # fmt: skip
+    partial_index("ux_effects_jobs_requeued_from", jobs, ["requeued_from"], "requeued_from IS NOT NULL", unique=True)
+    partial_index("ix_effects_jobs_definition", jobs, ["definition_id"], "definition_id IS NOT NULL")

@@ -1,0 +1,111 @@
+"""Tables of operations: workers, what operators did, open alerts, what retention deleted."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, CheckConstraint, Column, Double, Integer, MetaData, Table, Text, text
+
+from effects.store.schema.checks import COUNTS, TIMES, check_range
+from effects.store.schema.columns import Identity, Json, UtcTime, flag_column, int_column, now_column, seconds_column
+
+PRUNED_JOBS = "jobs"  # the row of `effects_pruned` about jobs
+FOLDED_NUMBERS = "numbers"  # the one that is held while numbers are folded
+MINUTE, HOUR = 60, 3600  # seconds of a row of numbers
+# How attempts ended, a column each: attempts, but for the two last.
+ROLLUP_COUNTS = (
+    "done", "failed", "refused", "unknown", "timed_out", "lost", "cancelled", "snoozed", "dead",
+)  # fmt: skip
+
+
+def operator_tables(metadata: MetaData) -> list[Table]:
+    actions = Table(
+        "effects_job_actions",
+        metadata,
+        Column("id", Identity, primary_key=True, autoincrement=True),
+        Column("job_id", BigInteger, nullable=False, index=True),
+        Column("action", Text, nullable=False),
+        Column("actor", Text, nullable=False),
+        Column("reason", Text),
+        now_column("created_at"),
+        sqlite_autoincrement=True,
+    )
+    workers = Table(
+        "effects_workers",
+        metadata,
+        Column("id", Text, primary_key=True),
+        Column("host", Text, nullable=False),
+        Column("pid", Integer, nullable=False),
+        Column("version", Text, nullable=False),
+        Column("queues", Text, nullable=False),
+        now_column("started_at"),
+        now_column("seen_at"),
+        Column("claimed_at", UtcTime),  # when it last looked for work, or had no room for more
+        Column("settled_at", UtcTime),  # when it last wrote outcomes
+        Column("fired_at", UtcTime),  # when it last looked at the schedules
+        Column("oldest_unsettled_seconds", Double),  # how old its oldest unwritten outcome was at the last heartbeat
+        Column("drain_requested_at", UtcTime),  # a drain was requested; its heartbeat reads it
+        Column("drain_requested_by", Text),
+        Column("drain_reason", Text),
+        Column("ended_at", UtcTime),  # it ended by a fault; kept for a while
+        Column("exit_code", Integer),
+        Column("end_reason", Text),
+        postgresql_with={"fillfactor": "50"},
+    )
+    pruned = Table(
+        "effects_pruned",
+        metadata,
+        Column("name", Text, primary_key=True),
+        Column("job_id", BigInteger, nullable=False),  # of ended jobs up to this id, some are gone
+        now_column("updated_at"),
+    )
+    episodes = Table(
+        "effects_alert_episodes",
+        metadata,
+        Column("alert", Text, primary_key=True),
+        Column("subject", Text, primary_key=True),
+        Column("number", Integer, nullable=False),
+        flag_column("is_open"),
+        Column("value", Double, nullable=False),
+        now_column("opened_at"),
+        now_column("updated_at"),
+    )
+    return [actions, workers, pruned, episodes, *_numbers(metadata)]
+
+
+def number_checks(table: str) -> list[CheckConstraint]:
+    """What a row of `effects_rollups` or `effects_samples` must be, to be added up."""
+    counts = ROLLUP_COUNTS if table == "effects_rollups" else ("due", "running", "retrying", "workers", "minutes")
+    return [check_range(table, TIMES, "begins_at"), check_range(table, COUNTS, "seconds", *counts)]
+
+
+def _numbers(metadata: MetaData) -> list[Table]:
+    """What was done and what waited, over time. `begins_at`: of a minute or an hour, `seconds` long."""
+    rollups = Table(
+        "effects_rollups",
+        metadata,
+        Column("seconds", Integer, primary_key=True, autoincrement=False),
+        Column("begins_at", UtcTime, primary_key=True),
+        Column("job_type", Text, primary_key=True),
+        Column("queue", Text, primary_key=True),
+        Column("worker", Text, primary_key=True),  # empty: those of all workers, folded
+        *(int_column(name) for name in ROLLUP_COUNTS),
+        seconds_column("wait_seconds"),
+        seconds_column("run_seconds"),
+        Column("wait_counts", Json, nullable=False, server_default=text("'[]'")),  # histograms, see effects.histogram
+        Column("run_counts", Json, nullable=False, server_default=text("'[]'")),
+        *number_checks("effects_rollups"),
+    )
+    samples = Table(
+        "effects_samples",
+        metadata,
+        Column("seconds", Integer, primary_key=True, autoincrement=False),
+        Column("begins_at", UtcTime, primary_key=True),
+        Column("queue", Text, primary_key=True),  # empty: the row of the whole, there whenever a worker was
+        int_column("due"),
+        seconds_column("oldest_due_seconds"),
+        int_column("running"),
+        int_column("retrying"),
+        int_column("workers"),  # alive; of the whole only
+        int_column("minutes", 1),  # sampled ones, that this row stands for
+        *number_checks("effects_samples"),
+    )
+    return [rollups, samples]

@@ -1,0 +1,176 @@
+"""A handler's answer is checked where it is taken: what passes is one of our own outcomes, with values in their range.
+
+A wrong type or number is a programming error of that attempt. It keeps the fate that the answer names (what was done
+is done, what was refused is refused), so that a mistake in a wait makes no "may have happened" of a "not done". Only
+what names no fate goes by whether the effect was released.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, NamedTuple, cast
+
+from effects.outcome import OUTCOMES, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
+from effects.retry import ON_UNKNOWN, RetryPolicy
+from effects.scrub import CODE_CHARS_MAX, class_name, clean_detail, clean_text
+
+WAIT_SECONDS_MAX = 366 * 86_400.0
+INVALID = "outcome_invalid"
+
+
+class Accepted(NamedTuple):
+    """A checked outcome. `problem` is what was wrong with the returned value, or None."""
+
+    outcome: Outcome
+    problem: str | None = None
+
+
+class _Wrong(Exception):
+    """A field's value is unusable; the text names the accepted values."""
+
+
+def accept(answer: object, *, who: str, released: bool) -> Accepted:
+    """Check an outcome that was returned or raised. Never raises.
+
+    Args:
+        who: the source of the value, for the text: `invoice.send: perform`.
+        released: the effect may have begun.
+    """
+    try:
+        kinds = type(answer).__mro__
+        fate = kinds[0] if kinds[0] in _FIELDS else next((kind for kind in OUTCOMES if kind in kinds), None)
+        return _no_outcome(answer, who, released) if fate is None else _checked(answer, fate, who)
+    except BaseException as error:  # of the answer's own methods
+        problem = f"{who}: its answer cannot be read: {class_name(error)}"
+        return Accepted(Unknown(problem, code=INVALID) if released else Retry(problem, code=INVALID), problem)
+
+
+def _no_outcome(answer: object, who: str, released: bool) -> Accepted:
+    """Not even a fate. It will be as wrong at the next try, so what was not released is refused."""
+    if inspect.iscoroutine(answer):
+        answer.close()  # or it would warn that it was never awaited
+    what = f"the class {answer.__name__}" if isinstance(answer, type) else f"a {class_name(answer)}"
+    text = f"{who} returned {what}; it must return an outcome, such as Done(), or None"
+    outcome = Unknown(text, code="no_outcome") if released else Refused(text, code="no_outcome")
+    return Accepted(outcome, text)
+
+
+def _checked(answer: object, fate: type[Outcome], who: str) -> Accepted:
+    """The answer, where it is one of ours and clean; else again, as one of ours.
+
+    A subclass may have attributes that are not what they seem.
+    """
+    values: dict[str, Any] = {}
+    wrong: list[str] = []
+    clean = type(answer) is fate
+    for name, default, check in _FIELDS[fate]:
+        try:
+            value = getattr(answer, name)
+            values[name] = value if value is default else check(value)
+            clean = clean and values[name] is value
+        except _Wrong as error:
+            wrong.append(f"{name} {error}")
+        except BaseException as error:  # a property's, for example
+            wrong.append(f"{name} cannot be read: {class_name(error)}")
+    if not wrong:
+        return Accepted(cast("Outcome", answer) if clean else fate(**values))
+    problem = f"{who} answered a wrong {fate.__name__}: {'; '.join(wrong)}"
+    return Accepted(_mended(fate, values, wrong, problem), problem)
+
+
+def _mended(fate: type[Outcome], values: dict[str, Any], wrong: list[str], problem: str) -> Outcome:
+    """Keep the fate without the invalid values. Without a usable wait it is a failure with the policy's delay."""
+    if fate is Done:
+        if "apply" in values:
+            return Done(apply=values["apply"], detail={INVALID: problem})
+        return Unknown(problem, code=INVALID)  # done, and what was to be recorded with it cannot be
+    if fate in (Snooze, Pause):
+        return Retry(problem, code=INVALID)
+    words = "reason" if "reason" in {field.name for field in fields(fate)} else "message"
+    said = values.pop(words, "")
+    return fate(**{**values, words: f"{said} ({problem})".lstrip(), "code": INVALID})
+
+
+# -- the fields ----------------------------------------------------------------------------------------------------
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Wrong(f"is a {class_name(value)}; give a text")
+    return clean_text(value)
+
+
+def _code(value: Any) -> str:
+    code = clean_text(_text(value), CODE_CHARS_MAX)
+    if not code:
+        raise _Wrong("is empty; give a short text")
+    return code
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _Wrong(f"is a {class_name(value)}; give a number of seconds")
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = math.inf
+    if not 0 <= seconds < math.inf:
+        raise _Wrong("is no wait; give a finite number of seconds, 0 or more")
+    return min(seconds, WAIT_SECONDS_MAX)
+
+
+def _seconds_or_none(value: Any) -> float | None:
+    return None if value is None else _seconds(value)
+
+
+def _detail(value: Any) -> Mapping[str, Any] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise _Wrong(f"is a {class_name(value)}; give a mapping")
+    return clean_detail(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _Wrong(f"is a {class_name(value)}; give True or False")
+    return value
+
+
+def _apply(value: Any) -> Any:
+    if value is not None and not callable(value):
+        raise _Wrong(f"is a {class_name(value)}; give a function of the connection")
+    if inspect.iscoroutinefunction(value):
+        raise _Wrong("is an async function; give a plain one")
+    return value
+
+
+def _policy(value: Any) -> RetryPolicy | None:
+    if value is not None and not isinstance(value, RetryPolicy):
+        raise _Wrong(f"is a {class_name(value)}; give a RetryPolicy")
+    return value
+
+
+def _tries(value: Any) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise _Wrong("is no count; give a whole number, 0 or more")
+    return value
+
+
+def _on_unknown(value: Any) -> Any:
+    if value is not None and not (isinstance(value, str) and value in ON_UNKNOWN):
+        raise _Wrong(f"is not one of {', '.join(ON_UNKNOWN)}")
+    return value
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "message": _text, "reason": _text, "code": _code, "detail": _detail, "apply": _apply,
+    "seconds": _seconds, "after_seconds": _seconds_or_none, "pause_seconds": _seconds_or_none,
+    "policy": _policy, "tries": _tries, "on_unknown": _on_unknown, "ages": _flag, "parent": _flag,
+}  # fmt: skip
+
+# Of each fate its fields, what they hold where nothing was given, and the check of what was.
+_FIELDS = {fate: [(field.name, field.default, _CHECKS[field.name]) for field in fields(fate)] for fate in OUTCOMES}

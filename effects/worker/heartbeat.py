@@ -1,0 +1,198 @@
+"""The worker's heartbeat and the rescue of other workers' jobs, each on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from importlib.metadata import version
+
+from effects.app import Effects
+from effects.errors import StoreUnavailable, WorkerCannotContinue
+from effects.logs import RateLimitedLogger, error_places
+from effects.store.db.files import DatabaseFile
+from effects.store.queue.invalid_rows import rescue_valid
+from effects.store.queue.liveness import RESCUE_BATCH, Activity, WorkerIdentity, heartbeat, register, seconds_up
+from effects.worker.numbers import RollupRecorder
+from effects.worker.outage import Outage
+from effects.worker.runtime import Runtime
+from effects.worker.supervisor import Service
+
+_log = logging.getLogger("effects.worker")
+
+
+class Heartbeat(Service):
+    """Renews the worker's row every `heartbeat_seconds` and passes on requests to cancel jobs or to drain.
+
+    Args:
+        queues, activity: for the worker's row.
+        on_lease_lost: called when this worker finds that it was declared dead and owns no job.
+        cancelled: called with the running jobs whose cancellation was requested.
+        drain_requested: called once, when a drain of this worker was requested.
+        numbers: written with each heartbeat.
+    """
+
+    name = "heartbeat"
+
+    def __init__(
+        self,
+        app: Effects,
+        outage: Outage,
+        runtime: Runtime,
+        *,
+        queues: str,
+        activity: Callable[[], Activity],
+        on_lease_lost: Callable[[], None],
+        cancelled: Callable[[set[int]], None],
+        drain_requested: Callable[[], None],
+        numbers: RollupRecorder,
+    ) -> None:
+        super().__init__(runtime)
+        self._numbers, self._numbers_failed = numbers, RateLimitedLogger(_log, "numbers.failed")
+        self._app, self._outage, self._queues, self._activity = app, outage, queues, activity
+        self.bound_seconds = app.settings.lease_seconds / 2
+        self._on_lease_lost, self._cancelled, self._drain_requested = on_lease_lost, cancelled, drain_requested
+        self._drains = False
+        self._clock = runtime.lease_clock
+        self._beat_at = self._clock()
+        self._file: DatabaseFile | None = None  # known once the worker's row is in it
+        self.worker = self._identity()
+
+    def _identity(self) -> WorkerIdentity:
+        """A new one: a worker that was declared dead comes back as another."""
+        host, pid = socket.gethostname(), os.getpid()
+        name = f"{host}:{pid}:{self._runtime.unique()[:8]}"
+        return WorkerIdentity(id=name, host=host, pid=pid, version=version("effects"), queues=self._queues)
+
+    def register(self) -> None:
+        """Write the worker's row; required before the first claim.
+
+        Raises:
+            StoreUnavailable: the database is unavailable.
+        """
+        asked_at = self._clock()  # as for a heartbeat
+        self._numbers.set_clock(register(self._app.store, self.worker))
+        self._file = DatabaseFile(self._app.engine)
+        self._beat_at = asked_at
+
+    @property
+    def lease_valid(self) -> bool:
+        """Whether the last heartbeat is younger than half the lease; only then an effect may start."""
+        return self._clock() - self._beat_at < self._app.settings.lease_seconds / 2
+
+    def run(self) -> None:
+        interval = wait = self._app.settings.heartbeat_seconds
+        while not self._ending.wait(wait):
+            wait = interval
+            try:
+                self._outage.retry_until_available(self._beat, give_up=self._ending.is_set)
+            except WorkerCannotContinue as error:
+                _log.critical("database.gone", extra={"error": str(error)})
+                raise
+            except Exception as error:  # the next one may succeed; if none does, this part has stalled
+                _log.error("heartbeat.failed", extra={"error": type(error).__name__, "at": error_places(error)})
+            else:
+                self.came_round()
+                began = self._runtime.monotonic()
+                self.write_numbers()  # which does not put off the next heartbeat
+                wait = max(0.0, interval - (self._runtime.monotonic() - began))
+
+    def write_numbers(self) -> None:
+        """Write what was counted since the last time; after a failure, next time."""
+        if self._outage.under_way:
+            return
+        try:
+            with self._outage.bounded(True):
+                self._numbers.write()
+        except StoreUnavailable:  # whoever must have the database says that it is away
+            _log.debug("numbers.put_off")
+        except Exception as error:  # numbers never stop a worker
+            self._numbers_failed.error(f"{type(error).__name__} at {error_places(error)}")
+
+    def _beat(self) -> None:
+        asked_at = self._clock()  # before the statement: a slow answer must not make the lease look younger
+        silent_seconds = asked_at - self._beat_at
+        if self._file is not None:
+            self._file.check()
+        answer = heartbeat(self._app.store, self.worker.id, self._activity())
+        if not answer.alive or silent_seconds > self._app.settings.lease_seconds:
+            _log.error(
+                "worker.fenced_off",
+                extra={"worker": self.worker.id, "silent_seconds": round(silent_seconds, 1)},
+            )
+            self._on_lease_lost()
+            self.worker = self._identity()
+            register(self._app.store, self.worker)
+        self._beat_at = asked_at
+        if answer.now is not None:
+            self._numbers.set_clock(answer.now)
+        if answer.cancelled:
+            self._cancelled(answer.cancelled)
+        if answer.drain_requested_by is not None and not self._drains:
+            self._drains = True
+            _log.info("worker.drain_requested", extra={"worker": self.worker.id, "by": answer.drain_requested_by})
+            self._drain_requested()
+
+
+class Rescuer(Service):
+    """Takes back, every quarter of a lease or so, the jobs of workers that are gone.
+
+    After a database outage every worker looks silent. So no worker rescues until a full lease after it
+    worker's last outage, nor within a lease of the server's start.
+    """
+
+    name = "rescuer"
+
+    def __init__(
+        self, app: Effects, outage: Outage, runtime: Runtime, *, rescued: Callable[[], None], numbers: RollupRecorder
+    ) -> None:
+        super().__init__(runtime)
+        self._app, self._outage, self._rescued, self._numbers = app, outage, rescued, numbers
+        self._interval = min(30.0, app.settings.lease_seconds / 4)
+        self.bound_seconds = 10 * self._interval
+
+    def run(self) -> None:
+        while not self._ending.is_set():
+            self.try_round()
+            self.came_round()
+            self._ending.wait(self._interval * (0.75 + self._runtime.random() / 2))
+
+    def try_round(self) -> None:
+        """Run one round and log its failure: the next one may succeed, and the worker must continue."""
+        try:
+            with self._outage.bounded(False):
+                self.round()
+        except StoreUnavailable as error:
+            self._outage.began(error)
+        except Exception as error:
+            _log.error("rescue.failed", extra={"error": type(error).__name__, "at": error_places(error)})
+
+    def round(self) -> int:
+        """Rescue until a batch comes back short; the number of jobs taken back."""
+        total = 0
+        while not self._ending.is_set() and not self._too_early():
+            app = self._app
+            settled = rescue_valid(app.store, app.job_types, app.ledgers, app.settings.lease_seconds)
+            for settlement in settled.accepted:
+                fields = {
+                    "job": settlement.job.id,
+                    "type": settlement.job.job_type,
+                    "lost": settlement.job.lost_count + 1,
+                }
+                _log.warning("job.rescued", extra={**fields, "status": settlement.status})
+                self._numbers.count(settlement)
+            total += len(settled.accepted)
+            self.came_round()
+            if len(settled.accepted) < RESCUE_BATCH:
+                break
+        if total:
+            self._rescued()
+        return total
+
+    def _too_early(self) -> bool:
+        lease = self._app.settings.lease_seconds
+        if self._outage.under_way or self._runtime.monotonic() - self._outage.ended_at < lease:
+            return True
+        with self._app.store.read() as connection:
+            return seconds_up(self._app.store, connection) < lease

@@ -1,0 +1,201 @@
+"""The threads of one queue, a short buffer of claimed jobs, and the time limits of what runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+
+from effects.settlement import Returned, Settlement, TimedOut
+from effects.store.queue.claim import CLAIM_MAX, ClaimRequest
+from effects.worker.attempt import RunningAttempt
+from effects.worker.runtime import Runtime
+from effects.worker.supervisor import Supervisor
+
+PREFETCH_SECONDS = 1.0  # a claim counts as started, so no more is claimed than threads start within this
+RATE_LIMITED_SECONDS = 0.2  # or within this, where a key waits for tokens: they come to no more than a burst
+LOW_SECONDS = 0.1  # what is at hand lasts no longer: claim again
+
+
+class QueueThreads:
+    """The threads of one queue.
+
+    Args:
+        prefetch: whether to claim more than free threads can start now. Not in quarantine: a job that kills
+            its worker would take the innocent ones behind it along.
+        may_start: called before every attempt; False returns the job unstarted.
+        finish: takes every settlement. written: waits until it is written, before the next attempt.
+        wake: called when the queue can take more.
+    """
+
+    def __init__(
+        self,
+        request: ClaimRequest,
+        threads: int,
+        runtime: Runtime,
+        *,
+        prefetch: bool,
+        may_start: Callable[[], bool],
+        finish: Callable[[Settlement], None],
+        written: Callable[[Settlement], None] | None,
+        wake: Callable[[], None],
+    ) -> None:
+        self.request = request
+        self.threads = threads
+        self.stuck = 0  # threads that were given up and have not come back
+        self.asked = True  # there may be jobs to claim; False after an empty claim
+        self.look_at: float | None = None  # monotonic: when to claim again without a request
+        self.rate_limited = False  # the last claim left such a key behind
+        self._prefetch = prefetch
+        self._may_start, self._finish, self._written, self._wake = may_start, finish, written, wake
+        self._now, self._lease_clock = runtime.monotonic, runtime.lease_clock
+        self._supervisor: Supervisor | None = None
+        self._buffer: SimpleQueue[RunningAttempt | None] = runtime.queue()
+        self._running: dict[RunningAttempt, bool] = {}  # started and not settled
+        self._open: set[RunningAttempt] = set()  # accepted, and not yet handed on to the settler
+        self._numbers = itertools.count(1)
+        self._average_seconds: float | None = None
+        self._low_water = 0
+
+    def start(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        for _ in range(self.threads):
+            self._start_thread(supervisor)
+
+    def _start_thread(self, supervisor: Supervisor) -> None:
+        supervisor.start(supervisor.watch(f"{self.request.queue}-{next(self._numbers)}"), self._work)
+
+    # -- for the dispatcher ----------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> list[RunningAttempt]:
+        return list(self._running)
+
+    @property
+    def open(self) -> list[RunningAttempt]:
+        """What was accepted, begun or not, and is not yet handed on to the settler."""
+        return list(self._open)
+
+    @property
+    def idle(self) -> bool:
+        return not self._open
+
+    @property
+    def saturated(self) -> bool:
+        """Every thread is at work, and more is at hand."""
+        return self._buffer.qsize() > 0
+
+    def free_slots(self) -> int:
+        """How many more jobs to claim: what free threads can start now, plus at most a second's work."""
+        each_second = 0.0
+        if self._prefetch and self._average_seconds is not None:
+            each_second = self.threads / max(self._average_seconds, 1e-5)
+        seconds = RATE_LIMITED_SECONDS if self.rate_limited else PREFETCH_SECONDS
+        prefetch = min(int(each_second * seconds), CLAIM_MAX)
+        self._low_water = min(int(each_second * LOW_SECONDS), prefetch // 2)
+        waiting = self._buffer.qsize()
+        if waiting > self._low_water:
+            return 0
+        return max(0, self.threads - len(self._running) + prefetch - waiting)
+
+    def look_in(self, seconds: float) -> None:
+        """Look again after so many seconds, or earlier where that was known."""
+        look_at = self._now() + seconds
+        self.look_at = look_at if self.look_at is None else min(look_at, self.look_at)
+
+    def accept(self, attempt: RunningAttempt, *, claimed_at: float, leased_at: float) -> None:
+        """Hold an attempt until a thread is free, or until its lease is too short to run it.
+
+        Args:
+            claimed_at, leased_at: when it was claimed, by the monotonic clock and by the lease clock.
+        """
+        job_type = attempt.job_type
+        attempt.claimed = claimed_at
+        attempt.start_by = leased_at + self.request.lease_seconds[job_type.name] - job_type.time_limit_seconds
+        self._open.add(attempt)
+        self._buffer.put(attempt)
+
+    def _unstarted(self) -> Iterator[RunningAttempt]:
+        while True:
+            try:
+                attempt = self._buffer.get_nowait()
+            except Empty:
+                return
+            if attempt is not None:
+                yield attempt
+
+    def drop_unstarted(self) -> None:
+        """Forget everything that no thread has begun."""
+        for attempt in self._unstarted():
+            self._open.discard(attempt)
+
+    def give_back_unstarted(self) -> None:
+        for attempt in self._unstarted():
+            self._hand_on(attempt, attempt.settle(Returned()))
+
+    def give_up_overdue(self) -> None:
+        """Give up attempts past their time limit: their threads are abandoned and replaced."""
+        now = self._now()
+        for attempt in self.running:
+            if now > attempt.deadline and self._take_over(attempt):
+                self._hand_on(attempt, attempt.settle(TimedOut(attempt.job_type.time_limit_seconds)))
+                self.stuck += 1
+                if self._supervisor is not None:
+                    self._start_thread(self._supervisor)
+
+    def cut_short(self) -> None:
+        """Settle what still runs, as far as it is known."""
+        for attempt in self.running:
+            if self._take_over(attempt):
+                self._hand_on(attempt, attempt.cut_short())
+
+    def _take_over(self, attempt: RunningAttempt) -> bool:
+        """Become the one who settles it. Its handler's own answer, if it ever comes, is dropped."""
+        attempt.lost = True
+        return self._running.pop(attempt, False)
+
+    def _hand_on(self, attempt: RunningAttempt, settlement: Settlement) -> None:
+        """In this order: a held job is listed by us, by the settler, or by both."""
+        self._finish(settlement)
+        self._open.discard(attempt)
+
+    def close(self) -> None:
+        """End the threads once they are free."""
+        for _ in range(self.threads):
+            self._buffer.put(None)
+
+    # -- the threads -----------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        get = self._buffer.get
+        while (attempt := get()) is not None:
+            try:
+                if not self._carry_out(attempt):
+                    return  # given up while it ran: another thread has this one's place
+            except BaseException:  # a fault of ours, as a handler's own is an outcome: what was answered is not lost
+                if attempt in self._open and (self._running.pop(attempt, False) or not attempt.lost):
+                    self._hand_on(attempt, attempt.cut_short())
+                raise
+
+    def _carry_out(self, attempt: RunningAttempt) -> bool:
+        if not self._may_start() or self._lease_clock() > attempt.start_by:
+            self._hand_on(attempt, attempt.settle(Returned()))
+            return True
+        attempt.start()
+        self._running[attempt] = True
+        settlement = attempt.run()
+        if not self._running.pop(attempt, False):
+            self.stuck -= 1
+            return False
+        self._hand_on(attempt, settlement)
+        if self._written is not None:
+            self._written(settlement)
+        self._learn(self._now() - attempt.started)
+        if self.asked and self._buffer.qsize() <= self._low_water:
+            self._wake()
+        return True
+
+    def _learn(self, seconds: float) -> None:
+        """A moving average of how long a handler takes; races between threads only blur it."""
+        average = self._average_seconds
+        self._average_seconds = seconds if average is None else average + (seconds - average) * 0.1

@@ -1,0 +1,176 @@
+"""The queues of one worker: their configuration, and operations on all of them."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from effects.app import Effects
+from effects.job import DEFAULT_QUEUE, QUARANTINE_QUEUE, Job
+from effects.settlement import Settlement
+from effects.store.queue.claim import ClaimRequest
+from effects.worker.attempt import RunningAttempt
+from effects.worker.queue_threads import QueueThreads
+from effects.worker.runtime import Runtime
+from effects.worker.supervisor import Supervisor
+
+BUSY_SECONDS, SATURATED_SECONDS = 0.002, 0.04
+
+
+def planned(app: Effects, threads_by_queue: Mapping[str, int] | None) -> list[ClaimRequest]:
+    """The queues that the app's job types and settings name, or those given (queue → threads), and quarantine."""
+    job_types, settings = list(app.job_types), app.settings
+    margin = settings.lease_seconds / 2
+    leases = {job_type.name: job_type.time_limit_seconds + margin for job_type in job_types}
+    fair = {job_type.queue for job_type in job_types if job_type.fair}
+
+    def reserved(queue: str, threads: int) -> int:
+        share = max((job_type.reserved_share for job_type in job_types if job_type.queue == queue), default=0.0)
+        return min(threads - 1, math.ceil(threads * share))
+
+    if threads_by_queue is None:
+        named = {DEFAULT_QUEUE: settings.threads, **{job_type.queue: settings.threads for job_type in job_types}}
+        threads_by_queue = {**named, **settings.queue_threads()}
+    return [
+        ClaimRequest(
+            queue=queue,
+            lease_seconds=leases,
+            threads=threads,
+            fair=queue in fair,
+            reserved_threads=reserved(queue, threads),
+        )
+        for queue, threads in {**threads_by_queue, QUARANTINE_QUEUE: 1}.items()
+    ]
+
+
+class WorkerQueues:
+    """Their threads, from `start` to `close`.
+
+    Args:
+        wake: set when the dispatcher has something to look at.
+        may_start, finish: as in `QueueThreads`.
+        written: waits until a settlement is written. In quarantine the next job may be the one that kills us, and must
+            not take this one's outcome along.
+    """
+
+    def __init__(
+        self,
+        requests: Collection[ClaimRequest],
+        wake: threading.Event,
+        runtime: Runtime,
+        *,
+        may_start: Callable[[], bool],
+        finish: Callable[[Settlement], None],
+        written: Callable[[Settlement], None],
+    ) -> None:
+        self._wake, self._now = wake, runtime.monotonic
+        self._queues = [
+            QueueThreads(
+                request, request.threads, runtime,
+                prefetch=request.queue != QUARANTINE_QUEUE,
+                may_start=may_start, finish=finish, wake=wake.set,
+                written=written if request.queue == QUARANTINE_QUEUE else None,
+            )
+            for request in requests
+        ]  # fmt: skip
+
+    def __iter__(self) -> Iterator[QueueThreads]:
+        return iter(self._queues)
+
+    def start(self, supervisor: Supervisor) -> None:
+        for queue in self._queues:
+            queue.start(supervisor)
+
+    def close(self) -> None:
+        for queue in self._queues:
+            queue.close()
+
+    # -- for the dispatcher ----------------------------------------------------------------------------------
+
+    def ask(self, queues: Collection[str] | None = None) -> None:
+        """Have these queues, or all, look at the queue again."""
+        for queue in self._queues:
+            if queues is None or queue.request.queue in queues:
+                queue.asked = True
+                queue.request.polled = False
+                queue.look_at = None  # the next claim sets it again
+        self._wake.set()
+
+    def poll(self) -> None:
+        """Have all look at the queue again, though nothing says that there is a job."""
+        idle = [queue for queue in self._queues if not queue.asked]
+        self.ask()
+        for queue in idle:
+            queue.request.polled = True
+
+    def look_at_group(self, job: Job) -> None:
+        """An attempt of this job is recorded: look at its group, if it has one, before others come up."""
+        if job.group_key is not None:
+            for queue in self._queues:
+                if queue.request.queue == job.home_queue:
+                    queue.request.moved.append(job.group_key)
+
+    def ask_due(self) -> None:
+        """Make queues claim again whose time to do so has come."""
+        now = self._now()
+        self.ask([queue.request.queue for queue in self._queues if queue.look_at is not None and queue.look_at <= now])
+
+    def max_linger(self) -> float:
+        """Seconds that an outcome may wait for others, to be written with them.
+
+        0 where nothing else runs. A moment where threads are free: what they could do may wait behind this outcome,
+        for its limit's or its group's sake. Longer where every queue that works has more at hand than it has threads.
+        """
+        working = [queue for queue in self._queues if not queue.idle]
+        if not working:
+            return 0.0
+        return SATURATED_SECONDS if all(queue.saturated for queue in working) else BUSY_SECONDS
+
+    def busy(self) -> bool:
+        return any(not queue.idle for queue in self._queues)
+
+    @property
+    def stuck(self) -> int:
+        """Threads that hang in a handler that was given up."""
+        return sum(queue.stuck for queue in self._queues)
+
+    @property
+    def running(self) -> list[RunningAttempt]:
+        return [attempt for queue in self._queues for attempt in queue.running]
+
+    @property
+    def look_at(self) -> float:
+        """Monotonic time at which some queue wants to look again: a key will have a token, groups remain to be seen."""
+        return min((queue.look_at for queue in self._queues if queue.look_at is not None), default=float("inf"))
+
+    def give_up_overdue(self) -> None:
+        for queue in self._queues:
+            queue.give_up_overdue()
+
+    # -- what happens to all that they hold ------------------------------------------------------------------
+
+    def open_ids(self) -> set[int]:
+        """The jobs that were accepted and not yet handed on to the settler."""
+        return {attempt.job.id for queue in self._queues for attempt in queue.open}
+
+    def give_back_unstarted(self) -> None:
+        for queue in self._queues:
+            queue.give_back_unstarted()
+
+    def cut_short(self) -> None:
+        """Settle what still runs. Released means unknown; else it was never begun."""
+        for queue in self._queues:
+            queue.cut_short()
+
+    def fence_off(self) -> None:
+        """Fence off: the leases are lost, so no waiting job may start and no running job may release."""
+        for queue in self._queues:
+            queue.drop_unstarted()
+        for attempt in self.running:
+            attempt.lost = True
+
+    def pass_on_cancel(self, job_ids: set[int]) -> None:
+        for attempt in self.running:
+            if attempt.job.id in job_ids:
+                attempt.cancel_requested = True

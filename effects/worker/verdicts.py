@@ -1,0 +1,173 @@
+"""Writing outcomes so that the verdict is written even if its details cannot be.
+
+A failing batch is halved until one outcome is alone. More and more of its details are then left out:
+
+    as it is  →  without detail, message and stack  →  its `apply` counts as failed  →  the ledger's state alone
+
+Only a failing `apply` turns a "done" into an unknown: other errors do not concern the effect.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from effects.decision import decide
+from effects.errors import StoreConflict
+from effects.ledger import Ledger
+from effects.outcome import Retry, Unknown
+from effects.registry import Registry
+from effects.scrub import class_name
+from effects.settlement import Settlement
+from effects.store.db.faults import Fault
+from effects.store.db.store import Store
+from effects.store.queue.settle import ApplyFailed, Settled, settle
+from effects.store.queue.table_ledger import TableLedger
+from effects.worker.attempt import with_error
+from effects.worker.outage import Outage
+
+BATCH_CHARS_MAX = 4_000_000  # of attempts' reports in one statement
+
+_log = logging.getLogger("effects.worker")
+
+
+class VerdictWriter:
+    """Writes settlements in as few statements as the size of their reports allows.
+
+    Args:
+        give_up: called while the database is unavailable; unwritten settlements are then left to rescue.
+        put_aside: takes what another transaction keeps from being written, to be tried again.
+        now: the worker's monotonic clock.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        job_types: Registry,
+        ledgers: Mapping[str, Ledger],
+        outage: Outage,
+        *,
+        give_up: Callable[[], bool],
+        put_aside: Callable[[Settlement], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._store, self._job_types, self._ledgers, self._outage = store, job_types, ledgers, outage
+        self._bare_ledgers = {
+            name: TableLedger(ledger.table) for name, ledger in ledgers.items() if not ledger.spans_jobs
+        }
+        self._give_up, self._put_aside, self._now = give_up, put_aside, now
+
+    def write(self, batch: Sequence[Settlement], *, brisk: bool = False) -> Iterator[Settled]:
+        """Write them all. What cannot be written even at its barest keeps its lease until rescue takes the job.
+
+        Args:
+            brisk: hardly wait for a lock.
+        """
+        for part in parts(batch):
+            yield from self._write(part, brisk)
+
+    def _write(self, part: Sequence[Settlement], brisk: bool) -> Iterator[Settled]:
+        try:
+            written = self._settle(part, self._ledgers, brisk)
+        except Exception as error:
+            in_the_way = isinstance(error, StoreConflict)
+            if len(part) > 1:
+                middle = len(part) // 2
+                yield from self._write(part[:middle], in_the_way)
+                yield from self._write(part[middle:], in_the_way)
+            elif in_the_way:
+                self._put_aside(part[0])
+            else:
+                yield from self._write_reduced(part[0], error)
+        else:
+            if written is not None:
+                yield written
+
+    def _settle(self, part: Sequence[Settlement], ledgers: Mapping[str, Ledger], brisk: bool) -> Settled | None:
+        return self._outage.retry_until_available(
+            lambda: settle(self._store, part, ledgers, now=self._now()),
+            give_up=self._give_up,
+            passing=_about_one(part),
+            brisk=brisk,
+        )
+
+    def _write_reduced(self, settlement: Settlement, error: Exception) -> Iterator[Settled]:
+        for reduced, ledgers in self._reductions(settlement, error):
+            _log_failure(settlement, error)
+            try:
+                written = self._settle([reduced], ledgers, brisk=True)
+            except StoreConflict:
+                self._put_aside(settlement)
+                return
+            except Exception as next_error:
+                error = next_error
+            else:
+                if written is not None:
+                    yield written
+                return
+        _log_failure(settlement, error)
+
+    def _reductions(
+        self, settlement: Settlement, error: Exception
+    ) -> Iterator[tuple[Settlement, Mapping[str, Ledger]]]:
+        """Versions of a settlement with ever fewer details, each with its ledgers."""
+        if not isinstance(error, ApplyFailed):
+            yield _bare(settlement, error), self._ledgers
+        if settlement.apply is not None:
+            settlement = self._apply_failed(settlement, error)
+            yield settlement, self._ledgers
+        yield _bare(settlement, error), self._bare_ledgers
+
+    def _apply_failed(self, settlement: Settlement, error: Exception) -> Settlement:
+        """The effect happened and what was to be recorded with it did not: the type's policy for an unknown decides."""
+        cause = error.__cause__ if isinstance(error, ApplyFailed) and error.__cause__ is not None else error
+        text = f"recording the outcome failed: {class_name(cause)}"
+        happened = settlement.verdict in ("done", "unknown")
+        failure = Unknown(text, code="apply_failed") if happened else Retry(text, code="apply_failed")
+        decision = decide(settlement.job, self._job_types.get(settlement.job.job_type), failure, released=True)
+        verdict = "unknown" if happened else settlement.verdict
+        timed = replace(
+            decision, execution=settlement.execution, outcome="failed", verdict=verdict,
+            duration_seconds=settlement.duration_seconds, ended_at_monotonic=settlement.ended_at_monotonic,
+        )  # fmt: skip
+        return with_error(timed, cause)
+
+
+def _about_one(part: Sequence[Settlement]) -> Collection[Fault]:
+    """Errors about one of these settlements. A missing table or privilege counts if an `apply` may have caused it."""
+    about_one = {Fault.CONFLICT, Fault.DATA, Fault.BUG}
+    foreign = any(settlement.apply is not None for settlement in part)
+    return about_one | {Fault.SCHEMA, Fault.DENIED} if foreign else about_one
+
+
+def parts(batch: Sequence[Settlement]) -> Iterator[list[Settlement]]:
+    """The batch in its order, in pieces of which each is small enough for one statement."""
+    piece: list[Settlement] = []
+    chars = 0
+    for settlement in batch:
+        weight = _weight(settlement)
+        if piece and chars + weight > BATCH_CHARS_MAX:
+            yield piece
+            piece, chars = [], 0
+        piece.append(settlement)
+        chars += weight
+    if piece:
+        yield piece
+
+
+def _weight(settlement: Settlement) -> int:
+    chars = len(settlement.message or "") + len(settlement.stack or "")
+    return chars if settlement.detail is None else chars + len(repr(settlement.detail))
+
+
+def _bare(settlement: Settlement, error: Exception) -> Settlement:
+    """The bare verdict, with the reason for the missing details."""
+    text = f"the attempt's details could not be stored: {class_name(error)}"
+    return replace(settlement, detail=None, message=text, stack=None, error_type=None)
+
+
+def _log_failure(settlement: Settlement, error: Exception) -> None:
+    job, cause = settlement.job, error.__cause__ if isinstance(error, ApplyFailed) else error
+    _log.error("settle.failed", extra={"job": job.id, "type": job.job_type, "error": class_name(cause)})

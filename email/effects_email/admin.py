@@ -1,0 +1,220 @@
+"""What an operator does with messages: look one up, send one again, try a transport."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+from sqlalchemy import Connection, Row
+
+from effects import ConfigurationError, Effects, KeyUnavailable
+from effects.extend import ANY_TIME, Requeued, Window, moment, requeue
+from effects_email.errors import EmailNotFound
+from effects_email.events import ProviderEvent, events_of
+from effects_email.jobs.send import EmailSend
+from effects_email.message.address import Recipient, address_digests, recipient
+from effects_email.message.mime import build
+from effects_email.message.source import MessageSource, StoredContent, open_content, seal_content
+from effects_email.message.staging import redirected
+from effects_email.settings import DEFAULT_TRANSPORT
+from effects_email.state import state_of
+from effects_email.tables import sent
+from effects_email.transport.base import OutgoingMessage, SendResult
+
+LIST_MAX = 100
+_TEST_SECONDS = 120.0
+
+
+class RecipientRecord(msgspec.Struct, frozen=True):
+    """One recipient of a group message. `address` is None where the content is no longer kept or cannot be opened."""
+
+    kind: str
+    address: str | None
+    outcome: str | None
+    code: str | None
+
+
+class EmailRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded message. Personal fields are None once its content is deleted."""
+
+    key: str
+    job_id: int
+    state: str
+    outcome: str | None
+    to: str | None
+    subject: str | None
+    template: str
+    template_version: str
+    locale: str | None
+    category: str | None
+    transport: str
+    message_id: str
+    date: datetime
+    tries: int
+    reply_code: int | None
+    reply: str | None
+    provider_id: str | None
+    bytes_sha256: str | None
+    created_at: datetime
+    updated_at: datetime
+    recipients: tuple[RecipientRecord, ...] = ()
+    events: tuple[ProviderEvent, ...] = ()  # later events from providers; only for a single message
+
+    def __repr__(self) -> str:
+        return f"EmailRecord(key={self.key!r}, state={self.state!r})"
+
+
+def get_email(app: Effects, name: str) -> EmailRecord:
+    """A message by its key, its Message-ID or the id of its job.
+
+    Raises:
+        EmailNotFound: no such message.
+    """
+    with app.store.read() as connection:
+        row = _found(app, connection, name)
+        group = sent.recipients(app.store, connection, [row.key]).get(row.key, [])
+    return replace(_record(app, row, group), events=tuple(events_of(row.message_id, effects=app)))
+
+
+def emails_to(
+    app: Effects, address: str, limit: int = LIST_MAX, *, status: str | None = None, window: Window = ANY_TIME
+) -> list[EmailRecord]:
+    """List messages to this address (of group messages: the first recipient), newest first.
+
+    Args:
+        status: of the effect, such as `done`. Default any.
+        window: when they were created.
+    """
+    with app.store.read() as connection:
+        rows = sent.to_recipient(app.store, connection, address_digests(app, address), limit, status, window)
+    return [_record(app, row, []) for row in rows]
+
+
+def requeue_email(
+    app: Effects,
+    name: str,
+    *,
+    actor: str,
+    reason: str | None = None,
+    render_again: bool = False,
+    confirm_unknown: bool = False,
+    confirm_done: bool = False,
+) -> Requeued:
+    """Send an ended message as a new job, with the same bytes; with `render_again` from the newest template.
+
+    Rendered again, and where it was delivered, it is another message: it has a new Message-ID and Date. A message to a
+    group goes to those who do not have it yet; once it was sent, to all of them.
+
+    Args:
+        confirm_unknown: even if it may have been sent.
+        confirm_done: even if it was sent.
+
+    Raises:
+        EmailNotFound: no message has this name.
+        JobStateError: it has not ended, or it was sent (or may have been) and that was not confirmed; see
+            `effects.store.operator.requeue`.
+        TemplateError, ConfigurationError: it cannot be rendered again.
+    """
+    with app.store.begin() as connection:
+        row = _found(app, connection, name)
+        content = open_content(app, row.key, row.content, row.sealed)
+        if content is None:
+            raise EmailNotFound(f"the content of {row.key} is deleted: write a new message")
+        if render_again or row.state == "done":
+            _renew(app, connection, row, content, render=render_again)
+        if row.state == "done":
+            sent.reopen_recipients(app.store, connection, row.key)
+        requeued = requeue(
+            app.store, app.job_types, row.job_id, confirm_unknown=confirm_unknown, confirm_done=confirm_done,
+            actor=actor, reason=reason, connection=connection,
+        )  # fmt: skip
+    app.notifier.send({requeued.queue})
+    return requeued
+
+
+def _renew(app: Effects, connection: Connection, row: Row[Any], content: StoredContent, *, render: bool) -> None:
+    """Copy the message with a new identity, because receivers drop a delivered one as a duplicate."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    source = replace(content.source, message_id=f"{uuid.uuid4().hex}@{content.source.sender.domain}", date=now)
+    version, locale = row.template_version, row.locale
+    if render:
+        state = state_of(app)
+        newest = state.folder.find(row.template, row.locale)
+        rendered = state.renderer.render(newest, msgspec.json.decode(content.context))
+        source = replace(source, subject=rendered.subject, text=rendered.text, html=rendered.html)
+        version, locale = newest.version, newest.locale
+    clear, sealed = seal_content(app, row.key, StoredContent(source, content.context))
+    sent.replace(
+        app.store, connection, row.key, content=clear, sealed=sealed, version=version, locale=locale,
+        message_id=source.message_id, date=now.timestamp(),
+    )  # fmt: skip
+
+
+def send_test_email(app: Effects, to: Recipient, transport: str = DEFAULT_TRANSPORT) -> SendResult:
+    """Send a line of text at once, without the queue, and return the response. EFFECTS_EMAIL_REDIRECT applies.
+
+    Raises:
+        AddressInvalid: `to` is no address.
+        ConfigurationError: mail is held, no sender is set, or the transport is not.
+    """
+    job_type = app.job_types.get(EmailSend.name)
+    settings = state_of(app).settings
+    if not isinstance(job_type, EmailSend):
+        raise ConfigurationError("email.send is another job type here: it has no transports to try")
+    if settings.email_hold:
+        raise ConfigurationError("mail is held: EFFECTS_EMAIL_HOLD is set")
+    if settings.sender is None:
+        raise ConfigurationError("set EFFECTS_EMAIL_FROM, such as 'Shop <hello@shop.example>'")
+    source = MessageSource(
+        message_id=f"{uuid.uuid4().hex}@{settings.sender.domain}",
+        date=datetime.now(UTC).replace(microsecond=0),
+        sender=settings.sender,
+        to=(recipient(to, where="to"),),
+        subject="A test of effects",
+        text=f"This came by the mail transport {transport!r} of effects.\n",
+    )
+    if settings.redirect is not None:
+        source = redirected(source, settings.redirect)
+    outgoing = OutgoingMessage(
+        sender=source.sender.spec, recipients=(source.to[0].spec,), data=build(source, {}), source=source,
+        message_id=source.message_id, key=source.message_id, utf8=not source.to[0].local.isascii(),
+    )  # fmt: skip
+    return job_type.transports.get(transport).send(outgoing, release=lambda: None, seconds=_TEST_SECONDS)
+
+
+# -- from rows -------------------------------------------------------------------------------------------------------
+
+
+def _found(app: Effects, connection: Connection, name: str) -> Row[Any]:
+    row = sent.find(app.store, connection, name)
+    if row is None:
+        raise EmailNotFound(f"there is no message of the key, Message-ID or job {name!r}")
+    return row
+
+
+def _record(app: Effects, row: Row[Any], group: Sequence[Row[Any]]) -> EmailRecord:
+    try:
+        content = open_content(app, row.key, row.content, row.sealed)
+    except KeyUnavailable:
+        content = None
+    people = [address.spec for _, address in content.source.recipients()] if content is not None else []
+    facts = row._mapping
+    names = set(EmailRecord.__struct_fields__) & set(map(str, facts)) - {"date", "created_at", "updated_at"}
+    return EmailRecord(
+        **{name: facts[name] for name in names},
+        to=people[0] if people else None,
+        subject=content.source.subject if content is not None else None,
+        date=moment(row.date),
+        created_at=moment(row.created_at),
+        updated_at=moment(row.updated_at),
+        recipients=tuple(
+            RecipientRecord(
+                recipient.kind, people[recipient.number] if people else None, recipient.outcome, recipient.code
+            )
+            for recipient in group
+        ),
+    )

@@ -1,0 +1,110 @@
+"""`effects email preview` and `templates`: what the templates make of a context, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from effects.cli import CommandResult, Context, Table, command, limit_option, listed
+from effects.extend import ExitCode
+from effects_email.api import Preview, preview_email
+from effects_email.errors import EmailInvalid, TemplateError
+from effects_email.state import state_of
+from effects_email.templates.lint import lint
+
+
+@click.command()
+@click.argument("template")
+@click.option("--context", "context_file", metavar="FILE", type=click.File("rb"),
+              help="JSON file of the template's variables; - reads stdin. Default: no variables.")  # fmt: skip
+@click.option("--locale", metavar="LOCALE", help="Locale, such as de or de-AT. Default: the template's own.")
+@click.option("--html", is_flag=True, help="HTML part, opened in the browser.")
+@click.option(
+    "--eml", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="File for the whole message."
+)
+@command
+def preview(
+    context: Context, *, template: str, context_file: Any, locale: str | None, html: bool, eml: Path | None
+) -> CommandResult:
+    """Render TEMPLATE and show its text.
+
+    Nothing is written to the database and nothing is sent.
+    """
+    values = _json(context_file.read()) if context_file is not None else {}
+    rendered = preview_email(template, context=values, locale=locale, effects=context.bare_app)
+    facts = {"subject": rendered.source.subject, "locale": rendered.locale, "version": rendered.template_version}
+    if eml is not None:
+        eml.write_bytes(rendered.eml)
+        return CommandResult({**facts, "file": str(eml)}, f"{eml} has {len(rendered.eml):,} bytes")
+    if html:
+        url = _browse(rendered)
+        return CommandResult({**facts, "url": url}, url)
+    text = rendered.source.text
+    return CommandResult({**facts, "text": text}, [facts, text.removesuffix("\n")])
+
+
+def _json(text: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise EmailInvalid(f"--context is not valid JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise EmailInvalid("--context must be a JSON object")
+    return document
+
+
+def _browse(rendered: Preview) -> str:
+    """Show the HTML part in the browser, and return its address."""
+    if rendered.source.html is None:
+        raise TemplateError("this template has no body.html")
+    with tempfile.NamedTemporaryFile("w", prefix="effects-", suffix=".html", delete=False, encoding="utf-8") as file:
+        file.write(rendered.source.html)
+    click.launch(file.name)
+    return f"file://{file.name}"
+
+
+@click.group()
+def templates() -> None:
+    """Inspect the app's templates."""
+
+
+@templates.command("list")
+@limit_option
+@command
+def list_(context: Context, *, limit: int) -> CommandResult:
+    """List templates with their languages, versions and parts."""
+    folder = state_of(context.bare_app).folder
+    rows: list[tuple[str | None, ...]] = []
+    for name, locale in folder.names():
+        try:
+            version = folder.find(name, locale)
+        except TemplateError as error:
+            rows.append((name, locale or "default", None, str(error), None))
+            continue
+        parts = " ".join(part.removeprefix("body.") for part in version.parts if part != "subject.txt")
+        rows.append((name, locale or "default", version.version, parts, version.declared.category))
+    columns = ("template", "locale", "version", "parts", "category")
+    empty = f"no templates in {folder.place}"
+    return listed(
+        rows,
+        limit,
+        lambda shown: Table(columns, shown, empty=empty),
+        document=lambda row: dict(zip(columns, row, strict=True)),
+    )
+
+
+@templates.command("lint")
+@command
+def lint_(context: Context) -> CommandResult:
+    """Check templates for errors and likely mistakes.
+
+    Exit code 1 if anything is found.
+    """
+    findings = lint(state_of(context.bare_app).folder)
+    rows = [(finding.template, finding.locale or "default", finding.problem) for finding in findings]
+    table = Table(("template", "locale", "problem"), rows, empty="no problems")
+    return CommandResult(table, exit_code=ExitCode.FINDINGS if findings else ExitCode.DONE)

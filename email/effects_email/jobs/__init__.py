@@ -1,0 +1,1 @@
+"""The job types of e-mail: send and compose."""

@@ -1,0 +1,50 @@
+"""A message that may have been delivered: what its provider knows of it, asked before it is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from effects import Attempt, Done, Outcome, Unknown
+from effects_email.classify import ASK_AGAIN
+from effects_email.loading import Message
+from effects_email.record import RecipientResult, SendRecord
+from effects_email.transport.base import OutgoingMessage, Transport
+
+
+def ask_before_repeating(
+    attempt: Attempt, message: Message, outgoing: OutgoingMessage, transport: Transport, *, keyed: bool
+) -> Outcome | None:
+    """An earlier try may have delivered it. None: continue and repeat."""
+    answer = transport.ask(outgoing)
+    if answer:
+        return record_as_taken(attempt, message, {"asked": True, "transport": transport.name})
+    if message.hold and message.repeats and not keyed:
+        return Unknown("the provider does not know it" if answer is False else "no provider can be asked")
+    return None
+
+
+def record_as_taken(attempt: Attempt, message: Message, detail: Mapping[str, Any]) -> Done:
+    """The provider has it, according to an event or a search rather than its response."""
+    results = [
+        RecipientResult(message.key, number, "accepted", "asked")
+        for number in (message.open.keys() - message.suppressed if message.group else ())
+    ]
+    record = attempt.private or SendRecord(sha256=message.sha256, transport=message.transport)
+    attempt.private = msgspec.structs.replace(record, outcome="accepted", results=results, failures=())
+    return Done(detail={**detail, "outcome": "accepted"})
+
+
+def ask_after_silence(
+    attempt: Attempt, message: Message, outgoing: OutgoingMessage, transport: Transport, outcome: Unknown
+) -> Outcome:
+    """The body was released and no verdict came: ask at once, and where it is to be held, once more later."""
+    answer = transport.ask(outgoing)
+    if answer:
+        return record_as_taken(attempt, message, {**(outcome.detail or {}), "asked": True})
+    if answer is False and message.hold and outcome.on_unknown is None:
+        return replace(outcome, on_unknown="repeat", after_seconds=0.0, policy=ASK_AGAIN)
+    return outcome

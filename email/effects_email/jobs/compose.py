@@ -1,0 +1,66 @@
+"""The job type `email.compose`: a templated message for those who can only name a job type and a payload.
+
+A finished report, an alert, a webhook notice, a schedule or a plain INSERT enqueues it; it renders the template and
+writes the message, which `email.send` then sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects import Attempt, ConfigurationError, Done, EnqueueError, JobType, Outcome, Refused, Sensitive
+from effects_email.request import NewEmail, RenderedEmail, render_email
+from effects_email.writing import write_messages
+
+if TYPE_CHECKING:
+    from effects import Effects
+
+COMPOSE_TYPE = "email.compose"
+
+
+class EmailComposePayload(msgspec.Struct, frozen=True, kw_only=True):
+    """As the arguments of `send_templated_email`. `to` and `context` are sealed in the database."""
+
+    template: str
+    to: Annotated[str | Sequence[str], Sensitive]
+    context: Annotated[dict[str, Any], Sensitive] = {}
+    event_id: str | None = None
+    key: str | None = None
+    locale: str | None = None
+    category: str | None = None
+    transport: str | None = None
+    group: bool = False
+
+
+class EmailCompose(JobType[EmailComposePayload]):
+    """Renders a template and writes the message, in the transaction that records this job as done.
+
+    A crash leaves both or neither. What cannot be rendered ends dead at once, and says why: a requeue after the
+    template is fixed writes the message.
+    """
+
+    name = COMPOSE_TYPE
+    payload = EmailComposePayload
+    queue = "emails"
+
+    def __init__(self, app: Effects) -> None:
+        self._app = app
+
+    def perform(self, payload: EmailComposePayload, attempt: Attempt) -> Outcome:
+        try:
+            composed = render_email(self._app, _email(payload), datetime.now(UTC))
+        except (ConfigurationError, EnqueueError) as error:  # neither quotes an address or the context
+            return Refused(str(error), code=type(error).__name__)
+        return Done(apply=lambda connection: self._write(connection, composed))
+
+    def _write(self, connection: Connection, composed: RenderedEmail) -> None:
+        write_messages(self._app, connection, [composed])
+
+
+def _email(payload: EmailComposePayload) -> NewEmail:
+    return NewEmail(**msgspec.structs.asdict(payload))

@@ -1,0 +1,282 @@
+"""The job type `email.send`: one message, by one transport, once, or known not to be."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects import (
+    Attempt,
+    Cancelled,
+    ConfigurationError,
+    Done,
+    Job,
+    JobType,
+    Outcome,
+    Pause,
+    PayloadInvalid,
+    Refused,
+    Retry,
+    RetryPolicy,
+    Routing,
+    Unknown,
+)
+from effects.extend import DAY_SECONDS, Action, Explanation, Instead, Rate, RateLimitedLogger, ensure_limit
+from effects_email.bounces import SOFT_WINDOW_DAYS
+from effects_email.classify import (
+    FINAL,
+    RETRY,
+    UNKNOWN_AFTER_SECONDS,
+    detail_of,
+    leading,
+    outcome_of,
+    outcome_word,
+    without_strangers,
+)
+from effects_email.errors import AttachmentMissing
+from effects_email.explanation import explanation_of
+from effects_email.jobs.asking import ask_after_silence, ask_before_repeating, record_as_taken
+from effects_email.loading import Message, load_messages
+from effects_email.message.attachments import Files
+from effects_email.message.mime import build
+from effects_email.message.source import MessageSource
+from effects_email.message.staging import redirected
+from effects_email.record import SendRecord
+from effects_email.recording import failures_of, note, recipient_results, record_of, suppressed_results
+from effects_email.refusals import HELD, Weight, count, is_weighed, weigh
+from effects_email.retention import delete_old_rows, forget_contents
+from effects_email.routing import transport_key
+from effects_email.settings import DEFAULT_TRANSPORT
+from effects_email.state import state_of
+from effects_email.tables.ledger import SentLedger
+from effects_email.transport.base import OutgoingMessage, SendResult, Transport
+from effects_email.transport.registry import Transports
+
+if TYPE_CHECKING:
+    from effects import Effects
+
+RECHECK_SECONDS = 60.0  # while our own configuration is at fault, or mail is held
+_MARGIN_SECONDS = 2.0  # the transport ends before the attempt's time limit does
+ATTACHMENT_SECONDS = 300.0  # until a file that cannot be read is looked for again
+_log = logging.getLogger("effects.email")
+
+
+class SendPayload(msgspec.Struct, frozen=True):
+    """For display and filters. The message itself is in `effects_sent_emails`."""
+
+    template: str = ""
+    transport: str = DEFAULT_TRANSPORT
+
+
+class EmailSend(JobType[SendPayload]):
+    """Sends one message.
+
+    Args:
+        app: the Effects whose database, keys and settings it uses.
+        retry: of temporary failures; see `effects_email.classify`.
+        transports: instead of those of the settings.
+
+    A crash before the release leaves a plain retry. After it, the message may have been sent: the provider is asked
+    where it can be; else it is repeated once after 15 minutes with the same bytes, or held, as the message says.
+    """
+
+    name = "email.send"
+    payload = SendPayload
+    queue = "emails"
+    time_limit_seconds = 900.0  # ten minutes' patience after the dot, and all that comes before it
+    on_unknown = "repeat_once"
+    unknown_after_seconds = UNKNOWN_AFTER_SECONDS
+
+    def __init__(self, app: Effects, *, retry: RetryPolicy = RETRY, transports: Transports | None = None) -> None:
+        self.retry = retry
+        self._app = app
+        state = state_of(app)
+        self._settings = state.settings
+        self.transports = transports or state.transports
+        self._files = Files(app)
+        self.ledger = SentLedger(partial(note, app))
+        self._redirect = self._settings.redirect
+        self._waiting = RateLimitedLogger(_log, "email.waiting")  # a fault of our own configuration
+
+    def route(self, payload: SendPayload) -> Routing:
+        return Routing(limit_key=transport_key(payload.transport))
+
+    def can_ask(self, job: Job) -> bool:
+        """Ask the job's transport; False if it cannot be opened."""
+        try:
+            return self.transports.get(self.decode(job.payload).transport).traceable
+        except (ConfigurationError, PayloadInvalid):
+            return False
+
+    def instead_of_requeue(self, key: str | None, error_code: str | None) -> Instead | None:
+        """What was suppressed would be suppressed again."""
+        if error_code != "suppressed" or key is None:
+            return None
+        name = shlex.quote(key)
+        show, requeue = f"effects email show {name}", f"effects email requeue {name}"
+        text = (
+            f"its recipient is on the suppression list; once the address that `{show}` shows is off it, `{requeue}` "
+            "sends the message"
+        )
+        return Instead(text=text, actions=(Action(name="show", command=show), Action(name="requeue", command=requeue)))
+
+    def explain(self, key: str | None, error_code: str | None, detail: Mapping[str, Any]) -> Explanation | None:
+        """By the tables of SMTP; a provider's API has its own words."""
+        return explanation_of(error_code, detail)
+
+    def worker_starts(self) -> None:
+        """Check every transport's URL, and set a provider's usual rate as its default limit."""
+        self.transports.check()
+        rates = self.transports.rates()
+        if rates:
+            with self._app.store.begin() as connection:
+                for name, per_second in rates.items():
+                    ensure_limit(self._app.store, connection, transport_key(name), rate=Rate(per_second, 1.0))
+
+    def worker_ends(self) -> None:
+        self.transports.close()
+
+    def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
+        """What messages said is forgotten EFFECTS_EMAIL_CONTENT_DAYS after their end; their rows stay longer. Old
+        events of providers go, suppressions that are over, and soft failures that count no more.
+        """
+        store, days = self._app.store, self._settings.email_content_days
+        forgotten = forget_contents(store, keep_seconds=days * DAY_SECONDS, dry_run=dry_run, go_on=go_on)
+        return forgotten + delete_old_rows(
+            store, keep_seconds=keep_seconds, window_days=SOFT_WINDOW_DAYS, dry_run=dry_run, go_on=go_on
+        )
+
+    def load(self, connection: Connection, jobs: Sequence[tuple[Job, SendPayload]]) -> Mapping[int, Message]:
+        """What the batch is to send; see `effects_email.loading`."""
+        # One that an operator sends again is a new job, of which nothing is unknown.
+        policies = {job.id: job.on_unknown or self.on_unknown for job, _ in jobs}
+        repeats = {job.id for job, _ in jobs if job.unknown_count}
+        return load_messages(self._app, connection, policies, repeats)
+
+    # -- perform -----------------------------------------------------------------------------------------------------
+
+    def perform(self, payload: SendPayload, attempt: Attempt) -> Outcome:
+        message: Message | None = attempt.loaded
+        if message is not None and message.locked_reason is not None:
+            return self.wait_for_operator(message.locked_reason)
+        if message is None or message.source is None:
+            return Refused("what was to be sent is no longer stored", code="content_gone")
+        if message.reported:
+            return record_as_taken(attempt, message, {"reported": True, "transport": message.transport})
+        if attempt.cancel_requested:
+            return Cancelled("cancelled by request")
+        if self._settings.email_hold:
+            return Pause(RECHECK_SECONDS, "mail is held: EFFECTS_EMAIL_HOLD is set", code="held", parent=True)
+        if (outcome := _nobody_left(attempt, message)) is not None:
+            return outcome
+        try:
+            transport = self.transports.get(message.transport)
+        except ConfigurationError as error:
+            return self.wait_for_operator(str(error))
+        return self._send(message, message.source, transport, attempt)
+
+    def _send(self, message: Message, source: MessageSource, transport: Transport, attempt: Attempt) -> Outcome:
+        try:
+            outgoing = self._outgoing_message(message, source)
+        except AttachmentMissing as error:
+            return Retry(str(error), code=str(error.code), after_seconds=ATTACHMENT_SECONDS)
+        sha256 = hashlib.sha256(outgoing.data).hexdigest()
+        if message.sha256 not in (None, sha256):
+            return Refused("its bytes are not those of an earlier try", code="content_changed")
+        keyed = _key_is_good(message, transport)
+        if message.unknown:
+            outcome = ask_before_repeating(attempt, message, outgoing, transport, keyed=keyed)
+            if outcome is not None:
+                return outcome
+        attempt.private = SendRecord(sha256=sha256, transport=transport.name)
+        seconds = attempt.remaining_seconds() - _MARGIN_SECONDS
+        send_result = without_strangers(transport.send(outgoing, release=attempt.release, seconds=seconds))
+        return self._answered(attempt, message, outgoing, transport, send_result, keyed=keyed)
+
+    def _outgoing_message(self, message: Message, source: MessageSource) -> OutgoingMessage:
+        to = [address for number, address in message.open.items() if number not in message.suppressed]
+        if self._redirect is not None:
+            source, to = redirected(source, self._redirect), [self._redirect]
+        data = build(source, self._files.read(source))
+        return OutgoingMessage(
+            sender=source.sender.spec,
+            recipients=tuple(dict.fromkeys(address.spec for address in to)),
+            data=data,
+            source=source,
+            message_id=source.message_id,
+            key=f"{message.key}:{source.message_id}"[-255:],
+            utf8=any(not address.local.isascii() for address in (source.sender, *to)) or not data.isascii(),
+        )
+
+    def _answered(
+        self,
+        attempt: Attempt,
+        message: Message,
+        outgoing: OutgoingMessage,
+        transport: Transport,
+        send_result: SendResult,
+        *,
+        keyed: bool,
+    ) -> Outcome:
+        down = self._down_seconds(transport, send_result)
+        verdict, detail = leading(send_result), detail_of(send_result, transport.name)
+        results = recipient_results(message, send_result)
+        others = message.some_accepted or any(result.outcome == "accepted" for result in results)
+        weight: Weight = "as_said"
+        held_in = None
+        if is_weighed(verdict) and not (others and verdict.kind in FINAL):
+            weight, held_in = self._weight(message, transport, send_result)
+        failures = [] if self._redirect is not None else failures_of(outgoing, send_result)
+        if weight == "rest" and verdict.kind in FINAL:  # it is not they who were refused
+            results, failures = suppressed_results(message), []
+        word = outcome_word(verdict, weight)
+        attempt.private = record_of(attempt.private, send_result, word, held_in, results, failures)
+        outcome = outcome_of(
+            send_result, down_seconds=down, others_accepted=others, keyed=keyed, detail=detail, weight=weight
+        )
+        if isinstance(outcome, Unknown):
+            return ask_after_silence(attempt, message, outgoing, transport, outcome)
+        if isinstance(outcome, Pause) and word == "config":
+            self._waiting.error(f"transport {transport.name}: {outcome.reason}")
+        return outcome
+
+    def _down_seconds(self, transport: Transport, send_result: SendResult) -> float:
+        """How long the transport is to be left alone."""
+        if send_result.verdict.kind == "transport_down":
+            return self.transports.down(transport.name)
+        self.transports.up(transport.name)
+        return 0.0
+
+    def _weight(self, message: Message, transport: Transport, send_result: SendResult) -> tuple[Weight, str | None]:
+        """Of a refusal, and the run of refusals that it belongs to, where it holds the message back."""
+        verdict = leading(send_result)
+        recipient = next(address for address, theirs in send_result.recipients.items() if theirs == verdict)
+        run = count(self._app, transport.name, verdict, recipient, message.held_in)
+        weight = weigh(verdict, run, message.held_in)
+        return weight, run.name if verdict.kind in HELD or weight == "rest" else None
+
+
+def _nobody_left(attempt: Attempt, message: Message) -> Outcome | None:
+    """Where every recipient is settled or suppressed. A suppressed send is on record, and no failure."""
+    if message.suppressed < message.open.keys():
+        return None
+    word = "accepted" if message.some_accepted else "suppressed"
+    attempt.private = SendRecord(
+        sha256=message.sha256, transport=message.transport, outcome=word, results=suppressed_results(message)
+    )
+    if message.some_accepted:
+        return Done(detail={"outcome": word})
+    return Cancelled("its recipients are on the suppression list", code="suppressed")
+
+
+def _key_is_good(message: Message, transport: Transport) -> bool:
+    """Whether the provider would still know the message's key again: half of its lifetime is ours to use."""
+    lifetime = transport.key_lifetime_seconds
+    return lifetime is not None and (message.released_seconds or 0.0) < lifetime / 2

@@ -1,0 +1,161 @@
+"""E-mail addresses: taken apart once, at the call. What comes later works with `Address`, never with header text.
+
+No address is stored in clear: rows have its digest, which is that of its normal form.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+from typing import TypeAlias
+
+import idna
+from email_validator import EmailNotValidError, validate_email
+
+from effects import Effects
+from effects.extend import without_unsafe
+from effects_email.errors import AddressInvalid
+from effects_email.message.source import Address
+
+NAME_CHARS_MAX = 200
+Recipient: TypeAlias = "str | Address"
+_MAILBOX = re.compile(r'\s*(?P<name>"[^"\\<>]*"|[^"<>]*?)\s*<(?P<spec>[^<>]+)>\s*')
+# Names of networks that the Internet does not know: reserved for that, and delivered to by relays of such networks.
+_PRIVATE = re.compile(
+    r"(?:localhost|(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){1,8}(?:local|localhost|internal|lan|home\.arpa))"
+)
+
+
+def parse_address(spec: str, name: str = "", *, where: str = "the address") -> Address:
+    """One address, checked by syntax only: no name server is asked.
+
+    The domain becomes an A-label (IDNA 2008) in lower case. A local part beyond ASCII is kept; it needs a transport
+    that offers SMTPUTF8 (RFC 6531). Quoted local parts and addresses at IP literals are refused.
+
+    Args:
+        name: shown beside the address, at most 200 characters; line breaks and control characters become spaces.
+        where: what the error calls it.
+
+    Raises:
+        AddressInvalid: it is malformed, or the name is too long or not a text.
+    """
+    if not isinstance(spec, str):
+        raise AddressInvalid(
+            f"{where} is a {type(spec).__name__}; give a text such as 'ann@example.com', or an Address"
+        )
+    local, domain = _parsed(spec, where)
+    return Address(local=local, domain=domain, name=display_name(name, where))
+
+
+def parse_mailbox(text: str, *, where: str) -> Address:
+    """`Shop <hello@shop.example>` or a bare address, as an operator writes it in a setting.
+
+    Raises:
+        AddressInvalid: it is neither.
+    """
+    mailbox = _MAILBOX.fullmatch(text)
+    if mailbox is None:
+        return parse_address(text.strip(), where=where)
+    return parse_address(mailbox["spec"].strip(), mailbox["name"].strip('"'), where=where)
+
+
+def recipient(address: Recipient, *, where: str) -> Address:
+    """What a caller gave as an address.
+
+    Raises:
+        AddressInvalid: it is malformed.
+    """
+    if isinstance(address, Address):  # anybody can make one: it is checked like a text
+        return parse_address(address.spec, address.name, where=where)
+    return parse_address(address, where=where)
+
+
+def needs_utf8(address: Address) -> bool:
+    """Whether its envelope needs SMTPUTF8."""
+    return not address.local.isascii()
+
+
+def one_line(text: str) -> str:
+    """The text with every run of control characters and white space as one space, and none at its ends."""
+    return " ".join(without_unsafe(text).split())
+
+
+def display_name(name: str, where: str) -> str:
+    """A name that is safe in a header.
+
+    Raises:
+        AddressInvalid: it is too long, or no text that UTF-8 can carry.
+    """
+    if not name:
+        return ""
+    clean = one_line(name)
+    if len(clean) > NAME_CHARS_MAX:
+        raise AddressInvalid(f"{where}: the name has {len(clean)} characters and the limit is {NAME_CHARS_MAX}")
+    if any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise AddressInvalid(f"{where}: the name holds half of a surrogate pair, which UTF-8 cannot carry")
+    return clean
+
+
+@lru_cache(maxsize=1024)
+def _parts(spec: str) -> tuple[str, str]:
+    local, _, domain = spec.rpartition("@")
+    private = domain.lower() if _PRIVATE.fullmatch(domain.lower()) else None
+    validated = validate_email(
+        f"{local}@example.com" if private else spec,
+        check_deliverability=False,
+        allow_quoted_local=False,
+        test_environment=True,
+        strict=True,
+    )
+    return validated.local_part, private or (validated.ascii_domain or "").lower()
+
+
+def _parsed(spec: str, where: str) -> tuple[str, str]:
+    try:
+        local, domain = _parts(spec)
+    except EmailNotValidError as error:
+        # Up to the colon: after it come parts of the value.
+        raise AddressInvalid(f"{where} is no e-mail address: {str(error).partition(':')[0].rstrip('.')}") from None
+    except UnicodeError:
+        raise AddressInvalid(f"{where} is no e-mail address: its letters cannot be encoded") from None
+    return local, domain
+
+
+# -- what a row keeps of an address ---------------------------------------------------------------------------------
+
+
+def normal_form(address: str) -> str:
+    """The form in which two spellings of an address are the same text.
+
+    The domain as an A-label in lower case (IDNA 2008, mapped by UTS 46). The local part in lower case and NFC: RFC 5321
+    lets a host tell `Ann` from `ann`, none in use does, and to write to someone who asked not to be written to is the
+    worse mistake. Takes any text of a provider: invalid addresses stay as they are, in lower case.
+    """
+    local, at, domain = unicodedata.normalize("NFC", address.strip()).rpartition("@")
+    return f"{local.lower()}{at}{_ascii(domain)}"
+
+
+def _ascii(domain: str) -> str:
+    plain = domain.strip().rstrip(".").lower()
+    if plain.isascii():
+        return plain
+    try:
+        return idna.encode(plain, uts46=True).decode()
+    except (idna.IDNAError, UnicodeError):
+        return plain
+
+
+def address_digest(app: Effects, address: str) -> str:
+    """What an address is stored and looked up as: an HMAC where EFFECTS_KEYS has a `digest` key, else SHA-256."""
+    return app.keys.digest(_named(address))
+
+
+def address_digests(app: Effects, address: str) -> tuple[str, ...]:
+    """Every form under which an address may be stored: rows of the time before there was a `digest` key stay valid."""
+    return tuple(dict.fromkeys((address_digest(app, address), app.keys.digest(_named(address), like="sha256:"))))
+
+
+def _named(address: str) -> str:
+    # The name parts this digest from those of payloads under the same key.
+    return f"email address\0{normal_form(address)}"

@@ -1,0 +1,173 @@
+"""Attachments: named at the call, read again when the message is built, and the same bytes both times."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from effects import Effects, EffectsError
+from effects.extend import UNSAFE
+from effects_email.errors import AttachmentInvalid, AttachmentMissing, ContentChanged
+from effects_email.message.source import Attachment, MessageSource
+
+ENCODED_BYTES_MAX = 10 * 1024 * 1024  # of all files of a message, in base64: what most relays take
+STORED = "storage:"
+FILENAME_BYTES_MAX = 240
+_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}")
+_CONTENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
+_PATH = re.compile(r"[/\\]")
+_PIECE = 1024 * 1024
+_KEPT = 4  # files, of 10 MiB at most, that many messages of one batch may share
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file to attach, by reference: it must be there, unchanged, until the message has left.
+
+    Args:
+        source: a path, or `storage:` and the name of an object in effects' storage, such as a report's artifact.
+        filename: what the recipient sees, at most 240 bytes, no path. Default the source's last part.
+        content_type: default by the file name's ending, else `application/octet-stream`.
+        content_id: an inline image: the HTML shows it by `<img src="cid:logo">` for `logo`.
+    """
+
+    source: str | Path
+    filename: str | None = None
+    content_type: str | None = None
+    content_id: str | None = None
+
+
+def describe(app: Effects, files: Iterable[File | str | Path]) -> tuple[Attachment, ...]:
+    """Check the files and take their sizes and hashes.
+
+    Raises:
+        AttachmentInvalid: one is missing, oddly named, or all together are over 10 MiB in base64 (7.3 MiB as files).
+    """
+    attachments = tuple(_describe(app, file if isinstance(file, File) else File(file)) for file in files)
+    encoded = sum(_encoded(attachment.size_bytes) for attachment in attachments)
+    if encoded > ENCODED_BYTES_MAX:
+        raise AttachmentInvalid(
+            f"attachments: {encoded:,} bytes in base64, and the limit of a message is {ENCODED_BYTES_MAX:,}; "
+            "send a link to the file instead"
+        )
+    ids = [attachment.content_id for attachment in attachments if attachment.content_id is not None]
+    if len(set(ids)) < len(ids):
+        raise AttachmentInvalid("attachments: two inline images have the same content_id")
+    return attachments
+
+
+class Files:
+    """Reads attachments for the worker. Keeps the last few: many messages of a batch may have the same."""
+
+    def __init__(self, app: Effects) -> None:
+        self._app = app
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, source: MessageSource) -> dict[str, bytes]:
+        """The bytes of every attachment by its sha256.
+
+        Raises:
+            AttachmentMissing: one cannot be read now.
+            ContentChanged: one is not what it was at the call.
+        """
+        return {attachment.sha256: self._read(attachment) for attachment in source.attachments}
+
+    def _read(self, attachment: Attachment) -> bytes:
+        with self._lock:
+            if attachment.sha256 in self._kept:
+                self._kept.move_to_end(attachment.sha256)
+                return self._kept[attachment.sha256]
+        try:
+            data = b"".join(_pieces(self._app, attachment.url, attachment.size_bytes + 1))
+        except (OSError, EffectsError) as error:
+            raise AttachmentMissing(
+                f"an attachment cannot be read ({type(error).__name__})", code="attachment_missing"
+            ) from None
+        if len(data) != attachment.size_bytes or hashlib.sha256(data).hexdigest() != attachment.sha256:
+            raise ContentChanged("an attachment is not what it was at the call", code="attachment_changed")
+        with self._lock:
+            self._kept[attachment.sha256] = data
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return data
+
+
+def _describe(app: Effects, file: File) -> Attachment:
+    url = _url(file.source)
+    filename = file.filename if file.filename is not None else url.rpartition("/")[2]
+    if not filename or UNSAFE.search(filename) or _PATH.search(filename) or len(filename.encode()) > FILENAME_BYTES_MAX:
+        raise AttachmentInvalid(
+            f"attachments: a file name has 1 to {FILENAME_BYTES_MAX} bytes, no path and no control character"
+        )
+    content_type = file.content_type or mimetypes.guess_type(filename)[0] or "application/octet-stream"
+    if not _TYPE.fullmatch(content_type) or content_type.startswith(("multipart/", "message/")):
+        raise AttachmentInvalid("attachments: content_type is written type/subtype, such as application/pdf")
+    if file.content_id is not None and not _CONTENT_ID.fullmatch(file.content_id):
+        raise AttachmentInvalid("attachments: a content_id has letters, digits, . _ @ and -, such as logo")
+    size, sha256 = _measured(app, url, filename)
+    return Attachment(
+        url=url,
+        filename=filename,
+        content_type=content_type,
+        size_bytes=size,
+        sha256=sha256,
+        content_id=file.content_id,
+    )
+
+
+def _url(source: str | Path) -> str:
+    if isinstance(source, str) and source.startswith(STORED):
+        return source
+    if isinstance(source, str) and "://" in source:
+        raise AttachmentInvalid("attachments: give a path, or storage: and the name of an object")
+    return str(Path(source).absolute())
+
+
+def _measured(app: Effects, url: str, filename: str) -> tuple[int, str]:
+    digest, size = hashlib.sha256(), 0
+    try:
+        for piece in _pieces(app, url, ENCODED_BYTES_MAX):
+            digest.update(piece)
+            size += len(piece)
+    except (OSError, EffectsError) as error:
+        raise AttachmentInvalid(f"attachments: {filename!r} cannot be read ({type(error).__name__})") from None
+    return size, digest.hexdigest()
+
+
+def _pieces(app: Effects, url: str, at_most: int) -> Iterable[bytes]:
+    if url.startswith(STORED):
+        yield from _stored(app, url.removeprefix(STORED), at_most)
+        return
+    left = at_most
+    with Path(url).open("rb") as file:
+        while left > 0 and (piece := _next(file, left)):
+            left -= len(piece)
+            yield piece
+
+
+def _next(file: BinaryIO, left: int) -> bytes:
+    return file.read(min(_PIECE, left))
+
+
+def _stored(app: Effects, name: str, at_most: int) -> Iterable[bytes]:
+    yield from app.storage.read(name, 0, at_most)
+
+
+def _encoded(size: int) -> int:
+    """In base64, with a line break after each 76 characters."""
+    characters = -(-size // 3) * 4
+    return characters + 2 * -(-characters // 76)
+
+
+def names(attached: Sequence[File | str | Path]) -> list[list[str | None]]:
+    """The attachments' part of a call's digest."""
+    files = [file if isinstance(file, File) else File(file) for file in attached]
+    return [[str(file.source), file.filename, file.content_type, file.content_id] for file in files]

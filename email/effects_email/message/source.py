@@ -1,0 +1,118 @@
+"""A rendered message: what its bytes are built from, and how it is kept until some days after its end.
+
+What is kept is personal. It is compressed and, where EFFECTS_KEYS has a key, sealed under it, bound to the message's
+row.
+"""
+
+from __future__ import annotations
+
+import zlib
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from sqlalchemy import Row
+
+from effects import Effects
+from effects.extend import SealedColumn
+
+Kind: TypeAlias = Literal["to", "cc", "bcc"]
+_LEVEL = 1  # of the nine of zlib: half the time, nine tenths of the gain
+
+
+class Address(msgspec.Struct, frozen=True):
+    """One parsed address. `domain` is an A-label, lower case; `local` is as given."""
+
+    local: str
+    domain: str
+    name: str = ""
+
+    @property
+    def spec(self) -> str:
+        return f"{self.local}@{self.domain}"
+
+
+class Attachment(msgspec.Struct, frozen=True, kw_only=True):
+    """A file by reference. Its bytes are read when the message is built and must have this hash."""
+
+    url: str
+    filename: str
+    content_type: str
+    size_bytes: int
+    sha256: str
+    content_id: str | None = None  # an inline image
+
+
+class MessageSource(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a message consists of, fixed at the call. The same source always gives the same bytes."""
+
+    message_id: str  # without the angle brackets
+    date: datetime
+    sender: Address
+    to: tuple[Address, ...]
+    cc: tuple[Address, ...] = ()
+    bcc: tuple[Address, ...] = ()  # envelope only, never a header
+    reply_to: tuple[Address, ...] = ()
+    subject: str
+    text: str
+    html: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    attachments: tuple[Attachment, ...] = ()
+
+    def recipients(self) -> list[tuple[Kind, Address]]:
+        """Everybody it goes to: To, Cc, Bcc, in this order. Their places in this list number them."""
+        kinds: tuple[tuple[Kind, tuple[Address, ...]], ...] = (("to", self.to), ("cc", self.cc), ("bcc", self.bcc))
+        return [(kind, address) for kind, addresses in kinds for address in addresses]
+
+    def __repr__(self) -> str:
+        return f"MessageSource(message_id={self.message_id!r})"
+
+
+class StoredContent(msgspec.Struct, frozen=True):
+    """A message as it was made. `context` is JSON text; `--render-again` needs it."""
+
+    source: MessageSource
+    context: str
+
+    def __repr__(self) -> str:
+        return f"StoredContent(message_id={self.source.message_id!r})"
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(StoredContent)
+
+
+def seal_content(app: Effects, key: str, content: StoredContent) -> tuple[bytes | None, bytes | None]:
+    """The values of the columns `content` and `sealed`; one of them is None."""
+    packed = zlib.compress(_encoder.encode(content), _LEVEL)
+    if not app.keys.ids:
+        return packed, None
+    return None, app.keys.seal(packed, **_context(key))
+
+
+def open_content(app: Effects, key: str, clear: bytes | None, sealed: bytes | None) -> StoredContent | None:
+    """The content of a row; None where it is no longer kept.
+
+    Raises:
+        KeyUnavailable: EFFECTS_KEYS does not hold its key, or the value was altered or moved.
+    """
+    if sealed is not None:
+        clear = app.keys.open(bytes(sealed), **_context(key))
+    return _decoder.decode(zlib.decompress(clear)) if clear is not None else None
+
+
+def sealed_columns() -> list[SealedColumn]:
+    """What `effects keys` counts and rotates."""
+    return [
+        SealedColumn(
+            table="sent_emails", column="sealed", id_column="key", columns=(), context=_context_of
+        )
+    ]  # fmt: skip
+
+
+def _context_of(row: Row[Any]) -> dict[str, str]:
+    return _context(row.id)
+
+
+def _context(key: str) -> dict[str, str]:
+    return {"table": "sent_emails", "row": key, "field": "content"}

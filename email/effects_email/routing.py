@@ -1,0 +1,52 @@
+"""The limit key of a message: its transport's, or that of its recipient's domain where an operator limits that.
+
+    effects limits set email:default --rate 14/1s
+    effects limits set email:default:example.com --parent email:default --rate 100/1m
+
+A domain without such a row goes by its transport's key: keys stay few, however many domains an app writes to.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+
+from sqlalchemy import Connection
+
+from effects.extend import Store
+from effects_email.tables import sent
+
+LOOK_AGAIN_SECONDS = 10.0
+
+
+def transport_key(transport: str) -> str:
+    return f"email:{transport}"
+
+
+def domain_key(transport: str, domain: str) -> str:
+    return f"email:{transport}:{domain}"
+
+
+class LimitKeys:
+    """Which domains have limits of their own; looked up at most every 10 seconds."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, frozenset[str]]] = {}
+
+    def key(self, connection: Connection, transport: str, domain: str) -> str:
+        """The limit key of a message to this domain by this transport."""
+        limit_key = domain_key(transport, domain)
+        return limit_key if limit_key in self._limited(connection, transport) else transport_key(transport)
+
+    def _limited(self, connection: Connection, transport: str) -> Collection[str]:
+        now = time.monotonic()
+        with self._lock:
+            looked_at, keys = self._known.get(transport, (float("-inf"), frozenset()))
+        if now - looked_at > LOOK_AGAIN_SECONDS:
+            keys = frozenset(sent.limited_keys(self._store, connection, [transport_key(transport)]))
+            with self._lock:
+                self._known[transport] = (now, keys)
+        return keys

@@ -1,0 +1,1 @@
+"""Templates: found as files, rendered, and checked."""

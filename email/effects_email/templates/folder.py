@@ -1,0 +1,262 @@
+"""Templates as files: which there are, in which languages, what each consists of, and which version that is.
+
+    emails/
+        welcome/            subject.txt, body.html and body.txt (one of the two may be missing), template.toml
+        welcome.de/         the same in German; a variant is whole: it takes no part from elsewhere
+        billing/receipt/    called billing/receipt
+        _layout.html        what templates extend and include; no template itself
+
+`template.toml` may say `category`, `sender`, `transport`, `on_unknown` and `expires_seconds`; it stands beside the
+default language and holds for all. A version is a hash over the text of all files that a template is made of, those
+that it extends or includes too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from jinja2 import Environment, TemplateSyntaxError, meta
+
+from effects import ConfigurationError
+from effects.extend import OnUnknown
+from effects_email.errors import TemplateError, TemplateNotFound
+
+Part: TypeAlias = Literal["subject.txt", "body.html", "body.txt"]
+PARTS: tuple[Part, ...] = ("subject.txt", "body.html", "body.txt")
+SETTINGS_FILE = "template.toml"
+SUBJECT: Part = "subject.txt"
+LOOK_AGAIN_SECONDS = 1.0  # so often at most is the folder looked at for changes
+PACKAGE = "package:"
+NAME_CHARS_MAX = 100
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*(?:/[a-z0-9][a-z0-9_-]*)*")
+_LOCALE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
+
+
+class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of `template.toml`."""
+
+    category: str | None = None
+    sender: str | None = None
+    transport: str | None = None
+    on_unknown: OnUnknown | None = None
+    expires_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
+class Version(msgspec.Struct, frozen=True):
+    """A template in one language, as its files are now."""
+
+    name: str
+    locale: str | None  # None is the default
+    version: str  # 16 hexadecimal digits
+    parts: tuple[Part, ...]
+    declared: Declared
+    sources: Mapping[str, str]  # path in the folder → text, of all that it is made of
+
+    def path(self, part: Part) -> str:
+        return f"{_folder(self.name, self.locale)}/{part}"
+
+
+class TemplateFolder:
+    """The folder of an app's templates, on disk or in a package.
+
+    Args:
+        place: a path, or `package:shop.emails`.
+
+    Raises:
+        ConfigurationError: there is no such folder or package.
+    """
+
+    def __init__(self, place: str | Path) -> None:
+        self.place = str(place)
+        self.root = _root(self.place)
+        self._syntax = Environment(autoescape=True)  # reads, never renders
+        self._versions: dict[tuple[str, str | None], tuple[float, tuple[object, ...], Version | None]] = {}
+
+    def find(self, name: str, locale: str | None = None) -> Version:
+        """The template in this language: exactly it, else its language without a region, else the default.
+
+        Raises:
+            TemplateNotFound: no template has this name, or the name is invalid.
+            TemplateError: its files are unusable; the message names file and reason.
+        """
+        check_name(name)
+        for candidate in locale_chain(locale):
+            if (version := self._read(name, candidate)) is not None:
+                return version
+        raise TemplateNotFound(f"there is no template {name!r} in {self.place} (see `effects email templates list`)")
+
+    def names(self) -> list[tuple[str, str | None]]:
+        """Every template and every language it is in."""
+        return sorted(self._walk(self.root, ""), key=lambda pair: (pair[0], pair[1] or ""))
+
+    def _walk(self, folder: Traversable, prefix: str) -> Iterator[tuple[str, str | None]]:
+        for child in folder.iterdir():
+            if not child.is_dir() or child.name.startswith(("_", ".")):
+                continue
+            if child.joinpath(SUBJECT).is_file():
+                name, _, locale = child.name.partition(".")
+                yield f"{prefix}{name}", locale or None
+            if "." not in child.name:  # a language holds no further templates
+                yield from self._walk(child, f"{prefix}{child.name}/")
+
+    def _read(self, name: str, locale: str | None) -> Version | None:
+        cached = self._versions.get((name, locale))
+        now = time.monotonic()
+        if cached is not None:
+            looked_at, marks, version = cached
+            if now - looked_at < LOOK_AGAIN_SECONDS:
+                return version
+            if version is not None and marks == self._marks(version):
+                self._versions[name, locale] = (now, marks, version)
+                return version
+        folder = self._variant(name, locale)
+        if folder is None:
+            self._versions[name, locale] = (now, (), None)
+            return None
+        version = self._load(name, folder, locale)
+        self._versions[name, locale] = (now, self._marks(version), version)
+        return version
+
+    def _variant(self, name: str, locale: str | None) -> str | None:
+        """The folder of this language, however its name writes the locale."""
+        if locale is None:
+            return name if self.root.joinpath(name, SUBJECT).is_file() else None
+        parent, _, last = name.rpartition("/")
+        above = self.root.joinpath(parent) if parent else self.root
+        if not above.is_dir():
+            return None
+        for child in above.iterdir():
+            base, _, written = child.name.partition(".")
+            if base == last and written and _plain(written) == locale and child.joinpath(SUBJECT).is_file():
+                return f"{parent}/{child.name}" if parent else child.name
+        return None
+
+    def _load(self, name: str, folder: str, locale: str | None) -> Version:
+        sources: dict[str, str] = {}
+        parts = tuple(part for part in PARTS if self.root.joinpath(folder, part).is_file())
+        if parts == (SUBJECT,):
+            raise TemplateError(f"template {name!r}: {folder} has neither body.html nor body.txt")
+        for part in parts:
+            self._collect(name, f"{folder}/{part}", sources)
+        text = self._text(f"{name}/{SETTINGS_FILE}")
+        if text is not None:
+            sources[f"{name}/{SETTINGS_FILE}"] = text
+        declared = _declared(name, text)
+        _, _, suffix = folder.partition(".")
+        return Version(name, suffix or None, _hash(sources), parts, declared, sources)
+
+    def _collect(self, name: str, path: str, sources: dict[str, str]) -> None:
+        """This file and all that it extends, includes or imports."""
+        if path in sources:
+            return
+        text = self._text(path)
+        if text is None:
+            raise TemplateError(f"template {name!r}: there is no file {path}")
+        sources[path] = text
+        try:
+            included = list(meta.find_referenced_templates(self._syntax.parse(text)))
+        except TemplateSyntaxError as error:
+            raise TemplateError(f"template {name!r}: {path}, line {error.lineno}: {error.message}") from None
+        for included_name in included:
+            if included_name is None:
+                raise TemplateError(f"template {name!r}: {path} includes by a variable; name the file")
+            if path.endswith(".html") and not included_name.endswith(".html"):
+                raise TemplateError(
+                    f"template {name!r}: {path} includes {included_name}, whose text would not be escaped"
+                )
+            self._collect(name, included_name, sources)
+
+    def _text(self, path: str) -> str | None:
+        if ".." in path.split("/") or path.startswith("/"):
+            raise TemplateError(f"the path {path!r} leaves the folder of the templates")
+        file = self.root.joinpath(path)
+        try:
+            return file.read_text("utf-8") if file.is_file() else None
+        except UnicodeDecodeError:
+            raise TemplateError(f"{path} is not UTF-8") from None
+
+    def _marks(self, version: Version) -> tuple[object, ...]:
+        """What changes when a file does; nothing where the templates are in a package that is no folder."""
+        if not isinstance(self.root, Path):
+            return ()
+        marks: list[object] = []
+        own = [version.path(part) for part in PARTS]  # one that is new is a change too
+        for path in sorted({*version.sources, *own, f"{version.name}/{SETTINGS_FILE}"}):
+            file = self.root / path
+            marks.append((file.stat().st_mtime_ns, file.stat().st_size) if file.is_file() else None)
+        return tuple(marks)
+
+
+def check_name(name: str) -> str:
+    """
+    Raises:
+        TemplateNotFound: no template can have this name, such as one that would leave the folder.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_CHARS_MAX:
+        raise TemplateNotFound(
+            f"template {str(name)[:NAME_CHARS_MAX]!r}: give a name such as 'welcome' or 'shop/receipt'"
+        )
+    return name
+
+
+def locale_chain(locale: str | None) -> list[str | None]:
+    """`de_AT` → de-at, de, the default.
+
+    Raises:
+        TemplateNotFound: it is no locale.
+    """
+    if locale is None:
+        return [None]
+    if not _LOCALE.fullmatch(locale):
+        raise TemplateNotFound(f"locale {locale[:40]!r}: give a language and perhaps a region, such as de or de-AT")
+    plain = _plain(locale)
+    pieces = plain.split("-")
+    return ["-".join(pieces[:count]) for count in range(len(pieces), 0, -1)] + [None]
+
+
+def _plain(locale: str) -> str:
+    return locale.replace("_", "-").lower()
+
+
+def _folder(name: str, locale: str | None) -> str:
+    return name if locale is None else f"{name}.{locale}"
+
+
+def _root(place: str) -> Traversable:
+    if place.startswith(PACKAGE):
+        try:
+            root = files(place.removeprefix(PACKAGE))
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(f"EFFECTS_EMAIL_TEMPLATES is {place!r}: {error}") from None
+    else:
+        root = Path(place)
+    if not root.is_dir():
+        raise ConfigurationError(f"EFFECTS_EMAIL_TEMPLATES is {place!r}; there is no such folder")
+    return root
+
+
+def _declared(name: str, text: str | None) -> Declared:
+    if text is None:
+        return Declared()
+    try:
+        return msgspec.convert(tomllib.loads(text), Declared)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise TemplateError(f"template {name!r}: {SETTINGS_FILE}: {error}") from None
+
+
+def _hash(sources: Mapping[str, str]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(sources):
+        for text in (path, sources[path]):
+            data = text.encode()
+            digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()[:16]

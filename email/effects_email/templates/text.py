@@ -1,0 +1,108 @@
+"""The generated text part of a message: its HTML, converted to readable text."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+_BREAKS = {"br": 1, "p": 2, "div": 1, "h1": 2, "h2": 2, "h3": 2, "h4": 2, "h5": 2, "h6": 2, "ul": 1, "ol": 1, "li": 1,
+           "tr": 1, "table": 1, "blockquote": 2, "hr": 2, "section": 1, "article": 1, "header": 1, "footer": 1,
+           "pre": 1}  # fmt: skip
+_SILENT = {"head", "script", "style", "title", "template"}
+_SPACE = re.compile(r"[ \t\r\n\f\v]+")  # not the no-break space
+_GAPS = re.compile(r"\n{3,}")
+
+
+class _Reader(HTMLParser):
+    """Collects words and line breaks. A link is its text and, in brackets, where it goes."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self._out: list[str] = []
+        self._silent = 0
+        self._links: list[tuple[str, int]] = []
+        self._lists: list[int] = []  # 0 for bullets, else the number of the next item
+        self._owed = 0  # line breaks, before the next word
+        self._space = False  # owed before the next word
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        if tag in _SILENT:
+            self._silent += 1
+        elif tag == "a":
+            self._links.append((attributes.get("href") or "", len(self._out)))
+        elif tag == "img" and attributes.get("alt"):
+            self.handle_data(attributes["alt"] or "")
+        elif tag in ("ul", "ol"):
+            self._lists.append(1 if tag == "ol" else 0)
+        elif tag in ("td", "th"):
+            self._space = True
+        if tag == "br":
+            self._owed += 1  # each counts
+        elif tag in _BREAKS:
+            self._owed = max(self._owed, _BREAKS[tag])
+        if tag == "li":
+            self._bullet()
+        elif tag == "hr":
+            self._write("-" * 20)
+            self._owed = max(self._owed, 2)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in ("br", "hr", "img"):
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in _SILENT:
+            self._silent = max(0, self._silent - 1)
+        elif tag == "a" and self._links:
+            self._close_link(*self._links.pop())
+        elif tag in ("ul", "ol") and self._lists:
+            self._lists.pop()
+        if tag in _BREAKS and tag != "br":
+            self._owed = max(self._owed, _BREAKS[tag])
+
+    def handle_data(self, data: str) -> None:
+        if self._silent or not data:
+            return
+        words = _SPACE.sub(" ", data)
+        if words[0] == " ":
+            self._space = True
+        if words.strip(" "):
+            self._write(words.strip(" "))
+            self._space = words[-1] == " "
+
+    def _bullet(self) -> None:
+        number = self._lists[-1] if self._lists else 0
+        self._write(f"{'  ' * max(0, len(self._lists) - 1)}{f'{number}.' if number else '-'}")
+        self._space = True
+        if number:
+            self._lists[-1] += 1
+
+    def _close_link(self, target: str, start: int) -> None:
+        shown = "".join(self._out[start:]).strip()
+        if target.startswith(("http://", "https://")) and shown.rstrip("/") != target.rstrip("/"):
+            self._space = True
+            self._write(f"({target})" if shown else target)
+        elif target.startswith("mailto:") and shown != target[7:]:
+            self._space = True
+            self._write(f"({target[7:]})")
+
+    def _write(self, words: str) -> None:
+        if self._out:
+            self._out.append("\n" * self._owed if self._owed else " " if self._space else "")
+        self._out.append(words)
+        self._owed, self._space = 0, False
+
+    def text(self) -> str:
+        return "".join(self._out)
+
+
+def text_of(html: str) -> str:
+    """The words of an HTML page, with its paragraphs, lists and links; ends with a line break if it has any words."""
+    reader = _Reader()
+    reader.feed(html)
+    reader.close()
+    lines = "\n".join(line.rstrip() for line in reader.text().split("\n"))
+    text = _GAPS.sub("\n\n", lines).strip("\n")
+    return f"{text}\n" if text else ""

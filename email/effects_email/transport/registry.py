@@ -1,0 +1,83 @@
+"""The transports of one Effects by name: opened when first needed, checked when a worker starts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+from effects import ConfigurationError
+from effects_email.settings import DEFAULT_TRANSPORT, TRANSPORT_VARIABLE
+from effects_email.transport.base import Transport
+from effects_email.transport.url import open_transport
+
+DOWN_SECONDS, DOWN_SECONDS_MAX = 15.0, 300.0
+_SAME = 0.9  # of the rest: the first try after it counts again
+
+
+class Transports:
+    """Opens each once. Which is how often down in a row is this process's knowledge: another finds out for itself."""
+
+    def __init__(self, urls: Mapping[str, str]) -> None:
+        self._urls = dict(urls)
+        self._open: dict[str, Transport] = {}
+        self._down: Counter[str] = Counter()
+        self._down_until: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> Transport:
+        """
+        Raises:
+            ConfigurationError: not set, or its URL is wrong; the message names the variable, not the URL.
+        """
+        with self._lock:
+            if name not in self._open:
+                if name not in self._urls:
+                    raise ConfigurationError(f"the mail transport {name!r} is not set: give {_variable(name)}")
+                self._open[name] = open_transport(name, self._urls[name])
+            return self._open[name]
+
+    def check(self) -> None:
+        """Open all configured transports, without connecting.
+
+        Raises:
+            ConfigurationError: a URL is wrong.
+        """
+        for name in self._urls:
+            self.get(name)
+
+    def rates(self) -> dict[str, int]:
+        """Messages a second that a provider lets a new account send, by the name of its transport."""
+        declared = {name: self.get(name).rate_per_second for name in self._urls}
+        return {name: rate for name, rate in declared.items() if rate is not None}
+
+    def down(self, name: str) -> float:
+        """It is down: seconds that it should be left alone, longer each time, five minutes at most.
+
+        What other threads find within that time is the same finding.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if now >= self._down_until.get(name, float("-inf")):
+                self._down[name] += 1
+            seconds = float(min(DOWN_SECONDS * 2 ** min(self._down[name] - 1, 10), DOWN_SECONDS_MAX))
+            self._down_until[name] = max(self._down_until.get(name, 0.0), now + seconds * _SAME)
+            return seconds
+
+    def up(self, name: str) -> None:
+        """It answered."""
+        if self._down[name]:
+            with self._lock:
+                self._down[name], self._down_until[name] = 0, 0.0
+
+    def close(self) -> None:
+        """Close what is idle; a later `get` opens again."""
+        with self._lock:
+            transports, self._open = list(self._open.values()), {}
+        for transport in transports:
+            transport.close()
+
+
+def _variable(name: str) -> str:
+    return "EFFECTS_SMTP_URL" if name == DEFAULT_TRANSPORT else f"{TRANSPORT_VARIABLE}{name.upper()}"

@@ -1,0 +1,154 @@
+"""What an operator does with runs: cancel one, resume one, repair those whose jobs were lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row
+
+from effects import Effects, default
+from effects.extend import AnySession, AuditAction, note
+from effects_reports import state_machine
+from effects_reports.errors import ReportNotFound, ReportStateError
+from effects_reports.retention import clear_copies
+from effects_reports.routing import QUEUE
+from effects_reports.state import state_of
+from effects_reports.tables import repair as table
+from effects_reports.tables import runs as run_table
+
+_CANCEL, _RESUME = AuditAction("report", "cancel"), AuditAction("report", "resume")
+
+
+def cancel_report(
+    run_id: str,
+    *,
+    actor: str = "app",
+    reason: str | None = None,
+    session: AnySession | None = None,
+    effects: Effects | None = None,
+) -> str:
+    """Stop a run: chunks that wait end unmade, those under way stop within a second, finished ones are kept.
+
+    Args:
+        actor, reason: who and why, for the audit log.
+
+    Returns:
+        `cancelled`, or `cancelling` while a chunk is still under way.
+
+    Raises:
+        ReportNotFound: there is no such run.
+        ReportStateError: it has ended; the message tells how.
+    """
+    app = effects or default()
+    with app.writing(session, {QUEUE}) as connection:
+        state = state_machine.cancel(app, connection, run_id)
+        if state is None:
+            raise _wrong_state(app, connection, run_id, "only a run that is under way can be cancelled")
+        note(app.store, connection, _CANCEL, run_id, actor=actor, reason=reason, detail={"state": state})
+        return state
+
+
+def resume_report(
+    run_id: str,
+    *,
+    actor: str = "app",
+    reason: str | None = None,
+    session: AnySession | None = None,
+    effects: Effects | None = None,
+) -> str:
+    """Resume a run that has failed or was cancelled: only chunks that are not done are made.
+
+    Args:
+        actor, reason: who and why, for the audit log.
+
+    Returns:
+        `running`; or `requested` where it had no plan yet, or read a snapshot, which is gone: it is planned again.
+
+    Raises:
+        ReportNotFound: there is no such run.
+        ReportStateError: it is in another state; the message names it.
+    """
+    app = effects or default()
+    with app.writing(session, {QUEUE}) as connection:
+        run = run_table.lock_run(app.store, connection, run_id)
+        state = None if run is None else state_machine.resume(app, connection, run, actor=actor, reason=reason)
+        if state is None:
+            raise _wrong_state(app, connection, run_id, "only a run that failed or was cancelled can be taken up again")
+        note(app.store, connection, _RESUME, run_id, actor=actor, reason=reason, detail={"state": state})
+        return state
+
+
+def _wrong_state(app: Effects, connection: Connection, run_id: str, rule: str) -> ReportNotFound | ReportStateError:
+    run = run_table.get_run(app.store, connection, run_id)
+    if run is None:
+        return ReportNotFound(f"there is no run {run_id!r} of a report")
+    return ReportStateError(f"run {run_id} is {run.state}: {rule}")
+
+
+class RepairCounts(msgspec.Struct, kw_only=True):
+    """How many runs or chunks a repair has moved; zeros are the rule.
+
+    `restarted`: runs whose plan or assembly got a new job. `failed`: runs whose job had died unnoticed. `chunks`:
+    those whose job was gone. `closed`: runs all of whose chunks had ended. `copies`: of a SQLite
+    file, which runs no longer read.
+    """
+
+    restarted: int = 0
+    failed: int = 0
+    chunks: int = 0
+    closed: int = 0
+    copies: int = 0
+
+
+def repair_reports(*, effects: Effects | None = None) -> RepairCounts:
+    """Move every run that nothing else would move any more.
+
+    Transitions write their next jobs with themselves, and a job that dies takes its run along: what this finds was done
+    by hand, or by a version of this package that did less. Running it at any moment, twice at once too, is harmless: it
+    takes the same conditional transitions.
+
+    Raises:
+        StoreUnavailable: the database is unavailable.
+    """
+    app = effects or default()
+    repaired = RepairCounts()
+    with app.store.read() as connection:
+        stranded = table.stranded_runs(app.store, connection)
+        orphaned = table.orphaned_chunks(app.store, connection)
+        complete = table.complete_runs(app.store, connection)
+    for row in stranded:
+        _move_on(app, row, repaired)
+    for row in orphaned:
+        code, text = _how_it_ended(row)
+        with app.store.begin() as connection:
+            state_machine.chunk_ended(
+                app, connection, row.run_id, row.ordinal, row.job_id, died=True, code=code, text=text
+            )
+        repaired.chunks += 1
+    for run_id in complete:
+        with app.store.begin() as connection:
+            state_machine.close(app, connection, run_id)
+        repaired.closed += 1
+    repaired.copies = clear_copies(app, state_of(app).registry)
+    return repaired
+
+
+def _how_it_ended(row: Row[Any]) -> tuple[str, str]:
+    if row.status is None:
+        return "job_gone", "its job is gone"
+    return row.error_code or f"job_{row.status}", row.last_error or f"its job ended {row.status}"
+
+
+def _move_on(app: Effects, row: Row[Any], repaired: RepairCounts) -> None:
+    """Fail the run with its dead job; if the job vanished without a trace, write it again."""
+    with app.store.begin() as connection:
+        run = run_table.lock_run(app.store, connection, row.id)
+        if run is None or run.state != row.state or not table.is_stranded(app.store, connection, run.id):
+            return
+        if row.status in ("dead", "cancelled"):
+            state_machine.fail(app, connection, run.id, *_how_it_ended(row))
+            repaired.failed += 1
+        else:
+            state_machine.begin_again(app, connection, run)
+            repaired.restarted += 1

@@ -1,0 +1,19 @@
+"""`effects reports`: the entry point `effects.commands`."""
+
+from __future__ import annotations
+
+import click
+
+from effects_reports.commands.request import explain_, request
+from effects_reports.commands.runs import cancel, download, list_, repair_, resume, show
+
+__all__ = ["reports"]
+
+
+@click.group()
+def reports() -> None:
+    """Request, watch and download reports."""
+
+
+for _command in (cancel, download, explain_, list_, repair_, request, resume, show):
+    reports.add_command(_command)

@@ -1,0 +1,137 @@
+"""`effects reports list`, `show`, `download`, `cancel`, `resume` and `repair`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+import msgspec
+
+from effects.cli import (
+    CommandResult,
+    Context,
+    Table,
+    actor,
+    command,
+    key_option,
+    limit_option,
+    listed,
+    pass_context,
+    reason_option,
+    status_option,
+    window_options,
+)
+from effects.extend import Window
+from effects_reports.admin import cancel_report, repair_reports, resume_report
+from effects_reports.api import ReportStatus, find_reports, report_status
+from effects_reports.commands.status_text import document_of, facts_of
+from effects_reports.results import open_result
+from effects_reports.tables.reports import RunFilters
+from effects_reports.tables.schema import RUN_STATES
+
+run_argument = click.argument("run_id", metavar="RUN")
+
+
+@click.command("list")
+@click.option("--report", metavar="NAME", help="Only runs of this report.")
+@status_option(RUN_STATES)
+@key_option
+@window_options("were requested")
+@limit_option
+@command
+def list_(
+    context: Context, *, report: str | None, status: str | None, key: str | None, window: Window, limit: int
+) -> CommandResult:
+    """List runs, newest first."""
+    filters = RunFilters(report=report, state=status, key=key, window=window, limit=limit + 1)
+    return listed(find_reports(context.app, filters), limit, _table, document=document_of)
+
+
+def _table(reports: Sequence[ReportStatus]) -> Table:
+    rows = [
+        (status.run_id, status.report, status.key if status.key != status.run_id else None, status.state,
+         f"{status.progress.fraction:.0%}", status.progress.rows_done, status.format, status.created_at)
+        for status in reports
+    ]  # fmt: skip
+    columns = ("id", "report", "key", "status", "done", "rows", "format", "created")
+    return Table(columns, rows, empty="no reports")
+
+
+@click.command()
+@run_argument
+@command
+def show(context: Context, *, run_id: str) -> CommandResult:
+    """Show the status, progress and file of a run."""
+    status = report_status(run_id, effects=context.app)
+    return CommandResult(document_of(status), facts_of(status))
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--to",
+    "to",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Target file; - writes to stdout. Default: the file's own name, here.",
+)
+@pass_context
+def download(context: Context, *, run_id: str, to: Path | None) -> None:
+    """Download the file of a finished run."""
+    status = report_status(run_id, effects=context.app)
+    pieces = open_result(run_id, effects=context.app)
+    if str(to) == "-":
+        _copy(pieces, sys.stdout.buffer)
+        return
+    path = to or Path(status.filename or run_id)
+    unfinished = path.with_name(f"{path.name}.part")
+    with unfinished.open("wb") as out:
+        _copy(pieces, out)
+    unfinished.replace(path)
+    click.echo(f"{path}: {path.stat().st_size:,} bytes")
+
+
+def _copy(pieces: Any, out: BinaryIO) -> None:
+    for piece in pieces:
+        out.write(piece)
+
+
+@click.command()
+@run_argument
+@reason_option
+@command
+def cancel(context: Context, *, run_id: str, reason: str | None) -> CommandResult:
+    """Stop a run.
+
+    Its finished chunks are kept for a day, for `resume`.
+    """
+    state = cancel_report(run_id, actor=actor(), reason=reason, effects=context.app)
+    return CommandResult({"run_id": run_id, "state": state}, f"{run_id} {state}")
+
+
+@click.command()
+@run_argument
+@reason_option
+@command
+def resume(context: Context, *, run_id: str, reason: str | None) -> CommandResult:
+    """Resume a failed or cancelled run.
+
+    Finished chunks are not produced again.
+    """
+    state = resume_report(run_id, actor=actor(), reason=reason, effects=context.app)
+    return CommandResult({"run_id": run_id, "state": state}, f"{run_id} {state}")
+
+
+@click.command("repair")
+@command
+def repair_(context: Context) -> CommandResult:
+    """Repair runs whose jobs were lost.
+
+    The schedule `reports.repair` does so every five minutes.
+    """
+    repaired = repair_reports(effects=context.app)
+    words = ", ".join(f"{count} {name}" for name, count in msgspec.structs.asdict(repaired).items() if count)
+    return CommandResult(repaired, words or "no runs to repair")

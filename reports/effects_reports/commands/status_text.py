@@ -1,0 +1,46 @@
+"""A run's status, as the commands print it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from effects.cli import duration
+from effects_reports.api import ReportStatus
+
+
+def rows_of(status: ReportStatus) -> str:
+    """`1,200,000 of 2,000,000 rows, 310,000/s, 3 s left`."""
+    progress = status.progress
+    total_note = "" if progress.rows_total is None else f" of {_about(progress.total_kind)}{progress.rows_total:,}"
+    parts = [f"{progress.rows_done:,}{total_note} rows"]
+    if progress.rows_per_second is not None and status.state == "running":
+        parts.append(f"{progress.rows_per_second:,.0f}/s")
+    if progress.seconds_left is not None:
+        parts.append(f"{duration(progress.seconds_left)} left")
+    return ", ".join(parts)
+
+
+def _about(kind: str) -> str:
+    return "about " if kind == "estimated" else ""
+
+
+def document_of(status: ReportStatus) -> dict[str, Any]:
+    """For scripts, without the params: as of jobs, what was given is not shown."""
+    return {name: fact for name, fact in msgspec.structs.asdict(status).items() if name != "params"}
+
+
+def facts_of(status: ReportStatus) -> dict[str, Any]:
+    """What is known, without what is not there."""
+    progress = status.progress
+    facts: dict[str, Any] = {
+        "id": status.run_id, "report": status.report, "key": None if status.key == status.run_id else status.key,
+        "generation": status.generation if status.generation > 1 else None, "status": status.state,
+        "done": f"{progress.fraction:.0%}, {rows_of(status)}, {progress.chunks_done} of {progress.chunks_total} chunks",
+        "format": status.format, "consistency": status.consistency, "error": status.error_text,
+        "code": status.error_code, "file": status.filename, "bytes": status.bytes, "sha256": status.sha256,
+        "created": status.created_at, "ended": status.ended_at,
+        "expires": status.expires_at if status.state == "ready" else None,
+    }  # fmt: skip
+    return {name: fact for name, fact in facts.items() if fact is not None}

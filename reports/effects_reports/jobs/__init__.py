@@ -1,0 +1,1 @@
+"""The job types of a report: plan, chunk, assemble, cleanup and repair."""

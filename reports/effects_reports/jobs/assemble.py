@@ -1,0 +1,159 @@
+"""The job type `report.assemble`: the parts, joined."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import msgspec
+
+from effects import Attempt, Cancelled, Done, ObjectMissing, Outcome
+from effects.extend import point
+from effects_reports import state_machine
+from effects_reports.formats import open_format
+from effects_reports.formats.base import Column, Dialect, Format
+from effects_reports.jobs.step import ReportWork, RunPayload
+from effects_reports.loading import Loaded
+from effects_reports.routing import ASSEMBLE_TYPE
+from effects_reports.tables import chunks as chunk_table
+from effects_reports.tables import runs as run_table
+from effects_reports.tables.chunks import Chunk
+from effects_reports.tables.reports import Artifact
+from effects_reports.tables.runs import Run
+
+LOOK_SECONDS = 1.0
+
+
+class _PartMissing(Exception):
+    """A part is not there, or is not what its chunk wrote."""
+
+    def __init__(self, ordinal: str) -> None:
+        super().__init__(ordinal)
+        self.ordinal = ordinal
+
+
+class _AssemblyUnwanted(Exception):
+    """The run is no longer assembling."""
+
+
+class ReportAssemble(ReportWork[RunPayload]):
+    """Joins the parts in their order, each checked against its SHA-256, under the file's name.
+
+    Doing it twice gives the same bytes under the same name. A part that is missing or altered is made again.
+    """
+
+    name = ASSEMBLE_TYPE
+    payload = RunPayload
+    time_limit_seconds = 3600.0
+
+    def perform(self, payload: RunPayload, attempt: Attempt) -> Outcome:
+        loaded: Loaded = attempt.loaded
+        run = loaded.run
+        if run is None or run.state != "assembling":
+            return Cancelled("the run is no longer to be assembled")
+        with self.app.store.read() as connection:
+            chunks = chunk_table.chunks_of(self.app.store, connection, run.id)
+        done = [chunk for chunk in chunks if chunk.state == "done"]
+        point("report.assembly_begun")
+        try:
+            return self._outcome(run, done)
+        except _AssemblyUnwanted:
+            return Cancelled("the run is no longer to be assembled")
+
+    def _outcome(self, run: Run, chunks: Sequence[Chunk]) -> Outcome:
+        looker = _Looker(self, run)
+        try:
+            artifact = self._assemble(run, chunks, looker)
+        except _PartMissing as missing:
+            ordinals = sorted({missing.ordinal, *self._damaged(chunks, looker)})
+            apply = partial(state_machine.parts_missing, self.app, run=run, ordinals=ordinals)
+            return Done(apply=apply, detail={"missing": len(ordinals)})
+        point("report.renamed")
+        apply = partial(state_machine.ready, self.app, run=run, artifact=artifact)
+        return Done(apply=apply, detail={"rows": artifact.rows, "bytes": artifact.bytes})
+
+    def _assemble(self, run: Run, chunks: Sequence[Chunk], looker: _Looker) -> Artifact:
+        file = open_format(run.format, _dialect(run))
+        columns = [Column(name, header) for name, header in msgspec.json.decode(run.columns or "[]")]
+        filename = filename_of(run, file)
+        storage = self.app.storage
+        name = f"{run.prefix}/{run.round}/{filename}"
+        with storage.writer(name, filename=filename) as out, ThreadPoolExecutor(1, "effects-parts") as reader:
+            parts = (_ahead(reader, self._checked(chunk, looker)) for chunk in chunks)
+            file.assemble(columns, parts, out)
+            point("report.joined")
+            stored = out.finish()
+        return Artifact(
+            artifact=stored.name,
+            filename=filename,
+            content_type=file.content_type,
+            rows=sum(chunk.rows_done for chunk in chunks),
+            bytes=stored.size_bytes,
+            sha256=stored.sha256,
+        )
+
+    def _damaged(self, chunks: Sequence[Chunk], looker: _Looker) -> list[str]:
+        """All parts that must be made again: after a power cut they are many, and each round finds all of them."""
+        return [chunk.ordinal for chunk in chunks if not self._intact(chunk, looker)]
+
+    def _intact(self, chunk: Chunk, looker: _Looker) -> bool:
+        try:
+            for _ in self._checked(chunk, looker):
+                pass
+        except _PartMissing:
+            return False
+        return True
+
+    def _checked(self, chunk: Chunk, looker: _Looker) -> Iterator[bytes]:
+        """The part's bytes; at their end it is known whether they were those that the chunk wrote."""
+        assert chunk.part is not None  # the chunk is done
+        digest = hashlib.sha256()
+        try:
+            for piece in self.app.storage.read(chunk.part):
+                digest.update(piece)
+                looker.look()
+                yield piece
+        except ObjectMissing:
+            raise _PartMissing(chunk.ordinal) from None
+        if digest.hexdigest() != chunk.sha256:
+            raise _PartMissing(chunk.ordinal)
+
+
+def _ahead(reader: ThreadPoolExecutor, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The same pieces, each read and checked while the one before it is joined: hashing leaves other threads alone."""
+    coming = reader.submit(next, pieces, b"")
+    while piece := coming.result():
+        coming = reader.submit(next, pieces, b"")
+        yield piece
+
+
+class _Looker:
+    """Looks once a second whether the file is still wanted."""
+
+    def __init__(self, job_type: ReportAssemble, run: Run) -> None:
+        self._store, self._run = job_type.app.store, run
+        self._looked = time.monotonic()
+
+    def look(self) -> None:
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        with self._store.read() as connection:
+            now = run_table.get_run(self._store, connection, self._run.id)
+        if now is None or now.state != "assembling" or now.round != self._run.round:
+            raise _AssemblyUnwanted
+
+
+def filename_of(run: Run, file: Format) -> str:
+    """What the file is called when it is downloaded: the request's key where it had one, else the run's time."""
+    stem = run.report if run.key == run.id else run.key
+    safe = "".join(char if char.isalnum() or char in "-_." else "-" for char in stem).strip("-.")
+    return f"{(safe or run.report)[:100]}{file.extension}"
+
+
+def _dialect(run: Run) -> Dialect:
+    dialect: Dialect = run.dialect  # type: ignore[assignment]
+    return dialect

@@ -1,0 +1,200 @@
+"""The job type `report.chunk`: one range of a report, written as one part."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects import Attempt, Cancelled, Done, Job, Outcome
+from effects.extend import moment, point
+from effects_reports import state_machine
+from effects_reports.cursor import Key, key_from_json, key_to_json
+from effects_reports.errors import ReportRefused
+from effects_reports.jobs.step import ReportWork, RunPayload, check_unchanged
+from effects_reports.loading import LoadedChunk, load_chunks
+from effects_reports.planner import Resolved, resolve
+from effects_reports.readers import write_chunk
+from effects_reports.routing import CHUNK_TYPE
+from effects_reports.source import statements as source
+from effects_reports.source.reading import reading, was_too_long
+from effects_reports.source.snapshot import SnapshotLost
+from effects_reports.tables import chunks as chunk_table
+from effects_reports.tables.chunks import Chunk, Finished
+from effects_reports.tables.runs import Run
+
+FLUSH_SECONDS = 1.0
+SNAPSHOT_LOST = "the snapshot is gone: the worker that held it has ended, or 15 minutes were over"
+_log = logging.getLogger("effects.reports")
+
+
+class ChunkPayload(RunPayload, frozen=True):
+    """Which chunk of which run."""
+
+    ordinal: str
+
+
+class _TooLong(Exception):
+    """Half of the time limit is over, and the part is not written."""
+
+
+class _ChunkUnwanted(Exception):
+    """The run was cancelled or has failed, or the chunk is another attempt's."""
+
+
+class ReportChunk(ReportWork[ChunkPayload]):
+    """Reads one range and writes it to an object of its own name, `…/parts/<ordinal>.<attempt>.<random>`.
+
+    The chunk's row names the part once it is whole; objects without a row are orphans and are deleted. After half of
+    its time limit, or without memory, a chunk is replaced by its two halves; one that cannot be divided fails.
+    """
+
+    name = CHUNK_TYPE
+    payload = ChunkPayload
+    time_limit_seconds = 900.0
+
+    def load(self, connection: Connection, jobs: Sequence[tuple[Job, ChunkPayload]]) -> Mapping[int, Any]:
+        return load_chunks(self.app, connection, [(job, payload.run_id) for job, payload in jobs])
+
+    def perform(self, payload: ChunkPayload, attempt: Attempt) -> Outcome:
+        loaded: LoadedChunk = attempt.loaded
+        if loaded.run is None or loaded.chunk is None:
+            return Cancelled("another job makes this chunk, or it is no longer needed")
+        if (waiting := self.unknown_report(loaded.run)) is not None:
+            return waiting
+        return _ChunkAttempt(self, loaded.run, loaded.chunk, loaded.job_id, loaded.token, attempt).outcome()
+
+
+class _ChunkAttempt:
+    """One attempt at one chunk."""
+
+    def __init__(
+        self, job_type: ReportChunk, run: Run, chunk: Chunk, job_id: int, token: int, attempt: Attempt
+    ) -> None:
+        self._app, self._registry = job_type.app, job_type.registry
+        self._run, self._chunk, self._job_id, self._token = run, chunk, job_id, token
+        self._attempt = attempt
+        self._began = self._flushed = time.monotonic()
+        self._definition = self._registry.get(run.report)
+        # The other half is for finding the middle. What has none gets all but the time to end in order.
+        self._soft_seconds = job_type.time_limit_seconds * (0.5 if self._divisible else 0.95)
+
+    def outcome(self) -> Outcome:
+        if not self._fenced(chunk_table.begin_chunk):
+            return Cancelled("the run is not running, or another job makes this chunk")
+        point("report.chunk_begun")
+        try:
+            return self._write()
+        except _ChunkUnwanted:
+            return Cancelled("the run is no longer running")
+        except SnapshotLost:
+            apply = partial(state_machine.snapshot_lost, self._app, run=self._run, reason=SNAPSHOT_LOST)
+            return Done(apply=apply, detail={"snapshot_lost": True})
+        except (_TooLong, MemoryError) as error:
+            return self._split(error)
+        except Exception as error:
+            if was_too_long(error):
+                return self._split(error)
+            raise
+
+    def _fenced(self, step: Any, **arguments: Any) -> bool:
+        with self._app.store.begin() as connection:
+            return bool(step(self._app.store, connection, self._chunk, self._job_id, self._token, **arguments))
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def _write(self) -> Outcome:
+        resolved = self._resolved()
+        name = f"{self._run.prefix}/parts/{self._chunk.ordinal}.{self._attempt.number}.{secrets.token_hex(4)}"
+        storage = self._app.storage
+        chunk_source = resolved.chunk_source(key_from_json(self._chunk.lo), key_from_json(self._chunk.hi))
+        check_unchanged(self._definition, self._run, chunk_source.columns)
+        with self._reading(resolved, self._soft_seconds) as connection, storage.writer(name, durable=False) as out:
+            result = write_chunk(chunk_source, resolved.file, connection, out, progress=self._progress)
+            point("report.part_written")
+            stored = out.finish()
+        point("report.part_renamed")
+        if not self._fenced(chunk_table.flush_progress, rows=result.rows):
+            storage.delete([name])
+            raise _ChunkUnwanted
+        finished = Finished(
+            rows=result.rows, bytes=stored.size_bytes, part=name, sha256=stored.sha256, route=result.route
+        )
+        apply = partial(
+            state_machine.chunk_done,
+            self._app,
+            chunk=self._chunk,
+            job_id=self._job_id,
+            token=self._token,
+            finished=finished,
+        )
+        return Done(apply=apply, detail={"rows": finished.rows, "bytes": finished.bytes, "route": finished.route})
+
+    def _resolved(self) -> Resolved:
+        assert self._run.as_of is not None  # frozen by the plan
+        as_of = moment(self._run.as_of)
+        params = msgspec.json.decode(self._run.params)
+        return resolve(self._definition, params, self._run.format, self._run.dialect, as_of)
+
+    def _reading(self, resolved: Resolved, seconds: float) -> Any:
+        if resolved.statement is None:
+            return nullcontext()
+        engine = self._registry.engine_of(self._definition)
+        return reading(engine, seconds=seconds, snapshot=self._run.snapshot)
+
+    def _progress(self, rows: int, size: int) -> None:
+        """Report the progress once a second, and return whether to continue."""
+        now = time.monotonic()
+        if now - self._began > self._soft_seconds:
+            raise _TooLong
+        if now - self._flushed < FLUSH_SECONDS:
+            return
+        self._flushed = now
+        if self._attempt.cancel_requested or not self._fenced(chunk_table.flush_progress, rows=rows):
+            raise _ChunkUnwanted
+
+    # -- splitting -----------------------------------------------------------------------------------------------
+
+    def _split(self, cause: Exception) -> Outcome:
+        """Replace the chunk by its halves.
+
+        Raises:
+            ReportRefused: it cannot be halved.
+        """
+        middle = self._middle()
+        if middle is None:
+            raise ReportRefused(
+                f"chunk {self._chunk.ordinal} took more than {self._soft_seconds:g} s or too much memory, and cannot "
+                "be divided: give the report a key with an index, or a smaller range",
+                code="chunk_too_long",
+            ) from cause
+        _log.warning("report.chunk_split", extra={"run": self._run.id, "chunk": self._chunk.ordinal})
+        apply = partial(
+            state_machine.split, self._app, run=self._run, chunk=self._chunk, job_id=self._job_id, token=self._token,
+            middle=key_to_json(middle),
+        )  # fmt: skip
+        return Done(apply=apply, detail={"split": True})
+
+    @property
+    def _divisible(self) -> bool:
+        return self._definition.consistency != "single" and (self._chunk.rows_planned or 0) >= 2
+
+    @property
+    def _half(self) -> int:
+        return ((self._chunk.rows_planned or 0) + 1) // 2
+
+    def _middle(self) -> Key | None:
+        """The key in the middle of the range; None where there is nothing to divide."""
+        if not self._divisible:
+            return None
+        lo, hi = key_from_json(self._chunk.lo), key_from_json(self._chunk.hi)
+        resolved = self._resolved()
+        with self._reading(resolved, self._attempt.remaining_seconds()) as connection:
+            return source.nth_key(connection, resolved.statement, self._definition.key, lo, hi, self._half)

@@ -1,0 +1,123 @@
+"""The job type `report.plan`: what a run's chunks are, frozen."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+
+import msgspec
+
+from effects import Attempt, Cancelled, Done, Outcome
+from effects.extend import DAY_SECONDS, moment
+from effects_reports import state_machine
+from effects_reports.definition import ReportDefinition
+from effects_reports.errors import ReportRefused
+from effects_reports.jobs.step import ReportWork, RunPayload, frozen_columns
+from effects_reports.loading import Loaded
+from effects_reports.planner import Plan, Resolved, check_format, plan_rows, resolve
+from effects_reports.routing import PLAN_TYPE
+from effects_reports.source.reading import limit_statements, reading
+from effects_reports.source.snapshot import Holder, copy_database, delete_copy
+from effects_reports.tables import runs as run_table
+from effects_reports.tables.runs import Planned, Run
+
+
+class ReportPlan(ReportWork[RunPayload]):
+    """Looks at the keys, not at the rows; nothing is kept of a plan that is not committed."""
+
+    name = PLAN_TYPE
+    payload = RunPayload
+    time_limit_seconds = 900.0
+
+    def perform(self, payload: RunPayload, attempt: Attempt) -> Outcome:
+        loaded: Loaded = attempt.loaded
+        run = loaded.run
+        as_of = None if run is None else self._begin(run)
+        if run is None or as_of is None:
+            return Cancelled("the run is no longer to be planned")
+        if (waiting := self.unknown_report(run)) is not None:
+            return waiting
+        return self._plan(run, as_of, attempt)
+
+    def _begin(self, run: Run) -> datetime | None:
+        """The time of the plan, by the database's clock; None where there is nothing to plan."""
+        with self.app.store.begin() as connection:
+            if not run_table.begin_planning(self.app.store, connection, run):
+                return None
+            return moment(self.app.store.now(connection))
+
+    def _plan(self, run: Run, as_of: datetime, attempt: Attempt) -> Outcome:
+        definition = self.registry.get(run.report)
+        resolved = resolve(definition, msgspec.json.decode(run.params), run.format, run.dialect, as_of)
+        self.app.storage.check()
+        snapshot = None
+        if resolved.statement is None:
+            plan = plan_rows(None, resolved)
+        elif definition.consistency == "snapshot":
+            if attempt.draining:
+                raise ReportRefused(
+                    f"report {run.report!r} reads a snapshot, which only a worker that stays can keep: run `effects "
+                    'work` without --drain, or choose consistency "range" or "single"',
+                    code="snapshot_under_drain",
+                )
+            snapshot, plan = self._plan_snapshot(run, definition, resolved, attempt)
+        else:
+            engine = self.registry.engine_of(definition)
+            with reading(engine, seconds=attempt.remaining_seconds()) as connection:
+                plan = plan_rows(connection, resolved)
+        check_format(definition, resolved.file, plan.rows_total, len(definition.columns_of(resolved.statement)))
+        frozen = _frozen(definition, resolved, plan, snapshot)
+        apply = partial(
+            state_machine.planned, self.app, run=run, plan=frozen, ranges=plan.ranges, parallel=definition.parallel
+        )
+        return Done(apply=apply, detail={"chunks": len(plan.ranges), "rows": plan.rows_total})
+
+    # -- one instant ---------------------------------------------------------------------------------------------
+
+    def _plan_snapshot(
+        self, run: Run, definition: ReportDefinition, resolved: Resolved, attempt: Attempt
+    ) -> tuple[str, Plan]:
+        """The snapshot, kept from now on, and the plan as it sees the rows."""
+        engine = self.registry.engine_of(definition)
+        seconds = attempt.remaining_seconds()
+        if engine.dialect.name != "postgresql":
+            path = copy_database(engine, run.id, run.round)
+            try:
+                with reading(engine, seconds=seconds, snapshot=path) as connection:
+                    return path, plan_rows(connection, resolved)
+            except BaseException:
+                delete_copy(path)
+                raise
+        holder = Holder(engine)
+        try:
+            limit_statements(holder.connection, seconds)
+            plan = plan_rows(holder.connection, resolved)
+        except BaseException:
+            holder.release()
+            raise
+        holder.hold(partial(self._is_needed, run.id, run.round))
+        return holder.snapshot, plan
+
+    def _is_needed(self, run_id: str, number: int, snapshot: str) -> bool:
+        """While the plan is not committed, and then while chunks read it; not beyond this Effects' own end."""
+        if self.app.disposed:
+            return False
+        with self.app.store.read() as connection:
+            run = run_table.get_run(self.app.store, connection, run_id)
+        if run is None or run.round != number:
+            return False
+        return run.state == "planning" or (run.state == "running" and run.snapshot == snapshot)
+
+
+def _frozen(definition: ReportDefinition, resolved: Resolved, plan: Plan, snapshot: str | None) -> Planned:
+    columns = definition.columns_of(resolved.statement)
+    return Planned(
+        version=definition.version,
+        columns=frozen_columns(columns),
+        as_of=resolved.as_of.timestamp(),
+        rows_total=plan.rows_total,
+        total_kind=plan.total_kind,
+        bytes_max=definition.bytes_max,
+        keep_seconds=definition.keep_days * DAY_SECONDS,
+        snapshot=snapshot,
+    )

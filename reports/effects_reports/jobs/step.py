@@ -1,0 +1,106 @@
+"""What the job types that make a report have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects import Exponential, Job, JobType, Outcome, RetryPolicy
+from effects.extend import Action, Explanation, Instead, declare
+from effects_reports.classify import refusal_of
+from effects_reports.errors import ReportRefused
+from effects_reports.formats.base import Column
+from effects_reports.loading import load_runs
+from effects_reports.registry import ReportRegistry
+from effects_reports.routing import QUEUE
+from effects_reports.tables.runs import Run
+
+if TYPE_CHECKING:
+    from effects import Effects
+    from effects_reports.definition import ReportDefinition
+
+UNKNOWN = "this worker does not know it: start it with `effects --app`, whose Effects(reports=[…]) has it"
+P = TypeVar("P", bound="RunPayload")
+
+declare(
+    {
+        "report.chunk_begun": "a chunk is this attempt's, not yet written",
+        "report.part_written": "all of a part is written, not under its name",
+        "report.part_renamed": "a part is under its name, the chunk not done",
+        "report.assembly_begun": "all parts are there, nothing is joined",
+        "report.joined": "the file is joined, not under its name",
+        "report.renamed": "the file is under its name, the run not ready",
+    }
+)
+
+
+class RunPayload(msgspec.Struct, frozen=True):
+    """Which run a job works on."""
+
+    run_id: str
+
+
+class ReportWork(JobType[P]):
+    """A step of a report: few retries, a long time limit, a queue of its own.
+
+    Nothing leaves the house here: a failure is tried again, whatever it was, 5 times with 10, 20, 40 and 80 s between.
+    """
+
+    queue = QUEUE
+    retry = RetryPolicy(backoff=Exponential(seconds=10.0), max_attempts=5)
+
+    def __init__(self, app: Effects, registry: ReportRegistry) -> None:
+        self.app, self.registry = app, registry
+
+    def load(self, connection: Connection, jobs: Sequence[tuple[Job, P]]) -> Mapping[int, Any]:
+        return load_runs(self.app, connection, [(job, payload.run_id) for job, payload in jobs])
+
+    def classify(self, error: Exception, *, released: bool) -> Outcome:
+        if (refusal := refusal_of(error)) is not None:
+            return refusal
+        return super().classify(error, released=False)
+
+    def instead_of_requeue(self, key: str | None, error_code: str | None) -> Instead | None:
+        """A step is nothing without its run, which knows its steps."""
+        if key is None:
+            return None
+        resume = Action(name="resume", command=f"effects reports resume {key.partition('/')[0]}")
+        return Instead(text=f"`{resume.command}` takes up its run again", actions=(resume,))
+
+    def explain(self, key: str | None, error_code: str | None, detail: Mapping[str, Any]) -> Explanation | None:
+        """Say whose step it is: the run knows what becomes of all of them."""
+        if key is None:
+            return None
+        run_id = key.partition("/")[0]
+        return Explanation(
+            meaning=f"a step of the report run {run_id}", follows=f"`effects reports show {run_id}` shows the run"
+        )
+
+    def unknown_report(self, run: Run) -> Outcome | None:
+        """Where this worker was started without the app's definitions, another may have them: no try is used up."""
+        if run.report in self.registry:
+            return None
+        return self.wait_for_operator(f"report {run.report!r}: {UNKNOWN}")
+
+
+def check_unchanged(definition: ReportDefinition, run: Run, columns: Sequence[Column]) -> None:
+    """Refuse a run that another version of its definition has planned, or one with other columns.
+
+    Raises:
+        ReportRefused: the message tells what to do.
+    """
+    if definition.version == run.version and frozen_columns(columns) == msgspec.json.decode(run.columns or "[]"):
+        return
+    raise ReportRefused(
+        f"report {run.report!r} was planned as version {run.version} and is version {definition.version} now, or has "
+        "other columns: request it again",
+        code="definition_changed",
+    )
+
+
+def frozen_columns(columns: Sequence[Column]) -> list[list[str]]:
+    """The file's columns as a plan keeps them."""
+    return [[column.name, column.header] for column in columns]

@@ -1,0 +1,154 @@
+"""From a definition and a request to frozen chunks, or to the reason why not."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects_reports.cursor import key_to_json
+from effects_reports.definition import ReportDefinition, Statement
+from effects_reports.errors import ReportRefused
+from effects_reports.formats import open_format
+from effects_reports.formats.base import ChunkSource, Format
+from effects_reports.readers import choose_route
+from effects_reports.source import statements as source
+from effects_reports.source.bounds import read_bounds
+from effects_reports.source.wide_values import read_wide_values
+from effects_reports.state_machine import Range
+
+CHUNKS_MAX = 10_000
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The ranges of a report, and how many rows they hold together."""
+
+    ranges: list[Range]
+    rows_total: int | None
+    total_kind: str
+
+
+def ordinal(number: int) -> str:
+    """The name of the n-th chunk, from 1 on."""
+    return f"{number:05}"
+
+
+def plan_rows(connection: Connection | None, resolved: Resolved) -> Plan:
+    """Find the bounds: with a key by one walk over it, else one chunk for everything.
+
+    Raises:
+        ReportRefused: the key is not unique, is NULL somewhere, or there are more rows than `rows_max`.
+    """
+    definition: ReportDefinition = resolved.definition
+    statement = resolved.statement
+    if statement is None or connection is None:
+        return Plan([Range(ordinal(1), None, None, None)], None, "unknown")
+    read_wide_values(connection, mapped=False)
+    if definition.consistency == "single":
+        rows = source.estimated_rows(connection, statement)
+        kind = "unknown" if rows is None else "estimated"
+        return Plan([Range(ordinal(1), None, None, rows)], rows, kind)
+    check_key(connection, definition, statement)
+    route = choose_route(resolved.chunk_source(), resolved.file, connection.dialect.name)
+    ranges = _ranges(connection, definition, statement, definition.rows_of_a_chunk(route))
+    total = sum(chunk_range.rows or 0 for chunk_range in ranges)
+    if total > definition.rows_max:
+        raise ReportRefused(
+            f"report {definition.name!r} has more than {definition.rows_max:,} rows, which is its rows_max: narrow its "
+            "params, or raise rows_max",
+            code="too_many_rows",
+        )
+    return Plan(ranges, total, "exact")
+
+
+def _ranges(connection: Connection, definition: ReportDefinition, statement: Statement, size: int) -> list[Range]:
+    bounds = read_bounds(connection, statement, definition.key, size, definition.rows_max)
+    keys = [(key_to_json(key), number) for key, number in bounds]
+    step = math.ceil(len(keys) / CHUNKS_MAX) or 1
+    ends = [chunk_end for n, chunk_end in enumerate(keys, start=1) if n % step == 0 or n == len(keys)]
+    starts: list[tuple[list[Any] | None, int]] = [(None, 0), *ends][: len(ends)]
+    return [
+        Range(ordinal(n), lo, hi, number - before)
+        for n, ((lo, before), (hi, number)) in enumerate(zip(starts, ends, strict=True), start=1)
+    ]
+
+
+def check_key(connection: Connection, definition: ReportDefinition, statement: Statement) -> None:
+    """Refuse a key that does not identify rows, by the table's declaration or else by reading the rows.
+
+    Raises:
+        ReportRefused: the message names the key and what to do.
+    """
+    key = ", ".join(definition.key)
+    if source.proved_unique(statement, definition.key):
+        return
+    if source.first_null(connection, statement, definition.key) is not None:
+        raise ReportRefused(
+            f"report {definition.name!r}: its key ({key}) is NULL in some row, which no range would hold; choose a key "
+            "that is never NULL",
+            code="key_null",
+        )
+    if source.first_repeated(connection, statement, definition.key) is not None:
+        raise ReportRefused(
+            f"report {definition.name!r}: two rows have one key ({key}); add a column that distinguishes them",
+            code="key_not_unique",
+        )
+
+
+def check_format(definition: ReportDefinition, file: Format, rows: int | None, columns: int) -> None:
+    """Refuse what the format cannot hold.
+
+    Raises:
+        ReportRefused: too many rows or columns; names another format.
+    """
+    who = f"report {definition.name!r}"
+    if file.columns_max is not None and columns > file.columns_max:
+        raise ReportRefused(
+            f"{who}: {file.name} holds {file.columns_max:,} columns and it has {columns:,}; ask for csv",
+            code="too_many_columns",
+        )
+    if file.rows_max is not None and rows is not None and rows > file.rows_max:
+        raise ReportRefused(
+            f"{who}: {file.name} holds {file.rows_max:,} rows and it has {rows:,}; ask for csv, or narrow its params",
+            code="too_many_rows_for_format",
+        )
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """A definition with its params in: the statement (None for an iterable), its format, the time that it is as of."""
+
+    definition: Any
+    params: Any
+    statement: Any
+    file: Any
+    as_of: datetime
+
+    def chunk_source(self, lo: Any = None, hi: Any = None) -> ChunkSource:
+        """The rows between two keys."""
+        definition: ReportDefinition = self.definition
+        columns = definition.columns_of(self.statement)
+        if self.statement is None:
+            return ChunkSource(columns=columns, rows=definition.rows(self.params, self.as_of))
+        names = [column.key for column in self.statement.selected_columns]
+        chosen = names if definition.mapped else [column.name for column in columns]
+        return ChunkSource(
+            columns=columns,
+            select=source.ranged(self.statement, definition.key, lo, hi, chosen),
+            map_row=definition.map_row,
+            map_batch=definition.map_batch,
+        )
+
+
+def resolve(definition: ReportDefinition, params: Any, file: str, dialect: Any, as_of: datetime | None) -> Resolved:
+    """Read the params, build the SELECT, open the format.
+
+    Raises:
+        ReportInvalid, DefinitionInvalid, ConfigurationError: they do not fit, or an extra is missing.
+    """
+    moment = as_of or datetime.now(UTC)
+    typed = definition.read_params(params)
+    statement = None if definition.iterable else definition.statement(typed, moment)
+    return Resolved(definition, typed, statement, open_format(file, dialect), moment)

@@ -1,0 +1,74 @@
+"""The reports that an app knows, and where they are read from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Engine
+
+from effects.extend import create_engine
+from effects_reports.definition import ReportDefinition
+from effects_reports.errors import DefinitionInvalid, ReportInvalid
+from effects_reports.settings import ReportSettings
+
+if TYPE_CHECKING:
+    from effects import Effects
+
+
+class ReportRegistry:
+    """Definitions and engines by their names: what the job types of one Effects share.
+
+    Raises:
+        DefinitionInvalid: a definition is wrong, two have one name, or one reads from a missing engine.
+    """
+
+    def __init__(self, app: Effects, settings: ReportSettings) -> None:
+        self._app = app
+        self._engines = {name: _engine(app, engine) for name, engine in settings.report_engines.items()}
+        self._definitions: dict[str, ReportDefinition] = {}
+        for definition in settings.reports:
+            self._add(definition)
+
+    def _add(self, definition: ReportDefinition) -> None:
+        if not isinstance(definition, ReportDefinition):
+            raise DefinitionInvalid(f"reports holds a {type(definition).__name__}; give functions decorated by @report")
+        definition.check()
+        if definition.name in self._definitions:
+            raise DefinitionInvalid(f"two reports are called {definition.name!r}")
+        if definition.engine is not None and definition.engine not in self._engines:
+            raise DefinitionInvalid(
+                f"report {definition.name!r} reads from the engine {definition.engine!r}: give it to "
+                f'Effects(report_engines={{"{definition.engine}": …}})'
+            )
+        self._definitions[definition.name] = definition
+
+    def get(self, name: str) -> ReportDefinition:
+        """The definition of this name.
+
+        Raises:
+            ReportInvalid: no report has this name; the message lists the names.
+        """
+        try:
+            return self._definitions[name]
+        except KeyError:
+            names = ", ".join(sorted(self._definitions)) or "none: give yours to Effects(reports=[…])"
+            raise ReportInvalid(f"no report {name!r} is known (known: {names})") from None
+
+    def engine_of(self, definition: ReportDefinition) -> Engine:
+        """The database that the report reads from; by default the app's own."""
+        return self._app.engine if definition.engine is None else self._engines[definition.engine]
+
+    @property
+    def engines(self) -> list[Engine]:
+        """Every database that reports may be read from."""
+        return [self._app.engine, *self._engines.values()]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._definitions
+
+    def __len__(self) -> int:
+        return len(self._definitions)
+
+
+def _engine(app: Effects, engine: Engine | str) -> Engine:
+    return app.own_engine(create_engine(engine)) if isinstance(engine, str) else engine

@@ -1,0 +1,53 @@
+"""From what an app asks for to a request that can be written: report, params, format, key and notices checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from effects import Effects
+from effects.extend import arguments, optional, require
+from effects_reports.definition import ReportDefinition
+from effects_reports.errors import ReportInvalid
+from effects_reports.notify import Notify, check_notices
+from effects_reports.planner import resolve
+
+REQUEST_KEY_CHARS_MAX = 200
+PARAMS_BYTES_MAX = 65_536
+
+
+class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that has been checked."""
+
+    report: str
+    key: str | None
+    params: Any
+    format: str
+    dialect: str
+    consistency: str
+    notify: Sequence[Notify]
+    canonical: str
+
+
+def check_request(
+    app: Effects, definition: ReportDefinition, params: Any, format_name: str | None, key: str | None,
+    notices: Sequence[Notify],
+) -> CheckedRequest:  # fmt: skip
+    file = format_name or definition.formats[0]
+    if file not in definition.formats:
+        raise ReportInvalid(
+            f"report {definition.name!r}: no format {file!r}; it offers {', '.join(definition.formats)}"
+        )
+    require("key", key, optional(arguments.printable(REQUEST_KEY_CHARS_MAX)), ReportInvalid)
+    typed = resolve(definition, params, file, definition.dialect, None).params
+    check_notices(app, notices)
+    plain = msgspec.to_builtins(typed)
+    encoded = msgspec.json.encode({"report": definition.name, "params": plain, "format": file}, order="sorted")
+    if len(encoded) > PARAMS_BYTES_MAX:
+        raise ReportInvalid(f"report {definition.name!r}: the params have {len(encoded):,} bytes; at most 65,536")
+    return CheckedRequest(
+        report=definition.name, key=key, params=plain, format=file, dialect=definition.dialect,
+        consistency=definition.consistency, notify=tuple(notices), canonical=encoded.decode(),
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""What is asked of a report's own rows: one range of them, and whether a key tells them apart.
+
+Its SELECT is a subquery everywhere.
+Ranges are half-open, (lo, hi], and compare the key as a row value: one index serves a composite key too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, Row, Select, Subquery, Table
+from sqlalchemy.ext.compiler import compiles
+
+from effects_reports.cursor import Key
+from effects_reports.definition import Statement
+from effects_reports.source.wide_values import read_wide_values
+
+
+def ranged(
+    statement: Statement, key: Sequence[str], lo: Key | None, hi: Key | None, columns: Sequence[str]
+) -> Select[Any]:
+    """The rows with lo < key <= hi, in the order of the key; None is an open end."""
+    source = statement.subquery("source")
+    chosen = sa.select(*(source.c[name] for name in columns))
+    if lo is not None:
+        chosen = chosen.where(_compared(source, key, lo, above=True))
+    if hi is not None:
+        chosen = chosen.where(_compared(source, key, hi, above=False))
+    return chosen.order_by(*(source.c[name] for name in key))
+
+
+def _compared(source: Subquery, key: Sequence[str], bound: Key, *, above: bool) -> ColumnElement[bool]:
+    columns: list[ColumnElement[Any]] = [source.c[name] for name in key]
+    # Of the column's type, even where Python has a text for a moment that it cannot hold.
+    values = [sa.literal(value, column.type) for value, column in zip(bound, columns, strict=True)]
+    if len(columns) == 1:
+        return columns[0] > values[0] if above else columns[0] <= values[0]
+    return sa.tuple_(*columns) > sa.tuple_(*values) if above else sa.tuple_(*columns) <= sa.tuple_(*values)
+
+
+def nth_key(
+    connection: Connection, statement: Statement, key: Sequence[str], lo: Key | None, hi: Key | None, number: int
+) -> Key | None:
+    """The n-th key of a range, other than its last, or None. The range is small, so it is walked."""
+    read_wide_values(connection, mapped=False)
+    keys = connection.execute(ranged(statement, key, lo, hi, key).offset(number - 1).limit(2)).all()
+    return tuple(keys[0]) if len(keys) == 2 else None
+
+
+def first_null(connection: Connection, statement: Statement, key: Sequence[str]) -> Row[Any] | None:
+    """A row in which a part of the key is NULL."""
+    source = statement.subquery("source")
+    null = sa.or_(*(source.c[name].is_(None) for name in key))
+    return connection.execute(sa.select(sa.literal(1)).select_from(source).where(null).limit(1)).first()
+
+
+def first_repeated(connection: Connection, statement: Statement, key: Sequence[str]) -> Row[Any] | None:
+    """A key that two rows have."""
+    source = statement.subquery("source")
+    columns = [source.c[name] for name in key]
+    repeated = sa.select(*columns).group_by(*columns).having(sa.func.count() > 1).limit(1)
+    return connection.execute(repeated).first()
+
+
+def proved_unique(statement: Statement, key: Sequence[str]) -> bool:
+    """Whether a table's own declaration says that the key is unique and never NULL: no row need be counted.
+
+    Only of a SELECT from one table, without joins: a join may repeat rows.
+    """
+    if not isinstance(statement, Select):
+        return False
+    froms = statement.get_final_froms()
+    if len(froms) != 1 or not isinstance(froms[0], Table):
+        return False
+    table, selected = froms[0], statement.selected_columns
+    columns = [table.c.get(name) for name in key]
+    unique_columns = [column for column in columns if column is not None and selected[column.key] is column]
+    if len(unique_columns) != len(key) or any(column.nullable for column in unique_columns):
+        return False
+    names = {column.name for column in unique_columns}
+    uniques = [
+        {column.name for column in constraint.columns}
+        for constraint in table.constraints
+        if isinstance(constraint, sa.PrimaryKeyConstraint | sa.UniqueConstraint) and len(constraint.columns)
+    ]
+    uniques += [{column.name for column in index.columns} for index in table.indexes if _whole_unique(index)]
+    return any(unique <= names for unique in uniques)
+
+
+def _whole_unique(index: sa.Index) -> bool:
+    """A unique index over every row: a partial one does not cover the others."""
+    partial = any(index.dialect_options[name].get("where") is not None for name in ("postgresql", "sqlite"))
+    return (
+        bool(index.unique)
+        and not partial
+        and all(isinstance(expression, sa.Column) for expression in index.expressions)
+    )
+
+
+class _Explain(sa.Executable, sa.ClauseElement):
+    """EXPLAIN of a statement, its parameters bound as they would be."""
+
+    inherit_cache = False
+
+    def __init__(self, statement: Statement) -> None:
+        self.statement = statement
+
+
+@compiles(_Explain)
+def _explain(element: _Explain, compiler: Any, **kw: Any) -> str:
+    return f"EXPLAIN (FORMAT JSON) {compiler.process(element.statement, **kw)}"
+
+
+def estimated_rows(connection: Connection, statement: Statement) -> int | None:
+    """What PostgreSQL's planner expects, without reading a row; None on SQLite, which keeps no such number."""
+    if connection.dialect.name != "postgresql":
+        return None
+    plan = connection.execute(_Explain(statement)).scalar_one()
+    return int(plan[0]["Plan"]["Plan Rows"])

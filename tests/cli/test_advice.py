@@ -1,0 +1,94 @@
+"""Any advice that a command prints: run as it stands, it works, and repeats nothing that it did not announce."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from effects import Cancelled, Effects
+from tests.cli.conftest import Answer
+from tests.conftest import AppFactory
+from tests.support.commands import command
+from tests.support.effect_states import KINDS, STATES, Effect, EffectStates, effects_app
+from tests.support.manual_workers import rows
+from tests.support.sampling import sample
+
+# States in which the effect did not happen for certain: a command that sends it again is safe.
+NOT_DONE = ("refused", "ignored", "abandoned", "requeued and refused")
+MAY_REPEAT = ("unknown", "unknown and cancelled", "given up", "requeued and unknown")
+
+
+@pytest.fixture
+def app(app_factory: AppFactory, tmp_path: Path) -> Effects:
+    return effects_app(app_factory, tmp_path)
+
+
+def questions(effect: Effect) -> list[list[object]]:
+    """Every way to ask about it."""
+    by_id: list[list[object]] = [["jobs", "show", effect.newest], ["dead", "show", effect.newest]]
+    return [*by_id, ["why", effect.name]] if effect.name is not None else by_id
+
+
+def advised(answer: Answer) -> list[list[str]]:
+    """The commands in an answer."""
+    assert answer.exit_code == 0, answer
+    return [shlex.split(line)[1:] for line in dict.fromkeys(re.findall(r"`(effects [^`]+)`", answer.out))]
+
+
+CASES = [(kind, state) for kind in KINDS for state in STATES]
+
+
+@pytest.mark.slow
+def test_every_command_that_is_advised_works_and_is_safe(app: Effects) -> None:
+    states = EffectStates(app)
+    for kind, state in sample(CASES, 25):
+        ways = len(questions(states.make(kind, state)))
+        for way in range(ways):
+            effect = states.make(kind, state)
+            for number in range(len(advised(command(app, *questions(effect)[way])))):
+                effect = states.make(kind, state)
+                advice = advised(command(app, *questions(effect)[way]))[number]
+                answer = command(app, *advice)
+                assert answer.exit_code == 0, (kind, state, advice, answer)
+                check_safe(app, effect, advice)
+
+
+def check_safe(app: Effects, effect: Effect, advice: list[str]) -> None:
+    """What may have happened is repeated by a word that says so, and what is done by no advice at all."""
+    repeated = rows(app, "jobs", "requeued_from = :id", id=effect.newest) != []
+    repeats_by_policy = effect.kind in ("scripted", "webhook")
+    announced = "--even-if-unknown" in advice or advice[:2] == ["dead", "resolve"] or repeats_by_policy
+    allowed = effect.state in NOT_DONE or (effect.state in MAY_REPEAT and announced)
+    assert not repeated or allowed, (effect, advice)
+
+
+@pytest.mark.parametrize(("kind", "state", "says"), [
+    ("held", "refused", "`effects jobs requeue {job}`"),
+    ("held", "unknown", "`effects dead resolve {job} --as mark-done`"),
+    ("keyless", "unknown", "`effects dead resolve {job} --as requeue`"),
+    ("scripted", "unknown", "`effects jobs requeue {job}`"),
+    ("held", "given up", "`effects jobs requeue {job} --even-if-unknown`"),
+    ("held", "done", "Nothing left to do."),
+    ("held", "marked done", "Nothing left to do."),
+])  # fmt: skip
+def test_the_advice_fits_the_state(app: Effects, kind: str, state: str, says: str) -> None:
+    effect = EffectStates(app).make(kind, state)
+    for question in questions(effect):
+        assert says.format(job=effect.newest) in command(app, *question).out
+    if state in ("done", "marked done"):
+        assert all(advised(command(app, *question)) == [] for question in questions(effect))
+
+
+def test_a_suppressed_mail_is_requeued_once_its_address_is_off_the_list(app: Effects) -> None:
+    """A plain requeue would be suppressed again."""
+    states = EffectStates(app)
+    effect = states.make("email", "waiting")
+    states.end("email", Cancelled("its recipients are on the suppression list", code="suppressed"))
+    for question in questions(effect):
+        show, requeue = advised(command(app, *question))
+        assert "ann@example.com" in command(app, *show).out
+        assert requeue == ["email", "requeue", str(effect.name)]
+    assert command(app, *requeue).exit_code == 0

@@ -1,0 +1,54 @@
+"""`effects workers`: who works, and a wish that a worker's heartbeat reads."""
+
+from __future__ import annotations
+
+from effects import Effects
+from effects.store.queue.liveness import end, heartbeat
+from tests.cli.conftest import Run
+from tests.support.commands import error_line
+from tests.support.manual_workers import ManualWorker, row, rows
+
+
+def test_a_wish_is_written_once_and_heard_of_with_the_heartbeat(app: Effects, run: Run) -> None:
+    manual_worker, other = ManualWorker(app, "host:1:aa"), ManualWorker(app, "host:2:bb")
+    assert heartbeat(app.store, manual_worker.name).drain_requested_by is None
+    answer = run("workers", "drain", manual_worker.name, "--reason", "new version")
+    assert answer.out == "worker host:1:aa will drain from its next heartbeat\n"
+    first = row(app, "workers", "id = :id", id=manual_worker.name)
+    assert run("workers", "drain", manual_worker.name, "--reason", "again").exit_code == 0
+    assert row(app, "workers", "id = :id", id=manual_worker.name) == first
+    assert (first["drain_reason"], first["drain_requested_by"][:4]) == ("new version", "cli:")
+    assert heartbeat(app.store, manual_worker.name).drain_requested_by == first["drain_requested_by"]
+    assert heartbeat(app.store, other.name).drain_requested_by is None
+    states = {state["id"]: state for state in run("workers", "list", "--json").json}
+    assert {worker: state["state"] for worker, state in states.items()} == {
+        manual_worker.name: "draining",
+        other.name: "alive",
+    }
+    shown = run("workers", "list").out
+    assert "draining, drain requested by cli:" in shown
+    assert "(new version)" in shown
+
+
+def test_all_are_asked_but_those_that_have_ended(app: Effects, run: Run) -> None:
+    assert run("workers", "drain", "--all").out == "no workers running\n"
+    for name in ("a", "b", "ended"):
+        ManualWorker(app, name)
+    end(app.store, "ended", 70, "settler ended")
+    assert run("workers", "drain", "--all", "--json").json == {"workers": ["a", "b"], "result": "drain_requested"}
+    assert {worker["id"] for worker in rows(app, "workers", "drain_requested_at IS NULL")} == {"ended"}
+
+
+def test_an_unknown_worker_is_an_error_that_names_the_nearest(app: Effects, run: Run) -> None:
+    ManualWorker(app, "host:1:aa")
+    for worker, expected in (("host:1:ab", "; is it 'host:1:aa'?"), ("elsewhere", "")):
+        answer = run("workers", "drain", worker)
+        assert answer.exit_code == 2
+        assert error_line(answer) == f"error: worker {worker} not found{expected}"
+
+
+def test_one_or_all(app: Effects, run: Run) -> None:
+    for arguments in ((), ("a", "--all")):
+        answer = run("workers", "drain", *arguments)
+        assert answer.exit_code == 2
+        assert "or --all" in error_line(answer)

@@ -1,0 +1,111 @@
+"""Threads that a queue keeps for jobs whose key does not fail: many dead peers do not hold up the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from effects import Done, Effects, Job, NewJob, Retry, enqueue_many
+from effects.errors import ConfigurationError
+from effects.limits import Breaker
+from effects.registry import Registry
+from effects.store.limits import rows as limit_rows
+from effects.worker.queues import planned
+from tests.conftest import AppFactory
+from tests.support.limited_jobs import answered, limited
+from tests.support.manual_workers import ManualWorker
+from tests.support.scripted import Scripted
+
+FAILING = ("dead-1", "dead-2", "dead-3")
+PATIENT = Breaker(100, 60.0)
+
+
+def keeping(app: Effects, name: str = "manual") -> ManualWorker:
+    manual_worker = ManualWorker(app, name)
+    manual_worker.request.threads, manual_worker.request.reserved_threads = 10, 3
+    return manual_worker
+
+
+def keys(jobs: list[Job]) -> Counter[str | None]:
+    return Counter(job.limit_key for job in jobs)
+
+
+def fail_once(app: Effects, manual_worker: ManualWorker) -> None:
+    """Three keys whose newest attempt failed, each with a cap of 4 and twenty jobs behind it."""
+    with app.store.begin() as connection:
+        for key in (*FAILING, "alive"):
+            limit_rows.ensure(app.store, connection, key, max_in_flight=4, breaker=PATIENT)
+    enqueue_many([job for key in FAILING for job in limited(key, 1)], effects=app)
+    answered(manual_worker, *((job, Retry("busy", after_seconds=7200)) for job in manual_worker.claim(16)))
+    enqueue_many([job for key in FAILING for job in limited(key, 20)], effects=app)
+
+
+def test_keys_that_fail_share_what_is_not_kept(app: Effects) -> None:
+    manual_worker = keeping(app)
+    fail_once(app, manual_worker)
+    enqueue_many(limited("alive", 20), effects=app)
+    first = keys(manual_worker.claim(64))
+    assert first.pop("alive") == 4
+    assert first.total() == 7
+    assert max(first.values()) <= 4
+    assert manual_worker.claim(64) == []
+
+
+def test_what_ends_makes_room_for_the_next_of_them(app: Effects) -> None:
+    manual_worker = keeping(app)
+    fail_once(app, manual_worker)
+    running = manual_worker.claim(64)
+    assert len(running) == 7
+    answered(manual_worker, *((job, Retry("busy", after_seconds=7200)) for job in running[:2]))
+    assert len(manual_worker.claim(64)) == 2
+
+
+def test_an_answer_makes_a_key_one_of_the_others(app: Effects) -> None:
+    manual_worker = keeping(app)
+    fail_once(app, manual_worker)
+    running = manual_worker.claim(64)
+    well = next(job for job in running if job.limit_key == "dead-1")
+    answered(manual_worker, (well, Done()))
+    still = [job for job in running if job.limit_key != "dead-1"]
+    more = keys(manual_worker.claim(64))
+    assert more["dead-1"] == 4 - sum(job.limit_key == "dead-1" and job is not well for job in running)
+    assert more["dead-2"] + more["dead-3"] == 7 - len(still)
+
+
+def test_every_worker_keeps_threads_of_its_own(app: Effects) -> None:
+    first = keeping(app)
+    fail_once(app, first)
+    assert len(first.claim(64)) == 7
+    assert len(keeping(app, "second").claim(64)) == 5  # 12 is the cap of the three
+
+
+def test_a_group_of_a_key_that_fails_counts_too(app: Effects) -> None:
+    manual_worker = keeping(app)
+    fail_once(app, manual_worker)
+    running = manual_worker.claim(64)
+    grouped = [NewJob(job_type="scripted", payload={}, limit_key=key, group_key=f"g:{key}") for key in FAILING]
+    enqueue_many([*grouped, NewJob(job_type="scripted", payload={}, limit_key="alive", group_key="g")], effects=app)
+    assert keys(manual_worker.claim(64)) == {"alive": 1}
+    answered(manual_worker, (running[0], Retry("busy", after_seconds=7200)))
+    assert len(manual_worker.claim(64)) == 1
+
+
+def test_a_queue_that_keeps_none_knows_no_difference(app: Effects) -> None:
+    manual_worker = ManualWorker(app)
+    fail_once(app, manual_worker)
+    assert keys(manual_worker.claim(64)) == dict.fromkeys(FAILING, 4)
+
+
+def test_a_job_type_asks_for_it(app_factory: AppFactory) -> None:
+    app = app_factory(job_types=[Scripted("calls", reserved_share=0.3, queue="calls"), Scripted("plain")])
+    reserved = {request.queue: request.reserved_threads for request in planned(app, {"calls": 10, "default": 10})}
+    assert (reserved["calls"], reserved["default"]) == (3, 0)
+    [request, _] = planned(app, {"calls": 1})
+    assert request.reserved_threads == 0  # never the only thread
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_a_share_that_cannot_be(share: float) -> None:
+    with pytest.raises(ConfigurationError, match="reserved_share"):
+        Registry([Scripted("calls", reserved_share=share)])

@@ -1,0 +1,180 @@
+"""The verdict is written, whatever else cannot be; of two attempts of a job only the one that owns it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from sqlalchemy import Connection, text
+
+from effects import Done, Effects, NewJob, Outcome, Refused, Retry, enqueue, enqueue_many
+from effects.settlement import Settlement
+from effects.store.db.store import Store
+from effects.store.queue.settle import settle
+from effects.store.queue.table_ledger import TableLedger
+from effects.worker.outage import Outage
+from effects.worker.runtime import Runtime
+from effects.worker.verdicts import BATCH_CHARS_MAX, VerdictWriter, parts
+from tests.conftest import AppFactory
+from tests.support.manual_workers import ManualWorker, row, rows, run_sql
+from tests.support.scripted import Scripted
+
+
+def writer(app: Effects, ledgers: dict[str, Any] | None = None) -> VerdictWriter:
+    runtime = Runtime()
+    return VerdictWriter(
+        app.store,
+        app.job_types,
+        app.ledgers if ledgers is None else ledgers,
+        Outage(runtime),
+        give_up=lambda: False,
+        put_aside=lambda settlement: pytest.fail(f"something is in the way of job {settlement.job.id}"),
+        now=runtime.monotonic,
+    )
+
+
+def write(app: Effects, *settlements: Settlement, ledgers: dict[str, Any] | None = None) -> list[Settlement]:
+    """What was accepted."""
+    return [one for written in writer(app, ledgers).write(settlements) for one in written.accepted]
+
+
+def claimed(app: Effects, count: int = 1) -> tuple[ManualWorker, Sequence[Any]]:
+    enqueue_many([NewJob(job_type="scripted", payload={}, key=f"k{number}") for number in range(count)], effects=app)
+    manual_worker = ManualWorker(app)
+    return manual_worker, manual_worker.claim()
+
+
+UNSTORABLE: dict[str, dict[str, Any]] = {
+    "detail": {"detail": {"reply": object()}},
+    "message": {"message": "\ud800"},
+    "stack": {"stack": "\ud800"},
+    "error type": {"error_type": "\ud800"},
+}
+
+
+@pytest.mark.parametrize("field", UNSTORABLE)
+@pytest.mark.parametrize("outcome", [Done(), Refused("no"), Retry("busy")], ids=lambda outcome: type(outcome).__name__)
+def test_a_verdict_outlives_what_cannot_be_stored(app: Effects, field: str, outcome: Outcome) -> None:
+    manual_worker, [job, neighbour] = claimed(app, 2)
+    settlement = manual_worker.decide(job, outcome)
+    accepted = write(app, replace(settlement, **UNSTORABLE[field]), manual_worker.decide(neighbour, Done()))
+    assert {one.job.id for one in accepted} == {job.id, neighbour.id}
+    attempt = row(app, "job_attempts", "job_id = :id", id=job.id)
+    assert (attempt["outcome"], attempt["verdict"]) == (settlement.outcome, settlement.verdict)
+    assert "could not be stored" in attempt["message"]
+    state = {"done": "done", "not_done": "refused" if settlement.ends else "intended"}[str(settlement.verdict)]
+    assert row(app, "effect_ledger", "job_id = :id", id=job.id)["state"] == state
+    assert row(app, "effect_ledger", "job_id = :id", id=neighbour.id)["state"] == "done"
+
+
+class Broken(TableLedger):
+    """A package's ledger that fails in its own way."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__("effect_ledger")
+        self._error = error
+
+    def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), SystemExit(), KeyError("detail")], ids=repr)
+def test_a_ledger_that_fails_keeps_no_verdict_from_its_effect(app: Effects, error: BaseException) -> None:
+    manual_worker, [job] = claimed(app)
+    accepted = write(app, manual_worker.decide(job, Done()), ledgers={"scripted": Broken(error)})
+    assert [one.status for one in accepted] == ["succeeded"]
+    assert row(app, "effect_ledger")["state"] == "done"
+
+
+def fails(connection: Connection) -> None:
+    raise ZeroDivisionError("secret: rosebud")
+
+
+def exits(connection: Connection) -> None:
+    raise SystemExit
+
+
+def wrong_sql(connection: Connection) -> None:
+    connection.execute(text("SELECT rosebud"))
+
+
+def breaks_a_rule(connection: Connection) -> None:
+    connection.execute(text("INSERT INTO effects_job_groups (group_key) VALUES (NULL)"))
+
+
+def commits(connection: Connection) -> None:
+    connection.commit()
+
+
+def rolls_back(connection: Connection) -> None:
+    connection.rollback()
+
+
+def closes(connection: Connection) -> None:
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "apply", [fails, exits, wrong_sql, breaks_a_rule, commits, rolls_back, closes], ids=lambda apply: apply.__name__
+)
+def test_only_a_failing_apply_makes_an_unknown_of_a_done(app: Effects, apply: Callable[[Connection], None]) -> None:
+    manual_worker, [before, job, after] = claimed(app, 3)
+    run_sql(app, "CREATE TABLE marks (job bigint)")
+
+    def mark(job_id: int) -> Callable[[Connection], object]:
+        return lambda connection: connection.execute(text("INSERT INTO marks VALUES (:id)"), {"id": job_id})
+
+    applies: list[tuple[Any, Callable[..., object]]] = [
+        (before, mark(before.id)),
+        (job, apply),
+        (after, mark(after.id)),
+    ]
+    accepted = write(app, *(manual_worker.decide(one, Done(apply=made)) for one, made in applies))  # type: ignore[arg-type]
+    outcomes = {one.job.id: (one.status, one.verdict, one.error_code) for one in accepted}
+    assert outcomes == {
+        before.id: ("succeeded", "done", None),
+        job.id: ("failed", "unknown", "apply_failed"),
+        after.id: ("succeeded", "done", None),
+    }
+    with app.store.read() as connection:
+        marked = connection.execute(text("SELECT job FROM marks ORDER BY job")).scalars().all()
+    assert marked == [before.id, after.id]
+    attempt = row(app, "job_attempts", "job_id = :id", id=job.id)
+    assert attempt["stack"]
+    assert "rosebud" not in str(attempt)
+
+
+@pytest.mark.parametrize("late", [Retry("late"), Done()], ids=lambda outcome: type(outcome).__name__)
+@pytest.mark.parametrize("late_first", [True, False])
+def test_a_stale_outcome_never_passes_with_a_fresh_one(
+    app_factory: AppFactory, late: Outcome, late_first: bool
+) -> None:
+    app = app_factory(job_types=[Scripted(on_unknown="hold")])
+    enqueue("scripted", {}, key="k", effects=app)
+    manual_worker = ManualWorker(app, "slow")
+    stale = manual_worker.claim_one()
+    app.store.shift_clock(1000)
+    ManualWorker(app, "rescuer").rescue()
+    fresh = manual_worker.claim_one(queue="quarantine")
+    assert stale.id == fresh.id
+    applied: list[str] = []
+    batch = [
+        replace(manual_worker.decide(stale, late), apply=lambda connection: applied.append("stale")),
+        replace(manual_worker.decide(fresh, Done()), apply=lambda connection: applied.append("fresh")),
+    ]
+    settled = settle(app.store, batch if late_first else batch[::-1], app.ledgers)
+    assert [one.job.lease_token for one in settled.accepted] == [fresh.lease_token]
+    assert [one.job.lease_token for one in settled.stale] == [stale.lease_token]
+    assert applied == ["fresh"]
+    assert row(app, "effect_ledger")["state"] == "done"
+    assert {one["outcome"] for one in rows(app, "job_attempts")} == {"lost", "succeeded"}
+
+
+def test_the_text_of_attempts_bounds_a_batch(app: Effects) -> None:
+    manual_worker, jobs = claimed(app, 4)
+    large = {"body": "x" * (BATCH_CHARS_MAX // 2)}
+    batch = [replace(manual_worker.decide(job, Done()), detail=large) for job in jobs]
+    assert [len(part) for part in parts(batch)] == [1, 1, 1, 1]
+    assert [len(part) for part in parts([manual_worker.decide(job, Done()) for job in jobs])] == [4]

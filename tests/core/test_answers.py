@@ -1,0 +1,243 @@
+"""Whatever a handler returns or raises: its attempt is recorded, its verdict is kept, and `run` never raises."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from effects import (
+    Attempt,
+    ConfigurationError,
+    Done,
+    Exponential,
+    JobType,
+    Polynomial,
+    Refused,
+    Retry,
+    RetryPolicy,
+    Sensitive,
+    Snooze,
+    Unknown,
+)
+from effects.decision import decide
+from effects.scrub import DETAIL_BYTES_MAX, clean_detail
+from effects.settlement import Execution, Settlement, WorkerLost
+from effects.worker.answer import WAIT_SECONDS_MAX, accept
+from effects.worker.attempt import RunningAttempt
+from tests.support.answers import EXCEPTIONS, VALUES, NoText, outcome_makers
+from tests.support.sample_jobs import job
+
+VERDICTS = {
+    "Done": "done", "Retry": "not_done", "Refused": "not_done", "Unknown": "unknown", "Pause": "not_done",
+    "Snooze": None, "Cancelled": None,
+}  # fmt: skip
+
+
+class Answering(JobType[Any]):
+    """Performs what the test gives it."""
+
+    name = "scripted"
+
+    def __init__(self, perform: Callable[[], Any], *, released: bool = True) -> None:
+        self.on_unknown = "repeat" if released else "hold"
+        self._perform = perform
+
+    def perform(self, payload: Any, attempt: Attempt) -> Any:
+        return self._perform()
+
+
+def settled(perform: Callable[[], Any], *, released: bool = True, payload: Any = None) -> Settlement:
+    attempt = RunningAttempt(
+        Execution(job(), payload), Answering(perform, released=released), lambda execution: True, now=time.monotonic
+    )
+    attempt.start()
+    return attempt.run()
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    def perform() -> Any:
+        raise error
+
+    return perform
+
+
+def check_storable(settlement: Settlement) -> None:
+    """Any database can hold what would be written."""
+    for number in (settlement.delay_seconds, settlement.pause_seconds, settlement.age_seconds_forgiven):
+        assert type(number) in (int, float)
+        assert 0 <= number <= 2 * WAIT_SECONDS_MAX  # a pause, and the job's own wait behind it
+    for text in (settlement.message, settlement.error_code, settlement.error_type, settlement.stack):
+        assert text is None or (type(text) is str and "\0" not in text and len(text) < 20_000)
+        assert text is None or text.encode() is not None
+    assert settlement.detail is None or len(msgspec.json.encode(settlement.detail)) <= DETAIL_BYTES_MAX
+    assert "\\u0000" not in str(msgspec.json.encode(settlement.detail))
+    assert settlement.apply is None or callable(settlement.apply)
+
+
+def test_every_field_of_every_outcome_with_every_value() -> None:
+    """Returned and raised: a wrong value is named, the fate stays, and what would be written can be."""
+    wrong = 0
+    for name, make in outcome_makers():
+        fate, field = name.split(":")[0].split(".")
+        for perform in (make, lambda make=make: raising(make())()):
+            found = settled(perform)
+            check_storable(found)
+            expected = VERDICTS[fate]
+            if found.error_code == "outcome_invalid":
+                wrong += 1
+                assert field in str(found.message), name
+                expected = "unknown" if fate == "Done" else "not_done" if fate == "Snooze" else expected
+            assert found.verdict == expected, name
+            assert found.outcome != "timed_out"
+    assert wrong > 500
+
+
+@pytest.mark.parametrize("released", [False, True])
+@pytest.mark.parametrize("name", VALUES)
+def test_what_is_no_outcome_is_recorded_as_an_error(name: str, released: bool) -> None:
+    found = settled(VALUES[name], released=released)
+    check_storable(found)
+    if name == "none":
+        assert found.status == "succeeded"
+    else:
+        assert (found.error_code, found.verdict) == ("no_outcome", "unknown" if released else "not_done")
+        assert "it must return an outcome" in str(found.message)
+
+
+@pytest.mark.parametrize("released", [False, True])
+@pytest.mark.parametrize("name", EXCEPTIONS)
+def test_every_exception_is_an_outcome_with_its_traceback(name: str, released: bool) -> None:
+    found = settled(raising(EXCEPTIONS[name]()), released=released)
+    check_storable(found)
+    assert (found.status, found.verdict) == ("failed", "unknown" if released else "not_done")
+    assert "test_answers.py" in str(found.stack)
+    assert "rosebud" not in str((found.message, found.detail, found.stack, found.error_code))
+
+
+@pytest.mark.parametrize("answer", [*VALUES, *EXCEPTIONS])
+def test_whatever_classify_returns_or_raises(answer: str) -> None:
+    class Classified(Answering):
+        def classify(self, error: Exception, *, released: bool) -> Any:
+            if answer in EXCEPTIONS:
+                raise EXCEPTIONS[answer]()
+            return VALUES[answer]()
+
+    attempt = RunningAttempt(
+        Execution(job()), Classified(raising(ValueError())), lambda execution: True, now=time.monotonic
+    )
+    attempt.start()
+    found = attempt.run()
+    check_storable(found)
+    assert (found.status, found.verdict) == ("failed", "unknown")
+    assert "classify" in str(found.error_code)
+
+
+def test_a_wrong_answer_is_recorded_with_the_place_that_made_it(caplog: pytest.LogCaptureFixture) -> None:
+    found = settled(lambda: Retry("busy", after_seconds="5"))  # type: ignore[arg-type]
+    assert (found.status, found.outcome, found.verdict) == ("failed", "failed", "not_done")
+    assert found.error_code == "outcome_invalid"
+    assert found.message == (
+        "busy (scripted: perform answered a wrong Retry: after_seconds is a str; give a number of seconds)"
+    )
+    assert found.error_type == "OutcomeInvalid"
+    assert "test_answers.py" in str(found.stack)
+    assert [record.message for record in caplog.records] == ["job.wrong_answer"]
+
+
+def test_a_wrong_wait_uses_up_an_attempt() -> None:
+    found = settled(lambda: Snooze("1"))  # type: ignore[arg-type]
+    assert (found.status, found.refund_attempt, found.error_code) == ("failed", False, "outcome_invalid")
+
+
+def test_what_was_done_is_done_whatever_its_detail() -> None:
+    found = settled(lambda: Done(detail="id 7"))  # type: ignore[arg-type]
+    assert (found.status, found.verdict) == ("succeeded", "done")
+    assert "detail is a str; give a mapping" in found.detail["outcome_invalid"]  # type: ignore[index]
+    assert settled(lambda: Done(detail={"body": "x" * 50_000_000})).detail == {"body": "x" * 4096}
+
+
+def test_an_async_answer_is_named_and_closed() -> None:
+    async def perform() -> Done:
+        return Done()
+
+    assert "returned a coroutine" in str(settled(perform).message)
+
+    async def follow_up(connection: Any) -> None: ...
+
+    assert "async function" in str(settled(lambda: Done(apply=follow_up)).message)  # type: ignore[arg-type]
+
+
+def test_a_forged_outcome_is_read_as_what_it_is() -> None:
+    class Forged(Refused):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "code" and vars(self).get("_made_at"):
+                raise SystemExit
+            return super().__getattribute__(name)
+
+    accepted = accept(Forged("no"), who="t: perform", released=True)
+    assert isinstance(accepted.outcome, Refused)
+    assert type(accepted.outcome) is Refused
+    assert "code cannot be read: SystemExit" in accepted.outcome.message
+
+
+@dataclass
+class Secretive:
+    token: Annotated[Any, Sensitive]
+
+
+def test_a_payload_whose_secrets_cannot_be_read_hides_the_reason() -> None:
+    class Sealed(Answering):
+        payload = Secretive
+
+    sealed = Sealed(lambda: Unknown("token rosebud", detail={"echo": "rosebud"}))
+    attempt = RunningAttempt(Execution(job(), Secretive(NoText())), sealed, lambda execution: True, now=time.monotonic)
+    attempt.start()
+    found = attempt.run()
+    assert found.verdict == "unknown"
+    assert "rosebud" not in str((found.message, found.detail))
+
+
+def test_a_detail_keeps_what_json_can_hold() -> None:
+    found = clean_detail({"n": 1, "f": 0.5, "t": "é", "none": None, "list": [True, (1, 2)], "nan": math.nan})
+    assert found == {"n": 1, "f": 0.5, "t": "é", "none": None, "list": [True, [1, 2]], "nan": "nan"}
+    assert "20" in str(clean_detail({str(n): "x" * 4000 for n in range(50)})["dropped"])
+
+
+@pytest.mark.parametrize("name", [*VALUES, *EXCEPTIONS])
+def test_whatever_can_ask_returns_or_raises_a_lost_attempt_is_decided(name: str) -> None:
+    class Askable(Answering):
+        def can_ask(self, job: Any) -> Any:
+            if name in EXCEPTIONS:
+                raise EXCEPTIONS[name]()
+            return VALUES[name]()
+
+    found = decide(job(), Askable(Done, released=False), WorkerLost(), released=True)
+    assert found.verdict == "unknown"
+    assert found.status == ("failed" if name == "true" else "dead")  # asked once more, or held for a person
+
+
+BACKOFFS: dict[str, Any] = {
+    "text": lambda attempt: "5", "None": lambda attempt: None, "NaN": lambda attempt: math.nan,
+    "overflows": Polynomial(power=1e6), "negative": lambda attempt: -5, "infinite": lambda attempt: math.inf,
+    "large": Exponential(base=1e300), "fails": lambda attempt: 1 / 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BACKOFFS)
+def test_no_backoff_makes_a_decision_fail(name: str) -> None:
+    policy = RetryPolicy(backoff=BACKOFFS[name], max_delay_seconds=60.0, jitter=0.0)
+    found = settled(lambda: Retry("busy", policy=policy, tries=9))
+    assert found.delay_seconds == (0.0 if name == "negative" else 60.0)
+
+
+@pytest.mark.parametrize("field", ["max_attempts", "max_age_seconds", "max_delay_seconds", "jitter", "backoff"])
+@pytest.mark.parametrize("value", ["5", math.nan, math.inf, None, -1, [1]], ids=str)
+def test_a_policy_of_wrong_values_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=field):
+        RetryPolicy(**{field: value})

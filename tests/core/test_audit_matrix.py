@@ -1,0 +1,280 @@
+"""Each action that the packages declare leaves one entry in the audit log: none if it was rolled back or refused."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import pytest
+from sqlalchemy import event
+
+import effects
+import effects_email
+import effects_reports
+import effects_webhooks
+from effects import Effects, EffectsError, Refused, Schedule, Unknown, enqueue, reschedule
+from effects.firing import fire_now
+from effects.keys import generate_key
+from effects.store.audit_log.notes import AuditAction
+from effects.store.limits import queue_pauses
+from effects.store.limits import rows as limit_rows
+from effects.store.operator import actions
+from effects.store.operator.requeue import requeue
+from effects.store.operator.resolve import ignore, resolve
+from effects.store.rotate import rotate
+from effects.store.schedules import definitions
+from effects_email.suppression import suppress, unsuppress
+from effects_reports import cancel_report, request_report, resume_report
+from effects_webhooks import add_endpoint, change_endpoint, disable_endpoint, enable_endpoint
+from effects_webhooks.admin.rotation import expire_secret, list_secrets, rotate_secret
+from tests.conftest import AppFactory
+from tests.reports.shop import REPORTS
+from tests.support.manual_workers import ManualWorker, rows
+from tests.support.scripted import Scripted
+
+WHO: dict[str, Any] = {"actor": "web:ann", "reason": "because"}
+ADDRESS = "ann@example.com"
+
+Act: TypeAlias = Callable[[], object]
+Prepare: TypeAlias = Callable[[Effects], Act]
+
+
+@pytest.fixture
+def app(app_factory: AppFactory, tmp_path: Path) -> Effects:
+    return app_factory(
+        job_types=[Scripted(), Scripted("held", on_unknown="hold")], keys=f"k1={generate_key()}", reports=REPORTS,
+        storage_url=str(tmp_path / "files"), allow_private_addresses=True,
+    )  # fmt: skip
+
+
+def ended(app: Effects, ending: Any, job_type: str = "scripted") -> int:
+    job_id = enqueue(job_type, {}, key="k", effects=app).job_id
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), ending))
+    return job_id
+
+
+def waiting(app: Effects) -> int:
+    return enqueue("scripted", {}, effects=app).job_id
+
+
+def in_transaction(app: Effects, function: Callable[..., object], *args: Any, **options: Any) -> Act:
+    def act() -> None:
+        with app.store.begin() as connection:
+            function(app.store, connection, *args, **options, **WHO)
+
+    return act
+
+
+def resolving(app: Effects, resolution: Any) -> Act:
+    job_id = ended(app, Unknown("no reply"), "held")
+    return lambda: resolve(app.store, app.job_types, app.ledgers, job_id, resolution, **WHO)
+
+
+def scheduled(app: Effects) -> None:
+    definitions.add(app.store, nightly(), actor="set-up")
+
+
+def nightly() -> Schedule:
+    return Schedule("nightly", "scripted", {}, "0 3 * * *")
+
+
+def endpoint(app: Effects) -> str:
+    return add_endpoint("https://partner.test/hook", actor="set-up", effects=app).id
+
+
+def old_secret(app: Effects) -> str:
+    endpoint_id = endpoint(app)
+    rotate_secret(endpoint_id, actor="set-up", effects=app)
+    return list_secrets(endpoint_id, effects=app)[-1].id
+
+
+def run_id(app: Effects) -> str:
+    return request_report(next(iter(REPORTS)).name, effects=app).run_id
+
+
+def cancelled_run(app: Effects) -> str:
+    cancel_report(run := run_id(app), actor="set-up", effects=app)
+    return run
+
+
+def prepare_cancel(app: Effects) -> Act:
+    job_id = waiting(app)
+    return lambda: actions.cancel(app.store, app.ledgers, job_id, **WHO)
+
+
+def prepare_run_now(app: Effects) -> Act:
+    job_id = waiting(app)
+    return lambda: actions.run_now(app.store, job_id, **WHO)
+
+
+def prepare_reschedule(app: Effects) -> Act:
+    enqueue("scripted", {}, key="k", effects=app)
+    return lambda: reschedule(key="k", run_at=datetime(2026, 1, 14, tzinfo=UTC), effects=app, **WHO)
+
+
+def prepare_requeue(app: Effects) -> Act:
+    job_id = ended(app, Refused("no"))
+    return lambda: requeue(app.store, app.job_types, job_id, **WHO)
+
+
+def prepare_ignore(app: Effects) -> Act:
+    job_id = ended(app, Refused("no"))
+    return lambda: ignore(app.store, app.ledgers, job_id, **WHO)
+
+
+def prepare_drain(app: Effects) -> Act:
+    name = ManualWorker(app).name
+    return lambda: actions.request_drain(app.store, name, **WHO)
+
+
+def prepare_limit_resume(app: Effects) -> Act:
+    with app.store.begin() as connection:
+        limit_rows.pause(app.store, connection, "l", actor="set-up", create=True)
+    return in_transaction(app, limit_rows.resume, "l")
+
+
+def prepare_queue_resume(app: Effects) -> Act:
+    with app.store.begin() as connection:
+        queue_pauses.pause(app.store, connection, "q", actor="set-up", create=True)
+    return in_transaction(app, queue_pauses.resume, "q")
+
+
+def prepare_schedule_pause(app: Effects) -> Act:
+    scheduled(app)
+    return lambda: definitions.pause(app.store, "nightly", **WHO)
+
+
+def prepare_schedule_resume(app: Effects) -> Act:
+    scheduled(app)
+    definitions.pause(app.store, "nightly", actor="set-up")
+    return lambda: definitions.resume(app.store, "nightly", **WHO)
+
+
+def prepare_schedule_run(app: Effects) -> Act:
+    scheduled(app)
+    slot = datetime(2026, 1, 14, 3, tzinfo=UTC)
+    return lambda: fire_now(app, "nightly", slot=slot, **WHO)
+
+
+def prepare_unsuppress(app: Effects) -> Act:
+    suppress(ADDRESS, actor="set-up", effects=app)
+    return lambda: unsuppress(ADDRESS, actor=WHO["actor"], why=WHO["reason"], effects=app)
+
+
+def on_endpoint(function: Callable[..., object], **options: Any) -> Prepare:
+    def prepare(app: Effects) -> Act:
+        endpoint_id = endpoint(app)
+        return lambda: function(endpoint_id, effects=app, **options, **WHO)
+
+    return prepare
+
+
+def prepare_expire(app: Effects) -> Act:
+    secret_id = old_secret(app)
+    return lambda: expire_secret(secret_id, effects=app, **WHO)
+
+
+def prepare_report_cancel(app: Effects) -> Act:
+    run = run_id(app)
+    return lambda: cancel_report(run, effects=app, **WHO)
+
+
+def prepare_report_resume(app: Effects) -> Act:
+    run = cancelled_run(app)
+    return lambda: resume_report(run, effects=app, **WHO)
+
+
+MATRIX: dict[tuple[str, str], Prepare] = {
+    ("job", "cancel"): prepare_cancel,
+    ("job", "run_now"): prepare_run_now,
+    ("job", "requeue"): prepare_requeue,
+    ("job", "reschedule"): prepare_reschedule,
+    ("job", "ignore"): prepare_ignore,
+    ("job", "mark_done"): lambda app: resolving(app, "mark-done"),
+    ("job", "give_up"): lambda app: resolving(app, "give-up"),
+    ("worker", "drain"): prepare_drain,
+    ("limit", "set"): lambda app: in_transaction(app, limit_rows.set_limit, "l", max_in_flight=2),
+    ("limit", "pause"): lambda app: in_transaction(app, limit_rows.pause, "l", create=True),
+    ("limit", "resume"): prepare_limit_resume,
+    ("queue", "pause"): lambda app: in_transaction(app, queue_pauses.pause, "q", create=True),
+    ("queue", "resume"): prepare_queue_resume,
+    ("schedule", "add"): lambda app: lambda: definitions.add(app.store, nightly(), **WHO),
+    ("schedule", "pause"): prepare_schedule_pause,
+    ("schedule", "resume"): prepare_schedule_resume,
+    ("schedule", "run"): prepare_schedule_run,
+    ("key", "rotate"): lambda app: lambda: rotate(app.store, app.keys, **WHO),
+    ("address", "suppress"): lambda app: lambda: suppress(ADDRESS, actor=WHO["actor"], why=WHO["reason"], effects=app),
+    ("address", "unsuppress"): prepare_unsuppress,
+    ("endpoint", "add"): lambda app: lambda: add_endpoint("https://partner.test/hook", effects=app, **WHO),
+    ("endpoint", "change"): on_endpoint(change_endpoint, patterns=["order.*"]),
+    ("endpoint", "disable"): on_endpoint(disable_endpoint),
+    ("endpoint", "enable"): on_endpoint(enable_endpoint),
+    ("secret", "rotate"): on_endpoint(rotate_secret),
+    ("secret", "expire"): prepare_expire,
+    ("report", "cancel"): prepare_report_cancel,
+    ("report", "resume"): prepare_report_resume,
+}
+# What is refused when it is repeated.
+REFUSED_TWICE = {
+    ("job", "cancel"), ("job", "requeue"), ("job", "ignore"), ("job", "mark_done"), ("job", "give_up"),
+    ("schedule", "add"), ("schedule", "run"), ("secret", "expire"), ("report", "cancel"), ("report", "resume"),
+}  # fmt: skip
+
+
+def modules(package: ModuleType) -> Iterator[ModuleType]:
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if "migrations" not in found.name and "pytest_plugin" not in found.name:
+            yield importlib.import_module(found.name)
+
+
+def declared() -> set[tuple[str, str]]:
+    """Every action that a module of the packages has as a constant."""
+    return {
+        (value.subject_kind, value.name)
+        for package in (effects, effects_email, effects_webhooks, effects_reports)
+        for module in modules(package)
+        for value in vars(module).values()
+        if isinstance(value, AuditAction)
+    }
+
+
+def entries(app: Effects) -> list[dict[str, Any]]:
+    return rows(app, "audit_log", "actor <> 'set-up'")
+
+
+def test_the_matrix_has_every_action() -> None:
+    assert set(MATRIX) == declared()
+
+
+@pytest.mark.parametrize("action", MATRIX, ids=".".join)
+def test_an_action_leaves_one_entry(app: Effects, action: tuple[str, str]) -> None:
+    act = MATRIX[action](app)
+    act()
+    [entry] = entries(app)
+    assert (entry["subject_kind"], entry["action"]) == action
+    assert (entry["actor"], entry["via"], entry["reason"]) == ("web:ann", "web", "because")
+    assert ADDRESS not in str(rows(app, "audit_log"))
+    if action in REFUSED_TWICE:
+        with pytest.raises(EffectsError):
+            act()
+        assert len(entries(app)) == 1
+
+
+@pytest.mark.parametrize("action", MATRIX, ids=".".join)
+def test_what_is_rolled_back_leaves_none(app: Effects, action: tuple[str, str]) -> None:
+    act = MATRIX[action](app)
+
+    def fail(connection: object) -> None:
+        raise ZeroDivisionError
+
+    event.listen(app.engine, "commit", fail)
+    with pytest.raises(ZeroDivisionError):
+        act()
+    event.remove(app.engine, "commit", fail)
+    assert entries(app) == []

@@ -1,0 +1,250 @@
+"""Errors of the database by class, each raised by a real one; and what becomes of the connection that heard of it."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from effects import Effects, EffectsError, SchemaMismatch, StoreUnavailable, enqueue
+from effects.errors import StoreConflict, StoreRejected
+from effects.store.db.deadlines import BoundedLock, Bounds
+from effects.store.db.engine import CONNECTION_TIMEOUTS
+from effects.store.db.faults import POSTGRESQL, Fault, fault_of
+from effects.store.db.store import Store
+from effects.store.operator.server_checks import examine_waits
+from tests.conftest import AppFactory
+from tests.peers.proxy import Proxy
+from tests.support.scripted import Scripted
+
+on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+STATES = {
+    Fault.CONFLICT: "40000 40001 40002 40P01 55P03 25P03 25P04",
+    Fault.OUTAGE: "08000 08003 08006 08P01 40003 53000 53100 53200 53300 53400 57000 57014 57P01 57P02 57P03 57P04 "
+    "57P05 58000 58030 58P01",
+    Fault.READ_ONLY: "25006",
+    Fault.SCHEMA: "3D000 3F000 42703 42704 42883 42P01 42P10",
+    Fault.DATA: "21000 22000 22003 22007 22008 22021 22P02 22P05 23502 23503 23505 23514 23P01 44000 54000 P0001",
+    Fault.DENIED: "28000 28P01 42501",
+    Fault.BUG: "0A000 25P02 26000 34000 42601 55000 55006 F0000 HV000 XX000 XX001 XX002",
+}
+BY_STATE = {state: fault for fault, states in STATES.items() for state in states.split()}
+OURS = {
+    Fault.CONFLICT: StoreConflict,
+    Fault.OUTAGE: StoreUnavailable,
+    Fault.READ_ONLY: StoreUnavailable,
+    Fault.SCHEMA: StoreRejected,
+    Fault.DATA: DBAPIError,
+    Fault.DENIED: StoreRejected,
+    Fault.BUG: StoreRejected,
+}
+
+
+@on_postgresql
+def test_every_sqlstate_has_a_class_and_an_outage_costs_the_connection(app: Effects) -> None:
+    """The last because waiting on the same session never ends: only a fresh one finds the server that is there now."""
+    heard = {}
+    for state, fault in BY_STATE.items():
+        before = _backend(app.store)
+        error = _raised(app.store, f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END $$")
+        heard[state] = fault_of(error if isinstance(error, DBAPIError) else error.__cause__ or error)
+        assert isinstance(error, OURS[fault]), state
+        assert (_backend(app.store) != before) is (fault in (Fault.OUTAGE, Fault.READ_ONLY)), state
+    assert heard == BY_STATE
+    assert {state[: len(known)] for known in POSTGRESQL for state in BY_STATE} >= set(POSTGRESQL)
+
+
+@on_postgresql
+def test_a_read_only_server_is_recognised(app: Effects, app_factory: AppFactory) -> None:
+    with app.store.begin() as connection:
+        name = connection.exec_driver_sql("SELECT current_database()").scalar()
+        connection.exec_driver_sql(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    with pytest.raises(StoreUnavailable, match=r"read-only \(a standby\?\); give all hosts and target_session_attrs"):
+        enqueue("scripted", {}, effects=app_factory())
+
+
+@on_postgresql
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+@pytest.mark.parametrize("own", [True, False])
+def test_every_transaction_is_read_committed(isolation: str, own: bool, database_url: str) -> None:
+    """Whatever the server's default, and whatever the app's own engine is set to."""
+    options = {"connect_args": {"options": f"-c default_transaction_isolation={isolation.replace(' ', chr(92) + ' ')}"}}
+    if own:
+        quoted = isolation.replace(" ", "%5C%20")
+        app = Effects(
+            f"{database_url.partition('?')[0]}?{_query(database_url)}options=-cdefault_transaction_isolation%3D{quoted}"
+        )
+    else:
+        url = database_url.replace("postgresql:", "postgresql+psycopg:")
+        app = Effects(engine=sa.create_engine(url, isolation_level="SERIALIZABLE", **options))
+    try:
+        for step in (app.store.begin, app.store.single):
+            with step() as connection:
+                assert connection.exec_driver_sql("SHOW transaction_isolation").scalar() == "read committed"
+    finally:
+        app.dispose()
+
+
+def _query(url: str) -> str:
+    query = url.partition("?")[2]
+    return f"{query}&" if query else ""
+
+
+@on_postgresql
+def test_an_engine_of_ours_bounds_every_wait_for_its_server(database_url: str) -> None:
+    """A value of the URL goes before ours."""
+    made = Effects(f"{database_url.partition('?')[0]}?{_query(database_url)}keepalives_idle=7")
+    expected = {**{name: str(value) for name, value in CONNECTION_TIMEOUTS.items()}, "keepalives_idle": "7"}
+    for engine in made.store.engines:
+        with engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+        parameters = driver.info.get_parameters()
+        assert {name: parameters.get(name, "1") for name in expected} == expected  # libpq does not name a default
+    made.dispose()
+
+
+@pytest.mark.slow
+@on_postgresql
+def test_a_transaction_waits_for_a_lock_no_longer_than_its_bounds(app: Effects, app_factory: AppFactory) -> None:
+    store = app_factory().store
+    with app.store.begin() as holder:
+        holder.exec_driver_sql("LOCK TABLE effects_jobs")
+        with store.within(Bounds(lock_seconds=0.05, seconds=60)):
+            for step in (store.begin, store.single):
+                with pytest.raises(StoreConflict), step() as connection:
+                    connection.exec_driver_sql("SELECT 1 FROM effects_jobs")
+
+
+@pytest.mark.slow
+@on_postgresql
+def test_a_server_that_does_not_answer_is_left(app: Effects, proxy: Proxy) -> None:
+    """Frozen, it closes nothing: another thread shuts the socket, and the wait ends as when a server dies."""
+    through = Effects(proxy.url, job_types=[Scripted()])
+    with through.store.begin() as connection:
+        connection.exec_driver_sql("SELECT 1")
+    proxy.freeze()
+    failed: list[BaseException] = []
+    began = threading.Event()
+
+    def wait() -> None:
+        try:
+            with through.store.within(Bounds(lock_seconds=1, seconds=0.05)):
+                began.set()
+                with through.store.begin():
+                    pass
+        except StoreUnavailable as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    began.wait()
+    while thread.is_alive():
+        through.store.deadlines.cut_overdue()
+        thread.join(0.02)
+    assert [type(error) for error in failed] == [StoreUnavailable]
+    through.dispose()
+
+
+@pytest.mark.slow
+@on_postgresql
+def test_doctor_warns_of_an_engine_without_timeouts(proxy: Proxy) -> None:
+    """A socket of this host needs no timeouts; over TCP the app's own engine may lack them."""
+    url = sa.make_url(proxy.url).set(drivername="postgresql+psycopg")
+    plain = sa.create_engine(url)
+    timely = sa.create_engine(url, connect_args=CONNECTION_TIMEOUTS)
+    assert [finding.level for finding in examine_waits(Store(plain))] == ["warning"]
+    assert [finding.level for finding in examine_waits(Store(timely))] == ["ok"]
+    plain.dispose()
+    timely.dispose()
+
+
+def test_missing_tables_are_named(empty_database_url: str) -> None:
+    app = Effects(empty_database_url, job_types=[Scripted()])
+    with pytest.raises(StoreRejected, match="run `effects init`"), app.store.begin() as connection:
+        connection.exec_driver_sql("SELECT 1 FROM effects_jobs")
+    with pytest.raises(SchemaMismatch, match="run `effects init`"):
+        enqueue("scripted", {}, effects=app)
+    app.dispose()
+
+
+@on_sqlite
+def test_each_error_of_sqlite_has_a_class(app: Effects, tmp_path: Path) -> None:
+    store = app.store
+    assert _fault(store, "SELECT 1 FROM nowhere") is Fault.SCHEMA
+    assert _fault(store, "SELECT absent FROM effects_jobs") is Fault.SCHEMA
+    assert _fault(store, "INSERT INTO effects_jobs (id) VALUES ('x')") is Fault.DATA
+    assert _fault(store, "SELECT CAST(x'e9' AS TEXT)") in (Fault.DATA, None)  # None once a text may be anything
+    assert _fault(store, "nonsense") is Fault.BUG
+    noise = tmp_path / "noise.db"
+    noise.write_bytes(b"no database at all, but long enough to be read as the header of one" * 20)
+    assert _fault(Effects(f"sqlite:///{noise}").store, "SELECT 1 FROM effects_jobs") is Fault.CORRUPT
+    assert _fault(Effects(f"sqlite:///{tmp_path}/no/folder.db").store, "SELECT 1") is Fault.OUTAGE
+
+
+@on_sqlite
+def test_a_file_that_may_not_be_written_is_recognised(app: Effects) -> None:
+    with app.store.begin() as connection:
+        connection.exec_driver_sql("PRAGMA query_only = ON")  # SQLITE_READONLY, for root too
+    refused = _raised(app.store, "DELETE FROM effects_jobs")
+    assert isinstance(refused, StoreUnavailable)
+    assert refused.read_only
+    assert "give it the permission to write" in str(refused)
+
+
+@on_sqlite
+def test_a_file_that_another_transaction_holds_is_a_conflict(app: Effects, tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'effects.db'}", connect_args={"timeout": 0.05})
+    engine_store = Store(engine)
+    holder = sqlite3.connect(tmp_path / "effects.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreConflict, match="pass session="), engine_store.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM effects_jobs")
+    holder.close()
+    engine.dispose()
+
+
+def test_a_thread_waits_for_another_no_longer_than_for_another_process() -> None:
+    lock = BoundedLock(0.02)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock, lock:  # its holder may take it again
+            held.set()
+            done.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    with pytest.raises(StoreConflict), lock:
+        pass
+    done.set()
+    thread.join()
+
+
+def _raised(store: Store, statement: str) -> Exception:
+    with pytest.raises((EffectsError, DBAPIError)) as raised, store.begin() as connection:
+        connection.exec_driver_sql(statement)
+    return raised.value
+
+
+def _fault(store: Store, statement: str) -> Fault | None:
+    try:
+        with store.begin() as connection:
+            connection.exec_driver_sql(statement)
+    except (EffectsError, DBAPIError) as error:
+        return fault_of(error if isinstance(error, DBAPIError) else error.__cause__ or error)
+    finally:
+        store.dispose()
+    return None
+
+
+def _backend(store: Store) -> int:
+    with store.begin() as connection:
+        return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar() or 0)

@@ -1,0 +1,75 @@
+"""Goal: no list and no count of an operator reads a table that grows with time.
+
+Method: what the benchmarks ask is asked of the rows that they fill, fewer of them. PostgreSQL explains each statement
+with sequential scans forbidden, so that one remains only where no index serves; SQLite's plans do not depend on sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from benchmarks import lists
+from benchmarks.fill import Sizes, fill
+from effects import Effects
+from effects.store.operator.audit import audit
+from tests.conftest import AppFactory
+from tests.support.query_plans import recorded
+
+SIZES = Sizes(live=200, ended=4_000, deliveries=2_000, limit_keys=100, unresolved=1_000)
+GROWING = (  # of those that are filled
+    "effects_delivered_webhooks", "effects_effect_ledger", "effects_job_actions", "effects_job_attempts",
+    "effects_job_history", "effects_webhook_events",
+)  # fmt: skip
+# The newest rows in the order of an index, without a filter: the page's LIMIT ends the walk.
+WALKS = ("webhooks events", "dead list --resolved", "dead list --resolved --type, none")
+
+
+@pytest.fixture
+def app(app_factory: AppFactory) -> Effects:
+    app = app_factory()
+    fill(app, SIZES)
+    return app
+
+
+def _scans(app: Effects, statement: str, parameters: Any) -> Iterator[str]:
+    """What the plan reads in full of a growing table."""
+    with app.engine.connect() as connection:
+        if not app.store.is_postgresql:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
+            aliases = {alias: table for table, alias in re.findall(r"(effects_\w+) AS (\w+)", statement)}
+            scanned = [row.detail.split()[1] for row in plan if row.detail.startswith("SCAN ")]
+            yield from (name for name in scanned if aliases.get(name, name) in GROWING)
+            return
+        connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        explained = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement}", parameters).scalar()
+        plan = (json.loads(explained) if isinstance(explained, str) else explained)[0]["Plan"]
+        yield from _unbounded(plan, under_limit=False)
+
+
+def _unbounded(node: dict[str, Any], *, under_limit: bool) -> Iterator[str]:
+    """The first row of an index, without a filter, is no scan."""
+    bounded = "Index Cond" in node or "Recheck Cond" in node or (under_limit and "Filter" not in node)
+    if node.get("Relation Name") in GROWING and (node["Node Type"] == "Seq Scan" or not bounded):
+        yield f"{node['Node Type']} {node['Relation Name']}"
+    for child in node.get("Plans", []):
+        yield from _unbounded(child, under_limit=node["Node Type"] == "Limit")
+
+
+def test_what_the_benchmarks_fill_is_sound(app: Effects) -> None:
+    assert audit(app.store, app.ledgers) == []
+
+
+def test_no_question_scans_a_growing_table(app: Effects) -> None:
+    scans = []
+    for name, question in lists.QUESTIONS.items():
+        with recorded(app) as statements:
+            question(app)
+        assert statements, name
+        scans += [(name, scan) for statement in statements for scan in _scans(app, *statement) if name not in WALKS]
+
+    assert scans == []

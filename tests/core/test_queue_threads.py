@@ -1,0 +1,100 @@
+"""How much a queue claims ahead, by how long its attempts take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from effects import Effects, enqueue
+from effects.settlement import Execution, Settlement
+from effects.store.queue.claim import CLAIM_MAX, ClaimRequest
+from effects.worker.attempt import RunningAttempt
+from effects.worker.queue_threads import QueueThreads
+from effects.worker.runtime import Runtime
+from tests.conftest import AppFactory
+from tests.support.manual_workers import ManualWorker
+from tests.support.scripted import Script, Scripted
+
+THREADS = 10
+
+
+def threads_of(seconds: float | None, *, at_hand: int = 0, prefetch: bool = True) -> QueueThreads:
+    """A queue whose attempts take so long, with so many jobs that no thread has begun. Its threads do not run."""
+    nothing: Any = None
+    queue = QueueThreads(
+        ClaimRequest(queue="q", lease_seconds={}, threads=THREADS), THREADS, Runtime(), prefetch=prefetch,
+        may_start=lambda: True, finish=nothing, written=None, wake=lambda: None,
+    )  # fmt: skip
+    if seconds is not None:
+        queue._learn(seconds)
+    for _ in range(at_hand):
+        queue._buffer.put(nothing)
+    return queue
+
+
+@pytest.mark.parametrize(
+    ("seconds", "at_hand", "free"),
+    [
+        (None, 0, THREADS),  # nothing is known yet
+        (2.0, 0, THREADS + 5),  # a second's work
+        (0.01, 0, THREADS + 512),
+        (0.05, 0, THREADS + 200),
+        (0.05, 21, 0),  # more than a tenth of a second's work
+        (0.05, 20, THREADS + 180),
+        (0.000_01, 257, 0),  # however quick they are: not all that may be claimed at once is at hand
+        (0.000_01, 256, THREADS + 256),
+    ],
+)
+def test_a_queue_claims_a_second_of_work_when_a_tenth_is_left(seconds: float | None, at_hand: int, free: int) -> None:
+    assert threads_of(seconds, at_hand=at_hand).free_slots() == free
+
+
+def test_no_more_is_held_than_one_claim_may_take() -> None:
+    assert threads_of(0.000_01).free_slots() - THREADS == CLAIM_MAX
+
+
+@pytest.mark.parametrize(("at_hand", "free_slots"), [(0, THREADS + 40), (20, THREADS + 20), (21, 0)])
+def test_where_a_key_waits_for_tokens_little_is_claimed_and_often(at_hand: int, free_slots: int) -> None:
+    queue = threads_of(0.05, at_hand=at_hand)
+    queue.rate_limited = True
+    assert queue.free_slots() == free_slots
+
+
+def test_a_queue_without_prefetch_claims_for_free_threads_alone() -> None:
+    assert threads_of(0.05, prefetch=False).free_slots() == THREADS
+
+
+class MovedRuntime(Runtime):
+    """A host whose lease clock the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.lease_clock = lambda: self.now
+
+
+LIMIT, SLACK = 300.0, 60.0
+
+
+@pytest.mark.parametrize(("waited", "performed"), [(0.0, 1), (SLACK, 1), (SLACK + 1, 0), (LIMIT * 10, 0)])
+def test_a_prefetched_job_starts_only_while_its_lease_outlasts_its_time_limit(
+    app_factory: AppFactory, waited: float, performed: int
+) -> None:
+    """No statement checks the fence of a type that repeats before it starts, so the time decides. Else it goes back."""
+    job_type = Scripted(on_unknown="repeat", time_limit_seconds=LIMIT)
+    app: Effects = app_factory(job_types=[job_type])
+    enqueue("scripted", {}, effects=app)
+    job = ManualWorker(app).claim_one()
+    runtime, settled = MovedRuntime(), list[Settlement]()
+    queue = QueueThreads(
+        ClaimRequest("default", {"scripted": LIMIT + SLACK}), 1, runtime, prefetch=True,
+        may_start=lambda: True, finish=settled.append, written=None, wake=lambda: None,
+    )  # fmt: skip
+    attempt = RunningAttempt(Execution(job, Script()), job_type, lambda _: True, now=runtime.monotonic)
+    queue.accept(attempt, claimed_at=runtime.monotonic(), leased_at=runtime.now)
+    runtime.now += waited
+    queue._carry_out(attempt)
+    [settlement] = settled
+    assert job_type.performed[""] == performed
+    assert (settlement.status, settlement.refund_attempt) == (("succeeded", False) if performed else ("queued", True))
+    assert not queue.open

@@ -1,0 +1,249 @@
+"""Sending again: every entrance asks one guard, in every state of an effect, and of many at once one passes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from effects import Done, Effects, JobStateError, Refused
+from effects.store.operator import resolve as resolution
+from effects.store.operator.requeue import requeue
+from tests.conftest import AppFactory
+from tests.support.commands import command
+from tests.support.effect_states import KEYS, KINDS, REPEATING, STATES, Effect, EffectStates, effects_app
+from tests.support.manual_workers import rows, run_sql
+from tests.support.sampling import sample
+from tests.support.scripted import Scripted
+from tests.support.waiting import wait_until
+
+# What each state asks for before its effect is carried out again; None: nothing makes it pass.
+NEEDS: dict[str, str | None] = {
+    "waiting": None,
+    "running": None,
+    "retrying": None,
+    "refused": "",
+    "ignored": "",
+    "abandoned": "",
+    "done": "--even-if-done",
+    "unknown": "--even-if-unknown",
+    "unknown and cancelled": "--even-if-unknown",
+    "given up": "--even-if-unknown",
+    "marked done": "--even-if-done",
+    "requeued": None,
+    "requeued and refused": "",
+    "requeued and unknown": "--even-if-unknown",
+    "requeued and done": "--even-if-done",
+}
+FLAGS = ((), ("--even-if-unknown",), ("--even-if-done",), ("--even-if-unknown", "--even-if-done"))
+ENTRANCES = ("jobs requeue", "dead requeue", "dead resolve", "email requeue", "webhooks replay", "webhooks recover")
+TABLES = ("jobs", "job_history", "job_attempts", "job_actions", "effect_ledger", "sent_emails", "delivered_webhooks")
+
+
+@pytest.fixture
+def app(app_factory: AppFactory, tmp_path: Path) -> Effects:
+    return effects_app(app_factory, tmp_path)
+
+
+def arguments(entrance: str, effect: Effect) -> list[object] | None:
+    """The command line of this entrance for this effect; None where it has none."""
+    match entrance:
+        case "jobs requeue" | "dead requeue":
+            return [*entrance.split(), effect.first]
+        case "dead resolve":
+            return ["dead", "resolve", effect.first, "--as", "requeue"]
+        case "email requeue":
+            return ["email", "requeue", effect.name] if effect.kind == "email" else None
+        case "webhooks replay":
+            return ["webhooks", "replay", "--delivery", effect.name] if effect.kind == "webhook" else None
+        case _:
+            recover = ["webhooks", "recover", "--endpoint", effect.endpoint, "--since", "2000-01-01T00:00:00Z"]
+            return [*recover] if effect.kind == "webhook" else None
+
+
+def flags_of(entrance: str) -> tuple[tuple[str, ...], ...]:
+    if entrance in ("dead resolve", "webhooks recover"):
+        return FLAGS[:1]
+    return (FLAGS[0], FLAGS[2]) if entrance == "webhooks replay" else FLAGS
+
+
+def may_pass(entrance: str, kind: str, state: str, flags: tuple[str, ...]) -> bool:
+    """The table."""
+    by_name = entrance in ("email requeue", "webhooks replay", "webhooks recover")
+    if state.startswith("requeued") and not by_name:
+        return False  # the old job's id is named, and a newer one has its effect
+    if entrance == "dead resolve":
+        return state in ("unknown", "unknown and cancelled")
+    needs = NEEDS[state]
+    if needs == "--even-if-unknown" and kind in REPEATING:
+        return True
+    return needs is not None and (not needs or needs in flags)
+
+
+def snapshot(app: Effects) -> dict[str, list[dict[str, Any]]]:
+    return {table: rows(app, table) for table in TABLES}
+
+
+def pass_word(effect: Effect, flags: tuple[str, ...], entrance: str) -> list[str]:
+    """What is recorded at the new job about why it passed."""
+    needs = NEEDS[effect.state]
+    if needs == "--even-if-done":
+        return ["even_if_done"]
+    if needs == "--even-if-unknown":
+        return ["even_if_unknown" if entrance == "dead resolve" or needs in flags else "repeat_policy"]
+    return []
+
+
+def check_pass(app: Effects, effect: Effect, flags: tuple[str, ...], entrance: str) -> None:
+    """One new live job, requeued from the newest, and on record who and why."""
+    [job] = rows(app, "jobs")
+    assert job["requeued_from"] == effect.newest
+    actions = rows(app, "job_actions", "job_id IN (:old, :new)", old=effect.newest, new=job["id"])
+    because = [(one["job_id"], one["action"]) for one in actions if one["reason"] == "because"]
+    expected = [(effect.newest, "requeue"), *((job["id"], word) for word in pass_word(effect, flags, entrance))]
+    assert because == expected
+    assert all(one["actor"].startswith("cli:") for one in actions if one["reason"] == "because")
+
+
+CASES = [
+    (kind, state, entrance)
+    for kind in KINDS
+    for state in STATES
+    for entrance in ENTRANCES
+    if arguments(entrance, Effect(kind, state, 0, 0, "", "")) is not None
+]
+
+
+@pytest.mark.slow
+def test_every_entrance_asks_the_same_guard_in_every_state(app: Effects) -> None:
+    states = EffectStates(app)
+    wrong = []
+    for kind, state, entrance in sample(CASES, 50):
+        for flags in flags_of(entrance):
+            effect = states.make(kind, state)
+            line = arguments(entrance, effect)
+            assert line is not None
+            before = snapshot(app)
+            answer = command(app, *line, "--reason", "because", *flags)
+            passed = len(rows(app, "jobs", "requeued_from = :id", id=effect.newest)) == 1
+            if passed != may_pass(entrance, kind, state, flags):
+                wrong.append((kind, state, entrance, flags, passed, answer))
+            elif passed:
+                assert answer.exit_code == 0, answer
+                check_pass(app, effect, flags, entrance)
+            else:
+                assert snapshot(app) == before, (kind, state, entrance, flags)
+                assert answer.exit_code == (0 if entrance == "webhooks recover" else 1), answer
+    assert wrong == []
+
+
+@pytest.mark.parametrize("kind", ["held", "keyless", "email", "webhook"])
+@pytest.mark.parametrize("state", ["refused", "unknown", "done"])
+def test_of_many_at_once_one_passes(app: Effects, kind: str, state: str) -> None:
+    effect = EffectStates(app).make(kind, state)
+    together = threading.Barrier(4)
+    outcomes: list[str] = []
+
+    def act() -> None:
+        together.wait(20)
+        try:
+            requeue(app.store, app.job_types, effect.first, confirm_unknown=True, confirm_done=True, actor="ann")
+            outcomes.append("passed")
+        except JobStateError as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=act) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert outcomes.count("passed") == 1, outcomes
+    assert sum("was requeued already" in outcome for outcome in outcomes) == 3, outcomes
+    assert len(rows(app, "jobs")) == 1
+
+
+@pytest.fixture
+def blocked(app: Effects) -> Iterator[Any]:
+    """Waits until a statement on this database waits for a lock. SQLite tells nobody, and lets one write at a time."""
+
+    def wait() -> None:
+        if not app.store.is_postgresql:
+            return
+        statement = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+
+        def waits() -> bool:
+            with app.store.read() as connection:
+                return bool(connection.exec_driver_sql(statement).scalar())
+
+        wait_until(waits)
+
+    return wait
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_effect_that_is_marked_done_meanwhile_is_not_requeued(
+    app: Effects, app_factory: AppFactory, kind: str, blocked: Any
+) -> None:
+    """The requeue has begun and waits for the person who holds the job; it decides by what that person leaves."""
+    effect = EffectStates(app).make(kind, "unknown")
+    person = app_factory(job_types=[Scripted(), Scripted("held", on_unknown="hold")], keys=KEYS)
+    errors: list[str] = []
+
+    def act() -> None:
+        with pytest.raises(JobStateError) as caught:
+            requeue(app.store, app.job_types, effect.first, confirm_unknown=True, actor="ann")
+        errors.append(str(caught.value))
+
+    thread = threading.Thread(target=act)
+
+    def start_when_the_word_is_written(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if "effects_job_actions" in statement and "INSERT" in statement:
+            thread.start()
+            blocked()
+
+    event.listen(person.engine, "before_cursor_execute", start_when_the_word_is_written)
+    resolution.resolve(person.store, person.job_types, person.ledgers, effect.first, "mark-done", actor="bob")
+    thread.join(30)
+    assert errors == [f"the effect of job {effect.first} is done; only --even-if-done carries it out once more"]
+    assert rows(app, "jobs") == []
+
+
+def test_a_successor_that_ends_done_meanwhile_keeps_its_ancestor_from_a_second_requeue(app: Effects) -> None:
+    states = EffectStates(app)
+    effect = states.make("keyless", "requeued")
+    for ending in (None, Done()):
+        if ending is not None:
+            states.end("keyless", ending)
+        with pytest.raises(JobStateError, match=f"job {effect.first} was requeued already: job {effect.newest} is"):
+            requeue(app.store, app.job_types, effect.first, confirm_unknown=True, confirm_done=True, actor="ann")
+
+
+def test_without_a_key_the_whole_chain_decides_what_became_of_the_effect(app: Effects) -> None:
+    """The second try was refused; the first may have happened. What was done and is begun afresh has no past."""
+    states = EffectStates(app)
+    effect = states.make("keyless", "unknown")
+    second = requeue(app.store, app.job_types, effect.first, confirm_unknown=True, actor="ann").job_id
+    states.end("keyless", Refused("no"))
+    with pytest.raises(JobStateError, match="may have happened"):
+        requeue(app.store, app.job_types, second, actor="ann")
+    third = requeue(app.store, app.job_types, second, confirm_unknown=True, actor="ann").job_id
+    states.end("keyless", Done())
+    with pytest.raises(JobStateError, match="is done"):
+        requeue(app.store, app.job_types, third, confirm_unknown=True, actor="ann")
+    fourth = requeue(app.store, app.job_types, third, confirm_done=True, actor="ann").job_id
+    states.end("keyless", Refused("no"))
+    assert requeue(app.store, app.job_types, fourth, actor="ann").job_id > fourth
+
+
+def test_a_successor_whose_history_is_gone_may_have_been_done(app: Effects) -> None:
+    effect = EffectStates(app).make("keyless", "requeued and done")
+    run_sql(app, "DELETE FROM effects_job_history WHERE id = :id", id=effect.newest)
+    with pytest.raises(JobStateError, match="may have happened"):
+        requeue(app.store, app.job_types, effect.first, actor="ann")
+    assert requeue(app.store, app.job_types, effect.first, confirm_unknown=True, actor="ann")

@@ -1,0 +1,45 @@
+"""The listener comes back soon after a short outage, and does not hammer a database that stays away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from effects.worker.notifications import NotificationListener
+from effects.worker.runtime import Runtime
+
+
+class _Ending:
+    """An event that is set after so many waits, and keeps how long they were."""
+
+    def __init__(self, waits_max: int) -> None:
+        self.waits: list[float] = []
+        self._waits_max = waits_max
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return self.is_set()
+
+    def is_set(self) -> bool:
+        return len(self.waits) >= self._waits_max
+
+
+class _Recorder(Runtime):
+    def __init__(self, jitter: float) -> None:
+        self.ending = _Ending(7)
+        self.random = lambda: jitter
+
+    def event(self) -> Any:
+        return self.ending
+
+
+@pytest.mark.parametrize("jitter", [0.0, 1.0])
+def test_waits_between_tries_double_up_to_five_seconds(jitter: float) -> None:
+    runtime = _Recorder(jitter)
+    nowhere = sa.create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
+    NotificationListener(nowhere, None, lambda queues: None, lambda ids: None, runtime).run()
+    nowhere.dispose()
+    expected = [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert runtime.ending.waits == pytest.approx([seconds * (1 + jitter / 2) for seconds in expected])

@@ -1,0 +1,160 @@
+"""A worker's row says what it last did, and how it ended: a worker that lives and does not work is seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from effects import Effects, enqueue
+from effects.doctor import examine
+from effects.exit_codes import ExitCode
+from effects.metrics import database_families
+from effects.store.numbers.rows import take_sample
+from effects.store.operator.database_checks import DoctorFinding
+from effects.store.operator.queue_status import WorkerState, read_status
+from effects.store.queue.liveness import ENDED_KEPT, ENDED_KEPT_SECONDS, Activity, end, heartbeat
+from effects.worker import Worker
+from tests.conftest import AppFactory
+from tests.support.manual_workers import ManualWorker, row, rows
+from tests.support.scripted import Scripted
+
+LEASE = 120.0
+WORKING = Activity(claimed=1.0, settled=1.0, fired=1.0, oldest_unsettled_seconds=0.5)
+REASON = "settler stalled"
+
+
+def state(app: Effects, name: str = "manual") -> WorkerState:
+    [found] = [worker for worker in read_status(app.store, LEASE).workers if worker.id == name]
+    return found
+
+
+def findings(app: Effects, check: str) -> list[DoctorFinding]:
+    return [finding for finding in examine(app) if finding.check == check]
+
+
+def metric(app: Effects, name: str, **labels: str) -> float:
+    [family] = [family for family in database_families(app) if family.name == name]
+    [sample] = [sample for sample in family.samples if dict(sample.labels) == labels]
+    return sample.value
+
+
+@pytest.mark.parametrize(
+    ("activity", "expected"),
+    [
+        (Activity(), "alive"),  # one that has just begun
+        (WORKING, "alive"),
+        (Activity(claimed=LEASE - 60, settled=None, fired=None, oldest_unsettled_seconds=0.0), "alive"),
+        (Activity(claimed=LEASE + 10, settled=1.0, fired=1.0, oldest_unsettled_seconds=0.0), "idle"),
+        (Activity(claimed=1.0, settled=1.0, fired=1.0, oldest_unsettled_seconds=LEASE + 10), "idle"),
+    ],
+)
+def test_a_worker_that_lives_and_does_not_work_is_seen(app: Effects, activity: Activity, expected: str) -> None:
+    manual_worker = ManualWorker(app)
+    heartbeat(app.store, manual_worker.name, activity)
+    assert state(app).state == expected
+    idle = int(expected == "idle")
+    assert metric(app, "effects_workers", state="idle") == idle
+    assert metric(app, "effects_workers", state="alive") == 1
+    [finding] = findings(app, "workers")
+    assert finding.level == ("warning" if idle else "ok")
+    assert ("restart" in (finding.advice or "")) == bool(idle)
+
+
+def test_the_row_shows_when_a_worker_last_worked(app: Effects) -> None:
+    manual_worker = ManualWorker(app)
+    heartbeat(app.store, manual_worker.name, WORKING)
+    found = state(app)
+    assert 1.0 <= (found.claimed_seconds or 0) < 60
+    assert 1.0 <= (found.settled_seconds or 0) < 60
+    assert 1.0 <= (found.fired_seconds or 0) < 60
+    assert found.oldest_unsettled_seconds == 0.5
+    assert metric(app, "effects_oldest_unsettled_seconds") == 0.5
+
+
+def test_a_worker_that_ended_by_a_fault_is_listed(app: Effects) -> None:
+    for number in range(3):
+        ManualWorker(app, f"manual{number}")
+    end(app.store, "manual0", ExitCode.PART_FAILED, REASON)
+    assert findings(app, "failed workers") == []  # once is no pattern
+    end(app.store, "manual1", ExitCode.PART_FAILED, REASON)
+    [finding] = findings(app, "failed workers")
+    assert (finding.level, REASON in finding.text) == ("warning", True)
+    found = state(app, "manual1")
+    assert (found.state, found.alive, found.exit_code, found.reason) == ("failed", False, 70, REASON)
+    assert metric(app, "effects_workers", state="alive") == 1
+    assert metric(app, "effects_workers_failed_last_hour") == 2
+    app.store.shift_clock(3700)
+    assert findings(app, "failed workers") == []
+
+
+def test_what_an_ended_worker_left_is_rescued_at_once(app: Effects) -> None:
+    manual_worker, successor = ManualWorker(app), ManualWorker(app, "successor")
+    enqueue("scripted", {}, effects=app)
+    manual_worker.claim_one()
+    assert successor.rescue().accepted == []
+    end(app.store, manual_worker.name, ExitCode.PART_FAILED, REASON)
+    assert len(successor.rescue().accepted) == 1
+
+
+def test_rows_of_ended_workers_are_few_and_go(app: Effects) -> None:
+    survivor = ManualWorker(app, "survivor")
+    for number in range(ENDED_KEPT + 5):
+        ManualWorker(app, f"manual{number}")
+        end(app.store, f"manual{number}", ExitCode.PART_FAILED, REASON)
+    survivor.rescue()
+    assert len(rows(app, "workers", "ended_at IS NOT NULL")) == ENDED_KEPT
+    app.store.shift_clock(ENDED_KEPT_SECONDS + 1)
+    survivor.heartbeat()
+    survivor.rescue()
+    assert [found["id"] for found in rows(app, "workers")] == ["survivor"]
+
+
+def test_a_worker_keeps_its_row_when_too_many_handlers_hang(app_factory: AppFactory) -> None:
+    scripted = Scripted(time_limit_seconds=0.05)
+    app = app_factory(job_types=[scripted], threads=5)
+    for _ in range(4):
+        enqueue("scripted", {"moves": ["wait"]}, effects=app)
+    try:
+        assert Worker(app, queues={"default": 5}).run() == ExitCode.HANDLERS_HANG
+    finally:
+        scripted.gate.set()
+    found = row(app, "workers")
+    assert (found["exit_code"], found["end_reason"]) == (75, "handlers hang")
+
+
+@pytest.mark.parametrize(
+    ("absent", "due", "level", "text"),
+    [
+        (None, None, "ok", "no worker has run yet"),  # a new database
+        (None, 60, "ok", "no worker has run yet"),
+        (None, 900, "warning", "1 jobs are due"),
+        (300, None, "ok", "min ago"),  # drains by cron, and nothing to do
+        (300, 900, "ok", "min ago"),  # a drain came by: the job waits for something else, such as a pause
+        (7200, None, "ok", "min ago"),
+        (7200, 60, "ok", "min ago"),  # enqueued a moment ago
+        (7200, 900, "warning", "1 jobs are due"),
+        (2 * 86_400, None, "warning", "no worker is running"),  # no schedule ran, nothing was pruned
+    ],
+)
+def test_no_worker_is_a_warning_where_jobs_wait_for_one(
+    app: Effects, absent: float | None, due: float | None, level: str, text: str
+) -> None:
+    if absent is not None:
+        take_sample(app.store, LEASE)
+        app.store.shift_clock(absent - (due or 0) + 5)
+    if due is not None:
+        enqueue("scripted", {}, effects=app)
+        app.store.shift_clock(due)
+    [finding] = findings(app, "workers")
+    assert (finding.level, "no worker is running" in finding.text) == (level, True)
+    assert text in finding.text
+    assert ("effects work" in (finding.advice or "")) == (level == "warning")
+
+
+def test_a_worker_that_works_is_no_absence(app: Effects) -> None:
+    take_sample(app.store, LEASE)
+    app.store.shift_clock(7200)
+    enqueue("scripted", {}, effects=app)
+    app.store.shift_clock(900)
+    ManualWorker(app)
+    [finding] = findings(app, "workers")
+    assert (finding.level, finding.text) == ("ok", "1 alive, 0 silent")

@@ -1,0 +1,89 @@
+"""What pyproject.toml admits: no release of a dependency with a known hole, and an audit that can find one."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[2]
+# Name → the first release without the hole that is named. `make check` asks pip-audit for newer ones.
+FIXED = {
+    "aiosmtpd": ("1.4.6", "CVE-2024-34083"),
+    "certifi": ("2024.7.4", "CVE-2024-39689"),
+    "cryptography": ("50.0.0", "CVE-2026-69247, CVE-2026-39892, CVE-2026-34073, CVE-2026-26007"),
+    "dnspython": ("2.6.1", "CVE-2023-29483, by way of email-validator"),
+    "fastapi": ("0.133.1", "takes starlette 1"),
+    "h11": ("0.16.0", "CVE-2025-43859"),
+    "httpcore": ("1.0.9", "CVE-2025-43859: the first that takes h11 0.16"),
+    "idna": ("3.15", "CVE-2026-45409, CVE-2024-3651"),
+    "jinja2": ("3.1.6", "CVE-2025-27516"),
+    "mako": ("1.3.12", "CVE-2026-44307, by way of alembic"),
+    "pygments": ("2.20", "CVE-2026-4539, by way of rich"),
+    "pytest": ("9.0.3", "CVE-2025-71176"),
+    "requests": ("2.33", "CVE-2026-25645, by way of moto"),
+    "starlette": ("1.3.1", "GHSA-82w8-qh3p-5jfq, CVE-2026-48710"),
+    "urllib3": ("2.7", "CVE-2026-44431, CVE-2026-44432, by way of moto"),
+    "werkzeug": ("3.1.6", "CVE-2026-21860, CVE-2026-27199, by way of moto"),
+}
+
+
+def declared() -> dict[str, Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *(line for name in extras if name != "bench" for line in extras[name])]
+    requirements = [Requirement(line) for line in lines]
+    return {requirement.name.lower(): requirement for requirement in requirements if requirement.name != "effects"}
+
+
+def lowest(requirement: Requirement) -> Version | None:
+    bounds = [Version(bound.version) for bound in requirement.specifier if bound.operator == ">="]
+    return max(bounds, default=None)
+
+
+def test_every_dependency_has_a_lower_bound() -> None:
+    assert {name for name, requirement in declared().items() if lowest(requirement) is None} == set()
+
+
+def test_no_lower_bound_admits_a_release_with_a_known_hole() -> None:
+    requirements = declared()
+    assert FIXED.keys() <= requirements.keys()
+    low = {
+        name: (str(requirements[name]), fixed, hole)
+        for name, (fixed, hole) in FIXED.items()
+        if (lowest(requirements[name]) or Version("0")) < Version(fixed)
+    }
+    assert low == {}
+
+
+def audit() -> Any:
+    spec = importlib.util.spec_from_file_location("audit", ROOT / ".ci" / "audit.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def report(**vulnerable: str) -> dict[str, Any]:
+    releases = [{"name": name, "version": "5.3", "vulns": [{"id": hole}]} for name, hole in vulnerable.items()]
+    return {"dependencies": [*releases, {"name": "idna", "version": "3.20", "vulns": []},
+                             {"name": "obstore", "skip_reason": "not found"}]}  # fmt: skip
+
+
+def test_the_audit_finds_holes_and_knows_when_it_cannot() -> None:
+    """One release has holes for certain: where even those are not found, nothing was looked up."""
+    holes = audit().holes
+    assert holes(report()) is None
+    assert holes(report(other="CVE-1")) is None
+    assert holes(report(pyyaml="CVE-2020-14343")) == {}
+    assert holes(report(pyyaml="CVE-2020-14343", other="CVE-1")) == {"other==5.3": ["CVE-1"]}
+
+
+def test_the_audit_asks_about_the_lowest_releases() -> None:
+    lines = ["idna>=3.15", "httpx>=0.28,<1", "moto[s3,server]>=5", "psycopg[binary]>=3.2", "effects[demo]", "x==1"]
+    assert audit().lowest_releases(lines) == {"idna": "3.15", "httpx": "0.28", "moto": "5", "psycopg": "3.2"}

@@ -1,0 +1,149 @@
+"""The three packages have one shape, and come in by the doors that a third-party package would use."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import effects
+from effects import extend
+from tests.house.source import PACKAGES, ROOT, modules, name_of
+
+DOORS = ("effects", "effects.cli", "effects.extend", "effects.testing")
+BUILT_IN = ("effects_email", "effects_webhooks", "effects_reports")
+SAME_NAME_MAX = 2  # as `tables/events.py` beside `events.py`
+
+# Each is a module, or a folder where one module would be too large.
+ROLES = (
+    "api", "request", "writing", "jobs", "loading", "routing", "transport", "classify", "tables", "tables/ledger",
+    "tables/schema", "tables/retention", "retention", "admin", "commands", "explanation", "settings", "state", "wiring",
+    "testing", "errors", "receiver", "migrations",
+)  # fmt: skip
+# (package, role) → why it has none.
+ABSENT = {
+    ("effects_reports", "transport"): "nothing leaves: `readers`, `source` and `formats` make the file",
+    ("effects_reports", "receiver"): "nothing comes in; `downloads` answers requests for files",
+    ("effects_reports", "testing"): "the toolkit's drain makes reports, and `open_result` reads them",
+    ("effects_webhooks", "testing"): "the toolkit shows deliveries: `loaded` has body and URL",
+}
+# What only one package has, beside the roles.
+OWN = {
+    "effects_email": {
+        "bounces", "event_parsers", "events", "message", "pages", "record",
+        "recording", "refusals", "signature", "suppression", "suppression_rows", "templates", "unsubscribe",
+        "unsubscribe_token",
+    },
+    "effects_webhooks": {
+        "batch", "headers", "health", "identifiers", "listener", "retry_rules", "sealed", "tenants",
+    },
+    "effects_reports": {
+        "cursor", "definition", "downloads", "formats", "links", "notify", "planner", "progress", "ranges", "readers",
+        "registry", "results", "source", "state_machine",
+    },
+}  # fmt: skip
+
+
+def _parts(folder: Path) -> set[str]:
+    """The modules and packages of a folder."""
+    return {
+        path.stem
+        for path in folder.iterdir()
+        if (path.suffix == ".py" and path.name != "__init__.py") or (path / "__init__.py").exists()
+    }
+
+
+@pytest.mark.parametrize("package", BUILT_IN)
+def test_a_package_has_the_shape_of_the_others(package: str) -> None:
+    """Who knows one knows all; docs/architecture.md has the table."""
+    folder = PACKAGES[package]
+    roles = {role for role in ROLES if (package, role) not in ABSENT}
+    missing = {role for role in roles if not (folder / f"{role}.py").exists() and not (folder / role).is_dir()}
+    assert missing == set()
+    assert _parts(folder) - roles - OWN[package] == set()
+
+
+def test_what_one_package_has_besides_has_a_word_of_its_own() -> None:
+    names = Counter(name for own in OWN.values() for name in own)
+    assert [name for name, packages in names.items() if packages > 1] == []
+
+
+def test_a_role_that_a_package_lacks_is_not_there() -> None:
+    there = [key for key in ABSENT if (PACKAGES[key[0]] / f"{key[1]}.py").exists()]
+    assert there == []
+
+
+def test_the_architecture_lists_every_role() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert [role for role in ROLES if "/" not in role and f"`{role}" not in text] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_name_of_a_module_is_used_more_than_twice_in_a_package(package: str) -> None:
+    names = Counter(path.name for path in modules() if path.is_relative_to(PACKAGES[package]))
+    assert {name: count for name, count in names.items() if count > SAME_NAME_MAX and name != "__init__.py"} == {}
+
+
+def _imports(tree: ast.Module) -> list[tuple[str, list[str]]]:
+    """Each module that is imported from the core, with the names."""
+    imported = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "effects":
+            imported.append((node.module or "", [alias.name for alias in node.names]))
+        elif isinstance(node, ast.Import):
+            imported += [(alias.name, []) for alias in node.names if alias.name.split(".")[0] == "effects"]
+    return imported
+
+
+def _of_packages() -> dict[Path, ast.Module]:
+    folders = [PACKAGES[package] for package in BUILT_IN]
+    return {path: tree for path, tree in modules().items() if any(path.is_relative_to(folder) for folder in folders)}
+
+
+def test_packages_import_from_the_core_by_its_doors_only() -> None:
+    beside = [
+        f"{name_of(path)}: {module} {', '.join(names)}"
+        for path, tree in _of_packages().items()
+        for module, names in _imports(tree)
+        if module not in DOORS or (module == "effects" and not set(names) <= set(effects.__all__))
+    ]
+    assert beside == []
+
+
+@pytest.mark.parametrize("name", extend.__all__)
+def test_a_name_of_the_door_is_documented(name: str) -> None:
+    exported = getattr(extend, name)
+    documented = inspect.isclass(exported) or inspect.isroutine(exported) or inspect.ismodule(exported)
+    text = (exported.__doc__ or "") if documented else _listed(name)
+    assert text.strip(), f"effects.extend.{name} has neither a docstring nor a line in the module's"
+    assert not text.startswith(f"{name}("), "a docstring that a decorator made"
+
+
+def _listed(name: str) -> str:
+    lines = (extend.__doc__ or "").splitlines()
+    return next((line for line in lines if name in line.replace(",", " ").split()), "")
+
+
+def test_every_name_of_the_door_is_used() -> None:
+    """By a built-in package, or by the guide that builds a fourth one. What no one uses goes."""
+    used = {name for tree in _of_packages().values() for module, names in _imports(tree) for name in names}
+    migrations = [path for package in BUILT_IN for path in (PACKAGES[package] / "migrations").rglob("*.py")]
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "adding-a-package.md", *migrations)]
+    assert [name for name in extend.__all__ if name not in used and not any(name in text for text in texts)] == []
+
+
+def test_documents_import_by_the_doors_only() -> None:
+    """And from the packages, whose modules are their own."""
+    documents = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted(ROOT.glob("docs/*.md"))]
+    imports = re.compile(r"^(?:from|import) (effects(?:\.\w+)*)", re.MULTILINE)
+    behind = [
+        f"{name_of(path)}: {module}"
+        for path in documents
+        for module in imports.findall(path.read_text(encoding="utf-8"))
+        if module not in DOORS
+    ]
+    assert behind == []

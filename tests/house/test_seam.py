@@ -1,0 +1,46 @@
+"""The worker asks the machine for time, threads, waits and randomness in one place alone, and so does its SQL."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import effects.store
+import effects.worker
+
+SEAM = "runtime.py"
+MODULES = {"time", "random", "uuid", "queue", "sched", "concurrent", "asyncio", "select", "selectors", "secrets"}
+PLAIN = {"Event", "Thread", "Lock"}  # of `threading`, in annotations; a Lock may be held over a few lines
+EXCEPTIONS = {("queue", "SimpleQueue"), ("queue", "Empty")}  # a type and an exception
+
+
+def _uses(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] in MODULES)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in {*MODULES, "threading"}:
+            names = [(node.module or "", alias.name) for alias in node.names]
+            yield from (f"{module}.{name}" for module, name in names if (module, name) not in EXCEPTIONS)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"threading.Event", "threading.Thread"}:
+            yield ast.unparse(node.func)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "threading" and node.attr not in PLAIN:
+            yield ast.unparse(node)
+
+
+def test_what_a_worker_writes_asks_no_clock_of_the_machine() -> None:
+    """The database's clock decides, or the worker's, which is handed in."""
+    store = Path(effects.store.__file__).parent
+    paths = [path for wing in ("queue", "limits", "schedules") for path in (store / wing).glob("*.py")]
+    assert len(paths) > 10
+    uses = {path.name: sorted(set(_uses(ast.parse(path.read_text())))) for path in paths}
+    assert {name: names for name, names in uses.items() if names} == {}
+
+
+def test_only_the_runtime_asks_the_machine() -> None:
+    folder = Path(effects.worker.__file__).parent
+    uses = {
+        path.name: sorted(set(_uses(ast.parse(path.read_text())))) for path in folder.glob("*.py") if path.name != SEAM
+    }
+    assert {name: found for name, found in uses.items() if found} == {}
+    assert list(_uses(ast.parse((folder / SEAM).read_text()))), "the test no longer sees what it looks for"

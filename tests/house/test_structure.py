@@ -1,0 +1,190 @@
+"""The shape of the code: sizes, places and doors. Each rule lists all who break it."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tests.house.imports import circles, imports
+from tests.house.source import PACKAGES, ROOT, functions, modules, name_of
+from tests.house.state import mutable_names
+
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 500
+WING_MODULES_MAX = 12
+ARCHITECTURE_LINES_MAX = 250
+HANDLER_CLASSES = {"_Handler", "_Server"}  # of the standard library's servers, private to their modules
+
+# What a process has once. Everything else belongs to an Effects.
+STATE_OF_MODULES = {
+    "effects/app.py _default": "the process's own Effects, which an app sets by `set_default`",
+    "effects/app.py _default_lock": "guards it",
+    "effects/crashpoints.py POINTS": "packages add theirs when they are imported",
+    "effects/crashpoints.py _hook": "what a test does at a crash point",
+    "effects/http/exchange.py IN_HAND": "the request that a thread carries out; pooled streams know no request",
+    "email/effects_email/transport/pool.py _pools": "a fork is heard of by the process alone",
+    "email/effects_email/transport/url.py _registered": "schemes of URLs, before any Effects is made",
+}
+
+
+def test_no_function_is_longer_than_70_lines() -> None:
+    long = [
+        f"{name_of(path)}:{function.lineno} {function.name}"
+        for path, tree in modules().items()
+        for function in functions(tree)
+        if (function.end_lineno or 0) - function.lineno + 1 > FUNCTION_LINES_MAX
+    ]
+    assert long == []
+
+
+def test_no_module_is_longer_than_500_lines() -> None:
+    lengths = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in modules()}
+    assert {name: length for name, length in lengths.items() if length > MODULE_LINES_MAX} == {}
+
+
+def test_the_store_is_divided_into_wings() -> None:
+    store = PACKAGES["effects"] / "store"
+    beside = sorted(path.name for path in store.glob("*.py") if path.name != "__init__.py")
+    sizes = {
+        wing.name: len([path for path in wing.glob("*.py") if path.name != "__init__.py"])
+        for wing in store.iterdir()
+        if wing.is_dir() and wing.name not in ("migrations", "__pycache__")
+    }
+    assert len(beside) <= 2, beside
+    assert {name: size for name, size in sizes.items() if size > WING_MODULES_MAX} == {}
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    """Counting those of functions and for type checkers, which the import contracts count too, and every package."""
+    assert circles(imports()) == []
+
+
+def test_a_circle_is_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}
+    assert circles(graph) == [["b", "c"]]
+    assert "effects.api" in imports()["effects.alert_check"]
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    places: dict[str, list[str]] = {}
+    for path, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and node.name not in HANDLER_CLASSES:
+                places.setdefault(node.name, []).append(f"{name_of(path)}:{node.lineno}")
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_a_module_keeps_no_state() -> None:
+    """State belongs to an Effects (`Effects.state`), so that two in one process do not meet."""
+    stateful = {f"{name_of(path)} {name}" for path, tree in modules().items() for name in mutable_names(tree)}
+    assert stateful == STATE_OF_MODULES.keys()
+
+
+def test_state_of_a_module_is_found() -> None:
+    source = "a = {1: 2}\nb = {1: 2}\nc = threading.local()\nd = None\ne = []\n"
+    source += "def f():\n    global d\n    a[3] = 4\n    b.get(1)\n    e.append(1)\n"
+    assert mutable_names(ast.parse(source)) == {"a", "c", "d", "e"}
+
+
+def test_source_files_are_where_the_tests_look() -> None:
+    assert len(modules()) > 200
+    assert (ROOT / "pyproject.toml").exists()
+
+
+def test_the_architecture_fits_250_lines() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= ARCHITECTURE_LINES_MAX
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    documents = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted(ROOT.glob("docs/*.md"))]
+    broken = [
+        f"{name_of(document)}: {target}"
+        for document in documents
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))
+        if not (document.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_no_test_module_is_imported() -> None:
+    """What two tests share is in tests/support, tests/peers, or a module beside them."""
+    imports = [
+        f"{name_of(path)}: {match[0]}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for match in re.finditer(r"^from tests[.\w]*\.test_\w+ import", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert imports == []
+
+
+def test_the_readme_of_the_tests_lists_every_folder() -> None:
+    text = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    folders = {
+        name_of(path.parent).removeprefix("tests/") + "/"
+        for path in (ROOT / "tests").rglob("*.py")
+        if path.parent.name not in ("tests", "__pycache__")
+    }
+    assert sorted(folder for folder in folders if f"`{folder}`" not in text) == []
+
+
+# What is written once, and where. Each is looked for as a call in the syntax trees.
+TELLTALES = {
+    "create_ssl_context": "effects/http/client.py",
+    "fromtimestamp": "effects/moments.py",
+    "isprintable": "effects/unsafe.py",
+    "NetworkError": "effects/http/client.py",
+}
+
+
+def test_what_is_checked_or_converted_is_written_once() -> None:
+    places = {
+        telltale: [
+            name_of(path)
+            for path, tree in modules().items()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and node.attr == telltale
+        ]
+        for telltale in TELLTALES
+    }
+    assert places == {telltale: [place] for telltale, place in TELLTALES.items()}
+
+
+def test_the_message_for_a_number_above_0_is_written_once() -> None:
+    """`arguments.positive` has it; `RetryPolicy` stands below that, and names two of its values in one message."""
+    places = [
+        name_of(path)
+        for path, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and "must be above 0" in str(node.value)
+    ]
+    assert sorted(places) == ["effects/arguments.py", "effects/retry.py"]
+
+
+def test_pages_are_walked_by_one_loop() -> None:
+    """A loop that asks `go_on` before each page stands in effects/walk.py alone."""
+    loops = [
+        name_of(path)
+        for path, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.While) and "go_on" in ast.unparse(node.test)
+    ]
+    assert loops == ["effects/walk.py"]
+
+
+def test_a_conflict_of_keys_is_decided_in_one_place() -> None:
+    """Only `write_once` compares the digest of a request with a stored one, and raises the error."""
+    calls = {
+        name: [
+            name_of(path)
+            for path, tree in modules().items()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and is_telltale(node)
+        ]
+        for name, is_telltale in {
+            "raises": lambda call: ast.unparse(call.func) == "IdempotencyConflict",
+            "compares": lambda call: any(
+                keyword.arg == "like" and "digest" in ast.unparse(keyword.value) for keyword in call.keywords
+            ),
+        }.items()
+    }
+    assert calls == {"raises": ["effects/idempotence.py"], "compares": ["effects/idempotence.py"]}

@@ -1,0 +1,80 @@
+"""One way to knock at an endpoint, whichever protocol it speaks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import httpx
+
+WebClient: TypeAlias = Callable[..., httpx.Response]
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, *words: Any) -> None:
+        """Nothing on standard error."""
+
+
+@contextmanager
+def wsgi_client(app: Any) -> Iterator[WebClient]:
+    """The app behind a real WSGI server on a real socket."""
+    server = make_server("127.0.0.1", 0, app, handler_class=_Quiet)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", trust_env=False) as client:
+            yield client.request
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+@contextmanager
+def asgi_client(app: Any) -> Iterator[WebClient]:
+    """The app called by its protocol."""
+
+    def request(method: str, url: str, **given: Any) -> httpx.Response:
+        async def send() -> httpx.Response:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+                return await client.request(method, url, **given)
+
+        return asyncio.run(send())
+
+    yield request
+
+
+def lifespan(app: Any) -> list[str]:
+    """What the app answers to a server that starts and stops."""
+    messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+    sent: list[str] = []
+
+    async def receive() -> Mapping[str, Any]:
+        return next(messages)
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message["type"])
+
+    asyncio.run(app({"type": "lifespan"}, receive, send))
+    return sent
+
+
+def gone(app: Any) -> list[str]:
+    """What the app sends to a client that leaves in the midst of its body."""
+    messages: Iterator[Mapping[str, Any]] = iter(
+        [{"type": "http.request", "body": b"x", "more_body": True}, {"type": "http.disconnect"}]
+    )
+    sent: list[str] = []
+
+    async def receive() -> Mapping[str, Any]:
+        return next(messages)
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message["type"])
+
+    asyncio.run(app({"type": "http", "method": "POST", "headers": [], "query_string": b""}, receive, send))
+    return sent

@@ -1,0 +1,86 @@
+"""The lists of deliveries and of events: by endpoint, event, state and tenant, page after page."""
+
+from __future__ import annotations
+
+import pytest
+
+from effects import Effects
+from effects.store.operator import actions
+from effects_webhooks import (
+    ANY_TENANT,
+    EndpointNotFound,
+    EventNotFound,
+    WebhookEvent,
+    add_endpoint,
+    deliver_webhook,
+    list_deliveries,
+    list_events,
+)
+from tests.webhooks.conftest import Rows
+
+URL = "http://127.0.0.1:9/"
+
+
+def send(shop: Effects, tenant: str | None, event_type: str = "order.paid") -> str:
+    return deliver_webhook(WebhookEvent(event_type, {}, tenant=tenant), effects=shop).event_id
+
+
+def test_deliveries_are_listed_by_endpoint_event_state_and_tenant(shop: Effects) -> None:
+    first = add_endpoint(URL, ["order.*"], tenant="ann", effects=shop).id
+    second = add_endpoint(URL, tenant="ann", effects=shop).id
+    other = add_endpoint(URL, tenant="bob", effects=shop).id
+    order, user, foreign = send(shop, "ann"), send(shop, "ann", "user.new"), send(shop, "bob")
+    cancelled = list_deliveries(event_id=user, tenant="ann", effects=shop).deliveries[0].job_id
+    actions.cancel(shop.store, shop.ledgers, cancelled, actor="test")
+
+    def pairs(**filters: object) -> set[tuple[str, str]]:
+        page = list_deliveries(effects=shop, **filters)  # type: ignore[arg-type]
+        assert page.next_before is None
+        return {(delivery.event_id, delivery.endpoint_id) for delivery in page.deliveries}
+
+    assert pairs(tenant="ann") == {(order, first), (order, second), (user, second)}
+    assert pairs(tenant="bob") == pairs(endpoint_id=other, tenant=ANY_TENANT) == {(foreign, other)}
+    assert pairs(tenant=None) == set()
+    assert pairs(endpoint_id=first, tenant="ann") == {(order, first)}
+    assert pairs(event_id=order, tenant=ANY_TENANT) == {(order, first), (order, second)}
+    assert pairs(event_id=order, endpoint_id=second, tenant="ann") == {(order, second)}
+    assert pairs(state="abandoned", tenant=ANY_TENANT) == {(user, second)}
+    assert len(pairs(tenant=ANY_TENANT)) == 4
+
+
+def test_another_tenants_endpoint_or_event_is_not_found(shop: Effects) -> None:
+    endpoint_id = add_endpoint(URL, tenant="ann", effects=shop).id
+    event_id = send(shop, "ann")
+    with pytest.raises(EndpointNotFound):
+        list_deliveries(endpoint_id=endpoint_id, tenant="bob", effects=shop)
+    with pytest.raises(EventNotFound):
+        list_deliveries(event_id=event_id, effects=shop)
+    assert list_events(before=event_id, tenant="bob", effects=shop) == []
+
+
+def test_pages_of_deliveries_follow_each_other(shop: Effects) -> None:
+    endpoint_id = add_endpoint(URL, effects=shop).id
+    newest_first = [send(shop, None) for _ in range(5)][::-1]
+    for filters in ({"endpoint_id": endpoint_id}, {}, {"state": "intended"}):
+        seen: list[str] = []
+        before: int | None = None
+        for _ in range(3):
+            page = list_deliveries(before=before, limit=2, effects=shop, **filters)  # type: ignore[arg-type]
+            seen += [delivery.event_id for delivery in page.deliveries]
+            before = page.next_before
+        assert (seen, before) == (newest_first, None)
+
+
+def test_events_are_listed_by_tenant_newest_first(shop: Effects, rows: Rows) -> None:
+    for tenant in ("ann", "bob", "ann", None, "ann"):
+        send(shop, tenant)
+    newest_first = [
+        row["id"] for row in rows("SELECT id FROM effects_webhook_events ORDER BY created_at DESC, id DESC")
+    ]
+    assert [event.id for event in list_events(tenant=ANY_TENANT, effects=shop)] == newest_first
+    of_ann = [event.id for event in list_events(tenant="ann", effects=shop)]
+    assert of_ann == [event_id for event_id in newest_first if event_id in of_ann]
+    assert len(of_ann) == 3
+    assert [event.tenant for event in list_events(effects=shop)] == [""]
+    first, *others = of_ann
+    assert [event.id for event in list_events(before=first, limit=1, tenant="ann", effects=shop)] == others[:1]

@@ -1,0 +1,1 @@
+"""What an operator does: manage endpoints and their secrets, and replay deliveries."""

@@ -1,0 +1,1 @@
+"""The job types of webhooks: deliver, fan out and compose."""

@@ -1,0 +1,51 @@
+"""The job type `webhook.compose`: an event from those who can only name a job type and a payload.
+
+A finished report, an alert, a schedule or a plain INSERT enqueues it; `webhook.deliver` then sends the event.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects import Attempt, Done, EnqueueError, JobType, Outcome, Refused
+from effects_webhooks.api import deliver_webhook
+from effects_webhooks.request import WebhookEvent
+
+if TYPE_CHECKING:
+    from effects import Effects
+
+COMPOSE_TYPE = "webhook.compose"
+
+
+class WebhookComposePayload(msgspec.Struct, frozen=True, kw_only=True):
+    """As the fields of `WebhookEvent`."""
+
+    type: str
+    data: dict[str, Any] = {}
+    key: str | None = None
+    tenant: str | None = None
+    ordering_key: str | None = None
+
+
+class WebhookCompose(JobType[WebhookComposePayload]):
+    """Writes the event and its deliveries, in the transaction that records this job as done."""
+
+    name = COMPOSE_TYPE
+    payload = WebhookComposePayload
+    queue = "webhooks"
+
+    def __init__(self, app: Effects) -> None:
+        self._app = app
+
+    def perform(self, payload: WebhookComposePayload, attempt: Attempt) -> Outcome:
+        try:
+            event = WebhookEvent(**msgspec.structs.asdict(payload))
+        except EnqueueError as error:  # neither quotes the data
+            return Refused(str(error), code=type(error).__name__)
+        return Done(apply=lambda connection: self._write(connection, event))
+
+    def _write(self, connection: Connection, event: WebhookEvent) -> None:
+        deliver_webhook(event, session=connection, effects=self._app)

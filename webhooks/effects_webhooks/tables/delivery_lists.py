@@ -1,0 +1,106 @@
+"""Deliveries and events, newest first, a page at a time. Each shape of filter has its own statement and index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from effects.extend import Sql, Statement, Store, and_each, set_filters
+
+SPAN = 100_000  # job ids that a page searches where no index serves its filters
+
+
+def deliveries(
+    store: Store, connection: Connection, filters: Mapping[str, object], *, before: int | None, limit: int
+) -> tuple[Sequence[Row[Any]], int | None]:
+    """A page of deliveries by their newest jobs, and where older ones remain to be searched.
+
+    Args:
+        filters: any of `endpoint_id`, `event_id`, `state` and `tenant`.
+    """
+    upper = before if before is not None else int(store.value(connection, _newest) or 0) + 1
+    lower = upper - SPAN if _is_windowed(filters) else 0
+    rows = store.all(connection, _deliveries(frozenset(filters)), upper=upper, lower=lower, limit=limit, **filters)
+    older = lower > 0 and len(rows) < limit and store.one(connection, _older, lower=lower) is not None
+    return rows, lower if older else None
+
+
+def _is_windowed(filters: Mapping[str, object]) -> bool:
+    """An event's deliveries are few; an endpoint's are in the order of the list."""
+    return "event_id" not in filters and ("state" in filters or ("tenant" in filters and "endpoint_id" not in filters))
+
+
+def events(
+    store: Store, connection: Connection, tenant: str | None, *, before: str | None, limit: int
+) -> Sequence[Row[Any]]:
+    """A page of events; of every tenant if it is None, of none if it is empty."""
+    filters = set_filters({"tenant": tenant, "before": before})
+    return store.all(connection, _events(frozenset(filters)), limit=limit, **filters)
+
+
+def event_exists(store: Store, connection: Connection, event_id: str, tenant: str | None) -> bool:
+    """Whether the tenant has this event; any tenant if it is None."""
+    filters = set_filters({"id": event_id, "tenant": tenant})
+    return store.one(connection, _event(frozenset(filters)), **filters) is not None
+
+
+# -- the statements --------------------------------------------------------------------------------------
+
+
+@cache
+def _deliveries(names: frozenset[str]) -> Statement:
+    def build(sql: Sql) -> str:
+        by_filter = {
+            "endpoint_id": "d.endpoint_id = :endpoint_id",
+            "event_id": "d.event_id = :event_id",
+            "state": "d.state = :state",
+        }
+        conditions = and_each(by_filter, names)
+        if "tenant" in names and "endpoint_id" not in names:
+            endpoints = f"SELECT e.id FROM {sql.webhook_endpoints} AS e WHERE e.tenant = :tenant"
+            conditions += f" AND d.endpoint_id {sql.among(f'({endpoints}) AS own')}"
+        return f"""
+        SELECT page.event_id, page.endpoint_id, page.state, page.status_code, page.tries, page.job_id,
+            {sql.epoch("page.created_at")} AS created_at,
+            (SELECT m.type FROM {sql.webhook_events} AS m WHERE m.id = page.event_id) AS type
+        FROM (
+            SELECT d.* FROM {sql.delivered_webhooks} AS d WHERE d.job_id >= :lower AND d.job_id < :upper{conditions}
+            ORDER BY d.job_id DESC LIMIT :limit) AS page
+        ORDER BY page.job_id DESC"""
+
+    return build
+
+
+def _newest(sql: Sql) -> str:
+    return f"SELECT max(job_id) FROM {sql.delivered_webhooks}"
+
+
+def _older(sql: Sql) -> str:
+    return f"SELECT 1 FROM {sql.delivered_webhooks} WHERE job_id < :lower LIMIT 1"
+
+
+@cache
+def _events(names: frozenset[str]) -> Statement:
+    def build(sql: Sql) -> str:
+        own = " AND m.tenant = :tenant" if "tenant" in names else ""
+        cursor = f"SELECT m.created_at, m.id FROM {sql.webhook_events} AS m WHERE m.id = :before{own}"
+        behind = f" AND (m.created_at, m.id) < ({cursor})" if "before" in names else ""
+        return f"""
+        SELECT m.id, m.tenant, m.type, m.key, {sql.epoch("m.occurred_at")} AS occurred_at,
+            {sql.epoch("m.created_at")} AS created_at
+        FROM {sql.webhook_events} AS m WHERE true{own}{behind}
+        ORDER BY m.created_at DESC, m.id DESC LIMIT :limit"""
+
+    return build
+
+
+@cache
+def _event(names: frozenset[str]) -> Statement:
+    def build(sql: Sql) -> str:
+        own = " AND tenant = :tenant" if "tenant" in names else ""
+        return f"SELECT id FROM {sql.webhook_events} WHERE id = :id{own}"
+
+    return build

@@ -1,0 +1,25 @@
+"""What the entry points of this package name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from effects import JobType
+from effects.extend import SealedColumn
+from effects_webhooks import sealed
+from effects_webhooks.jobs.compose import WebhookCompose
+from effects_webhooks.jobs.deliver import WebhookDelivery
+from effects_webhooks.jobs.fan_out import WebhookFanOut
+
+if TYPE_CHECKING:
+    from effects import Effects
+
+
+def job_types(app: Effects) -> list[JobType[Any]]:
+    """The entry point `effects.job_types`."""
+    return [WebhookDelivery(app), WebhookFanOut(app), WebhookCompose(app)]
+
+
+def sealed_columns() -> list[SealedColumn]:
+    """The entry point `effects.sealed`."""
+    return sealed.sealed_columns()
