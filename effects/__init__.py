@@ -2,9 +2,10 @@
 
 from effects.alerts import Alert, DeadLetters, OldDueJobs, SameError
 from effects.api import enqueue, enqueue_many
-from effects.app import Effects, default, set_default
+from effects.app import Effects
 from effects.attempt import Attempt
 from effects.control import CancelResult, RescheduleResult, cancel, reschedule, status, wait
+from effects.default_app import default, set_default
 from effects.errors import (
     ConfigurationError,
     DeliveryError,

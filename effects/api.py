@@ -10,14 +10,16 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import arguments
-from effects.app import AnySession, Effects, app_of
+from effects.app import Effects
 from effects.arguments import check_arguments, each_of, optional
+from effects.default_app import app_of
 from effects.errors import EnqueueError, KeyUnavailable
 from effects.idempotence import IdempotentWriter, KeyHolder, write_once
 from effects.job import NewJob, Receipt
 from effects.job_type import JobType, routing_of
 from effects.retry import ON_UNKNOWN, OnUnknown
 from effects.sealing import seal_payload
+from effects.sessions.joining import AnySession
 from effects.store.queue.enqueue import JobRow, ReservedJob, insert_jobs, key_holders, reserve_rows
 from effects.store.queue.enqueue_function import PROVISIONAL
 

@@ -7,16 +7,15 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from effects.alerts import ALERTS_SCHEDULE, Alert
 from effects.crashpoints import point
 from effects.entry_points import entry_points
-from effects.errors import ConfigurationError, EnqueueError, SchemaMismatch, StoreRejected
+from effects.errors import ConfigurationError
 from effects.job_type import JobType
 from effects.keys import KeyRing
 from effects.ledger import Ledger
@@ -24,14 +23,13 @@ from effects.notifier import Notifier
 from effects.packages import package_settings, split_options
 from effects.registry import Registry, installed_job_types
 from effects.schedules import Schedule
+from effects.sessions.joining import AnySession, connection_of, schema_errors
 from effects.settings import Settings
 from effects.storage import Storage, open_storage
 from effects.store.db.engine import autocommit_engine, close_for_good, create_engine
-from effects.store.db.faults import Fault, fault_of
 from effects.store.db.store import Store, TableBuilder
 from effects.store.queue.table_ledger import CORE_LEDGER
 
-AnySession: TypeAlias = Session | Connection
 State = TypeVar("State")
 
 
@@ -165,7 +163,7 @@ class Effects:
             EnqueueError: `session` has an unusable type; the message names the accepted ones.
             SchemaMismatch: the database has no tables of effects.
         """
-        with _schema_errors():
+        with schema_errors():
             if session is None:
                 with self.store.begin() as connection:
                     yield connection
@@ -173,27 +171,10 @@ class Effects:
                 point("enqueue.committed")
                 self.notifier.send(queues)
                 return
-            connection = self._connection_of(session)
+            connection = connection_of(session, self.engine)
             yield connection
             if isinstance(session, Session):
                 self.notifier.after_commit(session, queues)
-
-    def _connection_of(self, session: AnySession) -> Connection:
-        if isinstance(session, Session):
-            connection = session.connection()
-        elif isinstance(session, Connection):
-            connection = session
-        else:
-            raise EnqueueError(
-                f"session is a {type(session).__name__}; pass a SQLAlchemy Session or Connection (in async code: "
-                "await session.run_sync(lambda s: enqueue(…, session=s)))"
-            )
-        if connection.dialect.name != self.engine.dialect.name:
-            raise EnqueueError(
-                f"session speaks to {connection.dialect.name} and effects is set up for {self.engine.dialect.name}"
-            )
-        _refuse_autocommit(connection)
-        return connection
 
     def own_engine(self, engine: Engine) -> Engine:
         """Close this engine's connections in `dispose` too: a package made it for this Effects."""
@@ -228,70 +209,6 @@ class Effects:
         return f"Effects({self.settings!r}, job_types={self.job_types.names()!r})"
 
 
-def _refuse_autocommit(connection: Connection) -> None:
-    """A job and its intent are several rows: a crash between two commits would leave one without the other."""
-    if not connection.in_transaction():
-        connection.begin()  # as the first statement would
-    driver, adapter = connection.connection.driver_connection, connection.connection.dbapi_connection
-    if connection.dialect.name == "sqlite":  # without an isolation level Python begins no transaction; an app may
-        alone = getattr(driver, "isolation_level", "") is None and not getattr(driver, "in_transaction", True)
-    else:
-        alone = bool(getattr(adapter, "autocommit", False))
-    if alone:
-        raise EnqueueError(
-            "session is in AUTOCOMMIT: each statement would commit by itself, and a crash between two of them lose the "
-            "job; pass a Session or Connection that is in a transaction"
-        )
-
-
-@contextmanager
-def _schema_errors() -> Iterator[None]:
-    """Name the command that creates missing tables."""
-    try:
-        yield
-    except (DBAPIError, StoreRejected) as error:
-        if fault_of(error) is Fault.SCHEMA:
-            raise SchemaMismatch("the database has no tables of effects: run `effects init`") from error
-        raise
-
-
 def installed_tables() -> Sequence[TableBuilder]:
     """The tables of installed packages, from the entry points `effects.tables`."""
     return [entry.load() for entry in entry_points("effects.tables")]
-
-
-_default: Effects | None = None
-_default_lock = threading.Lock()
-
-
-def default() -> Effects:
-    """The process's Effects: the one given to `set_default`, else one built from the environment now."""
-    global _default  # noqa: PLW0603 - the one global there is
-    with _default_lock:
-        if _default is None:
-            _default = Effects()
-        return _default
-
-
-def app_of(effects: Effects | None) -> Effects:
-    """The one that a call was given, else the process's.
-
-    Raises:
-        EnqueueError: it is no Effects.
-    """
-    if effects is not None and not isinstance(effects, Effects):
-        raise EnqueueError(f"effects is a {type(effects).__name__}; give an Effects, or none for the process's own")
-    return effects or default()
-
-
-def set_default(effects: Effects | None) -> None:
-    """Make this the process's Effects; None forgets it."""
-    replace_default(effects)
-
-
-def replace_default(effects: Effects | None) -> Effects | None:
-    """Set the default and return the previous one, or None."""
-    global _default
-    with _default_lock:
-        before, _default = _default, effects
-        return before

@@ -12,10 +12,12 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from effects import arguments
-from effects.app import AnySession, Effects, app_of
+from effects.app import Effects
 from effects.arguments import optional, require
+from effects.default_app import app_of
 from effects.errors import EnqueueError
 from effects.notifier import EndListener
+from effects.sessions.joining import AnySession
 from effects.store.effects import by_key
 from effects.store.effects.by_key import EffectStatus
 from effects.store.operator import actions

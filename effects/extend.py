@@ -28,9 +28,9 @@ from __future__ import annotations
 from effects import arguments, signing, web
 from effects.advice import Action, Explanation, Instead
 from effects.api import insert_reserved, reserve_jobs
-from effects.app import AnySession, app_of
 from effects.arguments import aware, check_arguments, each_of, optional, printable, require, shown
 from effects.crashpoints import declare, point
+from effects.default_app import app_of
 from effects.errors import SecretInvalid, SignatureInvalid, code_of
 from effects.exit_codes import ExitCode
 from effects.http import stream
@@ -47,6 +47,7 @@ from effects.redact import HIDDEN, redact, repr_without, why_invalid
 from effects.retry import DAY_SECONDS, ON_UNKNOWN, OnUnknown
 from effects.scrub import clean_text
 from effects.sealing import SealedColumn, seal_payload
+from effects.sessions.joining import AnySession
 from effects.settlement import Execution, Settlement
 from effects.signing import (
     HEADER_PREFIX,

@@ -24,10 +24,10 @@ from typing import Any, Self
 
 import msgspec
 
-from effects import app as composition
 from effects import crashpoints
 from effects.app import Effects
 from effects.attempt import Attempt
+from effects.default_app import replace_default
 from effects.entry_points import entry_points
 from effects.job_type import JobType
 from effects.keys import generate_key
@@ -102,13 +102,13 @@ class Toolkit:
 
     def __enter__(self) -> Self:
         self.app.create_tables()
-        self._before = composition.replace_default(self.app)
+        self._before = replace_default(self.app)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        composition.replace_default(self._before)
+        replace_default(self._before)
         self.app.dispose()
         self._folder.cleanup()
 

@@ -16,9 +16,9 @@ from typing import Any
 import click
 from sqlalchemy.engine import make_url
 
-from effects import app as composition
 from effects import logs
 from effects.app import Effects
+from effects.default_app import set_default
 from effects.errors import ConfigurationError, SchemaMismatch
 from effects.settings import DEFAULT_DATABASE_URL
 from effects.store.db import revisions
@@ -53,7 +53,7 @@ class Context:
             with _in_environment(EFFECTS_DATABASE_URL=self.database_url, EFFECTS_SCHEMA=self.schema):
                 app = load_app(self.app_path)
             _check_database(app, self.database_url, self.schema)
-        composition.set_default(app)
+        set_default(app)
         logs.configure(self.log_format or app.settings.log_format, self.log_level or app.settings.log_level)
         return app
 

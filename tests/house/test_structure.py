@@ -17,8 +17,8 @@ HANDLER_CLASSES = {"_Handler", "_Server"}  # of the standard library's servers, 
 
 # What a process has once. Everything else belongs to an Effects.
 STATE_OF_MODULES = {
-    "effects/app.py _default": "the process's own Effects, which an app sets by `set_default`",
-    "effects/app.py _default_lock": "guards it",
+    "effects/default_app.py _default": "the process's own Effects, which an app sets by `set_default`",
+    "effects/default_app.py _default_lock": "guards it",
     "effects/crashpoints.py POINTS": "packages add theirs when they are imported",
     "effects/crashpoints.py _hook": "what a test does at a crash point",
     "effects/http/exchange.py IN_HAND": "the request that a thread carries out; pooled streams know no request",
