@@ -1,39 +1,71 @@
 """effects: side effects as rows of your own transaction, carried out by a worker, each known for what it is."""
 
-from effects.alerts import Alert, DeadLetters, OldDueJobs, SameError
-from effects.api import enqueue, enqueue_many
-from effects.app import Effects
-from effects.attempt import Attempt
-from effects.control import CancelResult, RescheduleResult, cancel, reschedule, status, wait
-from effects.default_app import default, set_default
-from effects.errors import (
-    ConfigurationError,
-    DeliveryError,
-    EffectsError,
-    EnqueueError,
-    IdempotencyConflict,
-    JobNotFound,
-    JobStateError,
-    KeyAmbiguous,
-    KeyUnavailable,
-    LeaseLost,
-    PayloadInvalid,
-    SchemaMismatch,
-    StoreConflict,
-    StoreRejected,
-    StoreUnavailable,
-    UnknownJobType,
-)
-from effects.job import Job, NewJob, Receipt
-from effects.job_type import JobType, Routing
-from effects.keys import generate_key
-from effects.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
-from effects.redact import Sensitive
-from effects.retry import Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy
-from effects.schedules import Schedule
-from effects.settings import Settings
-from effects.storage.errors import ObjectMissing, StorageRefused, StorageUnavailable
-from effects.store.effects.by_key import EffectStatus
+from typing import TYPE_CHECKING
+
+from effects import lazy
+
+if TYPE_CHECKING:
+    from effects.alerts import Alert, DeadLetters, OldDueJobs, SameError
+    from effects.api import enqueue, enqueue_many
+    from effects.app import Effects
+    from effects.attempt import Attempt
+    from effects.control import CancelResult, RescheduleResult, cancel, reschedule, status, wait
+    from effects.default_app import default, set_default
+    from effects.errors import (
+        ConfigurationError,
+        DeliveryError,
+        EffectsError,
+        EnqueueError,
+        IdempotencyConflict,
+        JobNotFound,
+        JobStateError,
+        KeyAmbiguous,
+        KeyUnavailable,
+        LeaseLost,
+        PayloadInvalid,
+        SchemaMismatch,
+        StoreConflict,
+        StoreRejected,
+        StoreUnavailable,
+        UnknownJobType,
+    )
+    from effects.job import Job, NewJob, Receipt
+    from effects.job_type import JobType, Routing
+    from effects.keys import generate_key
+    from effects.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
+    from effects.redact import Sensitive
+    from effects.retry import Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy
+    from effects.schedules import Schedule
+    from effects.settings import Settings
+    from effects.storage.errors import ObjectMissing, StorageRefused, StorageUnavailable
+    from effects.store.effects.by_key import EffectStatus
+else:
+    __getattr__, __dir__ = lazy.names(
+        __name__,
+        {
+            "effects.alerts": "Alert, DeadLetters, OldDueJobs, SameError",
+            "effects.api": "enqueue, enqueue_many",
+            "effects.app": "Effects",
+            "effects.attempt": "Attempt",
+            "effects.control": "CancelResult, RescheduleResult, cancel, reschedule, status, wait",
+            "effects.default_app": "default, set_default",
+            "effects.errors": (
+                "ConfigurationError, DeliveryError, EffectsError, EnqueueError, IdempotencyConflict, "
+                "JobNotFound, JobStateError, KeyAmbiguous, KeyUnavailable, LeaseLost, PayloadInvalid, "
+                "SchemaMismatch, StoreConflict, StoreRejected, StoreUnavailable, UnknownJobType"
+            ),
+            "effects.job": "Job, NewJob, Receipt",
+            "effects.job_type": "JobType, Routing",
+            "effects.keys": "generate_key",
+            "effects.outcome": "Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown",
+            "effects.redact": "Sensitive",
+            "effects.retry": "Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy",
+            "effects.schedules": "Schedule",
+            "effects.settings": "Settings",
+            "effects.storage.errors": "ObjectMissing, StorageRefused, StorageUnavailable",
+            "effects.store.effects.by_key": "EffectStatus",
+        },
+    )
 
 __all__ = [
     "Alert",

@@ -25,61 +25,119 @@ Names without a docstring of their own:
 
 from __future__ import annotations
 
-from effects import arguments, signing, web
-from effects.advice import Action, Explanation, Instead
-from effects.api import insert_reserved, reserve_jobs
-from effects.arguments import aware, check_arguments, each_of, optional, printable, require, shown
-from effects.crashpoints import declare, point
-from effects.default_app import app_of
-from effects.errors import SecretInvalid, SignatureInvalid, code_of
-from effects.exit_codes import ExitCode
-from effects.http import stream
-from effects.http.client import HttpClient, verifying_context
-from effects.http.exchange import Exchange
-from effects.http.stream import DeadlineStream, connect
-from effects.idempotence import NO_DIGEST, IdempotentWriter, KeyHolder, write_once
-from effects.ledger import LEDGER_STATES, LedgerRow, fold_sql
-from effects.limits import Breaker, Rate
-from effects.logs import RateLimitedLogger
-from effects.moments import moment, moment_or_none, phases_ms
-from effects.packages import PackageSettings
-from effects.redact import HIDDEN, redact, repr_without, why_invalid
-from effects.retry import DAY_SECONDS, ON_UNKNOWN, OnUnknown
-from effects.scrub import clean_text
-from effects.sealing import SealedColumn, seal_payload
-from effects.sessions.joining import AnySession
-from effects.settlement import Execution, Settlement
-from effects.signing import (
-    HEADER_PREFIX,
-    SECRET_PREFIX,
-    TOLERANCE_SECONDS,
-    decode_secret,
-    generate_secret,
-    parse_secret,
-    sign,
-    verify,
-    verify_with,
-)
-from effects.storage.base import PIECE_BYTES, Storage, Writer
-from effects.storage.disposition import attachment
-from effects.storage.probe import FOLDER
-from effects.store.audit_log.notes import AuditAction, note
-from effects.store.db.engine import create_engine
-from effects.store.db.old_rows import OldRows, delete_page, old_rows
-from effects.store.db.sql import ANY_TIME, Sql, Window, and_each, columns_of, set_filters
-from effects.store.db.store import Statement, Store, as_json
-from effects.store.limits.rows import ensure as ensure_limit
-from effects.store.limits.rows import unblock as unblock_limit
-from effects.store.operator.actions import IGNORE, record_action
-from effects.store.operator.dead_letters import closed as is_resolved
-from effects.store.operator.requeue import Requeued, requeue
-from effects.store.operator.resolve import resolve as resolve_unknown
-from effects.store.queue.enqueue import ReservedJob
-from effects.store.queue.table_ledger import TableLedger
-from effects.store.schema.columns import DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column
-from effects.unsafe import UNSAFE, escape_unprintable, is_printable, without_unsafe
-from effects.walk import Page, walk
-from effects.web import AsgiApp, Receive, Scope, Send, content_length, lifespan
+from typing import TYPE_CHECKING
+
+from effects import lazy
+
+if TYPE_CHECKING:
+    from effects import arguments, signing, web
+    from effects.advice import Action, Explanation, Instead
+    from effects.api import insert_reserved, reserve_jobs
+    from effects.arguments import aware, check_arguments, each_of, optional, printable, require, shown
+    from effects.crashpoints import declare, point
+    from effects.default_app import app_of
+    from effects.errors import SecretInvalid, SignatureInvalid, code_of
+    from effects.exit_codes import ExitCode
+    from effects.http import stream
+    from effects.http.client import HttpClient, verifying_context
+    from effects.http.exchange import Exchange
+    from effects.http.stream import DeadlineStream, connect
+    from effects.idempotence import NO_DIGEST, IdempotentWriter, KeyHolder, write_once
+    from effects.ledger import LEDGER_STATES, LedgerRow, fold_sql
+    from effects.limits import Breaker, Rate
+    from effects.logs import RateLimitedLogger
+    from effects.moments import moment, moment_or_none, phases_ms
+    from effects.packages import PackageSettings
+    from effects.redact import HIDDEN, redact, repr_without, why_invalid
+    from effects.retry import DAY_SECONDS, ON_UNKNOWN, OnUnknown
+    from effects.scrub import clean_text
+    from effects.sealing import SealedColumn, seal_payload
+    from effects.sessions.joining import AnySession
+    from effects.settlement import Execution, Settlement
+    from effects.signing import (
+        HEADER_PREFIX,
+        SECRET_PREFIX,
+        TOLERANCE_SECONDS,
+        decode_secret,
+        generate_secret,
+        parse_secret,
+        sign,
+        verify,
+        verify_with,
+    )
+    from effects.storage.base import PIECE_BYTES, Storage, Writer
+    from effects.storage.disposition import attachment
+    from effects.storage.probe import FOLDER
+    from effects.store.audit_log.notes import AuditAction, note
+    from effects.store.db.engine import create_engine
+    from effects.store.db.old_rows import OldRows, delete_page, old_rows
+    from effects.store.db.sql import ANY_TIME, Sql, Window, and_each, columns_of, set_filters
+    from effects.store.db.store import Statement, Store, as_json
+    from effects.store.limits.rows import ensure as ensure_limit
+    from effects.store.limits.rows import unblock as unblock_limit
+    from effects.store.operator.actions import IGNORE, record_action
+    from effects.store.operator.dead_letters import closed as is_resolved
+    from effects.store.operator.requeue import Requeued, requeue
+    from effects.store.operator.resolve import resolve as resolve_unknown
+    from effects.store.queue.enqueue import ReservedJob
+    from effects.store.queue.table_ledger import TableLedger
+    from effects.store.schema.columns import DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column
+    from effects.unsafe import UNSAFE, escape_unprintable, is_printable, without_unsafe
+    from effects.walk import Page, walk
+    from effects.web import AsgiApp, Receive, Scope, Send, content_length, lifespan
+else:
+    __getattr__, __dir__ = lazy.names(
+        __name__,
+        {
+            "effects": "arguments, signing, web",
+            "effects.advice": "Action, Explanation, Instead",
+            "effects.api": "insert_reserved, reserve_jobs",
+            "effects.arguments": "aware, check_arguments, each_of, optional, printable, require, shown",
+            "effects.crashpoints": "declare, point",
+            "effects.default_app": "app_of",
+            "effects.errors": "SecretInvalid, SignatureInvalid, code_of",
+            "effects.exit_codes": "ExitCode",
+            "effects.http": "stream",
+            "effects.http.client": "HttpClient, verifying_context",
+            "effects.http.exchange": "Exchange",
+            "effects.http.stream": "DeadlineStream, connect",
+            "effects.idempotence": "NO_DIGEST, IdempotentWriter, KeyHolder, write_once",
+            "effects.ledger": "LEDGER_STATES, LedgerRow, fold_sql",
+            "effects.limits": "Breaker, Rate",
+            "effects.logs": "RateLimitedLogger",
+            "effects.moments": "moment, moment_or_none, phases_ms",
+            "effects.packages": "PackageSettings",
+            "effects.redact": "HIDDEN, redact, repr_without, why_invalid",
+            "effects.retry": "DAY_SECONDS, ON_UNKNOWN, OnUnknown",
+            "effects.scrub": "clean_text",
+            "effects.sealing": "SealedColumn, seal_payload",
+            "effects.sessions.joining": "AnySession",
+            "effects.settlement": "Execution, Settlement",
+            "effects.signing": (
+                "HEADER_PREFIX, SECRET_PREFIX, TOLERANCE_SECONDS, decode_secret, generate_secret, parse_secret, "
+                "sign, verify, verify_with"
+            ),
+            "effects.storage.base": "PIECE_BYTES, Storage, Writer",
+            "effects.storage.disposition": "attachment",
+            "effects.storage.probe": "FOLDER",
+            "effects.store.audit_log.notes": "AuditAction, note",
+            "effects.store.db.engine": "create_engine",
+            "effects.store.db.old_rows": "OldRows, delete_page, old_rows",
+            "effects.store.db.sql": "ANY_TIME, Sql, Window, and_each, columns_of, set_filters",
+            "effects.store.db.store": "Statement, Store, as_json",
+            "effects.store.limits.rows": "ensure as ensure_limit, unblock as unblock_limit",
+            "effects.store.operator.actions": "IGNORE, record_action",
+            "effects.store.operator.dead_letters": "closed as is_resolved",
+            "effects.store.operator.requeue": "Requeued, requeue",
+            "effects.store.operator.resolve": "resolve as resolve_unknown",
+            "effects.store.queue.enqueue": "ReservedJob",
+            "effects.store.queue.table_ledger": "TableLedger",
+            "effects.store.schema.columns": "DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column",
+            "effects.unsafe": "UNSAFE, escape_unprintable, is_printable, without_unsafe",
+            "effects.walk": "Page, walk",
+            "effects.web": "AsgiApp, Receive, Scope, Send, content_length, lifespan",
+        },
+    )
 
 __all__ = [
     "ANY_TIME",
@@ -160,6 +218,7 @@ __all__ = [
     "insert_reserved",
     "is_printable",
     "is_resolved",
+    "lazy",
     "ledger_columns",
     "lifespan",
     "moment",

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from effects.cli.command import CommandResult, command, json_option, listed
-from effects.cli.context import Context, actor, pass_context
-from effects.cli.options import (
-    before_option,
-    key_option,
-    limit_option,
-    override_options,
-    parse_age,
-    parse_time,
-    queue_option,
-    reason_option,
-    required_reason_option,
-    status_option,
-    type_option,
-    window_options,
-)
-from effects.cli.output import Table, cell, duration, shown_status
+from typing import TYPE_CHECKING
+
+from effects import lazy
+
+if TYPE_CHECKING:
+    from effects.cli.context import Context, actor, pass_context
+    from effects.cli.options import (
+        before_option,
+        key_option,
+        limit_option,
+        override_options,
+        parse_age,
+        parse_time,
+        queue_option,
+        reason_option,
+        required_reason_option,
+        status_option,
+        type_option,
+        window_options,
+    )
+    from effects.cli.output import Table, cell, duration, shown_status
+    from effects.cli.results import CommandResult, command, json_option, listed
+else:
+    __getattr__, __dir__ = lazy.names(
+        __name__,
+        {
+            "effects.cli.results": "CommandResult, command, json_option, listed",
+            "effects.cli.context": "Context, actor, pass_context",
+            "effects.cli.options": (
+                "before_option, key_option, limit_option, override_options, parse_age, parse_time, queue_option, "
+                "reason_option, required_reason_option, status_option, type_option, window_options"
+            ),
+            "effects.cli.output": "Table, cell, duration, shown_status",
+        },
+    )
 
 __all__ = [
     "CommandResult",

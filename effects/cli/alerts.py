@@ -8,10 +8,10 @@ import click
 import msgspec
 
 from effects.alert_check import check_alerts
-from effects.cli.command import CommandResult, command, listed
 from effects.cli.context import Context
 from effects.cli.options import limit_option
 from effects.cli.output import Table
+from effects.cli.results import CommandResult, command, listed
 from effects.exit_codes import ExitCode
 from effects.store.db.records import Moment
 from effects.store.operator.alert_episodes import episodes

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from effects import control
-from effects.cli.command import CommandResult, command
 from effects.cli.context import Context, actor
 from effects.cli.options import key_option, parse_age, parse_time, reason_option, type_option
 from effects.cli.output import shown_status
+from effects.cli.results import CommandResult, command
 from effects.control import CancelResult
 from effects.errors import JobStateError
 from effects.exit_codes import ExitCode

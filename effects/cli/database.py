@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from effects.cli.command import CommandResult, command
 from effects.cli.context import Context
+from effects.cli.results import CommandResult, command
 from effects.store.schedules import definitions as schedule_definitions
 from effects.store.schedules.definitions import Registered
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from effects.cli.command import CommandResult, command, listed
 from effects.cli.context import Context, actor
 from effects.cli.jobs import tell_job, tenant_limit_keys
 from effects.cli.options import (
@@ -25,6 +24,7 @@ from effects.cli.options import (
     word_option,
 )
 from effects.cli.output import Table, shown_status
+from effects.cli.results import CommandResult, command, listed
 from effects.evidence import job_evidence
 from effects.exit_codes import ExitCode
 from effects.store.operator import resolve as store_dead

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from effects.cli.command import CommandResult, command
 from effects.cli.context import Context, refuse_missing_file
 from effects.cli.output import Table
+from effects.cli.results import CommandResult, command
 from effects.doctor import examine, exit_code
 
 

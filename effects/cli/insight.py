@@ -9,10 +9,10 @@ from typing import Any
 import click
 import msgspec
 
-from effects.cli.command import CommandResult, command
 from effects.cli.context import Context
 from effects.cli.evidence import evidence_blocks, sentence
 from effects.cli.output import Table, cell, duration, shown_status
+from effects.cli.results import CommandResult, command
 from effects.evidence import find_evidence
 from effects.exit_codes import ExitCode
 from effects.job import ENDED, LIVE

@@ -9,7 +9,6 @@ import click
 import msgspec
 
 from effects.cli.by_key import cancel_by_key, chosen_job, job_or_key, reschedule_, wait_
-from effects.cli.command import CommandResult, command
 from effects.cli.context import Context, actor
 from effects.cli.evidence import advice, evidence_blocks
 from effects.cli.options import (
@@ -28,6 +27,7 @@ from effects.cli.options import (
     word_option,
 )
 from effects.cli.output import Table, cell, shown_status
+from effects.cli.results import CommandResult, command
 from effects.evidence import Evidence, job_evidence
 from effects.job import ENDED, LIVE
 from effects.store.db.records import JobRecord

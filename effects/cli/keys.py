@@ -7,10 +7,10 @@ import os
 
 import click
 
-from effects.cli.command import CommandResult, command
 from effects.cli.context import Context, actor, pass_context
 from effects.cli.options import reason_option
 from effects.cli.output import Table
+from effects.cli.results import CommandResult, command
 from effects.errors import ConfigurationError
 from effects.exit_codes import ExitCode
 from effects.keys import DIGEST_KEY_ID, KeyRing, generate_key

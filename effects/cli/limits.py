@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import click
 
-from effects.cli.command import CommandResult, command, listed
 from effects.cli.context import Context, actor
 from effects.cli.options import for_option, limit_option, reason_option
 from effects.cli.output import Table, cell
+from effects.cli.results import CommandResult, command, listed
 from effects.errors import ConfigurationError
 from effects.limits import parse_breaker, parse_rate
 from effects.store.limits import rows as store_limits

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from effects.cli.command import CommandResult, command, listed
 from effects.cli.context import Context
 from effects.cli.options import before_option, limit_option, window_options
 from effects.cli.output import Table
+from effects.cli.results import CommandResult, command, listed
 from effects.store.audit_log.entries import AuditEntry, LogFilters, list_entries
 from effects.store.db.sql import Window
 

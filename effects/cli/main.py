@@ -7,12 +7,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import EntryPoint, version
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import click
 
-from effects.cli.context import Context
 from effects.crashpoints import install_from_environment
 from effects.entry_points import entry_points
 from effects.errors import ConfigurationError, EffectsError, JobStateError, StoreUnavailable
@@ -152,13 +151,15 @@ def _reason(error: EffectsError) -> str:
 )
 @click.option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
               help="Lowest level that is logged. Overrides EFFECTS_LOG_LEVEL.")  # fmt: skip
-@click.version_option(version("effects"), prog_name="effects")
+@click.version_option(package_name="effects", prog_name="effects")
 @click.pass_context
 def cli(ctx: click.Context, /, **options: str | None) -> None:
     """Deliver e-mail, webhooks and reports from your database transaction.
 
     Exit codes: 0 done, 2 an error (one line on standard error), 130 interrupted.
     """
+    from effects.cli.context import Context  # noqa: PLC0415 - brings the core, of which `--version` needs nothing
+
     ctx.obj = Context(**options)
     ctx.call_on_close(ctx.obj.close)
 

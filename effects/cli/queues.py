@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import click
 
 from effects.app import Effects
-from effects.cli.command import CommandResult, command, listed
 from effects.cli.context import Context, actor
 from effects.cli.options import for_option, limit_option, reason_option
 from effects.cli.output import Table
+from effects.cli.results import CommandResult, command, listed
 from effects.job import DEFAULT_QUEUE, QUARANTINE_QUEUE
 from effects.store.limits import queue_pauses as store_queues
 from effects.store.limits.queue_pauses import QueueState

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from effects.cli.command import CommandResult, command, listed
 from effects.cli.context import Context, actor
 from effects.cli.options import limit_option, parse_time, reason_option, status_option, type_option
 from effects.cli.output import Table, cell
+from effects.cli.results import CommandResult, command, listed
 from effects.firing import fire_now
 from effects.moments import moment
 from effects.schedules import CATCH_UP, CATCH_UP_MAX, OVERLAP, Schedule

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import click
 
-from effects.cli.command import CommandResult, command
 from effects.cli.context import Context
 from effects.cli.options import queue_option, type_option, window_options
 from effects.cli.output import Table, duration
+from effects.cli.results import CommandResult, command
 from effects.stats import QueueStats, Stats, TypeStats, read_stats
 from effects.store.db.sql import Window
 

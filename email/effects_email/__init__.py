@@ -1,35 +1,63 @@
 """Templated e-mail: written in your own transaction, sent once, or known not to be."""
 
-from effects_email.api import Preview, preview_email, send_templated_email, send_templated_emails
-from effects_email.errors import (
-    AddressInvalid,
-    AttachmentInvalid,
-    EmailInvalid,
-    EmailNotFound,
-    RenderingFailed,
-    SuppressionInvalid,
-    TemplateError,
-    TemplateNotFound,
-    TokenInvalid,
-)
-from effects_email.events import ProviderEvent, events_of
-from effects_email.jobs.send import EmailSend
-from effects_email.message.address import parse_address
-from effects_email.message.attachments import File
-from effects_email.message.source import Address
-from effects_email.request import NewEmail, email_key
-from effects_email.settings import EmailSettings
-from effects_email.suppression import (
-    LogLine,
-    Suppression,
-    find_suppressions,
-    list_suppressions,
-    suppress,
-    suppression_log,
-    unsuppress,
-)
-from effects_email.unsubscribe import unsubscribe_link
-from effects_email.writing import EmailReceipt
+from typing import TYPE_CHECKING
+
+from effects.extend import lazy
+
+if TYPE_CHECKING:
+    from effects_email.api import Preview, preview_email, send_templated_email, send_templated_emails
+    from effects_email.errors import (
+        AddressInvalid,
+        AttachmentInvalid,
+        EmailInvalid,
+        EmailNotFound,
+        RenderingFailed,
+        SuppressionInvalid,
+        TemplateError,
+        TemplateNotFound,
+        TokenInvalid,
+    )
+    from effects_email.events import ProviderEvent, events_of
+    from effects_email.jobs.send import EmailSend
+    from effects_email.message.address import parse_address
+    from effects_email.message.attachments import File
+    from effects_email.message.source import Address
+    from effects_email.request import NewEmail, email_key
+    from effects_email.settings import EmailSettings
+    from effects_email.suppression import (
+        LogLine,
+        Suppression,
+        find_suppressions,
+        list_suppressions,
+        suppress,
+        suppression_log,
+        unsuppress,
+    )
+    from effects_email.unsubscribe import unsubscribe_link
+    from effects_email.writing import EmailReceipt
+else:
+    __getattr__, __dir__ = lazy.names(
+        __name__,
+        {
+            "effects_email.api": "Preview, preview_email, send_templated_email, send_templated_emails",
+            "effects_email.errors": (
+                "AddressInvalid, AttachmentInvalid, EmailInvalid, EmailNotFound, RenderingFailed, "
+                "SuppressionInvalid, TemplateError, TemplateNotFound, TokenInvalid"
+            ),
+            "effects_email.events": "ProviderEvent, events_of",
+            "effects_email.jobs.send": "EmailSend",
+            "effects_email.message.address": "parse_address",
+            "effects_email.message.attachments": "File",
+            "effects_email.message.source": "Address",
+            "effects_email.request": "NewEmail, email_key",
+            "effects_email.settings": "EmailSettings",
+            "effects_email.suppression": (
+                "LogLine, Suppression, find_suppressions, list_suppressions, suppress, suppression_log, unsuppress"
+            ),
+            "effects_email.unsubscribe": "unsubscribe_link",
+            "effects_email.writing": "EmailReceipt",
+        },
+    )
 
 __all__ = [
     "Address",

@@ -1,24 +1,49 @@
 """Reports: requested in your own transaction, made in chunks, resumed after any crash."""
 
-from effects_reports.admin import RepairCounts, cancel_report, repair_reports, resume_report
-from effects_reports.api import ReportStatus, find_report, list_reports, report_status, request_report
-from effects_reports.definition import ReportDefinition, report
-from effects_reports.downloads import download_app
-from effects_reports.errors import (
-    DefinitionInvalid,
-    LinkExpired,
-    LinkInvalid,
-    ReportInvalid,
-    ReportNotFound,
-    ReportRefused,
-    ReportStateError,
-)
-from effects_reports.explanation import ReportExplanation, explain_report
-from effects_reports.links import download_url
-from effects_reports.notify import Notify
-from effects_reports.progress import Progress
-from effects_reports.results import open_result
-from effects_reports.writing import ReportReceipt
+from typing import TYPE_CHECKING
+
+from effects.extend import lazy
+
+if TYPE_CHECKING:
+    from effects_reports.admin import RepairCounts, cancel_report, repair_reports, resume_report
+    from effects_reports.api import ReportStatus, find_report, list_reports, report_status, request_report
+    from effects_reports.definition import ReportDefinition, report
+    from effects_reports.downloads import download_app
+    from effects_reports.errors import (
+        DefinitionInvalid,
+        LinkExpired,
+        LinkInvalid,
+        ReportInvalid,
+        ReportNotFound,
+        ReportRefused,
+        ReportStateError,
+    )
+    from effects_reports.explanation import ReportExplanation, explain_report
+    from effects_reports.links import download_url
+    from effects_reports.notify import Notify
+    from effects_reports.progress import Progress
+    from effects_reports.results import open_result
+    from effects_reports.writing import ReportReceipt
+else:
+    __getattr__, __dir__ = lazy.names(
+        __name__,
+        {
+            "effects_reports.admin": "RepairCounts, cancel_report, repair_reports, resume_report",
+            "effects_reports.api": "ReportStatus, find_report, list_reports, report_status, request_report",
+            "effects_reports.definition": "ReportDefinition, report",
+            "effects_reports.downloads": "download_app",
+            "effects_reports.errors": (
+                "DefinitionInvalid, LinkExpired, LinkInvalid, ReportInvalid, ReportNotFound, ReportRefused, "
+                "ReportStateError"
+            ),
+            "effects_reports.explanation": "ReportExplanation, explain_report",
+            "effects_reports.links": "download_url",
+            "effects_reports.notify": "Notify",
+            "effects_reports.progress": "Progress",
+            "effects_reports.results": "open_result",
+            "effects_reports.writing": "ReportReceipt",
+        },
+    )
 
 __all__ = [
     "DefinitionInvalid",

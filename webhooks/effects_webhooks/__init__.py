@@ -1,38 +1,67 @@
 """Signed webhooks: an event, written in your own transaction, reaches every endpoint that wants it."""
 
-from effects.extend import SecretInvalid, SignatureInvalid, generate_secret, sign, verify
-from effects_webhooks.admin.deliveries import (
-    DeliveryPage,
-    DeliverySummary,
-    EventSummary,
-    list_deliveries,
-    list_events,
-)
-from effects_webhooks.admin.endpoints import (
-    Endpoint,
-    NewEndpoint,
-    add_endpoint,
-    change_endpoint,
-    disable_endpoint,
-    enable_endpoint,
-    get_endpoint,
-    list_endpoints,
-)
-from effects_webhooks.admin.replay import Replayed, recover, replay_delivery, replay_event
-from effects_webhooks.admin.rotation import NewSecret, SecretInfo, expire_secret, list_secrets, rotate_secret
-from effects_webhooks.admin.withdrawal import cancel_delivery
-from effects_webhooks.api import WebhookReceipt, deliver_webhook, deliver_webhooks, send_test
-from effects_webhooks.errors import (
-    EndpointInvalid,
-    EndpointNotFound,
-    EventInvalid,
-    EventNotFound,
-)
-from effects_webhooks.explanation import DeliveryExplanation, explain
-from effects_webhooks.jobs.deliver import WebhookDelivery
-from effects_webhooks.request import WebhookEvent
-from effects_webhooks.tenants import ANY_TENANT, Tenant
-from effects_webhooks.writing import Delivery, delivery_key
+from typing import TYPE_CHECKING
+
+from effects.extend import lazy
+
+if TYPE_CHECKING:
+    from effects.extend import SecretInvalid, SignatureInvalid, generate_secret, sign, verify
+    from effects_webhooks.admin.deliveries import (
+        DeliveryPage,
+        DeliverySummary,
+        EventSummary,
+        list_deliveries,
+        list_events,
+    )
+    from effects_webhooks.admin.endpoints import (
+        Endpoint,
+        NewEndpoint,
+        add_endpoint,
+        change_endpoint,
+        disable_endpoint,
+        enable_endpoint,
+        get_endpoint,
+        list_endpoints,
+    )
+    from effects_webhooks.admin.replay import Replayed, recover, replay_delivery, replay_event
+    from effects_webhooks.admin.rotation import NewSecret, SecretInfo, expire_secret, list_secrets, rotate_secret
+    from effects_webhooks.admin.withdrawal import cancel_delivery
+    from effects_webhooks.api import WebhookReceipt, deliver_webhook, deliver_webhooks, send_test
+    from effects_webhooks.errors import (
+        EndpointInvalid,
+        EndpointNotFound,
+        EventInvalid,
+        EventNotFound,
+    )
+    from effects_webhooks.explanation import DeliveryExplanation, explain
+    from effects_webhooks.jobs.deliver import WebhookDelivery
+    from effects_webhooks.request import WebhookEvent
+    from effects_webhooks.tenants import ANY_TENANT, Tenant
+    from effects_webhooks.writing import Delivery, delivery_key
+else:
+    __getattr__, __dir__ = lazy.names(
+        __name__,
+        {
+            "effects.extend": "SecretInvalid, SignatureInvalid, generate_secret, sign, verify",
+            "effects_webhooks.admin.deliveries": (
+                "DeliveryPage, DeliverySummary, EventSummary, list_deliveries, list_events"
+            ),
+            "effects_webhooks.admin.endpoints": (
+                "Endpoint, NewEndpoint, add_endpoint, change_endpoint, disable_endpoint, enable_endpoint, "
+                "get_endpoint, list_endpoints"
+            ),
+            "effects_webhooks.admin.replay": "Replayed, recover, replay_delivery, replay_event",
+            "effects_webhooks.admin.rotation": "NewSecret, SecretInfo, expire_secret, list_secrets, rotate_secret",
+            "effects_webhooks.admin.withdrawal": "cancel_delivery",
+            "effects_webhooks.api": "WebhookReceipt, deliver_webhook, deliver_webhooks, send_test",
+            "effects_webhooks.errors": "EndpointInvalid, EndpointNotFound, EventInvalid, EventNotFound",
+            "effects_webhooks.explanation": "DeliveryExplanation, explain",
+            "effects_webhooks.jobs.deliver": "WebhookDelivery",
+            "effects_webhooks.request": "WebhookEvent",
+            "effects_webhooks.tenants": "ANY_TENANT, Tenant",
+            "effects_webhooks.writing": "Delivery, delivery_key",
+        },
+    )
 
 __all__ = [
     "ANY_TENANT",

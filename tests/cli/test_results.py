@@ -1,4 +1,4 @@
-"""`effects.cli.command`: what a command returns is printed for people or for scripts, and ends with its exit code."""
+"""`effects.cli.results`: what a command returns is printed for people or for scripts, and ends with its exit code."""
 
 from __future__ import annotations
 

@@ -1,0 +1,41 @@
+"""Names of a package that are imported when they are first used: importing the package then costs next to nothing.
+
+    if TYPE_CHECKING:
+        from shop.orders import Order, find as find_order
+    else:
+        __getattr__, __dir__ = lazy.names(__name__, {"shop.orders": "Order, find as find_order"})
+
+Type checkers and editors read the imports; Python reads the table. `tests/house` checks that they name the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the package's `__getattr__` and `__dir__` (PEP 562).
+
+    Args:
+        package: its `__name__`.
+        homes: module → the names to import from it, as an import statement lists them.
+    """
+    sources = {name: (module, original) for module, listed in homes.items() for original, name in _pairs(listed)}
+    namespace = vars(sys.modules[package])
+
+    def get(name: str) -> Any:
+        if name not in sources:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
+        module, original = sources[name]
+        namespace[name] = getattr(__import__(module, fromlist=[original]), original)
+        return namespace[name]
+
+    return get, lambda: sorted(namespace.keys() | sources.keys())
+
+
+def _pairs(listed: str) -> list[tuple[str, str]]:
+    """`"find as find_order"` → `("find", "find_order")`."""
+    parts = [part.split(" as ") for part in listed.split(", ")]
+    return [(part[0], part[-1]) for part in parts]
