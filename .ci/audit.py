@@ -45,7 +45,7 @@ def _declared() -> list[str]:
 
 
 def _installed() -> dict[str, str]:
-    skipped = ("effects", "pyyaml", "pip", "setuptools")
+    skipped = ("effects", "effects-toolkit", "pyyaml", "pip", "setuptools")
     return {package.name.lower(): package.version for package in distributions() if package.name.lower() not in skipped}
 
 

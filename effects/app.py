@@ -103,7 +103,7 @@ class Effects:
         """The file storage (EFFECTS_STORAGE_URL), opened on first use.
 
         Raises:
-            ConfigurationError: it is object storage, and the extra `effects[s3]` is not installed.
+            ConfigurationError: it is object storage, and the extra `effects-toolkit[s3]` is not installed.
         """
         return open_storage(self.settings.storage_url)
 

@@ -14,6 +14,7 @@ from effects.store.operator.database_checks import DoctorFinding, Level, examine
 from effects.store.operator.server_checks import examine_server, examine_waits
 from effects.store.rotate import KeyCount, count_keys
 from effects.store.schedules import definitions as schedule_definitions
+from effects_toolkit.files import MENDED_BY, foreign_distribution
 
 _EXIT: dict[Level, int] = {"ok": 0, "warning": 1, "error": 2}
 
@@ -35,6 +36,7 @@ def exit_code(findings: list[DoctorFinding]) -> int:
 
 
 def _findings(app: Effects) -> Iterator[DoctorFinding]:
+    yield from _installation()
     has_tables = True
     try:
         revisions.check(app.store)
@@ -52,6 +54,13 @@ def _findings(app: Effects) -> Iterator[DoctorFinding]:
         yield from _keys(app.keys, count_keys(app.store, quick=True))
     yield _storage(app)
     yield from _settings(app)
+
+
+def _installation() -> Iterator[DoctorFinding]:
+    """Another project's files in our folder: whichever was installed last has overwritten the other."""
+    if (foreign := foreign_distribution()) is not None:
+        text = f"the distribution {foreign} is another project, and writes into the same folder"
+        yield DoctorFinding("installation", "error", text, MENDED_BY)
 
 
 def _schedules(app: Effects) -> DoctorFinding:

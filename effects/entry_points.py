@@ -20,8 +20,9 @@ def entry_points(group: str) -> tuple[EntryPoint, ...]:
 @functools.cache
 def _by_group() -> dict[str, tuple[EntryPoint, ...]]:
     installed = metadata.entry_points()
+    # A set: an editable install under the old name of the distribution leaves its entries beside the new ones.
     return {
-        group: tuple(sorted(installed.select(group=group), key=lambda entry: entry.name))
+        group: tuple(sorted(set(installed.select(group=group)), key=lambda entry: entry.name))
         for group in installed.groups
         if group.startswith(PREFIX)
     }

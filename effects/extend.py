@@ -21,6 +21,7 @@ Names without a docstring of their own:
     Statement           a function from `Sql` to the text of a statement
     TOLERANCE_SECONDS   how far a signature's timestamp may be from now
     UNSAFE              pattern of the characters that no terminal or header may get
+    VERSION             the version of this release of effects
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from effects.store.queue.table_ledger import TableLedger
     from effects.store.schema.columns import DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column
     from effects.unsafe import UNSAFE, escape_unprintable, is_printable, without_unsafe
+    from effects.version import VERSION
     from effects.walk import Page, walk
     from effects.web import AsgiApp, Receive, Scope, Send, content_length, lifespan
 else:
@@ -134,6 +136,7 @@ else:
             "effects.store.queue.table_ledger": "TableLedger",
             "effects.store.schema.columns": "DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column",
             "effects.unsafe": "UNSAFE, escape_unprintable, is_printable, without_unsafe",
+            "effects.version": "VERSION",
             "effects.walk": "Page, walk",
             "effects.web": "AsgiApp, Receive, Scope, Send, content_length, lifespan",
         },
@@ -153,6 +156,7 @@ __all__ = [
     "SECRET_PREFIX",
     "TOLERANCE_SECONDS",
     "UNSAFE",
+    "VERSION",
     "Action",
     "AnySession",
     "AsgiApp",

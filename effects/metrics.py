@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.metadata import version
 from types import TracebackType
 from typing import Literal, Self
 
@@ -21,6 +20,7 @@ from effects.errors import StoreUnavailable
 from effects.settlement import Settlement
 from effects.store.operator.counts import Numbers, read_numbers
 from effects.unsafe import without_unsafe
+from effects.version import VERSION
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK = "127.0.0.1"
@@ -188,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _families(numbers: Numbers) -> Iterator[Family]:
-    yield Family("effects_build_info", "gauge", "The version of effects.", [Sample(1, {"version": version("effects")})])
+    yield Family("effects_build_info", "gauge", "The version of effects.", [Sample(1, {"version": VERSION})])
     yield Family(
         "effects_jobs",
         "gauge",

@@ -18,6 +18,7 @@ from effects.errors import ConfigurationError, EffectsError, JobStateError, Stor
 from effects.exit_codes import ExitCode
 from effects.logs import error_places, log_thread_error
 from effects.unsafe import without_unsafe
+from effects.version import VERSION
 
 _FRAMES_MAX = 12
 
@@ -151,7 +152,7 @@ def _reason(error: EffectsError) -> str:
 )
 @click.option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
               help="Lowest level that is logged. Overrides EFFECTS_LOG_LEVEL.")  # fmt: skip
-@click.version_option(package_name="effects", prog_name="effects")
+@click.version_option(VERSION, prog_name="effects")
 @click.pass_context
 def cli(ctx: click.Context, /, **options: str | None) -> None:
     """Deliver e-mail, webhooks and reports from your database transaction.

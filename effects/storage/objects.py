@@ -23,7 +23,7 @@ try:
     from effects.storage.upload import Upload
 except ImportError as error:
     raise ConfigurationError(
-        "EFFECTS_STORAGE_URL names object storage, which needs a client: pip install 'effects[s3]'"
+        "EFFECTS_STORAGE_URL names object storage, which needs a client: pip install 'effects-toolkit[s3]'"
     ) from error
 
 if TYPE_CHECKING:

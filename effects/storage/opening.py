@@ -12,8 +12,9 @@ def open_storage(url: str) -> Storage:
 
     Args:
         url: a folder as a plain path or `file:…`, relative to the working directory or absolute; or
-            `s3://bucket/prefix?region=…&endpoint=https://…` for S3 and what speaks like it (extra `effects[s3]`).
-            Credentials of S3 come from the usual AWS_ variables or the machine's role, never from the URL.
+            `s3://bucket/prefix?region=…&endpoint=https://…` for S3 and what speaks like it (extra
+            `effects-toolkit[s3]`). Credentials of S3 come from the
+            usual AWS_ variables or the machine's role, never from the URL.
 
     Raises:
         ConfigurationError: the URL is neither (the message names the wrong part), or the extra is not installed.

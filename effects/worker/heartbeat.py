@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from importlib.metadata import version
 
 from effects.app import Effects
 from effects.errors import StoreUnavailable, WorkerCannotContinue
@@ -14,6 +13,7 @@ from effects.logs import RateLimitedLogger, error_places
 from effects.store.db.files import DatabaseFile
 from effects.store.queue.invalid_rows import rescue_valid
 from effects.store.queue.liveness import RESCUE_BATCH, Activity, WorkerIdentity, heartbeat, register, seconds_up
+from effects.version import VERSION
 from effects.worker.numbers import RollupRecorder
 from effects.worker.outage import Outage
 from effects.worker.runtime import Runtime
@@ -63,7 +63,7 @@ class Heartbeat(Service):
         """A new one: a worker that was declared dead comes back as another."""
         host, pid = socket.gethostname(), os.getpid()
         name = f"{host}:{pid}:{self._runtime.unique()[:8]}"
-        return WorkerIdentity(id=name, host=host, pid=pid, version=version("effects"), queues=self._queues)
+        return WorkerIdentity(id=name, host=host, pid=pid, version=VERSION, queues=self._queues)
 
     def register(self) -> None:
         """Write the worker's row; required before the first claim.

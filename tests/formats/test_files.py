@@ -277,4 +277,4 @@ def test_a_missing_extra_is_named(module: str, name: str, extra: str, tmp_path: 
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
-    assert f"pip install 'effects[{extra}]'" in ran.stderr
+    assert f"pip install 'effects-toolkit[{extra}]'" in ran.stderr

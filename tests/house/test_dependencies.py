@@ -37,7 +37,9 @@ def declared() -> dict[str, Requirement]:
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *(line for name in extras if name != "bench" for line in extras[name])]
     requirements = [Requirement(line) for line in lines]
-    return {requirement.name.lower(): requirement for requirement in requirements if requirement.name != "effects"}
+    return {
+        requirement.name.lower(): requirement for requirement in requirements if requirement.name != "effects-toolkit"
+    }
 
 
 def lowest(requirement: Requirement) -> Version | None:
@@ -85,5 +87,12 @@ def test_the_audit_finds_holes_and_knows_when_it_cannot() -> None:
 
 
 def test_the_audit_asks_about_the_lowest_releases() -> None:
-    lines = ["idna>=3.15", "httpx>=0.28,<1", "moto[s3,server]>=5", "psycopg[binary]>=3.2", "effects[demo]", "x==1"]
+    lines = [
+        "idna>=3.15",
+        "httpx>=0.28,<1",
+        "moto[s3,server]>=5",
+        "psycopg[binary]>=3.2",
+        "effects-toolkit[demo]",
+        "x==1",
+    ]
     assert audit().lowest_releases(lines) == {"idna": "3.15", "httpx": "0.28", "moto": "5", "psycopg": "3.2"}

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.source import PACKAGES
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -32,5 +34,6 @@ def test_the_folder_email_is_no_package() -> None:
     assert not (ROOT / "email" / "__init__.py").exists()
 
 
-def test_the_package_is_typed() -> None:
-    assert (ROOT / "effects" / "py.typed").exists()
+def test_the_packages_are_typed() -> None:
+    untyped = [name for name, package in PACKAGES.items() if not (package / "py.typed").exists()]
+    assert untyped == []

@@ -113,4 +113,4 @@ def test_without_the_extra_the_error_names_it(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", _WITHOUT], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
-    assert "pip install 'effects[s3]'" in ran.stdout
+    assert "pip install 'effects-toolkit[s3]'" in ran.stdout

@@ -92,7 +92,7 @@ def _zstd_maker() -> Callable[[], Any]:
     try:
         import zstandard  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise ConfigurationError("reports in zstd need a compressor: pip install 'effects[zstd]'") from error
+        raise ConfigurationError("reports in zstd need a compressor: pip install 'effects-toolkit[zstd]'") from error
     return lambda: zstandard.ZstdCompressor(ZSTD_LEVEL).compressobj()
 
 

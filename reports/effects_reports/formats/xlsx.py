@@ -135,4 +135,4 @@ def _xlsxwriter() -> Any:
     try:
         return importlib.import_module("xlsxwriter")
     except ImportError as error:
-        raise ConfigurationError("reports in xlsx need a writer: pip install 'effects[xlsx]'") from error
+        raise ConfigurationError("reports in xlsx need a writer: pip install 'effects-toolkit[xlsx]'") from error

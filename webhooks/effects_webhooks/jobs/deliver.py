@@ -7,7 +7,6 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -26,7 +25,7 @@ from effects import (
     RetryPolicy,
     Routing,
 )
-from effects.extend import Explanation, RateLimitedLogger, signing
+from effects.extend import VERSION, Explanation, RateLimitedLogger, signing
 from effects_webhooks import headers, health
 from effects_webhooks.classify import RetryContext, classify, control_of
 from effects_webhooks.errors import EndpointInvalid
@@ -100,7 +99,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
         self._vetted = functools.lru_cache(_CACHED_URLS_MAX)(functools.partial(_vetted, allow_private=allow_private))
         self._keys: dict[str, bytes] = {}
         self._waiting = RateLimitedLogger(_log, "webhook.waiting")  # a fault of our own configuration
-        self._user_agent = f"effects/{version('effects')}"
+        self._user_agent = f"effects/{VERSION}"
 
     def route(self, payload: DeliverPayload) -> Routing:
         return Routing(limit_key=limit_key(payload.endpoint_id))

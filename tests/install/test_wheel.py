@@ -1,0 +1,85 @@
+"""The distribution as others get it: built, installed into an empty environment, used from an empty folder."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.house.source import PACKAGES
+from tests.install.wheel import ROOT, Environment, build, foreign_wheel, run
+
+WHEEL_BYTES_MAX = 1_000_000
+README = [
+    f"tests/docs/test_documents.py::test_its_examples_run[{database}-README.md]"
+    for database in ("sqlite", "postgresql")
+]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    return Environment(tmp_path / "venv")
+
+
+def test_the_wheel_is_small_and_typed_and_holds_nothing_else(distributions: tuple[Path, Path]) -> None:
+    wheel, _ = distributions
+    assert wheel.name.startswith("effects_toolkit-")
+    assert wheel.stat().st_size <= WHEEL_BYTES_MAX
+    names = zipfile.ZipFile(wheel).namelist()
+    packages = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert packages == {*PACKAGES, "effects_toolkit"}
+    assert [package for package in packages if f"{package}/py.typed" not in names] == []
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("tests", [README, ["tests/examples"]], ids=["readme", "examples"])
+def test_the_readme_and_the_examples_run_from_the_wheel(
+    distributions: tuple[Path, Path], environment: Environment, tmp_path: Path, tests: list[str]
+) -> None:
+    """By the tests that run them in the checkout, copied to where the sources are not."""
+    wheel, _ = distributions
+    environment.install(wheel)
+    away = tmp_path / "away"
+    shutil.copytree(ROOT / "tests", away / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("README.md", "pyproject.toml", "examples"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, away / name)
+    python = environment.bin / "python"
+    assert str(environment.site) in run(python, "-c", "import effects; print(effects.__file__)", cwd=away)
+    output = run(python, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests, cwd=away)
+    assert " passed" in output
+
+
+def test_the_sdist_installs(distributions: tuple[Path, Path], environment: Environment, tmp_path: Path) -> None:
+    _, sdist = distributions
+    environment.install(sdist)
+    assert run(environment.bin / "effects", "--version", cwd=tmp_path).startswith("effects, version ")
+    run(environment.bin / "effects", "init", cwd=tmp_path)
+
+
+def test_another_projects_effects_in_the_same_environment_is_named(
+    distributions: tuple[Path, Path], environment: Environment, tmp_path: Path
+) -> None:
+    """Installed after ours it breaks the command, before ours it is in the way; removed, it takes our file along."""
+    wheel, _ = distributions
+    foreign = foreign_wheel(tmp_path)
+    effects = environment.bin / "effects"
+    environment.install(wheel)
+    environment.install(foreign)
+    assert "error: the distribution effects 0.0.1 is another project" in run(effects, "init", cwd=tmp_path, code=2)
+    environment.install(wheel)
+    run(effects, "init", cwd=tmp_path)
+    found = run(effects, "doctor", cwd=tmp_path, code=2, COLUMNS="200")
+    assert "effects 0.0.1 is another project" in found
+    assert "pip uninstall effects effects-toolkit" in found
+    environment.uninstall("effects")
+    assert "files of effects-toolkit are missing" in run(effects, "status", cwd=tmp_path, code=2)
