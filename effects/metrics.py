@@ -211,16 +211,19 @@ def _families(numbers: Numbers) -> Iterator[Family]:
         [Sample(count.oldest_seconds, {"queue": count.queue}) for count in numbers.due],
     )
     yield Family(
-        "effects_dead_jobs",
+        "effects_unresolved_jobs",
         "gauge",
-        "Dead jobs in the history.",
-        [Sample(count.jobs, {"job_type": count.job_type}) for count in numbers.dead],
+        "Jobs that wait for a person: dead, or their effect may have happened.",
+        [
+            Sample(count.jobs, {"job_type": count.job_type, "effect": "unknown" if count.unknown else "not_done"})
+            for count in numbers.unresolved
+        ],
     )
     yield Family(
         "effects_dead_jobs_last_hour",
         "gauge",
         "Jobs that died within the last hour.",
-        [Sample(count.last_hour, {"job_type": count.job_type}) for count in numbers.dead],
+        [Sample(count.jobs, {"job_type": count.job_type}) for count in numbers.dead],
     )
     yield Family("effects_paused_limits", "gauge", "Limit keys that are paused.", [Sample(numbers.paused_limits)])
     yield Family("effects_paused_queues", "gauge", "Queues that are paused.", [Sample(numbers.paused_queues)])

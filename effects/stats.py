@@ -12,7 +12,8 @@ from effects.store.db.records import Moment, shown_moment
 from effects.store.db.sql import ANY_TIME, Window
 from effects.store.db.store import Store
 from effects.store.numbers.fold import MINUTES_SECONDS
-from effects.store.numbers.rows import QueueSample, Rollup, read_rollups, read_samples
+from effects.store.numbers.rows import Rollup, read_rollups
+from effects.store.numbers.samples import QueueSample, read_samples
 from effects.store.schema.operator_tables import HOUR, MINUTE, ROLLUP_COUNTS
 
 DEFAULT_SECONDS = 3600.0
@@ -46,14 +47,17 @@ class TypeStats(msgspec.Struct, frozen=True):
 
 
 class QueueStats(msgspec.Struct, frozen=True):
-    """The due jobs of one queue; pauses and limits do not matter.
+    """The due jobs of one queue, pauses and limits apart, and its unresolved ones.
 
-    `due`, `oldest_due_seconds`: at the newest sample. `points`: seconds that the oldest had been due, at most; None
-    where no worker was.
+    `due`, `held` (of the due, those behind a limit key that is paused, full or without a token), `unresolved`,
+    `oldest_due_seconds`: at the newest sample. `points`: seconds that the oldest had been due, at most; None where no
+    worker was.
     """
 
     queue: str
     due: int
+    held: int
+    unresolved: int
     oldest_due_seconds: float
     longest_due_seconds: float
     points: list[float | None]
@@ -151,7 +155,7 @@ def _durations(counts: Sequence[int], seconds: float) -> Durations:
 
 
 def _queues(samples: Iterable[QueueSample], points: range, covered: set[int], queue: str | None) -> list[QueueStats]:
-    """A queue that a sample does not name had no live job then."""
+    """A queue that a sample does not name had no live and no unresolved job then."""
     named: dict[str, list[QueueSample]] = {}
     newest = 0.0
     for sample in samples:
@@ -159,15 +163,23 @@ def _queues(samples: Iterable[QueueSample], points: range, covered: set[int], qu
         if sample.queue and queue in (None, sample.queue):
             named.setdefault(sample.queue, []).append(sample)
     return [
-        QueueStats(
-            name,
-            due=last.due if (last := of_queue[-1]).begins_at == newest else 0,
-            oldest_due_seconds=last.oldest_due_seconds if last.begins_at == newest else 0.0,
-            longest_due_seconds=max(sample.oldest_due_seconds for sample in of_queue),
-            points=_longest(of_queue, points, covered),
-        )
-        for name, of_queue in sorted(named.items())
+        _queue(name, of_queue, newest, _longest(of_queue, points, covered)) for name, of_queue in sorted(named.items())
     ]
+
+
+def _queue(name: str, samples: Sequence[QueueSample], newest: float, points: list[float | None]) -> QueueStats:
+    last = samples[-1]
+    if last.begins_at != newest:
+        last = QueueSample(begins_at=newest, seconds=last.seconds, queue=name)
+    return QueueStats(
+        name,
+        due=last.due,
+        held=last.held,
+        unresolved=last.unresolved,
+        oldest_due_seconds=last.oldest_due_seconds,
+        longest_due_seconds=max(sample.oldest_due_seconds for sample in samples),
+        points=points,
+    )
 
 
 def _longest(samples: Sequence[QueueSample], points: range, covered: set[int]) -> list[float | None]:

@@ -83,8 +83,9 @@ def _type_row(row: TypeStats, outcomes: Sequence[str]) -> tuple[object, ...]:
 
 def _queues_table(queues: Sequence[QueueStats]) -> Table:
     rows = [
-        (row.queue, row.due, shown_seconds(row.oldest_due_seconds), shown_seconds(row.longest_due_seconds),
-         drawing(row.points))
+        (row.queue, row.due, row.held, shown_seconds(row.oldest_due_seconds), shown_seconds(row.longest_due_seconds),
+         row.unresolved, drawing(row.points))
         for row in queues
     ]  # fmt: skip
-    return Table(("queue", "due", "oldest due", "longest due", "oldest due over time"), rows, empty="no live jobs")
+    columns = ("queue", "due", "held by limits", "oldest due", "longest due", "unresolved", "oldest due over time")
+    return Table(columns, rows, empty="no live jobs")

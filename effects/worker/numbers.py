@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from effects import histogram
 from effects.settlement import Settlement
 from effects.store.db.store import Store
-from effects.store.numbers.rows import WorkerRollup, take_sample, write_rollups
+from effects.store.numbers.rows import WorkerRollup, write_rollups
+from effects.store.numbers.samples import take_sample
 from effects.store.schema.operator_tables import MINUTE, ROLLUP_COUNTS
 from effects.worker.runtime import Runtime
 

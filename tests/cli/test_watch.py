@@ -59,7 +59,7 @@ def test_metrics(app: Effects, run: Run) -> None:
     assert found["effects_jobs", labels(job_type="scripted", queue='odd "queue"\\', status="queued")] == 1
     assert found["effects_due_jobs", labels(queue='odd "queue"\\')] == 1
     assert found["effects_oldest_due_seconds", labels(queue='odd "queue"\\')] >= 0
-    assert found["effects_dead_jobs", labels(job_type="scripted")] == 1
+    assert found["effects_unresolved_jobs", labels(job_type="scripted", effect="not_done")] == 1
     assert found["effects_dead_jobs_last_hour", labels(job_type="scripted")] == 1
     assert found["effects_workers", labels(state="alive")] == 1
     assert found["effects_workers", labels(state="silent")] == 0

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from effects import Effects, enqueue
+from effects import Effects, Refused, Unknown, enqueue
 from effects.histogram import BUCKETS, percentile
 from effects.job import Job
+from effects.limits import Rate
 from effects.outcome import Done
 from effects.retention import NUMBERS_DAYS, prune
 from effects.settlement import Execution, Settlement
 from effects.stats import Stats, read_stats
 from effects.store.db.sql import Window
+from effects.store.limits import rows as limit_rows
 from effects.store.numbers.fold import MINUTES_SECONDS, WORKERS_SECONDS
-from effects.store.numbers.rows import Rollup, read_rollups, seconds_without_worker, take_sample
+from effects.store.numbers.rows import Rollup, read_rollups
+from effects.store.numbers.samples import seconds_without_worker, take_sample
 from effects.store.schema.operator_tables import HOUR, MINUTE, ROLLUP_COUNTS
 from effects.worker import Worker
 from effects.worker.numbers import LATE_SECONDS, RollupRecorder
@@ -274,6 +278,39 @@ def test_a_fleet_samples_once_a_minute(app: Effects) -> None:
     app.store.shift_clock(MINUTE)
     assert take_sample(app.store, LEASE)
     assert rows(app, "samples", "queue = 'slow' AND oldest_due_seconds >= 50")
+
+
+def set_limit(app: Effects, key: str, **limits: Any) -> None:
+    with app.store.begin() as connection:
+        limit_rows.set_limit(app.store, connection, key, actor="test", **limits)
+
+
+def test_a_sample_counts_what_limits_hold_and_what_is_unresolved(app_factory: AppFactory) -> None:
+    app = app_factory(job_types=[Scripted(), Scripted("held", on_unknown="hold")])
+    manual_worker = ManualWorker(app)
+    for job_type, outcome in (("scripted", Refused("no")), ("held", Unknown("no reply"))):
+        enqueue(job_type, {}, queue="needs-person", effects=app)
+        manual_worker.settle((manual_worker.claim_one(queue="needs-person"), outcome))
+    enqueue("scripted", {}, limit_key="full", effects=app)
+    manual_worker.claim_one()
+    set_limit(app, "full", max_in_flight=1)
+    set_limit(app, "child", parent="full")
+    set_limit(app, "slow", rate=Rate(1, 3600.0))
+    set_limit(app, "paused")
+    set_limit(app, "open", max_in_flight=2)
+    with app.store.begin() as connection:
+        limit_rows.pause(app.store, connection, "paused", actor="test")
+    run_sql(app, f"UPDATE {app.store.sql.limits} SET tokens = 0, refilled_at = {app.store.sql.now} "
+                 "WHERE limit_key = 'slow'")  # fmt: skip
+    for key in ("full", "child", "slow", "paused", "open", "without limits", None):
+        enqueue("scripted", {}, limit_key=key, effects=app)
+    enqueue("scripted", {}, limit_key="full", run_at=datetime(2100, 1, 1, tzinfo=UTC), effects=app)
+    take_sample(app.store, LEASE)
+    found = {sample["queue"]: sample for sample in rows(app, "samples")}
+    counts = {name: (one["due"], one["held"], one["running"], one["unresolved"]) for name, one in found.items()}
+    assert counts == {"": (7, 4, 1, 2), "default": (7, 4, 1, 0), "needs-person": (0, 0, 0, 2)}
+    shown = {queue.queue: (queue.held, queue.unresolved) for queue in stats(app, 3600).queues}
+    assert shown == {"default": (4, 0), "needs-person": (0, 2)}
 
 
 def test_samples_become_those_of_an_hour(app: Effects) -> None:

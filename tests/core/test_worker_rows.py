@@ -8,7 +8,7 @@ from effects import Effects, enqueue
 from effects.doctor import examine
 from effects.exit_codes import ExitCode
 from effects.metrics import database_families
-from effects.store.numbers.rows import take_sample
+from effects.store.numbers.samples import take_sample
 from effects.store.operator.database_checks import DoctorFinding
 from effects.store.operator.queue_status import WorkerState, read_status
 from effects.store.queue.liveness import ENDED_KEPT, ENDED_KEPT_SECONDS, Activity, end, heartbeat

@@ -119,6 +119,11 @@ class Sql:
         """Condition: the job runs and its lease is valid, so that a lost job does not occupy capacity forever."""
         return f"status = 'running' AND locked_until > {self.now}"
 
+    def is_alive(self, row: str = "") -> str:
+        """Condition: this worker's row has not ended and sent a heartbeat within a lease (`lease` is bound)."""
+        silent = self.after("-" + self.number("lease"))
+        return f"({row}ended_at IS NULL AND {row}seen_at >= {silent})"
+
     def after(self, seconds: str, since: str | None = None) -> str:
         """The time `seconds` (an SQL expression, may be negative) after now or `since`."""
         if self.postgresql:

@@ -141,16 +141,6 @@ def tokens_of(row: Row[Any]) -> float:
     return refilled(row.tokens, row.elapsed, _rate(row))
 
 
-def token_wait(sql: Sql, row: str) -> str:
-    """Seconds until the bucket has a token; 0 where it has one, or where there is no rate."""
-    in_it = (
-        f"COALESCE({row}.tokens, {row}.rate_burst) + COALESCE({sql.seconds(f'{row}.refilled_at')}, 0) "
-        f"* {row}.rate_tokens / {row}.rate_period_seconds"
-    )
-    missing = f"(1 - ({in_it})) * {row}.rate_period_seconds / {row}.rate_tokens"
-    return f"CASE WHEN {row}.rate_tokens IS NULL THEN 0.0 ELSE {sql.greatest('0.0', missing)} END"
-
-
 def token_wait_of(row: Row[Any], tokens: float) -> float:
     """Seconds until the bucket that holds so many tokens has a whole one."""
     return (1 - tokens) / _rate(row).per_second

@@ -142,5 +142,4 @@ def _group(sql: Sql) -> str:
 
 def _workers(sql: Sql) -> str:
     return f"""
-    SELECT queues FROM {sql.workers} WHERE ended_at IS NULL AND drain_requested_at IS NULL
-    AND seen_at >= {sql.after("-CAST(:lease AS double precision)")} ORDER BY id"""
+    SELECT queues FROM {sql.workers} WHERE {sql.is_alive()} AND drain_requested_at IS NULL ORDER BY id"""

@@ -15,7 +15,7 @@ from effects.store.db.old_rows import OldRows, delete_page, old_rows
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store
 from effects.store.numbers.rows import WorkerRollup, rollup_columns, rollup_of, write_rollups
-from effects.store.schema.operator_tables import FOLDED_NUMBERS, HOUR, MINUTE
+from effects.store.schema.operator_tables import FOLDED_NUMBERS, HOUR, MINUTE, SAMPLE_COUNTS
 from effects.walk import Page
 
 WORKERS_SECONDS = 900.0  # then the rows of a minute's workers become one
@@ -152,7 +152,7 @@ def _first_sample(sql: Sql) -> str:
 
 
 def _fold_hour(sql: Sql) -> str:
-    most = ("due", "oldest_due_seconds", "running", "retrying", "workers")
+    most = ("oldest_due_seconds", *SAMPLE_COUNTS)
     kept = ", ".join(f"{name} = {sql.greatest(f'excluded.{name}', f'{sql.samples}.{name}')}" for name in most)
     return f"""
     INSERT INTO {sql.samples} (seconds, begins_at, queue, {", ".join(most)}, minutes)

@@ -1,4 +1,4 @@
-"""Numbers over time: what workers did in each minute (rollups), what waited in it (samples)."""
+"""Rollups: what workers did in each minute, by job type and queue."""
 
 from __future__ import annotations
 
@@ -54,22 +54,6 @@ class WorkerRollup(Rollup, kw_only=True):
     worker: str
 
 
-class QueueSample(msgspec.Struct, frozen=True):
-    """What waited and ran in a queue at one moment of a minute; of an hour, the most of its minutes.
-
-    The sample of the empty queue is of the whole: it is there for every minute in which a worker was.
-    """
-
-    begins_at: float
-    seconds: int
-    queue: str
-    due: int
-    oldest_due_seconds: float
-    running: int
-    retrying: int
-    workers: int
-
-
 _KEY = "seconds, begins_at, job_type, queue, worker"
 _TOTALS = (*ROLLUP_COUNTS, "wait_seconds", "run_seconds", "wait_counts", "run_counts")
 
@@ -95,57 +79,6 @@ def _write_rollups(sql: Sql) -> str:
     ON CONFLICT ({_KEY}) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _TOTALS)}"""
 
 
-def take_sample(store: Store, lease_seconds: float) -> bool:
-    """Write what waits now, unless a worker has in this minute; whether it did. Nothing is locked meanwhile."""
-    with store.read() as connection:
-        minute = store.now(connection) // MINUTE * MINUTE
-        if store.one(connection, _sampled, minute=minute) is not None:
-            return False
-        queues = store.all(connection, _waiting)
-        workers = int(store.value(connection, _alive, lease=lease_seconds))
-    samples = [QueueSample(minute, MINUTE, row.queue, row.due, row.oldest or 0.0, row.running, row.retrying, 0)
-               for row in queues]  # fmt: skip
-    whole = QueueSample(
-        minute, MINUTE, "",
-        due=sum(sample.due for sample in samples),
-        oldest_due_seconds=max((sample.oldest_due_seconds for sample in samples), default=0.0),
-        running=sum(sample.running for sample in samples),
-        retrying=sum(sample.retrying for sample in samples),
-        workers=workers,
-    )  # fmt: skip
-    with store.single() as connection:
-        return bool(store.write(connection, _write_samples, rows=as_json([whole, *samples])))
-
-
-def _sampled(sql: Sql) -> str:
-    return f"""
-    SELECT 1 FROM {sql.samples}
-    WHERE seconds = {MINUTE} AND begins_at = {sql.time(sql.number("minute"))} AND queue = ''"""
-
-
-def _waiting(sql: Sql) -> str:
-    due = f"status <> 'running' AND run_at <= {sql.now}"
-    return f"""
-    SELECT queue, sum(CASE WHEN {due} THEN 1 ELSE 0 END) AS due,
-        {sql.seconds(f"min(CASE WHEN {due} THEN run_at END)")} AS oldest,
-        sum(CASE WHEN status = 'running' THEN 1 ELSE 0 END) AS running,
-        sum(CASE WHEN status = 'failed' THEN 1 ELSE 0 END) AS retrying
-    FROM {sql.jobs} GROUP BY queue"""
-
-
-def _alive(sql: Sql) -> str:
-    return f"""
-    SELECT count(*) FROM {sql.workers} WHERE ended_at IS NULL AND seen_at >= {sql.after(f"-{sql.number('lease')}")}"""
-
-
-def _write_samples(sql: Sql) -> str:
-    columns = "queue, due, oldest_due_seconds, running, retrying, workers"
-    return f"""
-    INSERT INTO {sql.samples} (seconds, begins_at, {columns})
-    SELECT seconds, {sql.time("begins_at")}, {columns} FROM {sql.rows("rows", QueueSample)} AS r WHERE true
-    ON CONFLICT DO NOTHING"""
-
-
 # -- reading ---------------------------------------------------------------------------------------------
 
 
@@ -167,13 +100,14 @@ def rollup_of(row: Any) -> Rollup:
     rollup = Rollup(float(row.begins), int(row.seconds), row.job_type, row.queue)
     for name in ROLLUP_COUNTS:
         setattr(rollup, name, int(getattr(row, name)))
-    rollup.wait_seconds, rollup.run_seconds = _seconds(row.wait_seconds), _seconds(row.run_seconds)
+    rollup.wait_seconds, rollup.run_seconds = finite_seconds(row.wait_seconds), finite_seconds(row.run_seconds)
     histogram.add(rollup.wait_counts, _counts(row.wait_text))
     histogram.add(rollup.run_counts, _counts(row.run_text))
     return rollup
 
 
-def _seconds(value: object) -> float:
+def finite_seconds(value: object) -> float:
+    """A stored number of seconds; 0 for what cannot be added up."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
 
 
@@ -192,8 +126,8 @@ def rollup_columns(sql: Sql) -> str:
     return f"{sql.epoch('begins_at')} AS begins, seconds, job_type, queue, {totals}, {histograms}"
 
 
-def _within(sql: Sql) -> str:
-    """By both lengths, for the index."""
+def within_times(sql: Sql) -> str:
+    """Condition: a row begins from `since` on and before `until`. By both lengths, for the index."""
     since, until = (sql.time(sql.number(name)) for name in ("since", "until"))
     return f"seconds IN ({MINUTE}, {HOUR}) AND begins_at >= {since} AND begins_at < {until}"
 
@@ -201,36 +135,5 @@ def _within(sql: Sql) -> str:
 def _rollups(sql: Sql) -> str:
     return f"""
     SELECT {rollup_columns(sql)} FROM {sql.rollups}
-    WHERE {_within(sql)} AND {sql.matches("queue", "queue")}
+    WHERE {within_times(sql)} AND {sql.matches("queue", "queue")}
     ORDER BY begins_at, job_type, queue, worker"""
-
-
-def read_samples(
-    store: Store, connection: Connection, since: float, until: float, *, queue: str | None = None
-) -> list[QueueSample]:
-    """The samples that begin within these times, oldest first; with a queue, its own and those of the whole."""
-    rows = store.all(connection, _samples, since=since, until=until, queue=queue)
-    return [
-        QueueSample(
-            row.begins, row.seconds, row.queue, row.due, _seconds(row.oldest_due_seconds), row.running, row.retrying,
-            row.workers,
-        )
-        for row in rows
-    ]  # fmt: skip
-
-
-def _samples(sql: Sql) -> str:
-    return f"""
-    SELECT {sql.epoch("begins_at")} AS begins, seconds, queue, due, oldest_due_seconds, running, retrying, workers
-    FROM {sql.samples} WHERE {_within(sql)} AND (queue = '' OR {sql.matches("queue", "queue")})
-    ORDER BY begins_at, queue"""
-
-
-def seconds_without_worker(store: Store, connection: Connection) -> float | None:
-    """How long ago a worker last wrote a sample, to the minute; None if none ever did, or it is long forgotten."""
-    ago = store.value(connection, _last_sample)
-    return None if ago is None else max(0.0, float(ago))
-
-
-def _last_sample(sql: Sql) -> str:
-    return f"SELECT {sql.seconds('max(begins_at)')} FROM {sql.samples} WHERE queue = ''"

@@ -97,18 +97,18 @@ def _unknown_due(sql: Sql) -> str:
 
 
 def _workers(sql: Sql) -> str:
-    silent = sql.after("-CAST(:lease AS double precision)")
+    alive = sql.is_alive()
     return f"""
-    SELECT count(*) AS known, COALESCE(sum(CASE WHEN seen_at >= {silent} THEN 1 ELSE 0 END), 0) AS alive,
-        COALESCE(sum(CASE WHEN seen_at >= {silent} AND {does_nothing(sql)} THEN 1 ELSE 0 END), 0) AS idle,
-        COALESCE(max(CASE WHEN seen_at >= {silent} THEN oldest_unsettled_seconds END), 0) AS oldest_unsettled
+    SELECT count(*) AS known, COALESCE(sum(CASE WHEN {alive} THEN 1 ELSE 0 END), 0) AS alive,
+        COALESCE(sum(CASE WHEN {alive} AND {does_nothing(sql)} THEN 1 ELSE 0 END), 0) AS idle,
+        COALESCE(max(CASE WHEN {alive} THEN oldest_unsettled_seconds END), 0) AS oldest_unsettled
     FROM {sql.workers} WHERE ended_at IS NULL"""
 
 
 def does_nothing(sql: Sql) -> str:
     """Condition: the worker sends heartbeats but has not worked for a lease."""
-    silent = sql.after("-CAST(:lease AS double precision)")
-    return f"(claimed_at < {silent} OR oldest_unsettled_seconds > CAST(:lease AS double precision))"
+    long_ago = sql.after("-CAST(:lease AS double precision)")
+    return f"(claimed_at < {long_ago} OR oldest_unsettled_seconds > CAST(:lease AS double precision))"
 
 
 def _failed(sql: Sql) -> str:
@@ -141,10 +141,19 @@ class DueCount(msgspec.Struct, frozen=True):
     oldest_seconds: float
 
 
+class UnresolvedCount(msgspec.Struct, frozen=True):
+    """Unresolved jobs of one type. `unknown`: their effects may have happened."""
+
+    job_type: str
+    unknown: bool
+    jobs: int
+
+
 class DeadCount(msgspec.Struct, frozen=True):
+    """Jobs of one type that died within the last hour."""
+
     job_type: str
     jobs: int
-    last_hour: int
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +161,7 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
 
     live: list[LiveCount]
     due: list[DueCount]
+    unresolved: list[UnresolvedCount]
     dead: list[DeadCount]
     paused_limits: int
     paused_queues: int
@@ -159,7 +169,7 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_numbers(store: Store, lease_seconds: float) -> Numbers:
-    """Read them, in one snapshot on SQLite; a few scans of the live table and of the dead jobs' index.
+    """Read them, in one snapshot on SQLite; a few scans of the live table and of the unresolved jobs.
 
     Raises:
         StoreUnavailable: the database is unavailable.
@@ -168,10 +178,10 @@ def read_numbers(store: Store, lease_seconds: float) -> Numbers:
         return Numbers(
             live=[LiveCount(row.job_type, row.queue, row.status, row.jobs) for row in store.all(connection, _live)],
             due=[DueCount(row.queue, row.jobs, max(0.0, row.oldest)) for row in store.all(connection, _due_by_queue)],
-            dead=[
-                DeadCount(row.job_type, row.jobs, row.last_hour)
-                for row in store.all(connection, _dead, seconds=HOUR_SECONDS)
+            unresolved=[
+                UnresolvedCount(row.job_type, bool(row.unknown), row.jobs) for row in store.all(connection, _unresolved)
             ],
+            dead=[DeadCount(row.job_type, row.jobs) for row in store.all(connection, _dead, seconds=HOUR_SECONDS)],
             paused_limits=store.value(connection, _paused_limits),
             paused_queues=store.value(connection, _paused_queues),
             workers=count_workers(store, connection, lease_seconds),
@@ -190,11 +200,21 @@ def _due_by_queue(sql: Sql) -> str:
     WHERE status <> 'running' AND run_at <= {sql.now} GROUP BY queue ORDER BY queue"""
 
 
-def _dead(sql: Sql) -> str:
-    recent = f"finished_at >= {sql.after('-CAST(:seconds AS double precision)')}"
+def _unresolved(sql: Sql) -> str:
     return f"""
-    SELECT job_type, count(*) AS jobs, sum(CASE WHEN {recent} THEN 1 ELSE 0 END) AS last_hour
-    FROM {sql.job_history} WHERE status = 'dead' GROUP BY job_type ORDER BY job_type"""
+    SELECT job_type, unknown, count(*) AS jobs FROM {sql.unresolved}
+    GROUP BY job_type, unknown ORDER BY job_type, unknown"""
+
+
+def died_since(sql: Sql) -> str:
+    """Condition: an ended job died within `seconds`. The first part is that of the index on what did not succeed."""
+    return f"status <> 'succeeded' AND status = 'dead' AND finished_at >= {sql.after('-' + sql.number('seconds'))}"
+
+
+def _dead(sql: Sql) -> str:
+    return f"""
+    SELECT job_type, count(*) AS jobs FROM {sql.job_history} WHERE {died_since(sql)}
+    GROUP BY job_type ORDER BY job_type"""
 
 
 def _paused_limits(sql: Sql) -> str:

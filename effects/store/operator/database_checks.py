@@ -12,7 +12,7 @@ from sqlalchemy import Connection, inspect
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
 from effects.store.limits.queue_pauses import paused_queues
-from effects.store.numbers.rows import seconds_without_worker
+from effects.store.numbers.samples import seconds_without_worker
 from effects.store.operator.counts import Due, UnknownType, Workers, count_due, count_unknown, count_workers
 
 Level: TypeAlias = Literal["ok", "warning", "error"]

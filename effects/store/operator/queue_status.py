@@ -13,11 +13,9 @@ from effects.store.db.records import Moment, shown_moment, shown_moment_or_none
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
 from effects.store.limits.queue_pauses import QueuePause, paused_queues
-from effects.store.operator.counts import FAILED_SECONDS, count_due, does_nothing
-from effects.store.operator.dead_letters import count_causes
+from effects.store.operator.counts import FAILED_SECONDS, HOUR_SECONDS, count_due, died_since, does_nothing
 
 ERRORS_SECONDS = 86_400
-DEAD_SECONDS = 3_600
 ENDED_MAX = 10_000  # ids of ended jobs that are counted
 SHOWN_MAX = 20
 
@@ -106,17 +104,18 @@ def read_status(store: Store, lease_seconds: float) -> Status:
         StoreUnavailable: the database is unavailable.
     """
     with store.read() as connection:
-        causes = count_causes(store, connection)
+        unresolved = store.one(connection, _unresolved)
+        assert unresolved is not None
         live = store.all(connection, _live)
-        ended = store.all(connection, _ended)
-        died = store.all(connection, _died, seconds=ERRORS_SECONDS)
+        ended = _newest_ended(store, connection)
+        died = store.all(connection, _died, seconds=ERRORS_SECONDS, hour=HOUR_SECONDS)
         return Status(
             counts=_counts([*live, *ended]),
             ended_since=shown_moment_or_none(min((row.since for row in ended), default=None)),
             oldest_due_seconds=max((row.oldest_due for row in live if row.oldest_due is not None), default=None),
-            dead_last_hour=store.value(connection, _dead, seconds=DEAD_SECONDS),
-            unresolved=sum(cause.jobs for cause in causes),
-            unknown=sum(cause.jobs for cause in causes if cause.unknown),
+            dead_last_hour=sum(row.last_hour for row in died),
+            unresolved=unresolved.jobs,
+            unknown=unresolved.unknown,
             errors=_errors([*(row for row in live if row.status == "failed"), *died]),
             paused=[
                 PausedKey(row.limit_key, shown_moment(row.until), row.pause_reason, row.waiting)
@@ -125,6 +124,12 @@ def read_status(store: Store, lease_seconds: float) -> Status:
             paused_queues=paused_queues(store, connection),
             workers=read_workers(store, connection, lease_seconds),
         )
+
+
+def _newest_ended(store: Store, connection: Connection) -> Sequence[Row[Any]]:
+    """By a bound id: beside a subquery PostgreSQL expects a third of the history, and starts processes for it."""
+    newest = store.value(connection, _newest)
+    return [] if newest is None else store.all(connection, _ended, after=newest - ENDED_MAX)
 
 
 def _counts(rows: Sequence[Row[Any]]) -> list[TypeCount]:
@@ -153,9 +158,9 @@ def read_workers(store: Store, connection: Connection, lease_seconds: float) -> 
             queues=row.queues,
             started_at=shown_moment(row.started_at),
             silent_seconds=row.silent,
-            alive=row.silent <= lease_seconds and not row.ended,
+            alive=bool(row.alive),
             running=row.running,
-            state=_state(row, lease_seconds),
+            state=_state(row),
             claimed_seconds=row.claimed,
             settled_seconds=row.settled,
             fired_seconds=row.fired,
@@ -169,10 +174,10 @@ def read_workers(store: Store, connection: Connection, lease_seconds: float) -> 
     ]
 
 
-def _state(row: Any, lease_seconds: float) -> str:
+def _state(row: Any) -> str:
     if row.ended:
         return "failed"
-    if row.silent > lease_seconds:
+    if not row.alive:
         return "silent"
     if row.idle:
         return "idle"
@@ -189,40 +194,50 @@ def _live(sql: Sql) -> str:
 def _ended(sql: Sql) -> str:
     return f"""
     SELECT job_type, status, count(*) AS jobs, {sql.epoch("min(created_at)")} AS since FROM {sql.job_history}
-    WHERE id > (SELECT max(id) FROM {sql.job_history}) - {ENDED_MAX} GROUP BY job_type, status"""
+    WHERE id > :after GROUP BY job_type, status"""
+
+
+def _newest(sql: Sql) -> str:
+    return f"SELECT max(id) FROM {sql.job_history}"
+
+
+def _unresolved(sql: Sql) -> str:
+    unknown = "sum(CASE WHEN unknown THEN 1 ELSE 0 END)"
+    return f"SELECT count(*) AS jobs, COALESCE({unknown}, 0) AS unknown FROM {sql.unresolved}"
 
 
 def _ago(sql: Sql) -> str:
     return sql.after("-CAST(:seconds AS double precision)")
 
 
-def _died_since(sql: Sql) -> str:
-    """The first condition is that of the index on what did not succeed."""
-    return f"status <> 'succeeded' AND status = 'dead' AND finished_at >= {_ago(sql)}"
-
-
-def _dead(sql: Sql) -> str:
-    return f"SELECT count(*) FROM {sql.job_history} WHERE {_died_since(sql)}"
-
-
 def _died(sql: Sql) -> str:
+    recent = f"finished_at >= {sql.after('-' + sql.number('hour'))}"
     return f"""
-    SELECT job_type, error_code, count(*) AS jobs FROM {sql.job_history}
-    WHERE {_died_since(sql)} GROUP BY job_type, error_code"""
+    SELECT job_type, error_code, count(*) AS jobs, sum(CASE WHEN {recent} THEN 1 ELSE 0 END) AS last_hour
+    FROM {sql.job_history} WHERE {died_since(sql)} GROUP BY job_type, error_code"""
 
 
 def _paused(sql: Sql) -> str:
+    """Waiting jobs are counted by one grouping, whatever the number of keys."""
     return f"""
-    SELECT l.limit_key, {sql.epoch("l.paused_until")} AS until, l.pause_reason,
-        (SELECT count(*) FROM {sql.jobs} AS j WHERE j.limit_key = l.limit_key AND j.status <> 'running') AS waiting
-    FROM {sql.limits} AS l WHERE l.paused_until > {sql.now} ORDER BY l.limit_key LIMIT {SHOWN_MAX}"""
+    WITH paused AS (
+        SELECT limit_key, paused_until, pause_reason FROM {sql.limits}
+        WHERE paused_until > {sql.now} ORDER BY limit_key LIMIT {SHOWN_MAX}
+    ), counted AS (
+        SELECT limit_key, count(*) AS jobs FROM {sql.jobs}
+        WHERE limit_key {sql.among("paused", "limit_key")} AND status <> 'running' GROUP BY limit_key
+    )
+    SELECT paused.limit_key, {sql.epoch("paused_until")} AS until, pause_reason,
+        COALESCE(counted.jobs, 0) AS waiting
+    FROM paused LEFT JOIN counted ON counted.limit_key = paused.limit_key ORDER BY paused.limit_key"""
 
 
 def _workers(sql: Sql) -> str:
     return f"""
     SELECT w.id, w.host, w.version, w.queues, w.drain_requested_by, w.drain_reason,
         {sql.epoch("w.started_at")} AS started_at, {sql.seconds("w.seen_at")} AS silent,
-        w.ended_at IS NOT NULL AS ended, {does_nothing(sql)} AS idle, {sql.seconds("w.claimed_at")} AS claimed,
+        w.ended_at IS NOT NULL AS ended, {sql.is_alive("w.")} AS alive, {does_nothing(sql)} AS idle,
+        {sql.seconds("w.claimed_at")} AS claimed,
         {sql.seconds("w.settled_at")} AS settled, {sql.seconds("w.fired_at")} AS fired, w.oldest_unsettled_seconds,
         w.exit_code, w.end_reason,
         (SELECT count(*) FROM {sql.jobs} AS j WHERE j.status = 'running' AND j.locked_by = w.id) AS running

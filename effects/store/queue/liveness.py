@@ -221,11 +221,10 @@ def _lost(sql: Sql) -> str:
 
     Of unregistered types only those overdue for an hour, which no worker that knows them has taken.
     """
-    silent = sql.after(f"-{sql.number('lease')}")
     return f"""
     FROM {sql.jobs} AS j
     WHERE j.status = 'running' AND (j.locked_until < {sql.now} OR NOT EXISTS (
-        SELECT 1 FROM {sql.workers} AS w WHERE w.id = j.locked_by AND w.seen_at >= {silent} AND w.ended_at IS NULL))
+        SELECT 1 FROM {sql.workers} AS w WHERE w.id = j.locked_by AND {sql.is_alive("w.")}))
     AND (j.job_type {sql.any_of("types")}
         OR COALESCE(j.locked_until, j.updated_at) < {sql.after(str(-UNREGISTERED_SECONDS))})"""
 
@@ -242,9 +241,8 @@ def _lost_ids(sql: Sql) -> str:
 
 
 def _delete_dead_workers(sql: Sql) -> str:
-    silent = sql.after(f"-{sql.number('lease')}")
     return f"""
-    DELETE FROM {sql.workers} WHERE (ended_at IS NULL AND seen_at < {silent}
+    DELETE FROM {sql.workers} WHERE (ended_at IS NULL AND NOT {sql.is_alive()}
         OR ended_at < {sql.after(str(-ENDED_KEPT_SECONDS))} OR ended_at IS NOT NULL AND id NOT IN (
             SELECT id FROM {sql.workers} WHERE ended_at IS NOT NULL ORDER BY ended_at DESC, id LIMIT {ENDED_KEPT}))
     AND NOT EXISTS (

@@ -14,13 +14,13 @@ from sqlalchemy import Connection, Row
 
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
-from effects.store.limits.capacity import LimitRef, token_wait
+from effects.store.limits.capacity import LimitRef
+from effects.store.limits.conditions import ROUNDING, is_full, limits_of, not_paused, token_wait, with_parents
 from effects.store.limits.queue_pauses import is_paused
 from effects.store.queue.lease import GROUPED, LIMITED, ClaimRequest, is_running
 
 PROBES_PER_ROUND = 128  # keys checked in one round; the next round continues after the last of them
 NEWEST = 64  # of the jobs with a group, how many of those that fell due last are looked at first
-_ROUNDING = 1e-6  # of a token that came exactly now
 
 
 class WaitingKey(msgspec.Struct, frozen=True):
@@ -63,26 +63,12 @@ def probe(store: Store, connection: Connection, request: ClaimRequest) -> Probed
 # -- limits -------------------------------------------------------------------------------------------------
 
 
-def _limits_of(sql: Sql, key: str) -> str:
-    """The rows of a key and its parent, for a FROM."""
-    return f"""LEFT JOIN {sql.limits} AS l ON l.limit_key = {key}
-        LEFT JOIN {sql.limits} AS parent ON parent.limit_key = l.parent_key"""
-
-
 def _limiting(row: str) -> str:
     limits = f"{row}.max_in_flight IS NOT NULL OR {row}.rate_tokens IS NOT NULL OR {row}.breaker_failures > 0"
     return f"COALESCE({limits}, false)"
 
 
 _LIMIT_REF = f"parent.limit_key AS parent, {_limiting('l')} AS has_limits, {_limiting('parent')} AS parent_has_limits"
-
-
-def _not_paused(sql: Sql) -> str:
-    return f"(l.paused_until > {sql.now}) IS NOT TRUE AND (parent.paused_until > {sql.now}) IS NOT TRUE"
-
-
-def _full(row: str, count: str) -> str:
-    return f"({count} >= CASE WHEN {row}.breaker_state = 'open' THEN 1 ELSE {row}.max_in_flight END) IS TRUE"
 
 
 def _probe_limits(sql: Sql) -> str:
@@ -95,26 +81,22 @@ def _probe_limits(sql: Sql) -> str:
     WITH RECURSIVE each_running(k, n) AS (
         SELECT limit_key, count(*) FROM {sql.jobs}
         WHERE {sql.in_flight} AND limit_key IS NOT NULL GROUP BY limit_key
-    ), running(k, n) AS (
-        SELECT k, sum(n) FROM (
-            SELECT k, n FROM each_running
-            UNION ALL SELECT l.parent_key, n FROM each_running JOIN {sql.limits} AS l ON l.limit_key = k
-            WHERE l.parent_key IS NOT NULL) AS named GROUP BY k
+    ), running(k, n) AS ({with_parents(sql, "each_running")}
     ), keys(k, n) AS (
         SELECT CASE WHEN NOT {is_paused(sql)} THEN {sql.least("limit_key", f"{waiting} AND limit_key > :cursor")} END, 1
         UNION ALL
         SELECT {sql.least("limit_key", f"{waiting} AND limit_key > keys.k")}, n + 1
         FROM keys WHERE k IS NOT NULL AND n < {PROBES_PER_ROUND}
     ), unpaused(k, parent, has_limits, parent_has_limits, wait) AS (
-        SELECT keys.k, {_LIMIT_REF}, {sql.greatest(token_wait(sql, "l"), token_wait(sql, "parent"))} FROM keys
-        {_limits_of(sql, "keys.k")}
+        SELECT keys.k, {_LIMIT_REF}, {token_wait(sql)} FROM keys
+        {limits_of(sql, "keys.k")}
         LEFT JOIN running AS mine ON mine.k = keys.k
         LEFT JOIN running AS theirs ON theirs.k = parent.limit_key
-        WHERE keys.k IS NOT NULL AND {_not_paused(sql)}
-        AND NOT {_full("l", "mine.n")} AND NOT {_full("parent", "theirs.n")}
+        WHERE keys.k IS NOT NULL AND {not_paused(sql)}
+        AND NOT {is_full("l", "mine.n")} AND NOT {is_full("parent", "theirs.n")}
     ), pairs(k, p) AS (
         SELECT k, {sql.least("priority", f"{waiting} AND limit_key = unpaused.k")} FROM unpaused
-        WHERE wait < {_ROUNDING}
+        WHERE wait < {ROUNDING}
         UNION ALL
         SELECT k, {sql.least("priority", f"{waiting} AND limit_key = pairs.k AND priority > pairs.p")}
         FROM pairs WHERE p IS NOT NULL
@@ -126,7 +108,7 @@ def _probe_limits(sql: Sql) -> str:
         NULL AS last, 0 AS seen, 0.0 AS wait
     FROM due JOIN unpaused ON unpaused.k = due.k
     UNION ALL
-    SELECT NULL, NULL, NULL, NULL, NULL, max(k), count(k), (SELECT min(wait) FROM unpaused WHERE wait >= {_ROUNDING})
+    SELECT NULL, NULL, NULL, NULL, NULL, max(k), count(k), (SELECT min(wait) FROM unpaused WHERE wait >= {ROUNDING})
     FROM keys"""
 
 
@@ -173,9 +155,9 @@ def _group_heads(sql: Sql) -> str:
         FROM named WHERE NOT {is_running(sql, "named.g")} AND NOT {blocked}
     )
     SELECT j.id, j.limit_key, {_LIMIT_REF}, NULL AS last, 0 AS seen, true AS waiting
-    FROM {sql.jobs} AS j {_limits_of(sql, "j.limit_key")}
+    FROM {sql.jobs} AS j {limits_of(sql, "j.limit_key")}
     WHERE j.id {sql.among("heads")} AND j.status <> 'running' AND j.run_at <= {sql.now} AND j.queue = :queue
-    AND j.job_type {sql.any_of("types")} AND {_not_paused(sql)} AND NOT {is_paused(sql)}
+    AND j.job_type {sql.any_of("types")} AND {not_paused(sql)} AND NOT {is_paused(sql)}
     UNION ALL
     SELECT NULL, NULL, NULL, NULL, NULL, max(g), count(g), {soonest} IS NOT NULL FROM page"""
 

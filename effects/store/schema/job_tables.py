@@ -164,6 +164,8 @@ def _unresolved(metadata: MetaData) -> Table:
         Column("error_code", Text),
         flag_column("unknown"),  # its effect may have happened
         now_column("finished_at"),
+        # What a person has resolved in bulk is walked over by each list until it is vacuumed.
+        postgresql_with={"autovacuum_vacuum_scale_factor": "0.02", "autovacuum_vacuum_threshold": "500"},
     )
     Index("ix_effects_unresolved_finished_at", unresolved.c.finished_at, unresolved.c.job_id)
     return unresolved

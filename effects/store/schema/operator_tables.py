@@ -14,6 +14,8 @@ MINUTE, HOUR = 60, 3600  # seconds of a row of numbers
 ROLLUP_COUNTS = (
     "done", "failed", "refused", "unknown", "timed_out", "lost", "cancelled", "snoozed", "dead",
 )  # fmt: skip
+# What a sample counts at one moment.
+SAMPLE_COUNTS = ("due", "held", "running", "retrying", "unresolved", "workers")
 
 
 def operator_tables(metadata: MetaData) -> list[Table]:
@@ -73,7 +75,7 @@ def operator_tables(metadata: MetaData) -> list[Table]:
 
 def number_checks(table: str) -> list[CheckConstraint]:
     """What a row of `effects_rollups` or `effects_samples` must be, to be added up."""
-    counts = ROLLUP_COUNTS if table == "effects_rollups" else ("due", "running", "retrying", "workers", "minutes")
+    counts = ROLLUP_COUNTS if table == "effects_rollups" else (*SAMPLE_COUNTS, "minutes")
     return [check_range(table, TIMES, "begins_at"), check_range(table, COUNTS, "seconds", *counts)]
 
 
@@ -100,11 +102,8 @@ def _numbers(metadata: MetaData) -> list[Table]:
         Column("seconds", Integer, primary_key=True, autoincrement=False),
         Column("begins_at", UtcTime, primary_key=True),
         Column("queue", Text, primary_key=True),  # empty: the row of the whole, there whenever a worker was
-        int_column("due"),
         seconds_column("oldest_due_seconds"),
-        int_column("running"),
-        int_column("retrying"),
-        int_column("workers"),  # alive; of the whole only
+        *(int_column(name) for name in SAMPLE_COUNTS),
         int_column("minutes", 1),  # sampled ones, that this row stands for
         *number_checks("effects_samples"),
     )

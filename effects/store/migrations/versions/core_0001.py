@@ -366,6 +366,7 @@ def upgrade() -> None:
         sa.Column("unknown", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("finished_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.PrimaryKeyConstraint("job_id"),
+        postgresql_with={"autovacuum_vacuum_scale_factor": "0.02", "autovacuum_vacuum_threshold": "500"},
     )
     op.create_index("ix_effects_unresolved_finished_at", "effects_unresolved", ["finished_at", "job_id"], unique=False)
     op.create_table(
@@ -418,10 +419,12 @@ def upgrade() -> None:
         sa.Column("seconds", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("begins_at", UtcTime(), nullable=False),
         sa.Column("queue", sa.Text(), nullable=False),
-        sa.Column("due", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("oldest_due_seconds", sa.Double(), server_default=sa.text("0"), nullable=False),
+        sa.Column("due", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("held", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("running", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("retrying", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("unresolved", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("workers", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("minutes", sa.Integer(), server_default=sa.text("1"), nullable=False),
         *number_checks("effects_samples"),
