@@ -6,14 +6,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any
-
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
 from effects.arguments import positive, require
 from effects.errors import ConfigurationError
 from effects.storage.urls import check_url as check_storage_url
+from effects.store.db.urls import database_url
 
 DEFAULT_DATABASE_URL = "sqlite:///effects.db"
 DEFAULT_STORAGE_URL = "file:effects-files"
@@ -22,6 +21,7 @@ _ABOVE_ZERO = (
     "threads", "heartbeat_seconds", "lease_seconds", "poll_seconds", "grace_seconds", "retention_jobs_days",
     "retention_dead_days", "retention_effects_days", "retention_audit_days",
 )  # fmt: skip
+_MISSPELT = re.compile(r"EFFECTS?_?((DATABASE|DB)(_?(URL|URI|DSN))?|URL|DSN)")
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
 
 
@@ -72,11 +72,11 @@ class Settings:
     log_level: str = "INFO"
 
     def __post_init__(self) -> None:
-        _check_url(self.database_url)
+        url = database_url(self.database_url)
         check_storage_url(self.storage_url)
         if self.schema is not None and not _IDENTIFIER.fullmatch(self.schema):
             raise ConfigurationError(f"EFFECTS_SCHEMA is {self.schema!r}; give a plain lower-case identifier")
-        if self.schema is not None and self.database_url.startswith("sqlite"):
+        if self.schema is not None and url.get_backend_name() == "sqlite":
             raise ConfigurationError("EFFECTS_SCHEMA is for PostgreSQL; SQLite has no schemas: unset it")
         for name in _ABOVE_ZERO:
             require(f"EFFECTS_{name.upper()}", getattr(self, name), positive, ConfigurationError)
@@ -94,7 +94,10 @@ class Settings:
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ, **overrides: Any) -> Settings:
         """The environment's settings, with those given by the caller (and not None) on top."""
-        return cls(**values_of(cls, environ, overrides))
+        values = values_of(cls, environ, overrides)
+        if "database_url" not in values:
+            _refuse_misspelt_url(environ)
+        return cls(**values)
 
     def queue_threads(self) -> dict[str, int]:
         """The queues named by the operator, with their thread counts."""
@@ -106,13 +109,10 @@ class Settings:
             queues[name.strip()] = int(count)
         return queues
 
-    @property
-    def is_postgresql(self) -> bool:
-        return self.database_url.startswith("postgresql")
-
     def __repr__(self) -> str:
         """Without the keys and the database password."""
-        url = make_url(self.database_url).render_as_string(hide_password=True)
+        parsed = database_url(self.database_url).difference_update_query(("password", "sslpassword"))
+        url = parsed.render_as_string(hide_password=True)
         return f"Settings(database_url={url!r}, schema={self.schema!r})"
 
 
@@ -130,17 +130,12 @@ def values_of(kind: type, environ: Mapping[str, str], overrides: Mapping[str, An
     return values | {name: value for name, value in overrides.items() if value is not None}
 
 
-def _check_url(database_url: str) -> None:
-    try:
-        url = make_url(database_url)
-    except ArgumentError:
-        raise ConfigurationError(
-            "EFFECTS_DATABASE_URL is not a database URL; give sqlite:///file.db or postgresql://user@host/name"
-        ) from None
-    if url.get_backend_name() not in ("sqlite", "postgresql"):
-        raise ConfigurationError(f"EFFECTS_DATABASE_URL names {url.get_backend_name()}; use sqlite or postgresql")
-    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
-        raise ConfigurationError("EFFECTS_DATABASE_URL names an in-memory database, which no worker could share")
+def _refuse_misspelt_url(environ: Mapping[str, str]) -> None:
+    """The default would be another, empty database."""
+    right = "EFFECTS_DATABASE_URL"
+    for name in sorted(name for name in environ if name.upper().startswith("EFFECT")):
+        if _MISSPELT.fullmatch(name.upper()) or get_close_matches(name.upper(), [right], cutoff=0.92):
+            raise ConfigurationError(f"{right} is not set, and {name} is: rename it to {right}")
 
 
 def _convert(name: str, default: object, text: str) -> object:

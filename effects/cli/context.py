@@ -22,6 +22,7 @@ from effects.default_app import set_default
 from effects.errors import ConfigurationError, SchemaMismatch
 from effects.settings import DEFAULT_DATABASE_URL
 from effects.store.db import revisions
+from effects.store.db.urls import database_url as parse_url
 
 
 @dataclass
@@ -141,7 +142,7 @@ def _check_database(app: Effects, database_url: str | None, schema: str | None) 
     Raises:
         ConfigurationError: it names its own; the message tells what to change.
     """
-    named = None if database_url is None else make_url(database_url).set(drivername="")
+    named = None if database_url is None else parse_url(database_url).set(drivername="")
     if named not in (None, app.engine.url.set(drivername="")):
         raise ConfigurationError(
             "--app has a database of its own: leave out --database-url, or let the app read EFFECTS_DATABASE_URL"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from effects import ConfigurationError, Effects, Settings
+from effects.store.db.urls import database_url
 
 PG = "postgresql://app:hunter2@db.example/shop"
 
@@ -85,5 +86,54 @@ def test_defaults_are_a_file_in_the_working_directory() -> None:
     settings = Settings.from_environment({})
     assert settings == Settings()
     assert settings.database_url == "sqlite:///effects.db"
-    assert not settings.is_postgresql
-    assert Settings(database_url=PG).is_postgresql
+
+
+@pytest.mark.parametrize(
+    ("written", "taken"),
+    [
+        ("postgres://u:hunter2@h/d", "postgresql+psycopg://u:hunter2@h/d"),
+        ("postgresql+asyncpg://u@h/d?ssl=require", "postgresql+psycopg://u@h/d?sslmode=require"),
+        ("postgresql+asyncpg://u@h/d?prepared_statement_cache_size=0", "postgresql+psycopg://u@h/d"),
+        ("postgresql+psycopg2://u@h:5433/d", "postgresql+psycopg://u@h:5433/d"),
+        ("sqlite+aiosqlite:///shop.db", "sqlite:///shop.db"),
+        (" postgresql://u@h/d\n", "postgresql+psycopg://u@h/d"),
+        ("postgresql://u@a:5432,b:5433/d", "postgresql+psycopg://u@/d?host=a%2Cb&port=5432%2C5433"),
+        ("postgresql://u@a,b/d", "postgresql+psycopg://u@/d?host=a%2Cb&port=5432%2C5432"),
+        ("postgresql://u@/d?host=a:5432&host=b:5433", "postgresql+psycopg://u@/d?host=a%3A5432&host=b%3A5433"),
+        ("postgresql://u@/d?host=a,b&port=1", "postgresql+psycopg://u@/d?host=a%2Cb&port=1%2C1"),
+    ],
+)
+def test_urls_of_the_same_database_are_taken_in_any_form(written: str, taken: str) -> None:
+    assert database_url(written).render_as_string(hide_password=False) == taken
+    assert "hunter2" not in repr(Settings(database_url=written))
+
+
+@pytest.mark.parametrize(
+    ("written", "advice"),
+    [
+        ("jdbc:postgresql://u:hunter2@h/d", "begins with jdbc:"),
+        ("host=h dbname=d password=hunter2", "libpq's form"),
+        ("postgresql://u:hunter2@h:port/d", "%40"),
+        ("postgresql+unheard://u:hunter2@h/d", "without a driver"),
+        ("postgresql://u:hunter2@h/d?colour=red", "the option 'colour'"),
+        ("postgresql://u:hunter2@[::1]:1,[::2]:2/d", "host=address1,address2"),
+        ("postgresql://u:hunter2@/d?host=a,b,c&port=1,2", "give each host its port"),
+        ("sqlite://shop.db", "three slashes"),
+        ("sqlite:///file:shop?mode=memory&uri=true", "in-memory"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused_with_what_to_write(written: str, advice: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Settings(database_url=written)
+    assert advice in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["EFFECT_DATABASE_URL", "EFFECTS_DB_URL", "EFFECTS_DATABSE_URL", "EFFECTS_URL", "effects_database_url"]
+)
+def test_a_misspelt_variable_is_no_reason_to_use_the_default_database(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} is: rename it to EFFECTS_DATABASE_URL"):
+        Settings.from_environment({name: PG})
+    assert Settings.from_environment({name: PG, "EFFECTS_DATABASE_URL": PG}).database_url == PG
+    assert Settings.from_environment({name: PG}, database_url=PG).database_url == PG

@@ -11,12 +11,12 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Engine, QueuePool, event
-from sqlalchemy.engine import make_url
 from sqlalchemy.engine.interfaces import IsolationLevel
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from effects.errors import ConfigurationError
 from effects.store.db.files import create_private
+from effects.store.db.urls import database_url as parse_url
 
 SQLITE_BUSY_SECONDS = 30.0
 SQLITE_SWITCH_SECONDS = 0.005  # between two tries to switch to WAL
@@ -49,14 +49,12 @@ def create_engine(database_url: str) -> Engine:
     (`CONNECTION_TIMEOUTS`, unless the URL sets its own).
 
     Raises:
-        ConfigurationError: the SQLite library is older than 3.38.
+        ConfigurationError: it is no URL of a database that effects can use, or the SQLite library is older than 3.38.
     """
-    url = make_url(database_url)
+    url = parse_url(database_url)
     if url.get_backend_name() == "sqlite":
         engine = _sqlite_engine(url)
     else:
-        if url.drivername == "postgresql":
-            url = url.set(drivername="postgresql+psycopg")
         engine = _postgresql_engine(url, isolation_level="READ COMMITTED")
     _dispose_after_fork(engine)
     return engine
