@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from effects.http import stream
     from effects.http.client import HttpClient, verifying_context
     from effects.http.exchange import Exchange
+    from effects.http.network import check_network
     from effects.http.stream import DeadlineStream, connect
     from effects.idempotence import NO_DIGEST, IdempotentWriter, KeyHolder, write_once
     from effects.ledger import LEDGER_STATES, LedgerRow, fold_sql
@@ -102,6 +103,7 @@ else:
             "effects.http": "stream",
             "effects.http.client": "HttpClient, verifying_context",
             "effects.http.exchange": "Exchange",
+            "effects.http.network": "check_network",
             "effects.http.stream": "DeadlineStream, connect",
             "effects.idempotence": "NO_DIGEST, IdempotentWriter, KeyHolder, write_once",
             "effects.ledger": "LEDGER_STATES, LedgerRow, fold_sql",
@@ -205,6 +207,7 @@ __all__ = [
     "attachment",
     "aware",
     "check_arguments",
+    "check_network",
     "clean_text",
     "code_of",
     "columns_of",

@@ -75,6 +75,8 @@ class JobType(Generic[P]):
         retention_days: how long its ended jobs are kept. Default: EFFECTS_RETENTION_JOBS_DAYS, 7 days.
         retention_effects_days: how long its idempotency keys are remembered. Default: EFFECTS_RETENTION_EFFECTS_DAYS,
             90 days.
+        captured_in_tests: whether `effects.testing.Toolkit` records such jobs instead of carrying them out: for types
+            of packages that send something. Default no.
     """
 
     name: str = ""
@@ -91,6 +93,7 @@ class JobType(Generic[P]):
     schedule: Schedule | None = None
     retention_days: float | None = None
     retention_effects_days: float | None = None
+    captured_in_tests: bool = False
 
     def perform(self, payload: P, attempt: Attempt) -> Outcome | None:
         """Carry out one attempt, in a thread, with no transaction open. None means Done().

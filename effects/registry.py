@@ -43,6 +43,15 @@ class Registry:
         self.get(job_type.name)
         self._by_name[job_type.name] = job_type
 
+    def remove(self, name: str) -> None:
+        """Forget the job type of this name.
+
+        Raises:
+            UnknownJobType: no job type of this name.
+        """
+        self.get(name)
+        del self._by_name[name]
+
     def get(self, name: str) -> JobType[Any]:
         """The job type of this name.
 

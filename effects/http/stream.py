@@ -13,6 +13,7 @@ from typing import Any
 import httpcore
 
 from effects.http.exchange import IN_HAND, Exchange
+from effects.http.network import check_network
 
 _PLAIN = httpcore.SyncBackend()
 
@@ -24,7 +25,9 @@ def connect(exchange: Exchange, host: str, port: int, seconds: float | None = No
 
     Raises:
         httpcore.ConnectError, httpcore.ConnectTimeout: nothing was sent.
+        NetworkRefused: a test admits no connection to this host.
     """
+    check_network(host)
     clipped = clip(exchange, seconds, httpcore.ConnectTimeout)
     return DeadlineStream(_PLAIN.connect_tcp(host, port, timeout=clipped, socket_options=()))
 

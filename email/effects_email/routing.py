@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection
 
-from effects.extend import Store
+from effects import Effects
 from effects_email.tables import sent
 
 LOOK_AGAIN_SECONDS = 10.0
@@ -31,8 +31,8 @@ def domain_key(transport: str, domain: str) -> str:
 class LimitKeys:
     """Which domains have limits of their own; looked up at most every 10 seconds."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, app: Effects) -> None:
+        self._app = app
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, frozenset[str]]] = {}
 
@@ -46,7 +46,7 @@ class LimitKeys:
         with self._lock:
             looked_at, keys = self._known.get(transport, (float("-inf"), frozenset()))
         if now - looked_at > LOOK_AGAIN_SECONDS:
-            keys = frozenset(sent.limited_keys(self._store, connection, [transport_key(transport)]))
+            keys = frozenset(sent.limited_keys(self._app.store, connection, [transport_key(transport)]))
             with self._lock:
                 self._known[transport] = (now, keys)
         return keys

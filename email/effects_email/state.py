@@ -18,7 +18,7 @@ class EmailState:
     def __init__(self, app: Effects) -> None:
         self.settings: EmailSettings = app.packages["email"]
         self.renderer = Renderer()
-        self.limit_keys = LimitKeys(app.store)
+        self.limit_keys = LimitKeys(app)
         self.transports = Transports(self.settings.transport_urls())
 
     @cached_property

@@ -87,7 +87,7 @@ def test_what_is_not_enqueued_is_reported_without_secrets(effects_toolkit: Toolk
 
 
 def test_webhooks_are_captured_and_none_is_sent() -> None:
-    with Toolkit() as toolkit:
+    with Toolkit(Effects()) as toolkit:
         add_endpoint("https://partner.example/hooks", ["order.*"])
         deliver_webhook(WebhookEvent("order.paid", {"order": 123}, key="order:123:paid"))
         assert toolkit.drain().counts == {"succeeded": 1}
@@ -157,7 +157,7 @@ def test_the_default_of_before_comes_back_and_the_environment_is_not_read(
     monkeypatch.setenv("EFFECTS_DATABASE_URL", "postgresql://nowhere.example/none")
     before = Effects(f"sqlite:///{tmp_path}/before.db")
     set_default(before)
-    with Toolkit(threads=2) as toolkit:
+    with Toolkit(Effects(threads=2)) as toolkit:
         assert toolkit.app.settings.threads == 2
         assert toolkit.app.settings.database_url.startswith("sqlite:///")
         assert default() is toolkit.app

@@ -1,7 +1,7 @@
 """What the documents show is what happens: every Python and console block of every README is executed.
 
-A `console` block's lines that begin with `$ effects` run as written, by the installed command, in order, and
-must exit 0. Other lines of it (`$ pip install …`) are for the reader's machine and are not run here. Each
+A `console` block's lines that begin with `$ effects` or `$ pytest` run as written, by the installed command, in order,
+and must exit 0. Other lines of it (`$ pip install …`) are for the reader's machine and are not run here. Each
 document starts on an empty folder, with tables where it does not make them itself. A block with a file name after
 its language (```python app/jobs.py) is written to that file; a `pyproject.toml` registers its entry points.
 """
@@ -49,9 +49,9 @@ def run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
     def run_block(block: str) -> None:
         for line in block.splitlines():
-            if line.startswith("$ effects "):
+            if line.startswith(("$ effects ", "$ pytest ")):
                 settings = {name: value for name, value in os.environ.items() if name.startswith("EFFECTS_")}
-                arguments = (str(tmp_path), shlex.split(line)[2:])
+                arguments = (str(tmp_path), shlex.split(line)[1:])
                 with closing(Child(_command, arguments, settings, logs / f"{next(numbers)}.log")) as done:
                     assert done.wait(60) == 0, f"{line}\n{done.output}"
 
@@ -61,7 +61,9 @@ def run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def _command(folder: str, arguments: list[str]) -> None:
     os.chdir(folder)
     sys.path.insert(0, folder)
-    effects(*arguments)
+    if arguments[0] == "pytest":
+        sys.exit(pytest.main([*arguments[1:], "-p", "no:cacheprovider"]))
+    effects(*arguments[1:])
 
 
 def _document(path: Path, run: Run, folder: Path) -> Document:

@@ -28,8 +28,6 @@ ROLES = (
 ABSENT = {
     ("effects_reports", "transport"): "nothing leaves: `readers`, `source` and `formats` make the file",
     ("effects_reports", "receiver"): "nothing comes in; `downloads` answers requests for files",
-    ("effects_reports", "testing"): "the toolkit's drain makes reports, and `open_result` reads them",
-    ("effects_webhooks", "testing"): "the toolkit shows deliveries: `loaded` has body and URL",
 }
 # What only one package has, beside the roles.
 OWN = {

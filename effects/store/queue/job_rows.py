@@ -41,16 +41,14 @@ def job_of(row: Sequence[Any], *, expired: object = False, due_seconds: float = 
 
 
 def _payloads(sql: Sql) -> str:
-    columns = f"id, status, idempotency_key, queue, {sql.json_text('payload')} AS payload"
-    return f"""
-    SELECT {columns} FROM {sql.jobs} WHERE job_type = :job_type
-    UNION ALL SELECT {columns} FROM {sql.job_history} WHERE job_type = :job_type ORDER BY id"""
+    columns = f"id, job_type, status, idempotency_key, queue, {sql.json_text('payload')} AS payload"
+    return f"SELECT {columns} FROM {sql.jobs} UNION ALL SELECT {columns} FROM {sql.job_history} ORDER BY id"
 
 
-def payloads(store: Store, job_type: str) -> Sequence[Row[Any]]:
-    """id, status, idempotency_key, queue and payload (JSON text) of every job of this type, oldest first.
+def payloads(store: Store) -> Sequence[Row[Any]]:
+    """id, job_type, status, idempotency_key, queue and payload (JSON text) of every job, oldest first.
 
     For tests of apps: people are shown no payload.
     """
     with store.read() as connection:
-        return store.all(connection, _payloads, job_type=job_type)
+        return store.all(connection, _payloads)

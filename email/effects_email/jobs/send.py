@@ -93,6 +93,7 @@ class EmailSend(JobType[SendPayload]):
     time_limit_seconds = 900.0  # ten minutes' patience after the dot, and all that comes before it
     on_unknown = "repeat_once"
     unknown_after_seconds = UNKNOWN_AFTER_SECONDS
+    captured_in_tests = True
 
     def __init__(self, app: Effects, *, retry: RetryPolicy = RETRY, transports: Transports | None = None) -> None:
         self.retry = retry

@@ -8,6 +8,7 @@ import socket
 import threading
 from typing import Any
 
+from effects.extend import check_network
 from effects_email.transport.progress import SendProgress
 
 
@@ -28,7 +29,9 @@ def connect(host: str, port: int, progress: SendProgress) -> socket.socket:
 
     Raises:
         OSError: none did, or the stage's time is over.
+        NetworkRefused: a test admits no connection to this host.
     """
+    check_network(host)
     failure: OSError | None = None
     for family, address in _addresses(host, port, progress):
         sock = socket.socket(family, socket.SOCK_STREAM)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from effects import ConfigurationError, Retry
+from effects import ConfigurationError, Effects, Retry
 from effects.testing import Toolkit
 from effects_email import send_templated_email
 from tests.email.messages.conftest import CONTEXT, FILES, write
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_an_app_sees_what_it_wrote(folder: Path) -> None:
-    with Toolkit(templates=folder, email_from="Shop <hello@shop.example>") as toolkit:
+    with Toolkit(Effects(templates=folder, email_from="Shop <hello@shop.example>")) as toolkit:
         assert toolkit.emails == []
         sign_up("ann@example.com")
         sign_up("ann@example.com")
@@ -39,7 +39,7 @@ def test_an_app_sees_what_it_wrote(folder: Path) -> None:
 
 
 def test_another_outcome_may_be_chosen(folder: Path) -> None:
-    with Toolkit(templates=folder, email_from="hello@shop.example") as toolkit:
+    with Toolkit(Effects(templates=folder, email_from="hello@shop.example")) as toolkit:
         toolkit.capture("email.send", Retry("busy"))
         sign_up("ann@example.com")
         toolkit.drain()
@@ -48,7 +48,7 @@ def test_another_outcome_may_be_chosen(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_there_is_nothing_else(folder: Path) -> None:
-    with Toolkit(templates=folder) as toolkit:
+    with Toolkit(Effects(templates=folder)) as toolkit:
         with pytest.raises(AttributeError, match="letters"):
             toolkit.letters  # noqa: B018
         with pytest.raises(ConfigurationError, match="set EFFECTS_EMAIL_FROM"):

@@ -79,6 +79,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
     reserved_share = 0.3  # of the threads, for partners that answer, however many do not
     time_limit_seconds = 20.0
     on_unknown = "repeat"
+    captured_in_tests = True
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import httpcore
 
-from effects.extend import stream
+from effects.extend import check_network, stream
 from effects_webhooks.transport.exchange import WebhookExchange
 from effects_webhooks.transport.guard import AddressRefused, Private, allowed
 
@@ -57,7 +57,9 @@ class GuardedBackend(httpcore.NetworkBackend):
         Raises:
             AddressRefused: one of the addresses is not allowed; nothing was connected.
             httpcore.ConnectError, httpcore.ConnectTimeout: nothing was sent.
+            NetworkRefused: a test admits no connection to this host.
         """
+        check_network(host)
         exchange = WebhookExchange.current()
         exchange.connected = True
         exchange.enter("resolve")

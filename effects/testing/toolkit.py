@@ -1,46 +1,39 @@
-"""For the tests of apps that use effects: a whole effects on a temporary database, its clock, and its crashes.
-
-    def test_a_page_goes_out_once() -> None:
-        with Toolkit(job_types=[PageOnCall()]) as toolkit:
-            alert("disk full")                                     # the app's code, which enqueues
-            toolkit.assert_enqueued("pager.page", team="db")
-            toolkit.drain()
-
-Under pytest the fixture `effects_toolkit` gives one. The database is a real one, SQLite, with the real worker.
-"""
+"""The toolkit itself: see `effects.testing`."""
 
 from __future__ import annotations
 
-import copy
+import asyncio
 import os
 import signal
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+from sqlalchemy import MetaData
 
 from effects import crashpoints
-from effects.app import Effects
-from effects.attempt import Attempt
-from effects.default_app import replace_default
+from effects.app import Effects, installed_tables
+from effects.default_app import default, replace_default
 from effects.entry_points import entry_points
+from effects.errors import ConfigurationError
+from effects.http.network import replace_network_rule
 from effects.job_type import JobType
-from effects.keys import generate_key
-from effects.outcome import Done, Outcome
-from effects.packages import split_options
+from effects.outcome import Outcome
 from effects.sealing import open_payload
-from effects.settings import Settings
 from effects.store.queue.job_rows import payloads
+from effects.testing.databases import choose_database, empty_tables
+from effects.testing.recorder import Captured, Recorder
+from effects.testing.redirect import redirected
 from effects.worker import DrainResult, Worker
 
-__all__ = ["Captured", "Enqueued", "Toolkit"]
-
 _DRAIN_SECONDS = 30.0
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,84 +41,86 @@ class Enqueued:
     """A job that was enqueued, live or ended. `payload` is typed, its sensitive fields in clear."""
 
     job_id: int
+    job_type: str
     status: str
     key: str | None
     queue: str
     payload: Any
 
 
-@dataclass(slots=True)
-class Captured:
-    """The attempts of a captured job type, one entry each.
-
-    `loaded` has what the type's `load` fetched for each.
-    """
-
-    job_type: str
-    payloads: list[Any] = field(default_factory=list)
-    loaded: list[Any] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.payloads)
-
-
 class Toolkit:
-    """Effects on a SQLite file of its own, which is also the process's default until the end.
+    """An app's Effects on a test's database, as a context manager; afterwards everything is as it was before.
 
-    Job types of installed packages are captured: their jobs are recorded and settled as done, and nothing leaves
-    the process. Those given here, or by `add`, are carried out. The environment's settings are not read; the
-    keys are fresh ones. Code that names an Effects of its own (`enqueue(…, effects=app)`) does not come here: let it
-    use the default, `toolkit.app`, or take the Effects as an argument.
+    Whoever holds the Effects, or its engine, uses that database meanwhile: calls with `effects=app`, sessions made of
+    `app.engine` or bound to it long before, and calls that name no Effects, because it is the process's default, too.
+    Files go to a temporary folder. Job types that send something (mail, webhooks) are captured: their jobs are
+    recorded and settled as done; no transport connects to anywhere. The app's own job types are carried out. Where
+    the app has no keys, it has fresh ones.
 
     Args:
-        job_types: the app's own.
-        **options: settings, such as `threads=2` (see `effects.Settings`), or of a package: `templates="emails"`.
+        app: the Effects of the app. Default: the process's own.
+        database: where the test's rows go. Default: a temporary SQLite file. A URL of the test's own database, or `own`
+            for the one that the app is set up with: its name must contain `test`, because the rows of effects in it are
+            deleted. Its tables are created if they are missing.
+        metadata: the app's own tables, to be created there: `Base.metadata`.
+        allow_loopback: whether transports may connect to this machine, for a server of the test's own.
 
     Raises:
-        ConfigurationError: a setting or a job type is wrong; names it.
+        ConfigurationError: the database is not called a test's.
     """
 
-    def __init__(self, *, job_types: Iterable[JobType[Any]] = (), **options: Any) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="effects-toolkit-")
-        values: dict[str, Any] = {
-            "database_url": f"sqlite:///{Path(self._folder.name) / 'effects.db'}",
-            "keys": f"test={generate_key()},digest={generate_key()}",
-            **options,
-        }
-        self._captured: dict[str, Captured] = {}
-        own, others = split_options(values)
-        self.app = Effects(settings=Settings(**own), **others)
-        for name in self.app.job_types.names():
-            self.capture(name)
-        self.add(*job_types)
-        self._before: Effects | None = None
+    def __init__(
+        self,
+        app: Effects | None = None,
+        *,
+        database: str | None = None,
+        metadata: MetaData | None = None,
+        allow_loopback: bool = False,
+    ) -> None:
+        if app is not None and not isinstance(app, Effects):
+            raise ConfigurationError(f"app is a {type(app).__name__}; give the Effects of the app")
+        self.app = app or default()
+        self._database = database
+        self._metadata = metadata
+        self._allow_loopback = allow_loopback
+        self._recorder = Recorder(self.app.job_types)
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        self.app.create_tables()
-        self._before = replace_default(self.app)
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="effects-toolkit-")))
+            builders = tuple(installed_tables())
+            url = choose_database(self._database, self.app.engine.url, folder, builders)
+            stack.enter_context(redirected(self.app, url, folder, builders))
+            stack.callback(replace_network_rule, replace_network_rule(self._admits))
+            stack.callback(replace_default, replace_default(self.app))
+            if self._database is not None:
+                empty_tables(self.app.store)
+            if self._metadata is not None:
+                self._metadata.create_all(self.app.engine)
+            stack.callback(self._recorder.restore)
+            self._recorder.start()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        replace_default(self._before)
-        self.app.dispose()
-        self._folder.cleanup()
+        self._stack.close()
+
+    def _admits(self, host: str) -> bool:
+        return self._allow_loopback and host in _LOOPBACK
 
     # -- job types ---------------------------------------------------------------------------------------
 
     def add(self, *job_types: JobType[Any]) -> None:
-        """Register the app's own job types; one of a known name takes its place, and is carried out.
+        """Register job types for this test; one of a known name takes its place, and is carried out.
 
         Raises:
             ConfigurationError: a declaration is wrong.
         """
         for job_type in job_types:
-            self._captured.pop(job_type.name, None)
-            if job_type.name in self.app.job_types:
-                self.app.job_types.replace(job_type)
-            else:
-                self.app.add(job_type)
+            self._recorder.add(job_type)
 
     def capture(self, job_type: str, outcome: Outcome | None = None) -> Captured:
         """Carry out this type's jobs no more: record them, and settle them with `outcome` (default `Done()`).
@@ -133,18 +128,7 @@ class Toolkit:
         Raises:
             UnknownJobType: no job type has this name.
         """
-        captured = Captured(job_type)
-        recorder = copy.copy(self.app.job_types.get(job_type))
-
-        def perform(payload: Any, attempt: Attempt) -> Outcome:
-            captured.payloads.append(payload)
-            captured.loaded.append(attempt.loaded)
-            return Done() if outcome is None else outcome
-
-        recorder.perform = perform  # type: ignore[method-assign]
-        self.app.job_types.replace(recorder)
-        self._captured[job_type] = captured
-        return captured
+        return self._recorder.capture(job_type, outcome)
 
     def captured(self, job_type: str) -> Captured:
         """The attempts of a captured type so far.
@@ -152,7 +136,7 @@ class Toolkit:
         Raises:
             KeyError: this type is carried out, not captured.
         """
-        return self._captured[job_type]
+        return self._recorder.captured[job_type]
 
     def __getattr__(self, name: str) -> Any:
         """What an installed package shows to tests, by the name of its entry point in `effects.testing`."""
@@ -163,23 +147,26 @@ class Toolkit:
 
     # -- what was enqueued -------------------------------------------------------------------------------
 
+    @property
+    def jobs(self) -> list[Enqueued]:
+        """Every job, live or ended, oldest first. The payload of a type that the app does not know is as stored."""
+        return [self._enqueued(row) for row in payloads(self.app.store)]
+
+    def _enqueued(self, row: Any) -> Enqueued:
+        payload: Any = msgspec.json.decode(row.payload)
+        if row.job_type in self.app.job_types:
+            registered = self.app.job_types.get(row.job_type)
+            payload = registered.decode(open_payload(self.app.keys, row.job_type, row.payload))
+        return Enqueued(row.id, row.job_type, row.status, row.idempotency_key, row.queue, payload)
+
     def enqueued(self, job_type: str) -> list[Enqueued]:
         """The jobs of a type, live and ended, oldest first.
 
         Raises:
             UnknownJobType: no job type has this name.
         """
-        registered = self.app.job_types.get(job_type)
-        return [
-            Enqueued(
-                row.id,
-                row.status,
-                row.idempotency_key,
-                row.queue,
-                registered.decode(open_payload(self.app.keys, job_type, row.payload)),
-            )
-            for row in payloads(self.app.store, job_type)
-        ]
+        self.app.job_types.get(job_type)
+        return [job for job in self.jobs if job.job_type == job_type]
 
     def assert_enqueued(
         self, job_type: str, *, times: int | None = None, key: str | None = None, **payload: Any
@@ -203,9 +190,35 @@ class Toolkit:
 
     # -- time and work -----------------------------------------------------------------------------------
 
-    def drain(self, max_seconds: float = _DRAIN_SECONDS) -> DrainResult:
-        """Let a worker do everything that is due, in this process. Retries due later wait: see `move_clock`."""
-        return Worker(self.app).drain(max_seconds)
+    def drain(self, max_seconds: float = _DRAIN_SECONDS, *, raises: bool = True) -> DrainResult:
+        """Let a worker do everything that is due, in this process. Retries due later wait: see `move_clock`.
+
+        Args:
+            raises: whether an exception of a handler, which a worker would record, is raised here at the end.
+
+        Raises:
+            Exception: the first that a handler raised, with a note that names its job.
+            AssertionError: something was still due after `max_seconds`.
+        """
+        self._recorder.start()
+        errors = self._recorder.errors
+        errors.clear()
+        result = Worker(self.app).drain(max_seconds)
+        if raises and errors:
+            if len(errors) > 1:
+                errors[0].add_note(f"and {len(errors) - 1} more of this drain; see drain(raises=False)")
+            raise errors[0]
+        if raises and not result.finished:
+            raise AssertionError(f"jobs were still due after {max_seconds:g} s")
+        return result
+
+    async def drain_async(self, max_seconds: float = _DRAIN_SECONDS, *, raises: bool = True) -> DrainResult:
+        """`drain` in a thread, so that the event loop, which the app under test may need, goes on meanwhile.
+
+        Raises:
+            As `drain`.
+        """
+        return await asyncio.to_thread(self.drain, max_seconds, raises=raises)
 
     def move_clock(self, seconds: float) -> None:
         """Move the database's clock as effects sees it; every time in the queue is by that clock."""

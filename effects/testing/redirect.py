@@ -1,0 +1,119 @@
+"""An app's Effects on another database for the time of a test, whoever holds it, and exactly as before afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from sqlalchemy import URL, Engine, event
+
+from effects.app import Effects
+from effects.errors import ConfigurationError
+from effects.keys import KeyRing, generate_key
+from effects.notifier import Notifier
+from effects.storage import open_storage
+from effects.store.db.engine import autocommit_engine, close_for_good, create_engine
+from effects.store.db.store import Store, TableBuilder
+
+Connect: TypeAlias = Callable[[Any, Any, list[Any], dict[str, Any]], Any]
+
+
+@contextmanager
+def redirected(
+    app: Effects, url: URL, folder: Path, builders: tuple[TableBuilder, ...], connect: Connect | None = None
+) -> Iterator[None]:
+    """Let everything that holds `app`, or its engine, use this database, and a storage in `folder`.
+
+    An engine of the app's own kind of database stays the engine that it is: its new connections go to the test's, so
+    that sessions bound to it long before go there too. Where the test's is of another kind, `app.engine` is another
+    engine meanwhile, and connections of the app's own are refused.
+
+    Args:
+        connect: opens the connections in place of the driver; for `url` None of its own.
+
+    Raises:
+        ConfigurationError: from the app's own engine meanwhile, where it cannot be redirected.
+    """
+    before = dict(vars(app))
+    shift_before = app.store.sql.shift_seconds
+    with ExitStack() as stack:
+        stack.callback(_restore, app, before, shift_before)
+        _redirect_engines(app, url, builders, stack, connect)
+        storage_url = f"file:{folder / 'files'}"
+        values: dict[str, Any] = {
+            "settings": replace(
+                app.settings,
+                database_url=url.render_as_string(hide_password=False),
+                schema=app.store.schema,
+                storage_url=storage_url,
+            ),
+            "storage": open_storage(storage_url),
+            "notifier": Notifier(app.store),
+            "_states": {},
+            "_adopted": [],
+        }
+        if not app.settings.keys:
+            values["keys"] = KeyRing(f"test={generate_key()},digest={generate_key()}")
+        vars(app).update(values)
+        yield
+
+
+def _restore(app: Effects, before: dict[str, Any], shift_seconds: float) -> None:
+    app.notifier.close()
+    for engine in vars(app)["_adopted"]:
+        close_for_good(engine)
+    vars(app).clear()
+    vars(app).update(before)
+    app.store.shift_clock(shift_seconds - app.store.sql.shift_seconds)
+
+
+def _redirect_engines(
+    app: Effects, url: URL, builders: tuple[TableBuilder, ...], stack: ExitStack, connect: Connect | None
+) -> None:
+    if app.engine.dialect.name == url.get_backend_name():
+        for engine in app.store.engines:
+            stack.enter_context(_connecting(engine, url, connect or _to(engine, url)))
+        return
+    for engine in app.store.engines:
+        stack.enter_context(_connecting(engine, engine.url, _refuse))
+    engine = create_engine(url.render_as_string(hide_password=False))
+    store = Store(engine, builders=builders, autocommit=autocommit_engine(engine))
+    stack.callback(store.dispose)
+    vars(app).update(engine=engine, store=store)
+
+
+@contextmanager
+def _connecting(engine: Engine, url: URL, connect: Connect) -> Iterator[None]:
+    """Open this engine's connections so, also those of engines derived from it; none of before is used meanwhile."""
+    own_url = engine.url
+    event.listen(engine, "do_connect", connect, insert=True)
+    engine.dispose()
+    engine.url = url
+    try:
+        yield
+    finally:
+        engine.url = own_url
+        event.remove(engine, "do_connect", connect)
+        engine.dispose()
+
+
+def _to(engine: Engine, url: URL) -> Connect:
+    """Connect to `url` with all else that the engine was made with."""
+    arguments, options = engine.dialect.create_connect_args(url)
+    _, own = engine.dialect.create_connect_args(engine.url)
+
+    def connect(dialect: Any, record: Any, positional: list[Any], values: dict[str, Any]) -> Any:
+        kept = {name: value for name, value in values.items() if name not in own}
+        return dialect.connect(*arguments, **{**kept, **options})
+
+    return connect
+
+
+def _refuse(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> Any:
+    raise ConfigurationError(
+        f"this engine speaks to the app's own database ({dialect.name}), and the test's is another kind: bind the "
+        "Session to `app.engine` when it is made, or give Toolkit(app, database=…) a test's database of this kind"
+    )
