@@ -98,12 +98,13 @@ def shop(database_url: str) -> Iterator[Shop]:
 
 
 @pytest.fixture
-def test_url(shop: Shop, request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
+def test_url(shop: Shop, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str | None]:
     """A test's database of the app's own kind: None where the temporary file is one."""
     if not shop.app.store.is_postgresql:
-        return None
+        yield None
+        return
     with request.getfixturevalue("postgresql_pool").database() as url:
-        return str(url)
+        yield url
 
 
 def state_of(app: Effects) -> dict[str, Any]:
