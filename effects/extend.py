@@ -15,6 +15,7 @@ Names without a docstring of their own:
     Identity, Json      column types: an ascending id, and JSON
     LEDGER_STATES       the states of an effect
     NO_DIGEST           the digest of a holder that is another one whatever its content
+    ObjectData          what becomes a JSON object: a mapping, a dataclass, a msgspec struct or a pydantic model
     ON_UNKNOWN, OnUnknown   the policies for an unknown outcome
     PIECE_BYTES         size of the pieces in which files are read and written
     SECRET_PREFIX       the prefix of a signing secret
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from effects.logs import RateLimitedLogger
     from effects.moments import moment, moment_or_none, phases_ms
     from effects.packages import PackageSettings
+    from effects.plain_values import ObjectData, to_plain
     from effects.redact import HIDDEN, redact, repr_without, why_invalid
     from effects.retry import DAY_SECONDS, ON_UNKNOWN, OnUnknown
     from effects.scrub import clean_text
@@ -111,6 +113,7 @@ else:
             "effects.logs": "RateLimitedLogger",
             "effects.moments": "moment, moment_or_none, phases_ms",
             "effects.packages": "PackageSettings",
+            "effects.plain_values": "ObjectData, to_plain",
             "effects.redact": "HIDDEN, redact, repr_without, why_invalid",
             "effects.retry": "DAY_SECONDS, ON_UNKNOWN, OnUnknown",
             "effects.scrub": "clean_text",
@@ -177,6 +180,7 @@ __all__ = [
     "Json",
     "KeyHolder",
     "LedgerRow",
+    "ObjectData",
     "OldRows",
     "OnUnknown",
     "PackageSettings",
@@ -251,6 +255,7 @@ __all__ = [
     "sign",
     "signing",
     "stream",
+    "to_plain",
     "unblock_limit",
     "verify",
     "verify_with",

@@ -68,7 +68,8 @@ class Done(_Outcome):
 
     `apply` is database work of the handler's own (a follow-up job, a counter). It runs in the transaction
     that records the outcome, behind the same fence: both commit or neither does, and a worker that lost
-    its lease applies nothing. If `apply` itself fails, the attempt counts as failed with code `apply_failed`.
+    its lease applies nothing. If `apply` itself fails, the attempt counts as failed with code `apply_failed`. Where it
+    is the whole effect it may raise `Refused`: nothing happened, and no retry helps.
     """
 
     apply: Apply | None = None

@@ -98,7 +98,8 @@ def why_invalid(error: Exception) -> str:
     if text.startswith(_NAMES_NO_VALUE):
         return text
     _, at, path = text.rpartition(" - at `$")
-    return f"a value is not allowed{f' - at `${path}' if at else ''} ({type(error).__name__})"
+    what = "a field is unknown" if text.startswith("Object contains unknown field") else "a value is not allowed"
+    return f"{what}{f' - at `${path}' if at else ''} ({type(error).__name__})"
 
 
 # -- the classes -----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from effects.decision import decide
 from effects.errors import StoreConflict
 from effects.ledger import Ledger
-from effects.outcome import Retry, Unknown
+from effects.outcome import Outcome, Refused, Retry, Unknown
 from effects.registry import Registry
 from effects.scrub import class_name
 from effects.settlement import Settlement
@@ -121,18 +121,26 @@ class VerdictWriter:
         yield _bare(settlement, error), self._bare_ledgers
 
     def _apply_failed(self, settlement: Settlement, error: Exception) -> Settlement:
-        """The effect happened and what was to be recorded with it did not: the type's policy for an unknown decides."""
+        """The effect happened and what was to be recorded with it did not: the type's policy for an unknown decides.
+
+        An `apply` that raises `Refused` was the effect itself, and says that it has not happened.
+        """
         cause = error.__cause__ if isinstance(error, ApplyFailed) and error.__cause__ is not None else error
+        if isinstance(cause, Refused):
+            return self._decided(settlement, cause)
         text = f"recording the outcome failed: {class_name(cause)}"
         happened = settlement.verdict in ("done", "unknown")
         failure = Unknown(text, code="apply_failed") if happened else Retry(text, code="apply_failed")
-        decision = decide(settlement.job, self._job_types.get(settlement.job.job_type), failure, released=True)
         verdict = "unknown" if happened else settlement.verdict
-        timed = replace(
-            decision, execution=settlement.execution, outcome="failed", verdict=verdict,
-            duration_seconds=settlement.duration_seconds, ended_at_monotonic=settlement.ended_at_monotonic,
+        return with_error(replace(self._decided(settlement, failure), outcome="failed", verdict=verdict), cause)
+
+    def _decided(self, settlement: Settlement, outcome: Outcome) -> Settlement:
+        """What this outcome means for the same attempt."""
+        decision = decide(settlement.job, self._job_types.get(settlement.job.job_type), outcome, released=True)
+        return replace(
+            decision, execution=settlement.execution, duration_seconds=settlement.duration_seconds,
+            ended_at_monotonic=settlement.ended_at_monotonic,
         )  # fmt: skip
-        return with_error(timed, cause)
 
 
 def _about_one(part: Sequence[Settlement]) -> Collection[Fault]:

@@ -49,8 +49,9 @@ def send_templated_email(
     """Render a template and write the message, to be sent once it is committed.
 
     Args:
-        to: one address, a text or an `Address`. A list only with `group`.
-        context: what the template may use: at most 256 KiB as JSON.
+        to: one address: `ann@example.com`, `Ann <ann@example.com>` or an `Address`. A list only with `group`.
+        context: what the template may use: at most 256 KiB as JSON. Values may be whatever `effects.plain_values` turns
+            into JSON: moments, decimals, UUIDs, dataclasses, msgspec and pydantic models too.
         event_id: what happened, such as `signup:17`. Together with template and recipient it is the key: the same
             again is the same message. Without it and without `key`, every call is a message of its own.
         key: your own idempotency key, at most 255 characters, shown to operators. The same key with the same content

@@ -22,6 +22,7 @@ from effects.extend import (
     optional,
     printable,
     require,
+    to_plain,
 )
 from effects_email.errors import EmailInvalid
 from effects_email.message import attachments as files
@@ -216,10 +217,12 @@ def _context(context: Mapping[str, Any]) -> str:
     if not isinstance(context, Mapping):
         raise EmailInvalid(f"context is a {type(context).__name__}; give a dict")
     try:
-        text = _json.encode(context).decode()
+        text = _json.encode(to_plain(context)).decode()
     except (TypeError, ValueError, RecursionError) as error:
         kind = str(error) if isinstance(error, TypeError) else "a value is no JSON"  # names the class, not the value
-        raise EmailInvalid(f"context: {kind}; give texts, numbers, dates, lists and dicts") from None
+        raise EmailInvalid(
+            f"context: {kind}; give texts, numbers, moments, lists, dicts, dataclasses, msgspec or pydantic models"
+        ) from None
     if len(text) > CONTEXT_BYTES_MAX:
         raise EmailInvalid(f"context: {len(text):,} bytes as JSON, and the limit is {CONTEXT_BYTES_MAX:,}")
     return text

@@ -93,7 +93,8 @@ def request_report(
         format: one that the report offers; default its first.
         key: names this very report, such as `sales_report:2026-01-14`, at most 200 characters. A request with a
             known key gives the run that holds it; a new generation begins where that one has failed, was cancelled or
-            has expired. Default: the run's own id, so that every request is a new run.
+            has expired. Default: derived from report, params and format, so that the same request again gives the same
+            run for as long as its file is kept. To have a fresh one each time, put the time of the request into it.
         notify: jobs to enqueue when it is ready or has failed, in the transaction that says so.
         session: a SQLAlchemy Session or Connection, which is never committed by us. Without one, a transaction of
             our own.

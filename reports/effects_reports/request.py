@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,13 +18,14 @@ from effects_reports.planner import resolve
 
 REQUEST_KEY_CHARS_MAX = 200
 PARAMS_BYTES_MAX = 65_536
+_DEFAULT_KEY = re.compile(r"[0-9a-f]{16}|job-[0-9]+")
 
 
 class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that has been checked."""
 
     report: str
-    key: str | None
+    key: str
     params: Any
     format: str
     dialect: str
@@ -48,6 +51,25 @@ def check_request(
     if len(encoded) > PARAMS_BYTES_MAX:
         raise ReportInvalid(f"report {definition.name!r}: the params have {len(encoded):,} bytes; at most 65,536")
     return CheckedRequest(
-        report=definition.name, key=key, params=plain, format=file, dialect=definition.dialect,
-        consistency=definition.consistency, notify=tuple(notices), canonical=encoded.decode(),
+        report=definition.name, key=key or _derived_key(definition.name, encoded), params=plain, format=file,
+        dialect=definition.dialect, consistency=definition.consistency, notify=tuple(notices),
+        canonical=encoded.decode(),
     )  # fmt: skip
+
+
+def _derived_key(report: str, encoded: bytes) -> str:
+    """The key of a request without one: the same report, params and format are the same run.
+
+    The params stand beside it in clear, so their digest needs no key of ours.
+    """
+    return f"{report}:{hashlib.sha256(encoded).hexdigest()[:16]}"
+
+
+def key_of_job(report: str, job_id: int) -> str:
+    """The key of a request that a job makes and that names none: each such job is a run of its own."""
+    return f"{report}:job-{job_id}"
+
+
+def is_default_key(report: str, key: str) -> bool:
+    """Whether nobody chose this key, so that a file needs no name from it."""
+    return _DEFAULT_KEY.fullmatch(key.removeprefix(f"{report}:")) is not None

@@ -6,7 +6,7 @@ from effects import NewJob
 from effects_reports.tables.runs import Run
 
 PLAN_TYPE, CHUNK_TYPE, ASSEMBLE_TYPE = "report.plan", "report.chunk", "report.assemble"
-CLEANUP_TYPE, REPAIR_TYPE = "report.cleanup", "report.repair"
+CLEANUP_TYPE, REPAIR_TYPE, REQUEST_TYPE = "report.cleanup", "report.repair", "report.request"
 QUEUE = "reports"
 
 

@@ -13,6 +13,7 @@ from effects_reports import notify, state_machine
 from effects_reports.jobs.assemble import ReportAssemble
 from effects_reports.jobs.chunk import ReportChunk
 from effects_reports.jobs.cleanup import ReportCleanup
+from effects_reports.jobs.compose import ReportRequest
 from effects_reports.jobs.plan import ReportPlan
 from effects_reports.jobs.repair import ReportRepair
 from effects_reports.routing import CHUNK_TYPE
@@ -31,7 +32,8 @@ def job_types(app: Effects) -> list[JobType[Any]]:
     ledger = ReportLedger(partial(_settled, app))
     plan, chunk, assemble = (make(app, registry) for make in (ReportPlan, ReportChunk, ReportAssemble))
     plan.ledger = chunk.ledger = assemble.ledger = ledger
-    return [plan, chunk, assemble, ReportCleanup(app, registry), ReportRepair(app, scheduled=len(registry) > 0)]
+    repair = ReportRepair(app, scheduled=len(registry) > 0)
+    return [plan, chunk, assemble, ReportCleanup(app, registry), repair, ReportRequest(app, registry)]
 
 
 def sealed_columns() -> list[SealedColumn]:

@@ -51,14 +51,13 @@ class _RunWriter(IdempotentWriter[CheckedRequest, ReportReceipt]):
     def insert(self, requests: Sequence[CheckedRequest]) -> list[ReportReceipt | None]:
         [request] = requests
         run_id = new_id()
-        key = request.key or run_id
-        self._newest = run_table.newest_generation(self._app.store, self._connection, request.report, key)
+        self._newest = run_table.newest_generation(self._app.store, self._connection, request.report, request.key)
         if self._newest is not None and self._newest.state not in AGAIN:
             return [None]
         generation = 1 if self._newest is None else self._newest.generation + 1
-        if not _insert(self._app, self._connection, request, run_id, key, generation):
+        if not _insert(self._app, self._connection, request, run_id, generation):
             return [None]  # another request has just taken this generation
-        return [ReportReceipt(run_id=run_id, report=request.report, key=key, generation=generation)]
+        return [ReportReceipt(run_id=run_id, report=request.report, key=request.key, generation=generation)]
 
     def holders(self, requests: Sequence[CheckedRequest]) -> list[KeyHolder[ReportReceipt] | None]:
         """The run that `insert` has seen."""
@@ -83,14 +82,12 @@ def _holder(row: Row[Any]) -> KeyHolder[ReportReceipt]:
     )
 
 
-def _insert(
-    app: Effects, connection: Connection, request: CheckedRequest, run_id: str, key: str, generation: int
-) -> bool:
+def _insert(app: Effects, connection: Connection, request: CheckedRequest, run_id: str, generation: int) -> bool:
     [job] = reserve_jobs(app, connection, [plan_job(run_id, request.report, 1)])
     run = NewRun(
-        id=run_id, report=request.report, key=key, generation=generation, digest=app.keys.digest(request.canonical),
-        job_id=job.id, params=request.params, format=request.format, dialect=request.dialect,
-        consistency=request.consistency,
+        id=run_id, report=request.report, key=request.key, generation=generation,
+        digest=app.keys.digest(request.canonical), job_id=job.id, params=request.params,
+        format=request.format, dialect=request.dialect, consistency=request.consistency,
         prefix=f"reports/{request.report}/{run_id}-{secrets.token_hex(16)}",
     )  # fmt: skip
     if not run_table.insert_run(app.store, connection, run):

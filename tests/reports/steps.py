@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 from effects import Effects, Job
 from effects_reports import report_status, request_report
@@ -10,7 +11,8 @@ from tests.reports.conftest import ReportWorker, drain
 
 
 def requested(app: Effects, **options: Any) -> str:
-    return request_report("orders", effects=app, **options).run_id
+    """A run of its own, whatever else was requested."""
+    return request_report("orders", effects=app, **{"key": uuid4().hex, **options}).run_id
 
 
 def state(app: Effects, run_id: str) -> str:

@@ -182,7 +182,7 @@ def test_orphaned_objects_are_deleted_after_a_day_and_others_stay(shop: Effects,
     fill(shop, 250)
     ready = request_report("orders", effects=shop).run_id
     drain(shop)
-    under_way = request_report("orders", effects=shop).run_id
+    under_way = request_report("orders", key="another", effects=shop).run_id
     manual_worker = ReportWorker(shop)
     manual_worker.do_next()
     manual_worker.do_next()

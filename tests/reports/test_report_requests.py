@@ -96,8 +96,16 @@ def test_many_at_once_under_one_key_are_one_run(shop: Effects) -> None:
     assert len(rows(shop, "jobs")) == 1
 
 
-def test_without_a_key_every_request_is_a_run(shop: Effects) -> None:
-    assert len({request_report("orders", effects=shop).run_id for _ in range(3)}) == 3
+def test_without_a_key_the_same_report_params_and_format_are_one_run(shop: Effects) -> None:
+    wishes: list[dict[str, Any]] = [
+        {}, {"params": {"above": 3}}, {"params": OrdersParams(above=3)}, {"params": {"above": 4}}, {"format": "ndjson"},
+    ]  # fmt: skip
+    receipts = [request_report("orders", **wish, effects=shop) for wish in wishes * 2]
+    assert [receipt.existing for receipt in receipts] == [False, False, True, False, False, *[True] * 5]
+    assert len({receipt.run_id for receipt in receipts}) == 4
+    assert {receipt.key.partition(":")[0] for receipt in receipts} == {"orders"}
+    cancel_report(receipts[0].run_id, effects=shop)
+    assert request_report("orders", effects=shop).generation == 2
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from effects.extend import arguments, check_arguments, optional, shown
+from effects.extend import ObjectData, arguments, check_arguments, optional, shown, to_plain
 from effects_webhooks.errors import EndpointInvalid, EventInvalid
 
 BODY_BYTES_MAX = 256 * 1024
@@ -34,7 +33,9 @@ class WebhookEvent:
 
     Args:
         type: dotted name, at most 128 characters: `order.paid`.
-        data: a JSON object. It is turned into text here; what happens to the dict later changes nothing.
+        data: a JSON object: a dict, a dataclass, a msgspec struct or a pydantic model. Moments, dates, UUIDs and
+            decimals in it become texts, `Decimal("1.10")` the text `1.10`. It is turned into text here; what happens to
+            it later changes nothing.
         key: your idempotency key, at most 255 printable characters: `order:123:paid`. The same key with the
             same type and data is the same event; with other data it is an error.
         id: your own message id of letters, digits, `-` and `_`; default a new `msg_…`. Unique like a key.
@@ -48,7 +49,7 @@ class WebhookEvent:
     """
 
     type: str
-    data: Mapping[str, Any] = field(repr=False)
+    data: ObjectData = field(repr=False)
     _: KW_ONLY
     key: str | None = None
     id: str | None = None
@@ -87,19 +88,20 @@ class WebhookEvent:
 
 
 def _data_json(data: Any) -> str:
-    if not isinstance(data, Mapping):
-        raise EventInvalid(f"data is a {type(data).__name__}; give a dict")
     try:
-        text = json.dumps(dict(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        plain = to_plain(data)
+        if not isinstance(plain, dict):
+            raise EventInvalid(f"data is a {type(data).__name__}; give a dict, a dataclass or a model")
+        text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text.encode()
     except UnicodeEncodeError:
         raise EventInvalid("data holds half of a surrogate pair, which UTF-8 cannot carry") from None
     except RecursionError:
-        raise EventInvalid("data is nested too deeply for JSON") from None
+        raise EventInvalid("data is nested too deeply for JSON, or holds itself") from None
     except TypeError as error:  # names the class, not the value
         raise EventInvalid(f"data is not JSON: {error}") from None
     except ValueError:
-        raise EventInvalid("data is not JSON: it holds NaN, an infinity, or itself") from None
+        raise EventInvalid("data is not JSON: it holds NaN or an infinity") from None
     return text
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Attempt, ConfigurationError, Done, EnqueueError, JobType, Outcome, Refused, Sensitive
+from effects import Attempt, ConfigurationError, Done, EffectsError, EnqueueError, JobType, Outcome, Refused, Sensitive
 from effects_email.request import NewEmail, RenderedEmail, render_email
 from effects_email.writing import write_messages
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 COMPOSE_TYPE = "email.compose"
 
 
-class EmailComposePayload(msgspec.Struct, frozen=True, kw_only=True):
+class EmailComposePayload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """As the arguments of `send_templated_email`. `to` and `context` are sealed in the database."""
 
     template: str
@@ -55,12 +55,19 @@ class EmailCompose(JobType[EmailComposePayload]):
         try:
             composed = render_email(self._app, _email(payload), datetime.now(UTC))
         except (ConfigurationError, EnqueueError) as error:  # neither quotes an address or the context
-            return Refused(str(error), code=type(error).__name__)
+            return _refused(error)
         return Done(apply=lambda connection: self._write(connection, composed))
 
     def _write(self, connection: Connection, composed: RenderedEmail) -> None:
-        write_messages(self._app, connection, [composed])
+        try:
+            write_messages(self._app, connection, [composed])
+        except EnqueueError as error:  # the key has other content
+            raise _refused(error) from None
 
 
 def _email(payload: EmailComposePayload) -> NewEmail:
     return NewEmail(**msgspec.structs.asdict(payload))
+
+
+def _refused(error: EffectsError) -> Refused:
+    return Refused(str(error), code=type(error).__name__)

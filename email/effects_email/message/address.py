@@ -20,7 +20,9 @@ from effects_email.message.source import Address
 
 NAME_CHARS_MAX = 200
 Recipient: TypeAlias = "str | Address"
-_MAILBOX = re.compile(r'\s*(?P<name>"[^"\\<>]*"|[^"<>]*?)\s*<(?P<spec>[^<>]+)>\s*')
+_QUOTED = re.compile(r'"(?P<text>(?:[^"\\]|\\.)*)"', re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_ONLY_QUOTED = '"<>@:;'  # in a name without quotes: these part addresses (RFC 5322, 3.4), and one of them would be lost
 # Names of networks that the Internet does not know: reserved for that, and delivered to by relays of such networks.
 _PRIVATE = re.compile(
     r"(?:localhost|(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){1,8}(?:local|localhost|internal|lan|home\.arpa))"
@@ -49,26 +51,38 @@ def parse_address(spec: str, name: str = "", *, where: str = "the address") -> A
 
 
 def parse_mailbox(text: str, *, where: str) -> Address:
-    """`Shop <hello@shop.example>` or a bare address, as an operator writes it in a setting.
+    """`Shop <hello@shop.example>`, `"Shop: Berlin" <hello@shop.example>` or a bare address (RFC 5322, 3.4).
 
     Raises:
-        AddressInvalid: it is neither.
+        AddressInvalid: it is none of them, or holds more than one address.
     """
-    mailbox = _MAILBOX.fullmatch(text)
-    if mailbox is None:
-        return parse_address(text.strip(), where=where)
-    return parse_address(mailbox["spec"].strip(), mailbox["name"].strip('"'), where=where)
+    mailbox = text.strip(" ") if isinstance(text, str) else text
+    if not isinstance(mailbox, str) or not mailbox.endswith(">"):
+        return parse_address(mailbox, where=where)
+    name, _, spec = mailbox[:-1].rpartition("<")
+    return parse_address(spec.strip(" "), _unquoted(name.strip(" "), where), where=where)
+
+
+def _unquoted(name: str, where: str) -> str:
+    if quoted := _QUOTED.fullmatch(name):
+        return _ESCAPED.sub(r"\1", quoted["text"])
+    if any(letter in _ONLY_QUOTED for letter in name):
+        raise AddressInvalid(
+            f"{where} is no e-mail address: give one, as Ann <ann@example.com>; a name that has one of {_ONLY_QUOTED} "
+            'needs double quotes, as "Ann: sales" <ann@example.com>'
+        )
+    return name
 
 
 def recipient(address: Recipient, *, where: str) -> Address:
-    """What a caller gave as an address.
+    """What a caller gave as an address: a text, with a name or without, or an Address.
 
     Raises:
         AddressInvalid: it is malformed.
     """
     if isinstance(address, Address):  # anybody can make one: it is checked like a text
         return parse_address(address.spec, address.name, where=where)
-    return parse_address(address, where=where)
+    return parse_mailbox(address, where=where)
 
 
 def needs_utf8(address: Address) -> bool:

@@ -52,7 +52,7 @@ def list_(
 
 def _table(reports: Sequence[ReportStatus]) -> Table:
     rows = [
-        (status.run_id, status.report, status.key if status.key != status.run_id else None, status.state,
+        (status.run_id, status.report, status.key, status.state,
          f"{status.progress.fraction:.0%}", status.progress.rows_done, status.format, status.created_at)
         for status in reports
     ]  # fmt: skip

@@ -35,7 +35,7 @@ def facts_of(status: ReportStatus) -> dict[str, Any]:
     """What is known, without what is not there."""
     progress = status.progress
     facts: dict[str, Any] = {
-        "id": status.run_id, "report": status.report, "key": None if status.key == status.run_id else status.key,
+        "id": status.run_id, "report": status.report, "key": status.key,
         "generation": status.generation if status.generation > 1 else None, "status": status.state,
         "done": f"{progress.fraction:.0%}, {rows_of(status)}, {progress.chunks_done} of {progress.chunks_total} chunks",
         "format": status.format, "consistency": status.consistency, "error": status.error_text,

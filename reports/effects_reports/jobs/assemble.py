@@ -17,6 +17,7 @@ from effects_reports.formats import open_format
 from effects_reports.formats.base import Column, Dialect, Format
 from effects_reports.jobs.step import ReportWork, RunPayload
 from effects_reports.loading import Loaded
+from effects_reports.request import is_default_key
 from effects_reports.routing import ASSEMBLE_TYPE
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import runs as run_table
@@ -149,7 +150,7 @@ class _Looker:
 
 def filename_of(run: Run, file: Format) -> str:
     """What the file is called when it is downloaded: the request's key where it had one, else the run's time."""
-    stem = run.report if run.key == run.id else run.key
+    stem = run.report if is_default_key(run.report, run.key) else run.key
     safe = "".join(char if char.isalnum() or char in "-_." else "-" for char in stem).strip("-.")
     return f"{(safe or run.report)[:100]}{file.extension}"
 

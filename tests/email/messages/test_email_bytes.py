@@ -196,15 +196,35 @@ def test_what_is_no_address_is_refused_without_being_quoted(spec: str) -> None:
         "a@b.example"),
         ('"Shop, Inc" <a@b.example>', "Shop, Inc", "a@b.example"), ("Shop, Inc <a@b.example>", "Shop, Inc",
         "a@b.example"),
+        (r'"Ann \"the boss\" \\ <x@y>: sales" <a@b.example>', r'Ann "the boss" \ <x@y>: sales', "a@b.example"),
+        ("Zoë <用户@例え.example>", "Zoë", "用户@xn--r8jz45g.example"), ("<a@b.example>", "", "a@b.example"),
+        ("Ann\r\nBcc, x <a@b.example>", "Ann Bcc, x", "a@b.example"), ("O'Neil (work) <a@b.example>", "O'Neil (work)",
+        "a@b.example"),
     ],
 )  # fmt: skip
-def test_a_mailbox_as_an_operator_writes_it(text: str, name: str, spec: str) -> None:
+def test_a_mailbox_with_a_name_or_without(text: str, name: str, spec: str) -> None:
     found = parse_mailbox(text, where="EFFECTS_EMAIL_FROM")
     assert (found.name, found.spec) == (name, spec)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Shop", "Shop <>", "a@b.example <c@d.example> x", "<a@b.example", "Shop <a@b.example>, x@y.example"]
+    "text",
+    [
+        "",
+        "Shop",
+        "Shop <>",
+        "a@b.example <c@d.example> x",
+        "<a@b.example",
+        "Shop <a@b.example>, x@y.example",
+        "x@y.example, Ann <a@b.example>",
+        "Ann <x@y.example>, Bob <a@b.example>",
+        'Ann "x" <a@b.example>',
+        '"Ann <a@b.example>',
+        "Team: Ann <a@b.example>",
+        "Ann <a@b.example>;",
+        "Ann <<a@b.example>>",
+        "Ann <a@b.example\n>",
+    ],
 )
 def test_an_invalid_mailbox(text: str) -> None:
     with pytest.raises(AddressInvalid, match="EFFECTS_EMAIL_FROM is no e-mail address"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Attempt, Done, EnqueueError, JobType, Outcome, Refused
+from effects import Attempt, Done, EffectsError, EnqueueError, JobType, Outcome, Refused
 from effects_webhooks.api import deliver_webhook
 from effects_webhooks.request import WebhookEvent
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COMPOSE_TYPE = "webhook.compose"
 
 
-class WebhookComposePayload(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookComposePayload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """As the fields of `WebhookEvent`."""
 
     type: str
@@ -44,8 +44,15 @@ class WebhookCompose(JobType[WebhookComposePayload]):
         try:
             event = WebhookEvent(**msgspec.structs.asdict(payload))
         except EnqueueError as error:  # neither quotes the data
-            return Refused(str(error), code=type(error).__name__)
+            return _refused(error)
         return Done(apply=lambda connection: self._write(connection, event))
 
     def _write(self, connection: Connection, event: WebhookEvent) -> None:
-        deliver_webhook(event, session=connection, effects=self._app)
+        try:
+            deliver_webhook(event, session=connection, effects=self._app)
+        except EnqueueError as error:  # the key has other content
+            raise _refused(error) from None
+
+
+def _refused(error: EffectsError) -> Refused:
+    return Refused(str(error), code=type(error).__name__)
