@@ -71,5 +71,5 @@ def key_of_job(report: str, job_id: int) -> str:
 
 
 def is_default_key(report: str, key: str) -> bool:
-    """Whether nobody chose this key, so that a file needs no name from it."""
+    """Whether the caller gave no key, so that the file is named for the report."""
     return _DEFAULT_KEY.fullmatch(key.removeprefix(f"{report}:")) is not None

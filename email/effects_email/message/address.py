@@ -54,7 +54,7 @@ def parse_mailbox(text: str, *, where: str) -> Address:
     """`Shop <hello@shop.example>`, `"Shop: Berlin" <hello@shop.example>` or a bare address (RFC 5322, 3.4).
 
     Raises:
-        AddressInvalid: it is none of them, or holds more than one address.
+        AddressInvalid: it has another form, or holds more than one address.
     """
     mailbox = text.strip(" ") if isinstance(text, str) else text
     if not isinstance(mailbox, str) or not mailbox.endswith(">"):
