@@ -121,7 +121,7 @@ def _again(
 def _why_over(job: Job, retry: RetryPolicy, tries: int, wait_seconds: float) -> str | None:
     """Why there is no further attempt: the attempts are used up, or it would be too old. None where there is one."""
     if tries >= retry.max_attempts if job.max_attempts is None else job.attempts >= job.max_attempts:
-        return f"gave up after {job.attempts} attempts"
+        return f"gave up after {job.attempts} attempt{'' if job.attempts == 1 else 's'}"
     if job.age_seconds + wait_seconds > retry.max_age_seconds:
         return f"gave up: older than {retry.max_age_seconds:g} s at the next attempt"
     return None

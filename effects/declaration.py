@@ -69,6 +69,8 @@ def _problems(job_type: JobType[Any]) -> Iterator[str]:
         yield f"retry is a {class_name(job_type.retry)}; give a RetryPolicy"
     if (why := arguments.whole(-32000, 32000)(job_type.priority)) is not None:
         yield f"priority {why}"
+    if job_type.keep_error_text not in (True, False, None):
+        yield f"keep_error_text is a {class_name(job_type.keep_error_text)}; give True, False or None"
     yield from _wrong_numbers(job_type)
     yield from _wrong_hooks(job_type)
     yield from _wrong_payload(job_type)

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from effects.advice import Action, Explanation
 from effects.app import Effects
+from effects.error_text import attempt_row, shown_text
 from effects.job_type import WAITS_FOR_OPERATOR, safe_message
 from effects.settlement import UNCOUNTED
 from effects.store.db.records import ActionRecord, AttemptRecord, EffectStory, JobRecord
@@ -99,6 +100,7 @@ def job_evidence(app: Effects, job_id: int, *, earlier: bool = False) -> Evidenc
 
 
 def _evidence(app: Effects, connection: Connection, story: EffectStory) -> Evidence:
+    story = _with_texts(app, story)
     newest = story.jobs[0] if story.jobs else None
     standing = read_standing(app.store, connection, app.job_types, newest.id) if newest is not None else None
     waits = _read_wait(app, connection, newest, story.attempts) if newest is not None else None
@@ -112,6 +114,18 @@ def _evidence(app: Effects, connection: Connection, story: EffectStory) -> Evide
         next=_resumes(waits) + (next_actions(standing, unresolved=unresolved) if standing is not None else []),
         standing=standing,
     )
+
+
+def _with_texts(app: Effects, story: EffectStory) -> EffectStory:
+    """With the kept texts of exceptions opened."""
+    attempts = [
+        msgspec.structs.replace(
+            attempt,
+            error_text=shown_text(app.keys, attempt.error_text, attempt_row(attempt.job_id, attempt.lease_token)),
+        )
+        for attempt in story.attempts
+    ]
+    return msgspec.structs.replace(story, attempts=attempts)
 
 
 def _facts(app: Effects, story: EffectStory) -> Facts:

@@ -77,6 +77,8 @@ class JobType(Generic[P]):
             90 days.
         captured_in_tests: whether `effects.testing.Toolkit` records such jobs instead of carrying them out: for types
             of packages that send something. Default no.
+        keep_error_text: whether the text of an exception is kept with its attempt, sealed where EFFECTS_KEYS is set.
+            Default: EFFECTS_ERROR_TEXTS, no.
     """
 
     name: str = ""
@@ -94,6 +96,7 @@ class JobType(Generic[P]):
     retention_days: float | None = None
     retention_effects_days: float | None = None
     captured_in_tests: bool = False
+    keep_error_text: bool | None = None
 
     def perform(self, payload: P, attempt: Attempt) -> Outcome | None:
         """Carry out one attempt, in a thread, with no transaction open. None means Done().

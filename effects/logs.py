@@ -19,11 +19,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable
 from types import FrameType
 from typing import Any, TextIO
 
 from effects.errors import EffectsError
+from effects.frames import error_frames, frame_texts
 from effects.moments import moment
 from effects.unsafe import UNSAFE, escape_unsafe
 
@@ -123,21 +123,13 @@ def log_thread_error(error: threading.ExceptHookArgs) -> None:
 
 
 def error_places(error: BaseException, frames_max: int = _FRAMES_MAX) -> str:
-    """Where an error came through, innermost last: names and line numbers only, no values and no text."""
-    return _places(list(traceback.walk_tb(error.__traceback__))[-frames_max:])
+    """Where an error came through, the app's innermost frame first; see `effects.frames`."""
+    return " < ".join(error_frames(error, frames_max))
 
 
 def frame_places(frame: FrameType, frames_max: int = _FRAMES_MAX) -> str:
     """Where a thread is, in the same form."""
-    return _places(list(traceback.walk_stack(frame))[:frames_max][::-1])
-
-
-def _places(frames: Iterable[tuple[FrameType, int]]) -> str:
-    return " > ".join(f"{_module(frame.f_code.co_filename)}:{line}:{frame.f_code.co_name}" for frame, line in frames)
-
-
-def _module(filename: str) -> str:
-    return "/".join(filename.replace("\\", "/").rsplit("/", 2)[-2:])
+    return " < ".join(frame_texts(list(traceback.walk_stack(frame))[::-1], frames_max))
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -40,10 +40,9 @@ class _Outcome(DeliveryError):
         self._made_at = (maker.f_code.co_filename, maker.f_lineno, maker.f_code.co_name)
 
     @property
-    def made_at(self) -> str:
+    def made_at(self) -> tuple[str, int, str]:
         """File, line and function that made it: where to look for a wrong value."""
-        file, line, function = self._made_at
-        return f"{file}:{line} {function}"
+        return self._made_at
 
     def _values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__dataclass_fields__)  # type: ignore[attr-defined]

@@ -48,6 +48,9 @@ class Settings:
         retention_effects_days: how long an idempotency key is remembered after its effect's last change.
             Default 90; per job type: `retention_effects_days`.
         retention_audit_days: how long the audit log is kept (`effects log`). Default 730, two years.
+        error_texts: whether the text of a handler's exception is kept with its attempt, and shown by `effects why`. It
+            may quote what is personal: it is sealed where EFFECTS_KEYS is set. Default no: only the class and the
+            place. Per job type: `keep_error_text`.
         log_format: `text` or `json`. log_level: DEBUG, INFO, WARNING or ERROR.
 
     Raises:
@@ -68,6 +71,7 @@ class Settings:
     retention_dead_days: float = 30.0
     retention_effects_days: float = 90.0
     retention_audit_days: float = 730.0
+    error_texts: bool = False
     log_format: str = "text"
     log_level: str = "INFO"
 

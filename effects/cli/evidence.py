@@ -29,6 +29,7 @@ def evidence_blocks(evidence: Evidence) -> list[Any]:
     if facts.explanation is not None:
         blocks.append(cell(f"the last answer: {facts.explanation.meaning}; {facts.explanation.follows}"))
     blocks.append(attempts_table(facts.attempts))
+    blocks += error_blocks(facts.attempts)
     if facts.actions:
         blocks.append(actions_table(facts.actions))
     return blocks
@@ -172,6 +173,24 @@ def attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
         for attempt in attempts
     ]
     return Table(columns, rows, title="attempts", empty="no attempts")
+
+
+def error_blocks(attempts: Sequence[AttemptRecord]) -> list[Any]:
+    """Where the newest exception came through, the app's own frames first."""
+    raised = next((attempt for attempt in reversed(attempts) if attempt.frames), None)
+    if raised is None:
+        return []
+    text = "" if raised.error_text is None else f": {raised.error_text}"
+    head = f"attempt {raised.attempt} of job {raised.job_id}: {raised.error_type or 'an exception'}{text}"
+    return [
+        "\n".join(
+            cell(line)
+            for line in (
+                head,
+                *(f"  {'' if frame.startswith('caused by') else 'at '}{frame}" for frame in raised.frames),
+            )
+        )
+    ]
 
 
 def actions_table(actions: Sequence[ActionRecord]) -> Table:

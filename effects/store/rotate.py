@@ -16,6 +16,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.entry_points import entry_points
+from effects.error_text import attempt_row, reseal_text
 from effects.errors import KeyUnavailable, PayloadInvalid
 from effects.job import Job
 from effects.keys import KeyRing
@@ -63,6 +64,17 @@ class _JobPayloads:
     where: str = "true"
 
 
+@dataclass(frozen=True, slots=True)
+class _ErrorTexts(_JobPayloads):
+    """The kept texts of exceptions; a job may have several."""
+
+    table: str = "job_attempts"
+    column: str = "error_text"
+    id_column: str = "job_id"
+    columns: tuple[str, ...] = ("lease_token",)
+    where: str = "error_text IS NOT NULL"
+
+
 _Source: TypeAlias = SealedColumn | _JobPayloads
 
 
@@ -70,6 +82,7 @@ def sources() -> Iterator[_Source]:
     """Every place with sealed values: live and ended jobs (a dead one may be requeued), then the packages'."""
     yield _JobPayloads("jobs")
     yield _JobPayloads("job_history")
+    yield _ErrorTexts()
     for entry in entry_points("effects.sealed"):
         offer: Callable[[], Sequence[SealedColumn]] = entry.load()
         yield from offer()
@@ -79,7 +92,7 @@ def count_keys(store: Store, *, quick: bool = False) -> list[KeyCount]:
     """The keys in use, place by place. Reads every row of those tables once.
 
     Args:
-        quick: leave out succeeded jobs, most of the history, whose payloads are not opened again.
+        quick: leave out the longest: succeeded jobs, whose payloads are not opened again, and the texts of exceptions.
 
     Raises:
         StoreUnavailable: the database is unavailable.
@@ -87,6 +100,8 @@ def count_keys(store: Store, *, quick: bool = False) -> list[KeyCount]:
     counts = []
     with store.read() as connection:
         for source in sources():
+            if quick and isinstance(source, _ErrorTexts):
+                continue
             if quick and isinstance(source, _JobPayloads) and source.table == "job_history":
                 source = replace(source, where="status <> 'succeeded'")  # noqa: PLW2901 - part of the same place
             for row in store.all(connection, _count(source)):
@@ -166,7 +181,8 @@ class _Walk:
         written = []
         for row in rows:
             try:
-                written.append({"id": row.id, "value": self._reseal(row)})
+                own = {"lease_token": row.lease_token} if isinstance(self._source, _ErrorTexts) else {}
+                written.append({"id": row.id, "value": self._reseal(row), **own})
             except (KeyUnavailable, PayloadInvalid):
                 self.unreadable.append((self._source.table, str(row.id)))
         if written:
@@ -177,6 +193,8 @@ class _Walk:
         if isinstance(self._source, SealedColumn):
             context: Mapping[str, str] = self._source.context(row)
             return self._keys.reseal(bytes(row.sealed), **context)
+        if isinstance(self._source, _ErrorTexts):
+            return reseal_text(self._keys, row.sealed, attempt_row(row.id, row.lease_token))
         return reseal_payload(self._keys, row.job_type, row.sealed)
 
 
@@ -229,7 +247,7 @@ def _ids(source: _Source, further: bool) -> Statement:
         behind = f"{source.id_column} > :after AND" if further else ""
         within = f"{behind} {source.id_column} <= :until"
         return f"""
-        SELECT {source.id_column} AS id FROM {_table(source, sql)}
+        SELECT DISTINCT {source.id_column} AS id FROM {_table(source, sql)}
         WHERE {within} AND {_key_of(source, sql)} <> :newest ORDER BY {source.id_column} LIMIT {BATCH}"""
 
     return build
@@ -257,7 +275,8 @@ def _update(source: _Source) -> Statement:
     def build(sql: Sql) -> str:
         jobs = isinstance(source, _JobPayloads)
         value = "CAST(:value AS jsonb)" if jobs and sql.postgresql else ":value"
-        return f"UPDATE {_table(source, sql)} SET {source.column} = {value} WHERE {source.id_column} = :id"
+        own = " AND lease_token = :lease_token" if isinstance(source, _ErrorTexts) else ""
+        return f"UPDATE {_table(source, sql)} SET {source.column} = {value} WHERE {source.id_column} = :id{own}"
 
     return build
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -15,11 +14,10 @@ from effects.errors import LeaseLost
 from effects.job_type import JobType
 from effects.outcome import OUTCOMES, Done, Outcome, Retry, Unknown
 from effects.redact import HIDDEN, redact, secret_texts
-from effects.scrub import class_name, clean_text
+from effects.scrub import class_name
 from effects.settlement import AttemptEnd, Execution, Returned, Settlement
 from effects.worker.answer import accept
-
-STACK_CHARS_MAX = 4096
+from effects.worker.raised import ErrorTexts, made_at, with_error
 
 _log = logging.getLogger("effects.worker")
 
@@ -27,8 +25,8 @@ _log = logging.getLogger("effects.worker")
 class RunningAttempt:
     """The `Attempt` that a handler is given."""
 
-    __slots__ = ("_marked", "_release", "cancel_requested", "claimed", "deadline", "draining", "execution", "job",
-                 "job_type", "lost", "now", "start_by", "started")  # fmt: skip
+    __slots__ = ("_error_texts", "_marked", "_release", "cancel_requested", "claimed", "deadline", "draining",
+                 "execution", "job", "job_type", "lost", "now", "start_by", "started")  # fmt: skip
 
     def __init__(
         self,
@@ -38,6 +36,7 @@ class RunningAttempt:
         *,
         now: Callable[[], float],
         draining: bool = False,
+        error_texts: ErrorTexts | None = None,
     ) -> None:
         self.now = now  # the worker's monotonic clock
         self.execution = execution  # replaced by a fuller one; whoever settles the attempt has what was known by then
@@ -51,6 +50,7 @@ class RunningAttempt:
         self.start_by = float("inf")  # by the lease clock; later, its lease could end before its time limit does
         self._marked = False
         self._release = release
+        self._error_texts = error_texts
 
     @property
     def number(self) -> int:
@@ -104,7 +104,10 @@ class RunningAttempt:
             settlement, execution=execution, wait_seconds=self.job.due_seconds + self.started - self.claimed,
             duration_seconds=ended - self.started, ended_at_monotonic=ended,
         )  # fmt: skip
-        return with_error(self._without_secrets(timed), error)
+        settled = with_error(self._without_secrets(timed), error)
+        if error is None or self._error_texts is None:
+            return settled
+        return self._error_texts.add(settled, error, self.job_type, self.execution.payload)
 
     def cut_short(self) -> Settlement:
         """The settlement of an abandoned attempt: its outcome if it has one, else what may have happened."""
@@ -169,23 +172,3 @@ class RunningAttempt:
             except BaseException as second:
                 code = f"{code}, and classify: {class_name(second)}"
         return Unknown(message, code=code) if self.released else Retry(message, code=code)
-
-
-def made_at(answer: object) -> str | None:
-    """The code location where an invalid outcome was created, if known."""
-    try:
-        return answer.made_at if isinstance(answer, OUTCOMES) else None
-    except BaseException:  # of a subclass that made itself in its own way
-        return None
-
-
-def with_error(settlement: Settlement, error: BaseException | None) -> Settlement:
-    """The settlement with the class of an exception and where it was raised."""
-    return settlement if error is None else replace(settlement, error_type=class_name(error), stack=safe_stack(error))
-
-
-def safe_stack(error: BaseException) -> str:
-    """Where it happened: files, lines and functions, no values and no messages; at most 4 KiB, innermost kept."""
-    frames = traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__), lookup_lines=False)
-    lines = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-    return clean_text("\n".join(lines)[-STACK_CHARS_MAX:], STACK_CHARS_MAX)

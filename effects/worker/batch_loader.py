@@ -30,8 +30,9 @@ from effects.store.queue.enqueue import adopt
 from effects.store.queue.table_ledger import CORE_LEDGER, states
 from effects.store.rotate import replace_payload
 from effects.worker.answer import accept
-from effects.worker.attempt import RunningAttempt, with_error
+from effects.worker.attempt import RunningAttempt
 from effects.worker.outage import Bounded
+from effects.worker.raised import ErrorTexts, with_error
 from effects.worker.runtime import Runtime
 
 KEY_HELD = Bounds(lock_seconds=0.001, seconds=5.0)  # the dispatcher waits no longer for a transaction that holds a key
@@ -61,6 +62,7 @@ class BatchLoader:
     ) -> None:
         self._app, self._release, self._finish, self._runtime = app, release, finish, runtime
         self._bounded = bounded
+        self._error_texts = ErrorTexts(app.keys, by_default=app.settings.error_texts)
         self.draining = False  # visible to every attempt
         self._keys_held = 0  # how often this batch has waited for one in vain
         self._keys_untried = 0
@@ -174,9 +176,12 @@ class BatchLoader:
             except BaseException as error:
                 return self._load_failed(job_type, batch, error)
         return [
-            RunningAttempt(execution, job_type, self._release, now=self._runtime.monotonic, draining=self.draining)
+            RunningAttempt(
+                execution, job_type, self._release, now=self._runtime.monotonic, draining=self.draining,
+                error_texts=self._error_texts,
+            )
             for execution in batch
-        ]
+        ]  # fmt: skip
 
     def _load_failed(
         self, job_type: JobType[Any], batch: Sequence[Execution], error: BaseException

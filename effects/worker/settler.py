@@ -254,16 +254,21 @@ def _log_stale(settlement: Settlement) -> None:
 
 
 def _log_outcome(settlement: Settlement) -> None:
-    level = _LEVELS.get(settlement.status, logging.WARNING if settlement.outcome == "failed" else logging.INFO)
+    level = _LEVELS.get(settlement.status, logging.INFO if settlement.outcome == "snoozed" else logging.WARNING)
     if not settlement.outcome or not _log.isEnabledFor(level):
         return
     job = settlement.job
     fields: dict[str, object] = {"job": job.id, "type": job.job_type, "attempt": job.attempts}
     if settlement.error_code:
         fields["code"] = settlement.error_code
+    if (
+        settlement.outcome == "paused" and settlement.message
+    ):  # words for the operator; those of other outcomes need not be
+        fields["reason"] = settlement.message
     if settlement.status == "failed":
         fields["retry_in_seconds"] = round(settlement.delay_seconds, 3)
     if settlement.pause_seconds:
         fields["pause_seconds"] = round(settlement.pause_seconds, 3)
     fields["took_ms"] = round(settlement.duration_seconds * 1000, 1)
-    _log.log(level, f"job.{settlement.outcome if not settlement.ends else settlement.status}", extra=fields)
+    event = f"job.{settlement.outcome if not settlement.ends else settlement.status}"
+    _log.log(level, event, extra=fields, exc_info=settlement.logged_error)

@@ -2,7 +2,7 @@
 
 A failing batch is halved until one outcome is alone. More and more of its details are then left out:
 
-    as it is  →  without detail, message and stack  →  its `apply` counts as failed  →  the ledger's state alone
+    as it is  →  without detail, message, stack and text  →  its `apply` counts as failed  →  the ledger's state alone
 
 Only a failing `apply` turns a "done" into an unknown: other errors do not concern the effect.
 """
@@ -25,8 +25,8 @@ from effects.store.db.faults import Fault
 from effects.store.db.store import Store
 from effects.store.queue.settle import ApplyFailed, Settled, settle
 from effects.store.queue.table_ledger import TableLedger
-from effects.worker.attempt import with_error
 from effects.worker.outage import Outage
+from effects.worker.raised import with_error
 
 BATCH_CHARS_MAX = 4_000_000  # of attempts' reports in one statement
 
@@ -167,13 +167,13 @@ def parts(batch: Sequence[Settlement]) -> Iterator[list[Settlement]]:
 
 def _weight(settlement: Settlement) -> int:
     chars = len(settlement.message or "") + len(settlement.stack or "")
-    return chars if settlement.detail is None else chars + len(repr(settlement.detail))
+    return chars + sum(len(repr(field)) for field in (settlement.detail, settlement.error_text) if field is not None)
 
 
 def _bare(settlement: Settlement, error: Exception) -> Settlement:
     """The bare verdict, with the reason for the missing details."""
     text = f"the attempt's details could not be stored: {class_name(error)}"
-    return replace(settlement, detail=None, message=text, stack=None, error_type=None)
+    return replace(settlement, detail=None, message=text, stack=None, error_type=None, error_text=None)
 
 
 def _log_failure(settlement: Settlement, error: Exception) -> None:

@@ -248,7 +248,7 @@ def test_a_job_of_one_attempt_that_may_have_run_is_not_run_again(app: Effects) -
     silence(app, manual_worker)
     [settled] = manual_worker.rescue().accepted
     assert (settled.status, settled.verdict, settled.error_code) == ("dead", "unknown", "lost")
-    assert "gave up after 1 attempts" in str(settled.message)
+    assert "gave up after 1 attempt" in str(settled.message)
 
 
 def test_a_job_that_loses_its_workers_is_poison(app: Effects) -> None:

@@ -46,11 +46,14 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the attempt log.
 
-    `answer`: the peer's answer or the error, in a few words; "" if there is neither. `phases_ms`: phase → milliseconds,
+    `answer`: the peer's answer or the error, in a few words, with the place of an error; "" if there is neither.
+    `error_text`: the exception's text, where it is kept; in the record of a row, as it is stored. `frames`: where an
+    exception came through, the app's innermost frame first (`effects.frames`). `phases_ms`: phase → milliseconds,
     with `total`; empty for attempts that have no phases.
     """
 
     job_id: int
+    lease_token: int
     attempt: int
     started_at: Moment
     finished_at: Moment
@@ -60,8 +63,10 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str | None
     error_type: str | None
     error_code: str | None
+    error_text: str | None
     message: str | None
     answer: str
+    frames: list[str]
     phases_ms: dict[str, float]
     detail: Any  # an object, if our own code wrote it
 
@@ -122,8 +127,10 @@ def job_record(row: Row[Any]) -> JobRecord:
 def attempt_record(row: Row[Any]) -> AttemptRecord:
     detail = None if row.detail is None else shown_json(row.detail)
     fields = detail if isinstance(detail, dict) else {}
+    frames = row.stack.splitlines() if row.stack else []
     return AttemptRecord(
         job_id=row.job_id,
+        lease_token=row.lease_token,
         attempt=row.attempt,
         started_at=shown_moment(row.started_at),
         finished_at=shown_moment(row.finished_at),
@@ -133,8 +140,10 @@ def attempt_record(row: Row[Any]) -> AttemptRecord:
         verdict=row.verdict,
         error_type=row.error_type,
         error_code=row.error_code,
+        error_text=row.error_text,
         message=row.message,
-        answer=_answer(fields.get("status"), row.message or row.error_code),
+        answer=_answer(fields.get("status"), _placed(row.message or row.error_code, row.error_type, frames)),
+        frames=frames,
         phases_ms=_phases(fields.get("ms")),
         detail=detail,
     )
@@ -142,6 +151,14 @@ def attempt_record(row: Row[Any]) -> AttemptRecord:
 
 def _answer(status: Any, words: str | None) -> str:
     return ", ".join(filter(None, (f"HTTP {status}" if isinstance(status, int) else "", words)))
+
+
+def _placed(words: str | None, error_type: str | None, frames: list[str]) -> str | None:
+    """The words of an error with its place: `KeyError at shop/jobs.py:41 perform (gave up after 3 attempts)`."""
+    if not frames or not error_type or not words:
+        return words
+    head, remainder = (error_type, words[len(error_type) :]) if words.startswith(error_type) else (words, "")
+    return f"{head} at {frames[0]}{remainder}"
 
 
 def _phases(milliseconds: Any) -> dict[str, float]:

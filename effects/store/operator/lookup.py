@@ -58,9 +58,11 @@ def _jobs_by_id(sql: Sql) -> str:
 
 def _attempts(sql: Sql) -> str:
     return f"""
-    SELECT job_id, attempt, {sql.epoch("started_at")} AS started_at, {sql.epoch("finished_at")} AS finished_at,
+    SELECT job_id, lease_token, attempt,
+        {sql.epoch("started_at")} AS started_at, {sql.epoch("finished_at")} AS finished_at,
         {sql.seconds("started_at", "finished_at")} AS seconds, worker, outcome, verdict, error_type,
-        error_code, message, {sql.json_text("detail")} AS detail
+        error_code, message, stack, {sql.json_text("detail")} AS detail,
+        {sql.json_text("error_text")} AS error_text
     FROM {sql.job_attempts} WHERE job_id {sql.any_of("ids", "int")} ORDER BY job_id, lease_token"""
 
 

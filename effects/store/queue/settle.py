@@ -158,6 +158,7 @@ def _row_of(settlement: Settlement, now: float) -> SettlementRow:
         message=settlement.message[:MESSAGE_CHARS_MAX] if settlement.message else None,
         error_type=settlement.error_type,
         stack=settlement.stack,
+        error_text=settlement.error_text,
         detail=settlement.detail,
         took=settlement.duration_seconds,
         ago=max(0.0, now - settlement.ended_at_monotonic) if settlement.ended_at_monotonic else 0.0,

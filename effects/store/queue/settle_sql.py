@@ -30,6 +30,7 @@ class SettlementRow(msgspec.Struct, omit_defaults=True):
     error_type: str | None = None
     stack: str | None = None
     detail: object = None
+    error_text: object = None
     took: float = 0.0
     ago: float = 0.0
     priority: int | None = None
@@ -55,7 +56,7 @@ _MOVED = ", ".join(
 _HISTORY = f"id, {_MOVED}, attempts, lost_count, unknown_count, error_code, last_error, status, finished_at"
 _ATTEMPT = (
     "job_id, lease_token, attempt, started_at, finished_at, worker, outcome, verdict, error_type, error_code, message, "
-    "stack, detail"
+    "stack, detail, error_text"
 )
 
 
@@ -73,7 +74,7 @@ def _attempt_values(sql: Sql, job: str) -> str:
     finished = sql.after("-r.ago")
     return (
         f"{job}.id, r.token, {job}.attempts, {sql.after('-r.took', finished)}, {finished}, {job}.locked_by, r.outcome, "
-        f"r.verdict, r.error_type, r.error_code, r.message, r.stack, r.detail"
+        f"r.verdict, r.error_type, r.error_code, r.message, r.stack, r.detail, r.error_text"
     )
 
 

@@ -188,6 +188,7 @@ def _attempts(metadata: MetaData) -> Table:
         Column("message", Text),
         Column("stack", Text),
         Column("detail", Json),
+        Column("error_text", Json),  # kept by opt-in only, see `effects.error_text`
         CheckConstraint("verdict IN ('done', 'not_done', 'unknown')", name="ck_effects_job_attempts_verdict"),
     )
 

@@ -98,6 +98,7 @@ def upgrade() -> None:
         sa.Column("message", sa.Text(), nullable=True),
         sa.Column("stack", sa.Text(), nullable=True),
         sa.Column("detail", Json, nullable=True),
+        sa.Column("error_text", Json, nullable=True),
         sa.CheckConstraint("verdict IN ('done', 'not_done', 'unknown')", name="ck_effects_job_attempts_verdict"),
         sa.PrimaryKeyConstraint("job_id", "lease_token"),
     )

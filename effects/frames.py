@@ -1,0 +1,88 @@
+"""Where an exception came through: files, lines and functions. No values, no source, no texts.
+
+    shop/jobs.py:41 perform
+    shop/client.py:12 charge
+    httpx/_client.py:914 send
+
+The app's own frames come first, those of libraries (the standard library and effects among them) after them; each
+group with the innermost frame first. The first line is where to look.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+from typing import TypeAlias
+
+Frame: TypeAlias = tuple[FrameType, int]
+
+FRAMES_MAX = 50
+CAUSES_MAX = 3
+_OURS = Path(__file__).parent
+_LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (_OURS, Path(os.__file__).parent))
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_WORKER = str(_OURS / "worker" / "attempt.py")  # called every handler: tells nothing
+
+
+def error_frames(error: BaseException, frames_max: int = FRAMES_MAX) -> list[str]:
+    """The frames of an exception and of what caused it, one text each.
+
+    Args:
+        frames_max: of each of them, the outermost left out. What caused it, at most 3 exceptions, is announced by a
+            text such as `caused by KeyError`.
+    """
+    texts = frame_texts(traceback.walk_tb(error.__traceback__), frames_max)
+    for _ in range(CAUSES_MAX):
+        cause = cause_of(error)
+        if cause is None:
+            break
+        name = type.__getattribute__(type(cause), "__name__")
+        texts += [f"caused by {name}", *frame_texts(traceback.walk_tb(cause.__traceback__), frames_max)]
+        error = cause
+    return texts
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """The exception that led to this one, as Python's own traceback has it."""
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def frame_texts(frames: Iterable[Frame], frames_max: int = FRAMES_MAX) -> list[str]:
+    """`file:line function` of each frame; they are given outermost first."""
+    innermost_first = [frame for frame in frames if frame[0].f_code.co_filename != _WORKER][::-1]
+    ordered = sorted(innermost_first, key=lambda frame: _is_library(frame[0].f_code.co_filename))
+    return [place(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in ordered[:frames_max]]
+
+
+def place(filename: str, line: int, function: str) -> str:
+    """`file:line function`, the file relative to the working directory or to the import path."""
+    return f"{_relative(filename)}:{line} {function}"
+
+
+def _is_library(filename: str) -> bool:
+    return (
+        filename.startswith(_LIBRARIES)
+        or filename.startswith("<frozen ")
+        or any(folder in filename for folder in _INSTALLED)
+    )
+
+
+def _relative(filename: str) -> str:
+    """Without the longest folder of the import path that it is in; of any other file the last two parts."""
+    if not Path(filename).is_absolute():
+        return filename
+    folders = [path.rstrip(os.sep) + os.sep for path in (_working_directory(), *sys.path) if path]
+    folder = max(filter(filename.startswith, folders), key=len, default=None)
+    name = "/".join(Path(filename).parts[-2:]) if folder is None else filename[len(folder) :]
+    return name.replace(os.sep, "/")
+
+
+def _working_directory() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it was deleted
+        return ""

@@ -1,0 +1,141 @@
+"""What a handler raised can be seen: class, place and frames always, its text where the app asks for it."""
+
+from __future__ import annotations
+
+import io
+import logging
+import traceback
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from effects import Attempt, Effects, JobType, RetryPolicy, Sensitive, enqueue
+from effects.keys import generate_key
+from effects.store import rotate as rotation
+from effects.worker import Worker
+from tests.conftest import AppFactory
+from tests.support.commands import command
+from tests.support.manual_workers import rows
+
+DIGEST = f"digest={generate_key()}"
+OLDER, NEWER = f"k1={generate_key()}", f"k2={generate_key()}"
+
+
+class Card(msgspec.Struct):
+    number: str
+    code: Annotated[str, Sensitive] = ""
+
+
+class Charge(JobType[Card]):
+    name = "shop.charge"
+    payload = Card
+    retry = RetryPolicy(max_attempts=2)
+
+    def perform(self, payload: Card, attempt: Attempt) -> None:
+        self.fail(payload)
+
+    def fail(self, payload: Card) -> None:
+        try:
+            raise KeyError(payload.number)
+        except KeyError as error:
+            url = "https://bob:hunter2@pay.example/"
+            raise ConnectionError(f"card {payload.number}, code {payload.code}: {url} closed") from error
+
+
+def failed_app(app_factory: AppFactory, *, fails: int = 1, **options: Any) -> Effects:
+    """An app whose job `k` has failed."""
+    app = app_factory(job_types=[Charge()], **{"keys": f"{OLDER},{DIGEST}", **options})
+    enqueue("shop.charge", Card("4111", "rosebud"), key="k", effects=app)
+    for _ in range(fails):
+        Worker(app).drain()
+        for job in rows(app, "jobs"):
+            command(app, "jobs", "run-now", job["id"])
+    return app
+
+
+@pytest.mark.parametrize(
+    "question", [("why", "k"), ("jobs", "show", 1), ("dead", "show", 1)], ids=lambda words: words[0]
+)
+def test_commands_show_the_class_the_place_and_the_frames(app_factory: AppFactory, question: tuple[Any, ...]) -> None:
+    app = failed_app(app_factory, fails=2)
+    answer = command(app, *question)
+    assert "ConnectionError at tests/cli/test_raised.py:" in answer.out
+    assert " fail (gave up after 2 attempts)" in answer.out
+    assert "\n  caused by KeyError\n" in answer.out
+    for secret in ("4111", "rosebud", "hunter2"):
+        assert secret not in answer.out
+    document = command(app, *question, "--json").json
+    facts = (document[0] if isinstance(document, list) else document)["facts"]
+    last = facts["attempts"][-1]
+    assert last["error_type"] == "ConnectionError"
+    assert last["frames"][0].startswith("tests/cli/test_raised.py:")
+    assert last["frames"][0].endswith(" fail")
+    assert last["frames"][1].endswith(" perform")
+    assert last["error_text"] is None
+
+
+def test_the_log_has_the_frames_and_no_text(app_factory: AppFactory, caplog: pytest.LogCaptureFixture) -> None:
+    failed_app(app_factory, fails=2)
+    records = [record for record in caplog.records if record.exc_info]
+    assert [(record.message, record.levelno) for record in records] == [
+        ("job.unknown", logging.WARNING), ("job.dead", logging.ERROR),
+    ]  # fmt: skip
+    for record in records:
+        assert record.exc_info is not None
+        out = io.StringIO()
+        traceback.print_exception(record.exc_info[1], file=out)
+        assert "in fail" in out.getvalue()
+        assert "ConnectionError: [its text may be personal" in out.getvalue()
+        assert "KeyError: [its text may be personal" in out.getvalue()
+        for secret in ("4111", "rosebud", "hunter2"):
+            assert secret not in out.getvalue().replace('f"card', "")
+
+
+def test_its_text_is_kept_on_request_and_sealed(app_factory: AppFactory, caplog: pytest.LogCaptureFixture) -> None:
+    """Without the payload's secrets and the passwords of URLs. What is sealed is in no log either."""
+    app = failed_app(app_factory, error_texts=True)
+    kept = "card 4111, code [hidden]: https://[hidden]@pay.example/ closed"
+    assert f"ConnectionError: {kept}\n" in command(app, "why", "k").out
+    assert command(app, "jobs", "show", 1, "--json").json["facts"]["attempts"][0]["error_text"] == kept
+    [attempt] = rows(app, "job_attempts")
+    assert "4111" not in str(attempt)
+    assert "4111" not in str([record.exc_info for record in caplog.records])
+
+
+def test_without_keys_the_text_is_stored_and_logged_in_clear(
+    app_factory: AppFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Clear(JobType[dict[str, str]]):
+        name = "shop.clear"
+        keep_error_text = True
+
+        def perform(self, payload: dict[str, str], attempt: Attempt) -> None:
+            raise ValueError(f"card {payload['number']}")
+
+    app = app_factory(job_types=[Clear()])
+    enqueue("shop.clear", {"number": "4111"}, key="k", effects=app)
+    Worker(app).drain()
+    assert "ValueError: card 4111\n" in command(app, "why", "k").out
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["card 4111"]
+
+
+def test_a_job_type_may_refuse_what_the_setting_allows(app_factory: AppFactory) -> None:
+    class Quiet(Charge):
+        keep_error_text = False
+
+    app = app_factory(job_types=[Quiet()], keys=f"{OLDER},{DIGEST}", error_texts=True)
+    enqueue("shop.charge", Card("4111"), key="k", effects=app)
+    Worker(app).drain()
+    assert rows(app, "job_attempts")[0]["error_text"] is None
+
+
+def test_kept_texts_follow_a_rotation_of_the_keys(app_factory: AppFactory) -> None:
+    app = failed_app(app_factory, fails=2, error_texts=True)
+    newer = app_factory(job_types=[Charge()], keys=f"{NEWER},{OLDER},{DIGEST}")
+    result = rotation.rotate(newer.store, newer.keys, actor="bob")
+    assert (result.left, result.unreadable) == ([], [])
+    only = app_factory(job_types=[Charge()], keys=f"{NEWER},{DIGEST}")
+    attempts = command(only, "why", "k", "--json").json[0]["facts"]["attempts"]
+    assert [attempt["error_text"][:9] for attempt in attempts] == ["card 4111", "card 4111"]
+    assert "EFFECTS_KEYS does not hold the key 'k2'" in command(app, "why", "k").out  # which it was sealed with since
