@@ -10,7 +10,7 @@ from benchmarks.rounds import Report, Row
 def render(report: Report) -> str:
     """The table of a report, its goals and its notes."""
     lines = [f"### {report.name}: {report.title}", ""]
-    lines += _table([_header(report), *(_cells(report, row) for row in report.rows)])
+    lines += markdown([_header(report), *(_cells(report, row) for row in report.rows)])
     lines.append("")
     for goal in report.goals:
         sign = "≥" if goal.at_least else "≤"
@@ -41,7 +41,7 @@ def _cells(report: Report, row: Row) -> list[str]:
     return cells
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [_line(row, widths) for row in rows]
     return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]
