@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
@@ -15,12 +16,14 @@ from effects.worker.supervisor import Supervisor
 PREFETCH_SECONDS = 1.0  # a claim counts as started, so no more is claimed than threads start within this
 RATE_LIMITED_SECONDS = 0.2  # or within this, where a key waits for tokens: they come to no more than a burst
 LOW_SECONDS = 0.1  # what is at hand lasts no longer: claim again
+REST_SECONDS = 10.0  # a thread that has had no job for so long ends
 
 
 class QueueThreads:
-    """The threads of one queue.
+    """The threads of one queue: started when there is a job for them, ended after ten seconds without one.
 
     Args:
+        threads: the most there are at a time.
         prefetch: whether to claim more than free threads can start now. Not in quarantine: a job that kills
             its worker would take the innocent ones behind it along.
         may_start: called before every attempt; False returns the job unstarted.
@@ -50,6 +53,8 @@ class QueueThreads:
         self._may_start, self._finish, self._written, self._wake = may_start, finish, written, wake
         self._now, self._lease_clock = runtime.monotonic, runtime.lease_clock
         self._supervisor: Supervisor | None = None
+        self._alive = 0  # threads, without those that were given up
+        self._counting = threading.Lock()
         self._buffer: SimpleQueue[RunningAttempt | None] = runtime.queue()
         self._running: dict[RunningAttempt, bool] = {}  # started and not settled
         self._open: set[RunningAttempt] = set()  # accepted, and not yet handed on to the settler
@@ -58,12 +63,18 @@ class QueueThreads:
         self._low_water = 0
 
     def start(self, supervisor: Supervisor) -> None:
+        """Accepted attempts are carried out from now on."""
         self._supervisor = supervisor
-        for _ in range(self.threads):
-            self._start_thread(supervisor)
 
-    def _start_thread(self, supervisor: Supervisor) -> None:
-        supervisor.start(supervisor.watch(f"{self.request.queue}-{next(self._numbers)}"), self._work)
+    def _start_missing(self) -> None:
+        """Start threads until there is one for each open attempt, or as many as there may be."""
+        if (supervisor := self._supervisor) is None:
+            return
+        with self._counting:
+            missing = min(self.threads, len(self._open)) - self._alive
+            self._alive += max(missing, 0)
+        for _ in range(missing):
+            supervisor.start(supervisor.watch(f"{self.request.queue}-{next(self._numbers)}"), self._work)
 
     # -- for the dispatcher ----------------------------------------------------------------------------------
 
@@ -114,6 +125,7 @@ class QueueThreads:
         attempt.start_by = leased_at + self.request.lease_seconds[job_type.name] - job_type.time_limit_seconds
         self._open.add(attempt)
         self._buffer.put(attempt)
+        self._start_missing()
 
     def _unstarted(self) -> Iterator[RunningAttempt]:
         while True:
@@ -140,8 +152,12 @@ class QueueThreads:
             if now > attempt.deadline and self._take_over(attempt):
                 self._hand_on(attempt, attempt.settle(TimedOut(attempt.job_type.time_limit_seconds)))
                 self.stuck += 1
-                if self._supervisor is not None:
-                    self._start_thread(self._supervisor)
+                self._abandon_thread()
+
+    def _abandon_thread(self) -> None:
+        with self._counting:
+            self._alive -= 1
+        self._start_missing()
 
     def cut_short(self) -> None:
         """Settle what still runs, as far as it is known."""
@@ -167,8 +183,7 @@ class QueueThreads:
     # -- the threads -----------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        get = self._buffer.get
-        while (attempt := get()) is not None:
+        while (attempt := self._next()) is not None:
             try:
                 if not self._carry_out(attempt):
                     return  # given up while it ran: another thread has this one's place
@@ -176,6 +191,17 @@ class QueueThreads:
                 if attempt in self._open and (self._running.pop(attempt, False) or not attempt.lost):
                     self._hand_on(attempt, attempt.cut_short())
                 raise
+
+    def _next(self) -> RunningAttempt | None:
+        """Wait for an attempt; None when the thread is to end."""
+        while True:
+            try:
+                return self._buffer.get(timeout=REST_SECONDS)
+            except Empty:
+                with self._counting:  # whoever puts one in now counts the threads after us
+                    if not self._buffer.qsize():
+                        self._alive -= 1
+                        return None
 
     def _carry_out(self, attempt: RunningAttempt) -> bool:
         if not self._may_start() or self._lease_clock() > attempt.start_by:

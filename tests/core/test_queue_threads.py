@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event
 from typing import Any
 
 import pytest
@@ -9,14 +10,18 @@ import pytest
 from effects import Effects, enqueue
 from effects.settlement import Execution, Settlement
 from effects.store.queue.claim import CLAIM_MAX, ClaimRequest
+from effects.worker import queue_threads
 from effects.worker.attempt import RunningAttempt
 from effects.worker.queue_threads import QueueThreads
 from effects.worker.runtime import Runtime
+from effects.worker.supervisor import PartFault, Supervisor
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker
 from tests.support.scripted import Script, Scripted
 
 THREADS = 10
+ATTEMPTS = 1_000
+LIMIT, SLACK = 300.0, 60.0
 
 
 def threads_of(seconds: float | None, *, at_hand: int = 0, prefetch: bool = True) -> QueueThreads:
@@ -65,15 +70,43 @@ def test_a_queue_without_prefetch_claims_for_free_threads_alone() -> None:
     assert threads_of(0.05, prefetch=False).free_slots() == THREADS
 
 
+def test_no_attempt_waits_for_a_thread_that_has_just_ended(
+    app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that rest not at all end between any two attempts, while the next one is put before them."""
+    monkeypatch.setattr(queue_threads, "REST_SECONDS", 0.0)
+    job_type = Scripted()
+    app, runtime = app_factory(job_types=[job_type]), Runtime()
+    settled, all_settled = list[Settlement](), Event()
+
+    def finish(settlement: Settlement) -> None:
+        settled.append(settlement)
+        if len(settled) == ATTEMPTS:
+            all_settled.set()
+
+    enqueue("scripted", {}, effects=app)
+    job = ManualWorker(app).claim_one()
+    queue = QueueThreads(
+        ClaimRequest("default", {"scripted": LIMIT + SLACK}), 3, runtime, prefetch=True,
+        may_start=lambda: True, finish=finish, written=None, wake=lambda: None,
+    )  # fmt: skip
+    faults: list[PartFault] = []
+    queue.start(Supervisor(runtime, failed=faults.append))
+    now = runtime.monotonic()
+    for _ in range(ATTEMPTS):
+        attempt = RunningAttempt(Execution(job, Script()), job_type, lambda _: True, now=runtime.monotonic)
+        queue.accept(attempt, claimed_at=now, leased_at=runtime.lease_clock())
+    assert all_settled.wait(30)
+    queue.close()
+    assert (len(settled), faults) == (ATTEMPTS, [])
+
+
 class MovedRuntime(Runtime):
     """A host whose lease clock the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.lease_clock = lambda: self.now
-
-
-LIMIT, SLACK = 300.0, 60.0
 
 
 @pytest.mark.parametrize(("waited", "performed"), [(0.0, 1), (SLACK, 1), (SLACK + 1, 0), (LIMIT * 10, 0)])

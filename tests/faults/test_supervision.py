@@ -30,6 +30,7 @@ OPTIONS: dict[str, Any] = {
     "lease_seconds": LEASE_SECONDS, "heartbeat_seconds": 2.0, "poll_seconds": 0.5, "grace_seconds": 5.0,
 }  # fmt: skip
 RUNNER = "runner"  # the thread that called `run`: the dispatcher's
+QUEUE, AT_REST = "effects-default-", 8
 BOUND_SECONDS = 110.0  # the longest: the scheduler's ten rounds
 
 
@@ -53,9 +54,14 @@ class Stage:
         self.runtime.advance(5.0, until=lambda: len(rows(self.app, "jobs", "released_at IS NOT NULL")) == 2)
         assert self.scripted.began.wait(20)
 
+    def alive(self, prefix: str = "") -> list[str]:
+        return sorted(
+            thread.name for thread in self.runtime.threads if thread.is_alive() and thread.name.startswith(prefix)
+        )
+
     def names(self) -> list[str]:
         """Of all threads that the running worker has, as the interpreter knows them."""
-        ours = {thread.name for thread in self.runtime.threads if thread.is_alive()}
+        ours = set(self.alive())
         known = {thread.name for thread in threading.enumerate() if thread.name.startswith(("effects-", RUNNER))}
         assert ours == known - {"effects-notifier"}  # that one is the app's, which enqueues here
         return sorted(ours)
@@ -133,6 +139,21 @@ def test_the_death_of_any_thread_ends_the_worker_and_loses_no_answer(
         _finish(app, scripted)
 
 
+def test_threads_are_started_for_jobs_and_end_after_a_rest(app: Effects, scripted: Scripted) -> None:
+    with staged(app, scripted) as stage:
+        stage.runtime.advance(5.0, until=lambda: "effects-wakeup" in stage.alive())
+        assert stage.alive(QUEUE) == []
+        assert len(stage.alive()) <= AT_REST
+        stage.begin()
+        assert len(stage.alive(QUEUE)) == 2
+        scripted.gate.set()
+        stage.runtime.advance(60.0, until=lambda: not stage.alive(QUEUE))
+        assert len(stage.names()) <= AT_REST
+        stage.put("done")
+        stage.runtime.advance(5.0, until=lambda: not rows(app, "jobs"))
+        assert rows(app, "jobs") == []
+
+
 def test_another_thread_writes_what_a_dead_settler_had_in_its_hands(app: Effects, scripted: Scripted) -> None:
     with staged(app, scripted) as stage:
         stage.begin()
@@ -171,8 +192,7 @@ def test_a_stalled_thread_ends_the_worker_and_loses_no_outcome(
         _finish(app, scripted)
     silent = {name for name in every_thread(app, scripted) if name not in standing}
     assert {name.rstrip("0123456789") for name in silent} == {
-        "effects-default-",
-        "effects-quarantine-",
+        QUEUE,
         "effects-wakeup",
     }
 

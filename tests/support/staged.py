@@ -148,13 +148,13 @@ class _StagedQueue:
             self._items.append(item)
             self._runtime.turn.notify_all()
 
-    def get(self) -> Any:
-        while True:
-            self._runtime.wait_for(lambda: bool(self._items), None)
+    def get(self, timeout: float | None = None) -> Any:
+        while self._runtime.wait_for(lambda: bool(self._items), timeout):
             try:
                 return self._items.popleft()
             except IndexError:  # another thread was quicker
                 continue
+        raise Empty
 
     def get_nowait(self) -> Any:
         try:
