@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from effects.app import Effects
 from effects.decision import decide
 from effects.settlement import Returned, Settlement
-from effects.store.queue.claim import Claimed, ClaimRequest
+from effects.store.queue.claim import Claimed, ClaimRequest, looks_first, quiet_queues
 from effects.store.queue.invalid_rows import claim_valid
 from effects.store.queue.liveness import leased_to
 from effects.worker.batch_loader import BatchLoader
@@ -51,6 +51,14 @@ class Claimer:
     ) -> Claimed | None:
         """Claim up to `free_slots` jobs; None once `give_up()` is true. Called by one thread only."""
         return self._outage.retry_until_available(lambda: self._try(request, worker, free_slots), give_up=give_up)
+
+    def looks_first(self, request: ClaimRequest) -> bool:
+        """Whether a claim would look before it takes; one with keys looks for those first."""
+        return not request.keyed and looks_first(self._app.store, request)
+
+    def quiet_queues(self, requests: Sequence[ClaimRequest], *, give_up: Callable[[], bool]) -> set[str] | None:
+        """Queues in which there is nothing to claim; None once `give_up()` is true."""
+        return self._outage.retry_until_available(lambda: quiet_queues(self._app.store, requests), give_up=give_up)
 
     def _try(self, request: ClaimRequest, worker: str, free_slots: int) -> Claimed:
         if self._unanswered:
@@ -150,6 +158,7 @@ class Dispatcher:
         self._wake.clear()
         claimed_any = remains = False
         self._looked = True
+        self._pass_over_quiet()
         for queue in self._queues:
             queue.give_up_overdue()
             free_slots = queue.free_slots() if queue.asked else 0
@@ -165,6 +174,19 @@ class Dispatcher:
                 claimed_any |= bool(claimed.jobs)
                 remains |= queue.asked
         return claimed_any, remains
+
+    def _pass_over_quiet(self) -> None:
+        """Where several queues are to be looked at before a claim, look at all at once; leave out the quiet ones."""
+        asked = [queue for queue in self._queues if queue.asked and self._claimer.looks_first(queue.request)]
+        queues = [queue for queue in asked if queue.free_slots() > 0]
+        if len(queues) < 2 or self._stopping.is_set() or not self._heartbeat.lease_valid:
+            return
+        for queue in queues:
+            queue.asked = False  # before the look, as before a claim
+        quiet = self._claimer.quiet_queues([queue.request for queue in queues], give_up=self._gives_up)
+        for queue in queues:
+            if quiet is None or queue.request.queue not in quiet:
+                queue.asked = True
 
     def _claim(self, queue: QueueThreads, free_slots: int) -> Claimed:
         began, leased_at = self._now(), self._lease_clock()

@@ -9,7 +9,8 @@ import pytest
 
 from effects import Effects, Job, NewJob, enqueue, enqueue_many
 from effects.store.db.sql import TOKEN_STEP_MAX
-from effects.store.queue.claim import CLAIM_MAX, ClaimRequest, claim
+from effects.store.limits import queue_pauses
+from effects.store.queue.claim import CLAIM_MAX, ClaimRequest, claim, quiet_queues
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.query_plans import recorded
@@ -178,6 +179,26 @@ def test_a_poll_finds_what_a_notified_claim_finds(app: Effects, options: dict[st
         run_sql(app, "UPDATE effects_jobs SET status = 'queued', locked_by = NULL")
     assert found[0] == found[1]
     assert found[0][0] == int("run_at" not in options)
+
+
+@pytest.mark.parametrize("options", POLLED, ids=["plain", "priority", "limit", "group", "later"])
+def test_one_look_at_many_queues_finds_what_a_look_at_each_finds(app: Effects, options: dict[str, Any]) -> None:
+    enqueue_many([new(queue="b", **options)], effects=app)
+    worker = ManualWorker(app)
+    requests = [worker.request_of(queue) for queue in ("a", "b", "c")]
+    with recorded(app) as statements:
+        quiet = quiet_queues(app.store, requests)
+    keyed = bool({"limit_key", "group_key"} & set(options))
+    assert quiet == ({"a", "b", "c"} if "run_at" in options else {"a", "c"})
+    assert [request.keyed for request in requests] == [False, keyed, False]
+    assert len(statements) == 1
+
+
+def test_a_paused_queue_is_quiet(app: Effects) -> None:
+    enqueue_many([new()], effects=app)
+    with app.store.begin() as connection:
+        queue_pauses.pause(app.store, connection, "default", actor="test", reason="test")
+    assert quiet_queues(app.store, [ManualWorker(app).request_of("default")]) == {"default"}
 
 
 def test_a_poll_of_an_empty_queue_is_one_statement_that_locks_nothing(app: Effects) -> None:

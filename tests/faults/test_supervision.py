@@ -20,6 +20,7 @@ from effects.worker.runtime import Runtime
 from tests.conftest import AppFactory
 from tests.support.manual_workers import rows
 from tests.support.processes import Fleet
+from tests.support.query_plans import recorded
 from tests.support.sampling import sample
 from tests.support.scripted import Scripted
 from tests.support.staged import StagedRuntime
@@ -152,6 +153,21 @@ def test_threads_are_started_for_jobs_and_end_after_a_rest(app: Effects, scripte
         stage.put("done")
         stage.runtime.advance(5.0, until=lambda: not rows(app, "jobs"))
         assert rows(app, "jobs") == []
+
+
+def test_an_idle_worker_polls_all_queues_with_one_statement(app: Effects) -> None:
+    runtime = StagedRuntime()
+    worker = Worker(app, queues={"default": 1, "a": 1, "b": 1}, runtime=runtime)
+    thread = runtime.start(worker.run, RUNNER)
+    runtime.advance(5.0, until=lambda: any(alive.name == "effects-wakeup" for alive in runtime.threads))
+    runtime.advance(5.0)  # past the claims of its start
+    with recorded(app) as statements:
+        runtime.advance(5.0)
+    worker.stop()
+    runtime.advance(60.0, until=lambda: not thread.is_alive())
+    looks = [statement.count(" AS keyed") for statement, _ in statements if " AS keyed" in statement]
+    assert len(looks) >= 3
+    assert set(looks) == {4}, "of quarantine too"
 
 
 def test_another_thread_writes_what_a_dead_settler_had_in_its_hands(app: Effects, scripted: Scripted) -> None:

@@ -14,6 +14,8 @@ Priorities are scanned loosely too, so that jobs scheduled for later are never r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -23,7 +25,7 @@ from sqlalchemy.exc import IntegrityError
 from effects.crashpoints import point
 from effects.job import Job
 from effects.store.db.sql import Sql
-from effects.store.db.store import Store
+from effects.store.db.store import Statement, Store
 from effects.store.limits.capacity import Capacity
 from effects.store.queue.lease import (
     PLAIN,
@@ -41,7 +43,7 @@ from effects.store.schema.job_tables import GROUP_RUNNING
 
 CLAIM_MAX = SIZES[-1]
 
-__all__ = ["CLAIM_MAX", "PROBES_PER_ROUND", "ClaimRequest", "Claimed", "claim"]
+__all__ = ["CLAIM_MAX", "PROBES_PER_ROUND", "ClaimRequest", "Claimed", "claim", "looks_first", "quiet_queues"]
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -74,14 +76,30 @@ def claim(store: Store, request: ClaimRequest, worker: str, want: int) -> Claime
         claimed = _claim_plain(store, request, worker, limit)
     if request.keyed:
         claimed = _claim_any(store, request, worker, limit)
-    request.polled = False
+    request.polled = request.looked = False
     point("claim.committed")
     return claimed
 
 
+def quiet_queues(store: Store, requests: Sequence[ClaimRequest]) -> set[str]:
+    """The queues of these requests that have neither a due job nor a key in use, found by one statement for all.
+
+    A request whose queue is not among them is told what was seen, so that its claim need not look again.
+
+    Raises:
+        StoreUnavailable: the database is unavailable.
+    """
+    queues = {f"queue_{number}": request.queue for number, request in enumerate(requests)}
+    with store.read() as connection:
+        rows = store.all(connection, _look_at(len(requests)), **queues)
+    for row in rows:
+        requests[row.n].keyed, requests[row.n].looked = bool(row.keyed), bool(row.due)
+    return {requests[row.n].queue for row in rows if not (row.keyed or row.due)}
+
+
 def _claim_plain(store: Store, request: ClaimRequest, worker: str, limit: int) -> Claimed:
     """Claim in one statement if no job has a key, the common case; return nothing if any has one."""
-    if _looks_first(store, request):
+    if looks_first(store, request):
         with store.read() as connection:
             seen = store.one(connection, _look, queue=request.queue)
         assert seen is not None
@@ -97,9 +115,9 @@ def _claim_plain(store: Store, request: ClaimRequest, worker: str, limit: int) -
     return Claimed(jobs, more=len(jobs) == limit)
 
 
-def _looks_first(store: Store, request: ClaimRequest) -> bool:
-    """Look before taking: on SQLite for the write lock's sake, for which every other process would wait."""
-    return request.polled or not store.is_postgresql
+def looks_first(store: Store, request: ClaimRequest) -> bool:
+    """Whether to look before taking: on SQLite for the write lock's sake, for which every other process would wait."""
+    return not request.looked and (request.polled or not store.is_postgresql)
 
 
 def _plain_due(store: Store, request: ClaimRequest) -> bool:
@@ -123,6 +141,17 @@ def _look(sql: Sql) -> str:
     SELECT {keys_in_use(sql)} AS keyed, {_due(sql)} AS due"""
 
 
+@cache
+def _look_at(count: int) -> Statement:
+    """`_look` at so many queues, `queue_0` and so on."""
+
+    def build(sql: Sql) -> str:
+        looks = [_look(sql).replace(":queue", f":queue_{number}") for number in range(count)]
+        return " UNION ALL ".join(f"SELECT {n} AS n, keyed, due FROM ({look}) AS look" for n, look in enumerate(looks))
+
+    return build
+
+
 def _keys_in_use(sql: Sql) -> str:
     return f"SELECT {keys_in_use(sql)}"
 
@@ -134,7 +163,7 @@ def _claim_any(store: Store, request: ClaimRequest, worker: str, limit: int) -> 
     jobs: list[Job] = []
     raced = False
     if not probed.keys and not probed.heads:
-        if not _looks_first(store, request) or _plain_due(store, request):
+        if not looks_first(store, request) or _plain_due(store, request):
             with store.single() as connection:
                 jobs = lease_any(store, connection, request, worker, limit, [], [])
                 point("claim.before_commit")

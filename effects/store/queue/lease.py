@@ -37,6 +37,7 @@ class ClaimRequest(msgspec.Struct):
     reserved_threads: int = 0  # threads withheld from failing keys
     keyed: bool = False  # whether the last claim found keys in use: then it looks for them first
     polled: bool = False  # nothing says that a job is due: the next claim looks before it takes
+    looked: bool = False  # a look has just seen that one is
     limit_cursor: str = ""
     group_cursor: str = ""
     moved: deque[str] = msgspec.field(default_factory=partial(deque, maxlen=MOVED_MAX))  # groups to look at first
