@@ -177,8 +177,8 @@ class Dispatcher:
 
     def _pass_over_quiet(self) -> None:
         """Where several queues are to be looked at before a claim, look at all at once; leave out the quiet ones."""
-        asked = [queue for queue in self._queues if queue.asked and self._claimer.looks_first(queue.request)]
-        queues = [queue for queue in asked if queue.free_slots() > 0]
+        waiting = [queue for queue in self._queues if queue.asked and self._claimer.looks_first(queue.request)]
+        queues = [queue for queue in waiting if queue.free_slots() > 0]
         if len(queues) < 2 or self._stopping.is_set() or not self._heartbeat.lease_valid:
             return
         for queue in queues:
