@@ -14,10 +14,14 @@ from sqlalchemy import text
 from benchmarks.servers import effects_url
 from effects import Effects
 from effects.store.queue.enqueue import reserve_ids
+from effects_email.message.address import address_digests
 
 DELIVER, RARE = "webhook.deliver", "bench.rare"
 QUIET_ENDPOINT, QUIET_TENANT = "ep_quiet", "quiet"
+UNRESOLVED_JOB = 500  # one of them at full size, and in the tests
 KEY = "order-last"  # of the newest ended job
+ADDRESS, EMAIL_KEY = "ann@example.com", "mail-500"
+REPORT, REPORT_KEY = "sales-3", "month-500"
 YEAR_SECONDS = 365 * 86_400
 
 
@@ -30,6 +34,9 @@ class Sizes:
     deliveries: int = 500_000
     limit_keys: int = 1_000
     unresolved: int = 20_000
+    emails: int = 100_000
+    entries: int = 200_000  # of the audit log
+    reports: int = 20_000
 
     def scaled(self, scale: float) -> Sizes:
         return Sizes(**{name: max(2, int(count * scale)) for name, count in vars(self).items()})
@@ -78,6 +85,9 @@ def _words(effects: Effects, sizes: Sizes) -> dict[str, object]:
         "key": KEY,
         "quiet_endpoint": QUIET_ENDPOINT,
         "quiet_tenant": QUIET_TENANT,
+        "digest": address_digests(effects, ADDRESS)[0],
+        "minute": sql.time(f"CAST({sql.epoch(sql.now)} / 60 AS integer) * 60 - i * 60"),
+        "made": sql.after("-i * 300"),
     }
 
 
@@ -111,6 +121,15 @@ def _statements(sizes: Sizes) -> list[tuple[str, int]]:
     delivered = f"""
         INSERT INTO effects_delivered_webhooks (event_id, endpoint_id, digest, state, job_id, created_at, updated_at)
         SELECT 'msg_' || i, 'ep_' || (i % {{keys}}), '', {_STATE}, i, {{then}}, {{then}} FROM {{s}}"""
+    emails = f"""
+        INSERT INTO effects_sent_emails (key, recipient, template, template_version, transport, message_id, date,
+            digest, state, job_id, created_at, updated_at)
+        SELECT 'mail-' || i, CASE WHEN i % 5000 = 1 THEN '{{digest}}' ELSE 'digest-' || (i % 1000) END, 'receipt', 'v1',
+            'smtp', 'mail-' || i || '@example.com', {{then}}, '', {_STATE}, i, {{then}}, {{then}} FROM {{s}}"""
+    runs = """
+        INSERT INTO effects_report_runs (id, report, key, state, format, dialect, consistency, prefix, created_at)
+        SELECT 'run_' || i, 'sales-' || (i % 10), 'month-' || i, CASE WHEN i % 500 = 0 THEN 'failed' ELSE 'ready' END,
+            'csv', '', 'none', 'p' || i, {made} FROM {s}"""
     live = """
         INSERT INTO effects_jobs (id, job_type, limit_key, group_key, status, routed, run_at)
         SELECT {ended} + i, 'bench.' || (i % 20), 'webhook:ep_' || (i % {keys}),
@@ -145,6 +164,18 @@ def _statements(sizes: Sizes) -> list[tuple[str, int]]:
         SELECT 'msg_' || i, 'tenant-' || (i % {keys}), 'order.paid', '', {body}, {then}, {then} FROM {s}""",
          sizes.deliveries),
         (delivered, sizes.deliveries),
+        (emails, sizes.emails),
+        ("""
+        INSERT INTO effects_audit_log (actor, via, action, subject_kind, subject, created_at)
+        SELECT 'cli:person-' || (i % 50), 'cli', CASE WHEN i % 10 = 0 THEN 'pause' ELSE 'requeue' END,
+            CASE WHEN i % 10 = 0 THEN 'limit' ELSE 'job' END, CAST(i AS text), {made} FROM {s}""", sizes.entries),
+        (runs, sizes.reports),
+        ("""
+        INSERT INTO effects_samples (seconds, begins_at, queue, due, unresolved, workers)
+        SELECT 60, {minute}, 'default', i % 100, 20, 4 FROM {s}""", 2_880),
+        ("""
+        INSERT INTO effects_rollups (seconds, begins_at, job_type, queue, worker, done)
+        SELECT 60, {minute}, 'bench.1', 'default', '', i % 1000 FROM {s}""", 2_880),
     ]  # fmt: skip
 
 

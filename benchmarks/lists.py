@@ -16,12 +16,17 @@ from benchmarks.rounds import Goal, Report, Row
 from benchmarks.systems import ours
 from effects import Effects
 from effects.evidence import find_evidence
+from effects.stats import read_stats
+from effects.store.audit_log.entries import LogFilters, list_entries
 from effects.store.db.sql import Window
 from effects.store.limits.status import list_limits
-from effects.store.operator.counts import count_due
+from effects.store.operator.counts import count_due, read_numbers
 from effects.store.operator.dead_letters import DeadFilters, count_causes, list_dead
 from effects.store.operator.job_list import Filters, list_jobs
 from effects.store.operator.queue_status import read_status
+from effects_email.admin import list_emails
+from effects_reports.api import find_reports
+from effects_reports.tables.lists import RunFilters
 from effects_webhooks import ANY_TENANT, list_deliveries, list_events
 
 Question: TypeAlias = Callable[[Effects], object]
@@ -61,6 +66,19 @@ def _events(**filters: Any) -> Question:
     return lambda effects: list_events(effects=effects, **filters)
 
 
+def _emails(**filters: Any) -> Question:
+    return lambda effects: list_emails(effects, **filters)
+
+
+def _reports(**filters: Any) -> Question:
+    return lambda effects: find_reports(effects, RunFilters(**filters))
+
+
+def _log(**filters: Any) -> Question:
+    return lambda effects: list_entries(effects.store, LogFilters(**filters))
+
+
+OLD = Window(older=86_400.0)
 QUESTIONS: Mapping[str, Question] = {
     "status": lambda effects: read_status(effects.store, 60.0),
     "due jobs": _due,
@@ -78,7 +96,7 @@ QUESTIONS: Mapping[str, Question] = {
     "jobs list --tenant": _jobs(limit_keys=("webhook:ep_50", "webhook:ep_51")),
     "jobs list --worker": _jobs(worker="w"),
     "jobs list --worker, none": _jobs(worker="no.such"),
-    "jobs list --older": _jobs(window=Window(older=86_400.0), queue="default"),
+    "jobs list --older": _jobs(window=OLD, queue="default"),
     "jobs list --before": _jobs(before=500_000, job_type="no.such"),
     "webhooks deliveries": _deliveries(tenant=ANY_TENANT),
     "webhooks deliveries --endpoint": _deliveries(tenant=ANY_TENANT, endpoint_id="ep_50"),
@@ -92,6 +110,30 @@ QUESTIONS: Mapping[str, Question] = {
     "webhooks events --tenant": _events(tenant="tenant-50"),
     "webhooks events --tenant, quiet": _events(tenant=fill.QUIET_TENANT),
     "webhooks events --before": _events(tenant="tenant-50", before="msg_50"),
+    "email list": _emails(),
+    "email list ADDRESS": _emails(address=fill.ADDRESS),
+    "email list ADDRESS --status": _emails(address=fill.ADDRESS, status="done"),
+    "email list --key": _emails(key=fill.EMAIL_KEY),
+    "email list --status, none": _emails(status="abandoned"),
+    "email list --older": _emails(window=OLD),
+    "email list --before": _emails(before=fill.EMAIL_KEY),
+    "reports list": _reports(),
+    "reports list --report": _reports(report=fill.REPORT),
+    "reports list --status": _reports(state="failed"),
+    "reports list --status, none": _reports(state="planning"),
+    "reports list --key": _reports(key=fill.REPORT_KEY),
+    "reports list --older": _reports(window=OLD),
+    "reports list --before": _reports(before="run_500", report=fill.REPORT),
+    "log": _log(),
+    "log --actor": _log(actor="cli:person-3"),
+    "log --action": _log(action="pause"),
+    "log --subject": _log(subject_kind="limit", subject="500"),
+    "log --job, none": _log(subject_kind="job", subject="0"),
+    "log --older": _log(window=OLD),
+    "log --before": _log(before=500, actor="cli:person-3"),
+    "stats": lambda effects: read_stats(effects.store),
+    "stats --newer 2d": lambda effects: read_stats(effects.store, Window(newer=2 * 86_400.0), queue="default"),
+    "metrics": lambda effects: read_numbers(effects.store, 60.0),
     "why": lambda effects: find_evidence(effects, fill.KEY),
     "dead causes": _causes,
     "dead list": _dead(),
@@ -101,6 +143,8 @@ QUESTIONS: Mapping[str, Question] = {
     "dead list --resolved": _dead(closed=True),
     "dead list --resolved --type, none": _dead(closed=True, job_type="no.such"),
     "dead list --type, none": _dead(job_type="no.such"),
+    "dead list --before": _dead(before=fill.UNRESOLVED_JOB),
+    "dead list --older": _dead(window=OLD),
 }
 
 

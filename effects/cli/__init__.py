@@ -9,6 +9,7 @@ from effects import lazy
 if TYPE_CHECKING:
     from effects.cli.context import Context, actor, pass_context
     from effects.cli.options import (
+        before_key_option,
         before_option,
         key_option,
         limit_option,
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
         window_options,
     )
     from effects.cli.output import Table, cell, duration, shown_status
-    from effects.cli.results import CommandResult, command, json_option, listed
+    from effects.cli.results import CommandResult, command, json_option, listed, page_note
 else:
     __getattr__, __dir__ = lazy.names(
         __name__,
         {
-            "effects.cli.results": "CommandResult, command, json_option, listed",
+            "effects.cli.results": "CommandResult, command, json_option, listed, page_note",
             "effects.cli.context": "Context, actor, pass_context",
             "effects.cli.options": (
-                "before_option, key_option, limit_option, override_options, parse_age, parse_time, queue_option, "
-                "reason_option, required_reason_option, status_option, type_option, window_options"
+                "before_key_option, before_option, key_option, limit_option, override_options, parse_age, parse_time, "
+                "queue_option, reason_option, required_reason_option, status_option, type_option, window_options"
             ),
             "effects.cli.output": "Table, cell, duration, shown_status",
         },
@@ -43,6 +44,7 @@ __all__ = [
     "Context",
     "Table",
     "actor",
+    "before_key_option",
     "before_option",
     "cell",
     "command",
@@ -52,6 +54,7 @@ __all__ = [
     "limit_option",
     "listed",
     "override_options",
+    "page_note",
     "parse_age",
     "parse_time",
     "pass_context",

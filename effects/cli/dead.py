@@ -10,6 +10,7 @@ import click
 from effects.cli.context import Context, actor
 from effects.cli.jobs import tell_job, tenant_limit_keys
 from effects.cli.options import (
+    before_option,
     code_option,
     key_option,
     limit_option,
@@ -24,7 +25,7 @@ from effects.cli.options import (
     word_option,
 )
 from effects.cli.output import Table, shown_status
-from effects.cli.results import CommandResult, command, listed
+from effects.cli.results import CommandResult, command, page_note
 from effects.evidence import job_evidence
 from effects.exit_codes import ExitCode
 from effects.store.operator import resolve as store_dead
@@ -80,12 +81,14 @@ def dead() -> None:
 @filter_options
 @click.option("--unknown/--known", default=None, help="Only effects that may have happened; or that did not.")
 @click.option("--resolved", "closed", is_flag=True, help="Resolved ones instead, of the newest 2,000 actions.")
+@before_option("jobs")
 @command
 def list_(context: Context, /, *, limit: int, **filters: Any) -> CommandResult:
     """List unresolved dead letters, newest first."""
     filters["limit_keys"] = tenant_limit_keys(context, filters.pop("tenant"))
     letters = list_dead(context.app.store, context.app.ledgers, DeadFilters(limit=limit + 1, **filters))
-    return listed(letters, limit, _table)
+    more, shown = len(letters) > limit, letters[:limit]
+    return CommandResult(shown, _table(shown), note=page_note("job", shown[-1].id if more else None, more=more))
 
 
 @dead.command()

@@ -26,14 +26,14 @@ from effects.cli.options import (
     window_options,
     word_option,
 )
-from effects.cli.output import Table, cell, shown_status
-from effects.cli.results import CommandResult, command
+from effects.cli.output import Table, shown_status
+from effects.cli.results import CommandResult, command, page_note
 from effects.evidence import Evidence, job_evidence
 from effects.job import ENDED, LIVE
 from effects.store.db.records import JobRecord
 from effects.store.operator import actions
 from effects.store.operator import requeue as store_requeue
-from effects.store.operator.job_list import Filters, JobPage, list_jobs
+from effects.store.operator.job_list import Filters, list_jobs
 
 
 def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,7 +69,8 @@ def list_(context: Context, /, *, tenant: str | None, **filters: Any) -> Command
     """
     limit_keys = tenant_limit_keys(context, tenant)
     page = list_jobs(context.app.store, context.app.ledgers, Filters(limit_keys=limit_keys, **filters))
-    return CommandResult(page.jobs, _table(page.jobs), note=_note(page))
+    note = page_note("job", page.next_before, more=page.more, since=page.searched_since)
+    return CommandResult(page.jobs, _table(page.jobs), note=note)
 
 
 def tenant_limit_keys(context: Context, tenant: str | None) -> tuple[str, ...] | None:
@@ -79,15 +80,6 @@ def tenant_limit_keys(context: Context, tenant: str | None) -> tuple[str, ...] |
     with context.app.store.read() as connection:
         keys = [job_type.limit_keys_of(connection, tenant) for job_type in context.app.job_types]
     return tuple(key for some_keys in keys for key in some_keys)
-
-
-def _note(page: JobPage) -> str | None:
-    if page.more:
-        return f"There are more: --before {page.next_before} shows older ones."
-    if page.searched_to is None:
-        return None
-    since = "" if page.searched_since is None else f" (created {cell(page.searched_since)})"
-    return f"Searched back to job {page.searched_to}{since}: --before {page.next_before} searches older ones."
 
 
 @jobs.command()

@@ -10,7 +10,7 @@ import msgspec
 from effects.cli.context import Context
 from effects.cli.options import before_option, limit_option, window_options
 from effects.cli.output import Table
-from effects.cli.results import CommandResult, command, listed
+from effects.cli.results import CommandResult, command, page_note
 from effects.store.audit_log.entries import AuditEntry, LogFilters, list_entries
 from effects.store.db.sql import Window
 
@@ -47,7 +47,9 @@ def log(
         actor=actor, action=action, subject_kind=kind or None, subject=name or None, before=before, window=window,
         limit=limit + 1,
     )  # fmt: skip
-    return listed(list_entries(context.app.store, filters), limit, _table)
+    entries = list_entries(context.app.store, filters)
+    more, shown = len(entries) > limit, entries[:limit]
+    return CommandResult(shown, _table(shown), note=page_note("entry", shown[-1].id if more else None, more=more))
 
 
 def _table(entries: Sequence[AuditEntry]) -> Table:

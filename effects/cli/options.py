@@ -78,6 +78,12 @@ def before_option(what: str, metavar: str = "ID") -> Callable[[Callback], Callba
     return click.option("--before", type=click.IntRange(1, ID_MAX), metavar=metavar, help=words)
 
 
+def before_key_option(what: str, metavar: str) -> Callable[[Callback], Callback]:
+    """`--before` of a list whose rows have names rather than numbers."""
+    words = f"Only {what} older than this {metavar}: the next page."
+    return click.option("--before", metavar=metavar, help=words)
+
+
 def status_option(statuses: Sequence[str]) -> Callable[[Callback], Callback]:
     """`--status`; where jobs may be `failed`, people may say `retrying` as well."""
     job_statuses = "failed" in statuses and "queued" in statuses

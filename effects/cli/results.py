@@ -10,8 +10,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import click
 
 from effects.cli.context import Context, pass_context
-from effects.cli.output import Table, print_value
+from effects.cli.output import Table, cell, print_value
 from effects.exit_codes import ExitCode
+from effects.store.db.records import Moment
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,6 +58,24 @@ def command(run: Callable[Concatenate[Context, P], CommandResult]) -> Callable[.
         return result.exit_code
 
     return callback
+
+
+def page_note(noun: str, before: object, *, more: bool, since: Moment | None = None) -> str | None:
+    """Say how to see the next page of a list.
+
+    Args:
+        noun: what `--before` names, such as `job`.
+        before: the `--before` of the next page; None at the end.
+        more: further rows match; otherwise older ones merely remain to be searched.
+        since: when the oldest row was created that has been searched.
+    """
+    if before is None:
+        return None
+    name = cell(before)
+    if more:
+        return f"There are more: --before {name} shows older ones."
+    created = "" if since is None else f" (created {cell(since)})"
+    return f"Searched back to {noun} {name}{created}: --before {name} searches older ones."
 
 
 def listed(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, Row
 
 from effects import ConfigurationError, Effects, KeyUnavailable
-from effects.extend import ANY_TIME, Requeued, Window, moment, requeue
+from effects.extend import ANY_TIME, Requeued, Window, as_json, moment, requeue, set_filters
 from effects_email.errors import EmailNotFound
 from effects_email.events import ProviderEvent, events_of
 from effects_email.jobs.send import EmailSend
@@ -22,10 +22,9 @@ from effects_email.message.source import MessageSource, StoredContent, open_cont
 from effects_email.message.staging import redirected
 from effects_email.settings import DEFAULT_TRANSPORT
 from effects_email.state import state_of
-from effects_email.tables import sent
+from effects_email.tables import lists, sent
 from effects_email.transport.base import OutgoingMessage, SendResult
 
-LIST_MAX = 100
 _TEST_SECONDS = 120.0
 
 
@@ -68,6 +67,34 @@ class EmailRecord(msgspec.Struct, frozen=True, kw_only=True):
         return f"EmailRecord(key={self.key!r}, state={self.state!r})"
 
 
+class EmailSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of a list: nothing personal, nothing that a key opens.
+
+    `state`: intended, released, done, refused, unknown or abandoned. `outcome`, `reply_code`: of the newest attempt.
+    """
+
+    key: str
+    job_id: int
+    state: str
+    outcome: str | None
+    template: str
+    transport: str
+    tries: int
+    reply_code: int | None
+    created_at: datetime
+
+
+class EmailPage(msgspec.Struct, frozen=True):
+    """Some messages, and the `before` of the next page: None at the end.
+
+    `more`: further ones match; otherwise older ones merely remain to be searched.
+    """
+
+    emails: list[EmailSummary]
+    next_before: str | None = None
+    more: bool = False
+
+
 def get_email(app: Effects, name: str) -> EmailRecord:
     """A message by its key, its Message-ID or the id of its job.
 
@@ -80,18 +107,43 @@ def get_email(app: Effects, name: str) -> EmailRecord:
     return replace(_record(app, row, group), events=tuple(events_of(row.message_id, effects=app)))
 
 
-def emails_to(
-    app: Effects, address: str, limit: int = LIST_MAX, *, status: str | None = None, window: Window = ANY_TIME
-) -> list[EmailRecord]:
-    """List messages to this address (of group messages: the first recipient), newest first.
+def list_emails(
+    app: Effects,
+    *,
+    address: str | None = None,
+    key: str | None = None,
+    status: str | None = None,
+    window: Window = ANY_TIME,
+    before: str | None = None,
+    limit: int = 50,
+) -> EmailPage:
+    """List messages, newest first. By status, without an address, a page searches 10,000 messages at most.
 
     Args:
+        address: only those to this address (of group messages: the first recipient).
         status: of the effect, such as `done`. Default any.
         window: when they were created.
+        before: the key of a message; only older ones: the next page.
+        limit: at most so many.
+
+    Raises:
+        AddressInvalid: `address` is no address.
+        EmailNotFound: no message has the key `before`.
     """
+    digests = None if address is None else as_json(address_digests(app, address))
+    values = {"digests": digests, "key": key, "state": status, "before": before, **window.parameters()}
     with app.store.read() as connection:
-        rows = sent.to_recipient(app.store, connection, address_digests(app, address), limit, status, window)
-    return [_record(app, row, []) for row in rows]
+        if before is not None and not lists.exists(app.store, connection, before):
+            raise EmailNotFound(f"there is no message of the key {before!r}")
+        rows, searched_to = lists.messages(app.store, connection, set_filters(values), limit=limit + 1)
+    emails = [
+        EmailSummary(
+            key=row.key, job_id=row.job_id, state=row.state, outcome=row.outcome, template=row.template,
+            transport=row.transport, tries=row.tries, reply_code=row.reply_code, created_at=moment(row.created_at),
+        )
+        for row in rows[:limit]
+    ]  # fmt: skip
+    return EmailPage(emails, emails[-1].key if len(rows) > limit else searched_to, more=len(rows) > limit)
 
 
 def requeue_email(

@@ -31,7 +31,8 @@ from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import reports as report_table
 from effects_reports.tables import runs as run_table
 from effects_reports.tables.chunks import ChunkCounts
-from effects_reports.tables.reports import Generated, RunFilters
+from effects_reports.tables.lists import RunFilters, run_ids
+from effects_reports.tables.reports import Generated
 from effects_reports.tables.runs import Run
 from effects_reports.writing import ReportReceipt, write_request
 
@@ -155,16 +156,35 @@ def find_report(name: str, *, key: str, effects: Effects | None = None) -> Repor
 
 
 def list_reports(
-    *, report: str | None = None, state: str | None = None, limit: int = 50, effects: Effects | None = None
+    *,
+    report: str | None = None,
+    state: str | None = None,
+    before: str | None = None,
+    limit: int = 50,
+    effects: Effects | None = None,
 ) -> list[ReportStatus]:
-    """The newest runs first, at most `limit` (1,000)."""
-    return find_reports(effects or default(), RunFilters(report=report, state=state, limit=min(limit, LIST_MAX)))
+    """List the newest runs first, at most `limit` (1,000).
+
+    Args:
+        before: the id of a run; only older ones: the next page.
+
+    Raises:
+        ReportNotFound: there is no run `before`.
+    """
+    filters = RunFilters(report=report, state=state, before=before, limit=min(limit, LIST_MAX))
+    return find_reports(effects or default(), filters)
 
 
 def find_reports(app: Effects, filters: RunFilters) -> list[ReportStatus]:
-    """List the runs that match, the newest first."""
+    """List the runs that match, the newest first.
+
+    Raises:
+        ReportNotFound: there is no run `filters.before`.
+    """
     with app.store.read() as connection:
-        return _statuses(app, connection, report_table.newest_ids(app.store, connection, filters))
+        if filters.before is not None and run_table.get_run(app.store, connection, filters.before) is None:
+            raise ReportNotFound(f"there is no run {filters.before!r} of a report")
+        return _statuses(app, connection, run_ids(app.store, connection, filters))
 
 
 def _statuses(app: Effects, connection: Connection, ids: Sequence[str]) -> list[ReportStatus]:

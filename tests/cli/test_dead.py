@@ -50,6 +50,29 @@ def test_list_and_its_filters(app: Effects, run: Run) -> None:
     assert "is not a length of time" in error_line(run("dead", "list", "--older", "soon"))
 
 
+def test_pages_follow_each_other(app: Effects, run: Run) -> None:
+    """The next page begins behind the last job of this one, also when that one was resolved meanwhile."""
+    newest_first = [dead(app, key) for key in "abcde"][::-1]
+
+    def pages(*options: object) -> list[int]:
+        ids: list[int] = []
+        while page := run("dead", "list", "--json", "--limit", 2, *options, *(["--before", ids[-1]] if ids else [])):
+            ids += [letter["id"] for letter in page.json]
+            assert (f"--before {ids[-1]} shows older ones" in page.err) == bool(page.err)
+            if not page.err:
+                break
+        return ids
+
+    assert pages() == newest_first
+    run("dead", "ignore", newest_first[1], "--reason", "known")
+    left = [json_row["id"] for json_row in run("dead", "list", "--before", newest_first[1], "--json").json]
+    assert left == newest_first[2:]
+    for job_id in (newest_first[4], newest_first[0]):
+        run("dead", "ignore", job_id, "--reason", "known")
+    assert pages("--resolved") == [newest_first[0], newest_first[4], newest_first[1]]
+    assert pages() == newest_first[2:4]
+
+
 def test_show_has_every_attempt_of_the_whole_chain(app: Effects, run: Run) -> None:
     first = dead(app, "a")
     second = next(iter(run("dead", "requeue", first, "--reason", "fixed", "--json").json["done"].values()))

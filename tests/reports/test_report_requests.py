@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from effects import Effects, IdempotencyConflict, JobNotFound, SchemaMismatch, cancel
 from effects.keys import generate_key
+from effects.store.db.sql import Window
 from effects_reports import (
     ReportInvalid,
     ReportNotFound,
@@ -21,6 +22,8 @@ from effects_reports import (
     report_status,
     request_report,
 )
+from effects_reports.api import find_reports
+from effects_reports.tables.lists import RunFilters
 from tests.conftest import AppFactory
 from tests.reports.conftest import Shop, drain
 from tests.reports.shop import REPORTS, OrdersParams, fill
@@ -78,6 +81,27 @@ def test_a_new_generation_begins_where_the_last_came_to_nothing(ended: str, shop
     assert request_report("orders", {"above": 9}, key=KEY, effects=shop).run_id == again.run_id
     shown = list_reports(effects=shop)
     assert [(one.run_id, one.generation) for one in shown] == [(again.run_id, 2), (first.run_id, 1)]
+
+
+def test_runs_are_listed_a_page_at_a_time(shop: Effects) -> None:
+    newest_first = [request_report("orders", key=f"k{number}", effects=shop).run_id for number in range(5)][::-1]
+    prime = request_report("primes", effects=shop).run_id
+    run_sql(shop, "UPDATE effects_report_runs SET state = 'failed' WHERE key IN ('k1', 'k2')")
+
+    def pages(**filters: Any) -> list[str]:
+        runs: list[str] = []
+        while page := find_reports(shop, RunFilters(before=runs[-1] if runs else None, limit=2, **filters)):
+            runs += [one.run_id for one in page]
+        return runs
+
+    assert pages() == pages(window=Window(newer=3600.0)) == [prime, *newest_first]
+    assert pages(window=Window(older=3600.0)) == []
+    assert pages(report="orders") == newest_first
+    assert pages(state="failed") == pages(report="orders", state="failed") == newest_first[2:4]
+    assert pages(key="k3") == [newest_first[1]]
+    assert pages(key="k3", report="primes") == []
+    with pytest.raises(ReportNotFound, match="'nothing'"):
+        list_reports(before="nothing", effects=shop)
 
 
 @pytest.mark.parametrize("other", [{"params": {"above": 2}}, {"format": "ndjson"}])

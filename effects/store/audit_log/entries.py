@@ -83,10 +83,13 @@ def _list(filters: frozenset[str]) -> Statement:
     def build(sql: Sql) -> str:
         equal = {name: f"{name} = :{name}" for name in _EQUAL}
         conditions = and_each({**equal, "before": "id < :before", **sql.bounds("created_at")}, filters)
+        # By time alone in the order of its index: PostgreSQL might otherwise walk down the ids to an old time.
+        by_time = not filters & {*_EQUAL} and not filters <= {"before"}
+        order = "audit_log.created_at DESC, id DESC" if by_time else "id DESC"
         return f"""
         SELECT id, {sql.epoch("created_at")} AS created_at, actor, via, action, subject_kind, subject, tenant, reason,
             {sql.json_text("detail")} AS detail
-        FROM {sql.audit_log} WHERE true{conditions} ORDER BY id DESC LIMIT :limit"""
+        FROM {sql.audit_log} AS audit_log WHERE true{conditions} ORDER BY {order} LIMIT :limit"""
 
     return build
 

@@ -50,7 +50,7 @@ class Window(msgspec.Struct, frozen=True):
     newer: float | None = None
 
     def parameters(self) -> dict[str, float | None]:
-        """What a statement with `Sql.within` is to be given."""
+        """What a statement with conditions of `Sql.bounds` is to be given."""
         since, until = (None if time is None else time.timestamp() for time in (self.since, self.until))
         return {"since": since, "until": until, "older": self.older, "newer": self.newer}
 
@@ -166,14 +166,6 @@ class Sql:
     def matches(self, column: str, parameter: str) -> str:
         """Whether a column has the text of a filter's parameter; NULL is no filter."""
         return f"(CAST(:{parameter} AS text) IS NULL OR {column} = CAST(:{parameter} AS text))"
-
-    def within(self, column: str) -> str:
-        """Whether a time lies in a `Window`, whose parameters are bound."""
-        age, time = self.seconds(column), self.epoch(column)
-        bounds = {"since": f"{time} >=", "until": f"{time} <", "older": f"{age} >=", "newer": f"{age} <"}
-        return " AND ".join(
-            f"({self.number(name)} IS NULL OR {compared} {self.number(name)})" for name, compared in bounds.items()
-        )
 
     def bounds(self, column: str) -> dict[str, str]:
         """The conditions of a `Window` on a time, by their parameters. An index on the column serves them."""

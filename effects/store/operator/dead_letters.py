@@ -36,6 +36,7 @@ class DeadFilters(msgspec.Struct, frozen=True, kw_only=True):
         window: when it ended.
         unknown: True: only effects that may have happened; False: only effects that did not.
         closed: list the resolved ones instead of the unresolved.
+        before: the id of a job of the list; only those behind it: the next page.
     """
 
     job_type: str | None = None
@@ -49,6 +50,7 @@ class DeadFilters(msgspec.Struct, frozen=True, kw_only=True):
     window: Window = ANY_TIME
     unknown: bool | None = None
     closed: bool = False
+    before: int | None = None
     limit: int = 50
 
 
@@ -82,7 +84,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 def list_dead(store: Store, ledgers: Mapping[str, Ledger], filters: DeadFilters) -> list[DeadLetter]:
     """Those that match, newest end first, at most `filters.limit`.
 
-    The resolved ones are those of the newest 2,000 recorded actions, the newest resolution first.
+    The resolved ones are those of 2,000 recorded actions, the newest resolution first.
     """
     values = {
         "job_type": filters.job_type,
@@ -93,6 +95,7 @@ def list_dead(store: Store, ledgers: Mapping[str, Ledger], filters: DeadFilters)
         "word": filters.word,
         "endpoint": filters.endpoint,
         "unknown": filters.unknown,
+        "before": filters.before,
         "limit_keys": None if filters.limit_keys is None else as_json(filters.limit_keys),
         **filters.window.parameters(),
     }
@@ -181,7 +184,9 @@ def _of_history(sql: Sql, names: frozenset[str]) -> str:
 @cache
 def _unresolved(names: frozenset[str]) -> Statement:
     def build(sql: Sql) -> str:
-        conditions = _conditions(sql, names, "u") + (" AND u.unknown = :unknown" if "unknown" in names else "")
+        cursor = f"SELECT b.finished_at, b.id FROM {sql.job_history} AS b WHERE b.id = :before"
+        own = {"unknown": "u.unknown = :unknown", "before": f"(u.finished_at, u.job_id) < ({cursor})"}
+        conditions = _conditions(sql, names, "u") + and_each(own, names)
         if of_history := _of_history(sql, names):
             conditions += f" AND {sql.found(f'FROM {sql.job_history} AS h WHERE h.id = u.job_id{of_history}')}"
         return f"""
@@ -206,11 +211,13 @@ def _resolved(tables: tuple[str, ...], names: frozenset[str]) -> Statement:
         if "unknown" in names:
             conditions += f" AND {unknown} = :unknown"
         closing = f"action IN ({closing_words()})"
+        cursor = f"SELECT max(id) FROM {sql.job_actions} WHERE job_id = :before AND {closing}"
+        behind = f"WHERE id < ({cursor})" if "before" in names else ""
         later = f"FROM {sql.job_actions} AS later WHERE later.job_id = a.job_id AND later.id > a.id AND later.{closing}"
         return f"""
         WITH picked AS (
             SELECT a.id AS action_id, a.job_id FROM (
-                SELECT id, job_id, action FROM {sql.job_actions} ORDER BY id DESC LIMIT {ACTIONS_MAX}) AS a
+                SELECT id, job_id, action FROM {sql.job_actions} {behind} ORDER BY id DESC LIMIT {ACTIONS_MAX}) AS a
             WHERE a.{closing} AND NOT {sql.found(later)}
             AND {sql.found(f"FROM {sql.job_history} AS h WHERE h.id = a.job_id AND {conditions}")}
             ORDER BY a.id DESC LIMIT :limit

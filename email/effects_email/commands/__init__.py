@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from effects_email.commands.explain import explain_
-from effects_email.commands.messages import list_to, requeue, show, test
+from effects_email.commands.messages import list_, requeue, show, test
 from effects_email.commands.suppressions import suppressions
 from effects_email.commands.templates import preview, templates
 
@@ -17,5 +17,5 @@ def email() -> None:
     """Manage templates, messages, suppressions and transports."""
 
 
-for _command in (explain_, list_to, preview, requeue, show, suppressions, templates, test):
+for _command in (explain_, list_, preview, requeue, show, suppressions, templates, test):
     email.add_command(_command)

@@ -12,17 +12,19 @@ from effects.cli import (
     Context,
     Table,
     actor,
+    before_key_option,
     command,
+    key_option,
     limit_option,
-    listed,
     override_options,
+    page_note,
     reason_option,
     status_option,
     window_options,
 )
-from effects.extend import LEDGER_STATES, ExitCode, Window, phases_ms
+from effects.extend import LEDGER_STATES, ExitCode, phases_ms
 from effects_email import admin
-from effects_email.admin import EmailRecord
+from effects_email.admin import EmailSummary
 from effects_email.settings import DEFAULT_TRANSPORT
 
 
@@ -46,27 +48,33 @@ def show(context: Context, *, name: str) -> CommandResult:
 
 
 @click.command("list")
-@click.argument("address")
+@click.argument("address", required=False)
 @status_option(LEDGER_STATES)
+@key_option
 @window_options("were created")
+@before_key_option("messages", "KEY")
 @limit_option
 @command
-def list_to(context: Context, *, address: str, status: str | None, window: Window, limit: int) -> CommandResult:
-    """List messages to ADDRESS, newest first."""
-    records = admin.emails_to(context.app, address, limit + 1, status=status, window=window)
-    return listed(records, limit, _table, document=_facts)
+def list_(context: Context, /, **filters: Any) -> CommandResult:
+    """List messages, to ADDRESS if given, newest first.
+
+    By status, without ADDRESS, one page looks at 10,000 messages. A note then says how to see older ones.
+    """
+    page = admin.list_emails(context.app, **filters)
+    note = page_note("message", page.next_before, more=page.more)
+    return CommandResult([_facts(email) for email in page.emails], _table(page.emails), note=note)
 
 
-def _facts(record: EmailRecord) -> dict[str, Any]:
+def _facts(email: EmailSummary) -> dict[str, Any]:
     return {
-        "key": record.key, "status": record.state, "outcome": record.outcome, "template": record.template,
-        "attempts": record.tries, "code": record.reply_code, "created": record.created_at,
+        "key": email.key, "status": email.state, "outcome": email.outcome, "template": email.template,
+        "attempts": email.tries, "code": email.reply_code, "created": email.created_at,
     }  # fmt: skip
 
 
-def _table(records: Sequence[EmailRecord]) -> Table:
+def _table(emails: Sequence[EmailSummary]) -> Table:
     columns = ("key", "status", "outcome", "template", "attempts", "code", "created")
-    return Table(columns, [tuple(_facts(record).values()) for record in records], empty="no messages")
+    return Table(columns, [tuple(_facts(email).values()) for email in emails], empty="no messages")
 
 
 @click.command()

@@ -35,8 +35,6 @@ def _sent(metadata: MetaData) -> list[Table]:
         Column("despite_suppression", Text),  # why suppressed recipients are written to
         Column("message_id", Text, nullable=False),
         Column("date", UtcTime, nullable=False),
-        Column("content", LargeBinary),  # source and context, compressed; for a time
-        Column("sealed", LargeBinary),  # the same, sealed
         Column("bytes_sha256", Text),  # of the message, from its first release on
         Column("first_released_at", UtcTime),
         Column("tries", Integer, nullable=False, server_default=text("0")),
@@ -46,8 +44,12 @@ def _sent(metadata: MetaData) -> list[Table]:
         Column("provider_id", Text),
         Column("held_in", Text),  # the run of refusals in which a fault of ours last held it back
         *ledger_columns(),
+        # Last: SQLite reads through a long value to the columns behind it.
+        Column("content", LargeBinary),  # source and context, compressed; for a time
+        Column("sealed", LargeBinary),  # the same, sealed
     )
-    Index("ix_effects_sent_emails_recipient", sent.c.recipient, sent.c.created_at)
+    Index("ix_effects_sent_emails_recipient", sent.c.recipient, sent.c.created_at, sent.c.job_id)
+    Index("ix_effects_sent_emails_created_at", sent.c.created_at, sent.c.job_id)
     Index("ix_effects_sent_emails_message_id", sent.c.message_id)
     Index(
         "ix_effects_sent_emails_event_id", sent.c.event_id,

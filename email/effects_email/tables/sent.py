@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 from sqlalchemy.dialects import postgresql, sqlite
 
-from effects.extend import Sql, Store, Window, as_json
+from effects.extend import Sql, Store, as_json
 
 
 class SentRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,26 +146,12 @@ def oldest(store: Store, connection: Connection) -> Sequence[Row[Any]]:
     return store.all(connection, _oldest)
 
 
-def _by_recipient(sql: Sql) -> str:
-    return f"""
-    {_shown(sql)} WHERE recipient {sql.any_of("digests")} AND {sql.matches("state", "state")}
-        AND {sql.within("created_at")} ORDER BY created_at DESC, job_id DESC LIMIT :size"""
-
-
 def find(store: Store, connection: Connection, name: str) -> Row[Any] | None:
     """The message of this key, Message-ID or newest job."""
     row = store.one(connection, _by_key, key=name) or store.one(connection, _by_message_id, key=name.strip("<>"))
     if row is None and name.isdecimal():
         row = store.one(connection, _by_job, id=int(name))
     return row
-
-
-def to_recipient(
-    store: Store, connection: Connection, digests: Sequence[str], size: int, state: str | None, window: Window
-) -> Sequence[Row[Any]]:
-    """Messages whose first recipient this is, newest first."""
-    facts = window.parameters()
-    return store.all(connection, _by_recipient, digests=as_json(digests), size=size, state=state, **facts)
 
 
 def _reopen(sql: Sql) -> str:

@@ -15,21 +15,21 @@ from effects.cli import (
     Context,
     Table,
     actor,
+    before_key_option,
     command,
     key_option,
     limit_option,
-    listed,
+    page_note,
     pass_context,
     reason_option,
     status_option,
     window_options,
 )
-from effects.extend import Window
 from effects_reports.admin import cancel_report, repair_reports, resume_report
 from effects_reports.api import ReportStatus, find_reports, report_status
 from effects_reports.commands.status_text import document_of, facts_of
 from effects_reports.results import open_result
-from effects_reports.tables.reports import RunFilters
+from effects_reports.tables.lists import RunFilters
 from effects_reports.tables.schema import RUN_STATES
 
 run_argument = click.argument("run_id", metavar="RUN")
@@ -40,14 +40,15 @@ run_argument = click.argument("run_id", metavar="RUN")
 @status_option(RUN_STATES)
 @key_option
 @window_options("were requested")
+@before_key_option("runs", "RUN")
 @limit_option
 @command
-def list_(
-    context: Context, *, report: str | None, status: str | None, key: str | None, window: Window, limit: int
-) -> CommandResult:
+def list_(context: Context, /, *, status: str | None, limit: int, **filters: Any) -> CommandResult:
     """List runs, newest first."""
-    filters = RunFilters(report=report, state=status, key=key, window=window, limit=limit + 1)
-    return listed(find_reports(context.app, filters), limit, _table, document=document_of)
+    runs = find_reports(context.app, RunFilters(state=status, limit=limit + 1, **filters))
+    more, shown = len(runs) > limit, runs[:limit]
+    note = page_note("run", shown[-1].run_id if more else None, more=more)
+    return CommandResult([document_of(status) for status in shown], _table(shown), note=note)
 
 
 def _table(reports: Sequence[ReportStatus]) -> Table:

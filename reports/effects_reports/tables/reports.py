@@ -1,4 +1,4 @@
-"""`generated_reports`, the ledger: which run holds a key, and where its file is. And the newest runs, for lists."""
+"""`generated_reports`, the ledger: which run holds a key, and where its file is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from sqlalchemy import Connection
 
-from effects.extend import ANY_TIME, Sql, Store, Window, as_json
+from effects.extend import Sql, Store, as_json
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,31 +105,3 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
 
 def record_artifact(store: Store, connection: Connection, run_id: str, artifact: Artifact) -> None:
     store.write(connection, _record_artifact, run_id=run_id, **msgspec.structs.asdict(artifact))
-
-
-# -- lists ------------------------------------------------------------------------------------------------------
-
-
-def _newest_ids(sql: Sql) -> str:
-    condition = " AND ".join(sql.matches(name, name) for name in ("report", "state", "key"))
-    return f"""
-    SELECT id FROM {sql.report_runs} WHERE {condition} AND {sql.within("created_at")} ORDER BY id DESC LIMIT :limit"""
-
-
-class RunFilters(msgspec.Struct, frozen=True, kw_only=True):
-    """Which runs a list has; None is no filter. `window`: when they were requested."""
-
-    report: str | None = None
-    state: str | None = None
-    key: str | None = None
-    window: Window = ANY_TIME
-    limit: int = 50
-
-
-def newest_ids(store: Store, connection: Connection, filters: RunFilters) -> list[str]:
-    """The newest runs: ids rise with the time of making."""
-    rows = store.all(
-        connection, _newest_ids, report=filters.report, state=filters.state, key=filters.key, limit=filters.limit,
-        **filters.window.parameters(),
-    )  # fmt: skip
-    return [row.id for row in rows]

@@ -103,7 +103,9 @@ def _runs(metadata: MetaData) -> Table:
         CheckConstraint("total_kind IN ('exact', 'estimated', 'unknown')", name="ck_effects_report_runs_total_kind"),
         postgresql_with={"fillfactor": "80"},
     )
-    Index("ix_effects_report_runs_state", runs.c.state, runs.c.updated_at)
+    for name in ("state", "report", "key"):  # of the lists, newest first
+        Index(f"ix_effects_report_runs_{name}", runs.c[name], runs.c.created_at, runs.c.id)
+    Index("ix_effects_report_runs_created_at", runs.c.created_at, runs.c.id)
     return runs
 
 

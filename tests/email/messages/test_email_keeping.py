@@ -13,12 +13,14 @@ from sqlalchemy import text
 from effects import Effects, JobStateError
 from effects.keys import generate_key
 from effects.retention import prune
+from effects.store.db.sql import Window
 from effects.store.operator import resolve as resolution
 from effects.store.operator.audit import audit
 from effects.store.operator.dead_letters import DeadFilters, list_dead
 from effects.store.rotate import count_keys, rotate
 from effects_email import EmailNotFound, EmailReceipt, RenderingFailed
-from effects_email.admin import emails_to, get_email, requeue_email
+from effects_email.admin import get_email, list_emails, requeue_email
+from effects_email.tables import lists
 from tests.email.messages.conftest import CONTEXT, KEYS, MakeShop, drain, write
 from tests.email.messages.post import Post, verdict
 from tests.support.manual_workers import row, rows, run_sql
@@ -134,10 +136,42 @@ def test_a_message_is_found_by_its_key_message_id_and_job(shop: Effects, send: S
     assert len({one.key for one in found}) == 1
     assert (found[0].to, found[0].subject) == ("ann@example.com", "Welcome, Ann!")
     assert "ann@" not in repr(found[0])
-    assert [one.key for one in emails_to(shop, "ANN@EXAMPLE.com")] == [receipt.key]
-    assert emails_to(shop, "bob@example.com") == []
     with pytest.raises(EmailNotFound, match="'nothing'"):
         get_email(shop, "nothing")
+
+
+def test_messages_are_listed_a_page_at_a_time(shop: Effects, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By every filter, newest first; by status a page also ends where it has searched enough."""
+    newest_first = [send(key=f"k{number}").key for number in range(5)][::-1]
+    send(key="other", to="bob@example.com")
+    run_sql(shop, "UPDATE effects_sent_emails SET state = 'done' WHERE key IN ('k1', 'k2')")
+
+    def pages(limit: int = 2, **filters: Any) -> tuple[list[str], list[bool]]:
+        keys: list[str] = []
+        more: list[bool] = []
+        before: str | None = None
+        while True:
+            page = list_emails(shop, before=before, limit=limit, **filters)
+            keys += [email.key for email in page.emails]
+            before = page.next_before
+            if before is None:
+                return keys, more
+            more.append(page.more)
+
+    assert pages() == (["other", *newest_first], [True, True])
+    assert pages(address="ANN@EXAMPLE.com") == (newest_first, [True, True])
+    assert pages(address="ann@example.com", status="done") == (["k2", "k1"], [])
+    assert pages(key="k3") == pages(key="k3", address="ann@example.com", status="intended") == (["k3"], [])
+    assert pages(key="k3", address="bob@example.com") == ([], [])
+    assert pages(window=Window(newer=3600.0)) == pages()
+    assert pages(window=Window(older=3600.0)) == ([], [])
+    assert pages(status="done") == (["k2", "k1"], [])
+    monkeypatch.setattr(lists, "SPAN", 2)
+    lists._page.cache_clear()
+    lists._last_searched.cache_clear()
+    assert pages(status="done", limit=5) == (["k2", "k1"], [False, False, False])
+    with pytest.raises(EmailNotFound, match="'nothing'"):
+        list_emails(shop, before="nothing")
 
 
 # -- again -----------------------------------------------------------------------------------------------------------

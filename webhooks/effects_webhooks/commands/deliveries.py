@@ -6,7 +6,17 @@ from collections.abc import Sequence
 
 import click
 
-from effects.cli import CommandResult, Context, Table, before_option, command, limit_option, listed, status_option
+from effects.cli import (
+    CommandResult,
+    Context,
+    Table,
+    before_key_option,
+    before_option,
+    command,
+    limit_option,
+    page_note,
+    status_option,
+)
 from effects.extend import LEDGER_STATES
 from effects_webhooks.admin.deliveries import DeliverySummary, EventSummary, list_deliveries, list_events
 from effects_webhooks.commands.options import tenant_option
@@ -39,20 +49,21 @@ def deliveries_(
         endpoint_id=endpoint_id, event_id=event_id, state=status, before=before, limit=limit, tenant=tenant,
         effects=context.app,
     )  # fmt: skip
-    older = page.next_before
-    note = None if older is None else f"Searched back to job {older}: --before {older} shows older ones."
+    note = page_note("job", page.next_before, more=len(page.deliveries) == limit)
     return CommandResult(page.deliveries, _deliveries_table(page.deliveries), note=note)
 
 
 @click.command("events")
 @tenant_option
-@click.option("--before", metavar="ID", help="Only events stored before this one: the next page.")
+@before_key_option("events", "ID")
 @limit_option
 @command
 def events_(context: Context, *, tenant: Tenant, before: str | None, limit: int) -> CommandResult:
     """List events, newest first, without their bodies."""
     events = list_events(before=before, limit=limit + 1, tenant=tenant, effects=context.app)
-    return listed(events, limit, _events_table)
+    more = len(events) > limit
+    note = page_note("event", events[limit - 1].id if more else None, more=more)
+    return CommandResult(events[:limit], _events_table(events[:limit]), note=note)
 
 
 def _deliveries_table(deliveries: Sequence[DeliverySummary]) -> Table:

@@ -32,8 +32,6 @@ def _sent() -> None:
         sa.Column("despite_suppression", sa.Text(), nullable=True),
         sa.Column("message_id", sa.Text(), nullable=False),
         sa.Column("date", UtcTime(), nullable=False),
-        sa.Column("content", sa.LargeBinary(), nullable=True),
-        sa.Column("sealed", sa.LargeBinary(), nullable=True),
         sa.Column("bytes_sha256", sa.Text(), nullable=True),
         sa.Column("first_released_at", UtcTime(), nullable=True),
         sa.Column("tries", sa.Integer(), server_default=sa.text("0"), nullable=False),
@@ -49,6 +47,8 @@ def _sent() -> None:
         sa.Column("expires_at", UtcTime(), nullable=True),
         sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("content", sa.LargeBinary(), nullable=True),
+        sa.Column("sealed", sa.LargeBinary(), nullable=True),
         sa.CheckConstraint(
             "state IN ('intended', 'released', 'done', 'refused', 'unknown', 'abandoned')",
             name="ck_ledger_state",
@@ -57,8 +57,9 @@ def _sent() -> None:
     )
     op.create_index("ix_effects_sent_emails_job_id", "effects_sent_emails", ["job_id"], unique=False)
     op.create_index(
-        "ix_effects_sent_emails_recipient", "effects_sent_emails", ["recipient", "created_at"], unique=False
+        "ix_effects_sent_emails_recipient", "effects_sent_emails", ["recipient", "created_at", "job_id"], unique=False
     )
+    op.create_index("ix_effects_sent_emails_created_at", "effects_sent_emails", ["created_at", "job_id"], unique=False)
     op.create_index("ix_effects_sent_emails_message_id", "effects_sent_emails", ["message_id"], unique=False)
     op.create_index(
         "ix_effects_sent_emails_event_id",

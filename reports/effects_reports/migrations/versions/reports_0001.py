@@ -82,7 +82,10 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
         postgresql_with={"fillfactor": "80"},
     )
-    op.create_index("ix_effects_report_runs_state", "effects_report_runs", ["state", "updated_at"], unique=False)
+    for name in ("state", "report", "key"):
+        columns = [name, "created_at", "id"]
+        op.create_index(f"ix_effects_report_runs_{name}", "effects_report_runs", columns, unique=False)
+    op.create_index("ix_effects_report_runs_created_at", "effects_report_runs", ["created_at", "id"], unique=False)
     op.create_table(
         "effects_report_chunks",
         sa.Column("run_id", sa.Text(), nullable=False),
