@@ -1,15 +1,21 @@
-"""Names of a package that are imported when they are first used: importing the package then costs next to nothing.
+"""Names and modules that are imported when they are first used: a start then pays for nothing that it does not need.
 
     if TYPE_CHECKING:
         from shop.orders import Order, find as find_order
     else:
         __getattr__, __dir__ = lazy.names(__name__, {"shop.orders": "Order, find as find_order"})
 
-Type checkers and editors read the imports; Python reads the table. `tests/house` checks that they name the same.
+    if TYPE_CHECKING:
+        import httpx
+    else:
+        httpx = lazy.module("httpx")
+
+Type checkers and editors read the imports; Python reads the other branch. `tests/house` checks that they say the same.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -33,6 +39,19 @@ def names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any],
         return namespace[name]
 
     return get, lambda: sorted(namespace.keys() | sources.keys())
+
+
+def module(name: str) -> Any:
+    """Return a stand-in for a module, for use in functions: its first attribute that is asked for imports it."""
+    return _LazyModule(name)
+
+
+class _LazyModule:
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.modules.get(self.__name__) or importlib.import_module(self.__name__), name)
 
 
 def _pairs(listed: str) -> list[tuple[str, str]]:

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from benchmarks.processes import await_go
 from benchmarks.systems.deliveries import events, url_of
 from effects_webhooks import generate_secret, sign
-from effects_webhooks.transport.http import DEADLINE_SECONDS, WebhookTransports
+from effects_webhooks.transport.exchange import DEADLINE_SECONDS
+from effects_webhooks.transport.http import WebhookTransports
 from effects_webhooks.transport.network import GuardedBackend
 
 

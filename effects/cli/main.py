@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from effects.cli import garbage
 from effects.crashpoints import install_from_environment
 from effects.entry_points import entry_points
 from effects.errors import ConfigurationError, EffectsError, JobStateError, StoreUnavailable
@@ -167,6 +168,7 @@ def cli(ctx: click.Context, /, **options: str | None) -> None:
 
 def main() -> None:
     """The console script."""
+    garbage.postpone()
     threading.excepthook = log_thread_error
     install_from_environment()  # only where a test has set EFFECTS_CRASHPOINT
     cli.main(prog_name="effects")

@@ -11,9 +11,6 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from effects.unsafe import escape_unsafe, lines_without_unsafe, without_unsafe
 
@@ -126,6 +123,10 @@ def _print_table(table: Table) -> None:
 
 
 def _print_rich(table: Table) -> None:
+    from rich.console import Console  # noqa: PLC0415 - takes a while, and a pipe needs none of it
+    from rich.table import Table as RichTable  # noqa: PLC0415 - as above
+    from rich.text import Text  # noqa: PLC0415 - as above
+
     shown = RichTable(title=table.title, title_justify="left", header_style="bold")
     for column in table.columns:
         shown.add_column(column, overflow="fold")

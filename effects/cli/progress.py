@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
+from effects import lazy
 from effects.settlement import Settlement
+
+if TYPE_CHECKING:
+    from rich import console, progress
+else:
+    console, progress = lazy.module("rich.console"), lazy.module("rich.progress")
 
 _WORDS = {"succeeded": "done", "failed": "to retry", "dead": "dead", "cancelled": "cancelled"}
 
@@ -25,13 +29,14 @@ class WorkProgress:
         self._total = total
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed} of {task.total} due" if total is not None else "{task.completed} jobs"),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
+        done = "{task.completed} of {task.total} due" if total is not None else "{task.completed} jobs"
+        self._progress = progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.TextColumn(done),
+            progress.TimeElapsedColumn(),
+            console=console.Console(stderr=True),
         )
         self._task = self._progress.add_task("waiting for jobs", total=total)
 

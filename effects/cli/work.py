@@ -16,6 +16,7 @@ import click
 
 from effects import crashpoints
 from effects.app import Effects
+from effects.cli import garbage
 from effects.cli.context import Context, pass_context
 from effects.cli.progress import WorkProgress
 from effects.errors import ConfigurationError
@@ -88,6 +89,7 @@ def work(
             bar.settled(settlement)
 
     worker = Worker(app, queues=_queue_threads(app, queues) if queues else None, settled=settled, hard_end=os._exit)
+    garbage.resume()
     with bar or nullcontext(), _serving(app, counts, metrics_port, metrics_host), _stopping(worker.stop):
         return _drained(app, worker, max_seconds, queues) if drain else worker.run()
 

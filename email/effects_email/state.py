@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from effects import ConfigurationError, Effects
+from effects.extend import lazy
 from effects_email.routing import LimitKeys
 from effects_email.settings import EmailSettings
-from effects_email.templates.folder import TemplateFolder
-from effects_email.templates.rendering import Renderer
 from effects_email.transport.registry import Transports
+
+if TYPE_CHECKING:
+    from effects_email.templates import folder as template_folder
+    from effects_email.templates import rendering
+else:
+    template_folder = lazy.module("effects_email.templates.folder")
+    rendering = lazy.module("effects_email.templates.rendering")
 
 
 class EmailState:
@@ -17,12 +24,16 @@ class EmailState:
 
     def __init__(self, app: Effects) -> None:
         self.settings: EmailSettings = app.packages["email"]
-        self.renderer = Renderer()
         self.limit_keys = LimitKeys(app)
         self.transports = Transports(self.settings.transport_urls())
 
     @cached_property
-    def folder(self) -> TemplateFolder:
+    def renderer(self) -> rendering.Renderer:
+        """Renders, and keeps what it has compiled."""
+        return rendering.Renderer()
+
+    @cached_property
+    def folder(self) -> template_folder.TemplateFolder:
         """
         Raises:
             ConfigurationError: no folder of templates is set, or it is not there.
@@ -31,7 +42,7 @@ class EmailState:
             raise ConfigurationError(
                 "EFFECTS_EMAIL_TEMPLATES is not set; give the folder of the templates, or Effects(templates=…)"
             )
-        return TemplateFolder(self.settings.templates)
+        return template_folder.TemplateFolder(self.settings.templates)
 
 
 def state_of(app: Effects) -> EmailState:

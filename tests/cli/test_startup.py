@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from effects import Effects
 
 LIBRARIES = {
     "alembic", "asyncio", "cryptography", "css_inline", "email_validator", "httpcore", "httpx", "jinja2", "msgspec",
     "psycopg", "rich", "sqlalchemy",
 }  # fmt: skip
+FOR_JOBS = LIBRARIES - {"asyncio", "cryptography", "msgspec", "sqlalchemy"} | {"h11", "idna", "pygments"}
 
 
 def _imported(code: str) -> set[str]:
@@ -29,3 +33,12 @@ def test_importing_a_package_imports_no_library(package: str) -> None:
 
 def test_the_version_is_printed_without_the_core() -> None:
     assert _imported("from effects.cli.main import cli; cli.main(['--version'])") & LIBRARIES == set()
+
+
+def test_an_empty_drain_imports_nothing_that_only_jobs_need(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'cron.db'}"
+    Effects(database).create_tables()
+    drain = f"cli.main(['--database-url', {database!r}, 'work', '--drain'])"
+    imported = _imported(f"from effects.cli.main import cli; {drain}")
+    assert "sqlalchemy" in imported
+    assert imported & FOR_JOBS == set()

@@ -8,9 +8,11 @@ import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from effects import lazy
 from tests.house.source import modules
 
 LAZY = [
@@ -49,6 +51,17 @@ def test_the_table_says_what_the_imports_say(package: ModuleType) -> None:
     assert {(module, name) for module, listed in table.items() for name in listed.split(", ")} == imports
 
 
+def test_a_stand_in_is_for_the_module_that_type_checkers_see() -> None:
+    """Both branches are run; each stand-in of the second must have its module in the first."""
+    stand_ins = 0
+    for path, tree in modules().items():
+        for block in (node for node in tree.body if isinstance(node, ast.If) and "lazy.module" in {*_calls(node)}):
+            eager, late = _run(block.body), _run(block.orelse)
+            assert {name: eager[name].__name__ for name in late} == {name: late[name].__name__ for name in late}, path
+            stand_ins += len(late)
+    assert stand_ins > 10
+
+
 def test_each_public_name_is_there_and_listed(package: ModuleType) -> None:
     assert [name for name in package.__all__ if not hasattr(package, name)] == []
     assert set(package.__all__) <= set(dir(package))
@@ -64,6 +77,12 @@ def test_an_unknown_name_is_an_attribute_error(package: ModuleType) -> None:
         _ = package.enqeue
     with pytest.raises(ImportError, match="cannot import name 'enqeue'"):
         exec(f"from {package.__name__} import enqeue")
+
+
+def _run(statements: list[ast.stmt]) -> dict[str, Any]:
+    names: dict[str, Any] = {"lazy": lazy}
+    exec(compile(ast.Module(statements, []), "<block>", "exec"), names)
+    return {name: value for name, value in names.items() if name not in ("lazy", "__builtins__")}
 
 
 def _calls(tree: ast.AST) -> Iterator[str]:

@@ -14,11 +14,13 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import Attempt, ConfigurationError, Done, EffectsError, EnqueueError, JobType, Outcome, Refused, Sensitive
-from effects_email.request import NewEmail, RenderedEmail, render_email
-from effects_email.writing import write_messages
+from effects.extend import lazy
 
 if TYPE_CHECKING:
     from effects import Effects
+    from effects_email import request, writing
+else:
+    request, writing = lazy.module("effects_email.request"), lazy.module("effects_email.writing")
 
 COMPOSE_TYPE = "email.compose"
 
@@ -53,20 +55,20 @@ class EmailCompose(JobType[EmailComposePayload]):
 
     def perform(self, payload: EmailComposePayload, attempt: Attempt) -> Outcome:
         try:
-            composed = render_email(self._app, _email(payload), datetime.now(UTC))
+            composed = request.render_email(self._app, _email(payload), datetime.now(UTC))
         except (ConfigurationError, EnqueueError) as error:  # neither quotes an address or the context
             return _refused(error)
         return Done(apply=lambda connection: self._write(connection, composed))
 
-    def _write(self, connection: Connection, composed: RenderedEmail) -> None:
+    def _write(self, connection: Connection, composed: request.RenderedEmail) -> None:
         try:
-            write_messages(self._app, connection, [composed])
+            writing.write_messages(self._app, connection, [composed])
         except EnqueueError as error:  # the key has other content
             raise _refused(error) from None
 
 
-def _email(payload: EmailComposePayload) -> NewEmail:
-    return NewEmail(**msgspec.structs.asdict(payload))
+def _email(payload: EmailComposePayload) -> request.NewEmail:
+    return request.NewEmail(**msgspec.structs.asdict(payload))
 
 
 def _refused(error: EffectsError) -> Refused:

@@ -8,15 +8,18 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
-from typing import TypeAlias
-
-import idna
-from email_validator import EmailNotValidError, validate_email
+from typing import TYPE_CHECKING, TypeAlias
 
 from effects import Effects
-from effects.extend import without_unsafe
+from effects.extend import lazy, without_unsafe
 from effects_email.errors import AddressInvalid
 from effects_email.message.source import Address
+
+if TYPE_CHECKING:
+    import email_validator
+    import idna
+else:
+    email_validator, idna = lazy.module("email_validator"), lazy.module("idna")
 
 NAME_CHARS_MAX = 200
 Recipient: TypeAlias = "str | Address"
@@ -115,7 +118,7 @@ def display_name(name: str, where: str) -> str:
 def _parts(spec: str) -> tuple[str, str]:
     local, _, domain = spec.rpartition("@")
     private = domain.lower() if _PRIVATE.fullmatch(domain.lower()) else None
-    validated = validate_email(
+    validated = email_validator.validate_email(
         f"{local}@example.com" if private else spec,
         check_deliverability=False,
         allow_quoted_local=False,
@@ -128,7 +131,7 @@ def _parts(spec: str) -> tuple[str, str]:
 def _parsed(spec: str, where: str) -> tuple[str, str]:
     try:
         local, domain = _parts(spec)
-    except EmailNotValidError as error:
+    except email_validator.EmailNotValidError as error:
         # Up to the colon: after it come parts of the value.
         raise AddressInvalid(f"{where} is no e-mail address: {str(error).partition(':')[0].rstrip('.')}") from None
     except UnicodeError:

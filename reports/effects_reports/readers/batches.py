@@ -10,7 +10,8 @@ from sqlalchemy.types import Enum, Float, Integer, NullType, String, TypeEngine
 
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.base import ChunkSource, MappedRow
-from effects_reports.source.wide_values import KINDS, ValueOutOfRange, columns_of_type, read_wide_values
+from effects_reports.source.wide_kinds import KINDS, ValueOutOfRange
+from effects_reports.source.wide_values import columns_of_type, read_wide_values
 
 Batch: TypeAlias = Sequence[MappedRow]
 T = TypeVar("T")

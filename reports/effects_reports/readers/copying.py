@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psycopg
-from psycopg.pq import ExecStatus
 from sqlalchemy import Connection
 
+from effects.extend import lazy
 from effects_reports.formats.base import ChunkSource, Format
 from effects_reports.formats.csv import Csv
 from effects_reports.source.copying import copy_statement
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg import pq
+else:
+    psycopg, pq = lazy.module("psycopg"), lazy.module("psycopg.pq")
 
 BLOCK_BYTES = 256 * 1024
 PAUSE_SECONDS = 0.0005  # a socket holds 0.2 MB: 400 MB/s
@@ -89,7 +94,7 @@ def _end(pgconn: Any) -> None:
     result = pgconn.get_result()
     while (following := pgconn.get_result()) is not None:
         result = following
-    if result is None or result.status != ExecStatus.COMMAND_OK:
+    if result is None or result.status != pq.ExecStatus.COMMAND_OK:
         raise psycopg.errors.error_from_result(result) if result else psycopg.OperationalError("COPY ended early")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import logging
 import ssl
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import msgspec
 from sqlalchemy import Connection
 
@@ -25,7 +25,7 @@ from effects import (
     RetryPolicy,
     Routing,
 )
-from effects.extend import VERSION, Explanation, RateLimitedLogger, signing
+from effects.extend import VERSION, Explanation, RateLimitedLogger, lazy, signing
 from effects_webhooks import headers, health
 from effects_webhooks.classify import RetryContext, classify, control_of
 from effects_webhooks.errors import EndpointInvalid
@@ -38,12 +38,17 @@ from effects_webhooks.sealed import open_headers, open_secret
 from effects_webhooks.state import state_of
 from effects_webhooks.tables.endpoint_rows import endpoints
 from effects_webhooks.tables.ledger import DeliveryLedger, DeliveryRecord
+from effects_webhooks.transport.exchange import DEADLINE_SECONDS
 from effects_webhooks.transport.guard import Private, check_url
-from effects_webhooks.transport.http import DEADLINE_SECONDS, WebhookTransports
-from effects_webhooks.transport.network import GuardedBackend
 
 if TYPE_CHECKING:
+    import httpx
+
     from effects import Effects
+    from effects_webhooks.transport import http, network
+else:
+    httpx = lazy.module("httpx")
+    http, network = (lazy.module(f"effects_webhooks.transport.{name}") for name in ("http", "network"))
 
 RECHECK_SECONDS = 60.0  # while our own configuration is at fault
 _MARGIN_SECONDS = 1.0  # the transport ends before the attempt's time limit does
@@ -95,9 +100,13 @@ class WebhookDelivery(JobType[DeliverPayload]):
         self.ledger = DeliveryLedger(functools.partial(health.note, app))
         self._app = app
         self._deadline_seconds = deadline_seconds
-        allow_private = state_of(app).allow_private
-        self._transports = WebhookTransports(GuardedBackend(allow_private=allow_private), ssl_context=ssl_context)
-        self._vetted = functools.lru_cache(_CACHED_URLS_MAX)(functools.partial(_vetted, allow_private=allow_private))
+        self._ssl_context = ssl_context
+        self._allow_private = state_of(app).allow_private
+        self._opened: http.WebhookTransports | None = None
+        self._opening = threading.Lock()
+        self._vetted = functools.lru_cache(_CACHED_URLS_MAX)(
+            functools.partial(_vetted, allow_private=self._allow_private)
+        )
         self._keys: dict[str, bytes] = {}
         self._waiting = RateLimitedLogger(_log, "webhook.waiting")  # a fault of our own configuration
         self._user_agent = f"effects/{VERSION}"
@@ -160,6 +169,15 @@ class WebhookDelivery(JobType[DeliverPayload]):
     def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
         """Events older than that all of whose deliveries are gone; from then on an event's key may be used again."""
         return prune_events(self._app.store, keep_seconds=keep_seconds, dry_run=dry_run, go_on=go_on)
+
+    @property
+    def _transports(self) -> http.WebhookTransports:
+        """Made for the first request."""
+        with self._opening:
+            if self._opened is None:
+                backend = network.GuardedBackend(allow_private=self._allow_private)
+                self._opened = http.WebhookTransports(backend, ssl_context=self._ssl_context)
+            return self._opened
 
     def _own_headers(self, endpoint_id: str, sealed: bytes | None) -> dict[str, str]:
         """The partner's headers."""

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ssl
 import time
+from typing import TYPE_CHECKING
 
-import httpcore
+from effects.extend import Exchange, declare, lazy, point
 
-from effects.extend import Exchange, declare, point
+if TYPE_CHECKING:
+    import httpcore
+else:
+    httpcore = lazy.module("httpcore")
 
+DEADLINE_SECONDS = 15.0
 HEAD_BYTES_MAX = 64 * 1024  # of one answer's head, with the interim answers before it
 WIRE_BYTES_MAX = 256 * 1024  # of one answer, with the framing of its body
 

@@ -12,13 +12,16 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import TypeAlias
-
-import httpx
+from typing import TYPE_CHECKING, TypeAlias
 
 from effects import ConfigurationError, Refused
-from effects.extend import is_printable
+from effects.extend import is_printable, lazy
 from effects_webhooks.errors import EndpointInvalid
+
+if TYPE_CHECKING:
+    import httpx
+else:
+    httpx = lazy.module("httpx")
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network

@@ -17,7 +17,6 @@ from effects_webhooks.transport.exchange import WebhookExchange
 from effects_webhooks.transport.guard import AddressRefused
 from effects_webhooks.transport.network import GuardedBackend
 
-DEADLINE_SECONDS = 15.0
 BODY_READ_BYTES = 64 * 1024
 BODY_KEPT_BYTES = 16 * 1024
 ORIGINS_MAX = 500
