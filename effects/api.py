@@ -85,7 +85,7 @@ def enqueue_many(
         As `enqueue`. After an IdempotencyConflict the jobs of this call are not written: they were
         rolled back to a savepoint.
     """
-    app = app_of(effects)
+    app = app_of(effects, session)
     jobs = list(each_of(jobs, NewJob, "jobs", EnqueueError))
     rows = [_row(app, number, job, with_digest=True) for number, job in enumerate(jobs)]
     if not rows:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
@@ -23,12 +23,18 @@ from effects.notifier import Notifier
 from effects.packages import package_settings, split_options
 from effects.registry import Registry, installed_job_types
 from effects.schedules import Schedule
-from effects.sessions.joining import AnySession, connection_of, schema_errors
+from effects.sessions.constructed import register
+from effects.sessions.databases import CallersDatabase
+from effects.sessions.engines import callers_engine, can_carry, url_of
+from effects.sessions.joining import AnySession, connection_of, schema_errors, session_of
 from effects.settings import Settings
 from effects.storage import Storage, open_storage
 from effects.store.db.engine import autocommit_engine, close_for_good, create_engine
 from effects.store.db.store import Store, TableBuilder
 from effects.store.queue.table_ledger import CORE_LEDGER
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine  # greenlet may not be installed
 
 State = TypeVar("State")
 
@@ -39,7 +45,8 @@ class Effects:
     Args:
         database_url: SQLite or PostgreSQL; default EFFECTS_DATABASE_URL, else `sqlite:///effects.db`.
         settings: all settings at once; else the environment's, with the keyword arguments on top.
-        engine: the app's own engine instead of one made from the URL.
+        engine: the app's own engine instead of one made from the URL. Of an asynchronous one, or one of another driver
+            than psycopg and sqlite3, only the URL is used, and sessions on it are known by it.
         job_types: the app's own, in addition to those of installed packages.
         schedules: the app's own; `effects init` registers them.
         alerts: rules, each with the job to notify. The schedule `effects.alerts` checks them each minute.
@@ -55,23 +62,28 @@ class Effects:
         database_url: str | None = None,
         *,
         settings: Settings | None = None,
-        engine: Engine | None = None,
+        engine: Engine | AsyncEngine | None = None,
         job_types: Iterable[JobType[Any]] = (),
         schedules: Iterable[Schedule] = (),
         alerts: Iterable[Alert] = (),
         **options: Any,
     ) -> None:
         own, others = split_options(options)
+        callers = None if engine is None else callers_engine(engine)
+        if callers is not None and database_url is None:
+            database_url = url_of(callers)
         self.settings = settings or Settings.from_environment(os.environ, database_url=database_url, **own)
         self.packages = package_settings({} if settings is not None else os.environ, others)
         self.keys = KeyRing(self.settings.keys)
-        self.engine = engine or create_engine(self.settings.database_url)
+        carrying = callers if callers is not None and can_carry(callers) else None
+        self.engine = carrying or create_engine(database_url or self.settings.database_url)
         self.store = Store(
             self.engine,
             schema=self.settings.schema,
             builders=list(installed_tables()),
-            autocommit=autocommit_engine(self.engine) if engine is None else None,
+            autocommit=autocommit_engine(self.engine) if carrying is None else None,
         )
+        self.database = CallersDatabase(self.store, callers or self.engine)
         self.notifier = Notifier(self.store)
         self.disposed = False  # threads of packages end
         self._adopted: list[Engine] = []
@@ -84,6 +96,7 @@ class Effects:
         self.add_schedules(*schedules)
         self.alerts: list[Alert] = []
         self.add_alerts(*alerts)
+        register(self)
 
     def create_tables(self) -> list[str]:
         """Create the tables, or migrate them to this version; `effects init` registers the schedules, too.
@@ -160,10 +173,10 @@ class Effects:
         Never commits the caller's. Workers of `queues` are hinted once it is committed.
 
         Raises:
-            EnqueueError: `session` has an unusable type; the message names the accepted ones.
+            EnqueueError: `session` has an unusable type (the message names the accepted ones) or another database.
             SchemaMismatch: the database has no tables of effects.
         """
-        with schema_errors():
+        with schema_errors(self.database):
             if session is None:
                 with self.store.begin() as connection:
                     yield connection
@@ -171,10 +184,10 @@ class Effects:
                 point("enqueue.committed")
                 self.notifier.send(queues)
                 return
-            connection = connection_of(session, self.engine)
+            connection = connection_of(session, self.database)
             yield connection
-            if isinstance(session, Session):
-                self.notifier.after_commit(session, queues)
+            if isinstance(joined := session_of(session), Session):
+                self.notifier.after_commit(joined, queues)
 
     def own_engine(self, engine: Engine) -> Engine:
         """Close this engine's connections in `dispose` too: a package made it for this Effects."""

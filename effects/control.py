@@ -79,7 +79,7 @@ def status(
         EnqueueError: the key or the session is malformed.
         StoreUnavailable: the database is unavailable (without `session`).
     """
-    app = _checked(effects, key, job_type)
+    app = _checked(effects, key, job_type, session=session)
     with app.store.read() if session is None else app.writing(session) as connection:
         return by_key.find_effect(app.store, connection, app.ledgers, key, job_type)
 
@@ -113,7 +113,7 @@ def cancel(
     Raises:
         JobNotFound, KeyAmbiguous, EnqueueError, StoreUnavailable: as `status`.
     """
-    app = _checked(effects, key, job_type, actor=actor, reason=reason)
+    app = _checked(effects, key, job_type, session=session, actor=actor, reason=reason)
     with app.writing(session) as connection:
         effect, row = by_key.lock_live(app.store, connection, app.ledgers, key, job_type)
         if row is None:
@@ -152,7 +152,7 @@ def reschedule(
     Raises:
         JobNotFound, KeyAmbiguous, EnqueueError, StoreUnavailable: as `status`.
     """
-    app = _checked(effects, key, job_type, actor=actor, reason=reason)
+    app = _checked(effects, key, job_type, session=session, actor=actor, reason=reason)
     require("run_at", run_at, arguments.aware, EnqueueError)
     queues: set[str] = set()
     with app.writing(session, queues) as connection:
@@ -209,10 +209,16 @@ def _marks_releases(app: Effects, job_type: str) -> bool:
 
 
 def _checked(
-    effects: Effects | None, key: str, job_type: str | None, *, actor: str = "-", reason: str | None = None
+    effects: Effects | None,
+    key: str,
+    job_type: str | None,
+    *,
+    session: AnySession | None = None,
+    actor: str = "-",
+    reason: str | None = None,
 ) -> Effects:
     require("key", key, arguments.printable(), EnqueueError)
     require("job_type", job_type, optional(arguments.printable()), EnqueueError)
     require("actor", actor, arguments.printable(), EnqueueError)
     require("reason", reason, optional(arguments.printable(1000)), EnqueueError)
-    return app_of(effects)
+    return app_of(effects, session)

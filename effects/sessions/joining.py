@@ -4,43 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
+from sqlalchemy.exc import DBAPIError, UnboundExecutionError
+from sqlalchemy.orm import Session, scoped_session
 
 from effects.errors import EnqueueError, SchemaMismatch, StoreRejected
+from effects.sessions.databases import CallersDatabase, describe_connection
 from effects.store.db.faults import Fault, fault_of
 
-AnySession: TypeAlias = Session | Connection
+AnySession: TypeAlias = Session | scoped_session[Session] | Connection
 
 
-def connection_of(session: AnySession, engine: Engine) -> Connection:
+def session_of(session: Any) -> Any:
+    """The session behind a registry of sessions; anything else as it is."""
+    return session() if isinstance(session, scoped_session) else session
+
+
+def engines_of(session: Any) -> list[Engine]:
+    """The engines that a session may speak to, its default first; none for a driver's connection."""
+    return [bind.engine for bind in _binds(session)]
+
+
+def _binds(session: Any) -> list[Engine | Connection]:
+    session = session_of(session)
+    if isinstance(session, Connection):
+        return [session]
+    if not isinstance(session, Session):
+        return []
+    try:
+        default = [session.get_bind()]
+    except UnboundExecutionError:
+        default = []
+    # SQLAlchemy 2.0 has no public name for them.
+    by_class: dict[Any, Engine | Connection] = getattr(session, "binds", getattr(session, "_Session__binds", {}))
+    return default + [bind for bind in by_class.values() if bind not in default]
+
+
+def connection_of(session: AnySession, database: CallersDatabase) -> Connection:
     """Return the connection of the caller's transaction, which begins here at the latest.
 
     Args:
         session: as the caller gave it.
-        engine: of the Effects; the session must speak to the same kind of database.
+        database: of the Effects; of a session's binds, the one that leads to it is used.
 
     Raises:
-        EnqueueError: `session` has an unusable type, or commits each statement by itself.
+        EnqueueError: `session` has an unusable type, speaks to another database, or commits each statement by itself.
     """
-    if isinstance(session, Session):
-        connection = session.connection()
-    elif isinstance(session, Connection):
-        connection = session
-    else:
+    connection = _connection(session_of(session), database)
+    if not database.is_reached_by(connection):
         raise EnqueueError(
-            f"session is a {type(session).__name__}; pass a SQLAlchemy Session or Connection (in async code: "
-            "await session.run_sync(lambda s: enqueue(…, session=s)))"
-        )
-    if connection.dialect.name != engine.dialect.name:
-        raise EnqueueError(
-            f"session speaks to {connection.dialect.name} and effects is set up for {engine.dialect.name}"
+            f"session speaks to {describe_connection(connection)}, and the Effects of this call to {database}: pass "
+            "effects= with the one that was made for the session's database, as Effects(engine=…)"
         )
     refuse_autocommit(connection)
     return connection
+
+
+def _connection(session: Any, database: CallersDatabase) -> Connection:
+    if isinstance(session, Session):
+        return _connection_of_orm(session, database)
+    if isinstance(session, Connection):
+        return session
+    raise EnqueueError(
+        f"session is a {type(session).__name__}; pass a SQLAlchemy Session or Connection (in async code: "
+        "await session.run_sync(lambda s: enqueue(…, session=s)))"
+    )
+
+
+def _connection_of_orm(session: Session, database: CallersDatabase) -> Connection:
+    bind = next((bind for bind in _binds(session) if database.has_engine(bind.engine)), None)
+    try:
+        return session.connection() if bind is None else session.connection(bind_arguments={"bind": bind})
+    except UnboundExecutionError:
+        raise EnqueueError(
+            f"session is bound to no engine of {database}: pass session.connection(bind_arguments=…), or bind it"
+        ) from None
 
 
 def refuse_autocommit(connection: Connection) -> None:
@@ -60,8 +100,8 @@ def refuse_autocommit(connection: Connection) -> None:
 
 
 @contextmanager
-def schema_errors() -> Iterator[None]:
-    """Name the command that creates missing tables.
+def schema_errors(database: CallersDatabase) -> Iterator[None]:
+    """Name the command that creates missing tables, and the database that lacks them.
 
     Raises:
         SchemaMismatch: the database has no tables of effects.
@@ -70,5 +110,5 @@ def schema_errors() -> Iterator[None]:
         yield
     except (DBAPIError, StoreRejected) as error:
         if fault_of(error) is Fault.SCHEMA:
-            raise SchemaMismatch("the database has no tables of effects: run `effects init`") from error
+            raise SchemaMismatch(f"there are no tables of effects in {database}: run `effects init`") from error
         raise

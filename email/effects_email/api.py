@@ -103,7 +103,7 @@ def send_templated_emails(
         As `send_templated_email`. After an IdempotencyConflict nothing of this call is written: it was rolled back
         to a savepoint.
     """
-    app = app_of(effects)
+    app = app_of(effects, session)
     now = datetime.now(UTC)
     messages = [render_email(app, email, now) for email in each_of(emails, NewEmail, "emails", EmailInvalid)]
     if not messages:

@@ -25,6 +25,7 @@ from effects import Effects, default
 from effects.extend import (
     AnySession,
     AuditAction,
+    app_of,
     aware,
     is_printable,
     moment,
@@ -135,7 +136,7 @@ def suppress(
             written.
         StoreUnavailable: the database is unavailable (without `session`). Calling again is safe.
     """
-    app = effects or default()
+    app = app_of(effects, session)
     _check(address, category, reason, until, why)
     with app.writing(session) as connection:
         end = until.timestamp() if until is not None else end_of(app, connection, reason)
@@ -171,7 +172,7 @@ def unsuppress(
     Raises:
         As `suppress`.
     """
-    app = effects or default()
+    app = app_of(effects, session)
     _check(address, None, reason or "manual", None, why)
     forms = address_digests(app, address)
     with app.writing(session) as connection:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from effects import ConfigurationError, Effects, StoreUnavailable, default
-from effects.extend import AnySession, web
+from effects.extend import AnySession, app_of, web
 from effects_email import pages
 from effects_email.errors import TokenInvalid
 from effects_email.settings import EmailSettings
@@ -90,7 +90,7 @@ def unsubscribe(
         ConfigurationError: EFFECTS_KEYS has no key named `digest`.
         StoreUnavailable: the database is unavailable (without `session`). Calling again is safe.
     """
-    app = effects or default()
+    app = app_of(effects, session)
     parsed = read_token(app, token)
     row = new_row(
         app, parsed.address, "unsubscribe", digest=parsed.digest, category=parsed.category, until=None, source=source,

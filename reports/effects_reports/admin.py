@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects import Effects, default
-from effects.extend import AnySession, AuditAction, note
+from effects.extend import AnySession, AuditAction, app_of, note
 from effects_reports import state_machine
 from effects_reports.errors import ReportNotFound, ReportStateError
 from effects_reports.retention import clear_copies
@@ -40,7 +40,7 @@ def cancel_report(
         ReportNotFound: there is no such run.
         ReportStateError: it has ended; the message tells how.
     """
-    app = effects or default()
+    app = app_of(effects, session)
     with app.writing(session, {QUEUE}) as connection:
         state = state_machine.cancel(app, connection, run_id)
         if state is None:
@@ -69,7 +69,7 @@ def resume_report(
         ReportNotFound: there is no such run.
         ReportStateError: it is in another state; the message names it.
     """
-    app = effects or default()
+    app = app_of(effects, session)
     with app.writing(session, {QUEUE}) as connection:
         run = run_table.lock_run(app.store, connection, run_id)
         state = None if run is None else state_machine.resume(app, connection, run, actor=actor, reason=reason)

@@ -111,7 +111,7 @@ def request_report(
         IdempotencyConflict: the key belongs to a run of other params or another format, which is there or under way.
         StoreUnavailable: the database is unavailable (without `session`). With a key, calling again is safe.
     """
-    app = app_of(effects)
+    app = app_of(effects, session)
     require("name", name, arguments.printable(), ReportInvalid)
     require("format", format, optional(arguments.printable()), ReportInvalid)
     definition = state_of(app).registry.get(name)

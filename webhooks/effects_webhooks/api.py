@@ -77,7 +77,7 @@ def deliver_webhooks(
         As `deliver_webhook`. After an IdempotencyConflict nothing of this call is written: it was rolled
         back to a savepoint.
     """
-    app = app_of(effects)
+    app = app_of(effects, session)
     now = datetime.now(UTC)
     drafts = [_draft_event(app, event, now) for event in each_of(events, WebhookEvent, "events", EventInvalid)]
     if not drafts:

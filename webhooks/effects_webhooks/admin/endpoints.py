@@ -15,6 +15,7 @@ from effects.extend import (
     AnySession,
     AuditAction,
     Breaker,
+    app_of,
     ensure_limit,
     generate_secret,
     moment,
@@ -120,7 +121,7 @@ def add_endpoint(
         SecretInvalid: the secret is malformed.
         KeyUnavailable: EFFECTS_KEYS is not set, so that the secret could not be sealed.
     """
-    app = effects or default()
+    app = app_of(effects, session)
     check_url(url, allow_private=state_of(app).allow_private)
     checked = _patterns(patterns)
     _check_text("description", description)
@@ -170,7 +171,7 @@ def change_endpoint(
         EndpointNotFound: no endpoint has this id.
         EndpointInvalid, KeyUnavailable: as `add_endpoint`.
     """
-    app = effects or default()
+    app = app_of(effects, session)
     if url is not None:
         check_url(url, allow_private=state_of(app).allow_private)
     rules = _rules(profile or "default", overrides, ordering or "none")
@@ -242,7 +243,7 @@ def disable_endpoint(
         EndpointNotFound: no endpoint has this id.
     """
     _check_text("reason", reason)
-    app = effects or default()
+    app = app_of(effects, session)
     owner = tenant_filter(tenant)
     with app.writing(session) as connection:
         _set_status(app, connection, endpoint_id, owner, "disabled", reason)
@@ -268,7 +269,7 @@ def enable_endpoint(
     Raises:
         EndpointNotFound: no endpoint has this id.
     """
-    app = effects or default()
+    app = app_of(effects, session)
     owner = tenant_filter(tenant)
     with app.writing(session) as connection:
         _set_status(app, connection, endpoint_id, owner, "active", None)

@@ -10,7 +10,16 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import Effects, default
-from effects.extend import DAY_SECONDS, AnySession, AuditAction, generate_secret, moment, moment_or_none, parse_secret
+from effects.extend import (
+    DAY_SECONDS,
+    AnySession,
+    AuditAction,
+    app_of,
+    generate_secret,
+    moment,
+    moment_or_none,
+    parse_secret,
+)
 from effects_webhooks.admin.endpoint_notes import note_endpoint
 from effects_webhooks.errors import EndpointInvalid, EndpointNotFound
 from effects_webhooks.identifiers import new_id
@@ -71,7 +80,7 @@ def rotate_secret(
         SecretInvalid: the secret is malformed.
         KeyUnavailable: EFFECTS_KEYS is not set.
     """
-    app = effects or default()
+    app = app_of(effects, session)
     if not 0 <= overlap_seconds <= OVERLAP_MAX_SECONDS:
         raise EndpointInvalid(f"the overlap is {overlap_seconds:g} s; give 0 to {OVERLAP_MAX_SECONDS:g} (7 days)")
     owner = tenant_filter(tenant)
@@ -138,7 +147,7 @@ def expire_secret(
         EndpointNotFound: there is no such secret.
         EndpointInvalid: it has ended already, or it is the only one that signs: rotate instead.
     """
-    app = effects or default()
+    app = app_of(effects, session)
     owner = tenant_filter(tenant)
     with app.writing(session) as connection:
         endpoint_id = table.secret_owner(app.store, connection, secret_id, owner)

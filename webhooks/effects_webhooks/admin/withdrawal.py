@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from effects import CancelResult, Effects, cancel, default
-from effects.extend import AnySession
+from effects import CancelResult, Effects, cancel
+from effects.extend import AnySession, app_of
 from effects_webhooks.errors import EventNotFound
 from effects_webhooks.tables import replay as table
 from effects_webhooks.tenants import Tenant, tenant_filter
@@ -35,7 +35,7 @@ def cancel_delivery(
         EventNotFound: there is no such delivery. Those of an event for more than 100 endpoints are made by a job.
         StoreUnavailable: the database is unavailable (without `session`).
     """
-    app = effects or default()
+    app = app_of(effects, session)
     owner = tenant_filter(tenant)
     key = delivery_key(event_id, endpoint_id)
     with app.writing(session) as connection:

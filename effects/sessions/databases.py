@@ -1,0 +1,114 @@
+"""Know a caller's connection to the database of an Effects from one to another database."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy import URL, Connection, Engine, text
+
+from effects.store.db.store import Store
+from effects.store.db.urls import describe_database, file_of, hosts_of
+
+_IDENTITY = text(
+    "SELECT oid, pg_postmaster_start_time() FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
+)
+
+
+class ServerDatabase(NamedTuple):
+    """A PostgreSQL database as a URL or a driver names it: another name may be the same one."""
+
+    hosts: frozenset[tuple[str, str]]
+    name: str
+
+
+class CallersDatabase:
+    """The database of an Effects, as its callers reach it.
+
+    Args:
+        store: of the Effects.
+        engine: the app's own, or that of the store; sessions on it need no comparison.
+    """
+
+    def __init__(self, store: Store, engine: Engine) -> None:
+        self.store = store
+        self.engine = engine
+        self._proven: set[ServerDatabase] = set()  # asked for, and the same
+
+    def __str__(self) -> str:
+        return describe_database(self.store.engine.url)
+
+    def has_engine(self, engine: Engine) -> bool:
+        """Whether this engine's connections are those of the app's own one; options do not matter."""
+        return engine.pool in (self.engine.pool, self.store.engine.pool)
+
+    def is_reached_by(self, connection: Connection) -> bool:
+        """Whether a connection leads to this database: by its engine, its URL, and only then by a query."""
+        if self.has_engine(connection.engine):
+            return True
+        if connection.dialect.name != self.store.engine.dialect.name:
+            return False
+        if not self.store.is_postgresql:
+            return _is_same_file(_file(connection), _own_file(self.store))
+        theirs = _server_database(connection)
+        if theirs is not None and (theirs in self._proven or _is_same(theirs, _named(self.store.engine.url))):
+            return True
+        return self._ask(connection, theirs)
+
+    def _ask(self, connection: Connection, theirs: ServerDatabase | None) -> bool:
+        with self.store.read() as own:
+            expected = own.execute(_IDENTITY).one()
+        same = tuple(connection.execute(_IDENTITY).one()) == tuple(expected)
+        if same and theirs is not None:
+            self._proven.add(theirs)
+        return same
+
+
+def describe_connection(connection: Connection) -> str:
+    """Name the database of a connection to a person, without user and password."""
+    if connection.dialect.name == "sqlite":
+        return f"file {_file(connection) or '(in memory)'}"
+    theirs = _server_database(connection)
+    if theirs is None:
+        return describe_database(connection.engine.url)
+    hosts = ",".join(sorted(f"{host}:{port}" for host, port in theirs.hosts))
+    return f"database {theirs.name} on {hosts}"
+
+
+def _server_database(connection: Connection) -> ServerDatabase | None:
+    """By the driver, who has resolved what a URL leaves out; else by the URL. None if neither names it in full."""
+    info: Any = getattr(connection.connection.driver_connection, "info", None)
+    if info is not None and getattr(info, "host", None) and getattr(info, "dbname", None):
+        return ServerDatabase(frozenset({(info.host.lower(), str(info.port))}), info.dbname)
+    url = connection.engine.url
+    return _named(url) if url.database and hosts_of(url) else None
+
+
+def _named(url: URL) -> ServerDatabase:
+    default_port = os.environ.get("PGPORT") or "5432"
+    hosts = frozenset((host, port or default_port) for host, port in hosts_of(url))
+    return ServerDatabase(hosts, url.database or url.username or "")
+
+
+def _is_same(theirs: ServerDatabase, ours: ServerDatabase) -> bool:
+    return theirs.name == ours.name and not theirs.hosts.isdisjoint(ours.hosts)
+
+
+def _own_file(store: Store) -> Path | None:
+    path = file_of(store.engine.url)
+    if path is None:  # the URL of an engine that was made with a function of its own names nothing
+        with store.read() as connection:
+            path = _file(connection)
+    return path
+
+
+def _file(connection: Connection) -> Path | None:
+    rows = connection.exec_driver_sql("PRAGMA database_list").all()
+    return next((Path(row[2]) for row in rows if row[1] == "main" and row[2]), None)
+
+
+def _is_same_file(theirs: Path | None, ours: Path | None) -> bool:
+    if theirs is None or ours is None:
+        return False  # in memory: it is the engine's own, and no other reaches it
+    return theirs == ours or (theirs.exists() and ours.exists() and theirs.samefile(ours))
