@@ -14,6 +14,7 @@ from effects.app import Effects
 from effects.errors import ConfigurationError
 from effects.keys import KeyRing, generate_key
 from effects.notifier import Notifier
+from effects.sessions.databases import CallersDatabase
 from effects.storage import open_storage
 from effects.store.db.engine import autocommit_engine, close_for_good, create_engine
 from effects.store.db.store import Store, TableBuilder
@@ -52,6 +53,7 @@ def redirected(
             ),
             "storage": open_storage(storage_url),
             "notifier": Notifier(app.store),
+            "database": CallersDatabase(app.store, app.engine),
             "_states": {},
             "_adopted": [],
         }
