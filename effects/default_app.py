@@ -44,7 +44,7 @@ def app_of(effects: Effects | None, session: AnySession | None = None) -> Effect
 def _app_on(engine: Engine, session: AnySession) -> Effects | None:
     """The Effects that was made for an engine, if there is one."""
     if len(those_on(engine, Effects)) > 1:
-        gc.collect()  # one that nobody holds any longer is no candidate
+        gc.collect()  # one that is no longer held is no candidate
     apps = those_on(engine, Effects)
     return _by_schema(apps, session) if len(apps) > 1 else next(iter(apps), None)
 
