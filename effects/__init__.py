@@ -8,6 +8,14 @@ if TYPE_CHECKING:
     from effects.alerts import Alert, DeadLetters, OldDueJobs, SameError
     from effects.api import enqueue, enqueue_many
     from effects.app import Effects
+    from effects.async_calls import (
+        cancel_async,
+        enqueue_async,
+        enqueue_many_async,
+        reschedule_async,
+        status_async,
+        wait_async,
+    )
     from effects.attempt import Attempt
     from effects.control import CancelResult, RescheduleResult, cancel, reschedule, status, wait
     from effects.default_app import default, set_default
@@ -46,6 +54,9 @@ else:
             "effects.alerts": "Alert, DeadLetters, OldDueJobs, SameError",
             "effects.api": "enqueue, enqueue_many",
             "effects.app": "Effects",
+            "effects.async_calls": (
+                "cancel_async, enqueue_async, enqueue_many_async, reschedule_async, status_async, wait_async"
+            ),
             "effects.attempt": "Attempt",
             "effects.control": "CancelResult, RescheduleResult, cancel, reschedule, status, wait",
             "effects.default_app": "default, set_default",
@@ -119,12 +130,18 @@ __all__ = [
     "Unknown",
     "UnknownJobType",
     "cancel",
+    "cancel_async",
     "default",
     "enqueue",
+    "enqueue_async",
     "enqueue_many",
+    "enqueue_many_async",
     "generate_key",
     "reschedule",
+    "reschedule_async",
     "set_default",
     "status",
+    "status_async",
     "wait",
+    "wait_async",
 ]

@@ -187,20 +187,47 @@ def wait(
         JobNotFound, KeyAmbiguous, EnqueueError: as `status`.
         StoreUnavailable: the database is unavailable. Calling again is safe.
     """
-    app = _checked(effects, key, job_type)
-    if isinstance(timeout_seconds, bool) or not 0 <= timeout_seconds <= TIMEOUT_MAX_SECONDS:
-        raise EnqueueError(f"timeout_seconds is {timeout_seconds}; give 0 to {TIMEOUT_MAX_SECONDS:,.0f} (7 days)")
-    pause, over_at = PAUSE_SECONDS, None
+    waiting = Waiting(effects, key, job_type, timeout_seconds)
+    app = waiting.app
     with EndListener(app.store, app.engine) if timeout_seconds else nullcontext() as listener:
-        while True:
-            with app.store.read() as connection:
-                effect = by_key.find_effect(app.store, connection, app.ledgers, key, job_type)
-                now = app.store.now(connection)
-            over_at = now + timeout_seconds if over_at is None else over_at
-            if effect.ended or now >= over_at or listener is None:
-                return effect
-            listener.wait(effect.job_id, min(pause, over_at - now))
-            pause = min(2 * pause, PAUSE_MAX_SECONDS)
+        while (seconds := waiting.look()) > 0 and listener is not None:
+            listener.wait(waiting.effect.job_id, seconds)
+    return waiting.effect
+
+
+class Waiting:
+    """Looks at an effect now and then, until it has ended or the time is over by the database's clock.
+
+    Raises:
+        EnqueueError: an argument is malformed.
+    """
+
+    effect: EffectStatus
+
+    def __init__(self, effects: Effects | None, key: str, job_type: str | None, timeout_seconds: float) -> None:
+        self.app = _checked(effects, key, job_type)
+        if isinstance(timeout_seconds, bool) or not 0 <= timeout_seconds <= TIMEOUT_MAX_SECONDS:
+            raise EnqueueError(f"timeout_seconds is {timeout_seconds}; give 0 to {TIMEOUT_MAX_SECONDS:,.0f} (7 days)")
+        self._key, self._job_type = key, job_type
+        self._timeout_seconds = timeout_seconds
+        self._pause = PAUSE_SECONDS
+        self._over_at: float | None = None
+
+    def look(self) -> float:
+        """Look, and return in how many seconds to look again; 0 if it has ended or the time is over.
+
+        Raises:
+            JobNotFound, KeyAmbiguous, StoreUnavailable: as `status`.
+        """
+        with self.app.store.read() as connection:
+            self.effect = by_key.find_effect(self.app.store, connection, self.app.ledgers, self._key, self._job_type)
+            now = self.app.store.now(connection)
+        if self._over_at is None:
+            self._over_at = now + self._timeout_seconds
+        if self.effect.ended:
+            return 0.0
+        seconds, self._pause = min(self._pause, self._over_at - now), min(2 * self._pause, PAUSE_MAX_SECONDS)
+        return max(0.0, seconds)
 
 
 def _marks_releases(app: Effects, job_type: str) -> bool:

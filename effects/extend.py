@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from effects.retry import DAY_SECONDS, ON_UNKNOWN, OnUnknown
     from effects.scrub import clean_text
     from effects.sealing import SealedColumn, seal_payload
+    from effects.sessions.asynchronous import AnyAsyncSession, in_async
     from effects.sessions.joining import AnySession
     from effects.settlement import Execution, Settlement
     from effects.signing import (
@@ -118,6 +119,7 @@ else:
             "effects.retry": "DAY_SECONDS, ON_UNKNOWN, OnUnknown",
             "effects.scrub": "clean_text",
             "effects.sealing": "SealedColumn, seal_payload",
+            "effects.sessions.asynchronous": "AnyAsyncSession, in_async",
             "effects.sessions.joining": "AnySession",
             "effects.settlement": "Execution, Settlement",
             "effects.signing": (
@@ -163,6 +165,7 @@ __all__ = [
     "UNSAFE",
     "VERSION",
     "Action",
+    "AnyAsyncSession",
     "AnySession",
     "AsgiApp",
     "AuditAction",
@@ -226,6 +229,7 @@ __all__ = [
     "escape_unprintable",
     "fold_sql",
     "generate_secret",
+    "in_async",
     "insert_reserved",
     "is_printable",
     "is_resolved",

@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
 
 from effects.errors import EnqueueError, SchemaMismatch, StoreRejected
+from effects.sessions.asynchronous import refuse_async
 from effects.sessions.databases import CallersDatabase, describe_connection
 from effects.store.db.faults import Fault, fault_of
 
@@ -67,10 +68,8 @@ def _connection(session: Any, database: CallersDatabase) -> Connection:
         return _connection_of_orm(session, database)
     if isinstance(session, Connection):
         return session
-    raise EnqueueError(
-        f"session is a {type(session).__name__}; pass a SQLAlchemy Session or Connection (in async code: "
-        "await session.run_sync(lambda s: enqueue(…, session=s)))"
-    )
+    refuse_async(session)
+    raise EnqueueError(f"session is a {type(session).__name__}; pass a SQLAlchemy Session or Connection")
 
 
 def _connection_of_orm(session: Session, database: CallersDatabase) -> Connection:

@@ -6,6 +6,7 @@ from effects.extend import lazy
 
 if TYPE_CHECKING:
     from effects_email.api import Preview, preview_email, send_templated_email, send_templated_emails
+    from effects_email.async_api import send_templated_email_async, send_templated_emails_async
     from effects_email.errors import (
         AddressInvalid,
         AttachmentInvalid,
@@ -40,6 +41,7 @@ else:
         __name__,
         {
             "effects_email.api": "Preview, preview_email, send_templated_email, send_templated_emails",
+            "effects_email.async_api": "send_templated_email_async, send_templated_emails_async",
             "effects_email.errors": (
                 "AddressInvalid, AttachmentInvalid, EmailInvalid, EmailNotFound, RenderingFailed, "
                 "SuppressionInvalid, TemplateError, TemplateNotFound, TokenInvalid"
@@ -86,7 +88,9 @@ __all__ = [
     "parse_address",
     "preview_email",
     "send_templated_email",
+    "send_templated_email_async",
     "send_templated_emails",
+    "send_templated_emails_async",
     "suppress",
     "suppression_log",
     "unsubscribe_link",

@@ -7,6 +7,7 @@ from effects.extend import lazy
 if TYPE_CHECKING:
     from effects_reports.admin import RepairCounts, cancel_report, repair_reports, resume_report
     from effects_reports.api import ReportStatus, find_report, list_reports, report_status, request_report
+    from effects_reports.async_api import request_report_async
     from effects_reports.definition import ReportDefinition, report
     from effects_reports.downloads import download_app
     from effects_reports.errors import (
@@ -30,6 +31,7 @@ else:
         {
             "effects_reports.admin": "RepairCounts, cancel_report, repair_reports, resume_report",
             "effects_reports.api": "ReportStatus, find_report, list_reports, report_status, request_report",
+            "effects_reports.async_api": "request_report_async",
             "effects_reports.definition": "ReportDefinition, report",
             "effects_reports.downloads": "download_app",
             "effects_reports.errors": (
@@ -71,5 +73,6 @@ __all__ = [
     "report",
     "report_status",
     "request_report",
+    "request_report_async",
     "resume_report",
 ]

@@ -112,6 +112,29 @@ async def visit(shop: ModuleType, app: Effects) -> None:
         assert (await client.get("/orders/7/label")).status_code == 404
 
 
+def test_the_shop_in_async_code(load: Load) -> None:
+    shop = load("async_shop")
+    app: Effects = shop.effects
+    add_endpoint("https://partner.example/", ["order.*"], effects=app)
+    asyncio.run(visit_async(shop, app))
+    assert [row["state"] for row in rows(app, "effect_ledger")] == ["done"]
+
+
+async def visit_async(shop: ModuleType, app: Effects) -> None:
+    transport = httpx.ASGITransport(app=shop.web)
+    async with (
+        shop.web.router.lifespan_context(shop.web),
+        httpx.AsyncClient(transport=transport, base_url="http://shop.example") as client,
+    ):
+        assert (await client.post("/orders", params={"item": "teapot"})).json() == 1
+        assert (await client.post("/orders", params={"item": "unicorn"})).status_code == 409
+        assert {row["job_type"] for row in rows(app, "jobs")} == {"shop.pack", "webhook.deliver"}
+        assert (await client.get("/orders/1/parcel")).json() == "intended"
+        await asyncio.to_thread(Worker(app, queues={"default": 1}).drain)
+        assert (await client.get("/orders/1/parcel")).json() == "done"
+        assert (await client.get("/orders/7/parcel")).status_code == 404
+
+
 def test_the_lines_of_the_crontab_run(shell: Shell, settings: dict[str, str], tmp_path: Path) -> None:
     """With its folders moved to where the test may write."""
     env_file = tmp_path / "effects.env"

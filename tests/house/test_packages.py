@@ -20,9 +20,9 @@ SAME_NAME_MAX = 2  # as `tables/events.py` beside `events.py`
 
 # Each is a module, or a folder where one module would be too large.
 ROLES = (
-    "api", "request", "writing", "jobs", "loading", "routing", "transport", "classify", "tables", "tables/ledger",
-    "tables/schema", "tables/retention", "retention", "admin", "commands", "explanation", "settings", "state", "wiring",
-    "testing", "errors", "receiver", "migrations",
+    "api", "async_api", "request", "writing", "jobs", "loading", "routing", "transport", "classify", "tables",
+    "tables/ledger", "tables/schema", "tables/retention", "retention", "admin", "commands", "explanation", "settings",
+    "state", "wiring", "testing", "errors", "receiver", "migrations",
 )  # fmt: skip
 # (package, role) → why it has none.
 ABSENT = {

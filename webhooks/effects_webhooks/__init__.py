@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from effects_webhooks.admin.rotation import NewSecret, SecretInfo, expire_secret, list_secrets, rotate_secret
     from effects_webhooks.admin.withdrawal import cancel_delivery
     from effects_webhooks.api import WebhookReceipt, deliver_webhook, deliver_webhooks, send_test
+    from effects_webhooks.async_api import deliver_webhook_async, deliver_webhooks_async
     from effects_webhooks.errors import (
         EndpointInvalid,
         EndpointNotFound,
@@ -54,6 +55,7 @@ else:
             "effects_webhooks.admin.rotation": "NewSecret, SecretInfo, expire_secret, list_secrets, rotate_secret",
             "effects_webhooks.admin.withdrawal": "cancel_delivery",
             "effects_webhooks.api": "WebhookReceipt, deliver_webhook, deliver_webhooks, send_test",
+            "effects_webhooks.async_api": "deliver_webhook_async, deliver_webhooks_async",
             "effects_webhooks.errors": "EndpointInvalid, EndpointNotFound, EventInvalid, EventNotFound",
             "effects_webhooks.explanation": "DeliveryExplanation, explain",
             "effects_webhooks.jobs.deliver": "WebhookDelivery",
@@ -89,7 +91,9 @@ __all__ = [
     "cancel_delivery",
     "change_endpoint",
     "deliver_webhook",
+    "deliver_webhook_async",
     "deliver_webhooks",
+    "deliver_webhooks_async",
     "delivery_key",
     "disable_endpoint",
     "enable_endpoint",

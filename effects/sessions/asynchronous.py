@@ -1,0 +1,109 @@
+"""The awaitable form of a call that takes `session=`: in an asynchronous session, or off the event loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from sqlalchemy.exc import UnboundExecutionError
+
+from effects.errors import EnqueueError
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+AnyAsyncSession: TypeAlias = "AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection"
+
+Result = TypeVar("Result")
+_INSIDE = ("effects", "contextlib")  # frames between the app and the place where its session is looked at
+
+
+async def in_async(call: Callable[..., Result], *, session: AnyAsyncSession | None = None, **arguments: Any) -> Result:
+    """Carry out a synchronous call in the caller's asynchronous transaction, or in a transaction and thread of its own.
+
+    Its awaitable form has the same parameters but for the type of `session`, and consists of
+    `return await in_async(call, **locals())`.
+
+    Cancelled, there is no half of the call. In the caller's transaction on PostgreSQL the statement under way is broken
+    off with its connection, and the transaction cannot be committed any more. On SQLite, where that would leave the
+    file locked, and without a session, the call comes to its end before `CancelledError` is raised: on SQLite the caller's
+    transaction still decides, without a session it may have been committed.
+
+    Args:
+        call: takes `session=` and whatever `arguments` name.
+        session: an AsyncSession, a scoped one or an AsyncConnection; None for a transaction of our own, in a thread of
+            the loop's default executor.
+
+    Raises:
+        EnqueueError: the session is a synchronous one or none at all.
+        Whatever the call raises.
+    """
+    if session is None:
+        return await _to_its_end(asyncio.to_thread(lambda: call(**arguments)))
+    transaction = async_session_of(session)
+    if transaction is None:
+        raise EnqueueError(
+            f"{call.__name__}_async: session is a {type(session).__name__}; pass an AsyncSession or AsyncConnection, "
+            f"or call {call.__name__}(…, session=session)"
+        )
+    running = transaction.run_sync(lambda synchronous: call(**arguments, session=synchronous))
+    return await (_to_its_end(running) if _is_sqlite(transaction) else running)
+
+
+def async_session_of(session: Any) -> AsyncSession | AsyncConnection | None:
+    """The asynchronous session or connection that this is or stands for; None of anything else."""
+    asynchronous: Any = sys.modules.get("sqlalchemy.ext.asyncio")  # not loaded: no one has made such a session
+    if asynchronous is None:
+        return None
+    if isinstance(session, asynchronous.async_scoped_session):
+        session = session()
+    is_one = isinstance(session, asynchronous.AsyncSession | asynchronous.AsyncConnection)
+    return session if is_one else None
+
+
+def refuse_async(session: Any) -> None:
+    """Name the awaitable form of the call that was given an asynchronous session.
+
+    Raises:
+        EnqueueError: it is one.
+    """
+    if async_session_of(session) is None:
+        return
+    package, name = _public_call()
+    if hasattr(package, f"{name}_async"):
+        cure = f"await {name}_async(…, session=session)"
+    else:
+        cure = f"await session.run_sync(lambda s: {name}(…, session=s))"
+    raise EnqueueError(f"session is an {type(session).__name__}, which {name} cannot wait for: {cure}")
+
+
+def _public_call() -> tuple[ModuleType | None, str]:
+    """The package and the function of ours that the app has called."""
+    frame: FrameType | None = sys._getframe(1)
+    package, name = "", ""
+    while frame is not None and (module := str(frame.f_globals.get("__name__"))).startswith(_INSIDE):
+        if not module.startswith("contextlib"):
+            package, name = module.partition(".")[0], frame.f_code.co_name
+        frame = frame.f_back
+    return sys.modules.get(package), name
+
+
+def _is_sqlite(transaction: AsyncSession | AsyncConnection) -> bool:
+    session = getattr(transaction, "sync_session", None)
+    try:
+        bind: Any = transaction if session is None else session.get_bind()
+    except UnboundExecutionError:  # it has binds by class; SQLite's would have to be one of many
+        return False
+    return bool(bind.dialect.name == "sqlite")
+
+
+async def _to_its_end(call: Coroutine[Any, Any, Result]) -> Result:
+    running = asyncio.ensure_future(call)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
