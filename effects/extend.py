@@ -5,6 +5,7 @@ The built-in packages use nothing else. Modules and names that are not here may 
 Names without a docstring of their own:
 
     ANY_TIME            a `Window` without bounds
+    AnyAsyncSession     an AsyncSession, a scoped one or an AsyncConnection, as the awaitable calls take it
     AnySession          a SQLAlchemy Session or Connection, as the calls take it
     AsgiApp, Receive, Scope, Send   the ASGI 3.0 callables
     DAY_SECONDS         seconds of a day

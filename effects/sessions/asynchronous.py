@@ -29,8 +29,8 @@ async def in_async(call: Callable[..., Result], *, session: AnyAsyncSession | No
 
     Cancelled, there is no half of the call. In the caller's transaction on PostgreSQL the statement under way is broken
     off with its connection, and the transaction cannot be committed any more. On SQLite, where that would leave the
-    file locked, and without a session, the call comes to its end before `CancelledError` is raised: on SQLite the caller's
-    transaction still decides, without a session it may have been committed.
+    file locked, and without a session, the call comes to its end before `CancelledError` is raised. On SQLite the
+    caller's transaction still decides; without a session it may have been committed.
 
     Args:
         call: takes `session=` and whatever `arguments` name.
