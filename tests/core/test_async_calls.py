@@ -166,7 +166,7 @@ async def session_of(shop: Shop, kind: str) -> AsyncIterator[Any]:
             yield session
 
 
-@pytest.mark.parametrize("kind", ["session", "connection", "scoped"])
+@pytest.mark.parametrize("kind", ["session", pytest.param("connection", marks=pytest.mark.slow), "scoped"])
 def test_the_callers_transaction_decides(run: Run, kind: str) -> None:
     async def visit(shop: Shop) -> None:
         async with session_of(shop, kind) as session:
@@ -200,6 +200,7 @@ def visit_and_check(visit: Callable[[Shop], Awaitable[None]]) -> Callable[[Shop]
     return both
 
 
+@pytest.mark.slow
 def test_without_a_session_each_call_is_a_transaction_of_its_own_off_the_loop(run: Run) -> None:
     async def visit(shop: Shop) -> None:
         threads: set[int] = set()
@@ -212,6 +213,7 @@ def test_without_a_session_each_call_is_a_transaction_of_its_own_off_the_loop(ru
     run(visit)
 
 
+@pytest.mark.slow
 def test_what_was_written_is_what_a_worker_carries_out(run: Run) -> None:
     async def visit(shop: Shop) -> None:
         async with shop.sessions.begin() as session:
@@ -265,6 +267,7 @@ def test_a_call_that_is_cancelled_in_the_middle_leaves_all_or_nothing(run: Run, 
     run(visit)
 
 
+@pytest.mark.slow
 def test_a_cancelled_call_without_a_session_comes_to_its_end_first(run: Run) -> None:
     async def visit(shop: Shop) -> None:
         reached, go_on = threading.Event(), threading.Event()
@@ -300,6 +303,7 @@ def test_errors_are_those_of_the_synchronous_call(run: Run) -> None:
     run(visit)
 
 
+@pytest.mark.slow
 def test_workers_hear_of_it_after_the_commit(run: Run) -> None:
     async def visit(shop: Shop) -> None:
         if not shop.app.store.is_postgresql:
@@ -318,6 +322,7 @@ def test_workers_hear_of_it_after_the_commit(run: Run) -> None:
     run(visit)
 
 
+@pytest.mark.slow
 def test_an_effect_is_looked_at_moved_and_withdrawn(run: Run) -> None:
     async def visit(shop: Shop) -> None:
         async with shop.sessions.begin() as session:

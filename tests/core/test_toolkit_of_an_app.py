@@ -241,6 +241,7 @@ def test_a_database_that_is_not_called_a_tests_is_refused_unopened(name: str, tm
     assert not list(tmp_path.glob("shop*"))
 
 
+@pytest.mark.slow
 def test_the_apps_own_database_is_emptied_where_it_is_a_tests(database_url: str, tmp_path: Path) -> None:
     url = database_url if database_url.startswith("postgresql") else f"sqlite:///{tmp_path / 'test_shop.db'}"
     app = Effects(url, job_types=[Pack()], keys=f"k={generate_key()},digest={generate_key()}")
