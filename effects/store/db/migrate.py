@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.operations import Operations
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-from effects.store.db.revisions import VERSION_TABLE, folders, refuse_newer
+from effects.store.db.revisions import VERSION_TABLE, folders, newest, refuse_newer
 from effects.store.db.store import Store
 
 OTHER_INIT_SECONDS = 300
@@ -29,16 +32,56 @@ def init(store: Store) -> list[str]:
         SchemaMismatch: a newer version migrated it; unchanged.
     """
     with store.begin() as connection:
-        if store.schema:
-            connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{store.schema}"'))
-            connection.execute(text(f'SET LOCAL search_path TO "{store.schema}"'))
-        if store.is_postgresql:
+        return upgrade(connection, store.schema, newest())
+
+
+def upgrade(connection: Connection, schema: str | None, to: Collection[str]) -> list[str]:
+    """Apply these revisions, and those before them, in the caller's transaction; those that it has stay.
+
+    Args:
+        schema: of the tables, on PostgreSQL; created if it is missing. None: the first of the search path.
+
+    Returns, Raises:
+        As `init`.
+    """
+    with _within(connection, schema):
+        if connection.dialect.name == "postgresql":
             _wait_for_other_inits(connection)
-        refuse_newer(connection, store.schema)
-        before = _applied(connection, store.schema)
-        command.upgrade(_config(connection, store.schema), "heads")
-        after = _applied(connection, store.schema)
-    return sorted(after - before)
+        refuse_newer(connection, schema)
+        script = _script()
+        before = _applied(connection, schema, script)
+        missing = sorted(set(to) - before)
+        if missing:
+            _run(connection, schema, script, missing)
+        return sorted(_applied(connection, schema, script) - before)
+
+
+def _run(connection: Connection, schema: str | None, script: ScriptDirectory, to: Sequence[str]) -> None:
+    """Apply revisions on this connection.
+
+    Each script gets operations of its own: `alembic.op` may belong to the app's own revision, which calls this.
+    """
+
+    def steps(heads: Any, context: MigrationContext) -> Any:
+        operations = Operations(context)
+        for step in script._upgrade_revs(tuple(to), heads):
+            step.revision.module.op = operations  # type: ignore[attr-defined]
+            yield step
+
+    MigrationContext.configure(connection, opts={**_options(schema), "fn": steps}).run_migrations()
+
+
+@contextmanager
+def _within(connection: Connection, schema: str | None) -> Iterator[None]:
+    """Make names without a schema mean this one, and then again what they meant before."""
+    if schema is None or connection.dialect.name != "postgresql":
+        yield
+        return
+    before = connection.scalar(text("SELECT current_setting('search_path')"))
+    connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{schema}"'))
+    connection.execute(text(f'SET LOCAL search_path TO "{schema}"'))
+    yield  # after an error the transaction takes no further statement, and its end takes the setting back
+    connection.execute(text("SELECT set_config('search_path', :path, true)"), {"path": before})
 
 
 def _wait_for_other_inits(connection: Connection) -> None:
@@ -54,23 +97,16 @@ def _options(schema: str | None) -> dict[str, object]:
     return {"version_table": VERSION_TABLE, "version_table_schema": schema}
 
 
-def _applied(connection: Connection, schema: str | None) -> set[str]:
+def _applied(connection: Connection, schema: str | None, script: ScriptDirectory) -> set[str]:
     """Every revision that the database has had, not only the newest."""
     heads = MigrationContext.configure(connection, opts=_options(schema)).get_current_heads()
-    script = _script()
-    known_heads = [head for head in heads if head in {revision.revision for revision in script.walk_revisions()}]
-    return {revision.revision for head in known_heads for revision in script.iterate_revisions(head, "base")}
+    return {revision.revision for head in heads for revision in script.iterate_revisions(head, "base")}
 
 
-def _config(connection: Connection | None = None, schema: str | None = None) -> Config:
+def _script() -> ScriptDirectory:
     config = Config()
     config.set_main_option("script_location", str(_HERE))
     config.set_main_option("version_path_separator", "newline")
     config.set_main_option("path_separator", "newline")
     config.set_main_option("version_locations", "\n".join(map(str, folders())))
-    config.attributes.update(connection=connection, **_options(schema))
-    return config
-
-
-def _script() -> ScriptDirectory:
-    return ScriptDirectory.from_config(_config())
+    return ScriptDirectory.from_config(config)

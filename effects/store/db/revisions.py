@@ -45,7 +45,7 @@ def refuse_newer(connection: Connection, schema: str | None) -> None:
 
 
 def _refuse_newer(applied: set[str], branches: dict[str, list[str]]) -> None:
-    if unknown := applied - {name for revisions in branches.values() for name in revisions}:
+    if unknown := applied - all_names(branches):
         raise SchemaMismatch(
             f"the database is newer than this version of effects (revision {', '.join(sorted(unknown))}): "
             "upgrade the package on this host"
@@ -64,6 +64,11 @@ def _name(store: Store) -> str:
 def newest(branches: dict[str, list[str]] | None = None) -> set[str]:
     """The last revision of each installed package."""
     return {revisions[-1] for revisions in (branches or _branches()).values()}
+
+
+def all_names(branches: dict[str, list[str]] | None = None) -> set[str]:
+    """Every revision of each installed package."""
+    return {name for names in (branches or _branches()).values() for name in names}
 
 
 def folders() -> list[Path]:
