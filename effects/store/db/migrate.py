@@ -64,7 +64,8 @@ def _run(connection: Connection, schema: str | None, script: ScriptDirectory, to
 
     def steps(heads: Any, context: MigrationContext) -> Any:
         operations = Operations(context)
-        for step in script._upgrade_revs(tuple(to), heads):
+        destination: Any = tuple(to)
+        for step in script._upgrade_revs(destination, heads):
             step.revision.module.op = operations  # type: ignore[attr-defined]
             yield step
 
