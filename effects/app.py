@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
@@ -16,10 +16,14 @@ from effects.alerts import ALERTS_SCHEDULE, Alert
 from effects.crashpoints import point
 from effects.entry_points import entry_points
 from effects.errors import ConfigurationError
+from effects.function_type import FunctionJobType, JobPolicies, Release, local_names
+from effects.importing import refuse_while_importing
+from effects.job_function import JobFunction
 from effects.job_type import JobType
 from effects.keys import KeyRing
 from effects.ledger import Ledger
 from effects.notifier import Notifier
+from effects.outcome import Outcome
 from effects.packages import package_settings, split_options
 from effects.registry import Registry, installed_job_types
 from effects.schedules import Schedule
@@ -37,6 +41,9 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine  # greenlet may not be installed
 
 State = TypeVar("State")
+P = TypeVar("P")
+Rest = ParamSpec("Rest")
+Answer = TypeVar("Answer", bound=Outcome | None)
 
 
 class Effects:
@@ -120,6 +127,39 @@ class Effects:
         """
         return open_storage(self.settings.storage_url)
 
+    def job(
+        self, name: str, *, release: Release = "before", **policies: Unpack[JobPolicies]
+    ) -> Callable[[Callable[Concatenate[P, Rest], Answer]], JobFunction[P, Rest, Answer]]:
+        """Register a function as a job type.
+
+            @app.job("pager.page", on_unknown="hold")
+            def page_on_call(page: Page, attempt: Attempt) -> None: ...
+
+            page_on_call.enqueue(Page(team="db"), key="incident:7", session=session)
+
+        Args:
+            name: dotted lower-case name, stored in every row.
+            release: `before`: each attempt is recorded as released before the function is called, so that a crash in it
+                leaves the effect unknown. `manual`: the function calls `attempt.release()` itself.
+            **policies: of the job type, such as `retry=` and `queue=`; see `JobType`.
+
+        Raises:
+            ConfigurationError: the function cannot be a job (async, a method, no annotation of its payload), a policy
+                is wrong, or the name is taken; says where.
+        """
+        if not isinstance(name, str):
+            raise ConfigurationError("@app.job needs a name: write @app.job('pager.page')")
+        names = local_names(1)
+
+        def register(function: Callable[Concatenate[P, Rest], Answer]) -> JobFunction[P, Rest, Answer]:
+            job_type: FunctionJobType[P] = FunctionJobType(
+                name, function, release=release, policies=policies, names=names
+            )
+            self.add(job_type)
+            return JobFunction(self, job_type, function)
+
+        return register
+
     def add(self, *job_types: JobType[Any]) -> None:
         """Register further job types, and the schedules that come with them.
 
@@ -173,9 +213,11 @@ class Effects:
         Never commits the caller's. Workers of `queues` are hinted once it is committed.
 
         Raises:
-            EnqueueError: `session` has an unusable type (the message names the accepted ones) or another database.
+            EnqueueError: `session` has an unusable type (the message names the accepted ones) or another database, or a
+                command is importing the app: each command would write it again.
             SchemaMismatch: the database has no tables of effects.
         """
+        refuse_while_importing()
         with schema_errors(self.database):
             if session is None:
                 with self.store.begin() as connection:

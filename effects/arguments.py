@@ -6,10 +6,11 @@ A rule returns why a value is invalid, without a value that may be personal, or 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias, TypeVar
 
 from effects.errors import EffectsError
+from effects.limits import FOREVER_SECONDS
 from effects.retry import is_number
 from effects.scrub import KEY_CHARS_MAX, class_name
 from effects.unsafe import is_printable
@@ -104,6 +105,14 @@ def positive(value: Any) -> str | None:
         return None
     is_numeric = isinstance(value, int | float) and not isinstance(value, bool)
     return f"is {value if is_numeric else f'a {class_name(value)}'}; it must be above 0"
+
+
+def duration(value: Any) -> str | None:
+    """A timedelta or seconds, above 0 and at most a hundred years."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if (why := positive(seconds)) is not None:
+        return f"{why}: a timedelta or seconds"
+    return None if seconds <= FOREVER_SECONDS else f"is {value}; it must be at most a hundred years"
 
 
 def one_of(words: Sequence[str]) -> Rule:

@@ -54,16 +54,17 @@ def cause_of(error: BaseException) -> BaseException | None:
 def frame_texts(frames: Iterable[Frame], frames_max: int = FRAMES_MAX) -> list[str]:
     """`file:line function` of each frame; they are given outermost first."""
     innermost_first = [frame for frame in frames if frame[0].f_code.co_filename != _WORKER][::-1]
-    ordered = sorted(innermost_first, key=lambda frame: _is_library(frame[0].f_code.co_filename))
+    ordered = sorted(innermost_first, key=lambda frame: is_library(frame[0].f_code.co_filename))
     return [place(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in ordered[:frames_max]]
 
 
 def place(filename: str, line: int, function: str) -> str:
     """`file:line function`, the file relative to the working directory or to the import path."""
-    return f"{_relative(filename)}:{line} {function}"
+    return f"{relative(filename)}:{line} {function}"
 
 
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
+    """Whether it is a file of Python, of an installed library, or of effects itself."""
     return (
         filename.startswith(_LIBRARIES)
         or filename.startswith("<frozen ")
@@ -71,7 +72,7 @@ def _is_library(filename: str) -> bool:
     )
 
 
-def _relative(filename: str) -> str:
+def relative(filename: str) -> str:
     """Without the longest folder of the import path that it is in; of any other file the last two parts."""
     if not Path(filename).is_absolute():
         return filename

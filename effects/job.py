@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -34,6 +34,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             job's receipt; with another payload it raises IdempotencyConflict.
         queue, priority, max_attempts: override the job type's own. Lower priority numbers run first.
         run_at: not before this time (aware). Default: now.
+        delay: not before this long from now, by the clock of the database: a timedelta or seconds, above 0, at most a
+            hundred years. Not together with `run_at`.
         expires_at: an attempt never starts after this time (aware); the job ends cancelled, code `expired`.
         group_key: jobs of one group run strictly in the order of enqueue, one in flight.
         limit_key: jobs of one key share a cap in flight and a pause (table `effects_limits`).
@@ -47,6 +49,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     priority: int | None = None
     run_at: datetime | None = None
+    delay: timedelta | float | None = None
     expires_at: datetime | None = None
     group_key: str | None = None
     limit_key: str | None = None

@@ -18,6 +18,7 @@ from effects.advice import Explanation, Instead
 from effects.arguments import optional, printable
 from effects.attempt import Attempt
 from effects.errors import ConfigurationError, PayloadInvalid
+from effects.frames import relative
 from effects.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, PAYLOAD_BYTES_MAX, Job
 from effects.ledger import Ledger
 from effects.logs import RateLimitedLogger
@@ -147,6 +148,12 @@ class JobType(Generic[P]):
 
     def worker_ends(self) -> None:
         """The worker's last attempt is over: close what was kept open between attempts."""
+
+    @property
+    def declared_at(self) -> str:
+        """File and line of its code."""
+        code = getattr(type(self).perform, "__code__", None)
+        return type(self).__qualname__ if code is None else f"{relative(code.co_filename)}:{code.co_firstlineno}"
 
     @property
     def is_released_by_claim(self) -> bool:

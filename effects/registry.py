@@ -28,8 +28,10 @@ class Registry:
             ConfigurationError: the declaration is wrong, or the name is taken.
         """
         check_job_type(job_type)
-        if job_type.name in self._by_name:
-            raise ConfigurationError(f"job type {job_type.name!r} is registered twice")
+        if (before := self._by_name.get(job_type.name)) is not None:
+            raise ConfigurationError(
+                f"job type {job_type.name!r} is registered twice: {before.declared_at} and {job_type.declared_at}"
+            )
         self._by_name[job_type.name] = job_type
 
     def replace(self, job_type: JobType[Any]) -> None:

@@ -19,7 +19,8 @@ from sqlalchemy.engine import make_url
 from effects import logs
 from effects.app import Effects
 from effects.default_app import set_default
-from effects.errors import ConfigurationError, SchemaMismatch
+from effects.errors import ConfigurationError, EffectsError, SchemaMismatch
+from effects.importing import importing, place_of_error
 from effects.settings import DEFAULT_DATABASE_URL
 from effects.store.db import revisions
 from effects.store.db.urls import database_url as parse_url
@@ -96,15 +97,14 @@ def load_app(path: str) -> Effects:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
-        target: Any = importlib.import_module(module_name)
+        with importing():
+            target: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ConfigurationError(f"--app: importing {module_name} failed: {error}") from error
+            raise _import_error(module_name, error) from error
         raise ConfigurationError(f"--app: there is no module {error.name!r} here or on sys.path") from None
-    except Exception as error:
-        if isinstance(error, ConfigurationError):
-            raise
-        raise ConfigurationError(f"--app: importing {module_name} failed: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise _import_error(module_name, error) from error
     for name in attribute.split("."):
         if not hasattr(target, name):
             raise ConfigurationError(f"--app: {module_name} has no attribute {attribute!r}")
@@ -112,6 +112,14 @@ def load_app(path: str) -> Effects:
     if not isinstance(target, Effects):
         raise ConfigurationError(f"--app: {path} is a {type(target).__name__}; it must be an effects.Effects")
     return target
+
+
+def _import_error(module_name: str, error: BaseException) -> ConfigurationError:
+    """Say where in the app's own code its import failed, and why."""
+    reason = str(error) if isinstance(error, EffectsError) else f"{type(error).__name__}: {error}"
+    where = place_of_error(error)
+    at = "" if where is None or where in reason else f" at {where}"
+    return ConfigurationError(f"--app: importing {module_name} failed{at}: {reason}")
 
 
 def actor() -> str:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distribution
 from pathlib import Path
 
 import click
@@ -19,6 +19,7 @@ from effects.cli import main
 from effects.cli.main import cli, exit_code_of
 from effects.exit_codes import ExitCode
 from effects.logs import log_thread_error
+from effects_toolkit.command import main as console_script
 from tests.cli.conftest import COMMAND, ROOT, Run, environment
 from tests.support.commands import error_line
 from tests.support.manual_workers import run_sql
@@ -169,18 +170,6 @@ def test_init_on_a_newer_database_is_one_line_and_changes_nothing(app: Effects, 
     assert "effects init" not in run("doctor").out
 
 
-def test_the_error_of_an_app_whose_import_fails_is_shown(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "broken_shop_one.py").write_text("import module_that_is_missing_here\n")
-    (tmp_path / "broken_shop_two.py").write_text("1 / 0\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    first = error_line(run("--app", "broken_shop_one:app", "status", url=None))
-    assert "importing broken_shop_one failed: No module named 'module_that_is_missing_here'" in first
-    second = error_line(run("--app", "broken_shop_two:app", "status", url=None))
-    assert "importing broken_shop_two failed: ZeroDivisionError" in second
-
-
 @pytest.mark.slow
 def test_the_app_is_found_in_the_working_directory(process: Run, tmp_path: Path) -> None:
     (tmp_path / "corner_shop.py").write_text(
@@ -205,8 +194,8 @@ def test_version_and_help(run: Run) -> None:
 
 
 def test_the_console_script_is_this_command() -> None:
-    [script] = [one for one in entry_points(group="console_scripts") if one.name == "effects"]
-    assert script.load() is main.main
+    installed = distribution("effects-toolkit").entry_points
+    assert installed.select(group="console_scripts", name="effects")["effects"].load() is console_script
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ DOCUMENTS = sorted(
 )
 FILE_BLOCK = re.compile(r"^```(\w+) (\S+)$", re.MULTILINE)
 
-Run: TypeAlias = Callable[[str], None]
+Run: TypeAlias = Callable[[str], str]
 
 
 @pytest.fixture
@@ -47,33 +47,45 @@ def run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     logs = tmp_path_factory.mktemp("logs")
     numbers = count()
 
-    def run_block(block: str) -> None:
+    def run_block(block: str) -> str:
+        output = ""
         for line in block.splitlines():
-            if line.startswith(("$ effects ", "$ pytest ")):
+            if line.startswith(("$ effects ", "$ pytest ", "$ python -c ")):
                 settings = {name: value for name, value in os.environ.items() if name.startswith("EFFECTS_")}
                 arguments = (str(tmp_path), shlex.split(line)[1:])
                 with closing(Child(_command, arguments, settings, logs / f"{next(numbers)}.log")) as done:
                     assert done.wait(60) == 0, f"{line}\n{done.output}"
+                    output += done.output
+        return output
 
     return run_block
 
 
-def _command(folder: str, arguments: list[str]) -> None:
+def _command(folder: str, words: list[str]) -> None:
     os.chdir(folder)
     sys.path.insert(0, folder)
-    if arguments[0] == "pytest":
-        sys.exit(pytest.main([*arguments[1:], "-p", "no:cacheprovider"]))
-    effects(*arguments[1:])
+    program, *arguments = words
+    if program == "pytest":
+        sys.exit(pytest.main([*arguments, "-p", "no:cacheprovider"]))
+    elif program == "python":
+        assert arguments[0] == "-c"
+        exec(arguments[1], {})
+    else:
+        effects(*arguments)
 
 
 def _document(path: Path, run: Run, folder: Path) -> Document:
     parsers: list[Parser] = [
         PythonCodeBlockParser(),
-        CodeBlockParser(language="console", evaluator=lambda example: run(str(example.parsed))),
+        CodeBlockParser(language="console", evaluator=partial(_run, run)),
     ]
     for language, name in FILE_BLOCK.findall(path.read_text()):
         parsers.append(CodeBlockParser(f"{language} {name}", evaluator=partial(_write, folder / name)))
     return Sybil(parsers=parsers).parse(path)
+
+
+def _run(run: Run, example: Example) -> None:
+    run(str(example.parsed))
 
 
 def _write(file: Path, example: Example) -> None:
@@ -145,6 +157,19 @@ def test_its_examples_run(
                 value.dispose()
         _forget_modules_in(tmp_path)
     assert list(tmp_path.iterdir()) or empty_database_url.startswith("postgresql")
+
+
+def test_a_whole_program_is_six_lines_and_two_commands(
+    run: Run, tmp_path: Path, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EFFECTS_DATABASE_URL", empty_database_url)
+    [(program, commands)] = re.findall(
+        r"```python pager.py\n(.*?)```\n\n```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
+    assert len([line for line in program.splitlines() if line]) <= 6
+    assert [line.startswith("$ ") for line in commands.splitlines()] == [True, True]
+    (tmp_path / "pager.py").write_text(program)
+    assert "ringing db" in run(commands)
 
 
 def test_what_the_readme_shows_of_an_example_stands_in_it() -> None:

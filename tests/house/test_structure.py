@@ -23,6 +23,7 @@ STATE_OF_MODULES = {
     "effects/crashpoints.py _hook": "what a test does at a crash point",
     "effects/http/network.py _rule": "a socket is the process's: a test admits no connection, whoever opens it",
     "effects/sessions/constructed.py _constructed": "the engine of a session leads to its Effects; held weakly",
+    "effects/importing.py _importing": "while a command imports an app, which may not enqueue",
     "effects/http/exchange.py IN_HAND": "the request that a thread carries out; pooled streams know no request",
     "email/effects_email/transport/pool.py _pools": "a fork is heard of by the process alone",
     "email/effects_email/transport/url.py _registered": "schemes of URLs, before any Effects is made",

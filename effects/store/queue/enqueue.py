@@ -28,6 +28,7 @@ class JobRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     priority: int
     payload: msgspec.Raw
     run_at: float | None = None
+    delay: float | None = None  # seconds from now, by the clock of the database, where there is no `run_at`
     expires_at: float | None = None
     max_attempts: int | None = None
     group_key: str | None = None
@@ -54,7 +55,7 @@ _INTO = (
 
 
 def _from(sql: Sql, identity: str) -> str:
-    run_at = f"COALESCE({sql.time('r.run_at')}, {sql.now})"
+    run_at = f"COALESCE({sql.time('r.run_at')}, {sql.after('r.delay')}, {sql.now})"
     return (
         f"{identity}, r.job_type, r.queue, r.priority, r.payload, 'queued', true, {run_at}, {run_at}, "
         f"{sql.time('r.expires_at')}, r.max_attempts, r.group_key, r.limit_key, r.key, r.trace_context, "

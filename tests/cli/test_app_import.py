@@ -1,0 +1,103 @@
+"""`effects --app`: what an app may not do while it is imported, and where its import failed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from effects import Effects, EnqueueError
+from effects.importing import importing, refuse_while_importing  # noqa: F401 - by exec
+from tests.cli.conftest import Run
+from tests.support.manual_workers import rows
+
+APP = """from effects import Effects
+app = Effects()
+@app.job("pager.page")
+def ring(page: dict[str, str]) -> None: ...
+"""
+CASES = {
+    "key": ("import os\nos.environ['NOT_THERE']\n", ":2: KeyError: 'NOT_THERE'"),
+    "helper": (
+        "def read():\n    return {}['x']\n\nread()\n",
+        ":2: KeyError: 'x'",
+    ),
+    "library": ("import json\n\njson.loads('{')\n", ":3: JSONDecodeError"),
+    "module": ("\nimport module_that_is_missing_here\n", ":2: ModuleNotFoundError: No module named 'module_that_is_"),
+    "syntax": ("def f(:\n", ":1: SyntaxError"),
+    "setting": ("from effects import Effects\n\nEffects(theads=5)\n", ":3: Effects has no option 'theads'"),
+    "exit": ("import sys\nsys.exit('no')\n", ":2: SystemExit: no"),
+    "async": (
+        f"{APP}@app.job('pager.ask')\nasync def ask(page: dict) -> None: ...\n",
+        ":5): it is `async def`; write a plain `def`",
+    ),
+}
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Writes a module for this test alone and gives its name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def module(source: str) -> str:
+        name = f"app_of_{abs(hash(request.node.name))}"
+        (tmp_path / f"{name}.py").write_text(source)
+        return name
+
+    return module
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_line_where_an_import_fails_is_named(run: Run, write: Callable[[str], str], case: str) -> None:
+    source, words = CASES[case]
+    name = write(source)
+    answer = run("--app", f"{name}:app", "status")
+    assert answer.exit_code == 2
+    [line] = answer.err.splitlines()
+    assert line.startswith(f"error: --app: importing {name} failed")
+    assert f"{name}.py{words}" in line
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "ring.enqueue({'team': 'db'})",
+        "ring.enqueue_many([{'team': 'db'}])",
+        "enqueue('pager.page', {'team': 'db'}, effects=app)",
+        "deliver_webhook(WebhookEvent('order.paid', {}), effects=app)",
+    ],
+)
+def test_an_app_that_enqueues_while_it_is_imported_is_refused(
+    app: Effects, run: Run, write: Callable[[str], str], call: str
+) -> None:
+    """Each command would do it again. Nothing is written."""
+    head = "from effects import enqueue\nfrom effects_webhooks import WebhookEvent, deliver_webhook\n"
+    name = write(f"{head}{APP}{call}\n")
+    answer = run("--app", f"{name}:app", "jobs", "list")
+    assert answer.exit_code == 2
+    assert answer.err.strip() == (
+        f"error: --app: importing {name} failed: module {name} enqueues while it is imported, at {name}.py:7: "
+        "move it into a function"
+    )
+    assert rows(app, "jobs") == []
+
+
+def test_only_the_importing_thread_is_refused() -> None:
+    refused: list[str] = []
+
+    def enqueue(thread: str) -> None:
+        try:
+            exec(compile("refuse_while_importing()", "module.py", "exec"), globals())
+        except EnqueueError:
+            refused.append(thread)
+
+    with importing():
+        enqueue("this one")
+        thread = threading.Thread(target=enqueue, args=("another",))
+        thread.start()
+        thread.join()
+    enqueue("this one, later")
+    assert refused == ["this one"]
