@@ -32,6 +32,8 @@ POINTS: dict[str, str] = {
     "fire.committed": "slots and their jobs committed, workers not notified",
     "prune.before_commit": "a batch of old jobs deleted, not committed",
     "prune.committed": "a batch of old jobs gone, the next not begun",
+    "bulk.before_commit": "a chunk of jobs acted on, not committed",
+    "bulk.committed": "a chunk of jobs acted on, the next not begun",
 }
 
 

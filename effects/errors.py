@@ -14,6 +14,7 @@
     ├─ LimitNotFound             an operator named a limit key that has no limits
     ├─ QueueNotFound             … an unknown queue
     ├─ WorkerNotFound            … a worker that is not registered
+    ├─ BulkNotFound              … a bulk action that is not there
     ├─ SignatureInvalid          a request that is not what its sender signed; see `effects.signing`
     │   └─ SecretInvalid         the secret itself cannot be used
     ├─ LeaseLost                 this attempt no longer owns its job: do nothing more
@@ -83,6 +84,10 @@ class KeyAmbiguous(EffectsError):
 class JobStateError(EffectsError):
     """The state of the job does not allow this."""
 
+    def __init__(self, message: str | None = None, *, code: str = "state") -> None:
+        super().__init__(message)
+        self.code = code  # the reason in a word, the same for every job: the status, or such as `requeued_already`
+
 
 class LimitNotFound(EffectsError):
     """There are no limits for this key."""
@@ -94,6 +99,10 @@ class QueueNotFound(EffectsError):
 
 class WorkerNotFound(EffectsError):
     """No such worker is registered."""
+
+
+class BulkNotFound(EffectsError):
+    """There is no such bulk action."""
 
 
 class SignatureInvalid(EffectsError):

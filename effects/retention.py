@@ -41,6 +41,7 @@ class Pruned(msgspec.Struct, kw_only=True):
     limits: int = 0
     slots: int = 0
     audit_log: int = 0
+    bulks: int = 0
     numbers: int = 0
     packages: dict[str, int] = msgspec.field(default_factory=dict)
     finished: bool = True
@@ -53,7 +54,8 @@ def prune(app: Effects, *, dry_run: bool = False, go_on: GoOn = lambda: True) ->
     `retention_days`. A dead or unknown job is deleted only after an operator resolved it (requeued, ignored or
     resolved it) and EFFECTS_RETENTION_DEAD_DAYS have passed since; an open one is never taken, nor is a job that
     another was requeued from and that is still there. The effect's ledger row goes after its job, at its own
-    `expires_at` or age; then its key may be used again. The audit log keeps EFFECTS_RETENTION_AUDIT_DAYS. A crash
+    `expires_at` or age; then its key may be used again. The audit log keeps EFFECTS_RETENTION_AUDIT_DAYS,
+    and so do bulk actions. A crash
     leaves whole batches: running it again continues, and concurrent runs are harmless.
 
     Args:
@@ -101,6 +103,7 @@ class _Run:
         tables = tuple(ledger.table for ledger in all_ledgers(app.ledgers))
         default = settings.retention_effects_days * DAY_SECONDS
         ages = self._ages("retention_days", settings.retention_jobs_days)
+        audit_seconds = settings.retention_audit_days * DAY_SECONDS
         dead_seconds = settings.retention_dead_days * DAY_SECONDS
         pruned = Pruned(
             jobs=self._walk(partial(pages.jobs, tables=tables, ages=ages, dead_seconds=dead_seconds)),
@@ -110,7 +113,8 @@ class _Run:
             groups=self._walk(pages.groups),
             limits=self._walk(partial(pages.limits, seconds=ages.default)),
             slots=self._walk(partial(pages.slots, seconds=default)),
-            audit_log=self._walk(partial(pages.audit_log, seconds=settings.retention_audit_days * DAY_SECONDS)),
+            audit_log=self._walk(partial(pages.audit_log, seconds=audit_seconds)),
+            bulks=self._walk(partial(pages.bulks, seconds=audit_seconds)),
             numbers=self._numbers(),
             packages=self._packages(),
         )

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
+import msgspec
 
-from effects.cli.context import Context, actor
-from effects.cli.jobs import tell_job, tenant_limit_keys
+from effects.cli.context import Context
+from effects.cli.jobs import tell_job
+from effects.cli.many import Scope, act_on_many, many_options, tenant_limit_keys
 from effects.cli.options import (
     before_option,
     code_option,
@@ -27,14 +29,13 @@ from effects.cli.options import (
 from effects.cli.output import Table, shown_status
 from effects.cli.results import CommandResult, command, page_note
 from effects.evidence import job_evidence
-from effects.exit_codes import ExitCode
-from effects.store.operator import resolve as store_dead
+from effects.store.bulk.operation import ActionName, BulkAction
 from effects.store.operator.dead_letters import Cause, DeadFilters, DeadLetter, count_causes, list_dead
-from effects.store.operator.requeue import Requeued
-from effects.store.operator.requeue import requeue as store_requeue
-from effects.store.operator.resolve import RESOLUTIONS, BulkResult, Resolution
+from effects.store.operator.resolve import RESOLUTIONS, Resolution
 
-_RESOLVED = {"requeue": "requeued", "mark-done": "marked as done", "give-up": "left unknown (given up)"}
+_RESOLVING: dict[Resolution, ActionName] = {
+    "requeue": "resolve_requeue", "mark-done": "mark_done", "give-up": "give_up"
+}  # fmt: skip
 
 
 def filter_options(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,7 +54,6 @@ _FILTERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     click.option("--endpoint", metavar="ID", help="Limit key, or the part after its colon, such as ep_123."),
     tenant_option,
     window_options("ended"),
-    limit_option,
 )
 
 
@@ -63,9 +63,7 @@ def selection_options(run: Callable[..., Any]) -> Callable[..., Any]:
         (
             click.argument("job_ids", type=click.IntRange(min=1), metavar="[ID]...", nargs=-1),
             filter_options,
-            click.option("--all", "all_", is_flag=True, help="All unresolved jobs, up to --limit."),
-            click.option("--yes", is_flag=True, help="Confirmation. Without it, filters only show a preview."),
-            click.option("--dry-run", is_flag=True, help="Preview only."),
+            many_options,
         )
     ):
         run = option(run)
@@ -79,6 +77,7 @@ def dead() -> None:
 
 @dead.command("list")
 @filter_options
+@limit_option
 @click.option("--unknown/--known", default=None, help="Only effects that may have happened; or that did not.")
 @click.option("--resolved", "closed", is_flag=True, help="Resolved ones instead, of the newest 2,000 actions.")
 @before_option("jobs")
@@ -121,18 +120,11 @@ def requeue(
 ) -> CommandResult:
     """Requeue ended jobs as new jobs.
 
-    The old jobs stay as they are. IDs act at once, filters only with --yes. A job whose effect may have happened is
-    refused unless its type repeats unknown effects by itself; use `resolve`. Exit code 1 if any job was refused.
+    The old jobs stay as they are. IDs act at once, filters only with --yes; more than 100 jobs become a bulk action. A
+    job whose effect may have happened is refused unless its type repeats unknown effects by itself; use `resolve`. Exit
+    code 1 if any job was refused.
     """
-    app = context.app
-
-    def act(job_id: int) -> Requeued:
-        return store_requeue(
-            app.store, app.job_types, job_id, confirm_unknown=even_if_unknown, confirm_done=even_if_done,
-            actor=actor(), reason=reason,
-        )  # fmt: skip
-
-    return _act(context, selection, act, "requeued")
+    return _act(context, selection, BulkAction("requeue", even_if_unknown, even_if_done), reason)
 
 
 @dead.command()
@@ -142,15 +134,10 @@ def requeue(
 def ignore(context: Context, /, *, reason: str, **selection: Any) -> CommandResult:
     """Resolve without action.
 
-    Retention may then delete the jobs. IDs act at once, filters only with --yes. Exit code 1 if any job was refused.
+    Retention may then delete the jobs. IDs act at once, filters only with --yes; more than 100 jobs become a bulk
+    action. Exit code 1 if any job was refused.
     """
-    app = context.app
-    return _act(
-        context,
-        selection,
-        lambda job_id: store_dead.ignore(app.store, app.ledgers, job_id, actor=actor(), reason=reason),
-        "ignored",
-    )
+    return _act(context, selection, BulkAction("ignore"), reason)
 
 
 @dead.command()
@@ -162,66 +149,31 @@ def ignore(context: Context, /, *, reason: str, **selection: Any) -> CommandResu
 def resolve(context: Context, /, *, resolution: Resolution, reason: str | None, **selection: Any) -> CommandResult:
     """Resolve jobs whose effect may have happened.
 
-    IDs act at once, filters only with --yes. Exit code 1 if any job was refused.
+    IDs act at once, filters only with --yes; more than 100 jobs become a bulk action. Exit code 1 if any job was
+    refused.
     """
-    app = context.app
-    return _act(
-        context,
-        selection,
-        lambda job_id: store_dead.resolve(
-            app.store, app.job_types, app.ledgers, job_id, resolution, actor=actor(), reason=reason
-        ),
-        _RESOLVED[resolution],
-        unknown=True,
-    )
+    return _act(context, selection, BulkAction(_RESOLVING[resolution]), reason, unknown=True)
 
 
 def _act(
     context: Context,
     selection: dict[str, Any],
-    act: Callable[[int], Any],
-    word: str,
+    action: BulkAction,
+    reason: str | None,
     unknown: bool | None = None,
 ) -> CommandResult:
-    """Act on the IDs, or on what the filters find; without --yes only show the latter."""
-    job_ids, all_, yes, dry_run = (selection.pop(name) for name in ("job_ids", "all_", "yes", "dry_run"))
+    """Act on the IDs, or on what the filters select."""
+    job_ids: tuple[int, ...] = selection.pop("job_ids")
+    scope: Scope = selection.pop("scope")
     selection["limit_keys"] = tenant_limit_keys(context, selection.pop("tenant"))
-    filters = DeadFilters(**selection, unknown=unknown)
-    filtered = filters != DeadFilters(limit=filters.limit, unknown=unknown)
-    if bool(job_ids) + (filtered or all_) != 1:
-        raise click.UsageError("give IDs, or filters, or --all")
-    letters: list[DeadLetter] = []
-    if not job_ids:
-        letters = list_dead(context.app.store, context.app.ledgers, filters)
-        job_ids = [letter.id for letter in letters]
-    if dry_run or (not yes and (filtered or all_)):
-        return _preview(letters, job_ids, word)
-    result = store_dead.each(job_ids, act)
-    _wake(context, result)
-    return CommandResult(
-        result, _result_text(result, word), exit_code=ExitCode.FINDINGS if result.refused else ExitCode.DONE
-    )
+    filters = DeadFilters(**selection, unknown=unknown, as_of=scope.as_of)
+    scope.check(job_ids, filtered=filters != DeadFilters(unknown=unknown, as_of=scope.as_of))
 
+    def newest(limit: int) -> tuple[list[int], Table]:
+        letters = list_dead(context.app.store, context.app.ledgers, msgspec.structs.replace(filters, limit=limit))
+        return [letter.id for letter in letters], _table(letters)
 
-def _preview(letters: Sequence[DeadLetter], job_ids: Sequence[int], word: str) -> CommandResult:
-    summary = f"{len(job_ids)} would be {word}; nothing was done (use --yes)"
-    return CommandResult(
-        {"preview": True, "job_ids": list(job_ids)}, [_table(letters), summary] if letters else summary
-    )
-
-
-def _result_text(result: BulkResult, word: str) -> str:
-    lines = [
-        f"job {job_id}: {word}" + (f" as job {new_id}" if new_id else "") for job_id, new_id in result.done.items()
-    ]
-    lines += [f"refused: {reason}" for reason in result.refused.values()]
-    return "\n".join(lines) or "no jobs match"
-
-
-def _wake(context: Context, result: BulkResult) -> None:
-    app = context.app
-    if any(result.done.values()):
-        app.notifier.send({job_type.queue for job_type in app.job_types})
+    return act_on_many(context, action, reason, scope, job_ids, filters, newest)
 
 
 def _causes_table(causes: Sequence[Cause]) -> Table:

@@ -100,7 +100,9 @@ def _decision(evidence: Evidence) -> str:
     actions = {action.name: action for action in evidence.next}
     requeue = actions.get("requeue")
     if requeue is None:
-        return f"No further attempt: {objection(standing)}."
+        refusal = objection(standing)
+        assert refusal is not None
+        return f"No further attempt: {refusal.text}."
     if requeue.confirmation is None:
         again = f"to try it again, run `{requeue.command}`."
         return f"Job {job.id} is dead; {again}" if job.status == "dead" else again.capitalize()

@@ -83,6 +83,10 @@ def _status_blocks(status: Status) -> list[Any]:
         paused = [(pause.limit_key, pause.until, pause.waiting, pause.reason) for pause in status.paused]
         blocks.append(Table(("key", "until", "waiting", "reason"), paused, title="paused", empty="no pauses"))
     blocks += [f"{pause}; {pause.waiting:,} jobs wait" for pause in status.paused_queues]
+    blocks += [
+        f"bulk {bulk.id} ({bulk.action.replace('_', ' ')}): {bulk.done + bulk.refused:,} of {bulk.expected:,} jobs"
+        for bulk in status.bulks
+    ]
     return [*blocks, _workers_table(status.workers)]
 
 

@@ -11,6 +11,7 @@ import msgspec
 from effects.cli.by_key import cancel_by_key, chosen_job, job_or_key, reschedule_, wait_
 from effects.cli.context import Context, actor
 from effects.cli.evidence import advice, evidence_blocks
+from effects.cli.many import tenant_limit_keys
 from effects.cli.options import (
     before_option,
     code_option,
@@ -71,15 +72,6 @@ def list_(context: Context, /, *, tenant: str | None, **filters: Any) -> Command
     page = list_jobs(context.app.store, context.app.ledgers, Filters(limit_keys=limit_keys, **filters))
     note = page_note("job", page.next_before, more=page.more, since=page.searched_since)
     return CommandResult(page.jobs, _table(page.jobs), note=note)
-
-
-def tenant_limit_keys(context: Context, tenant: str | None) -> tuple[str, ...] | None:
-    """The limit keys of a tenant's jobs, by every job type that knows tenants."""
-    if tenant is None:
-        return None
-    with context.app.store.read() as connection:
-        keys = [job_type.limit_keys_of(connection, tenant) for job_type in context.app.job_types]
-    return tuple(key for some_keys in keys for key in some_keys)
 
 
 @jobs.command()

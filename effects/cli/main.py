@@ -34,6 +34,7 @@ _CORE = {
     "log": "effects.cli.log:log",
     "jobs": "effects.cli.jobs:jobs",
     "dead": "effects.cli.dead:dead",
+    "bulk": "effects.cli.bulk:bulk",
     "queues": "effects.cli.queues:queues",
     "workers": "effects.cli.workers:workers",
     "limits": "effects.cli.limits:limits",

@@ -55,6 +55,14 @@ limit_option = click.option(
     "--limit", type=click.IntRange(1, LIST_MAX), default=LIST_DEFAULT, show_default=True, metavar="N",
     help="Maximum number of rows.",
 )  # fmt: skip
+
+
+def newest_option(most: int) -> Callable[[Callback], Callback]:
+    """`--limit` of an action: without it, on all."""
+    words = f"Only the newest N jobs, at most {most}. Default: all."
+    return click.option("--limit", type=click.IntRange(1, most), metavar="N", help=words)
+
+
 type_option = click.option("--type", "job_type", metavar="NAME", help="Job type, such as webhook.deliver.")
 queue_option = click.option("--queue", metavar="NAME", help="Queue.")
 code_option = click.option("--code", "error_code", metavar="CODE", help="Error code, such as http_410.")

@@ -29,6 +29,7 @@ def prune(context: Context, *, dry_run: bool) -> CommandResult:
         ("limits", result.limits),
         ("slots", result.slots),
         ("audit log", result.audit_log),
+        ("bulk actions", result.bulks),
         ("numbers over time", result.numbers),
     ]
     packages = [(f"rows of {name}", count) for name, count in sorted(result.packages.items())]

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from effects.crashpoints import point
 from effects.store.audit_log import entries
+from effects.store.bulk.records import OLD_BULKS
 from effects.store.db.old_rows import PAGE, Ages, delete_page, kept_seconds, old_rows
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
@@ -181,6 +182,11 @@ def _old_slots(sql: Sql) -> str:
 
 
 OLD_SLOTS = old_rows("definition_runs", "definition_id, slot", _old_slots)
+
+
+def bulks(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:
+    """One page of bulk actions that nothing has moved for as long as the audit log is kept."""
+    return delete_page(store, OLD_BULKS, seconds, cursor, dry_run=dry_run)
 
 
 def audit_log(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:

@@ -108,14 +108,15 @@ def test_a_filter_shows_first_and_acts_with_yes(app: Effects, run: Run) -> None:
     other = dead(app, "d")
     preview = run("dead", "requeue", "--code", "card")
     assert preview.exit_code == 0
-    assert preview.out.endswith("3 would be requeued; nothing was done (use --yes)\n")
-    assert run("dead", "requeue", "--code", "card", "--yes", "--dry-run", "--json").json == {
-        "preview": True,
-        "job_ids": ids[::-1],
-    }
+    told = run("dead", "requeue", "--code", "card", "--yes", "--dry-run", "--json").json
+    as_of = told.pop("as_of")
+    assert told == {"preview": True, "jobs": 3, "at_least": False, "newest": ids[::-1], "job_ids": ids}
+    assert "3 would be requeued; nothing was done (use --yes; with --as-of " in preview.out
+    assert run("dead", "requeue", "--all", "--as-of", as_of, "--dry-run", "--json").json["job_ids"] == [*ids, other]
+    assert run("dead", "requeue", "--all", "--as-of", "2026-01-01", "--yes").out == "no jobs match\n"
     assert rows(app, "jobs") == []
     done = run("dead", "requeue", "--code", "card", "--limit", 2, "--yes", "--json").json
-    assert list(done["done"]) == [str(ids[2]), str(ids[1])]
+    assert list(done["done"]) == [str(ids[1]), str(ids[2])]
     assert sorted(one["id"] for one in run("dead", "list", "--json").json) == [ids[0], other]
     assert run("dead", "requeue", "--all", "--yes").exit_code == 0
     assert run("dead", "requeue", "--all", "--yes").out == "no jobs match\n"
@@ -127,6 +128,26 @@ def test_an_action_needs_ids_or_filters_and_not_both(app: Effects, run: Run) -> 
     for options in ((), (first, "--all"), (first, "--code", "refused")):
         assert "give IDs, or filters, or --all" in error_line(run("dead", "requeue", *options))
     assert rows(app, "jobs") == []
+
+
+def test_more_than_100_jobs_become_a_bulk_action(app: Effects, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("effects.bulk.INLINE_MAX", 2)
+    for key in "abc":
+        dead(app, key, code="card")
+    assert run("bulk", "list").out == "no bulk actions\n"
+    started = run("dead", "requeue", "--code", "card", "--yes", "--reason", "fixed")
+    assert started.out == "bulk 1 started: 3 jobs to be requeued by job 4; see `effects bulk show 1`\n"
+    assert len(rows(app, "jobs")) == 1
+    [listed] = run("bulk", "list", "--json").json
+    assert (listed["id"], listed["status"], listed["expected"], listed["reason"]) == (1, "running", 3, "fixed")
+    assert "error_code=card" in run("bulk", "show", 1).out
+    assert run("bulk", "cancel", 1, "--reason", "wait").out == "bulk 1 cancelled: 0 jobs were done, 0 refused\n"
+    again = run("bulk", "cancel", 1)
+    assert error_line(again, 1) == "error: bulk 1 is cancelled: only a running one can be cancelled"
+    assert run("bulk", "show", 2).exit_code == 2
+    assert run("bulk", "list", "--status", "running", "--json").json == []
+    document = run("dead", "requeue", "--code", "card", "--yes", "--json").json
+    assert document == {"bulk_id": 2, "job_id": 5, "expected": 3, "counted_all": True, "result": "started"}
 
 
 def test_ignore_wants_a_reason(app: Effects, run: Run) -> None:
@@ -146,7 +167,7 @@ def test_what_may_have_happened_is_resolved_and_not_requeued_blindly(app: Effect
     refused = run("dead", "requeue", "--all", "--yes", "--json")
     assert refused.exit_code == 1
     assert list(refused.json["done"]) == [str(known)]
-    assert list(refused.json["refused"]) == [str(job_id) for job_id in (keyless, third, second, first)]
+    assert list(refused.json["refused"]) == [str(job_id) for job_id in (first, second, third, keyless)]
     assert f"`effects dead resolve {first}`" in refused.json["refused"][str(first)]
     run("dead", "resolve", keyless, "--as", "give-up")
 

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from effects import Done, Effects, EnqueueError, JobNotFound, JobStateError, Refused, Retry, Unknown, enqueue
+from effects.bulk import act_on
+from effects.store.bulk.operation import BulkAction
 from effects.store.db.sql import Window
 from effects.store.operator.actions import cancel
 from effects.store.operator.audit import audit
 from effects.store.operator.dead_letters import DeadFilters, DeadLetter, count_causes, list_dead
 from effects.store.operator.requeue import Requeued, requeue
-from effects.store.operator.resolve import Resolution, each, ignore, resolve
+from effects.store.operator.resolve import Resolution, ignore, resolve
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows
 from tests.support.scripted import Scripted
@@ -251,11 +253,11 @@ def test_of_many_people_at_once_one_decides(app: Effects, key: str | None) -> No
     assert [action for action in noted(app) if action[0] != held] == override
 
 
-def test_in_bulk_each_job_has_its_own_transaction(app: Effects) -> None:
+def test_of_few_jobs_each_has_its_own_transaction(app: Effects) -> None:
     first = ended(app, Refused("no"), key="a")
     second = ended(app, Refused("no"), key="b")
     third = put(app, key="c")
-    result = each([first, third, second, 4711], lambda one: requeue(app.store, app.job_types, one, actor="ann"))
+    result = act_on(BulkAction("requeue"), [first, third, second, 4711], actor="ann", effects=app)
     assert list(result.done) == [first, second]
     assert all(made is not None and made > third for made in result.done.values())
     assert list(result.refused) == [third, 4711]

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
+import msgspec
 import pytest
 from sqlalchemy import event
 
@@ -17,13 +18,19 @@ import effects
 import effects_email
 import effects_reports
 import effects_webhooks
-from effects import Effects, EffectsError, Refused, Schedule, Unknown, enqueue, reschedule
+from effects import Effects, EffectsError, Refused, Schedule, Unknown, crashpoints, enqueue, reschedule
+from effects.bulk import BulkStarted, cancel_bulk, carry_out, preview
 from effects.firing import fire_now
 from effects.keys import generate_key
+from effects.store.audit_log.entries import LogFilters, list_entries
 from effects.store.audit_log.notes import AuditAction
+from effects.store.bulk.chunks import ChunkActor
+from effects.store.bulk.operation import ActionName, BulkAction
 from effects.store.limits import queue_pauses
 from effects.store.limits import rows as limit_rows
 from effects.store.operator import actions
+from effects.store.operator.dead_letters import DeadFilters
+from effects.store.operator.job_list import Filters
 from effects.store.operator.requeue import requeue
 from effects.store.operator.resolve import ignore, resolve
 from effects.store.rotate import rotate
@@ -34,7 +41,7 @@ from effects_webhooks import add_endpoint, change_endpoint, disable_endpoint, en
 from effects_webhooks.admin.rotation import expire_secret, list_secrets, rotate_secret
 from tests.conftest import AppFactory
 from tests.reports.shop import REPORTS
-from tests.support.manual_workers import ManualWorker, rows
+from tests.support.manual_workers import ManualWorker, rows, run_sql
 from tests.support.scripted import Scripted
 
 WHO: dict[str, Any] = {"actor": "web:ann", "reason": "because"}
@@ -52,9 +59,9 @@ def app(app_factory: AppFactory, tmp_path: Path) -> Effects:
     )  # fmt: skip
 
 
-def ended(app: Effects, ending: Any, job_type: str = "scripted") -> int:
-    job_id = enqueue(job_type, {}, key="k", effects=app).job_id
-    manual_worker = ManualWorker(app)
+def ended(app: Effects, ending: Any, job_type: str = "scripted", key: str = "k") -> int:
+    job_id = enqueue(job_type, {}, key=key, effects=app).job_id
+    manual_worker = ManualWorker(app, f"manual of {key}")
     manual_worker.settle((manual_worker.claim_one(), ending))
     return job_id
 
@@ -190,6 +197,29 @@ def prepare_report_resume(app: Effects) -> Act:
     return lambda: resume_report(run, effects=app, **WHO)
 
 
+def forced_bulk(app: Effects, action: BulkAction, filters: DeadFilters | Filters, *, actor: str) -> int:
+    """A bulk action, however few the jobs are."""
+    previewed = msgspec.structs.replace(preview(action, filters, effects=app), job_ids=None)
+    started = carry_out(previewed, actor=actor, reason="because", effects=app)
+    assert isinstance(started, BulkStarted)
+    return started.bulk_id
+
+
+def one_chunk(app: Effects, bulk_id: int) -> Act:
+    return ChunkActor(app.store, app.job_types, app.ledgers, bulk_id=bulk_id, job_id=1).act
+
+
+def prepare_bulk_cancel(app: Effects) -> Act:
+    bulk_id = forced_bulk(app, BulkAction("requeue"), DeadFilters(), actor="set-up")
+    return lambda: cancel_bulk(bulk_id, effects=app, **WHO)
+
+
+def prepare_bulk_end(app: Effects) -> Act:
+    bulk_id = forced_bulk(app, BulkAction("requeue"), DeadFilters(), actor="set-up")
+    run_sql(app, "UPDATE effects_bulk_actions SET actor = 'web:ann'")
+    return one_chunk(app, bulk_id)
+
+
 MATRIX: dict[tuple[str, str], Prepare] = {
     ("job", "cancel"): prepare_cancel,
     ("job", "run_now"): prepare_run_now,
@@ -219,11 +249,36 @@ MATRIX: dict[tuple[str, str], Prepare] = {
     ("secret", "expire"): prepare_expire,
     ("report", "cancel"): prepare_report_cancel,
     ("report", "resume"): prepare_report_resume,
+    ("bulk", "start"): lambda app: lambda: forced_bulk(app, BulkAction("requeue"), DeadFilters(), actor=WHO["actor"]),
+    ("bulk", "cancel"): prepare_bulk_cancel,
+    ("bulk", "end"): prepare_bulk_end,
 }
 # What is refused when it is repeated.
 REFUSED_TWICE = {
     ("job", "cancel"), ("job", "requeue"), ("job", "ignore"), ("job", "mark_done"), ("job", "give_up"),
     ("schedule", "add"), ("schedule", "run"), ("secret", "expire"), ("report", "cancel"), ("report", "resume"),
+    ("bulk", "cancel"),
+}  # fmt: skip
+
+
+def prepare_bulk(app: Effects, name: ActionName) -> int:
+    """A bulk action on two jobs, set up by another person: the entries of its jobs are those of `web:ann`."""
+    unknown = name in ("resolve_requeue", "mark_done", "give_up")
+    for key in ("a", "b"):
+        if name in ("cancel", "run_now"):
+            waiting(app)
+        else:
+            ended(app, Unknown("no reply") if unknown else Refused("no"), "held" if unknown else "scripted", key)
+    filters = Filters() if name in ("cancel", "run_now") else DeadFilters()
+    bulk_id = forced_bulk(app, BulkAction(name), filters, actor="set-up")
+    run_sql(app, "UPDATE effects_bulk_actions SET actor = 'web:ann'")
+    return bulk_id
+
+
+# What the audit log calls the actions of a bulk action on its jobs.
+IN_BULK: dict[ActionName, str] = {
+    "requeue": "requeue", "ignore": "ignore", "resolve_requeue": "requeue", "mark_done": "mark_done",
+    "give_up": "give_up", "cancel": "cancel", "run_now": "run_now",
 }  # fmt: skip
 
 
@@ -278,3 +333,47 @@ def test_what_is_rolled_back_leaves_none(app: Effects, action: tuple[str, str]) 
         act()
     event.remove(app.engine, "commit", fail)
     assert entries(app) == []
+
+
+def of_jobs(app: Effects) -> list[tuple[str, str, str]]:
+    """The entries about single jobs: action, who, why."""
+    return [
+        (entry["action"], entry["actor"], entry["reason"]) for entry in entries(app) if entry["subject_kind"] == "job"
+    ]
+
+
+@pytest.mark.parametrize("name", IN_BULK)
+def test_in_bulk_an_action_leaves_one_entry_for_each_job(app: Effects, name: ActionName) -> None:
+    act = one_chunk(app, bulk_id := prepare_bulk(app, name))
+    act()
+    assert of_jobs(app) == [(IN_BULK[name], "web:ann", "because")] * 2
+    assert [entry["action"] for entry in entries(app) if entry["subject_kind"] == "bulk"] == ["end"]
+    listed = list_entries(app.store, LogFilters(subject_kind="job"))
+    assert [entry.detail["bulk"] for entry in listed] == [bulk_id] * 2
+    act()
+    assert len(of_jobs(app)) == 2
+
+
+@pytest.mark.parametrize("name", IN_BULK)
+def test_in_bulk_what_is_rolled_back_leaves_none(app: Effects, name: ActionName) -> None:
+    act = one_chunk(app, prepare_bulk(app, name))
+    crashpoints.install(crashpoints.plan("bulk.before_commit", action="raise"))
+    with pytest.raises(crashpoints.CrashPoint):
+        act()
+    assert entries(app) == []
+
+
+@pytest.mark.parametrize("name", sorted(set(IN_BULK) - {"run_now"}))
+def test_in_bulk_what_is_refused_leaves_none(app: Effects, name: ActionName) -> None:
+    """The jobs change between the preview and the chunk; their place in the list is kept."""
+    act = one_chunk(app, prepare_bulk(app, name))
+    kept = rows(app, "unresolved")
+    for number, job_id in enumerate(job["id"] for job in rows(app, "job_history")):
+        run_sql(app, f"INSERT INTO effects_job_actions (job_id, action, actor) VALUES ({job_id}, 'ignore', 'set-up')")
+        if name == "requeue":
+            run_sql(app, f"UPDATE effects_effect_ledger SET job_id = {4711 + number} WHERE job_id = {job_id}")
+    if name == "cancel":
+        run_sql(app, "DELETE FROM effects_jobs WHERE job_type = 'scripted'")
+    act()
+    assert of_jobs(app) == []
+    assert rows(app, "unresolved") == kept

@@ -1,4 +1,4 @@
-"""Crashes beside the jobs: while a schedule's slot fires, and while old rows are deleted."""
+"""Crashes beside the jobs: while a schedule's slot fires, while old rows are deleted, and in a bulk action."""
 
 from __future__ import annotations
 
@@ -8,26 +8,31 @@ import msgspec
 import pytest
 
 from effects import Effects, crashpoints, enqueue
+from effects.bulk import BulkStarted, carry_out, find_bulk, preview
 from effects.crashpoints import ACTIONS, Action
 from effects.retention import prune
 from effects.schedules import Schedule
+from effects.store.bulk.operation import BulkAction
 from effects.store.operator.audit import audit
+from effects.store.operator.dead_letters import DeadFilters
 from effects.store.schedules import definitions as schedule_definitions
 from effects.worker import Worker
 from tests.peers.stub_server import StubServer
 from tests.support.manual_workers import rows, run_sql
+from tests.support.many_dead import many_dead
 from tests.support.processes import Child, Fleet, with_crash_point
 from tests.support.step_jobs import StepJob, step_jobs_app
 from tests.support.waiting import wait_until
 
 FIRING = ("fire.before_commit", "fire.committed")
 PRUNING = ("prune.before_commit", "prune.committed")
+BULK = ("bulk.before_commit", "bulk.committed")
 actions = pytest.mark.parametrize("action", ACTIONS)
 
 
 def test_these_are_all_such_points() -> None:
-    named = {name for name in crashpoints.POINTS if name.startswith(("fire.", "prune."))}
-    assert named == {*FIRING, *PRUNING}
+    named = {name for name in crashpoints.POINTS if name.startswith(("fire.", "prune.", "bulk."))}
+    assert named == {*FIRING, *PRUNING, *BULK}
 
 
 @actions
@@ -87,6 +92,34 @@ def test_a_batch_that_a_crash_interrupts_goes_whole_or_not_at_all(
     prune(step_jobs)
     assert rows(step_jobs, "job_history") == rows(step_jobs, "job_attempts") == rows(step_jobs, "effect_ledger") == []
     assert audit(step_jobs.store, step_jobs.ledgers) == []
+
+
+@actions
+@pytest.mark.parametrize("point", BULK)
+def test_a_chunk_that_a_crash_interrupts_acts_on_each_job_once(
+    point: str, action: Action, step_jobs: Effects, stub_server: StubServer, processes: Fleet
+) -> None:
+    ids = many_dead(step_jobs, 3, "step_job", payload=msgspec.to_builtins(StepJob("one", stub_server.port)))
+    previewed = msgspec.structs.replace(preview(BulkAction("requeue"), DeadFilters(), effects=step_jobs), job_ids=None)
+    started = carry_out(previewed, actor="ann", effects=step_jobs)
+    assert isinstance(started, BulkStarted)
+    child = processes.worker(EFFECTS_CRASHPOINT=f"{point}:1:{action}")
+    _strike(child, action)
+    if action != "raise":
+        assert len(rows(step_jobs, "audit_log", "action = 'requeue'")) == (3 if point == "bulk.committed" else 0)
+    if (point, action) == ("bulk.before_commit", "pause"):
+        child.thaw()  # it holds the rows, on SQLite the file
+    wait_until(lambda: _drained(step_jobs, child))
+    assert find_bulk(started.bulk_id, effects=step_jobs).status == "done"
+    acted_on = [int(entry["subject"]) for entry in rows(step_jobs, "audit_log", "action = 'requeue'")]
+    assert acted_on == ids
+    assert stub_server.done == ["one"] * 3
+    assert audit(step_jobs.store, step_jobs.ledgers) == []
+    child.thaw()
+    if action != "kill":
+        child.send(signal.SIGTERM)
+    assert child.wait() == {"kill": -signal.SIGKILL, "raise": 0, "pause": 0}[action], child.output
+    assert len(rows(step_jobs, "audit_log", "action = 'requeue'")) == 3
 
 
 def _prune() -> None:

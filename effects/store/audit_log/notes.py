@@ -103,6 +103,11 @@ def note_all(
         )
 
 
+def of_bulk(bulk_id: int | None) -> dict[str, Any]:
+    """What the detail of an action says of the bulk action that it is a part of."""
+    return {} if bulk_id is None else {"bulk": bulk_id}
+
+
 def via_of(actor: str) -> str:
     """Through what an actor acts, by its prefix: `cli`, `web`, `schedule`, else `api`."""
     prefix, colon, _ = actor.partition(":")

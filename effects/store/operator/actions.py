@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from effects.errors import JobNotFound, JobStateError, WorkerNotFound
 from effects.ledger import Ledger
 from effects.settlement import Settlement
-from effects.store.audit_log.notes import AuditAction, note, note_all
+from effects.store.audit_log.notes import AuditAction, note, note_all, of_bulk
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
 from effects.store.queue.job_rows import job_columns, job_of
@@ -43,6 +43,7 @@ def cancel(
     *,
     actor: str,
     reason: str | None = None,
+    bulk_id: int | None = None,
     connection: Connection | None = None,
 ) -> Cancelling:
     """End a waiting job `cancelled` at once; ask a running one to stop.
@@ -52,6 +53,7 @@ def cancel(
     released by then never is.
 
     Args:
+        bulk_id: the bulk action that this is a part of, for the audit log.
         connection: the caller's transaction; default one of our own.
 
     Raises:
@@ -60,18 +62,25 @@ def cancel(
         StoreUnavailable: the database is unavailable; calling again is safe.
     """
     with store.joined(connection) as joined:
-        return _cancel(store, joined, ledgers, job_id, actor, reason)
+        return _cancel(store, joined, ledgers, job_id, actor, reason, bulk_id)
 
 
 def _cancel(
-    store: Store, connection: Connection, ledgers: Mapping[str, Ledger], job_id: int, actor: str, reason: str | None
+    store: Store,
+    connection: Connection,
+    ledgers: Mapping[str, Ledger],
+    job_id: int,
+    actor: str,
+    reason: str | None,
+    bulk_id: int | None,
 ) -> Cancelling:
     row = store.one(connection, _lock_live, id=job_id)
     if row is None:
         raise wrong_state(store, connection, job_id, "only a live job can be cancelled")
     record_action(store, connection, job_id, CANCEL, actor, reason)
     result: Cancelling = "cancel_requested" if row.status == "running" else "cancelled"
-    note(store, connection, _CANCEL_JOB, job_id, actor=actor, reason=reason, detail={"result": result})
+    detail = {"result": result, **of_bulk(bulk_id)}
+    note(store, connection, _CANCEL_JOB, job_id, actor=actor, reason=reason, detail=detail)
     if result == "cancel_requested":
         store.write(connection, _request_cancel, id=job_id)
         return result
@@ -87,8 +96,19 @@ def _cancel(
     return result
 
 
-def run_now(store: Store, job_id: int, *, actor: str, reason: str | None = None) -> str:
+def run_now(
+    store: Store,
+    job_id: int,
+    *,
+    actor: str,
+    reason: str | None = None,
+    bulk_id: int | None = None,
+    connection: Connection | None = None,
+) -> str:
     """Make a waiting job due now; pauses, caps and the order of its group still hold.
+
+    Args:
+        bulk_id, connection: as for `cancel`.
 
     Returns:
         Its queue.
@@ -97,12 +117,12 @@ def run_now(store: Store, job_id: int, *, actor: str, reason: str | None = None)
         JobNotFound: there is no such job.
         JobStateError: it is running or has ended; the message tells which.
     """
-    with store.begin() as connection:
-        row = store.one(connection, _make_due, id=job_id)
+    with store.joined(connection) as joined:
+        row = store.one(joined, _make_due, id=job_id)
         if row is None:
-            raise wrong_state(store, connection, job_id, "only a waiting job can be run now")
-        record_action(store, connection, job_id, RUN_NOW, actor, reason)
-        note(store, connection, _RUN_JOB_NOW, job_id, actor=actor, reason=reason)
+            raise wrong_state(store, joined, job_id, "only a waiting job can be run now")
+        record_action(store, joined, job_id, RUN_NOW, actor, reason)
+        note(store, joined, _RUN_JOB_NOW, job_id, actor=actor, reason=reason, detail=of_bulk(bulk_id))
         return str(row.queue)
 
 
@@ -135,7 +155,7 @@ def wrong_state(store: Store, connection: Connection, job_id: int, rule: str) ->
     status = store.value(connection, _status, id=job_id)
     if status is None:
         return JobNotFound(f"job {job_id} not found")
-    return JobStateError(f"job {job_id} is {status}: {rule}")
+    return JobStateError(f"job {job_id} is {status}: {rule}", code=status)
 
 
 def record_action(

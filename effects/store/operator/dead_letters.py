@@ -7,6 +7,7 @@ counted by their own table (`effects_unresolved`).
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -25,7 +26,7 @@ from effects.store.queue.unresolved import is_unknown, needs_person
 ACTIONS_MAX = 2_000  # recorded actions that the list of resolved ones looks at; more, and PostgreSQL would compile it
 
 
-class DeadFilters(msgspec.Struct, frozen=True, kw_only=True):
+class DeadFilters(msgspec.Struct, frozen=True, kw_only=True, tag="dead", tag_field="list"):
     """Which open ones; None is no filter.
 
     Args:
@@ -37,6 +38,7 @@ class DeadFilters(msgspec.Struct, frozen=True, kw_only=True):
         unknown: True: only effects that may have happened; False: only effects that did not.
         closed: list the resolved ones instead of the unresolved.
         before: the id of a job of the list; only those behind it: the next page.
+        as_of: only those that had ended at this time (aware), the time of a preview.
     """
 
     job_type: str | None = None
@@ -51,7 +53,18 @@ class DeadFilters(msgspec.Struct, frozen=True, kw_only=True):
     unknown: bool | None = None
     closed: bool = False
     before: int | None = None
+    as_of: dt.datetime | None = None
     limit: int = 50
+
+    def parameters(self) -> dict[str, object]:
+        """The parameters of those filters that are set."""
+        names = ("job_type", "queue", "key", "error_code", "text", "word", "endpoint", "unknown", "before")
+        values = {name: getattr(self, name) for name in names} | self.window.parameters()
+        if self.limit_keys is not None:
+            values["limit_keys"] = as_json(self.limit_keys)
+        if self.as_of is not None:
+            values["as_of"] = self.as_of.timestamp()
+        return set_filters(values)
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,20 +99,7 @@ def list_dead(store: Store, ledgers: Mapping[str, Ledger], filters: DeadFilters)
 
     The resolved ones are those of 2,000 recorded actions, the newest resolution first.
     """
-    values = {
-        "job_type": filters.job_type,
-        "queue": filters.queue,
-        "key": filters.key,
-        "error_code": filters.error_code,
-        "text": filters.text,
-        "word": filters.word,
-        "endpoint": filters.endpoint,
-        "unknown": filters.unknown,
-        "before": filters.before,
-        "limit_keys": None if filters.limit_keys is None else as_json(filters.limit_keys),
-        **filters.window.parameters(),
-    }
-    parameters = set_filters(values)
+    parameters = filters.parameters()
     tables = tuple(ledger.table for ledger in all_ledgers(ledgers))
     build = _resolved(tables, frozenset(parameters)) if filters.closed else _unresolved(frozenset(parameters))
     with store.read() as connection:
@@ -166,6 +166,7 @@ def _conditions(sql: Sql, names: frozenset[str], row: str) -> str:
         "error_code": f"{row}.error_code = :error_code",
         "limit_keys": f"{row}.limit_key {sql.any_of('limit_keys')}",
         "endpoint": f"({row}.limit_key = :endpoint OR {_after_colon(sql, row)} = :endpoint)",
+        "as_of": f"{row}.finished_at <= {sql.time(sql.number('as_of'))}",
         **sql.bounds(f"{row}.finished_at"),
     }
     return and_each(by_filter, names)
@@ -181,17 +182,22 @@ def _of_history(sql: Sql, names: frozenset[str]) -> str:
     return and_each(by_filter, names)
 
 
+def unresolved_conditions(sql: Sql, names: frozenset[str]) -> str:
+    """` AND …` for each of these filters, on the unresolved job `u`."""
+    cursor = f"SELECT b.finished_at, b.id FROM {sql.job_history} AS b WHERE b.id = :before"
+    own = {"unknown": "u.unknown = :unknown", "before": f"(u.finished_at, u.job_id) < ({cursor})"}
+    conditions = _conditions(sql, names, "u") + and_each(own, names)
+    if of_history := _of_history(sql, names):
+        conditions += f" AND {sql.found(f'FROM {sql.job_history} AS h WHERE h.id = u.job_id{of_history}')}"
+    return conditions
+
+
 @cache
 def _unresolved(names: frozenset[str]) -> Statement:
     def build(sql: Sql) -> str:
-        cursor = f"SELECT b.finished_at, b.id FROM {sql.job_history} AS b WHERE b.id = :before"
-        own = {"unknown": "u.unknown = :unknown", "before": f"(u.finished_at, u.job_id) < ({cursor})"}
-        conditions = _conditions(sql, names, "u") + and_each(own, names)
-        if of_history := _of_history(sql, names):
-            conditions += f" AND {sql.found(f'FROM {sql.job_history} AS h WHERE h.id = u.job_id{of_history}')}"
         return f"""
         WITH picked AS (
-            SELECT u.job_id, u.unknown FROM {sql.unresolved} AS u WHERE true{conditions}
+            SELECT u.job_id, u.unknown FROM {sql.unresolved} AS u WHERE true{unresolved_conditions(sql, names)}
             ORDER BY u.finished_at DESC, u.job_id DESC LIMIT :limit
         )
         SELECT {_SHOWN}, picked.unknown, {sql.epoch("h.finished_at")} AS finished_at

@@ -6,6 +6,7 @@ is; the page says how far it has searched. Each shape of filter has its own stat
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from functools import cache
 
@@ -25,7 +26,7 @@ OVERLAP = 10_000  # ids by which a job may be older than those before it
 WORKER_SPAN = 20_000  # the same where each ended job's attempts are looked at
 
 
-class Filters(msgspec.Struct, frozen=True, kw_only=True):
+class Filters(msgspec.Struct, frozen=True, kw_only=True, tag="jobs", tag_field="list"):
     """What `list_jobs` shows; None is no filter.
 
     Args:
@@ -35,6 +36,8 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
         worker: the worker of the attempt under way, or of any attempt of an ended job.
         window: when they were created.
         before: only jobs with a smaller id: the next page of an earlier one.
+        as_of: only live jobs that had been created at this time (aware), and ended ones that had ended: the time of a
+            preview.
     """
 
     status: str | None = None
@@ -50,6 +53,7 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None = None
     window: Window = ANY_TIME
     before: int | None = None
+    as_of: dt.datetime | None = None
     limit: int = 50
 
     def parameters(self) -> dict[str, object]:
@@ -58,6 +62,8 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
         values = {name: getattr(self, name) for name in names} | self.window.parameters()
         if self.limit_keys is not None:
             values["limit_keys"] = as_json(self.limit_keys)
+        if self.as_of is not None:
+            values["as_of"] = self.as_of.timestamp()
         return set_filters(values)
 
 
@@ -91,10 +97,10 @@ def list_jobs(store: Store, ledgers: Mapping[str, Ledger], filters: Filters) -> 
     with store.read() as connection:
         if filters.key is not None:
             parameters["ids"] = as_json(_ids_of_key(store, connection, ledgers, filters.key))
-        end = int(store.value(connection, _newest) or 0) + 1
-        first, last = _ids_of_window(store, connection, filters.window, end)
+        end = newest_id(store, connection) + 1
+        first, last = ids_of_window(store, connection, filters.window, end)
         upper = min(last, filters.before or end)
-        lower = max(first, upper - _span(filters)) if parameters and _is_windowed(filters) else 0
+        lower = max(first, upper - span_of(filters)) if parameters and _is_windowed(filters) else 0
         build = _list(frozenset(parameters), _tables(filters.status))
         rows = store.all(connection, build, upper=upper, lower=lower, limit=filters.limit + 1, **parameters)
         jobs = [job_record(row) for row in rows[: filters.limit]]
@@ -107,7 +113,12 @@ def list_jobs(store: Store, ledgers: Mapping[str, Ledger], filters: Filters) -> 
         return JobPage(jobs=jobs, searched_to=lower, searched_since=since)
 
 
-def _ids_of_window(store: Store, connection: Connection, window: Window, end: int) -> tuple[int, int]:
+def newest_id(store: Store, connection: Connection) -> int:
+    """The id of the newest job; 0 without jobs."""
+    return int(store.value(connection, _newest) or 0)
+
+
+def ids_of_window(store: Store, connection: Connection, window: Window, end: int) -> tuple[int, int]:
     """The ids, first and past the last, that jobs created within the window may have: ids rise with time, but for
     transactions that overlap.
     """
@@ -132,7 +143,8 @@ def _first_id(store: Store, connection: Connection, time: float, end: int) -> in
     return low
 
 
-def _span(filters: Filters) -> int:
+def span_of(filters: Filters) -> int:
+    """How many ids one page searches."""
     return SPAN if filters.worker is None else WORKER_SPAN
 
 
@@ -169,6 +181,17 @@ def _list(names: frozenset[str], tables: tuple[str, ...]) -> Statement:
 
 def _newest_of(sql: Sql, table: str, names: frozenset[str]) -> str:
     """The newest of one table, read down its primary key."""
+    columns = live_columns(sql) if table == "jobs" else ended_columns(sql)
+    conditions = table_conditions(sql, table, names)
+    return f"""
+    SELECT * FROM (
+        SELECT {columns} FROM {getattr(sql, table)} AS listed WHERE id >= :lower AND id < :upper{conditions}
+        ORDER BY id DESC LIMIT :limit) AS {table}_page"""
+
+
+def table_conditions(sql: Sql, table: str, names: frozenset[str]) -> str:
+    """` AND …` for each of these filters, on a row of `jobs` or `job_history` that is called `listed`."""
+    ended_or_created = "created_at" if table == "jobs" else "finished_at"
     by_filter = {
         "status": "status = :status",
         "job_type": "job_type = :job_type",
@@ -183,14 +206,10 @@ def _newest_of(sql: Sql, table: str, names: frozenset[str]) -> str:
         # A plain INSERT's job is in no ledger until it is routed.
         "ids": "true" if table == "jobs" else f"id {sql.any_of('ids', 'int')}",
         "worker": "locked_by = :worker" if table == "jobs" else _tried_by(sql),
+        "as_of": f"{ended_or_created} <= {sql.time(sql.number('as_of'))}",
         **sql.bounds("created_at"),
     }
-    conditions = and_each(by_filter, names)
-    columns = live_columns(sql) if table == "jobs" else ended_columns(sql)
-    return f"""
-    SELECT * FROM (
-        SELECT {columns} FROM {getattr(sql, table)} AS listed WHERE id >= :lower AND id < :upper{conditions}
-        ORDER BY id DESC LIMIT :limit) AS {table}_page"""
+    return and_each(by_filter, names)
 
 
 def _tried_by(sql: Sql) -> str:

@@ -76,6 +76,16 @@ class WorkerState(msgspec.Struct, frozen=True):
         return f"{self.state}, drain requested by {self.drain_requested_by}{why}"
 
 
+class BulkProgress(msgspec.Struct, frozen=True):
+    """A bulk action that runs, and how far it is."""
+
+    id: int
+    action: str
+    done: int
+    refused: int
+    expected: int
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs by type and status; how long the oldest due job has waited; jobs that died in the last hour; what waits for
     a person, and how many effects of these may have happened.
@@ -94,6 +104,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     errors: list[ErrorCount]
     paused: list[PausedKey]
     paused_queues: list[QueuePause]
+    bulks: list[BulkProgress]
     workers: list[WorkerState]
 
 
@@ -122,6 +133,10 @@ def read_status(store: Store, lease_seconds: float) -> Status:
                 for row in store.all(connection, _paused)
             ],
             paused_queues=paused_queues(store, connection),
+            bulks=[
+                BulkProgress(row.id, row.action, row.done, row.refused, row.expected)
+                for row in store.all(connection, _bulks)
+            ],
             workers=read_workers(store, connection, lease_seconds),
         )
 
@@ -230,6 +245,12 @@ def _paused(sql: Sql) -> str:
     SELECT paused.limit_key, {sql.epoch("paused_until")} AS until, pause_reason,
         COALESCE(counted.jobs, 0) AS waiting
     FROM paused LEFT JOIN counted ON counted.limit_key = paused.limit_key ORDER BY paused.limit_key"""
+
+
+def _bulks(sql: Sql) -> str:
+    return f"""
+    SELECT id, action, done, refused, expected FROM {sql.bulk_actions} WHERE status = 'running'
+    ORDER BY id DESC LIMIT {SHOWN_MAX}"""
 
 
 def _workers(sql: Sql) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from sqlalchemy import Connection, Row
@@ -19,7 +19,7 @@ from effects.errors import JobStateError
 from effects.job import ENDED
 from effects.ledger import Ledger
 from effects.registry import Registry
-from effects.store.audit_log.notes import AuditAction, note
+from effects.store.audit_log.notes import AuditAction, note, of_bulk
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store
 from effects.store.operator.actions import GIVE_UP, IGNORE, MARK_DONE, REQUEUE, record_action, wrong_state
@@ -73,29 +73,45 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in ENDED
 
 
-def objection(standing: Standing, *, confirm_unknown: bool = False, confirm_done: bool = False) -> str | None:
+class Objection(NamedTuple):
+    """Why a job must not be requeued: in a word, which is the same for every such job, and in a sentence."""
+
+    code: str
+    text: str
+
+
+def objection(standing: Standing, *, confirm_unknown: bool = False, confirm_done: bool = False) -> Objection | None:
     """Why this job must not be requeued; None where it may be. The whole guard, and pure."""
     who = f"job {standing.job_id}"
     if not standing.ended:
-        return f"{who} is {standing.status}: {_ENDED_ONLY}"
+        return Objection(standing.status, f"{who} is {standing.status}: {_ENDED_ONLY}")
     if standing.successor is not None:
         newer, status = standing.successor
-        return f"{who} was requeued already: job {newer} is {status}"
+        return Objection("requeued_already", f"{who} was requeued already: job {newer} is {status}")
     if standing.effect == "shared":
-        return f"{who} is one of many that make its effect" + (f": {standing.instead.text}" if standing.instead else "")
-    if standing.effect == "elsewhere" and not standing.registered:
-        return f"{who} is of the job type {standing.job_type!r}, which is not registered here: pass its app with --app"
+        advice = f": {standing.instead.text}" if standing.instead else ""
+        return Objection("shared_effect", f"{who} is one of many that make its effect{advice}")
     if standing.effect == "elsewhere":
-        key = standing.key or ""
-        return f"{who} no longer holds the key {key!r}: a newer job does (see `effects why {shlex.quote(key)}`)"
+        return _objection_elsewhere(standing)
     if standing.effect == "done" and not confirm_done:
-        return f"the effect of {who} is done; only --even-if-done carries it out once more"
+        return Objection("effect_done", f"the effect of {who} is done; only --even-if-done carries it out once more")
     if standing.effect == "unknown" and not (confirm_unknown or standing.repeats):
-        return (
+        return Objection(
+            "effect_unknown",
             f"the effect of {who} may have happened: decide with `effects dead resolve {standing.job_id}`, or requeue "
-            "it with --even-if-unknown"
+            "it with --even-if-unknown",
         )
     return None
+
+
+def _objection_elsewhere(standing: Standing) -> Objection:
+    who = f"job {standing.job_id}"
+    if not standing.registered:
+        text = f"{who} is of the job type {standing.job_type!r}, which is not registered here: pass its app with --app"
+        return Objection("not_registered", text)
+    key = standing.key or ""
+    text = f"{who} no longer holds the key {key!r}: a newer job does (see `effects why {shlex.quote(key)}`)"
+    return Objection("key_moved", text)
 
 
 def requeue(
@@ -107,6 +123,7 @@ def requeue(
     confirm_done: bool = False,
     actor: str,
     reason: str | None = None,
+    bulk_id: int | None = None,
     connection: Connection | None = None,
 ) -> Requeued:
     """Carry out the effect of an ended job again, as a new job; the old row stays as it is.
@@ -121,6 +138,7 @@ def requeue(
         confirm_unknown: requeue even if the effect may have happened. Not needed with the policy `repeat`.
         confirm_done: also an effect that is done: it is carried out once more.
         actor: who requeues, such as `cli:ann`.
+        bulk_id: the bulk action that this is a part of, for the audit log.
         connection: the caller's transaction, where it has more to do; default one of our own.
 
     Raises:
@@ -130,7 +148,7 @@ def requeue(
         StoreUnavailable: the database is unavailable (without `connection`). Calling again is safe.
     """
     with store.joined(connection) as joined:
-        return _requeue(store, job_types, joined, job_id, confirm_unknown, confirm_done, actor, reason)
+        return _requeue(store, job_types, joined, job_id, confirm_unknown, confirm_done, actor, reason, bulk_id)
 
 
 def _requeue(
@@ -142,6 +160,7 @@ def _requeue(
     confirm_done: bool,
     actor: str,
     reason: str | None,
+    bulk_id: int | None,
 ) -> Requeued:
     row = store.one(connection, _lock_ended, id=job_id)
     if row is None:
@@ -151,7 +170,7 @@ def _requeue(
     standing = read_standing(store, connection, job_types, job_id)
     refusal = objection(standing, confirm_unknown=confirm_unknown, confirm_done=confirm_done)
     if refusal is not None:
-        raise JobStateError(refusal)
+        raise JobStateError(refusal.text, code=refusal.code)
     new_id = _insert_copy(store, connection, row)
     if row.idempotency_key is not None:
         store.write(connection, _move(table), old=job_id, new=new_id)
@@ -159,7 +178,7 @@ def _requeue(
     passed_by = _passed_by(standing, confirm_unknown)
     if passed_by is not None:
         record_action(store, connection, new_id, passed_by, actor, reason)
-    detail = {"new_job": new_id, **({"passed_by": passed_by} if passed_by is not None else {})}
+    detail = {"new_job": new_id, **({"passed_by": passed_by} if passed_by is not None else {}), **of_bulk(bulk_id)}
     note(store, connection, _REQUEUE_JOB, job_id, actor=actor, reason=reason, detail=detail)
     return Requeued(new_id, row.queue)
 

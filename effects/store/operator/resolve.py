@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
-import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.errors import JobNotFound, JobStateError
+from effects.errors import JobStateError
 from effects.ledger import Ledger
 from effects.registry import Registry
-from effects.store.audit_log.notes import AuditAction, note
+from effects.store.audit_log.notes import AuditAction, note, of_bulk
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store
 from effects.store.operator import actions
@@ -28,17 +27,30 @@ RESOLUTIONS: tuple[Resolution, ...] = ("requeue", "mark-done", "give-up")
 _IGNORE_JOB, _MARK_JOB_DONE, _GIVE_UP_JOB = (AuditAction("job", word) for word in (IGNORE, MARK_DONE, GIVE_UP))
 
 
-def ignore(store: Store, ledgers: Mapping[str, Ledger], job_id: int, *, actor: str, reason: str) -> None:
+def ignore(
+    store: Store,
+    ledgers: Mapping[str, Ledger],
+    job_id: int,
+    *,
+    actor: str,
+    reason: str,
+    bulk_id: int | None = None,
+    connection: Connection | None = None,
+) -> None:
     """Resolve without action; retention may delete it.
+
+    Args:
+        bulk_id: the bulk action that this is a part of, for the audit log.
+        connection: the caller's transaction; default one of our own.
 
     Raises:
         JobNotFound: there is no such job.
         JobStateError: it is not unresolved; the message tells why.
     """
-    with store.begin() as connection:
-        _lock_open(store, connection, ledgers, job_id)
-        actions.record_action(store, connection, job_id, IGNORE, actor, reason)
-        note(store, connection, _IGNORE_JOB, job_id, actor=actor, reason=reason)
+    with store.joined(connection) as joined:
+        _lock_open(store, joined, ledgers, job_id)
+        actions.record_action(store, joined, job_id, IGNORE, actor, reason)
+        note(store, joined, _IGNORE_JOB, job_id, actor=actor, reason=reason, detail=of_bulk(bulk_id))
 
 
 def resolve(
@@ -50,11 +62,16 @@ def resolve(
     *,
     actor: str,
     reason: str | None = None,
+    bulk_id: int | None = None,
+    connection: Connection | None = None,
 ) -> Requeued | None:
     """Decide about an effect that may have happened.
 
     `requeue` carries it out again: the effect stays unknown until an attempt is done. `mark-done` records that it did
     happen: its key is done from now on. `give-up` leaves it unknown, forever, and closes it.
+
+    Args:
+        bulk_id, connection: as for `ignore`.
 
     Returns:
         The new job of `requeue`.
@@ -63,42 +80,23 @@ def resolve(
         JobNotFound: there is no such job.
         JobStateError: the effect of this job is not unknown, or it is already resolved.
     """
-    with store.begin() as connection:
-        _lock_open(store, connection, ledgers, job_id)
-        if read_standing(store, connection, job_types, job_id).effect != "unknown":
-            raise JobStateError(f"the effect of job {job_id} is not unknown: requeue it or ignore it")
+    with store.joined(connection) as joined:
+        _lock_open(store, joined, ledgers, job_id)
+        if read_standing(store, joined, job_types, job_id).effect != "unknown":
+            text = f"the effect of job {job_id} is not unknown: requeue it or ignore it"
+            raise JobStateError(text, code="effect_not_unknown")
         if resolution == "requeue":
             return requeue(
-                store, job_types, job_id, confirm_unknown=True, actor=actor, reason=reason, connection=connection
-            )
+                store, job_types, job_id, confirm_unknown=True, actor=actor, reason=reason, bulk_id=bulk_id,
+                connection=joined,
+            )  # fmt: skip
         action = _MARK_JOB_DONE if resolution == "mark-done" else _GIVE_UP_JOB
-        actions.record_action(store, connection, job_id, action.name, actor, reason)
-        note(store, connection, action, job_id, actor=actor, reason=reason)
+        actions.record_action(store, joined, job_id, action.name, actor, reason)
+        note(store, joined, action, job_id, actor=actor, reason=reason, detail=of_bulk(bulk_id))
         if resolution == "mark-done":
             for ledger in all_ledgers(ledgers):
-                store.write(connection, _mark_done(ledger.table), id=job_id)
+                store.write(joined, _mark_done(ledger.table), id=job_id)
         return None
-
-
-class BulkResult(msgspec.Struct, frozen=True):
-    """What a bulk action did: job id → the new job of a requeue, else None; and job id → why it was refused."""
-
-    done: dict[int, int | None]
-    refused: dict[int, str]
-
-
-def each(job_ids: Sequence[int], act: Callable[[int], Requeued | None]) -> BulkResult:
-    """Act on each job in its own transaction. Jobs that changed meanwhile are refused, and the others continue."""
-    done: dict[int, int | None] = {}
-    refused: dict[int, str] = {}
-    for job_id in job_ids:
-        try:
-            requeued = act(job_id)
-        except (JobNotFound, JobStateError) as error:
-            refused[job_id] = str(error)
-        else:
-            done[job_id] = requeued.job_id if requeued is not None else None
-    return BulkResult(done, refused)
 
 
 def _lock_open(store: Store, connection: Connection, ledgers: Mapping[str, Ledger], job_id: int) -> None:
@@ -110,7 +108,7 @@ def _lock_open(store: Store, connection: Connection, ledgers: Mapping[str, Ledge
         raise actions.wrong_state(store, connection, job_id, "only an ended job can be a dead letter")
     refusal = _why_not_open(row)
     if refusal is not None:
-        raise JobStateError(refusal)
+        raise refusal
 
 
 def is_open(store: Store, connection: Connection, ledgers: Mapping[str, Ledger], job_id: int) -> bool:
@@ -119,10 +117,14 @@ def is_open(store: Store, connection: Connection, ledgers: Mapping[str, Ledger],
     return row is not None and _why_not_open(row) is None
 
 
-def _why_not_open(row: Row[Any]) -> str | None:
+def _why_not_open(row: Row[Any]) -> JobStateError | None:
     if row.status != "dead" and not row.unknown:
-        return f"job {row.id} is {row.status}: it is no dead letter and no unknown outcome"
-    return None if row.said is None else f"job {row.id} is already resolved ({row.said.replace('_', ' ')})"
+        text = f"job {row.id} is {row.status}: it is no dead letter and no unknown outcome"
+        return JobStateError(text, code=row.status)
+    if row.said is None:
+        return None
+    text = f"job {row.id} is already resolved ({row.said.replace('_', ' ')})"
+    return JobStateError(text, code="resolved_already")
 
 
 # -- the statements --------------------------------------------------------------------------------------

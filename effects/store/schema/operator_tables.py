@@ -1,11 +1,20 @@
-"""Tables of operations: workers, what operators did, open alerts, what retention deleted."""
+"""Tables of operations: workers, what operators did and are doing, open alerts, what retention deleted."""
 
 from __future__ import annotations
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Double, Integer, MetaData, Table, Text, text
 
 from effects.store.schema.checks import COUNTS, TIMES, check_range
-from effects.store.schema.columns import Identity, Json, UtcTime, flag_column, int_column, now_column, seconds_column
+from effects.store.schema.columns import (
+    Identity,
+    Json,
+    UtcTime,
+    flag_column,
+    int_column,
+    now_column,
+    partial_index,
+    seconds_column,
+)
 
 PRUNED_JOBS = "jobs"  # the row of `effects_pruned` about jobs
 FOLDED_NUMBERS = "numbers"  # the one that is held while numbers are folded
@@ -70,7 +79,46 @@ def operator_tables(metadata: MetaData) -> list[Table]:
         now_column("opened_at"),
         now_column("updated_at"),
     )
-    return [actions, workers, pruned, episodes, *_numbers(metadata)]
+    return [actions, _bulk_actions(metadata), workers, pruned, episodes, *_numbers(metadata)]
+
+
+def bulk_checks() -> list[CheckConstraint]:
+    """What a row of `effects_bulk_actions` must be, to be worked off."""
+    table = "effects_bulk_actions"
+    return [
+        CheckConstraint("status IN ('running', 'done', 'cancelled')", name=f"ck_{table}_status"),
+        check_range(table, COUNTS, "done", "refused"),
+    ]
+
+
+def _bulk_actions(metadata: MetaData) -> Table:
+    """An action on many jobs: what it is about, frozen at its preview, and how far it is."""
+    bulk_actions = Table(
+        "effects_bulk_actions",
+        metadata,
+        Column("id", Identity, primary_key=True, autoincrement=True),
+        Column("action", Text, nullable=False),
+        Column("options", Json, nullable=False),  # of the action, such as what was confirmed
+        Column("filters", Json, nullable=False),
+        Column("last_id", BigInteger, nullable=False),  # jobs up to this id are done with
+        Column("max_id", BigInteger, nullable=False),  # later ones are none of its business
+        Column("expected", Integer, nullable=False),  # as counted by the preview
+        flag_column("counted_all"),  # else `expected` is a least number
+        Column("status", Text, nullable=False, server_default="running"),
+        int_column("done"),
+        int_column("refused"),
+        Column("refusals", Json, nullable=False, server_default=text("'{}'")),  # reason → how many
+        Column("job_id", BigInteger),  # the newest job that works on it
+        Column("actor", Text, nullable=False),
+        Column("reason", Text),
+        now_column("created_at"),
+        now_column("updated_at"),
+        Column("ended_at", UtcTime),
+        *bulk_checks(),
+        sqlite_autoincrement=True,
+    )
+    partial_index("ix_effects_bulk_actions_running", bulk_actions, ["id"], "status = 'running'")
+    return bulk_actions
 
 
 def number_checks(table: str) -> list[CheckConstraint]:

@@ -8,7 +8,7 @@ from effects.store.schema.audit_tables import audit_checks
 from effects.store.schema.columns import DatabaseNow, Identity, Json, UtcTime
 from effects.store.schema.job_tables import REFUSE_FAR_IDS, job_checks
 from effects.store.schema.limit_tables import limit_checks, queue_checks
-from effects.store.schema.operator_tables import number_checks
+from effects.store.schema.operator_tables import bulk_checks, number_checks
 
 revision = "core_0001"
 down_revision = None
@@ -83,6 +83,38 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_effects_job_actions_job_id", "effects_job_actions", ["job_id"], unique=False)
+    op.create_table(
+        "effects_bulk_actions",
+        sa.Column("id", Identity, autoincrement=True, nullable=False),
+        sa.Column("action", sa.Text(), nullable=False),
+        sa.Column("options", Json, nullable=False),
+        sa.Column("filters", Json, nullable=False),
+        sa.Column("last_id", sa.BigInteger(), nullable=False),
+        sa.Column("max_id", sa.BigInteger(), nullable=False),
+        sa.Column("expected", sa.Integer(), nullable=False),
+        sa.Column("counted_all", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("status", sa.Text(), server_default="running", nullable=False),
+        sa.Column("done", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("refused", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("refusals", Json, server_default=sa.text("'{}'"), nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=True),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("ended_at", UtcTime(), nullable=True),
+        *bulk_checks(),
+        sa.PrimaryKeyConstraint("id"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(
+        "ix_effects_bulk_actions_running",
+        "effects_bulk_actions",
+        ["id"],
+        unique=False,
+        sqlite_where=sa.text("status = 'running'"),
+        postgresql_where=sa.text("status = 'running'"),
+    )
     op.create_table(
         "effects_job_attempts",
         sa.Column("job_id", sa.BigInteger(), autoincrement=False, nullable=False),

@@ -1,0 +1,163 @@
+"""Commands that act on many jobs: IDs at once, filters with a preview first and `--yes`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any, TypeAlias
+
+import click
+import msgspec
+
+from effects import bulk
+from effects.bulk import INLINE_MAX, BulkPreview, BulkStarted
+from effects.cli.context import Context, actor
+from effects.cli.options import newest_option, parse_time
+from effects.cli.output import Table
+from effects.cli.results import CommandResult
+from effects.exit_codes import ExitCode
+from effects.store.bulk.operation import BulkAction, InlineResult
+from effects.store.operator.dead_letters import DeadFilters
+from effects.store.operator.job_list import Filters
+
+SAMPLE = 20  # jobs that a preview shows
+
+# The newest jobs that match, at most so many: their ids, and a table of them.
+Newest: TypeAlias = Callable[[int], tuple[list[int], Table]]
+
+_WORDS = {
+    "requeue": "requeued", "resolve_requeue": "requeued", "ignore": "ignored", "mark_done": "marked as done",
+    "give_up": "left unknown (given up)", "cancel": "cancelled", "run_now": "made due now",
+}  # fmt: skip
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options say beside the filters."""
+
+    all_: bool
+    limit: int | None
+    as_of: dt.datetime | None
+    yes: bool
+    dry_run: bool
+
+    def check(self, job_ids: Sequence[int], *, filtered: bool) -> None:
+        """Refuse IDs together with filters, and neither.
+
+        Raises:
+            click.UsageError: says what to give.
+        """
+        if bool(job_ids) + (filtered or self.all_) != 1:
+            raise click.UsageError("give IDs, or filters, or --all")
+        if len(job_ids) > INLINE_MAX:
+            raise click.UsageError(f"give at most {INLINE_MAX} IDs, or filters")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any of them is."""
+        return self.all_ or self.yes or self.dry_run or self.limit is not None or self.as_of is not None
+
+
+def many_options(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`--all`, `--limit`, `--as-of`, `--yes` and `--dry-run`, handed over as one `scope`."""
+
+    @wraps(run)
+    def with_scope(*args: Any, **options: Any) -> Any:
+        scope = Scope(**{name: options.pop(name) for name in Scope.__struct_fields__})
+        return run(*args, scope=scope, **options)
+
+    callback: Callable[..., Any] = with_scope
+    for option in (
+        click.option("--dry-run", is_flag=True, help="Preview only."),
+        click.option("--yes", is_flag=True, help="Confirmation. Without it, filters only show a preview."),
+        click.option("--as-of", type=parse_time, metavar="TIME", help="Only what matched then: the time of a preview."),
+        newest_option(INLINE_MAX),
+        click.option("--all", "all_", is_flag=True, help="All jobs, without a filter."),
+    ):  # fmt: skip
+        callback = option(callback)
+    return callback
+
+
+def tenant_limit_keys(context: Context, tenant: str | None) -> tuple[str, ...] | None:
+    """The limit keys of a tenant's jobs, by every job type that knows tenants."""
+    if tenant is None:
+        return None
+    with context.app.store.read() as connection:
+        keys = [job_type.limit_keys_of(connection, tenant) for job_type in context.app.job_types]
+    return tuple(key for some_keys in keys for key in some_keys)
+
+
+def act_on_many(
+    context: Context,
+    action: BulkAction,
+    reason: str | None,
+    scope: Scope,
+    job_ids: Sequence[int],
+    filters: DeadFilters | Filters,
+    newest: Newest,
+) -> CommandResult:
+    """Act on the IDs, or on what the filters select; the latter only with --yes."""
+    word = _WORDS[action.name]
+    if job_ids:
+        return _ids_preview(job_ids, word) if scope.dry_run else _act_now(context, action, reason, job_ids, word)
+    if scope.limit is not None:
+        newest_ids, table = newest(scope.limit)
+        if scope.dry_run or not scope.yes:
+            return _ids_preview(newest_ids, word, table)
+        return _act_now(context, action, reason, sorted(newest_ids), word)
+    previewed = bulk.preview(action, filters, effects=context.app)
+    if scope.dry_run or not scope.yes:
+        return _preview(previewed, newest(SAMPLE), word)
+    outcome = bulk.carry_out(previewed, actor=actor(), reason=reason, effects=context.app)
+    return _started(outcome, word) if isinstance(outcome, BulkStarted) else _acted(outcome, word)
+
+
+def _act_now(
+    context: Context, action: BulkAction, reason: str | None, job_ids: Sequence[int], word: str
+) -> CommandResult:
+    return _acted(bulk.act_on(action, job_ids, actor=actor(), reason=reason, effects=context.app), word)
+
+
+def _acted(result: InlineResult, word: str) -> CommandResult:
+    lines = [
+        f"job {job_id}: {word}" + (f" as job {new_id}" if new_id else "") for job_id, new_id in result.done.items()
+    ]
+    lines += [f"refused: {reason}" for reason in result.refused.values()]
+    exit_code = ExitCode.FINDINGS if result.refused else ExitCode.DONE
+    return CommandResult(result, "\n".join(lines) or "no jobs match", exit_code=exit_code)
+
+
+def _started(started: BulkStarted, word: str) -> CommandResult:
+    at_least = "" if started.counted_all else "at least "
+    text = (
+        f"bulk {started.bulk_id} started: {at_least}{started.expected:,} jobs to be {word} by job {started.job_id}; "
+        f"see `effects bulk show {started.bulk_id}`"
+    )
+    return CommandResult({**msgspec.structs.asdict(started), "result": "started"}, text)
+
+
+def _ids_preview(job_ids: Sequence[int], word: str, table: Table | None = None) -> CommandResult:
+    summary = f"{len(job_ids)} would be {word}; nothing was done (use --yes)"
+    document = {"preview": True, "jobs": len(job_ids), "at_least": False, "job_ids": list(job_ids)}
+    return CommandResult(document, [table, summary] if table is not None and table.rows else summary)
+
+
+def _preview(previewed: BulkPreview, newest: tuple[list[int], Table], word: str) -> CommandResult:
+    """The newest jobs, how many there are, and how to act on just these."""
+    counted, as_of = previewed.counted, previewed.as_of
+    moment = as_of.isoformat().replace("+00:00", "Z")
+    job_ids, table = newest
+    at_least = "" if counted.all else "at least "
+    summary = (
+        f"{at_least}{counted.jobs:,} would be {word}; nothing was done "
+        f"(use --yes; with --as-of {moment}, nothing newer is included)"
+    )
+    document = {
+        "preview": True, "jobs": counted.jobs, "at_least": not counted.all, "as_of": moment, "newest": job_ids,
+        "job_ids": None if previewed.job_ids is None else list(previewed.job_ids),
+    }  # fmt: skip
+    if not job_ids:
+        return CommandResult(document, summary)
+    title = f"the newest {len(job_ids)}" if counted.jobs > len(job_ids) else None
+    return CommandResult(document, [replace(table, title=title), summary])

@@ -1,0 +1,268 @@
+"""The rows of bulk actions: what each is about, and how far it is.
+
+`last_id` is the fence: a chunk moves it by a comparison with what it began from, in the transaction of its actions.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row
+
+from effects.errors import BulkNotFound, JobStateError, StoreConflict
+from effects.store.audit_log.notes import AuditAction, note
+from effects.store.bulk.operation import BulkAction
+from effects.store.bulk.selection import Counted, Selection
+from effects.store.db.old_rows import old_rows
+from effects.store.db.records import Moment, shown_json, shown_moment, shown_moment_or_none
+from effects.store.db.sql import Sql, and_each, set_filters
+from effects.store.db.store import Statement, Store, as_json
+
+_START_BULK, _CANCEL_BULK, _END_BULK = (AuditAction("bulk", word) for word in ("start", "cancel", "end"))
+
+
+class BulkRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A bulk action as people and scripts are shown it.
+
+    Args:
+        status: running, done or cancelled; `stopped`, where it runs and no job works on it any more.
+        expected: how many jobs the preview counted; at least so many, unless `counted_all`.
+        done, refused: jobs that it has acted on, and that it could not.
+        refusals: reason → jobs.
+        job_id: the newest job that works on it.
+    """
+
+    id: int
+    action: str
+    status: str
+    expected: int
+    counted_all: bool
+    done: int
+    refused: int
+    refusals: Any
+    actor: str
+    reason: str | None
+    job_id: int | None
+    last_id: int
+    max_id: int
+    options: Any
+    filters: Any
+    created_at: Moment
+    updated_at: Moment
+    ended_at: Moment | None
+
+
+class RunningBulk(msgspec.Struct, frozen=True, kw_only=True):
+    """One that runs, under the lock of its row."""
+
+    id: int
+    action: BulkAction
+    selection: Selection
+    last_id: int
+    done: int
+    refused: int
+    refusals: dict[str, int]
+    actor: str
+    reason: str | None
+
+
+class BulkCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chunk came to."""
+
+    last_id: int
+    done: int
+    refusals: dict[str, int]
+    ended: bool
+
+
+def start_bulk(
+    store: Store,
+    connection: Connection,
+    action: BulkAction,
+    selection: Selection,
+    expected: Counted,
+    *,
+    actor: str,
+    reason: str | None,
+) -> int:
+    """Write a bulk action and that it was started; its job follows in the same transaction."""
+    bulk_id = int(
+        store.value(
+            connection, _insert, action=action.name, options=as_json(_options(action)), filters=as_json(selection),
+            last_id=selection.after_id, max_id=selection.max_id, expected=expected.jobs, counted_all=expected.all,
+            actor=actor, reason=reason,
+        )
+    )  # fmt: skip
+    detail = {"action": action.name, **_options(action), "expected": expected.jobs}
+    note(store, connection, _START_BULK, bulk_id, actor=actor, reason=reason, detail=detail)
+    return bulk_id
+
+
+def set_job(store: Store, connection: Connection, bulk_id: int, job_id: int) -> None:
+    """Say which job works on it."""
+    store.write(connection, _set_job, id=bulk_id, job_id=job_id)
+
+
+def lock_running(store: Store, connection: Connection, bulk_id: int) -> RunningBulk | None:
+    """Take the row until the transaction ends; None where it has ended, or another transaction has it."""
+    row = store.one(connection, _lock, id=bulk_id)
+    if row is None:
+        return None
+    options = msgspec.json.decode(row.options)
+    return RunningBulk(
+        id=bulk_id,
+        action=msgspec.convert({"name": row.action, **options}, BulkAction),
+        selection=msgspec.json.decode(row.filters, type=Selection),
+        last_id=row.last_id,
+        done=row.done,
+        refused=row.refused,
+        refusals=msgspec.json.decode(row.refusals),
+        actor=row.actor,
+        reason=row.reason,
+    )
+
+
+def advance(
+    store: Store,
+    connection: Connection,
+    bulk: RunningBulk,
+    chunk: BulkCounts,
+    *,
+    job_id: int,
+    actor: str,
+    reason: str | None,
+) -> None:
+    """Record what a chunk came to, and the end with it, in its own transaction.
+
+    Raises:
+        StoreConflict: another attempt has recorded this chunk. Nothing of this one may be committed.
+    """
+    refusals = {code: bulk.refusals.get(code, 0) + chunk.refusals.get(code, 0)
+                for code in sorted({*bulk.refusals, *chunk.refusals})}  # fmt: skip
+    done, refused = bulk.done + chunk.done, sum(refusals.values())
+    moved = store.write(
+        connection, _advance, id=bulk.id, before=bulk.last_id, last_id=chunk.last_id, done=done, refused=refused,
+        refusals=as_json(refusals), status="done" if chunk.ended else "running", job_id=job_id,
+    )  # fmt: skip
+    if moved != 1:
+        raise StoreConflict(f"bulk {bulk.id} has moved on meanwhile")
+    if chunk.ended:
+        detail = {"done": done, "refused": refused, "refusals": refusals}
+        note(store, connection, _END_BULK, bulk.id, actor=actor, reason=reason, detail=detail)
+
+
+def cancel_bulk(store: Store, bulk_id: int, *, actor: str, reason: str | None) -> BulkRecord:
+    """Let no further chunk begin. One that is under way is waited for, and counts.
+
+    Raises:
+        BulkNotFound: there is no such bulk action.
+        JobStateError: it has ended.
+    """
+    with store.begin() as connection:
+        row = store.one(connection, _cancel, id=bulk_id)
+        if row is None:
+            ended = read_bulk(store, connection, bulk_id)
+            raise JobStateError(f"bulk {bulk_id} is {ended.status}: only a running one can be cancelled")
+        detail = {"done": row.done, "refused": row.refused}
+        note(store, connection, _CANCEL_BULK, bulk_id, actor=actor, reason=reason, detail=detail)
+        return read_bulk(store, connection, bulk_id)
+
+
+def read_bulk(store: Store, connection: Connection, bulk_id: int) -> BulkRecord:
+    """One of them.
+
+    Raises:
+        BulkNotFound: there is no such bulk action.
+    """
+    row = store.one(connection, _read(frozenset({"id"})), id=bulk_id, limit=1)
+    if row is None:
+        raise BulkNotFound(f"bulk {bulk_id} not found")
+    return _record(row)
+
+
+def list_bulks(
+    store: Store, connection: Connection, *, status: str | None, before: int | None, limit: int
+) -> list[BulkRecord]:
+    """The newest first."""
+    parameters = set_filters({"status": status, "before": before})
+    return [_record(row) for row in store.all(connection, _read(frozenset(parameters)), limit=limit, **parameters)]
+
+
+def _record(row: Row[Any]) -> BulkRecord:
+    return BulkRecord(
+        id=row.id, action=row.action, status="stopped" if row.stopped else row.status, expected=row.expected,
+        counted_all=bool(row.counted_all), done=row.done, refused=row.refused, refusals=shown_json(row.refusals),
+        actor=row.actor, reason=row.reason, job_id=row.job_id, last_id=row.last_id, max_id=row.max_id,
+        options=shown_json(row.options), filters=shown_json(row.filters), created_at=shown_moment(row.created_at),
+        updated_at=shown_moment(row.updated_at), ended_at=shown_moment_or_none(row.ended_at),
+    )  # fmt: skip
+
+
+def _options(action: BulkAction) -> dict[str, bool]:
+    """The overrides that were given."""
+    overrides = {"even_if_unknown": action.even_if_unknown, "even_if_done": action.even_if_done}
+    return {name: True for name, is_given in overrides.items() if is_given}
+
+
+# -- the statements --------------------------------------------------------------------------------------
+
+
+def _insert(sql: Sql) -> str:
+    json = ("options", "filters")
+    columns = ("action", *json, "last_id", "max_id", "expected", "counted_all", "actor", "reason")
+    values = ", ".join(f"CAST(:{name} AS jsonb)" if name in json and sql.postgresql else f":{name}" for name in columns)
+    return f"""
+    INSERT INTO {sql.bulk_actions} ({", ".join(columns)}, created_at, updated_at)
+    VALUES ({values}, {sql.now}, {sql.now}) RETURNING id"""
+
+
+def _set_job(sql: Sql) -> str:
+    return f"UPDATE {sql.bulk_actions} SET job_id = :job_id WHERE id = :id"
+
+
+def _lock(sql: Sql) -> str:
+    return f"""
+    SELECT action, {sql.json_text("options")} AS options, {sql.json_text("filters")} AS filters, last_id, done, refused,
+        {sql.json_text("refusals")} AS refusals, actor, reason
+    FROM {sql.bulk_actions} WHERE id = :id AND status = 'running' {sql.lock()}"""
+
+
+def _advance(sql: Sql) -> str:
+    refusals = "CAST(:refusals AS jsonb)" if sql.postgresql else ":refusals"
+    return f"""
+    UPDATE {sql.bulk_actions} SET last_id = :last_id, done = :done, refused = :refused, refusals = {refusals},
+        status = CAST(:status AS text), job_id = :job_id, updated_at = {sql.now},
+        ended_at = CASE WHEN CAST(:status AS text) = 'running' THEN NULL ELSE {sql.now} END
+    WHERE id = :id AND status = 'running' AND last_id = :before"""
+
+
+def _cancel(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.bulk_actions} SET status = 'cancelled', updated_at = {sql.now}, ended_at = {sql.now}
+    WHERE id = :id AND status = 'running' RETURNING done, refused"""
+
+
+@cache
+def _read(names: frozenset[str]) -> Statement:
+    def build(sql: Sql) -> str:
+        works = " OR ".join(f"j.{column} = b.job_id" for column in ("id", "requeued_from"))
+        times = ", ".join(f"{sql.epoch(f'b.{name}')} AS {name}" for name in ("created_at", "updated_at", "ended_at"))
+        json = ", ".join(f"{sql.json_text(f'b.{name}')} AS {name}" for name in ("options", "filters", "refusals"))
+        by_filter = {"id": "b.id = :id", "before": "b.id < :before", "status": "b.status = :status"}
+        return f"""
+        SELECT b.id, b.action, b.status, b.expected, b.counted_all, b.done, b.refused, b.actor, b.reason, b.job_id,
+            b.last_id, b.max_id, {times}, {json},
+            b.status = 'running' AND NOT {sql.found(f"FROM {sql.jobs} AS j WHERE {works}")} AS stopped
+        FROM {sql.bulk_actions} AS b WHERE true{and_each(by_filter, names)} ORDER BY b.id DESC LIMIT :limit"""
+
+    return build
+
+
+def _old(sql: Sql) -> str:
+    """One that was given up counts as well."""
+    return f"SELECT id FROM {sql.bulk_actions} WHERE updated_at <= {sql.after('-' + sql.number('age'))}"
+
+
+OLD_BULKS = old_rows("bulk_actions", "id", _old)
