@@ -33,6 +33,7 @@ from effects.sessions.engines import callers_engine, can_carry, url_of
 from effects.sessions.joining import AnySession, connection_of, schema_errors, session_of
 from effects.settings import Settings
 from effects.storage import Storage, open_storage
+from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.engine import autocommit_engine, close_for_good, create_engine
 from effects.store.db.store import Store, TableBuilder
 from effects.store.queue.table_ledger import CORE_LEDGER
@@ -44,6 +45,7 @@ State = TypeVar("State")
 P = TypeVar("P")
 Rest = ParamSpec("Rest")
 Answer = TypeVar("Answer", bound=Outcome | None)
+_MIGRATE = AuditAction("database", "migrate")
 
 
 class Effects:
@@ -105,8 +107,11 @@ class Effects:
         self.add_alerts(*alerts)
         register(self)
 
-    def create_tables(self) -> list[str]:
+    def create_tables(self, *, actor: str = "app", reason: str | None = None) -> list[str]:
         """Create the tables, or migrate them to this version; `effects init` registers the schedules, too.
+
+        Args:
+            actor, reason: who and why, for the audit log, where something was applied.
 
         Returns:
             The revisions that were applied, oldest first; empty if the database was up to date.
@@ -116,7 +121,10 @@ class Effects:
         """
         from effects.store.db import migrate  # noqa: PLC0415 - Alembic takes a while to import
 
-        return migrate.init(self.store)
+        def _record(connection: Connection, applied: list[str]) -> None:
+            note(self.store, connection, _MIGRATE, "tables", actor=actor, reason=reason, detail={"applied": applied})
+
+        return migrate.init(self.store, _record)
 
     @cached_property
     def storage(self) -> Storage:

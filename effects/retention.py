@@ -16,6 +16,7 @@ from effects.outcome import Done, Outcome, Snooze
 from effects.retry import DAY_SECONDS
 from effects.schedules import Schedule
 from effects.store import prune as pages
+from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.old_rows import Ages
 from effects.store.numbers import fold
 from effects.store.queue.table_ledger import CORE_LEDGER, all_ledgers, delete_old_effects
@@ -23,6 +24,8 @@ from effects.walk import Page, walk
 
 NUMBERS_DAYS = 30.0  # how long numbers over time are kept
 SLICE_SECONDS = 20.0  # of one attempt of the job; with more to do it comes back at once
+
+_PRUNE = AuditAction("database", "prune")
 
 Step = Callable[..., Page]
 GoOn = Callable[[], bool]
@@ -47,7 +50,14 @@ class Pruned(msgspec.Struct, kw_only=True):
     finished: bool = True
 
 
-def prune(app: Effects, *, dry_run: bool = False, go_on: GoOn = lambda: True) -> Pruned:
+def prune(
+    app: Effects,
+    *,
+    dry_run: bool = False,
+    go_on: GoOn = lambda: True,
+    actor: str | None = None,
+    reason: str | None = None,
+) -> Pruned:
     """Delete rows past their retention, 500 a transaction, with a rest after each.
 
     Ended jobs go with their attempts and actions, after EFFECTS_RETENTION_JOBS_DAYS or their type's
@@ -61,10 +71,15 @@ def prune(app: Effects, *, dry_run: bool = False, go_on: GoOn = lambda: True) ->
     Args:
         dry_run: only count. What depends on rows that would go first is not counted.
         go_on: called before each batch; False stops.
+        actor, reason: who and why, for the audit log. Written as it begins, so that a run which is cut short is in it
+            too. None: no person, as by the schedule.
 
     Raises:
         StoreUnavailable: the database is unavailable.
     """
+    if actor is not None and not dry_run:
+        with app.store.begin() as connection:
+            note(app.store, connection, _PRUNE, "rows", actor=actor, reason=reason)
     return _Run(app, dry_run, go_on).run()
 
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import click
 
-from effects.cli.context import Context
+from effects.cli.context import Context, actor
+from effects.cli.options import reason_option
 from effects.cli.results import CommandResult, command
 from effects.store.schedules import definitions as schedule_definitions
 from effects.store.schedules.definitions import Registered
 
 
 @click.command()
+@reason_option
 @command
-def init(context: Context) -> CommandResult:
+def init(context: Context, *, reason: str | None) -> CommandResult:
     """Create or migrate tables and register schedules.
 
     Running it again changes nothing. It is the only command that creates a database. With --app, schedules that were
     removed from the app's code are stopped and listed; paused schedules stay paused.
     """
     app = context.bare_app
-    applied = app.create_tables()
+    applied = app.create_tables(actor=actor(), reason=reason)
     # Without --app we know the built-in schedules only: what else there is belongs to an app that we have not seen.
     types = app.job_types.names() if context.app_path else []
     registered = schedule_definitions.register(app.store, list(app.schedules.values()), retire_types=types)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from effects.cli.context import Context
+from effects.cli.context import Context, actor
+from effects.cli.options import reason_option
 from effects.cli.output import Table
 from effects.cli.results import CommandResult, command
 from effects.retention import prune as run_prune
@@ -12,8 +13,9 @@ from effects.retention import prune as run_prune
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Preview only: count what would be deleted.")
+@reason_option
 @command
-def prune(context: Context, *, dry_run: bool) -> CommandResult:
+def prune(context: Context, *, dry_run: bool, reason: str | None) -> CommandResult:
     """Delete ended jobs past their retention, in batches.
 
     Workers also do this every ten minutes, by the schedule effects.prune. Retention is set by
@@ -21,7 +23,7 @@ def prune(context: Context, *, dry_run: bool) -> CommandResult:
     EFFECTS_RETENTION_AUDIT_DAYS and per job type.
     Unresolved dead and unknown jobs are never deleted.
     """
-    result = run_prune(context.app, dry_run=dry_run)
+    result = run_prune(context.app, dry_run=dry_run, actor=actor(), reason=reason)
     rows = [
         ("ended jobs", result.jobs),
         ("effects", result.effects),

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, Row
 
 from effects import ConfigurationError, Effects, KeyUnavailable
-from effects.extend import ANY_TIME, Requeued, Window, as_json, moment, requeue, set_filters
+from effects.extend import ANY_TIME, AuditAction, Requeued, Window, as_json, moment, note, requeue, set_filters
 from effects_email.errors import EmailNotFound
 from effects_email.events import ProviderEvent, events_of
 from effects_email.jobs.send import EmailSend
@@ -26,6 +26,7 @@ from effects_email.tables import lists, sent
 from effects_email.transport.base import OutgoingMessage, SendResult
 
 _TEST_SECONDS = 120.0
+_TEST = AuditAction("transport", "test")
 
 
 class RecipientRecord(msgspec.Struct, frozen=True):
@@ -206,8 +207,13 @@ def _renew(app: Effects, connection: Connection, row: Row[Any], content: StoredC
     )  # fmt: skip
 
 
-def send_test_email(app: Effects, to: Recipient, transport: str = DEFAULT_TRANSPORT) -> SendResult:
+def send_test_email(
+    app: Effects, to: Recipient, transport: str = DEFAULT_TRANSPORT, *, actor: str = "app", reason: str | None = None
+) -> SendResult:
     """Send a line of text at once, without the queue, and return the response. EFFECTS_EMAIL_REDIRECT applies.
+
+    Args:
+        actor, reason: who and why, for the audit log. Written before it is sent: a crash leaves the entry.
 
     Raises:
         AddressInvalid: `to` is no address.
@@ -235,7 +241,10 @@ def send_test_email(app: Effects, to: Recipient, transport: str = DEFAULT_TRANSP
         sender=source.sender.spec, recipients=(source.to[0].spec,), data=build(source, {}), source=source,
         message_id=source.message_id, key=source.message_id, utf8=not source.to[0].local.isascii(),
     )  # fmt: skip
-    return job_type.transports.get(transport).send(outgoing, release=lambda: None, seconds=_TEST_SECONDS)
+    chosen = job_type.transports.get(transport)
+    with app.store.begin() as connection:
+        note(app.store, connection, _TEST, transport, actor=actor, reason=reason)
+    return chosen.send(outgoing, release=lambda: None, seconds=_TEST_SECONDS)
 
 
 # -- from rows -------------------------------------------------------------------------------------------------------

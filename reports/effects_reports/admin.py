@@ -17,7 +17,7 @@ from effects_reports.state import state_of
 from effects_reports.tables import repair as table
 from effects_reports.tables import runs as run_table
 
-_CANCEL, _RESUME = AuditAction("report", "cancel"), AuditAction("report", "resume")
+_CANCEL, _RESUME, _REPAIR = (AuditAction("report", name) for name in ("cancel", "resume", "repair"))
 
 
 def cancel_report(
@@ -101,12 +101,15 @@ class RepairCounts(msgspec.Struct, kw_only=True):
     copies: int = 0
 
 
-def repair_reports(*, effects: Effects | None = None) -> RepairCounts:
+def repair_reports(*, actor: str = "app", reason: str | None = None, effects: Effects | None = None) -> RepairCounts:
     """Move every run that nothing else would move any more.
 
     Transitions write their next jobs with themselves, and a job that dies takes its run along: what this finds was done
     by hand, or by a version of this package that did less. Running it at any moment, twice at once too, is harmless: it
-    takes the same conditional transitions.
+    takes the same conditional transitions. Each is in the audit log, in its own transaction.
+
+    Args:
+        actor, reason: who and why, for the audit log.
 
     Raises:
         StoreUnavailable: the database is unavailable.
@@ -118,17 +121,20 @@ def repair_reports(*, effects: Effects | None = None) -> RepairCounts:
         orphaned = table.orphaned_chunks(app.store, connection)
         complete = table.complete_runs(app.store, connection)
     for row in stranded:
-        _move_on(app, row, repaired)
+        _move_on(app, row, repaired, actor, reason)
     for row in orphaned:
         code, text = _how_it_ended(row)
         with app.store.begin() as connection:
             state_machine.chunk_ended(
                 app, connection, row.run_id, row.ordinal, row.job_id, died=True, code=code, text=text
             )
+            detail = {"chunk": row.ordinal, "code": code}
+            note(app.store, connection, _REPAIR, row.run_id, actor=actor, reason=reason, detail=detail)
         repaired.chunks += 1
     for run_id in complete:
         with app.store.begin() as connection:
             state_machine.close(app, connection, run_id)
+            note(app.store, connection, _REPAIR, run_id, actor=actor, reason=reason, detail={"result": "closed"})
         repaired.closed += 1
     repaired.copies = clear_copies(app, state_of(app).registry)
     return repaired
@@ -140,7 +146,7 @@ def _how_it_ended(row: Row[Any]) -> tuple[str, str]:
     return row.error_code or f"job_{row.status}", row.last_error or f"its job ended {row.status}"
 
 
-def _move_on(app: Effects, row: Row[Any], repaired: RepairCounts) -> None:
+def _move_on(app: Effects, row: Row[Any], repaired: RepairCounts, actor: str, reason: str | None) -> None:
     """Fail the run with its dead job; if the job vanished without a trace, write it again."""
     with app.store.begin() as connection:
         run = run_table.lock_run(app.store, connection, row.id)
@@ -149,6 +155,9 @@ def _move_on(app: Effects, row: Row[Any], repaired: RepairCounts) -> None:
         if row.status in ("dead", "cancelled"):
             state_machine.fail(app, connection, run.id, *_how_it_ended(row))
             repaired.failed += 1
+            result = "failed"
         else:
             state_machine.begin_again(app, connection, run)
             repaired.restarted += 1
+            result = "restarted"
+        note(app.store, connection, _REPAIR, run.id, actor=actor, reason=reason, detail={"result": result})

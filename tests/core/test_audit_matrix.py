@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 import pytest
-from sqlalchemy import event
+from sqlalchemy import MetaData, event
 
 import effects
 import effects_email
@@ -22,6 +22,7 @@ from effects import Effects, EffectsError, Refused, Schedule, Unknown, crashpoin
 from effects.bulk import BulkStarted, cancel_bulk, carry_out, preview
 from effects.firing import fire_now
 from effects.keys import generate_key
+from effects.retention import prune
 from effects.store.audit_log.entries import LogFilters, list_entries
 from effects.store.audit_log.notes import AuditAction
 from effects.store.bulk.chunks import ChunkActor
@@ -35,9 +36,21 @@ from effects.store.operator.requeue import requeue
 from effects.store.operator.resolve import ignore, resolve
 from effects.store.rotate import rotate
 from effects.store.schedules import definitions
+from effects_email.admin import send_test_email
 from effects_email.suppression import suppress, unsuppress
+from effects_email.tables.schema import build_tables as build_email_tables
 from effects_reports import cancel_report, request_report, resume_report
-from effects_webhooks import add_endpoint, change_endpoint, disable_endpoint, enable_endpoint
+from effects_reports.admin import repair_reports
+from effects_webhooks import (
+    ANY_TENANT,
+    add_endpoint,
+    change_endpoint,
+    disable_endpoint,
+    enable_endpoint,
+    list_deliveries,
+    replay_delivery,
+    send_test,
+)
 from effects_webhooks.admin.rotation import expire_secret, list_secrets, rotate_secret
 from tests.conftest import AppFactory
 from tests.reports.shop import REPORTS
@@ -56,6 +69,7 @@ def app(app_factory: AppFactory, tmp_path: Path) -> Effects:
     return app_factory(
         job_types=[Scripted(), Scripted("held", on_unknown="hold")], keys=f"k1={generate_key()}", reports=REPORTS,
         storage_url=str(tmp_path / "files"), allow_private_addresses=True,
+        smtp_url=f"maildir:{tmp_path}/mail", email_from="Shop <hello@shop.example>",
     )  # fmt: skip
 
 
@@ -187,6 +201,22 @@ def prepare_expire(app: Effects) -> Act:
     return lambda: expire_secret(secret_id, effects=app, **WHO)
 
 
+def prepare_migrate(app: Effects) -> Act:
+    """The tables of a package that was installed since the last `init`."""
+    metadata = MetaData(schema=app.store.schema)
+    build_email_tables(metadata)
+    with app.store.begin() as connection:
+        metadata.drop_all(connection)
+    run_sql(app, "DELETE FROM effects_schema_version WHERE version_num = 'email_0001'")
+    return lambda: app.create_tables(**WHO)
+
+
+def prepare_repair(app: Effects) -> Act:
+    run_id(app)
+    run_sql(app, "DELETE FROM effects_jobs")
+    return lambda: repair_reports(effects=app, **WHO)
+
+
 def prepare_report_cancel(app: Effects) -> Act:
     run = run_id(app)
     return lambda: cancel_report(run, effects=app, **WHO)
@@ -238,6 +268,8 @@ MATRIX: dict[tuple[str, str], Prepare] = {
     ("schedule", "pause"): prepare_schedule_pause,
     ("schedule", "resume"): prepare_schedule_resume,
     ("schedule", "run"): prepare_schedule_run,
+    ("database", "migrate"): prepare_migrate,
+    ("database", "prune"): lambda app: lambda: prune(app, **WHO),
     ("key", "rotate"): lambda app: lambda: rotate(app.store, app.keys, **WHO),
     ("address", "suppress"): lambda app: lambda: suppress(ADDRESS, actor=WHO["actor"], why=WHO["reason"], effects=app),
     ("address", "unsuppress"): prepare_unsuppress,
@@ -245,6 +277,7 @@ MATRIX: dict[tuple[str, str], Prepare] = {
     ("endpoint", "change"): on_endpoint(change_endpoint, patterns=["order.*"]),
     ("endpoint", "disable"): on_endpoint(disable_endpoint),
     ("endpoint", "enable"): on_endpoint(enable_endpoint),
+    ("endpoint", "send_test"): on_endpoint(send_test),
     ("secret", "rotate"): on_endpoint(rotate_secret),
     ("secret", "expire"): prepare_expire,
     ("report", "cancel"): prepare_report_cancel,
@@ -252,6 +285,8 @@ MATRIX: dict[tuple[str, str], Prepare] = {
     ("bulk", "start"): lambda app: lambda: forced_bulk(app, BulkAction("requeue"), DeadFilters(), actor=WHO["actor"]),
     ("bulk", "cancel"): prepare_bulk_cancel,
     ("bulk", "end"): prepare_bulk_end,
+    ("report", "repair"): prepare_repair,
+    ("transport", "test"): lambda app: lambda: send_test_email(app, ADDRESS, **WHO),
 }
 # What is refused when it is repeated.
 REFUSED_TWICE = {
@@ -377,3 +412,21 @@ def test_in_bulk_what_is_refused_leaves_none(app: Effects, name: ActionName) -> 
     act()
     assert of_jobs(app) == []
     assert rows(app, "unresolved") == kept
+
+
+def test_what_changes_nothing_leaves_none(app: Effects) -> None:
+    assert app.create_tables(**WHO) == []
+    prune(app, dry_run=True, **WHO)
+    prune(app)  # by its schedule
+    assert repair_reports(effects=app, **WHO).restarted == 0
+    assert entries(app) == []
+
+
+def test_a_replay_notes_its_tenant(app: Effects) -> None:
+    endpoint_id = add_endpoint("https://partner.test/hook", tenant="acme", actor="set-up", effects=app).id
+    event_id = send_test(endpoint_id, tenant="acme", actor="set-up", effects=app).event_id
+    [delivery] = list_deliveries(tenant="acme", effects=app).deliveries
+    actions.cancel(app.store, app.ledgers, delivery.job_id, actor="set-up")
+    replay_delivery(event_id, endpoint_id, tenant=ANY_TENANT, effects=app, **WHO)
+    [entry] = entries(app)
+    assert (entry["action"], entry["subject"], entry["tenant"]) == ("requeue", str(delivery.job_id), "acme")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from effects_webhooks.admin.replay import Replayed, recover, replay_delivery, replay_event
     from effects_webhooks.admin.rotation import NewSecret, SecretInfo, expire_secret, list_secrets, rotate_secret
     from effects_webhooks.admin.withdrawal import cancel_delivery
-    from effects_webhooks.api import WebhookReceipt, deliver_webhook, deliver_webhooks, send_test
+    from effects_webhooks.api import deliver_webhook, deliver_webhooks, send_test
     from effects_webhooks.async_api import deliver_webhook_async, deliver_webhooks_async
     from effects_webhooks.errors import (
         EndpointInvalid,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from effects_webhooks.jobs.deliver import WebhookDelivery
     from effects_webhooks.request import WebhookEvent
     from effects_webhooks.tenants import ANY_TENANT, Tenant
-    from effects_webhooks.writing import Delivery, delivery_key
+    from effects_webhooks.writing import Delivery, WebhookReceipt, delivery_key
 else:
     __getattr__, __dir__ = lazy.names(
         __name__,
@@ -54,14 +54,14 @@ else:
             "effects_webhooks.admin.replay": "Replayed, recover, replay_delivery, replay_event",
             "effects_webhooks.admin.rotation": "NewSecret, SecretInfo, expire_secret, list_secrets, rotate_secret",
             "effects_webhooks.admin.withdrawal": "cancel_delivery",
-            "effects_webhooks.api": "WebhookReceipt, deliver_webhook, deliver_webhooks, send_test",
+            "effects_webhooks.api": "deliver_webhook, deliver_webhooks, send_test",
             "effects_webhooks.async_api": "deliver_webhook_async, deliver_webhooks_async",
             "effects_webhooks.errors": "EndpointInvalid, EndpointNotFound, EventInvalid, EventNotFound",
             "effects_webhooks.explanation": "DeliveryExplanation, explain",
             "effects_webhooks.jobs.deliver": "WebhookDelivery",
             "effects_webhooks.request": "WebhookEvent",
             "effects_webhooks.tenants": "ANY_TENANT, Tenant",
-            "effects_webhooks.writing": "Delivery, delivery_key",
+            "effects_webhooks.writing": "Delivery, WebhookReceipt, delivery_key",
         },
     )
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from effects import Effects
 from effects.extend import in_async
-from effects_webhooks.api import WebhookReceipt, deliver_webhook, deliver_webhooks
+from effects_webhooks.api import deliver_webhook, deliver_webhooks
 from effects_webhooks.request import WebhookEvent
+from effects_webhooks.writing import WebhookReceipt
 
 if TYPE_CHECKING:
     from effects.extend import AnyAsyncSession

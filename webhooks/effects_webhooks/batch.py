@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from effects import Effects, EnqueueError, StoreUnavailable
-from effects_webhooks.api import WebhookReceipt, deliver_webhook, deliver_webhooks
+from effects_webhooks.api import deliver_webhook, deliver_webhooks
 from effects_webhooks.request import WebhookEvent
-from effects_webhooks.writing import BATCH
+from effects_webhooks.writing import BATCH, WebhookReceipt
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):

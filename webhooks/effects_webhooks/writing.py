@@ -1,21 +1,27 @@
-"""Writing deliveries: a ledger row and a job for each event and endpoint."""
+"""Writing events, idempotently, and their deliveries: a ledger row and a job for each event and endpoint."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Protocol
+from datetime import datetime
+from itertools import compress
+from typing import Any, Protocol
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
-from effects import Effects, NewJob
-from effects.extend import insert_reserved, reserve_jobs
-from effects_webhooks.routing import Route
+from effects import Effects, NewJob, enqueue_many
+from effects.extend import NO_DIGEST, IdempotentWriter, KeyHolder, insert_reserved, reserve_jobs
+from effects_webhooks.identifiers import new_id
+from effects_webhooks.request import WebhookEvent
+from effects_webhooks.routing import Route, Routes
 from effects_webhooks.tables import events as table
-from effects_webhooks.tables.events import DeliveryRow
+from effects_webhooks.tables.events import DeliveryRow, EventRow
 
 JOB_TYPE = "webhook.deliver"
+FAN_OUT_TYPE = "webhook.fan_out"
+FAN_OUT_ABOVE = 100  # endpoints: from there on a job makes the deliveries, not the caller's transaction
 BATCH = 500  # events, and deliveries, written by one statement
 
 
@@ -24,6 +30,24 @@ class Delivery(msgspec.Struct, frozen=True):
 
     endpoint_id: str
     job_id: int
+
+
+class WebhookReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What `deliver_webhook` gives back. It becomes true when the caller's transaction commits.
+
+    `event_id` is the `webhook-id` that partners see. `existing`: the key (or the id) was already used, and
+    the rest is the first event's. `deliveries` is empty where no endpoint wants the event; it is stored all the same.
+    Where more than 100 want it, `deliveries` is empty too, and the job `fan_out_job_id` makes them.
+    """
+
+    event_id: str
+    deliveries: tuple[Delivery, ...] = ()
+    existing: bool = False
+    fan_out_job_id: int | None = None
+
+    @property
+    def job_ids(self) -> tuple[int, ...]:
+        return tuple(delivery.job_id for delivery in self.deliveries)
 
 
 def delivery_key(event_id: str, endpoint_id: str) -> str:
@@ -67,3 +91,101 @@ def _job(event: Sendable, route: Route) -> NewJob:
         key=delivery_key(event.id, route.endpoint_id),
         group_key=route.group_key(event.ordering_key),
     )
+
+
+# -- events ----------------------------------------------------------------------------------------------
+
+
+class NewEvent(msgspec.Struct, frozen=True):
+    """A row to write, and the text that its digest is taken over."""
+
+    row: EventRow
+    canonical: str
+
+
+def draft_event(app: Effects, event: WebhookEvent, now: datetime) -> NewEvent:
+    """The row of an event that the app wants sent; it occurred now unless it says otherwise."""
+    occurred_at = event.occurred_at or now
+    canonical = event.canonical()
+    row = EventRow(
+        id=event.id or new_id("msg"),
+        tenant=event.tenant or "",
+        type=event.type,
+        key=event.key,
+        digest=app.keys.digest(canonical),
+        body=event.body(occurred_at),
+        ordering_key=event.ordering_key,
+        occurred_at=occurred_at,
+    )
+    return NewEvent(row, canonical)
+
+
+class EventWriter(IdempotentWriter[NewEvent, WebhookReceipt]):
+    """Writes events with their deliveries; one whose key or id is taken is the event that holds it."""
+
+    def __init__(self, app: Effects, connection: Connection, routes: Routes) -> None:
+        self._app = app
+        self._connection = connection
+        self._routes = routes
+
+    def insert(self, requests: Sequence[NewEvent]) -> list[WebhookReceipt | None]:
+        written = table.insert_events(self._app.store, self._connection, [request.row for request in requests])
+        own = []
+        for request in requests:  # of two requests with one id, the first was written
+            own.append(request.row.id in written)
+            written.discard(request.row.id)
+        events = [request.row for request in compress(requests, own)]
+        receipts = iter(_fan_out(self._app, self._connection, self._routes, events))
+        return [next(receipts) if is_own else None for is_own in own]
+
+    def holders(self, requests: Sequence[NewEvent]) -> list[KeyHolder[WebhookReceipt] | None]:
+        rows = table.holders(self._app.store, self._connection, [request.row for request in requests])
+        by_key = {(row.tenant, row.key): row for row in rows if row.key is not None}
+        by_id = {row.id: row for row in rows}
+        events = [
+            by_key.get((request.row.tenant, request.row.key)) or by_id.get(request.row.id) for request in requests
+        ]
+        deliveries: dict[str, list[Delivery]] = defaultdict(list)
+        event_ids = sorted({event.id for event in events if event is not None})
+        for row in table.deliveries(self._app.store, self._connection, event_ids):
+            deliveries[row.event_id].append(Delivery(row.endpoint_id, row.job_id))
+        return [
+            None if event is None else _holder(request.row, event, deliveries[event.id])
+            for request, event in zip(requests, events, strict=True)
+        ]
+
+    def content(self, request: NewEvent) -> str:
+        return request.canonical
+
+
+def _holder(row: EventRow, event: Row[Any], deliveries: Sequence[Delivery]) -> KeyHolder[WebhookReceipt]:
+    by_key = row.key is not None and event.key == row.key
+    is_same_owner = event.tenant == row.tenant and (by_key or row.key is None)
+    return KeyHolder(
+        receipt=WebhookReceipt(event_id=event.id, deliveries=tuple(deliveries), existing=True),
+        digest=event.digest if is_same_owner else NO_DIGEST,
+        key=f"{JOB_TYPE}: " + (f"the idempotency key {row.key!r}" if by_key else f"the id {row.id!r}"),
+        owner=f"event {event.id}",
+    )
+
+
+def _fan_out(app: Effects, connection: Connection, routes: Routes, events: Sequence[EventRow]) -> list[WebhookReceipt]:
+    """A ledger row and a job for each event and endpoint; for an event that many want, the job that makes them."""
+    routes_by_event = {event.id: routes.of(event) for event in events}
+    large = [event for event in events if len(routes_by_event[event.id]) > FAN_OUT_ABOVE]
+    pairs = [(event, route) for event in events if event not in large for route in routes_by_event[event.id]]
+    deliveries = write_deliveries(app, connection, pairs)
+    makers = _make_later(app, connection, large)
+    return [
+        WebhookReceipt(
+            event_id=event.id, deliveries=tuple(deliveries.get(event.id, ())), fan_out_job_id=makers.get(event.id)
+        )
+        for event in events
+    ]
+
+
+def _make_later(app: Effects, connection: Connection, events: Sequence[EventRow]) -> dict[str, int]:
+    """The job of each event that makes its deliveries."""
+    jobs = [NewJob(job_type=FAN_OUT_TYPE, payload={"event_id": event.id}) for event in events]
+    receipts = enqueue_many(jobs, session=connection, effects=app)
+    return {event.id: receipt.job_id for event, receipt in zip(events, receipts, strict=True)}

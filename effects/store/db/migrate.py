@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,13 @@ OTHER_INIT_SECONDS = 300
 _HERE = Path(__file__).parents[1] / "migrations"
 
 
-def init(store: Store) -> list[str]:
+def init(store: Store, record: Callable[[Connection, list[str]], None] = lambda connection, applied: None) -> list[str]:
     """Create the tables or migrate them to this version. Running it again changes nothing.
 
     A step that dies half-way is rolled back; both databases have transactional DDL.
+
+    Args:
+        record: called in the same transaction with the revisions, where there are any.
 
     Returns:
         The revisions that were applied, oldest first; empty if the database was up to date.
@@ -32,7 +35,10 @@ def init(store: Store) -> list[str]:
         SchemaMismatch: a newer version migrated it; unchanged.
     """
     with store.begin() as connection:
-        return upgrade(connection, store.schema, newest())
+        applied = upgrade(connection, store.schema, newest())
+        if applied:
+            record(connection, applied)
+        return applied
 
 
 def upgrade(connection: Connection, schema: str | None, to: Collection[str]) -> list[str]:

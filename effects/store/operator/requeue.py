@@ -124,6 +124,7 @@ def requeue(
     actor: str,
     reason: str | None = None,
     bulk_id: int | None = None,
+    tenant: str | None = None,
     connection: Connection | None = None,
 ) -> Requeued:
     """Carry out the effect of an ended job again, as a new job; the old row stays as it is.
@@ -139,6 +140,7 @@ def requeue(
         confirm_done: also an effect that is done: it is carried out once more.
         actor: who requeues, such as `cli:ann`.
         bulk_id: the bulk action that this is a part of, for the audit log.
+        tenant: whose effect it is, for the audit log.
         connection: the caller's transaction, where it has more to do; default one of our own.
 
     Raises:
@@ -148,7 +150,7 @@ def requeue(
         StoreUnavailable: the database is unavailable (without `connection`). Calling again is safe.
     """
     with store.joined(connection) as joined:
-        return _requeue(store, job_types, joined, job_id, confirm_unknown, confirm_done, actor, reason, bulk_id)
+        return _requeue(store, job_types, joined, job_id, confirm_unknown, confirm_done, actor, reason, bulk_id, tenant)
 
 
 def _requeue(
@@ -161,6 +163,7 @@ def _requeue(
     actor: str,
     reason: str | None,
     bulk_id: int | None,
+    tenant: str | None,
 ) -> Requeued:
     row = store.one(connection, _lock_ended, id=job_id)
     if row is None:
@@ -179,7 +182,7 @@ def _requeue(
     if passed_by is not None:
         record_action(store, connection, new_id, passed_by, actor, reason)
     detail = {"new_job": new_id, **({"passed_by": passed_by} if passed_by is not None else {}), **of_bulk(bulk_id)}
-    note(store, connection, _REQUEUE_JOB, job_id, actor=actor, reason=reason, detail=detail)
+    note(store, connection, _REQUEUE_JOB, job_id, actor=actor, reason=reason, detail=detail, tenant=tenant)
     return Requeued(new_id, row.queue)
 
 

@@ -98,13 +98,14 @@ def requeue(
 @click.command()
 @click.argument("address")
 @click.option("--transport", default=DEFAULT_TRANSPORT, show_default=True, help="Name of a configured transport.")
+@reason_option
 @command
-def test(context: Context, *, address: str, transport: str) -> CommandResult:
+def test(context: Context, *, address: str, transport: str, reason: str | None) -> CommandResult:
     """Send a test message to ADDRESS at once.
 
     It bypasses the queue and shows the server's reply. Exit code 1 if the message was not accepted.
     """
-    send_result = admin.send_test_email(context.bare_app, address, transport)
+    send_result = admin.send_test_email(context.app, address, transport, actor=actor(), reason=reason)
     verdict, reply = send_result.verdict, send_result.verdict.reply
     facts = {
         "result": verdict.kind, "why": verdict.reason, "code": verdict.code,

@@ -127,12 +127,13 @@ def resume(context: Context, *, run_id: str, reason: str | None) -> CommandResul
 
 
 @click.command("repair")
+@reason_option
 @command
-def repair_(context: Context) -> CommandResult:
+def repair_(context: Context, *, reason: str | None) -> CommandResult:
     """Repair runs whose jobs were lost.
 
     The schedule `reports.repair` does so every five minutes.
     """
-    repaired = repair_reports(effects=context.app)
+    repaired = repair_reports(actor=actor(), reason=reason, effects=context.app)
     words = ", ".join(f"{count} {name}" for name, count in msgspec.structs.asdict(repaired).items() if count)
     return CommandResult(repaired, words or "no runs to repair")

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from effects import Effects
 
 
+_ACTOR = "schedule:reports.repair"
+
+
 class ReportRepair(JobType[dict[str, Any]]):
     """`repair_reports`, as a job of the schedule `reports.repair`."""
 
@@ -29,4 +32,4 @@ class ReportRepair(JobType[dict[str, Any]]):
             self.schedule = Schedule("reports.repair", REPAIR_TYPE, cron="*/5 * * * *", catch_up="none")
 
     def perform(self, payload: dict[str, Any], attempt: Attempt) -> Done:
-        return Done(detail=msgspec.to_builtins(repair_reports(effects=self._app)))
+        return Done(detail=msgspec.to_builtins(repair_reports(actor=_ACTOR, effects=self._app)))

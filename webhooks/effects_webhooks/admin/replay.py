@@ -2,7 +2,7 @@
 
 A replay is a new job for the same delivery: the same `webhook-id`, the same bytes, a fresh signature and fresh
 retry classes. Because of those bytes and that id an effect that may have happened needs no further word: the policy of
-`webhook.deliver` is `repeat`. Actor and reason are in `effects_job_actions`. What waits already is left to its
+`webhook.deliver` is `repeat`. Actor, reason and tenant are in the audit log. What waits already is left to its
 own schedule.
 """
 
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 import msgspec
+from sqlalchemy import Row
 
 from effects import Effects, JobNotFound, JobStateError, default
 from effects.extend import aware, optional, requeue, require
@@ -59,7 +61,7 @@ def replay_delivery(
         row = table.delivery(app.store, connection, event_id, endpoint_id, owner)
     if row is None:
         raise EventNotFound(f"there is no delivery {event_id}:{endpoint_id}")
-    return _requeue(app, row.job_id, actor, reason, confirm_done)
+    return _requeue(app, row, actor, reason, confirm_done)
 
 
 def replay_event(
@@ -87,7 +89,7 @@ def replay_event(
         raise EventNotFound(f"there is no delivery of an event {event_id}")
     replayed = Replayed()
     for row in rows:
-        _try(app, replayed, row.job_id, f"{row.event_id}:{row.endpoint_id}", actor, reason, confirm_done)
+        _try(app, replayed, row, f"{row.event_id}:{row.endpoint_id}", actor, reason, confirm_done)
     return replayed
 
 
@@ -133,7 +135,7 @@ def recover(
         for row in page:
             if limit is not None and len(replayed.jobs) >= limit:
                 return replayed
-            _try(app, replayed, row.job_id, f"{row.event_id}:{endpoint_id}", actor, reason, False)
+            _try(app, replayed, row, f"{row.event_id}:{endpoint_id}", actor, reason, False)
             progress(len(replayed.jobs))
         if len(page) < PAGE:
             break
@@ -151,17 +153,18 @@ def _check_active(app: Effects, endpoint_id: str, owner: str | None) -> None:
 
 
 def _try(
-    app: Effects, replayed: Replayed, job_id: int, name: str, actor: str, reason: str | None, confirm_done: bool
+    app: Effects, replayed: Replayed, row: Row[Any], name: str, actor: str, reason: str | None, confirm_done: bool
 ) -> None:
     try:
-        replayed.jobs.append(_requeue(app, job_id, actor, reason, confirm_done))
+        replayed.jobs.append(_requeue(app, row, actor, reason, confirm_done))
     except (JobNotFound, JobStateError) as error:
         replayed.skipped.append((name, str(error)))
 
 
-def _requeue(app: Effects, job_id: int, actor: str, reason: str | None, confirm_done: bool) -> int:
+def _requeue(app: Effects, row: Row[Any], actor: str, reason: str | None, confirm_done: bool) -> int:
     requeued = requeue(
-        app.store, app.job_types, job_id, confirm_done=confirm_done, actor=actor, reason=reason or "replay"
-    )
+        app.store, app.job_types, row.job_id, confirm_done=confirm_done, actor=actor, reason=reason or "replay",
+        tenant=row.tenant or None,
+    )  # fmt: skip
     app.notifier.send({requeued.queue})
     return requeued.job_id

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from effects.cli import CommandResult, Context, cell, command, key_option
+from effects.cli import CommandResult, Context, actor, cell, command, key_option, reason_option
 from effects.extend import ExitCode
 from effects_webhooks.api import deliver_webhook, send_test
 from effects_webhooks.batch import BatchResult, send_lines
@@ -25,13 +25,14 @@ from effects_webhooks.tenants import Tenant
 @click.command()
 @click.argument("endpoint_id", metavar="ENDPOINT")
 @tenant_option
+@reason_option
 @command
-def test(context: Context, *, endpoint_id: str, tenant: Tenant) -> CommandResult:
+def test(context: Context, *, endpoint_id: str, tenant: Tenant, reason: str | None) -> CommandResult:
     """Send a test event to one endpoint.
 
     The event has the type webhook.test and ignores the endpoint's patterns; `effects work` delivers it.
     """
-    receipt = send_test(endpoint_id, tenant=tenant, effects=context.app)
+    receipt = send_test(endpoint_id, actor=actor(), reason=reason, tenant=tenant, effects=context.app)
     return CommandResult(receipt, f"event {receipt.event_id}: see `effects why {receipt.event_id}`")
 
 

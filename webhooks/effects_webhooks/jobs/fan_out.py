@@ -8,10 +8,9 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import Attempt, Done, JobType, Outcome, enqueue
-from effects_webhooks.api import FAN_OUT_TYPE
 from effects_webhooks.routing import Target
 from effects_webhooks.tables import events as table
-from effects_webhooks.writing import BATCH, write_deliveries
+from effects_webhooks.writing import BATCH, FAN_OUT_TYPE, write_deliveries
 
 if TYPE_CHECKING:
     from effects import Effects

@@ -19,12 +19,12 @@ def _owned(sql: Sql) -> str:
 
 
 def _delivery(sql: Sql) -> str:
-    return f"SELECT d.job_id FROM {_owned(sql)} WHERE d.event_id = :event_id AND d.endpoint_id = :endpoint_id"
+    return f"SELECT d.job_id, m.tenant FROM {_owned(sql)} WHERE d.event_id = :event_id AND d.endpoint_id = :endpoint_id"
 
 
 def _of_event(sql: Sql) -> str:
     return f"""
-    SELECT d.event_id, d.endpoint_id, d.job_id FROM {_owned(sql)}
+    SELECT d.event_id, d.endpoint_id, d.job_id, m.tenant FROM {_owned(sql)}
     WHERE d.event_id = :event_id ORDER BY d.endpoint_id"""
 
 
@@ -33,7 +33,7 @@ def _failed(sql: Sql) -> str:
     until = "double precision" if sql.postgresql else "REAL"
     since, end = sql.time("CAST(:since AS double precision)"), sql.time(f"CAST(:until AS {until})")
     return f"""
-    SELECT h.id AS job_id, d.event_id FROM {_owned(sql)}
+    SELECT h.id AS job_id, d.event_id, m.tenant FROM {_owned(sql)}
     JOIN {sql.job_history} AS h ON h.id = d.job_id
     WHERE d.endpoint_id = :endpoint_id AND h.status IN ('dead', 'cancelled') AND h.finished_at >= {since}
     AND (CAST(:until AS {until}) IS NULL OR h.finished_at <= {end}) AND d.state <> 'done' AND h.id > :after
