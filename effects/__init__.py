@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from effects.job import Job, NewJob, Receipt
     from effects.job_type import JobType, Routing
     from effects.keys import generate_key
+    from effects.options import EffectsOptions
     from effects.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
     from effects.redact import Sensitive
     from effects.retry import Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy
@@ -68,6 +69,7 @@ else:
             "effects.job": "Job, NewJob, Receipt",
             "effects.job_type": "JobType, Routing",
             "effects.keys": "generate_key",
+            "effects.options": "EffectsOptions",
             "effects.outcome": "Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown",
             "effects.redact": "Sensitive",
             "effects.retry": "Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy",
@@ -90,6 +92,7 @@ __all__ = [
     "EffectStatus",
     "Effects",
     "EffectsError",
+    "EffectsOptions",
     "EnqueueError",
     "Exponential",
     "Fixed",

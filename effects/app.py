@@ -23,6 +23,7 @@ from effects.job_type import JobType
 from effects.keys import KeyRing
 from effects.ledger import Ledger
 from effects.notifier import Notifier
+from effects.options import EffectsOptions
 from effects.outcome import Outcome
 from effects.packages import package_settings, split_options
 from effects.registry import Registry, installed_job_types
@@ -59,8 +60,8 @@ class Effects:
         job_types: the app's own, in addition to those of installed packages.
         schedules: the app's own; `effects init` registers them.
         alerts: rules, each with the job to notify. The schedule `effects.alerts` checks them each minute.
-        **options: single settings, such as `schema="jobs"` (see Settings), those of installed packages too:
-            `templates="emails"`. With `settings`, the environment is not read for those either.
+        **options: single settings, such as `schema="jobs"`, those of installed packages too: `templates="emails"`.
+            `EffectsOptions` lists them. With `settings`, the environment is not read for those either.
 
     Raises:
         ConfigurationError: a setting or a job type is wrong; names it.
@@ -75,7 +76,7 @@ class Effects:
         job_types: Iterable[JobType[Any]] = (),
         schedules: Iterable[Schedule] = (),
         alerts: Iterable[Alert] = (),
-        **options: Any,
+        **options: Unpack[EffectsOptions],
     ) -> None:
         own, others = split_options(options)
         callers = None if engine is None else callers_engine(engine)

@@ -11,6 +11,7 @@ from typing import Any
 
 from effects.arguments import positive, require
 from effects.errors import ConfigurationError
+from effects.options import LogFormat, LogLevel
 from effects.storage.urls import check_url as check_storage_url
 from effects.store.db.urls import database_url
 
@@ -72,8 +73,8 @@ class Settings:
     retention_effects_days: float = 90.0
     retention_audit_days: float = 730.0
     error_texts: bool = False
-    log_format: str = "text"
-    log_level: str = "INFO"
+    log_format: LogFormat = "text"
+    log_level: LogLevel = "INFO"
 
     def __post_init__(self) -> None:
         url = database_url(self.database_url)

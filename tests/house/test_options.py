@@ -1,0 +1,52 @@
+"""The options of `Effects(…)` are those of all settings, of the same types, each described where it is checked."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from effects import Effects, EffectsOptions, Settings
+from effects.entry_points import entry_points
+
+KINDS: list[type[Any]] = [Settings, *(entry.load() for entry in entry_points("effects.settings"))]
+OWN_PARAMETERS = {"database_url"}  # of `Effects` itself
+# Wider than the field: any sequence is taken, and the class is one that the core does not know.
+WIDER = {"reports": "Sequence[Any]"}
+
+
+def test_each_setting_is_an_option_of_its_type() -> None:
+    declared = {field.name: str(field.type) for kind in KINDS for field in fields(kind)}
+    options = {name: _without_none(annotation.__forward_arg__) for name, annotation in _annotations().items()}
+    wanted = {name: _without_none(WIDER.get(name, kind)) for name, kind in declared.items()}
+    assert options == {name: kind for name, kind in wanted.items() if name not in OWN_PARAMETERS}
+
+
+def test_no_parameter_hides_an_option() -> None:
+    assert set(inspect.signature(Effects).parameters) & set(_annotations()) == set()
+    assert set(inspect.signature(Effects).parameters) >= OWN_PARAMETERS
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_each_setting_is_described(kind: type[Any]) -> None:
+    described = set(re.findall(r"\b(\w+)(?=[\w, ]*: )", inspect.getdoc(kind) or ""))
+    assert {field.name for field in fields(kind)} <= described
+
+
+def _annotations() -> dict[str, Any]:
+    return EffectsOptions.__annotations__
+
+
+def _without_none(annotation: str) -> set[str]:
+    """The members of a union but None, as they are written."""
+
+    def members(node: ast.expr) -> set[str]:
+        if isinstance(node, ast.BinOp):
+            return members(node.left) | members(node.right)
+        return {ast.unparse(node)}
+
+    return members(ast.parse(annotation, mode="eval").body) - {"None"}
