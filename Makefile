@@ -22,7 +22,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto --dist worksteal --quick
 
-test-all: $(VENV)/.test
+test-all: $(VENV)/.test $(VENV)/.types
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 check: $(VENV)/.check $(VENV)/.test

@@ -1,0 +1,105 @@
+# pyright: standard
+"""Mistakes of app developers, one a line, each with the error of mypy and the rule of pyright that must catch it.
+
+Read by type checkers only, never imported: `test_typing.py` compares what both report with the comments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy.orm import Session
+
+import effects
+from effects import Attempt, Done, Effects, JobType, NewJob, Outcome, Retry, RetryPolicy, enqueue, enqueue_many, status
+from effects_email import NewEmail, send_templated_email, send_templated_emails
+from effects_reports import Notify, request_report
+from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
+
+
+@dataclass
+class Order:
+    number: int
+
+
+@dataclass
+class Refund:
+    amount: int
+
+
+class PackOrder(JobType[Order]):
+    name = "shop.pack"
+    payload = Order
+
+    def perform(self, payload: Order, attempt: Attempt) -> Outcome:
+        return Retry("the packer is busy", after_seconds=30)
+
+
+class WrongPayload(JobType[Order]):
+    payload = Refund  # planted: assignment | AssignmentType
+
+
+class WrongPolicies(JobType[Order]):
+    on_unknown = "maybe"  # planted: assignment | AssignmentType
+    retry = 5  # planted: assignment | AssignmentType
+
+
+class WrongArgument(JobType[Order]):
+    def perform(self, payload: Refund, attempt: Attempt) -> Outcome:  # planted: override | IncompatibleMethodOverride
+        return Done()
+
+
+class WrongOutcome(JobType[Order]):
+    def perform(self, payload: Order, attempt: Attempt) -> str:  # planted: override | IncompatibleMethodOverride
+        return "done"
+
+
+class AsyncHandler(JobType[Order]):
+    async def perform(self, payload: Order, attempt: Attempt) -> None:  # planted: override | IncompatibleMethodOverride
+        print(payload)
+
+
+class WrongNames(JobType[Order]):
+    def perform(self, payload: Order, attempt: Attempt) -> Outcome:
+        if payload.numbr > 1:  # planted: attr-defined | AttributeAccessIssue
+            attempt.realease()  # planted: attr-defined | AttributeAccessIssue
+        if attempt.job.key > "a":  # planted: operator | OptionalOperand
+            return Done(details={})  # planted: call-arg | CallIssue
+        return Retry("later", after_seconds="5")  # planted: arg-type | ArgumentType
+
+
+Effects(thread=4)  # planted: call-arg | CallIssue
+Effects(threads="many")  # planted: arg-type | ArgumentType
+Effects(log_format="xml")  # planted: arg-type | ArgumentType
+Effects(job_types=[PackOrder])  # planted: list-item | ArgumentType
+
+RetryPolicy(max_attempts="three")  # planted: arg-type | ArgumentType
+
+
+def checkout(app: Effects, session: Session) -> None:
+    effects.enqeue("shop.pack", Order(1))  # planted: attr-defined | AttributeAccessIssue
+    enqueue("shop.pack")  # planted: call-arg | CallIssue
+    enqueue(PackOrder, Order(1))  # planted: arg-type | ArgumentType
+    enqueue("shop.pack", Order(1), session=app)  # planted: arg-type | ArgumentType
+    enqueue("shop.pack", Order(1), effects=app.engine)  # planted: arg-type | ArgumentType
+    enqueue("shop.pack", Order(1), run_at="tomorrow")  # planted: arg-type | ArgumentType
+    enqueue("shop.pack", Order(1), on_unknown="never")  # planted: arg-type | ArgumentType
+    enqueue("shop.pack", Order(1), keys="pack:1")  # planted: call-arg | CallIssue
+    enqueue_many(NewJob(job_type="shop.pack", payload=Order(1)))  # planted: arg-type | ArgumentType
+    enqueue_many([PackOrder()])  # planted: list-item | ArgumentType
+    print(enqueue("shop.pack", Order(1)).id)  # planted: attr-defined | AttributeAccessIssue
+    status("pack:1")  # planted: call-arg | CallIssue
+
+
+def tell(session: Session, moment: datetime = datetime(2026, 1, 2, tzinfo=UTC)) -> None:
+    send_templated_email("welcome", to="ann@example.com")  # planted: call-arg | CallIssue
+    send_templated_email("welcome", to=5, context={})  # planted: arg-type | ArgumentType
+    send_templated_emails(["welcome"], session=session)  # planted: list-item | ArgumentType
+    NewEmail("welcome", "ann@example.com", {})  # planted: call-arg | CallIssue
+    deliver_webhook("order.paid", session=session)  # planted: arg-type | ArgumentType
+    WebhookEvent("order.paid", 5)  # planted: arg-type | ArgumentType
+    add_endpoint("https://partner.example/hook", events="order.*")  # planted: call-arg | CallIssue
+    request_report("sales", formats=("csv",))  # planted: call-arg | CallIssue
+    request_report("sales", notify=["mail.ready"])  # planted: list-item | ArgumentType
+    print(Notify, moment)
