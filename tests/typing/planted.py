@@ -9,10 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 import effects
-from effects import Attempt, Done, Effects, JobType, NewJob, Outcome, Retry, RetryPolicy, enqueue, enqueue_many, status
+from effects import (
+    Attempt,
+    Done,
+    Effects,
+    JobType,
+    NewJob,
+    Outcome,
+    Receipt,
+    Retry,
+    RetryPolicy,
+    enqueue,
+    enqueue_async,
+    enqueue_many,
+    status,
+)
 from effects_email import NewEmail, send_templated_email, send_templated_emails
 from effects_reports import Notify, request_report
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
@@ -103,3 +118,39 @@ def tell(session: Session, moment: datetime = datetime(2026, 1, 2, tzinfo=UTC)) 
     request_report("sales", formats=("csv",))  # planted: call-arg | CallIssue
     request_report("sales", notify=["mail.ready"])  # planted: list-item | ArgumentType
     print(Notify, moment)
+
+
+app = Effects()
+
+
+@app.job("shop.refund")
+def refund(payload: Refund, attempt: Attempt) -> Outcome:
+    return Done()
+
+
+@app.job("shop.mail", on_unknown="maybe")  # planted: arg-type | ArgumentType
+def mail(payload: Order) -> None:
+    print(payload)
+
+
+@app.job("shop.count")  # planted: type-var | ArgumentType
+def count(payload: Order) -> int:
+    return payload.number
+
+
+def decorated(session: Session) -> None:
+    refund.enqueue(Order(1), session=session)  # planted: arg-type | ArgumentType
+    refund.enqueue(Refund(5), key=17)  # planted: arg-type | ArgumentType
+    refund.enqueue(Refund(5), delay="1h")  # planted: arg-type | ArgumentType
+    refund.enqueue_many(Refund(5))  # planted: arg-type | ArgumentType
+    refund(Refund(5))  # planted: call-arg | CallIssue
+
+
+async def awaiting(session: AsyncSession, wrong: Session) -> None:
+    print(enqueue_async("shop.pack", Order(1), session=session).job_id)  # planted: attr-defined | AttributeAccessIssue
+    receipt: Receipt = enqueue_async("shop.pack", Order(1))  # planted: assignment | AssignmentType
+    enqueue_async("shop.pack", Order(1), session=session)  # planted: unused-coroutine | UnusedCoroutine
+    await enqueue_async("shop.pack", Order(1), session=wrong)  # planted: arg-type | ArgumentType
+    enqueue("shop.pack", Order(1), session=session)  # planted: arg-type | ArgumentType
+    await enqueue("shop.pack", Order(1))  # planted: misc | GeneralTypeIssues
+    print(receipt)
