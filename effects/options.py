@@ -1,6 +1,7 @@
 """The options of `Effects(…)` as type checkers and editors see them. The settings they set check their values.
 
-The packages' own are among them, by name only. `tests/house/test_options.py` compares each with the field that it sets.
+Those of the built-in packages are among them, by name only: a type checker reads no entry points.
+`tests/house/test_options.py` compares each with the field that it sets.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ LogLevel: TypeAlias = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 class EffectsOptions(TypedDict, total=False):
     """Single settings, each over its environment variable; None leaves that one in force.
 
-    What each means is said by `effects.Settings`, `effects_email.EmailSettings`, `effects_webhooks.WebhookSettings` and
-    `effects_reports.ReportSettings`. The options of another package are not known to type checkers: give them by the
-    environment, or as `**{"name": value}`.
+    `Settings` says what each means, and the settings class of each built-in package. Type checkers do not know the
+    options of other packages: give those by the environment.
     """
 
     schema: str | None
