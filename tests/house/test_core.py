@@ -12,7 +12,7 @@ PACKAGE_WORDS = re.compile(r"\b(effects_)?(webhooks?|e-?mails?|reports?|smtp)\b"
 EXAMPLE = re.compile(r"such as [^;.]*(\.\w[^;. ]*)*")  # in a help text or an error
 
 ALLOWED = {
-    "effects/options.py": "type checkers read no entry points; `test_options.py` compares it with the packages' settings",
+    "effects/options.py": "type checkers read no entry points; `test_options.py` compares it with the settings",
     "effects/signing.py": "the header names of the Standard Webhooks specification",
 }
 
