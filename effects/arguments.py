@@ -17,6 +17,7 @@ from effects.unsafe import is_printable
 
 Rule: TypeAlias = Callable[[Any], str | None]
 T = TypeVar("T")
+R = TypeVar("R")
 SHOWN_CHARS = 80
 
 
@@ -52,6 +53,25 @@ def each_of(items: Iterable[T], kind: type[T], name: str, error: type[EffectsErr
         if not isinstance(item, kind):
             raise error(f"{name}[{number}] is a {class_name(item)}; give a {kind.__name__}")
         yield item
+
+
+def build_each(name: str, items: Sequence[T], build: Callable[[int, T], R]) -> list[R]:
+    """What `build` makes of each item and its position.
+
+    Raises:
+        EffectsError: what `build` raises of ours. Of several items it names the one at fault, by position and key.
+    """
+    results: list[R] = []
+    for number, item in enumerate(items):
+        try:
+            results.append(build(number, item))
+        except EffectsError as error:
+            if len(items) > 1:
+                key = getattr(item, "key", None)
+                named = f" (key {shown(key)})" if isinstance(key, str) else ""
+                error.args = (f"{name}[{number}]{named}: {error}",)
+            raise
+    return results
 
 
 def shown(value: object) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import arguments
-from effects.arguments import check_arguments, each_of, optional
+from effects.arguments import build_each, check_arguments, each_of, optional
 from effects.errors import EnqueueError, KeyUnavailable
 from effects.idempotence import IdempotentWriter, KeyHolder, write_once
 from effects.job import NewJob, Receipt
@@ -52,7 +52,7 @@ class EnqueuingApp(Protocol):
 def enqueue_jobs(app: EnqueuingApp, jobs: Iterable[NewJob], session: AnySession | None) -> list[Receipt]:
     """Write jobs; see `effects.enqueue_many`."""
     jobs = list(each_of(jobs, NewJob, "jobs", EnqueueError))
-    rows = [job_row(app, number, job, with_digest=True) for number, job in enumerate(jobs)]
+    rows = build_each("jobs", jobs, lambda number, job: job_row(app, number, job, with_digest=True))
     if not rows:
         return []
     with app.writing(session, {row.queue for row in rows}) as connection:

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -15,6 +16,7 @@ from sqlalchemy import Connection
 from effects.advice import Action, Explanation
 from effects.app import Effects
 from effects.error_text import attempt_row, shown_text
+from effects.errors import JobNotFound
 from effects.job_type import WAITS_FOR_OPERATOR, safe_message
 from effects.settlement import UNCOUNTED
 from effects.store.db.records import ActionRecord, AttemptRecord, EffectStory, JobRecord
@@ -26,6 +28,7 @@ from effects.waits import Wait, why_waits
 
 EvidenceState: TypeAlias = Literal["waiting", "running", "done", "refused", "unknown", "abandoned"]
 
+_JOB_ID = re.compile(r"[1-9][0-9]{0,17}")
 _SETTLED: dict[str | None, EvidenceState] = {
     "done": "done", "refused": "refused", "unknown": "unknown", "abandoned": "abandoned",
 }  # fmt: skip
@@ -36,6 +39,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         ledger, ledger_state: the table that keeps its state, and that state; None for a job without a key.
+        about: what else one must know of it, by its ledger, such as the URL of an endpoint.
         jobs: newest first; the effect's newest job and those that it was requeued from.
         attempts, actions: in order of time.
         tries: how many of the attempts were carried out.
@@ -45,6 +49,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     ledger: str | None
     ledger_state: str | None
+    about: Mapping[str, str]
     jobs: list[JobRecord]
     attempts: list[AttemptRecord]
     actions: list[ActionRecord]
@@ -73,14 +78,19 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_evidence(app: Effects, key: str) -> list[Evidence]:
-    """The effects that `key` may mean, over the core's ledger and those of every package.
+    """The effects that `key` may mean, over the core's ledger and those of every package; else the job of this id.
 
     Raises:
-        JobNotFound: no ledger knows the key.
+        JobNotFound: no ledger knows the key, and it is no job's id.
         StoreUnavailable: the database is unavailable.
     """
     with app.store.snapshot() as connection:
-        stories = lookup.find_effects(app.store, connection, app.ledgers, key)
+        try:
+            stories = lookup.find_effects(app.store, connection, app.ledgers, key)
+        except JobNotFound:
+            if not _JOB_ID.fullmatch(key) or not lookup.chain_ids(app.store, connection, int(key)):
+                raise
+            stories = [lookup.read_job(app.store, connection, app.ledgers, int(key), earlier=True)]
         return [_evidence(app, connection, story) for story in stories]
 
 
@@ -132,6 +142,7 @@ def _facts(app: Effects, story: EffectStory) -> Facts:
     return Facts(
         ledger=story.ledger,
         ledger_state=story.state,
+        about=story.about,
         jobs=story.jobs,
         attempts=story.attempts,
         actions=story.actions,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from effects import arguments, signing, web
     from effects.advice import Action, Explanation, Instead
     from effects.api import insert_reserved, reserve_jobs
-    from effects.arguments import aware, check_arguments, each_of, optional, printable, require, shown
+    from effects.arguments import aware, build_each, check_arguments, each_of, optional, printable, require, shown
     from effects.crashpoints import declare, point
     from effects.default_app import app_of
     from effects.errors import SecretInvalid, SignatureInvalid, code_of
@@ -99,7 +99,7 @@ else:
             "effects": "arguments, signing, web",
             "effects.advice": "Action, Explanation, Instead",
             "effects.api": "insert_reserved, reserve_jobs",
-            "effects.arguments": "aware, check_arguments, each_of, optional, printable, require, shown",
+            "effects.arguments": "aware, build_each, check_arguments, each_of, optional, printable, require, shown",
             "effects.crashpoints": "declare, point",
             "effects.default_app": "app_of",
             "effects.errors": "SecretInvalid, SignatureInvalid, code_of",
@@ -214,6 +214,7 @@ __all__ = [
     "as_json",
     "attachment",
     "aware",
+    "build_each",
     "check_arguments",
     "check_network",
     "clean_text",

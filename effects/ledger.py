@@ -6,7 +6,7 @@ property test holds them equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from sqlalchemy import Connection
@@ -60,6 +60,12 @@ class Ledger(Protocol):
 
     def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
         """The effects that a person may mean by this key, for `effects why`; at most 100."""
+        ...
+
+    def about(self, store: Store, connection: Connection, key: str) -> Mapping[str, str]:
+        """What a person must know of the effect of this name to look into it, such as the URL of its endpoint. Nothing
+        personal; empty if its job says it all.
+        """
         ...
 
     def holders(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:

@@ -18,14 +18,15 @@ DONE = "Nothing left to do."
 
 def sentence(evidence: Evidence) -> str:
     """Describe the state of an effect: since when, after how many attempts, the last answer and the next step."""
-    who = f"{evidence.key} ({evidence.job_type})" if evidence.job_type else evidence.key
+    name = evidence.key if evidence.key is not None else f"job {evidence.facts.jobs[0].id}"
+    who = f"{name} ({evidence.job_type})" if evidence.job_type else name
     return f"{who} {_state(evidence)}"
 
 
 def evidence_blocks(evidence: Evidence) -> list[Any]:
     """What the last answer means, the attempts, and the actions."""
     facts = evidence.facts
-    blocks: list[Any] = []
+    blocks: list[Any] = [facts.about] if facts.about else []
     if facts.explanation is not None:
         blocks.append(cell(f"the last answer: {facts.explanation.meaning}; {facts.explanation.follows}"))
     blocks.append(attempts_table(facts.attempts))
@@ -63,6 +64,8 @@ def _at(job: JobRecord) -> str:
 
 def _tries(evidence: Evidence) -> str:
     facts = evidence.facts
+    if not facts.tries and facts.attempts:
+        return "no attempt that counts"  # a pause or a snooze costs none
     tries = f"{facts.tries} attempt{'' if facts.tries == 1 else 's'}"
     return tries if len(facts.jobs) == 1 else f"{tries} in {len(facts.jobs)} jobs"
 

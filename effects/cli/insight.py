@@ -36,7 +36,8 @@ def status(context: Context) -> CommandResult:
 def why(context: Context, *, key: str) -> CommandResult:
     """Explain the state of one effect, with its attempts.
 
-    KEY is the caller's idempotency key, or the name that a package's ledger uses, such as the id of a webhook event.
+    KEY is the caller's idempotency key, the id of a job, or what a package knows its effects by: the id of a webhook
+    event, a delivery (EVENT:ENDPOINT), an endpoint or its URL, a Message-ID, an address that mail was sent to.
     """
     document, blocks = [], list[Any]()
     for evidence in find_evidence(context.app, key):

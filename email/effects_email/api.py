@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from effects import Effects, default
-from effects.extend import AnySession, OnUnknown, app_of, each_of
+from effects.extend import AnySession, OnUnknown, app_of, build_each, each_of
 from effects_email.errors import EmailInvalid
 from effects_email.message.address import Recipient, parse_mailbox
 from effects_email.message.attachments import File
@@ -105,7 +105,8 @@ def send_templated_emails(
     """
     app = app_of(effects, session)
     now = datetime.now(UTC)
-    messages = [render_email(app, email, now) for email in each_of(emails, NewEmail, "emails", EmailInvalid)]
+    emails = list(each_of(emails, NewEmail, "emails", EmailInvalid))
+    messages = build_each("emails", emails, lambda _, email: render_email(app, email, now))
     if not messages:
         return []
     with app.writing(session, {app.job_types.get(JOB_TYPE).queue}) as connection:

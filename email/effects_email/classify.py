@@ -21,16 +21,16 @@ What a refusal of a message weighs beside the transport's others is decided by `
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from effects import Done, Fixed, FixedSchedule, Outcome, Pause, Refused, Retry, RetryPolicy, Unknown
-from effects.extend import DAY_SECONDS, HIDDEN, clean_text, phases_ms
+from effects.extend import DAY_SECONDS, phases_ms
 from effects_email.refusals import Weight, is_of_message
-from effects_email.transport.base import Kind, Reply, SendResult, Verdict
+from effects_email.transport.base import Kind, SendResult, Verdict
+from effects_email.transport.verdicts import reply_text
 
 RETRY = RetryPolicy(
     backoff=FixedSchedule((60, 300, 900, 1800, 3600, 7200, 14_400)),
@@ -50,9 +50,7 @@ THROTTLE_SECONDS = 60.0
 CONFIG_SECONDS = 300.0
 HOLD_SECONDS = 60.0  # a message that waits for another to be tried
 BEHIND_SECONDS = 5.0  # after a throttle others come first
-REPLY_CHARS_MAX = 512
 FINAL: tuple[Kind, ...] = ("accepted", "refused_recipient", "refused_message")
-_ADDRESS = re.compile(r"[^\s<>@,;:\"']+@[^\s<>@,;:\"']+")
 
 
 def outcome_of(
@@ -158,8 +156,3 @@ def detail_of(send_result: SendResult, transport: str) -> dict[str, Any]:
         detail |= {"stage": reply.stage, "reply_code": reply.code, "enhanced": reply.enhanced, "about": verdict.about}
         detail["reply"] = reply_text(reply)
     return {name: value for name, value in detail.items() if value not in (None, {})}
-
-
-def reply_text(reply: Reply) -> str | None:
-    """The peer's words without addresses, as both databases can store them."""
-    return clean_text(_ADDRESS.sub(HIDDEN, reply.text[:REPLY_CHARS_MAX])) or None

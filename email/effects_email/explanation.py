@@ -75,11 +75,18 @@ def _verdict(what: str, enhanced: str | None, stage: Stage, text: str) -> Verdic
     return verdict_of_reply(reply)
 
 
+def _fault_named(error_code: str, stage: Stage) -> str:
+    """The fault of an attempt's error code, which `verdicts` makes of stage and fault."""
+    return "closed" if error_code == "connect_failed" else error_code.removeprefix(f"{stage}_")
+
+
 def explanation_of(error_code: str | None, detail: Mapping[str, Any]) -> Explanation | None:
     """Explain the answer of a recorded attempt; None where it is not one of SMTP."""
     stage = detail.get("stage")
     if stage not in SMTP_STAGES:
         return None
-    what = str(detail["reply_code"]) if detail.get("reply_code") else error_code or ""
+    what = str(detail["reply_code"]) if detail.get("reply_code") else _fault_named(error_code or "", stage)
+    if not (what.isdecimal() or what in FAULT_CODES):
+        return None  # a verdict of our own, whose message says it
     explanation = explain(what, detail.get("enhanced"), stage=stage, text=detail.get("reply") or "")
     return Explanation(meaning=explanation.why, follows=explanation.follows)

@@ -293,7 +293,9 @@ def test_silent_workers_and_a_backlog(healthy: Effects) -> None:
     healthy.store.shift_clock(1000)
     found = found_by(healthy)
     assert "1 of 1 workers are silent" in found["workers"].text
-    assert (found["backlog"].level, found["backlog"].advice) == ("error", "start `effects work`")
+    assert (found["backlog"].level, found["backlog"].advice) == (
+        "error", "start `effects work`, or see why `effects work --drain` no longer runs",
+    )  # fmt: skip
     ManualWorker(healthy, "alive")
     assert found_by(healthy)["backlog"].level == "warning"
 
@@ -357,3 +359,14 @@ def test_an_apps_alerts(app: Effects, process: Run) -> None:
     listed = process(*app_option, "list")
     assert "DeadLetters(more_than=0" in listed.out
     assert "yes" in listed.out
+
+
+def test_a_backlog_of_failed_jobs_is_told_by_its_cause(healthy: Effects) -> None:
+    """Where no worker runs between two drains, `start effects work` is the wrong cure."""
+    enqueue("scripted", {}, effects=healthy)
+    worker = ManualWorker(healthy, "quiet")
+    worker.settle((worker.claim_one(), Retry("no connection to 127.0.0.1:1", code="connect_failed")))
+    healthy.store.shift_clock(1000)
+    backlog = found_by(healthy)["backlog"]
+    assert "1 failed with connect_failed (no connection to 127.0.0.1:1)" in backlog.text
+    assert str(backlog.advice).startswith("mend that cause (`effects jobs list --code connect_failed`)")

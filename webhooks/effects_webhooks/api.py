@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from effects import Effects, default
-from effects.extend import AnySession, AuditAction, app_of, each_of, note, write_once
+from effects.extend import AnySession, AuditAction, app_of, build_each, each_of, note, write_once
 from effects_webhooks.errors import EndpointInvalid, EndpointNotFound, EventInvalid
 from effects_webhooks.request import WebhookEvent
 from effects_webhooks.routing import Route, Routes
@@ -60,7 +60,8 @@ def deliver_webhooks(
     """
     app = app_of(effects, session)
     now = datetime.now(UTC)
-    drafts = [draft_event(app, event, now) for event in each_of(events, WebhookEvent, "events", EventInvalid)]
+    events = list(each_of(events, WebhookEvent, "events", EventInvalid))
+    drafts = build_each("events", events, lambda _, event: draft_event(app, event, now))
     if not drafts:
         return []
     with app.writing(session, {app.job_types.get(name).queue for name in (JOB_TYPE, FAN_OUT_TYPE)}) as connection:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -84,12 +85,13 @@ class ActionRecord(msgspec.Struct, frozen=True, kw_only=True):
 class EffectStory(msgspec.Struct, frozen=True, kw_only=True):
     """One effect over its jobs, newest job first, attempts and actions in order of time.
 
-    `state`: the word of its `ledger`, a table; both are None for a job without a key.
+    `state`: the word of its `ledger`, a table; both are None for a job without a key. `about`: see `Ledger.about`.
     """
 
     key: str | None
     state: str | None
     ledger: str | None
+    about: Mapping[str, str]
     job_type: str
     jobs: list[JobRecord]
     attempts: list[AttemptRecord]

@@ -64,6 +64,20 @@ def count_due(store: Store, connection: Connection) -> Due:
     return Due(row.jobs, row.oldest)
 
 
+class DueFailures(msgspec.Struct, frozen=True):
+    """Due jobs whose last attempt failed, and why most of them did."""
+
+    jobs: int
+    error_code: str
+    error: str | None
+
+
+def read_due_failures(store: Store, connection: Connection) -> DueFailures | None:
+    """None if no due job has failed."""
+    row = store.one(connection, _due_failures)
+    return None if row is None else DueFailures(row.jobs, row.error_code, row.error)
+
+
 def count_unknown(store: Store, connection: Connection, job_types: Sequence[str]) -> list[UnknownType]:
     """Live jobs of types that are not among these; the ten types with the most jobs."""
     rows = store.all(connection, _unknown, types=as_json(list(job_types)))
@@ -122,6 +136,13 @@ def _due(sql: Sql) -> str:
     return f"""
     SELECT count(*) AS jobs, {sql.seconds("min(run_at)")} AS oldest FROM {sql.jobs}
     WHERE status <> 'running' AND run_at <= {sql.now}"""
+
+
+def _due_failures(sql: Sql) -> str:
+    return f"""
+    SELECT error_code, count(*) AS jobs, max(last_error) AS error FROM {sql.jobs}
+    WHERE status <> 'running' AND run_at <= {sql.now} AND error_code IS NOT NULL
+    GROUP BY error_code ORDER BY jobs DESC, error_code LIMIT 1"""
 
 
 # -- for `effects metrics` --------------------------------------------------------------------------------

@@ -13,7 +13,17 @@ from effects.store.db.sql import Sql
 from effects.store.db.store import Store
 from effects.store.limits.queue_pauses import paused_queues
 from effects.store.numbers.samples import seconds_without_worker
-from effects.store.operator.counts import Due, UnknownType, Workers, count_due, count_unknown, count_workers
+from effects.store.operator.counts import (
+    Due,
+    DueFailures,
+    UnknownType,
+    Workers,
+    count_due,
+    count_unknown,
+    count_workers,
+    read_due_failures,
+)
+from effects.store.operator.queue_status import PausedKey, paused_keys
 
 Level: TypeAlias = Literal["ok", "warning", "error"]
 
@@ -49,7 +59,10 @@ def examine_work(store: Store, lease_seconds: float, job_types: Sequence[str]) -
         unknown = count_unknown(store, connection, job_types)
         pauses = paused_queues(store, connection)
         absent_seconds = seconds_without_worker(store, connection)
-    yield from _about_workers(workers, due, absent_seconds)
+        failures = read_due_failures(store, connection)
+        paused = [pause for pause in paused_keys(store, connection) if pause.waiting]
+    yield from _about_workers(workers, due, failures, absent_seconds)
+    yield from _about_paused_keys(paused)
     for pause in pauses:
         advice = f"run `effects queues resume {shlex.quote(pause.queue)}` when it may run again"
         yield DoctorFinding("queues", "warning", f"{pause}; {pause.waiting:,} jobs wait", advice)
@@ -145,7 +158,25 @@ def _vacuum_sqlite(connection: Connection) -> Iterator[DoctorFinding]:
         yield DoctorFinding("vacuum", "ok", "no vacuum needed")
 
 
-def _about_workers(workers: Workers, due: Due, absent_seconds: float | None) -> Iterator[DoctorFinding]:
+def _about_paused_keys(paused: Sequence[PausedKey]) -> Iterator[DoctorFinding]:
+    """What waits for a pause: a peer that is down, a throttle, an operator."""
+    for pause in paused:
+        reason = f": {pause.reason}" if pause.reason else ""
+        until = pause.until if isinstance(pause.until, str) else f"{pause.until:%Y-%m-%d %H:%M:%SZ}"
+        yield DoctorFinding(
+            "limit keys",
+            "warning",
+            f"{pause.limit_key} is paused until {until}{reason}; {pause.waiting:,} jobs wait",
+            "mend that cause; the next run of a worker after the pause tries them again, and "
+            f"`effects limits resume {shlex.quote(pause.limit_key)}` ends it at once",
+        )
+    if not paused:
+        yield DoctorFinding("limit keys", "ok", "no job waits for a paused limit key")
+
+
+def _about_workers(
+    workers: Workers, due: Due, failures: DueFailures | None, absent_seconds: float | None
+) -> Iterator[DoctorFinding]:
     if workers.silent:
         yield DoctorFinding(
             "workers",
@@ -178,12 +209,20 @@ def _about_workers(workers: Workers, due: Due, absent_seconds: float | None) -> 
         )
         return
     level: Level = "warning" if workers.alive else "error"
-    cure = (
-        "add workers or threads, or check for a paused limit or queue (`effects status`)"
-        if workers.alive
-        else "start `effects work`"
-    )
-    yield DoctorFinding("backlog", level, f"{due.jobs:,} jobs are due, the oldest for {waited:,.0f} s", cure)
+    text = f"{due.jobs:,} jobs are due, the oldest for {waited:,.0f} s"
+    if failures is not None:
+        error = f" ({failures.error})" if failures.error else ""
+        text += f"; {failures.jobs:,} failed with {failures.error_code}{error}"
+    yield DoctorFinding("backlog", level, text, _backlog_cure(workers, failures))
+
+
+def _backlog_cure(workers: Workers, failures: DueFailures | None) -> str:
+    if failures is not None:
+        again = "they are tried again by themselves" if workers.alive else "the next `effects work` tries them again"
+        return f"mend that cause (`effects jobs list --code {shlex.quote(failures.error_code)}`); {again}"
+    if workers.alive:
+        return "add workers or threads, or check for a paused limit or queue (`effects status`)"
+    return "start `effects work`, or see why `effects work --drain` no longer runs"
 
 
 def _without_worker(due: Due, absent_seconds: float | None) -> DoctorFinding:

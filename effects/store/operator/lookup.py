@@ -89,10 +89,12 @@ def read_job(
         raise JobNotFound(f"job {job_id} not found")
     attempts, actions = _read_log(store, connection, ids)
     ledger, state = _ledger_word(store, connection, ledgers, job_id)
+    key = jobs[0].key
     return EffectStory(
-        key=jobs[0].key,
+        key=key,
         state=state,
-        ledger=ledger,
+        ledger=ledger.table if ledger is not None else None,
+        about=ledger.about(store, connection, key) if ledger is not None and key is not None else {},
         job_type=jobs[0].job_type,
         jobs=jobs,
         attempts=attempts,
@@ -102,11 +104,11 @@ def read_job(
 
 def _ledger_word(
     store: Store, connection: Connection, ledgers: Mapping[str, Ledger], job_id: int
-) -> tuple[str | None, str | None]:
+) -> tuple[Ledger | None, str | None]:
     """The ledger that has a row of this job, and its state."""
     for ledger in all_ledgers(ledgers):
         if (state := states(store, connection, ledger.table, [job_id]).get(job_id)) is not None:
-            return ledger.table, state
+            return ledger, state
     return None, None
 
 
@@ -152,7 +154,7 @@ def find_effects(store: Store, connection: Connection, ledgers: Mapping[str, Led
         JobNotFound: no ledger knows the key.
     """
     stories = [
-        _story(store, connection, ledger.table, row)
+        _story(store, connection, ledger, row)
         for ledger in all_ledgers(ledgers)
         for row in ledger.find(store, connection, key)
     ]
@@ -162,14 +164,15 @@ def find_effects(store: Store, connection: Connection, ledgers: Mapping[str, Led
     return stories
 
 
-def _story(store: Store, connection: Connection, table: str, row: LedgerRow) -> EffectStory:
+def _story(store: Store, connection: Connection, ledger: Ledger, row: LedgerRow) -> EffectStory:
     ids = chain_ids(store, connection, row.job_id)
     jobs = _read_jobs(store, connection, ids)
     attempts, actions = _read_log(store, connection, ids)
     return EffectStory(
         key=row.key,
         state=row.state,
-        ledger=table,
+        ledger=ledger.table,
+        about=ledger.about(store, connection, row.key),
         job_type=jobs[0].job_type if jobs else "",
         jobs=jobs,
         attempts=attempts,

@@ -128,10 +128,7 @@ def read_status(store: Store, lease_seconds: float) -> Status:
             unresolved=unresolved.jobs,
             unknown=unresolved.unknown,
             errors=_errors([*(row for row in live if row.status == "failed"), *died]),
-            paused=[
-                PausedKey(row.limit_key, shown_moment(row.until), row.pause_reason, row.waiting)
-                for row in store.all(connection, _paused)
-            ],
+            paused=paused_keys(store, connection),
             paused_queues=paused_queues(store, connection),
             bulks=[
                 BulkProgress(row.id, row.action, row.done, row.refused, row.expected)
@@ -139,6 +136,14 @@ def read_status(store: Store, lease_seconds: float) -> Status:
             ],
             workers=read_workers(store, connection, lease_seconds),
         )
+
+
+def paused_keys(store: Store, connection: Connection) -> list[PausedKey]:
+    """The limit keys that are paused, with the jobs that wait for each."""
+    return [
+        PausedKey(row.limit_key, shown_moment(row.until), row.pause_reason, row.waiting)
+        for row in store.all(connection, _paused)
+    ]
 
 
 def _newest_ended(store: Store, connection: Connection) -> Sequence[Row[Any]]:

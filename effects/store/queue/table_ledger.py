@@ -50,6 +50,9 @@ class TableLedger:
         """The effects with this key, at most one per job type."""
         return self.holders(store, connection, key)
 
+    def about(self, store: Store, connection: Connection, key: str) -> Mapping[str, str]:
+        return {}
+
     def holders(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
         """By the table's column `key`; one ledger for several job types has a column `job_type` too."""
         columns = store.tables[self.table].columns

@@ -44,6 +44,7 @@ from effects_email.errors import AttachmentMissing
 from effects_email.explanation import explanation_of
 from effects_email.jobs.asking import ask_after_silence, ask_before_repeating, record_as_taken
 from effects_email.loading import Message, load_messages
+from effects_email.message.address import address_digests
 from effects_email.message.attachments import Files
 from effects_email.message.mime import build
 from effects_email.message.source import MessageSource
@@ -102,7 +103,7 @@ class EmailSend(JobType[SendPayload]):
         self._settings = state.settings
         self.transports = transports or state.transports
         self._files = Files(app)
-        self.ledger = SentLedger(partial(note, app))
+        self.ledger = SentLedger(partial(note, app), partial(address_digests, app))
         self._redirect = self._settings.redirect
         self._waiting = RateLimitedLogger(_log, "email.waiting")  # a fault of our own configuration
 

@@ -11,6 +11,7 @@ from effects.extend import Execution, LedgerRow, Settlement, Sql, Statement, Sto
 from effects_email.record import RecipientResult, SendRecord
 
 FOUND_MAX = 100
+NEWEST = 10
 _UNTRIED = ("", "cancelled", "snoozed", "paused")  # outcomes of attempts that sent nothing
 # Words of `effects_sent_emails.outcome` where an attempt ended without a verdict of the transport's.
 _NOTHING = SendRecord(sha256=None, transport="")  # of an attempt that sent nothing, or was lost with its worker
@@ -34,11 +35,16 @@ class SentLedger(TableLedger):
 
     Args:
         on_recorded: called with the records of every batch, in its transaction.
+        digests: every form under which an address may be stored.
     """
 
-    def __init__(self, on_recorded: Callable[[Connection, Sequence[SendRecord]], None]) -> None:
+    def __init__(
+        self,
+        on_recorded: Callable[[Connection, Sequence[SendRecord]], None],
+        digests: Callable[[str], Sequence[str]],
+    ) -> None:
         super().__init__("sent_emails")
-        self._on_recorded = on_recorded
+        self._on_recorded, self._digests = on_recorded, digests
 
     def mark_released(self) -> Statement:
         return _mark_released
@@ -57,8 +63,10 @@ class SentLedger(TableLedger):
         self._on_recorded(connection, records)
 
     def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
-        """The messages of this key, Message-ID or event id."""
+        """The messages of this key, Message-ID or event id; the newest ten to this address."""
         rows = store.all(connection, _find, key=key, message_id=key.strip("<>"))
+        if not rows and "@" in key:
+            rows = store.all(connection, _find_by_address, digests=as_json(self._digests(key)))
         return [LedgerRow(row.key, row.state, row.job_id) for row in rows]
 
 
@@ -108,3 +116,9 @@ def _find(sql: Sql) -> str:
     return f"""
     {shown} WHERE key = :key UNION {shown} WHERE message_id = :message_id UNION {shown} WHERE event_id = :key
     ORDER BY job_id LIMIT {FOUND_MAX}"""
+
+
+def _find_by_address(sql: Sql) -> str:
+    return f"""
+    SELECT key, state, job_id FROM {sql.sent_emails} WHERE recipient {sql.any_of("digests")}
+    ORDER BY created_at DESC, key DESC LIMIT {NEWEST}"""

@@ -14,6 +14,7 @@ smtplib's SMTPResponseException and its kin carry a reply; it is classified as o
 
 from __future__ import annotations
 
+import os
 import smtplib
 import socket
 import ssl
@@ -43,6 +44,24 @@ _BRANCHES: tuple[tuple[type[BaseException], FaultCode], ...] = (  # the first th
     (OSError, "closed"),
     (ValueError, "garbage"),
 )
+
+
+def system_reason(error: BaseException) -> str | None:
+    """What the operating system, the resolver or the TLS library says of it; None if it says nothing that may be shown.
+
+    Never the text of a reply: only words that no peer and no message can put there.
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message or None
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "").replace("_", " ").lower() or None
+    if isinstance(error, smtplib.SMTPException):
+        return None
+    if isinstance(error, socket.gaierror | socket.herror):
+        return error.strerror or str(error)
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return "timed out" if isinstance(error, TimeoutError) else None
 
 
 def fault_of(error: BaseException) -> FaultCode:

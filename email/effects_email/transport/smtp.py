@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from effects.extend import redact
 from effects_email.transport.base import OutgoingMessage, SendResult, Verdict
-from effects_email.transport.faults import fault_of
+from effects_email.transport.faults import fault_of, system_reason
 from effects_email.transport.pool import SessionPool
 from effects_email.transport.progress import SendProgress
 from effects_email.transport.sending import SendSession
@@ -19,7 +19,7 @@ from effects_email.transport.smtp_fit import malformed, misfit
 from effects_email.transport.smtp_server import Server, server_of
 from effects_email.transport.smtp_transaction import Transaction
 from effects_email.transport.url import TransportURL
-from effects_email.transport.verdicts import reply_of, verdict_of_fault, verdict_of_reply
+from effects_email.transport.verdicts import reply_of, reply_text, verdict_of_fault, verdict_of_reply
 
 RECIPIENTS_MAX = 100  # of one transaction: what every server must take (RFC 5321, section 4.5.3.1.8)
 TLS_FAILURES_MAX = 3  # handshakes that fail in a row before it counts as a matter of configuration
@@ -116,14 +116,22 @@ class SmtpTransport:
         if isinstance(error, smtplib.SMTPResponseException):
             said = error.smtp_error if isinstance(error.smtp_error, bytes) else str(error.smtp_error).encode()
             text = redact(said.decode("utf-8", errors="backslashreplace"), self._secrets())
-            return verdict_of_reply(reply_of(progress.stage, error.smtp_code, text))
+            reply = reply_of(progress.stage, error.smtp_code, text)
+            words = " ".join((reply_text(reply) or "").split())
+            return self._placed(verdict_of_reply(reply), f"{error.smtp_code} {words}".rstrip())
         fault = fault_of(error)
-        verdict = verdict_of_fault(progress.stage, fault)
+        verdict = self._placed(verdict_of_fault(progress.stage, fault), system_reason(error))
         if fault == "tls_failed":
             self._tls_failures += 1
             if self._tls_failures >= TLS_FAILURES_MAX:
-                return replace(verdict, kind="config", reason="the TLS handshake failed three times in a row")
+                reason = "the TLS handshake failed three times in a row"
+                return self._placed(replace(verdict, kind="config", reason=reason), system_reason(error))
         return verdict
+
+    def _placed(self, verdict: Verdict, cause: str | None) -> Verdict:
+        """The verdict with the place, and with what the system or the server said of it."""
+        place = f"{verdict.reason} ({self._server.host}:{self._server.port})"
+        return replace(verdict, reason=place if cause is None else f"{place}: {cause}")
 
     def _secrets(self) -> list[str]:
         """What a server may say again of what AUTH told it."""

@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 
 from msgspec.structs import replace
 
-from effects.extend import escape_unprintable
+from effects.extend import HIDDEN, clean_text, escape_unprintable
 from effects_email.transport.base import Reply, Stage, Verdict
 from effects_email.transport.fault_table import FAULTS, SESSION, FaultRow
 from effects_email.transport.faults import FaultCode
@@ -22,6 +22,7 @@ TEXT_CHARS_MAX = 512
 ACCEPTED = "the next hop took responsibility"
 MEANINGLESS = "the server's answer means nothing here"
 FOR_ANOTHER = "the message was refused because of another recipient"
+_ADDRESS = re.compile(r"[^\s<>@,;:\"']+@[^\s<>@,;:\"']+")
 _CODE = r"[245]\.\d{1,3}\.\d{1,3}"
 _ENHANCED = re.compile(rf"({_CODE})(?=\s|$)")
 # Where it does not come first: qmail's (#5.7.1), IronPort's #5.1.0, others' (5.1.1), [5.1.1], `not allowed - 5.7.1 [`.
@@ -34,6 +35,11 @@ _HINTED = ("retry", "throttle", "transport_down")  # where a wish to wait makes 
 def reply_of(stage: Stage, code: int, text: str) -> Reply:
     """A reply as it is kept: its enhanced code found, its text inert and at most 512 characters."""
     return Reply(stage=stage, code=code, enhanced=enhanced_of(text), text=escape_unprintable(text, TEXT_CHARS_MAX))
+
+
+def reply_text(reply: Reply) -> str | None:
+    """The peer's words without addresses, as both databases can store them."""
+    return clean_text(_ADDRESS.sub(HIDDEN, reply.text[:TEXT_CHARS_MAX])) or None
 
 
 def enhanced_of(text: str) -> str | None:

@@ -171,3 +171,26 @@ def test_whatever_follows_quit_changes_nothing(what: str, opened: Opened) -> Non
         assert transport.send(outgoing_message(), release=Released(), seconds=20).verdict.kind == "accepted"
         transport.close()
         assert len(peer.messages) == 1
+
+
+@pytest.mark.parametrize("stage", ["banner", "ehlo", "starttls", "auth"])
+def test_without_a_session_the_reason_has_place_and_words(
+    stage: str, opened: Opened, server_tls: ssl.SSLContext, ca_file: Path
+) -> None:
+    """And neither the password nor an address, which a server may say again."""
+    refusal = "550-5.3.0 go away\r\n550 5.3.0 shop secret ann@example.com"
+    with server({stage: refusal}, server_tls, pipelining=True) as peer:
+        reason = opened(url(peer, ca_file)).send(outgoing_message(), release=Released(), seconds=20).verdict.reason
+        assert f" (localhost:{peer.port}): 550 5.3.0 go away" in reason
+        assert "secret" not in reason
+        assert "ann@example.com" not in reason
+        assert "\n" not in reason
+
+
+def test_a_closed_port_is_named_with_the_systems_reason(opened: Opened) -> None:
+    with SmtpPeer({}) as peer:
+        closed_port = peer.port
+    transport = opened(f"smtp://127.0.0.1:{closed_port}?tls=none")
+    verdict = transport.send(outgoing_message(), release=Released(), seconds=20).verdict
+    assert verdict.code == "connect_failed"
+    assert verdict.reason == f"no connection to the server (127.0.0.1:{closed_port}): Connection refused"

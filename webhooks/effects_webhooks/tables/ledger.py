@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from sqlalchemy import Connection
@@ -32,6 +32,7 @@ class _DeliveryEntry(msgspec.Struct):
 
 
 FOUND_MAX = 100
+NEWEST = 10
 _UNTRIED = ("", "cancelled", "snoozed", "paused")  # outcomes of attempts that sent nothing
 
 
@@ -51,6 +52,17 @@ def _find(sql: Sql) -> str:
     ORDER BY d.job_id LIMIT {FOUND_MAX}"""
 
 
+def _find_by_endpoint(sql: Sql) -> str:
+    return f"""
+    SELECT d.event_id, d.endpoint_id, d.state, d.job_id FROM {sql.delivered_webhooks} AS d
+    WHERE d.endpoint_id IN (SELECT id FROM {sql.webhook_endpoints} WHERE id = :key OR url = :key)
+    ORDER BY d.job_id DESC LIMIT {NEWEST}"""
+
+
+def _endpoint(sql: Sql) -> str:
+    return f"SELECT url, status FROM {sql.webhook_endpoints} WHERE id = :endpoint_id"
+
+
 def _held(sql: Sql) -> str:
     return f"""
     SELECT state, job_id FROM {sql.delivered_webhooks} WHERE event_id = :event_id AND endpoint_id = :endpoint_id"""
@@ -68,10 +80,20 @@ class DeliveryLedger(TableLedger):
         self._on_recorded(connection, settled)
 
     def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
-        """The deliveries of an event, by its caller's key or its id; of one endpoint as `msg_…:ep_…`."""
+        """The deliveries of an event, by its caller's key or its id; of one endpoint as `msg_…:ep_…`; the newest ten to
+        an endpoint, by its id or URL.
+        """
         event_id, _, endpoint_id = key.partition(":")
         rows = store.all(connection, _find, key=key, event_id=event_id, endpoint_id=endpoint_id)
+        rows = rows or store.all(connection, _find_by_endpoint, key=key)
         return [LedgerRow(f"{row.event_id}:{row.endpoint_id}", row.state, row.job_id) for row in rows]
+
+    def about(self, store: Store, connection: Connection, key: str) -> Mapping[str, str]:
+        """The endpoint's URL, and its state where it is no longer active."""
+        row = store.one(connection, _endpoint, endpoint_id=key.partition(":")[2])
+        if row is None:
+            return {}
+        return {"endpoint": row.url if row.status == "active" else f"{row.url} ({row.status})"}
 
     def holders(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
         """The delivery of this name, `msg_…:ep_…`."""
@@ -83,11 +105,16 @@ class DeliveryLedger(TableLedger):
         """An event that is stored, and that no endpoint wanted."""
         row = store.one(connection, _event, key=key)
         if row is None:
-            return None
+            endpoint = store.one(connection, _endpoint_named, key=key)
+            return None if endpoint is None else f"endpoint {endpoint.id} ({endpoint.url}) has had no delivery yet"
         return (
             f"event {row.id} ({row.type}) is stored and has no delivery: no active endpoint wanted it when it came, "
             "or the job that makes its deliveries has not run yet"
         )
+
+
+def _endpoint_named(sql: Sql) -> str:
+    return f"SELECT id, url FROM {sql.webhook_endpoints} WHERE id = :key OR url = :key LIMIT 1"
 
 
 def _event(sql: Sql) -> str:
