@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.orm import Session
 
 from effects.alerts import ALERTS_SCHEDULE, Alert
 from effects.crashpoints import point
@@ -31,7 +30,7 @@ from effects.schedules import Schedule
 from effects.sessions.constructed import register
 from effects.sessions.databases import CallersDatabase
 from effects.sessions.engines import callers_engine, can_carry, url_of
-from effects.sessions.joining import AnySession, connection_of, schema_errors, session_of
+from effects.sessions.joining import AnySession, hint_after_commit, joined, schema_errors
 from effects.settings import Settings
 from effects.storage import Storage, open_storage
 from effects.store.audit_log.notes import AuditAction, note
@@ -235,10 +234,9 @@ class Effects:
                 point("enqueue.committed")
                 self.notifier.send(queues)
                 return
-            connection = connection_of(session, self.database)
-            yield connection
-            if isinstance(joined := session_of(session), Session):
-                self.notifier.after_commit(joined, queues)
+            with joined(session, self.database) as connection:
+                yield connection
+            hint_after_commit(self.notifier, session, queues)
 
     def own_engine(self, engine: Engine) -> Engine:
         """Close this engine's connections in `dispose` too: a package made it for this Effects."""

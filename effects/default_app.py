@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 from effects.app import Effects
 from effects.errors import EnqueueError
 from effects.sessions.constructed import those_on
-from effects.sessions.joining import AnySession, connection_of, engines_of
+from effects.sessions.joining import AnySession, engines_of, joined
 from effects.settings import DEFAULT_DATABASE_URL
 
 _default: Effects | None = None
@@ -53,8 +53,7 @@ def _by_schema(apps: list[Effects], session: AnySession) -> Effects:
     """Of several on one engine: the one in whose schema the session works, else the process's own if it is of them."""
     by_schema = {app.store.schema: app for app in apps}
     if len(by_schema) == len(apps):
-        connection = connection_of(session, apps[0].database)
-        schema = connection.execute(text("SELECT current_schema()")).scalar() if apps[0].store.is_postgresql else None
+        schema = _schema(session, apps[0])
         if schema in by_schema and schema is not None:
             return by_schema[schema]
         if _default in apps:
@@ -62,11 +61,20 @@ def _by_schema(apps: list[Effects], session: AnySession) -> Effects:
     raise EnqueueError(f"{len(apps)} Effects were made for the engine of this session: pass effects= with one of them")
 
 
+def _schema(session: AnySession, app: Effects) -> str | None:
+    if not app.store.is_postgresql:
+        return None
+    with joined(session, app.database) as connection:
+        schema: str | None = connection.execute(text("SELECT current_schema()")).scalar()
+    return schema
+
+
 def _default_of(session: AnySession) -> Effects:
     """The process's own, if its database is the session's."""
     app = default()
     try:
-        connection_of(session, app.database)
+        with joined(session, app.database):
+            pass
     except EnqueueError as error:
         if os.environ.get("EFFECTS_DATABASE_URL") or app.settings.database_url != DEFAULT_DATABASE_URL:
             raise

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
 
 from effects.errors import EnqueueError, SchemaMismatch, StoreRejected
+from effects.notifier import Notifier
 from effects.sessions.asynchronous import refuse_async
+from effects.sessions.borrowed import borrowed
 from effects.sessions.databases import CallersDatabase, describe_connection
+from effects.sessions.drivers import DjangoConnection, Psycopg2Connection, driver_of, is_of_django
 from effects.store.db.faults import Fault, fault_of
 
-AnySession: TypeAlias = Session | scoped_session[Session] | Connection
+if TYPE_CHECKING:
+    import psycopg
+
+AnySession: TypeAlias = (
+    "Session | scoped_session[Session] | Connection | sqlite3.Connection | psycopg.Connection[Any] | Psycopg2Connection"
+    " | DjangoConnection"
+)
 
 
 def session_of(session: Any) -> Any:
@@ -43,8 +53,9 @@ def _binds(session: Any) -> list[Engine | Connection]:
     return default + [bind for bind in by_class.values() if bind not in default]
 
 
-def connection_of(session: AnySession, database: CallersDatabase) -> Connection:
-    """Return the connection of the caller's transaction, which begins here at the latest.
+@contextmanager
+def joined(session: AnySession, database: CallersDatabase) -> Iterator[Connection]:
+    """Yield the connection of the caller's transaction, which begins here at the latest and is not ended here.
 
     Args:
         session: as the caller gave it.
@@ -53,14 +64,25 @@ def connection_of(session: AnySession, database: CallersDatabase) -> Connection:
     Raises:
         EnqueueError: `session` has an unusable type, speaks to another database, or commits each statement by itself.
     """
-    connection = _connection(session_of(session), database)
+    session = session_of(session)
+    driver = driver_of(session)
+    if driver is None:
+        connection = _connection(session, database)
+        _check_database(connection, database)
+        refuse_autocommit(connection)
+        yield connection
+    else:
+        with borrowed(*driver) as connection:
+            _check_database(connection, database)
+            yield connection
+
+
+def _check_database(connection: Connection, database: CallersDatabase) -> None:
     if not database.is_reached_by(connection):
         raise EnqueueError(
             f"session speaks to {describe_connection(connection)}, and the Effects of this call to {database}: pass "
             "effects= with the one that was made for the session's database, as Effects(engine=…)"
         )
-    refuse_autocommit(connection)
-    return connection
 
 
 def _connection(session: Any, database: CallersDatabase) -> Connection:
@@ -69,7 +91,10 @@ def _connection(session: Any, database: CallersDatabase) -> Connection:
     if isinstance(session, Connection):
         return session
     refuse_async(session)
-    raise EnqueueError(f"session is a {type(session).__name__}; pass a SQLAlchemy Session or Connection")
+    raise EnqueueError(
+        f"session is a {type(session).__module__}.{type(session).__name__}; pass a SQLAlchemy Session or Connection, a "
+        "connection of sqlite3, psycopg or psycopg2, or Django's"
+    )
 
 
 def _connection_of_orm(session: Session, database: CallersDatabase) -> Connection:
@@ -96,6 +121,16 @@ def refuse_autocommit(connection: Connection) -> None:
             "session is in AUTOCOMMIT: each statement would commit by itself, and a crash between two of them lose the "
             "job; pass a Session or Connection that is in a transaction"
         )
+
+
+def hint_after_commit(notifier: Notifier, session: AnySession, queues: Iterable[str]) -> None:
+    """Wake workers once the caller has committed, if the session can tell; else they find the jobs by polling."""
+    committing = session_of(session)
+    if isinstance(committing, Session):
+        notifier.after_commit(committing, queues)
+    elif is_of_django(committing):
+        names = set(queues)
+        committing.on_commit(lambda: notifier.send(names), robust=True)
 
 
 @contextmanager

@@ -1,0 +1,237 @@
+"""`session=` of every kind: an effect is there exactly if its caller's row is, and the session is as it was."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import psycopg.rows
+import psycopg2
+import psycopg2.extras
+import pytest
+from psycopg.types.string import TextLoader
+from sqlalchemy import text
+
+from effects import Effects, EnqueueError, enqueue
+from effects_webhooks import add_endpoint
+from tests.support.callers import EFFECTS, KEYS, KINDS, Caller, RollBackError, act, be_killed, orders, shop
+from tests.support.manual_workers import rows
+from tests.support.processes import Child
+from tests.support.scripted import Scripted
+
+EVERY_KIND = pytest.mark.parametrize(
+    ("database_url", "kind"),
+    [pytest.param(database, kind, id=name) for name, (database, kind) in KINDS.items()],
+    indirect=["database_url"],
+)
+
+
+@pytest.fixture
+def app(database_url: str, tmp_path: Path) -> Iterator[Effects]:
+    """The shop, with its own table and an endpoint."""
+    app = shop(database_url, tmp_path)
+    orders.create(app.engine)
+    add_endpoint("https://partner.example/hooks", ["order.*"], effects=app)
+    yield app
+    orders.drop(app.engine)
+    app.dispose()
+
+
+def count_of_effects(app: Effects) -> dict[str, int]:
+    """The jobs that each effect led to."""
+    names = [job["job_type"] for job in rows(app, "jobs")]
+    return {effect: names.count(effect) for effect in EFFECTS}
+
+
+def order_ids(app: Effects) -> list[int]:
+    with app.store.read() as connection:
+        return list(connection.execute(text("SELECT id FROM shop_orders ORDER BY id")).scalars())
+
+
+def _commit(app: Effects, caller: Caller, number: int, effect: str) -> None:
+    with caller.transaction():
+        act(app, caller, number, effect)
+
+
+def _roll_back(app: Effects, caller: Caller, number: int, effect: str) -> None:
+    with suppress(RollBackError), caller.transaction():
+        act(app, caller, number, effect)
+        raise RollBackError
+
+
+def _roll_back_to_savepoint(app: Effects, caller: Caller, number: int, effect: str) -> None:
+    with caller.transaction():
+        act(app, caller, number + 1000, effect)
+        with suppress(RollBackError), caller.savepoint():
+            act(app, caller, number, effect)
+            raise RollBackError
+
+
+@EVERY_KIND
+def test_an_effect_is_there_if_the_row_of_its_caller_is(app: Effects, kind: type[Caller], database_url: str) -> None:
+    caller = kind(database_url)
+    endings = (_commit, _roll_back, _roll_back_to_savepoint)
+    cases = list(enumerate(product(EFFECTS, endings), 1))
+    for number, (effect, ending) in cases:
+        ending(app, caller, number, effect)
+    caller.close()
+    committed = [number for number, (_, ending) in cases if ending is _commit]
+    beside = [number + 1000 for number, (_, ending) in cases if ending is _roll_back_to_savepoint]
+    assert order_ids(app) == committed + beside
+    assert count_of_effects(app) == dict.fromkeys(EFFECTS, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before the commit", "after the commit"])
+@EVERY_KIND
+def test_a_killed_app_leaves_both_or_neither(
+    app: Effects, request: pytest.FixtureRequest, database_url: str, kind: type[Caller], tmp_path: Path, when: str
+) -> None:
+    name = next(name for name, (_, known_kind) in KINDS.items() if known_kind is kind)
+    child = Child(be_killed, (name, database_url, str(tmp_path), KEYS, when), {}, tmp_path / "log")
+    assert child.wait(60) == -9, child.output
+    child.close()
+    count = 1 if when == "after the commit" else 0
+    assert order_ids(app) == [1] * count
+    assert count_of_effects(app) == dict.fromkeys(EFFECTS, count)
+
+
+SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+POSTGRESQL = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+
+
+@SQLITE
+@pytest.mark.parametrize("isolation_level", ["", "DEFERRED", "IMMEDIATE", "EXCLUSIVE", None])
+def test_a_connection_of_sqlite3_stays_as_it_was_set(app: Effects, database_url: str, isolation_level: Any) -> None:
+    connection = sqlite3.connect(
+        database_url.removeprefix("sqlite:///"), isolation_level=isolation_level, detect_types=sqlite3.PARSE_DECLTYPES
+    )
+    connection.row_factory, connection.text_factory = sqlite3.Row, bytes
+    if isolation_level is None:
+        with pytest.raises(EnqueueError, match=r"AUTOCOMMIT.*execute\('BEGIN'\)"):
+            enqueue("scripted", {}, key="k", session=connection, effects=app)
+        connection.execute("BEGIN")
+    receipt = enqueue("scripted", {}, key="k", session=connection, effects=app)
+    assert connection.in_transaction
+    assert (connection.isolation_level, connection.row_factory) == (isolation_level, sqlite3.Row)
+    assert connection.text_factory is bytes
+    connection.rollback()
+    assert rows(app, "jobs") == []
+    if isolation_level is None:
+        connection.execute("BEGIN")
+    assert enqueue("scripted", {}, key="k", session=connection, effects=app).existing is False
+    assert enqueue("scripted", {}, key="k", session=connection, effects=app).job_id >= receipt.job_id
+    connection.commit()
+    connection.close()
+    assert len(rows(app, "jobs")) == 1
+    with pytest.raises(EnqueueError, match="session cannot be used"):
+        enqueue("scripted", {}, session=connection, effects=app)
+
+
+def _psycopg(database_url: str, **options: Any) -> psycopg.Connection[Any]:
+    return psycopg.connect(database_url, **options)
+
+
+@POSTGRESQL
+def test_a_connection_of_psycopg_stays_as_it_was_set(app: Effects, database_url: str) -> None:
+    with _psycopg(database_url, row_factory=psycopg.rows.dict_row) as connection:
+        connection.adapters.register_loader("int8", TextLoader)
+        for number in range(10):  # more than the 5 times after which psycopg prepares a statement
+            receipt = enqueue("scripted", {}, key=f"{number}", session=connection, effects=app)
+            assert isinstance(receipt.job_id, int)
+        prepared = connection.execute("SELECT count(*)::int AS prepared FROM pg_prepared_statements").fetchone()
+        assert prepared == {"prepared": 0}
+        assert not connection.autocommit
+    assert len(rows(app, "jobs")) == 10
+
+
+@POSTGRESQL
+def test_psycopg_needs_a_transaction_that_can_take_the_job(app: Effects, database_url: str) -> None:
+    connection = _psycopg(database_url, autocommit=True)
+
+    def refused(reason: str) -> None:
+        with pytest.raises(EnqueueError, match=reason):
+            enqueue("scripted", {}, session=connection, effects=app)
+
+    refused("with connection.transaction")
+    with connection.transaction():
+        enqueue("scripted", {}, session=connection, effects=app)
+    with connection.pipeline():
+        refused("pipeline mode")
+    with suppress(psycopg.errors.UndefinedTable), connection.transaction():
+        with suppress(psycopg.errors.UndefinedTable):
+            connection.execute("SELECT * FROM missing")
+        refused("has failed")
+    connection.close()
+    refused("closed")
+    assert len(rows(app, "jobs")) == 1
+
+
+@POSTGRESQL
+def test_a_connection_of_psycopg2_stays_as_it_was_set(app: Effects, database_url: str) -> None:
+    connection = psycopg2.connect(database_url, cursor_factory=psycopg2.extras.RealDictCursor)
+    enqueue("scripted", {}, key="k", session=connection, effects=app)
+    assert enqueue("scripted", {}, key="k", session=connection, effects=app).existing
+    connection.commit()
+    connection.autocommit = True
+    with pytest.raises(EnqueueError, match="autocommit = False"):
+        enqueue("scripted", {}, session=connection, effects=app)
+    connection.autocommit = False
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 AS first")
+        assert cursor.fetchone() == {"first": 1}
+        with suppress(psycopg2.errors.UndefinedTable):
+            cursor.execute("SELECT * FROM missing")
+    with pytest.raises(EnqueueError, match="has failed"):
+        enqueue("scripted", {}, session=connection, effects=app)
+    connection.close()
+    with pytest.raises(EnqueueError, match="closed"):
+        enqueue("scripted", {}, session=connection, effects=app)
+    assert len(rows(app, "jobs")) == 1
+
+
+@pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
+def test_django_needs_an_atomic_block_and_hints_after_it(app: Effects, database_url: str) -> None:
+    caller = KINDS["sqlite Django"][1](database_url)
+    with pytest.raises(EnqueueError, match=r"transaction\.atomic"):
+        enqueue("scripted", {}, session=caller.session, effects=app)
+    with caller.transaction():
+        enqueue("scripted", {}, session=caller.session, effects=app)
+        assert len(caller.session.run_on_commit) == 1
+        with suppress(RollBackError), caller.savepoint():
+            enqueue("scripted", {}, session=caller.session, effects=app)
+            raise RollBackError
+        assert len(caller.session.run_on_commit) == 1
+    with suppress(RollBackError), caller.transaction():
+        caller.session.needs_rollback = True
+        with pytest.raises(EnqueueError, match="has failed"):
+            enqueue("scripted", {}, session=caller.session, effects=app)
+        raise RollBackError
+    caller.close()
+    assert len(rows(app, "jobs")) == 1
+
+
+@SQLITE
+def test_a_connection_to_another_file_is_refused(app: Effects, tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "other.db")
+    with pytest.raises(EnqueueError, match=r"session speaks to file .*other\.db, and the Effects of this call to file"):
+        enqueue("scripted", {}, session=connection, effects=app)
+    connection.close()
+
+
+@POSTGRESQL
+def test_a_connection_to_another_database_is_refused(app: Effects, postgresql_server: str) -> None:
+    with _psycopg(postgresql_server) as connection, pytest.raises(EnqueueError, match="session speaks to database"):
+        enqueue("scripted", {}, session=connection, effects=app)
+
+
+@pytest.mark.parametrize("session", [7, "session", object, {}], ids=str)
+def test_no_session_is_refused_with_what_may_be_one(session: Any, tmp_path: Path) -> None:
+    app = Effects(f"sqlite:///{tmp_path / 'x.db'}", job_types=[Scripted()])
+    with pytest.raises(EnqueueError, match="pass a SQLAlchemy Session or Connection"):
+        enqueue("scripted", {}, session=session, effects=app)
