@@ -6,7 +6,7 @@ Names without a docstring of their own:
 
     ANY_TIME            a `Window` without bounds
     AnyAsyncSession     an AsyncSession, a scoped one or an AsyncConnection, as the awaitable calls take it
-    AnySession          a SQLAlchemy Session or Connection, as the calls take it
+    AnySession          what the calls take as `session=`: of SQLAlchemy, of a driver, of Django
     AsgiApp, Receive, Scope, Send   the ASGI 3.0 callables
     DAY_SECONDS         seconds of a day
     FOLDER              the prefix of the objects that `Storage.check` writes; an orphan search leaves them alone
