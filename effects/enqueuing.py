@@ -17,6 +17,7 @@ from effects.idempotence import IdempotentWriter, KeyHolder, write_once
 from effects.job import NewJob, Receipt
 from effects.job_type import JobType, routing_of
 from effects.keys import KeyRing
+from effects.ledger import Ledger
 from effects.registry import Registry
 from effects.retry import ON_UNKNOWN
 from effects.sealing import seal_payload
@@ -24,6 +25,7 @@ from effects.sessions.joining import AnySession
 from effects.store.db.store import Store
 from effects.store.queue.enqueue import JobRow, insert_jobs, key_holders
 from effects.store.queue.enqueue_function import PROVISIONAL
+from effects.store.queue.table_ledger import CORE_LEDGER
 
 _RULES = {
     "job_type": arguments.printable(),
@@ -63,11 +65,18 @@ def enqueue_jobs(app: EnqueuingApp, jobs: Iterable[NewJob], session: AnySession 
 
 
 def job_row(app: EnqueuingApp, number: int, job: NewJob, *, with_digest: bool) -> JobRow:
-    """The row of a job. Its digest makes that its intent, where it has a key, is written to the core's ledger."""
+    """The row of a job. Its digest makes that its intent, where it has a key, is written to the core's ledger.
+
+    Raises:
+        EnqueueError: an argument is wrong; or the job has a key and its type a ledger of its own, which would never
+            hear of it.
+    """
     check_arguments(job, _RULES, EnqueueError)
     if job.delay is not None and job.run_at is not None:
         raise EnqueueError("delay and run_at are both given; give one of them")
     job_type = app.job_types.get(job.job_type)
+    if with_digest and job.key is not None and own_ledger(job_type) is not None:
+        raise EnqueueError(f"{job.job_type} with a key: {by_its_package(job_type)}")
     typed, text = job_type.checked(job.payload)
     routing = routing_of(job_type, typed)
     return JobRow(
@@ -86,6 +95,20 @@ def job_row(app: EnqueuingApp, number: int, job: NewJob, *, with_digest: bool) -
         digest=_digest(app, job_type, text) if with_digest and job.key is not None else None,
         trace_context=job.trace_context,
         on_unknown=job.on_unknown,
+    )
+
+
+def own_ledger(job_type: JobType[Any]) -> Ledger | None:
+    """The ledger of a job type, unless it is the core's table."""
+    ledger = job_type.ledger
+    return None if ledger is None or ledger.table == CORE_LEDGER.table else ledger
+
+
+def by_its_package(job_type: JobType[Any]) -> str:
+    """How to request an effect whose intent must be in its type's own ledger."""
+    return (
+        f"effects of {job_type.name} are in a ledger of its own; request them by the call of its package, which writes "
+        "their row there, or enqueue without a key"
     )
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from effects.app import Effects
 from effects.decision import decide
+from effects.enqueuing import by_its_package, own_ledger
 from effects.errors import (
     ConfigurationError,
     KeyUnavailable,
@@ -26,7 +27,7 @@ from effects.scrub import class_name
 from effects.sealing import open_payload, seal_payload, sealed_document
 from effects.settlement import AttemptEnd, Execution, Expired, Returned, Settlement, Unrouted
 from effects.store.db.deadlines import Bounds
-from effects.store.queue.enqueue import adopt
+from effects.store.queue.enqueue import adopt, refuse_intent
 from effects.store.queue.table_ledger import CORE_LEDGER, states
 from effects.store.rotate import replace_payload
 from effects.worker.answer import accept
@@ -40,6 +41,7 @@ KEYS_HELD_MAX = 2  # so often in one batch; then the batch's other jobs that wan
 KEY_HELD_SECONDS = (1.0, 10.0)  # shortest and longest wait for the next try; between, as long as the job is old
 KEY_UNTRIED_SECONDS, KEY_UNTRIED_SECONDS_MAX = 0.05, 1.0  # for each that is put off, so that they come one by one
 REJECTED_AFTER_SECONDS = 1.0
+NO_INTENT = "no_intent"  # code of a keyed job that came by plain SQL, past the ledger of its type
 
 
 class BatchLoader:
@@ -134,12 +136,16 @@ class BatchLoader:
         """A job from a plain INSERT goes back to the queue, group and limit of its type, sealed, its intent written."""
         if job_type.sensitive and sealed_document(job.payload) is None:
             replace_payload(self._app.store, job, seal_payload(self._app.keys, job_type, clear))
-        if job.key is not None and job_type.ledger is None:
+        if job.key is not None and not self._has_own_intent(job, job_type):
             holder = self._holder(job, self._app.keys.digest(job_type.canonical(clear)))
             if isinstance(holder, Returned):
                 return holder
             if holder != job.id:
                 return Cancelled(f"its idempotency key belongs to job {holder}")
+            if (own := own_ledger(job_type)) is not None:
+                with self._app.store.begin() as connection:
+                    refuse_intent(self._app.store, connection, job)
+                return Refused(f"it has a key and no row in {own.table}: {by_its_package(job_type)}", code=NO_INTENT)
         routing = routing_of(job_type, payload)
         default = self._app.job_types.get(job.job_type)
         return Unrouted(
@@ -148,6 +154,14 @@ class BatchLoader:
             group_key=job.group_key or routing.group_key,
             limit_key=job.limit_key or routing.limit_key,
         )
+
+    def _has_own_intent(self, job: Job, job_type: JobType[Any]) -> bool:
+        """Whether its type has a ledger of its own, and the job's row is in it."""
+        own = own_ledger(job_type)
+        if own is None:
+            return False
+        with self._app.store.read() as connection:
+            return bool(states(self._app.store, connection, own.table, [job.id]))
 
     def _holder(self, job: Job, digest: str) -> int | Returned:
         """Write the job's intent; which job holds its key. Back while a transaction that has used the key is open."""

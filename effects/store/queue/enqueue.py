@@ -204,6 +204,17 @@ def _adopt(sql: Sql) -> str:
     WHERE {sql.effect_ledger}.job_id = excluded.job_id AND {sql.effect_ledger}.digest LIKE '{PROVISIONAL}%'"""
 
 
+def _refuse(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.effect_ledger} SET state = 'refused', updated_at = {sql.now}
+    WHERE job_type = :job_type AND key = :key AND job_id = :job_id"""
+
+
+def refuse_intent(store: Store, connection: Connection, job: Job) -> None:
+    """End an intent of `adopt` whose job is refused, where its type's own ledger would never hear of it."""
+    store.write(connection, _refuse, job_type=job.job_type, key=job.key, job_id=job.id)
+
+
 def adopt(store: Store, connection: Connection, job: Job, digest: str) -> int:
     """Write the intent of a job that came by a plain INSERT; the id of the job that holds its key."""
     assert job.key is not None

@@ -1,0 +1,40 @@
+"""A job with a key whose type has a ledger of its own: its effect is in that ledger, or the job is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from effects import Effects, EnqueueError, enqueue, status
+from effects.store.operator.audit import audit
+from effects.worker import Worker
+from tests.support.manual_workers import rows
+
+PAYLOAD = json.dumps({"event_id": "msg_1", "endpoint_id": "ep_1"})
+
+
+def test_it_is_not_enqueued_past_that_ledger(app: Effects) -> None:
+    with pytest.raises(EnqueueError, match=r"webhook\.deliver with a key: .* a ledger of its own"):
+        enqueue("webhook.deliver", json.loads(PAYLOAD), key="k", effects=app)
+    assert rows(app, "jobs") == rows(app, "effect_ledger") == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"INSERT INTO effects_jobs (job_type, payload, idempotency_key) VALUES ('webhook.deliver', '{PAYLOAD}', 'k')",
+        f"SELECT effects_enqueue('webhook.deliver', '{PAYLOAD}', key => 'k')",
+    ],
+    ids=["insert", "function"],
+)
+def test_one_that_came_by_plain_sql_is_refused_and_says_why(app: Effects, statement: str) -> None:
+    """Else its outcome would be folded into a ledger where it is not, and be intended in the core's forever."""
+    if "effects_enqueue" in statement and not app.store.is_postgresql:
+        pytest.skip("SQLite has no functions")
+    with app.engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+    Worker(app).drain(60)
+    effect = status(key="k", effects=app)
+    assert (effect.state, effect.status, effect.error_code) == ("refused", "dead", "no_intent")
+    assert audit(app.store, app.ledgers) == []
