@@ -15,8 +15,7 @@ from sqlalchemy.orm import Session
 
 from effects import Effects
 from effects.store.operator.audit import audit
-from effects_webhooks import WebhookEvent, deliver_webhook, verify
-from effects_webhooks.admin.endpoints import NewEndpoint
+from effects_webhooks import NewEndpoint, WebhookEvent, deliver_webhook, verify
 from tests.peers.http import Answer, Receiver, Request
 from tests.support.manual_workers import rows
 from tests.support.processes import Child, Fleet

@@ -54,6 +54,22 @@ def test_an_endpoint_from_add_to_disable(run: Run) -> None:
     assert "active" in run("endpoints", "list").out
 
 
+def test_ensure_may_be_run_on_every_deploy(run: Run) -> None:
+    added = run("endpoints", "ensure", "crm", "http://127.0.0.1:9/x", "--pattern", "order.*", "--json")
+    assert added.json["result"] == "added"
+    assert added.json["secret"].startswith("whsec_")
+    assert "shown only once" in added.err
+    again = run("endpoints", "ensure", "crm", "http://127.0.0.1:9/x", "--pattern", "order.*", "--json")
+    assert (again.json["result"], again.json["id"], again.err) == ("unchanged", added.json["id"], "")
+    assert "secret" not in again.json
+    moved = run("endpoints", "ensure", "crm", "http://127.0.0.1:9/y", "--retry", "404=full", "--json").json
+    assert (moved["result"], moved["changed"]) == ("changed", ["overrides", "patterns", "url"])
+    assert " crm " in run("endpoints", "list").out
+    assert f"other endpoints of this URL, and it gets each event once for each: {added.json['id']}" in (
+        run("endpoints", "add", "http://127.0.0.1:9/y").err
+    )
+
+
 def test_a_command_reaches_every_tenant_or_the_one_that_it_names(run: Run) -> None:
     ids = {
         tenant: run("endpoints", "add", "http://127.0.0.1:9/", "--tenant", tenant, "--json").json["id"]

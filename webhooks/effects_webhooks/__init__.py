@@ -6,6 +6,7 @@ from effects.extend import lazy
 
 if TYPE_CHECKING:
     from effects.extend import SecretInvalid, SignatureInvalid, generate_secret, sign, verify
+    from effects_webhooks.admin.adding import EnsuredEndpoint, NewEndpoint, add_endpoint, ensure_endpoint
     from effects_webhooks.admin.deliveries import (
         DeliveryPage,
         DeliverySummary,
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     )
     from effects_webhooks.admin.endpoints import (
         Endpoint,
-        NewEndpoint,
-        add_endpoint,
         change_endpoint,
         disable_endpoint,
         enable_endpoint,
@@ -44,12 +43,12 @@ else:
         __name__,
         {
             "effects.extend": "SecretInvalid, SignatureInvalid, generate_secret, sign, verify",
+            "effects_webhooks.admin.adding": "EnsuredEndpoint, NewEndpoint, add_endpoint, ensure_endpoint",
             "effects_webhooks.admin.deliveries": (
                 "DeliveryPage, DeliverySummary, EventSummary, list_deliveries, list_events"
             ),
             "effects_webhooks.admin.endpoints": (
-                "Endpoint, NewEndpoint, add_endpoint, change_endpoint, disable_endpoint, enable_endpoint, "
-                "get_endpoint, list_endpoints"
+                "Endpoint, change_endpoint, disable_endpoint, enable_endpoint, get_endpoint, list_endpoints"
             ),
             "effects_webhooks.admin.replay": "Replayed, recover, replay_delivery, replay_event",
             "effects_webhooks.admin.rotation": "NewSecret, SecretInfo, expire_secret, list_secrets, rotate_secret",
@@ -74,6 +73,7 @@ __all__ = [
     "Endpoint",
     "EndpointInvalid",
     "EndpointNotFound",
+    "EnsuredEndpoint",
     "EventInvalid",
     "EventNotFound",
     "EventSummary",
@@ -97,6 +97,7 @@ __all__ = [
     "delivery_key",
     "disable_endpoint",
     "enable_endpoint",
+    "ensure_endpoint",
     "expire_secret",
     "explain",
     "generate_secret",

@@ -49,6 +49,16 @@ def seal_headers(app: Effects, endpoint_id: str, headers: Mapping[str, str]) -> 
     return app.keys.seal(packed, **_headers_context(endpoint_id))
 
 
+def has_other_headers(app: Effects, endpoint_id: str, sealed: bytes | None, headers: Mapping[str, str]) -> bool:
+    """Whether these headers are other ones than those stored.
+
+    Raises:
+        EndpointInvalid: one cannot be. KeyUnavailable: as `open_secret`.
+    """
+    stored = open_headers(app, endpoint_id, sealed) if sealed is not None else None
+    return stored != (pack(check_headers(headers)) if headers else None)
+
+
 def _headers_context(endpoint_id: str) -> dict[str, str]:
     return {"table": "webhook_endpoints", "row": endpoint_id, "field": "headers"}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
@@ -17,38 +16,28 @@ from effects.extend import (
     Breaker,
     app_of,
     ensure_limit,
-    generate_secret,
     moment,
     moment_or_none,
-    optional,
-    parse_secret,
-    printable,
-    require,
     unblock_limit,
 )
 from effects_webhooks.admin.endpoint_notes import note_endpoint
-from effects_webhooks.errors import EndpointInvalid, EndpointNotFound
-from effects_webhooks.identifiers import new_id
-from effects_webhooks.request import check_pattern
-from effects_webhooks.retry_rules import PROFILES, Profile, check_overrides
+from effects_webhooks.admin.endpoint_rules import Ordering, check_text, checked_patterns, checked_rules
+from effects_webhooks.errors import EndpointNotFound
+from effects_webhooks.retry_rules import Profile
 from effects_webhooks.routing import limit_key
-from effects_webhooks.sealed import seal_headers, seal_secret
+from effects_webhooks.sealed import seal_headers
 from effects_webhooks.state import state_of
 from effects_webhooks.tables import endpoint_rows as table
 from effects_webhooks.tables import health
-from effects_webhooks.tenants import Tenant, check_tenant, tenant_filter
+from effects_webhooks.tenants import Tenant, tenant_filter
 from effects_webhooks.transport.guard import check_url
 
-_ADD, _CHANGE, _DISABLE, _ENABLE = (AuditAction("endpoint", name) for name in ("add", "change", "disable", "enable"))
+CHANGE, _DISABLE, _ENABLE = (AuditAction("endpoint", name) for name in ("change", "disable", "enable"))
 
 EndpointStatus: TypeAlias = Literal["active", "disabled"]
 STATUSES: tuple[EndpointStatus, ...] = ("active", "disabled")
-Ordering: TypeAlias = Literal["none", "endpoint", "key"]
-ORDERINGS: tuple[Ordering, ...] = ("none", "endpoint", "key")
 MAX_IN_FLIGHT = 4
 BREAKER = Breaker(failures=10, seconds=60.0)  # in a row; then one probe a minute until one is answered
-PATTERNS_MAX = 100
-TEXT_CHARS_MAX = 1000
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,80 +57,10 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     overrides: dict[str, str]
     ordering: Ordering
     has_headers: bool
+    key: str | None
     failing_since: datetime | None
     failed_messages: int
     created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class NewEndpoint:
-    """What `add_endpoint` gives back: the only time that the secret is shown."""
-
-    id: str
-    url: str
-    patterns: tuple[str, ...]
-    secret: str = field(repr=False)
-
-
-def add_endpoint(
-    url: str,
-    patterns: Iterable[str] = ("*",),
-    *,
-    secret: str | None = None,
-    description: str | None = None,
-    tenant: str | None = None,
-    profile: Profile = "default",
-    overrides: Mapping[str, str] | None = None,
-    ordering: Ordering = "none",
-    headers: Mapping[str, str] | None = None,
-    actor: str = "app",
-    reason: str | None = None,
-    session: AnySession | None = None,
-    effects: Effects | None = None,
-) -> NewEndpoint:
-    """Add an endpoint with its secret, and cap what is in flight to it at 4 requests.
-
-    Args:
-        url: https; at most 2,048 characters, no user name. Loopback, private addresses, http and ports below
-            1024 (but 80 and 443) only with EFFECTS_ALLOW_PRIVATE_ADDRESSES. Vetted again at each connect.
-        patterns: event types, prefixes such as `order.*`, or `*` for all (the default); at most 100.
-        secret: the partner's own `whsec_…` of 24 to 64 bytes; default a fresh one of 32.
-        description: at most 1,000 characters, for people.
-        tenant: it gets the events of this tenant only; default those of none.
-        profile: which failures are tried again for how long: `default`, `patient`, `spec` or `strict`.
-        overrides: a status (`404`) or class (`5xx`) to `full`, `short` or `none`, over the profile.
-        ordering: `none`; `endpoint`: one event after the other; `key`: one after the other among those of one
-            `ordering_key`. An event that fails holds those behind it until it is delivered or dead.
-        headers: to send with each request, at most 20; stored sealed, and never shown again.
-        actor, reason: who and why, for the audit log.
-        session: as for `deliver_webhook`.
-
-    Raises:
-        EndpointInvalid: the URL, a pattern, a header, the ordering or a retry rule cannot be.
-        SecretInvalid: the secret is malformed.
-        KeyUnavailable: EFFECTS_KEYS is not set, so that the secret could not be sealed.
-    """
-    app = app_of(effects, session)
-    check_url(url, allow_private=state_of(app).allow_private)
-    checked = _patterns(patterns)
-    _check_text("description", description)
-    if tenant is not None:
-        check_tenant(tenant)
-    rules = _rules(profile, overrides, ordering)
-    plain = generate_secret() if secret is None else secret
-    key = parse_secret(plain)
-    endpoint_id, secret_id = new_id("ep"), new_id("sec")
-    sealed = seal_secret(app, endpoint_id, secret_id, key)
-    row = {
-        "id": endpoint_id, "tenant": tenant or "", "url": url, "patterns": checked, "description": description, **rules,
-        "headers": seal_headers(app, endpoint_id, headers) if headers else None,
-    }  # fmt: skip
-    with app.writing(session) as connection:
-        table.insert_endpoint(app.store, connection, row)
-        table.insert_secret(app.store, connection, secret_id=secret_id, endpoint_id=endpoint_id, sealed=sealed)
-        ensure_limit(app.store, connection, limit_key(endpoint_id), max_in_flight=MAX_IN_FLIGHT, breaker=BREAKER)
-        note_endpoint(app, connection, _ADD, endpoint_id, actor=actor, reason=reason, detail={"patterns": checked})
-    return NewEndpoint(endpoint_id, url, tuple(checked), plain)
 
 
 def change_endpoint(
@@ -174,11 +93,11 @@ def change_endpoint(
     app = app_of(effects, session)
     if url is not None:
         check_url(url, allow_private=state_of(app).allow_private)
-    rules = _rules(profile or "default", overrides, ordering or "none")
+    rules = checked_rules(profile or "default", overrides, ordering or "none")
     row = {
         "id": endpoint_id,
         "url": url,
-        "patterns": None if patterns is None else _patterns(patterns),
+        "patterns": None if patterns is None else checked_patterns(patterns),
         "profile": profile,
         "overrides": None if overrides is None else rules["overrides"],
         "ordering": ordering,
@@ -191,7 +110,7 @@ def change_endpoint(
         changed = sorted(
             name for name, value in {**row, "headers": headers}.items() if value is not None and name != "id"
         )
-        note_endpoint(app, connection, _CHANGE, endpoint_id, actor=actor, reason=reason, detail={"changed": changed})
+        note_endpoint(app, connection, CHANGE, endpoint_id, actor=actor, reason=reason, detail={"changed": changed})
 
 
 def list_endpoints(*, tenant: Tenant = None, effects: Effects | None = None) -> list[Endpoint]:
@@ -242,7 +161,7 @@ def disable_endpoint(
     Raises:
         EndpointNotFound: no endpoint has this id.
     """
-    _check_text("reason", reason)
+    check_text("reason", reason)
     app = app_of(effects, session)
     owner = tenant_filter(tenant)
     with app.writing(session) as connection:
@@ -279,27 +198,6 @@ def enable_endpoint(
         note_endpoint(app, connection, _ENABLE, endpoint_id, actor=actor, reason=reason)
 
 
-def _patterns(patterns: Iterable[str]) -> list[str]:
-    if isinstance(patterns, str):
-        raise EndpointInvalid(f"patterns is a text; give a list, such as [{patterns!r}]")
-    checked = list(dict.fromkeys(check_pattern(pattern) for pattern in patterns))
-    if not 1 <= len(checked) <= PATTERNS_MAX:
-        raise EndpointInvalid(f"give 1 to {PATTERNS_MAX} patterns; '*' takes every event")
-    return checked
-
-
-def _rules(profile: str, overrides: Mapping[str, str] | None, ordering: str) -> dict[str, Any]:
-    if profile not in PROFILES:
-        raise EndpointInvalid(f"profile is {profile!r}; give {', '.join(PROFILES)}")
-    if ordering not in ORDERINGS:
-        raise EndpointInvalid(f"ordering is {ordering!r}; give {', '.join(ORDERINGS)}")
-    return {"profile": profile, "overrides": check_overrides(overrides or {}), "ordering": ordering}
-
-
-def _check_text(name: str, text: str | None) -> None:
-    require(name, text, optional(printable(TEXT_CHARS_MAX, chars_min=0)), EndpointInvalid)
-
-
 def _set_status(
     app: Effects,
     connection: Connection,
@@ -325,6 +223,7 @@ def _endpoint(row: Row[Any]) -> Endpoint:
         overrides=msgspec.json.decode(row.overrides, type=dict[str, str]),
         ordering=row.ordering,
         has_headers=bool(row.has_headers),
+        key=row.key,
         failing_since=moment_or_none(row.failing_since),
         failed_messages=row.failed_messages or 0,
         created_at=moment(row.created_at),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -18,11 +18,11 @@ from effects.cli import (
     reason_option,
     status_option,
 )
+from effects_webhooks.admin.adding import add_endpoint, ensure_endpoint
+from effects_webhooks.admin.endpoint_rules import ORDERINGS
 from effects_webhooks.admin.endpoints import (
-    ORDERINGS,
     STATUSES,
     Endpoint,
-    add_endpoint,
     change_endpoint,
     disable_endpoint,
     enable_endpoint,
@@ -38,6 +38,9 @@ from effects_webhooks.tenants import Tenant
 @click.group()
 def endpoints() -> None:
     """Manage webhook endpoints."""
+
+
+_SHOWN_ONCE = "Give the secret to the partner now: it is shown only once."
 
 
 def _pairs(name: str, sep: str, values: Sequence[str]) -> dict[str, str]:
@@ -72,13 +75,24 @@ _header_option = click.option(
 )
 
 
+_new_options = (
+    click.option("--pattern", "patterns", multiple=True, metavar="PATTERN",
+                 help="Event type, a prefix such as 'order.*', or '*'. Repeatable. Default: '*'."),
+    click.option("--secret", metavar="WHSEC", help="Existing secret of the partner. Default: a new one."),
+    click.option("--description", metavar="TEXT", help="Description for people."),
+    click.option("--tenant", metavar="NAME", help="Tenant whose events it receives."),
+)  # fmt: skip
+
+
+def _new_endpoint_options(run: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_new_options):
+        run = option(run)
+    return run
+
+
 @endpoints.command()
 @click.argument("url")
-@click.option("--pattern", "patterns", multiple=True, metavar="PATTERN",
-              help="Event type, a prefix such as 'order.*', or '*'. Repeatable. Default: '*'.")  # fmt: skip
-@click.option("--secret", metavar="WHSEC", help="Existing secret of the partner. Default: a new one.")
-@click.option("--description", metavar="TEXT", help="Description for people.")
-@click.option("--tenant", metavar="NAME", help="Tenant whose events it receives.")
+@_new_endpoint_options
 @_profile_option
 @_retry_option
 @_ordering_option
@@ -109,7 +123,57 @@ def add(
         headers=_pairs("--header", ":", headers), actor=actor(), reason=reason, effects=context.app,
     )  # fmt: skip
     facts = {"id": created.id, "url": url, "patterns": created.patterns, "secret": created.secret}
-    return CommandResult(facts, note="Give the secret to the partner now: it is shown only once.")
+    return CommandResult(facts, note=f"{_SHOWN_ONCE}{_same_url(created.same_url)}")
+
+
+@endpoints.command()
+@click.argument("key")
+@click.argument("url")
+@_new_endpoint_options
+@_profile_option
+@_retry_option
+@_ordering_option
+@_header_option
+@reason_option
+@command
+def ensure(
+    context: Context,
+    *,
+    key: str,
+    url: str,
+    patterns: Sequence[str],
+    secret: str | None,
+    description: str | None,
+    tenant: str | None,
+    profile: Any,
+    retries: Sequence[str],
+    ordering: Any,
+    headers: Sequence[str],
+    reason: str | None,
+) -> CommandResult:
+    """Have one endpoint named KEY: add it, or change what differs.
+
+    Safe to repeat, such as on every deploy. URL and patterns are those given; other options you omit keep their value.
+    The secret is printed only when the endpoint is added.
+    """
+    endpoint = ensure_endpoint(
+        key, url, patterns or ("*",), secret=secret, description=description, tenant=tenant, profile=profile,
+        overrides=_pairs("--retry", "=", retries) if retries else None, ordering=ordering,
+        headers=_pairs("--header", ":", headers) if headers else None, actor=actor(), reason=reason,
+        effects=context.app,
+    )  # fmt: skip
+    facts: dict[str, Any] = {"key": key, "id": endpoint.id, "result": endpoint.outcome, "changed": endpoint.changed}
+    facts |= {"url": url, "patterns": endpoint.patterns}
+    if endpoint.secret is not None:
+        facts["secret"] = endpoint.secret
+    note = f"{_SHOWN_ONCE if endpoint.secret is not None else ''}{_same_url(endpoint.same_url)}".strip()
+    return CommandResult(facts, note=note or None)
+
+
+def _same_url(others: Sequence[str]) -> str:
+    if not others:
+        return ""
+    return f"\nThe tenant has other endpoints of this URL, and it gets each event once for each: {', '.join(others)}."
 
 
 @endpoints.command()
@@ -172,6 +236,7 @@ def _table(endpoints: Sequence[Endpoint]) -> Table:
     rows = [
         (
             endpoint.id,
+            endpoint.key,
             endpoint.status,
             endpoint.failing_since,
             endpoint.patterns,
@@ -180,7 +245,7 @@ def _table(endpoints: Sequence[Endpoint]) -> Table:
         )
         for endpoint in endpoints
     ]
-    return Table(("id", "status", "failing since", "patterns", "tenant", "url"), rows, empty="no endpoints")
+    return Table(("id", "key", "status", "failing since", "patterns", "tenant", "url"), rows, empty="no endpoints")
 
 
 @endpoints.command()

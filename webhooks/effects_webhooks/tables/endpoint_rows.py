@@ -11,7 +11,7 @@ from effects.extend import Sql, Store, as_json
 
 _NEW = {
     "id": "text", "tenant": "text", "url": "text", "patterns": "json", "description": "text", "profile": "text",
-    "overrides": "json", "ordering": "text",
+    "overrides": "json", "ordering": "text", "key": "text",
 }  # fmt: skip
 
 
@@ -19,7 +19,8 @@ def _insert(sql: Sql) -> str:
     named = ", ".join(_NEW)
     return f"""
     INSERT INTO {sql.webhook_endpoints} ({named}, headers, created_at, updated_at)
-    SELECT {named}, CAST(:headers AS {_bytes(sql)}), {sql.now}, {sql.now} FROM {sql.rows("rows", _NEW)} AS r"""
+    SELECT {named}, CAST(:headers AS {_bytes(sql)}), {sql.now}, {sql.now} FROM {sql.rows("rows", _NEW)} AS r
+    WHERE true ON CONFLICT (tenant, key) WHERE key IS NOT NULL DO NOTHING"""
 
 
 def _bytes(sql: Sql) -> str:
@@ -40,10 +41,14 @@ def _insert_secret(sql: Sql) -> str:
     FROM {sql.webhook_secrets} AS s WHERE s.endpoint_id = :endpoint_id"""
 
 
-def insert_endpoint(store: Store, connection: Connection, row: dict[str, Any]) -> None:
-    """Write an endpoint: id, tenant, url, patterns, description, profile, overrides, ordering and sealed headers."""
-    headers = row.pop("headers")
-    store.write(connection, _insert, rows=as_json([row]), headers=headers)
+def insert_endpoint(store: Store, connection: Connection, row: dict[str, Any]) -> bool:
+    """Write an endpoint: id, tenant, url, patterns, description, profile, overrides, ordering, key and sealed headers.
+
+    Returns:
+        Whether it was written; an endpoint of the tenant has its key otherwise.
+    """
+    columns = {name: value for name, value in row.items() if name != "headers" and value is not None}
+    return store.write(connection, _insert, rows=as_json([columns]), headers=row["headers"]) == 1
 
 
 def insert_secret(store: Store, connection: Connection, *, secret_id: str, endpoint_id: str, sealed: bytes) -> None:
@@ -54,7 +59,7 @@ def insert_secret(store: Store, connection: Connection, *, secret_id: str, endpo
 def _select(sql: Sql) -> str:
     return f"""
     SELECT e.id, e.tenant, e.url, {sql.json_text("e.patterns")} AS patterns, e.status, e.reason, e.description,
-        e.profile, {sql.json_text("e.overrides")} AS overrides, e.ordering, e.headers IS NOT NULL AS has_headers,
+        e.key, e.profile, {sql.json_text("e.overrides")} AS overrides, e.ordering, e.headers IS NOT NULL AS has_headers,
         {sql.epoch("e.created_at")} AS created_at, {sql.epoch("h.failing_since")} AS failing_since,
         h.failed_messages FROM {sql.webhook_endpoints} AS e
     LEFT JOIN {sql.webhook_health} AS h ON h.endpoint_id = e.id"""
@@ -70,6 +75,29 @@ def _of_tenant(sql: Sql) -> str:
 
 def _one(sql: Sql) -> str:
     return f"{_select(sql)} WHERE e.id = :id AND {owned('e')}"
+
+
+def _lock_key(sql: Sql) -> str:
+    return f"""
+    SELECT e.id, e.url, {sql.json_text("e.patterns")} AS patterns, e.profile, e.ordering, e.headers,
+        {sql.json_text("e.overrides")} AS overrides
+    FROM {sql.webhook_endpoints} AS e WHERE e.tenant = :tenant AND e.key = :key {sql.lock(skip=False)}"""
+
+
+def lock_key(store: Store, connection: Connection, tenant: str, key: str) -> Row[Any] | None:
+    """The settings of the tenant's endpoint of this key, locked until the transaction ends."""
+    return store.one(connection, _lock_key, tenant=tenant, key=key)
+
+
+def _same_url(sql: Sql) -> str:
+    return f"""
+    SELECT id FROM {sql.webhook_endpoints} WHERE tenant = :tenant AND url = :url AND id <> :id
+    ORDER BY created_at, id LIMIT 10"""
+
+
+def same_url(store: Store, connection: Connection, tenant: str, url: str, endpoint_id: str) -> list[str]:
+    """The ids of the tenant's other endpoints of this URL; at most ten."""
+    return [row.id for row in store.all(connection, _same_url, tenant=tenant, url=url, id=endpoint_id)]
 
 
 def endpoints(store: Store, connection: Connection, tenant: str | None) -> Sequence[Row[Any]]:

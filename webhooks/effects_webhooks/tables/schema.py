@@ -36,6 +36,7 @@ def _endpoint_tables(metadata: MetaData) -> list[Table]:
         metadata,
         Column("id", Text, primary_key=True),
         _tenant(),
+        Column("key", Text),  # the app's own name for it, unique within the tenant: see `ensure_endpoint`
         Column("url", Text, nullable=False),
         Column("patterns", Json, nullable=False, server_default=text("'[\"*\"]'")),
         Column("status", Text, nullable=False, server_default="active"),
@@ -51,6 +52,10 @@ def _endpoint_tables(metadata: MetaData) -> list[Table]:
         CheckConstraint("ordering IN ('none', 'endpoint', 'key')", name="ck_effects_webhook_endpoints_ordering"),
     )
     Index("ix_effects_webhook_endpoints_tenant", endpoints.c.tenant, endpoints.c.status)
+    Index(
+        "ux_effects_webhook_endpoints_key", endpoints.c.tenant, endpoints.c.key, unique=True,
+        sqlite_where=text("key IS NOT NULL"), postgresql_where=text("key IS NOT NULL"),
+    )  # fmt: skip
     secrets = Table(
         "effects_webhook_secrets",
         metadata,

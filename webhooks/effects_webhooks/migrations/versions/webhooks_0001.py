@@ -39,6 +39,7 @@ def upgrade() -> None:
         "effects_webhook_endpoints",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("tenant", sa.Text(), server_default="", nullable=False),
+        sa.Column("key", sa.Text(), nullable=True),
         sa.Column("url", sa.Text(), nullable=False),
         sa.Column("patterns", Json, server_default=sa.text("'[\"*\"]'"), nullable=False),
         sa.Column("status", sa.Text(), server_default="active", nullable=False),
@@ -56,6 +57,14 @@ def upgrade() -> None:
     )
     op.create_index(
         "ix_effects_webhook_endpoints_tenant", "effects_webhook_endpoints", ["tenant", "status"], unique=False
+    )
+    op.create_index(
+        "ux_effects_webhook_endpoints_key",
+        "effects_webhook_endpoints",
+        ["tenant", "key"],
+        unique=True,
+        sqlite_where=sa.text("key IS NOT NULL"),
+        postgresql_where=sa.text("key IS NOT NULL"),
     )
     op.create_table(
         "effects_webhook_events",
