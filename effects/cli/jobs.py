@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,7 +11,7 @@ import msgspec
 from effects.cli.by_key import cancel_by_key, chosen_job, job_or_key, reschedule_, wait_
 from effects.cli.context import Context, actor
 from effects.cli.evidence import advice, evidence_blocks
-from effects.cli.many import tenant_limit_keys
+from effects.cli.many import Scope, act_on_many, many_options, tenant_limit_keys
 from effects.cli.options import (
     before_option,
     code_option,
@@ -31,14 +31,36 @@ from effects.cli.output import Table, shown_status
 from effects.cli.results import CommandResult, command, page_note
 from effects.evidence import Evidence, job_evidence
 from effects.job import ENDED, LIVE
+from effects.store.bulk.operation import BulkAction
 from effects.store.db.records import JobRecord
+from effects.store.db.sql import ANY_TIME
 from effects.store.operator import actions
 from effects.store.operator import requeue as store_requeue
 from effects.store.operator.job_list import Filters, list_jobs
 
 
-def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.argument("job_id", type=click.IntRange(min=1), metavar="ID")(command)
+def filter_options(statuses: Sequence[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What selects jobs, beside their type."""
+
+    def decorate(run: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(
+            (
+                status_option(statuses),
+                queue_option,
+                code_option,
+                text_option,
+                word_option,
+                click.option("--limit-key", metavar="KEY", help="Limit key, such as webhook:ep_123."),
+                click.option("--group", "group_key", metavar="KEY", help="Group key."),
+                tenant_option,
+                click.option("--worker", metavar="ID", help="Worker that runs the job, or ran an attempt of it."),
+                window_options("were created"),
+            )
+        ):
+            run = option(run)
+        return run
+
+    return decorate
 
 
 @click.group()
@@ -47,18 +69,9 @@ def jobs() -> None:
 
 
 @jobs.command("list")
-@status_option([*LIVE, *ENDED])
 @type_option
-@queue_option
 @key_option
-@code_option
-@text_option
-@word_option
-@click.option("--limit-key", metavar="KEY", help="Limit key, such as webhook:ep_123.")
-@click.option("--group", "group_key", metavar="KEY", help="Group key.")
-@tenant_option
-@click.option("--worker", metavar="ID", help="Worker that runs the job, or ran an attempt of an ended one.")
-@window_options("were created")
+@filter_options([*LIVE, *ENDED])
 @before_option("jobs")
 @limit_option
 @command
@@ -101,16 +114,28 @@ def tell_job(evidence: Evidence) -> CommandResult:
 
 @jobs.command()
 @job_or_key
+@filter_options(LIVE)
+@many_options
 @reason_option
 @command
 def cancel(
-    context: Context, *, job_id: int | None, key: str | None, job_type: str | None, reason: str | None
+    context: Context,
+    /,
+    *,
+    job_id: int | None,
+    key: str | None,
+    job_type: str | None,
+    reason: str | None,
+    scope: Scope,
+    **filters: Any,
 ) -> CommandResult:
-    """Cancel a waiting job, or ask a running one to stop.
+    """Cancel waiting jobs, or ask running ones to stop.
 
     A running attempt is not interrupted. If its effect still happens, it is recorded as done; otherwise it is not
-    tried again.
+    tried again. ID or --key act at once, filters only with --yes; more than 100 jobs become a bulk action.
     """
+    if not _is_named(job_id, key, filters, scope):
+        return _act(context, BulkAction("cancel"), reason, scope, job_type=job_type, **filters)
     if key is not None and job_id is None:
         return cancel_by_key(context, key, job_type, reason)
     job_id = chosen_job(context, job_id, key, job_type)
@@ -125,15 +150,28 @@ def cancel(
 
 @jobs.command("run-now")
 @job_or_key
+@filter_options(LIVE)
+@many_options
 @reason_option
 @command
 def run_now(
-    context: Context, *, job_id: int | None, key: str | None, job_type: str | None, reason: str | None
+    context: Context,
+    /,
+    *,
+    job_id: int | None,
+    key: str | None,
+    job_type: str | None,
+    reason: str | None,
+    scope: Scope,
+    **filters: Any,
 ) -> CommandResult:
-    """Make a waiting job due now.
+    """Make waiting jobs due now.
 
-    Pauses, limits and the order of its group still apply.
+    Pauses, limits and the order of their groups still apply. ID or --key act at once, filters only with --yes; more
+    than 100 jobs become a bulk action.
     """
+    if not _is_named(job_id, key, filters, scope):
+        return _act(context, BulkAction("run_now"), reason, scope, job_type=job_type, **filters)
     job_id = chosen_job(context, job_id, key, job_type)
     queue = actions.run_now(context.app.store, job_id, actor=actor(), reason=reason)
     context.app.notifier.send([queue])
@@ -142,17 +180,33 @@ def run_now(
 
 
 @jobs.command()
-@job_argument
+@click.argument("job_id", type=click.IntRange(min=1), metavar="[ID]", required=False)
+@type_option
+@filter_options(ENDED)
+@many_options
 @override_options
 @reason_option
 @command
 def requeue(
-    context: Context, *, job_id: int, even_if_unknown: bool, even_if_done: bool, reason: str | None
+    context: Context,
+    /,
+    *,
+    job_id: int | None,
+    job_type: str | None,
+    even_if_unknown: bool,
+    even_if_done: bool,
+    reason: str | None,
+    scope: Scope,
+    **filters: Any,
 ) -> CommandResult:
-    """Requeue an ended job as a new job.
+    """Requeue ended jobs as new jobs.
 
-    The old job stays in the history. An effect that may have happened, or is done, needs an explicit override.
+    The old jobs stay in the history. An effect that may have happened, or is done, needs an explicit override. An ID
+    acts at once, filters only with --yes; more than 100 jobs become a bulk action.
     """
+    if job_id is None or not _is_named(job_id, None, {**filters, "job_type": job_type}, scope):
+        action = BulkAction("requeue", even_if_unknown, even_if_done)
+        return _act(context, action, reason, scope, job_type=job_type, **filters)
     app = context.app
     requeued = store_requeue.requeue(
         app.store, app.job_types, job_id, confirm_unknown=even_if_unknown, confirm_done=even_if_done, actor=actor(),
@@ -162,6 +216,40 @@ def requeue(
     text = f"job {job_id} requeued as job {requeued.job_id}"
     result = {"job_id": requeued.job_id, "requeued_from": job_id, "result": "queued", "queue": requeued.queue}
     return CommandResult(result, text)
+
+
+def _is_named(job_id: int | None, key: str | None, filters: Mapping[str, Any], scope: Scope) -> bool:
+    """Whether one job is meant.
+
+    Raises:
+        click.UsageError: by ID or key, and filters as well.
+    """
+    if job_id is None and key is None:
+        return False
+    if scope.is_given or any(value not in (None, ANY_TIME) for value in filters.values()):
+        raise click.UsageError("give one job, or filters")
+    return True
+
+
+def _act(
+    context: Context, action: BulkAction, reason: str | None, scope: Scope, *, tenant: str | None, **filters: Any
+) -> CommandResult:
+    """Act on what the filters select."""
+    selected = Filters(limit_keys=tenant_limit_keys(context, tenant), as_of=scope.as_of, **filters)
+    scope.check((), filtered=selected != Filters(as_of=scope.as_of))
+    # Without a status the list has the others as well.
+    statuses = [selected.status] if selected.status else list(ENDED if action.name == "requeue" else LIVE)
+
+    def newest(limit: int) -> tuple[list[int], Table]:
+        app = context.app
+        pages = [
+            list_jobs(app.store, app.ledgers, msgspec.structs.replace(selected, status=status, limit=limit)).jobs
+            for status in statuses
+        ]
+        records = sorted((job for page in pages for job in page), key=lambda job: job.id, reverse=True)[:limit]
+        return [job.id for job in records], _table(records)
+
+    return act_on_many(context, action, reason, scope, (), selected, newest)
 
 
 jobs.add_command(reschedule_)

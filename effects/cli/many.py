@@ -29,7 +29,7 @@ Newest: TypeAlias = Callable[[int], tuple[list[int], Table]]
 
 _WORDS = {
     "requeue": "requeued", "resolve_requeue": "requeued", "ignore": "ignored", "mark_done": "marked as done",
-    "give_up": "left unknown (given up)", "cancel": "cancelled", "run_now": "made due now",
+    "give_up": "left unknown (given up)", "cancel": "cancelled or asked to stop", "run_now": "made due now",
 }  # fmt: skip
 
 

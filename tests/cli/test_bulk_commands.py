@@ -1,0 +1,98 @@
+"""Commands that act on many jobs: a preview first, at once on few, as a bulk action on many."""
+
+from __future__ import annotations
+
+import pytest
+
+from effects import Effects, enqueue
+from effects.cli import many
+from effects.worker import Worker
+from tests.cli.conftest import Run
+from tests.support.commands import error_line
+from tests.support.manual_workers import ManualWorker, rows
+from tests.support.many_dead import many_dead
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many.bulk, "INLINE_MAX", 2)
+
+
+def test_waiting_jobs_are_cancelled_by_filters(app: Effects, run: Run) -> None:
+    mails = [enqueue("scripted", {}, queue="mails", effects=app).job_id for _ in range(2)]
+    running = enqueue("scripted", {}, queue="other", effects=app).job_id
+    ManualWorker(app, queue="other").claim_one()
+    preview = run("jobs", "cancel", "--queue", "mails")
+    assert preview.out.splitlines()[0].split()[:3] == ["id", "type", "status"]
+    assert "\n2 would be cancelled or asked to stop; nothing was done (use --yes; " in preview.out
+    assert len(rows(app, "jobs")) == 3
+    done = run("jobs", "cancel", "--queue", "mails", "--yes")
+    assert done.out == "".join(f"job {job_id}: cancelled or asked to stop\n" for job_id in mails)
+    assert [job["id"] for job in rows(app, "jobs")] == [running]
+    assert run("jobs", "cancel", "--status", "running", "--yes", "--json").json == {
+        "done": {str(running): None}, "refused": {},
+    }  # fmt: skip
+    assert run("jobs", "run-now", "--all", "--yes", "--json").json["refused"] == {
+        str(running): f"job {running} is running: only a waiting job can be run now"
+    }
+
+
+def test_ended_jobs_are_requeued_by_filters(app: Effects, run: Run) -> None:
+    ids = many_dead(app, 3)
+    preview = run("jobs", "requeue", "--status", "dead", "--json").json
+    assert (preview["jobs"], preview["job_ids"], preview["newest"]) == (3, ids, ids[::-1])
+    assert list(run("jobs", "requeue", "--code", "refused", "--limit", 1, "--yes", "--json").json["done"]) == [
+        str(ids[-1])
+    ]
+    again = run("jobs", "requeue", "--type", "scripted", "--yes")
+    assert again.exit_code == 1
+    assert again.out.count("requeued as job") == 2
+    assert f"refused: job {ids[-1]} was requeued already" in again.out
+
+
+def test_one_job_or_filters(app: Effects, run: Run) -> None:
+    [job_id] = many_dead(app, 1)
+    for command in ("cancel", "run-now", "requeue"):
+        assert "give IDs, or filters, or --all" in error_line(run("jobs", command))
+        assert "give one job, or filters" in error_line(run("jobs", command, job_id, "--queue", "default"))
+        assert "give one job, or filters" in error_line(run("jobs", command, job_id, "--yes"))
+    assert "'dead' is not one of" in error_line(run("jobs", "cancel", "--status", "dead"))
+    assert "'queued' is not one of" in error_line(run("jobs", "requeue", "--status", "queued"))
+    assert "give at most 100 IDs" in error_line(run("dead", "requeue", *range(1, 102)))
+
+
+@pytest.mark.usefixtures("few")
+def test_a_bulk_action_is_followed(app: Effects, run: Run) -> None:
+    many_dead(app, 3)
+    started = run("jobs", "requeue", "--type", "scripted", "--yes", "--reason", "fixed").out
+    assert started == "bulk 1 started: 3 jobs to be requeued by job 4; see `effects bulk show 1`\n"
+    assert "bulk 1 (requeue): 0 of 3 jobs" in run("status").out
+    assert run("status", "--json").json["bulks"] == [
+        {"id": 1, "action": "requeue", "done": 0, "refused": 0, "expected": 3}
+    ]
+    run("jobs", "requeue", 2)
+    Worker(app).drain()
+    shown = run("bulk", "show", 1)
+    assert "requeued_already  1" in shown.out
+    assert "job_type=scripted" in shown.out
+    record = run("bulk", "show", 1, "--json").json
+    assert (record["status"], record["done"], record["refusals"]) == ("done", 2, {"requeued_already": 1})
+    assert run("status", "--json").json["bulks"] == []
+    assert [line.split()[:4] for line in run("bulk", "list").out.splitlines()] == [
+        ["id", "action", "status", "done"], ["1", "requeue", "done", "2"],
+    ]  # fmt: skip
+    assert "error: bulk 9 not found" in error_line(run("bulk", "cancel", 9))
+
+
+@pytest.mark.usefixtures("few")
+def test_a_stopped_one_names_the_command_that_continues_it(app: Effects, run: Run) -> None:
+    many_dead(app, 3)
+    run("dead", "ignore", "--all", "--yes", "--reason", "a test")
+    run("jobs", "cancel", 4)
+    shown = run("bulk", "show", 1).out
+    assert "stopped" in shown
+    assert "`effects jobs requeue 4` continues it" in shown
+    assert run("jobs", "requeue", 4).exit_code == 0
+    Worker(app).drain()
+    assert "done" in run("bulk", "show", 1).out
+    assert run("dead", "list").out == "no unresolved dead letters\n"
