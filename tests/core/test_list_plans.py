@@ -11,12 +11,19 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from benchmarks import lists
 from benchmarks.fill import Sizes, fill
 from effects import Effects
+from effects.bulk import BulkStarted, carry_out, find_bulk, preview
+from effects.store.bulk.chunks import ChunkActor
+from effects.store.bulk.operation import BulkAction
+from effects.store.db.sql import Window
 from effects.store.operator.audit import audit
+from effects.store.operator.dead_letters import DeadFilters
+from effects.store.operator.job_list import Filters
 from effects.store.operator.queue_status import SHOWN_MAX, read_status
 from tests.conftest import AppFactory
 from tests.support.manual_workers import run_sql
@@ -89,6 +96,31 @@ def test_no_question_scans_a_growing_table(app: Effects) -> None:
         if app.store.is_postgresql or name not in WALKS:
             scans += [(name, scan) for statement in statements for scan in _scans(app, *statement)]
 
+    assert scans == []
+
+
+BULK_ACTIONS = (
+    (BulkAction("requeue"), DeadFilters()),
+    (BulkAction("ignore"), DeadFilters(job_type="webhook.deliver", text="no", window=Window(older=1))),
+    (BulkAction("requeue"), Filters(status="dead", job_type="webhook.deliver")),
+    (BulkAction("requeue"), Filters(worker="none")),
+    (BulkAction("cancel"), Filters(job_type="webhook.deliver")),
+)
+
+
+def test_no_chunk_of_a_bulk_action_scans_a_growing_table(app: Effects) -> None:
+    scans = []
+    for action, filters in BULK_ACTIONS:
+        with recorded(app) as statements:
+            previewed = msgspec.structs.replace(preview(action, filters, effects=app), job_ids=None)
+            started = carry_out(previewed, actor="ann", reason="because", effects=app)
+            assert isinstance(started, BulkStarted)
+            job_id, bulk_id = started.job_id, started.bulk_id
+            ChunkActor(app.store, app.job_types, app.ledgers, bulk_id=bulk_id, job_id=job_id).act(2)
+            find_bulk(bulk_id, effects=app)
+        selecting = [statement for statement in statements if statement[0].lstrip().startswith("SELECT")]
+        assert selecting
+        scans += [(action.name, scan) for statement in selecting for scan in _scans(app, *statement)]
     assert scans == []
 
 
