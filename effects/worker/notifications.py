@@ -57,6 +57,7 @@ class NotificationListener(Service):
         if driver is None:
             self._ending.wait()
             return
+        self._wake(None)  # no one heard what was committed before this connection listened
         try:
             while not self._ending.is_set():
                 for hint in driver.notifies(timeout=LISTEN_SECONDS, stop_after=1):

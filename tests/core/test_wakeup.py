@@ -1,12 +1,14 @@
-"""The listener comes back soon after a short outage, and does not hammer a database that stays away."""
+"""The listener comes back soon after a short outage, does not hammer a database that stays away, and misses nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from effects import Effects
 from effects.worker.notifications import NotificationListener
 from effects.worker.runtime import Runtime
 
@@ -43,3 +45,28 @@ def test_waits_between_tries_double_up_to_five_seconds(jitter: float) -> None:
     nowhere.dispose()
     expected = [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     assert runtime.ending.waits == pytest.approx([seconds * (1 + jitter / 2) for seconds in expected])
+
+
+class _Checks(Runtime):
+    """Ends the service when it has looked so often whether to end."""
+
+    def __init__(self, checks: int) -> None:
+        self._checks = checks
+
+    def event(self) -> Any:
+        return self
+
+    def is_set(self) -> bool:
+        self._checks -= 1
+        return self._checks < 0
+
+    def wait(self, seconds: float) -> bool:
+        return self.is_set()
+
+
+def test_who_begins_to_listen_looks_once_for_what_was_committed_before(app: Effects) -> None:
+    """Between two connections a NOTIFY is heard by no one."""
+    woken: list[Collection[str] | None] = []
+    for _ in range(2):  # at the start, and after a lost connection
+        NotificationListener(app.engine, app.store.schema, woken.append, lambda ids: None, _Checks(2)).run()
+    assert woken == [None, None]

@@ -5,7 +5,7 @@ A message's own row stays, with the hash of its bytes. Each other table's oldest
 
 from __future__ import annotations
 
-from effects.extend import OldRows, Page, Sql, Store, as_json, is_resolved, old_rows
+from effects.extend import Page, Sql, Store, as_json, is_resolved, old_rows
 from effects_email.tables.schema import KEPT
 
 PAGE = 500
@@ -67,31 +67,16 @@ def _log_lines(sql: Sql) -> str:
 
 
 def _ended(sql: Sql) -> str:
-    return f"SELECT id FROM {sql.email_suppressions} WHERE {_old(sql, 'until')} ORDER BY until, id LIMIT {PAGE}"
-
-
-def _count_over(sql: Sql) -> str:
-    return f"SELECT count(*) FROM ({_ended(sql)}) AS t"
-
-
-def _delete_over(sql: Sql) -> str:
-    return f"DELETE FROM {sql.email_suppressions} WHERE id IN ({_ended(sql)}) AND {_old(sql, 'until')}"
+    return f"SELECT id FROM {sql.email_suppressions} WHERE {_old(sql, 'until')} ORDER BY until, id"
 
 
 def _past(sql: Sql) -> str:
     """Whole days that are over, and `age` of them ago."""
     seconds = f"({sql.epoch(sql.now)} - {sql.number('age')})"
-    return f"SELECT digest, day FROM {sql.email_soft_failures} WHERE day < {seconds} / 86400 - 1 LIMIT {PAGE}"
-
-
-def _count_counts(sql: Sql) -> str:
-    return f"SELECT count(*) FROM ({_past(sql)}) AS t"
-
-
-def _delete_counts(sql: Sql) -> str:
-    return f"DELETE FROM {sql.email_soft_failures} WHERE (digest, day) IN ({_past(sql)})"
+    return f"SELECT digest, day FROM {sql.email_soft_failures} WHERE day < {seconds} / 86400 - 1"
 
 
 OLD_EVENTS, OLD_LOG_LINES = old_rows("email_events", "id", _events), old_rows("email_suppression_log", "id", _log_lines)
-ENDED_SUPPRESSIONS = OldRows(_count_over, _delete_over)
-OLD_SOFT_FAILURES = OldRows(_count_counts, _delete_counts)
+# Locked: one that is prolonged meanwhile stays.
+ENDED_SUPPRESSIONS = old_rows("email_suppressions", "id", _ended, Sql.lock)
+OLD_SOFT_FAILURES = old_rows("email_soft_failures", "digest, day", _past)
