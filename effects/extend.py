@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from effects.storage.probe import FOLDER
     from effects.store.audit_log.notes import AuditAction, note
     from effects.store.db.engine import create_engine
-    from effects.store.db.old_rows import OldRows, delete_page, old_rows
+    from effects.store.db.old_rows import delete_page, old_rows
     from effects.store.db.sql import ANY_TIME, Sql, Window, and_each, columns_of, set_filters
     from effects.store.db.store import Statement, Store, as_json
     from effects.store.limits.rows import ensure as ensure_limit
@@ -132,7 +132,7 @@ else:
             "effects.storage.probe": "FOLDER",
             "effects.store.audit_log.notes": "AuditAction, note",
             "effects.store.db.engine": "create_engine",
-            "effects.store.db.old_rows": "OldRows, delete_page, old_rows",
+            "effects.store.db.old_rows": "delete_page, old_rows",
             "effects.store.db.sql": "ANY_TIME, Sql, Window, and_each, columns_of, set_filters",
             "effects.store.db.store": "Statement, Store, as_json",
             "effects.store.limits.rows": "ensure as ensure_limit, unblock as unblock_limit",
@@ -185,7 +185,6 @@ __all__ = [
     "KeyHolder",
     "LedgerRow",
     "ObjectData",
-    "OldRows",
     "OnUnknown",
     "PackageSettings",
     "Page",
