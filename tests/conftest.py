@@ -42,6 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow tests come first, so that no process is left with one at the end."""
     for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid} has an address in its name, another one in each process: give ids")
         if item.path.relative_to(Path(__file__).parent).parts[0] in SLOW_FOLDERS:
             item.add_marker("slow")
     if config.getoption("quick"):

@@ -208,7 +208,7 @@ def test_the_database_of_a_forgotten_variable_is_named(
         enqueue("scripted", {}, session=session)
 
 
-@pytest.mark.parametrize("engine", ["sqlite:///x.db", 7, sa.create_engine], ids=str)
+@pytest.mark.parametrize("engine", ["sqlite:///x.db", 7, sa.create_engine], ids=["url", "number", "function"])
 def test_an_engine_is_an_engine(engine: Any) -> None:
     with pytest.raises(ConfigurationError, match="engine is a"):
         Effects(engine=engine)
