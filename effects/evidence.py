@@ -19,10 +19,11 @@ from effects.error_text import attempt_row, shown_text
 from effects.errors import JobNotFound
 from effects.job_type import WAITS_FOR_OPERATOR, safe_message
 from effects.settlement import UNCOUNTED
+from effects.standing import Standing, objection
 from effects.store.db.records import ActionRecord, AttemptRecord, EffectStory, JobRecord
 from effects.store.limits.holds import moment_in, read_holds
 from effects.store.operator import lookup
-from effects.store.operator.requeue import BY_POLICY, EVEN_IF_DONE, EVEN_IF_UNKNOWN, Standing, objection, read_standing
+from effects.store.operator.requeue import BY_POLICY, EVEN_IF_DONE, EVEN_IF_UNKNOWN, read_standing
 from effects.store.operator.resolve import is_open
 from effects.waits import Wait, why_waits
 

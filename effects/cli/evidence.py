@@ -9,8 +9,8 @@ from typing import Any
 from effects.advice import Action
 from effects.cli.output import Table, cell, duration, moment, shown_status
 from effects.evidence import Evidence
+from effects.standing import objection
 from effects.store.db.records import ActionRecord, AttemptRecord, JobRecord
-from effects.store.operator.requeue import objection
 from effects.waits import Wait, WaitReason
 
 DONE = "Nothing left to do."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -71,7 +72,7 @@ def page_note(noun: str, before: object, *, more: bool, since: Moment | None = N
     """
     if before is None:
         return None
-    name = cell(before)
+    name = cell(shlex.quote(str(before)))
     if more:
         return f"There are more: --before {name} shows older ones."
     created = "" if since is None else f" (created {cell(since)})"
