@@ -26,10 +26,11 @@ def register(app: HasDatabase) -> None:
     _constructed.add(app)
 
 
+def living(kind: type[App]) -> list[App]:
+    """Each Effects that was not disposed of."""
+    return [app for app in list(_constructed) if isinstance(app, kind) and not app.disposed]
+
+
 def those_on(engine: Engine, kind: type[App]) -> list[App]:
     """Each Effects that was made for this engine and was not disposed of."""
-    return [
-        app
-        for app in list(_constructed)
-        if isinstance(app, kind) and not app.disposed and app.database.has_engine(engine)
-    ]
+    return [app for app in living(kind) if app.database.has_engine(engine)]

@@ -14,10 +14,13 @@ from effects.app import Effects
 from effects.errors import ConfigurationError
 from effects.keys import KeyRing, generate_key
 from effects.notifier import Notifier
+from effects.sessions.constructed import living
 from effects.sessions.databases import CallersDatabase
 from effects.storage import open_storage
-from effects.store.db.engine import autocommit_engine, close_for_good, create_engine
+from effects.store.db.engine import close_for_good, create_engine
 from effects.store.db.store import Store, TableBuilder
+
+_REDIRECTED = "_redirected"  # an attribute of an Effects that has a toolkit
 
 Connect: TypeAlias = Callable[[Any, Any, list[Any], dict[str, Any]], Any]
 
@@ -30,10 +33,11 @@ def redirected(
 
     An engine of the app's own kind of database stays the engine that it is: its new connections go to the test's, so
     that sessions bound to it long before go there too. Where the test's is of another kind, `app.engine` is another
-    engine meanwhile, and connections of the app's own are refused.
+    engine meanwhile, and connections of the app's own are refused. So are those of every other Effects of the process,
+    unless it has a toolkit too.
 
     Args:
-        connect: opens the connections in place of the driver; for `url` None of its own.
+        connect: opens the connections in place of the driver.
 
     Raises:
         ConfigurationError: from the app's own engine meanwhile, where it cannot be redirected.
@@ -42,6 +46,9 @@ def redirected(
     shift_before = app.store.sql.shift_seconds
     with ExitStack() as stack:
         stack.callback(_restore, app, before, shift_before)
+        others = [_engines(other) for other in living(Effects) if not _is_redirected(other)]
+        for engine in set().union(*others) - _engines(app):
+            stack.enter_context(_connecting(engine, engine.url, _refuse_other))
         _redirect_engines(app, url, builders, stack, connect)
         storage_url = f"file:{folder / 'files'}"
         values: dict[str, Any] = {
@@ -53,14 +60,25 @@ def redirected(
             ),
             "storage": open_storage(storage_url),
             "notifier": Notifier(app.store),
-            "database": CallersDatabase(app.store, app.engine),
+            "database": CallersDatabase(app.store, app.database.engine),
+            _REDIRECTED: True,
             "_states": {},
             "_adopted": [],
         }
         if not app.settings.keys:
             values["keys"] = KeyRing(f"test={generate_key()},digest={generate_key()}")
         vars(app).update(values)
+        if connect is not None:
+            app.notifier.close()  # its thread would interfere with the savepoints, and nothing is committed anyway
         yield
+
+
+def _engines(app: Effects) -> set[Engine]:
+    return {*app.store.engines, app.database.engine}
+
+
+def _is_redirected(app: Effects) -> bool:
+    return _REDIRECTED in vars(app)
 
 
 def _restore(app: Effects, before: dict[str, Any], shift_seconds: float) -> None:
@@ -75,31 +93,43 @@ def _restore(app: Effects, before: dict[str, Any], shift_seconds: float) -> None
 def _redirect_engines(
     app: Effects, url: URL, builders: tuple[TableBuilder, ...], stack: ExitStack, connect: Connect | None
 ) -> None:
-    if app.engine.dialect.name == url.get_backend_name():
-        for engine in app.store.engines:
+    for engine in _engines(app):
+        if engine.dialect.name == url.get_backend_name():
             stack.enter_context(_connecting(engine, url, connect or _to(engine, url)))
-        return
-    for engine in app.store.engines:
-        stack.enter_context(_connecting(engine, engine.url, _refuse))
-    engine = create_engine(url.render_as_string(hide_password=False))
-    store = Store(engine, builders=builders, autocommit=autocommit_engine(engine))
-    stack.callback(store.dispose)
-    vars(app).update(engine=engine, store=store)
+        else:
+            stack.enter_context(_connecting(engine, engine.url, _refuse))
+    if app.engine.dialect.name != url.get_backend_name():
+        engine = create_engine(url.render_as_string(hide_password=False))
+        if connect is not None:
+            _listen_first(engine, connect)
+        store = Store(engine, builders=builders)
+        stack.callback(store.dispose)
+        vars(app).update(engine=engine, store=store, database=CallersDatabase(store, engine))
 
 
 @contextmanager
 def _connecting(engine: Engine, url: URL, connect: Connect) -> Iterator[None]:
     """Open this engine's connections so, also those of engines derived from it; none of before is used meanwhile."""
     own_url = engine.url
-    event.listen(engine, "do_connect", connect, insert=True)
-    engine.dispose()
+
+    def listener(*arguments: Any) -> Any:  # one for each time, so that a toolkit within another removes its own
+        return connect(*arguments)
+
+    _listen_first(engine, listener)
+    engine.dispose(close=not engine.dialect.is_async)  # one of async code is closed in its event loop
     engine.url = url
     try:
         yield
     finally:
         engine.url = own_url
-        event.remove(engine, "do_connect", connect)
-        engine.dispose()
+        event.remove(engine, "do_connect", listener)
+        engine.dispose(close=not engine.dialect.is_async)
+
+
+def _listen_first(engine: Engine, connect: Connect) -> None:
+    """Before others, such as one that creates the file; `insert=True` has no effect on this event."""
+    event.listen(engine, "do_connect", connect)
+    engine.dialect.dispatch.do_connect.listeners.rotate(1)
 
 
 def _to(engine: Engine, url: URL) -> Connect:
@@ -118,4 +148,11 @@ def _refuse(dialect: Any, record: Any, arguments: list[Any], options: dict[str, 
     raise ConfigurationError(
         f"this engine speaks to the app's own database ({dialect.name}), and the test's is another kind: bind the "
         "Session to `app.engine` when it is made, or give Toolkit(app, database=…) a test's database of this kind"
+    )
+
+
+def _refuse_other(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> Any:
+    raise ConfigurationError(
+        "another Effects than the toolkit's was used in a test, and would have written to its own database: give it a "
+        "toolkit too, as in `with Toolkit(app) as toolkit, Toolkit(other):`"
     )

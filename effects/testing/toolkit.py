@@ -7,8 +7,8 @@ import os
 import signal
 import tempfile
 import warnings
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,10 +26,12 @@ from effects.http.network import replace_network_rule
 from effects.job_type import JobType
 from effects.outcome import Outcome
 from effects.sealing import open_payload
+from effects.sessions.joining import AnySession
 from effects.store.queue.job_rows import payloads
-from effects.testing.databases import choose_database, empty_tables
+from effects.testing.databases import check_name, choose_database, empty_tables
 from effects.testing.recorder import Captured, Recorder
 from effects.testing.redirect import redirected
+from effects.testing.shared import SharedTransaction
 from effects.worker import DrainResult, Worker
 
 _DRAIN_SECONDS = 30.0
@@ -62,11 +64,15 @@ class Toolkit:
         database: where the test's rows go. Default: a temporary SQLite file. A URL of the test's own database, or `own`
             for the one that the app is set up with: its name must contain `test`, because the rows of effects in it are
             deleted. Its tables are created if they are missing.
+        connection: instead of a database, a connection to one (PostgreSQL, psycopg 3; SQLAlchemy's, Django's or the
+            driver's) in a transaction that the test rolls back: the app's transactions are savepoints of it, and
+            nothing is deleted. The database's name must contain `test` too: jobs that are in it are run. There is no
+            `crash_at` then.
         metadata: the app's own tables, to be created there: `Base.metadata`.
         allow_loopback: whether transports may connect to this machine, for a server of the test's own.
 
     Raises:
-        ConfigurationError: the database is not called a test's.
+        ConfigurationError: the database is not called a test's, or the connection is no usable one.
     """
 
     def __init__(
@@ -74,13 +80,18 @@ class Toolkit:
         app: Effects | None = None,
         *,
         database: str | None = None,
+        connection: AnySession | None = None,
         metadata: MetaData | None = None,
         allow_loopback: bool = False,
     ) -> None:
         if app is not None and not isinstance(app, Effects):
             raise ConfigurationError(f"app is a {type(app).__name__}; give the Effects of the app")
         self.app = app or default()
+        if database is not None and connection is not None:
+            raise ConfigurationError("database and connection are given; give one of the two")
         self._database = database
+        self._outer = connection
+        self._shared: SharedTransaction | None = None
         self._metadata = metadata
         self._allow_loopback = allow_loopback
         self._recorder = Recorder(self.app.job_types)
@@ -89,13 +100,10 @@ class Toolkit:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="effects-toolkit-")))
-            builders = tuple(installed_tables())
-            url = choose_database(self._database, self.app.engine.url, folder, builders)
-            stack.enter_context(redirected(self.app, url, folder, builders))
+            stack.enter_context(self._redirected(folder))
             stack.callback(replace_network_rule, replace_network_rule(self._admits))
             stack.callback(replace_default, replace_default(self.app))
-            if self._database is not None:
-                empty_tables(self.app.store)
+            stack.callback(self._prepare(self.app))
             if self._metadata is not None:
                 self._metadata.create_all(self.app.engine)
             stack.callback(self._recorder.restore)
@@ -107,6 +115,23 @@ class Toolkit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+    def _prepare(self, app: Effects) -> Callable[[], object]:
+        """Make the database ready for a test, and return what undoes it."""
+        if self._shared is not None:
+            app.create_tables()
+        elif self._database is not None:
+            empty_tables(app.store)
+        return lambda: None
+
+    def _redirected(self, folder: Path) -> AbstractContextManager[None]:
+        builders = tuple(installed_tables())
+        if self._outer is None:
+            url = choose_database(self._database, self.app.engine.url, folder, builders)
+            return redirected(self.app, url, folder, builders)
+        self._shared = SharedTransaction(self._outer)
+        check_name(self._shared.url.database)
+        return redirected(self.app, self._shared.url, folder, builders, self._shared.connect)
 
     def _admits(self, host: str) -> bool:
         return self._allow_loopback and host in _LOOPBACK
@@ -200,6 +225,8 @@ class Toolkit:
             Exception: the first that a handler raised, with a note that names its job.
             AssertionError: something was still due after `max_seconds`.
         """
+        if self._shared is not None and self._shared.is_open:
+            raise AssertionError("a session of the app is in a transaction: commit or close it before the drain")
         self._recorder.start()
         errors = self._recorder.errors
         errors.clear()
@@ -233,9 +260,13 @@ class Toolkit:
         `point("invoice.charged")`. POSIX only.
 
         Raises:
-            ValueError: no such point is declared.
+            ValueError: no such point is declared, or the toolkit has a `connection`.
             AssertionError: the worker ended without passing it.
         """
+        if self._shared is not None:
+            raise ValueError(
+                "a worker that is killed would take the test's connection with it: give `database` instead"
+            )
         if point not in crashpoints.POINTS:
             raise ValueError(f"no crash point {point!r} is declared (see effects.crashpoints.declare)")
         self.app.engine.dispose()  # a SQLite connection must not be carried over a fork

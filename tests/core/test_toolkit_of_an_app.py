@@ -6,12 +6,16 @@ import asyncio
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import psycopg
 import pytest
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, insert, select
+from sqlalchemy import Column, Connection, Engine, Integer, MetaData, String, Table, create_engine, insert, select
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from effects import (
@@ -19,17 +23,21 @@ from effects import (
     ConfigurationError,
     Done,
     Effects,
+    EnqueueError,
     JobType,
     Refused,
     Sensitive,
     default,
     enqueue,
+    enqueue_async,
     set_default,
 )
 from effects.keys import generate_key
+from effects.store.db.engine import create_engine as own_engine
 from effects.testing import NetworkRefused, Toolkit
 from effects_reports import report, request_report
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
+from tests.support.database_pool import DatabasePool
 from tests.support.manual_workers import rows
 
 metadata = MetaData()
@@ -312,3 +320,109 @@ def test_the_default_of_before_comes_back_although_a_test_failed(tmp_path: Path)
     with pytest.raises(ZeroDivisionError):
         fail()
     assert default() is before
+
+
+@pytest.mark.parametrize("inner_first", [False, True])
+def test_another_effects_is_refused_unless_it_has_a_toolkit_too(tmp_path: Path, inner_first: bool) -> None:
+    app, other = (Effects(f"sqlite:///{tmp_path / name}.db", job_types=[Broken()]) for name in ("shop", "other"))
+    with Toolkit(app):
+        with pytest.raises(ConfigurationError, match="another Effects than the toolkit's was used in a test"):
+            enqueue("shop.broken", {"at": "perform"}, effects=other)
+        enqueue("shop.broken", {"at": "perform"}, effects=app)
+    first, second = (other, app) if inner_first else (app, other)
+    with Toolkit(first) as toolkit, Toolkit(second) as second_toolkit:
+        for named in (app, other):
+            enqueue("shop.broken", {"at": "perform"}, effects=named)
+        assert (len(toolkit.jobs), len(second_toolkit.jobs)) == (1, 1)
+    assert not list(tmp_path.glob("*.db"))
+    app.dispose()
+    other.dispose()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+def test_an_asynchronous_engine_of_the_apps_own_is_redirected_too(driver: str, postgresql_pool: DatabasePool) -> None:
+    async def visit(test_url: str) -> None:
+        url = make_url(test_url).set(drivername=f"postgresql+{driver}", database="nowhere")
+        engine = create_async_engine(url)
+        app = Effects(engine=engine, job_types=[Pack()])
+        with Toolkit(app, database=test_url) as toolkit:
+            async with AsyncSession(engine) as session:
+                await enqueue_async("shop.pack", Parcel(1), session=session)
+                await session.commit()
+            assert (await toolkit.drain_async()).counts == {"succeeded": 1}
+            await engine.dispose()
+        app.dispose()
+
+    with postgresql_pool.database() as url:
+        asyncio.run(visit(url))
+
+
+@pytest.fixture
+def connection(postgresql_pool: DatabasePool) -> Iterator[Connection]:
+    """Of a test's database, in a transaction that is rolled back."""
+    with postgresql_pool.database() as url:
+        engine = own_engine(url)
+        with engine.connect() as connection:
+            transaction = connection.begin()
+            yield connection
+            transaction.rollback()
+            assert connection.exec_driver_sql("SELECT count(*) FROM effects_job_history").scalar() == 0
+        engine.dispose()
+
+
+def test_all_happens_in_the_transaction_of_the_test(shop: Shop, connection: Connection) -> None:
+    if not shop.app.store.is_postgresql:
+        pytest.skip("a transaction of PostgreSQL")
+    with Toolkit(shop.app, connection=connection, metadata=metadata) as toolkit:
+        add_endpoint("https://partner.example/hooks", ["order.*"], effects=shop.app)
+        shop.order("teapot")
+        with Session(connection, join_transaction_mode="create_savepoint") as session:
+            enqueue("shop.pack", Parcel(2), session=session, effects=shop.app)
+            session.commit()
+            enqueue("shop.pack", Parcel(3), session=session, effects=shop.app)
+            session.rollback()
+        with suppress(ZeroDivisionError), shop.sessions.begin() as own:
+            enqueue("shop.pack", Parcel(4), session=own, effects=shop.app)
+            raise ZeroDivisionError
+        request_report("orders", effects=shop.app)
+        assert toolkit.drain().counts == {"succeeded": 7}
+        assert [job.payload.order for job in toolkit.enqueued("shop.pack")] == [1, 2]
+        assert [event.deliveries[0].state for event in toolkit.webhooks] == ["done"]
+        assert toolkit.reports[0].content
+        with shop.sessions() as reading:
+            assert reading.scalars(select(orders.c.item)).all() == ["teapot"]
+            with pytest.raises(AssertionError, match="commit or close it before the drain"):
+                toolkit.drain()
+        with pytest.raises(ValueError, match="would take the test's connection"):
+            toolkit.crash_at("perform.before")
+    assert rows(shop.app, "jobs") == rows(shop.app, "job_history") == []
+
+
+def test_the_drivers_own_connection_will_do(postgresql_pool: DatabasePool, tmp_path: Path) -> None:
+    app = Effects(f"sqlite:///{tmp_path / 'shop.db'}", job_types=[Pack()])
+    with postgresql_pool.database() as url, psycopg.connect(url) as driver:
+        with Toolkit(app, connection=driver) as toolkit:
+            enqueue("shop.pack", Parcel(1), session=driver)
+            enqueue("shop.pack", Parcel(2))
+            assert toolkit.drain().counts == {"succeeded": 2}
+        driver.rollback()
+        assert driver.execute("SELECT count(*) FROM effects_job_history").fetchone() == (0,)
+        driver.rollback()
+        driver.autocommit = True
+        with (
+            pytest.raises(EnqueueError, match="is in AUTOCOMMIT"),
+            Toolkit(app, connection=driver),
+        ):
+            pass
+
+
+def test_a_connection_of_another_driver_is_refused(tmp_path: Path) -> None:
+    engine = own_engine(f"sqlite:///{tmp_path / 'test.db'}")
+    toolkit = Toolkit(Effects(f"sqlite:///{tmp_path / 'shop.db'}"), connection=(connection := engine.connect()))
+    with pytest.raises(ConfigurationError, match="connection is one of sqlite3"):
+        toolkit.__enter__()
+    connection.close()
+    engine.dispose()
+    with pytest.raises(ConfigurationError, match="give one of the two"):
+        Toolkit(database="own", connection=connection)
