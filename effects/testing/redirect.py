@@ -46,7 +46,7 @@ def redirected(
     shift_before = app.store.sql.shift_seconds
     with ExitStack() as stack:
         stack.callback(_restore, app, before, shift_before)
-        others = [_engines(other) for other in living(Effects) if not _is_redirected(other)]
+        others = [_engines(app_beside) for app_beside in living(Effects) if not _is_redirected(app_beside)]
         for engine in set().union(*others) - _engines(app):
             stack.enter_context(_connecting(engine, engine.url, _refuse_other))
         _redirect_engines(app, url, builders, stack, connect)
