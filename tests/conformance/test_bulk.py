@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -17,15 +21,16 @@ from effects.bulk import (
     find_bulks,
     preview,
 )
-from effects.errors import BulkNotFound
+from effects.errors import BulkNotFound, StoreConflict
 from effects.retention import prune
 from effects.store.bulk import selection
 from effects.store.bulk.chunks import ChunkActor
 from effects.store.bulk.operation import ActionName, BulkAction, InlineResult
+from effects.store.bulk.records import BulkCounts, advance, lock_running
 from effects.store.db.sql import Window
 from effects.store.operator.audit import audit
-from effects.store.operator.dead_letters import DeadFilters
-from effects.store.operator.job_list import Filters
+from effects.store.operator.dead_letters import DeadFilters, list_dead
+from effects.store.operator.job_list import Filters, list_jobs
 from effects.store.operator.requeue import requeue
 from effects.worker import Worker
 from tests.conftest import AppFactory
@@ -209,6 +214,69 @@ def test_ended_jobs_are_requeued_window_by_window(app: Effects, monkeypatch: pyt
     work(app, started)
     assert acted_on(app) == Counter(ids + more)
     assert find_bulk(started.bulk_id, effects=app).status == "done"
+
+
+def test_a_time_to_come_is_now(app: Effects) -> None:
+    previewed = preview(REQUEUE, DeadFilters(as_of=datetime(2126, 1, 1, tzinfo=UTC)), effects=app)
+    assert previewed.as_of.year < 2126
+
+
+FILTERS: list[dict[str, Any]] = [
+    {}, {"job_type": "held"}, {"error_code": "refused"}, {"text": "NO"}, {"word": "no"}, {"endpoint": "b"},
+    {"key": "unheard of"}, {"limit_keys": ("a:b", "c")}, {"unknown": True}, {"unknown": False}, {"queue": "default"},
+    {"window": Window(newer=3600)}, {"window": Window(older=3600)},
+]  # fmt: skip
+
+
+def test_it_selects_what_the_lists_show(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("effects.bulk.INLINE_MAX", 100)
+    many_dead(app, 2)
+    many_dead(app, 2, "held", Unknown("no reply"), limit_key="a:b")
+    many_dead(app, 1, limit_key="c")
+    for filters in FILTERS:
+        unresolved = DeadFilters(**filters)
+        letters = list_dead(app.store, app.ledgers, unresolved)
+        selected = preview(REQUEUE, unresolved, effects=app).job_ids
+        assert selected == tuple(sorted(letter.id for letter in letters)), filters
+        if not filters.keys() & {"unknown", "endpoint", "key"}:
+            ended = Filters(status="dead", **filters)
+            jobs = list_jobs(app.store, app.ledgers, ended).jobs
+            assert preview(REQUEUE, ended, effects=app).job_ids == tuple(sorted(job.id for job in jobs)), filters
+
+
+def test_two_attempts_at_a_time_act_on_each_job_once(app: Effects) -> None:
+    """As a frozen worker that goes on beside its successor."""
+    ids = many_dead(app, 10 * CHUNK)
+    started = start(app)
+
+    def attempt() -> None:
+        actor = chunk_actor(app, started)
+        while find_bulk(started.bulk_id, effects=app).status == "running":
+            with suppress(StoreConflict):
+                actor.act(CHUNK)
+
+    threads = [threading.Thread(target=attempt) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert acted_on(app) == Counter(ids)
+    assert find_bulk(started.bulk_id, effects=app).done == len(ids)
+    assert bulk_entries(app) == [("start", str(started.bulk_id)), ("end", str(started.bulk_id))]
+
+
+def test_a_chunk_that_another_has_recorded_is_rolled_back(app: Effects) -> None:
+    """The comparison alone, without the lock of the row."""
+    many_dead(app, CHUNK + 1)
+    started = start(app)
+    with app.store.begin() as connection:
+        stale = lock_running(app.store, connection, started.bulk_id)
+    assert stale is not None
+    work(app, started)
+    nothing = BulkCounts(last_id=stale.last_id + 1, done=1, refusals={}, ended=False)
+    with pytest.raises(StoreConflict), app.store.begin() as connection:
+        advance(app.store, connection, stale, nothing, job_id=started.job_id, actor="ann", reason=None)
+    assert find_bulk(started.bulk_id, effects=app).done == CHUNK + 1
 
 
 def test_a_preview_counts_no_further_than_it_must(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:

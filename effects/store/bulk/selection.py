@@ -56,13 +56,13 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 def freeze(store: Store, connection: Connection, table: SelectedTable, filters: DeadFilters | Filters) -> Selection:
-    """Fix what these filters select now; at `filters.as_of`, where that is set.
+    """Fix what these filters select now; at `filters.as_of`, where that has passed.
 
     Transactions that were under way then, and commit later, may still add a job that ended or was created before.
     """
     now = store.now(connection)
     newest = newest_id(store, connection)
-    as_of = filters.as_of or moment(now)
+    as_of = moment(now) if filters.as_of is None else min(filters.as_of, moment(now))
     since, until = filters.window.times(now)
     window = Window(since=moment_or_none(since), until=moment_or_none(until))
     first, end = 0, newest + 1
