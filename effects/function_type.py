@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from effects.errors import ConfigurationError
 from effects.frames import relative
 from effects.job_type import JobType
 from effects.ledger import Ledger
+from effects.nearest import nearest
 from effects.outcome import Outcome
 from effects.retry import OnUnknown, RetryPolicy
 from effects.schedules import Schedule
@@ -101,9 +101,7 @@ class FunctionJobType(JobType[P], Generic[P]):
         for policy in policies:
             if policy not in JobPolicies.__annotations__:
                 valid = sorted(JobPolicies.__annotations__)
-                nearest = difflib.get_close_matches(policy, valid, 1)
-                hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(valid)}"
-                raise self.refusal(f"there is no policy {policy!r}: {hint}")
+                raise self.refusal(f"there is no policy {policy!r} (known: {', '.join(valid)}){nearest(policy, valid)}")
 
     def _payload(self, parameter: inspect.Parameter, names: Mapping[str, Any]) -> type[P]:
         if parameter.annotation is parameter.empty:

@@ -10,6 +10,7 @@ from effects.declaration import check_job_type
 from effects.entry_points import entry_points
 from effects.errors import ConfigurationError, PayloadInvalid, UnknownJobType
 from effects.job_type import JobType
+from effects.nearest import nearest
 from effects.schedules import Schedule
 
 
@@ -64,7 +65,8 @@ class Registry:
             return self._by_name[name]
         except KeyError:
             names = ", ".join(sorted(self._by_name)) or "none"
-            raise UnknownJobType(f"no job type {name!r} is registered (known: {names})") from None
+            similar = nearest(name, self._by_name)
+            raise UnknownJobType(f"no job type {name!r} is registered (known: {names}){similar}") from None
 
     def check_schedule(self, schedule: Schedule) -> None:
         """Refuse a schedule of a job type that is not registered, or whose payload does not fit it or holds a secret.

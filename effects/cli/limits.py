@@ -70,6 +70,7 @@ def show(context: Context, *, key: str) -> CommandResult:
 @click.option("--breaker", metavar="N/TIME", help="Consecutive failures that open the breaker, and the time until a "
               "trial attempt, such as 5/60s; 'none' removes it.")  # fmt: skip
 @reason_option
+@click.option("--create", is_flag=True, help="Allow a KEY without limits or waiting jobs.")
 @command
 def set_(
     context: Context,
@@ -81,15 +82,18 @@ def set_(
     parent: str | None,
     breaker: str | None,
     reason: str | None,
+    create: bool,
 ) -> CommandResult:
     """Set limits for KEY. Options you omit keep their current value.
 
-    Workers apply a change at their next claim.
+    Workers apply a change at their next claim. An unknown KEY is an error unless --create is given.
     """
     if burst is not None and rate in (None, NONE):
         raise ConfigurationError("--burst belongs to a --rate: give both")
     app = context.app
     with app.store.begin() as connection:
+        for name in () if create else filter(None, (key, parent if parent != NONE else None)):
+            store_limits.refuse_unknown(app.store, connection, name)
         store_limits.set_limit(
             app.store,
             connection,

@@ -10,9 +10,13 @@ from typing import Any, TypeVar
 
 import click
 
+from effects.app import Effects
+from effects.cli.context import Context
 from effects.cli.output import RETRYING
+from effects.job import DEFAULT_QUEUE, QUARANTINE_QUEUE
 from effects.limits import FOREVER_SECONDS
 from effects.store.db.sql import Window
+from effects.store.operator import lookup
 
 Callback = TypeVar("Callback", bound=Callable[..., Any])
 
@@ -63,8 +67,32 @@ def newest_option(most: int) -> Callable[[Callback], Callback]:
     return click.option("--limit", type=click.IntRange(1, most), metavar="N", help=words)
 
 
-type_option = click.option("--type", "job_type", metavar="NAME", help="Job type, such as webhook.deliver.")
-queue_option = click.option("--queue", metavar="NAME", help="Queue.")
+def _known_type(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and (context := ctx.find_object(Context)) is not None:
+        app = context.app
+        with app.store.read() as connection:
+            lookup.refuse_unknown_type(app.store, connection, value, app.job_types.names())
+    return value
+
+
+def _known_queue(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and (context := ctx.find_object(Context)) is not None:
+        app = context.app
+        with app.store.read() as connection:
+            lookup.refuse_unknown_queue(app.store, connection, value, sorted(app_queues(app)))
+    return value
+
+
+def app_queues(app: Effects) -> set[str]:
+    """Queues that have workers or job types here, whether they hold jobs or not."""
+    served = {DEFAULT_QUEUE, QUARANTINE_QUEUE, *app.settings.queue_threads()}
+    return served | {job_type.queue for job_type in app.job_types}
+
+
+type_option = click.option(
+    "--type", "job_type", metavar="NAME", callback=_known_type, help="Job type, such as webhook.deliver."
+)
+queue_option = click.option("--queue", metavar="NAME", callback=_known_queue, help="Queue.")
 code_option = click.option("--code", "error_code", metavar="CODE", help="Error code, such as http_410.")
 text_option = click.option("--text", metavar="TEXT", help="Part of the last error message.")
 tenant_option = click.option("--tenant", metavar="NAME", help="Tenant of the app, such as a webhook endpoint's.")

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import click
 
-from effects.app import Effects
 from effects.cli.context import Context, actor
-from effects.cli.options import for_option, limit_option, reason_option
+from effects.cli.options import app_queues, for_option, limit_option, reason_option
 from effects.cli.output import Table
 from effects.cli.results import CommandResult, command, listed
-from effects.job import DEFAULT_QUEUE, QUARANTINE_QUEUE
+from effects.job import QUARANTINE_QUEUE
 from effects.store.limits import queue_pauses as store_queues
 from effects.store.limits.queue_pauses import QueueState
 
@@ -28,7 +27,7 @@ def list_(context: Context, *, limit: int) -> CommandResult:
     """List the queues with their live jobs and pauses."""
     app = context.app
     with app.store.read() as connection:
-        states = store_queues.list_queues(app.store, connection, _app_queues(app))
+        states = store_queues.list_queues(app.store, connection, app_queues(app))
     return listed(states, limit, _table)
 
 
@@ -54,7 +53,7 @@ def pause(context: Context, *, name: str, seconds: float | None, reason: str | N
             actor=actor(),
             seconds=seconds,
             reason=reason,
-            app_queues=_app_queues(app),
+            app_queues=app_queues(app),
             create=create,
         )
     return CommandResult({"queue": name, "result": "paused", "paused_until": pause.until}, str(pause))
@@ -69,17 +68,11 @@ def resume(context: Context, *, name: str, reason: str | None) -> CommandResult:
     app = context.app
     with app.store.begin() as connection:
         was_paused = store_queues.resume(
-            app.store, connection, name, actor=actor(), reason=reason, app_queues=_app_queues(app)
+            app.store, connection, name, actor=actor(), reason=reason, app_queues=app_queues(app)
         )
     app.notifier.send({name, QUARANTINE_QUEUE})  # jobs of this queue may wait in quarantine
     text = f"queue {name} resumed" if was_paused else f"queue {name} was not paused"
     return CommandResult({"queue": name, "result": "resumed", "was_paused": was_paused}, text)
-
-
-def _app_queues(app: Effects) -> set[str]:
-    """Queues that have workers or job types here, whether they hold jobs or not."""
-    served = {DEFAULT_QUEUE, QUARANTINE_QUEUE, *app.settings.queue_threads()}
-    return served | {job_type.queue for job_type in app.job_types}
 
 
 def _table(states: Sequence[QueueState]) -> Table:

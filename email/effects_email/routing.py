@@ -1,7 +1,7 @@
 """The limit key of a message: its transport's, or that of its recipient's domain where an operator limits that.
 
-    effects limits set email:default --rate 14/1s
-    effects limits set email:default:example.com --parent email:default --rate 100/1m
+    effects limits set email:default --create --rate 14/1s
+    effects limits set email:default:example.com --create --parent email:default --rate 100/1m
 
 A domain without such a row goes by its transport's key: keys stay few, however many domains an app writes to.
 """

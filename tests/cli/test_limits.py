@@ -17,7 +17,20 @@ def put(app: Effects, key: str, count: int = 1) -> None:
 
 def test_what_is_set_is_shown_and_kept(app: Effects, run: Run) -> None:
     put(app, "domain", 5)
-    said = run("limits", "set", "domain", "--rate", "50/1s", "--in-flight", 2, "--parent", "mail", "--breaker", "5/60s")
+    said = run(
+        "limits",
+        "set",
+        "domain",
+        "--create",
+        "--rate",
+        "50/1s",
+        "--in-flight",
+        2,
+        "--parent",
+        "mail",
+        "--breaker",
+        "5/60s",
+    )
     assert said.exit_code == 0
     assert said.out == "domain: 2 in flight, 50 per 1 s (burst 10), breaker 5 failures, 60 s, under mail\n"
     assert len(ManualWorker(app).claim()) == 2
@@ -33,7 +46,7 @@ def test_what_is_set_is_shown_and_kept(app: Effects, run: Run) -> None:
 
 
 def test_what_is_not_named_stays_and_none_takes_it_away(app: Effects, run: Run) -> None:
-    run("limits", "set", "k", "--rate", "5/m", "--in-flight", 2)
+    run("limits", "set", "k", "--create", "--rate", "5/m", "--in-flight", 2)
     assert run("limits", "set", "k", "--in-flight", 3).out == "k: 3 in flight, 5 per 60 s (burst 2)\n"
     assert run("limits", "set", "k", "--in-flight", "none").out == "k: 5 per 60 s (burst 2)\n"
     assert run("limits", "set", "k", "--rate", "none").out == "k: no limits\n"
@@ -84,7 +97,7 @@ def test_a_pause_for_a_time_ends_by_itself_and_is_never_shortened(app: Effects, 
 
 
 def test_resume_closes_an_open_breaker(app: Effects, run: Run) -> None:
-    run("limits", "set", "k", "--breaker", "1/60s")
+    run("limits", "set", "k", "--create", "--breaker", "1/60s")
     run_sql(
         app,
         "UPDATE effects_limits SET breaker_state = 'open', breaker_failures = 3, "
@@ -101,24 +114,34 @@ def test_resume_closes_an_open_breaker(app: Effects, run: Run) -> None:
     [
         (("show", "unknown"), "there are no limits for the key 'unknown'"),
         (("resume", "unknown"), "there are no limits for the key 'unknown'"),
-        (("set", "k", "--rate", "fast"), "a rate is written 50/1s"),
-        (("set", "k", "--rate", "0/1s"), "a rate is at least 1 start"),
-        (("set", "k", "--rate", "5/1s", "--burst", "6"), "the burst of this rate is 1 to 5"),
-        (("set", "k", "--burst", "6"), "--burst belongs to a --rate"),
-        (("set", "k", "--in-flight", "0"), "--in-flight is '0'"),
-        (("set", "k", "--breaker", "5"), "a breaker is written 5/60s"),
-        (("set", "k", "--parent", "k"), "cannot be its own parent"),
-        (("set", "child", "--parent", "middle"), "'middle' has a parent itself"),
-        (("set", "top", "--parent", "other"), "'top' is a parent itself"),
+        (("set", "k", "--create", "--rate", "fast"), "a rate is written 50/1s"),
+        (("set", "k", "--create", "--rate", "0/1s"), "a rate is at least 1 start"),
+        (("set", "k", "--create", "--rate", "5/1s", "--burst", "6"), "the burst of this rate is 1 to 5"),
+        (("set", "k", "--create", "--burst", "6"), "--burst belongs to a --rate"),
+        (("set", "k", "--create", "--in-flight", "0"), "--in-flight is '0'"),
+        (("set", "k", "--create", "--breaker", "5"), "a breaker is written 5/60s"),
+        (("set", "k", "--create", "--parent", "k"), "cannot be its own parent"),
+        (("set", "child", "--create", "--parent", "middle"), "'middle' has a parent itself"),
+        (("set", "top", "--create", "--parent", "other"), "'top' is a parent itself"),
         (("pause", "k", "--for", "soon"), "'soon' is not a length of time"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_what_cannot_be_is_refused(app: Effects, run: Run, arguments: tuple[str, ...], words: str) -> None:
-    run("limits", "set", "middle", "--parent", "top")
+    run("limits", "set", "middle", "--create", "--parent", "top")
     refused = run("limits", *arguments)
     assert refused.exit_code == 2
     assert words in error_line(refused)
+
+
+def test_a_mistyped_key_is_not_limited(app: Effects, run: Run) -> None:
+    put(app, "webhook:ep_1234")
+    for mistyped in (("webhook:ep_1243",), ("webhook:ep_1234", "--parent", "webhook:ep_1244")):
+        line = error_line(run("limits", "set", *mistyped, "--in-flight", 2))
+        assert f"the key {mistyped[-1]!r}; is it 'webhook:ep_1234'? (a new one: --create)" in line
+    assert run("limits", "list", "--json").json == []
+    assert run("limits", "set", "webhook:ep_1234", "--in-flight", 2).exit_code == 0
+    assert "is it 'webhook:ep_1234'?" in error_line(run("limits", "show", "webhook:ep_1243"))
 
 
 def test_a_mistyped_key_is_not_paused(app: Effects, run: Run) -> None:

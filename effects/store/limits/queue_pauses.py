@@ -6,7 +6,6 @@ Every claim reads its queue's row in its own statement, so that a pause holds fr
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 from collections.abc import Collection
 
 import msgspec
@@ -15,6 +14,7 @@ from sqlalchemy import Connection
 from effects.errors import ConfigurationError, QueueNotFound
 from effects.limits import FOREVER_SECONDS
 from effects.moments import moment
+from effects.nearest import nearest
 from effects.scrub import KEY_CHARS_MAX
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.records import Moment, shown_moment_or_none
@@ -156,9 +156,7 @@ def list_queues(store: Store, connection: Connection, app_queues: Collection[str
 def _refuse_unknown(store: Store, connection: Connection, queue: str, app_queues: Collection[str]) -> None:
     names = [row.queue for row in store.all(connection, _names, app_queues=_rows(app_queues))]
     if queue not in names:
-        nearest = difflib.get_close_matches(queue, names, n=1)
-        hint = f"; is it {nearest[0]!r}?" if nearest else ""
-        raise QueueNotFound(f"no job and no job type has the queue {queue!r}{hint}")
+        raise QueueNotFound(f"no job and no job type has the queue {queue!r}{nearest(queue, names)}")
 
 
 def _rows(app_queues: Collection[str]) -> str:

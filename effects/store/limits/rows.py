@@ -7,7 +7,6 @@ rate count the jobs of all its children. What operators change is in the audit l
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 from enum import Enum
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from sqlalchemy import Connection, Row
 from effects.errors import ConfigurationError, LimitNotFound
 from effects.limits import FOREVER_SECONDS, Breaker, PauseState, Rate, end_pause, extend_pause
 from effects.moments import moment
+from effects.nearest import nearest
 from effects.scrub import KEY_CHARS_MAX
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.sql import Sql
@@ -109,14 +109,25 @@ def pause(
         LimitNotFound: unknown key (without `create`); the message names the most similar one.
     """
     _check(key, None, None, None, None)
-    if not create and store.value(connection, _is_known, limit_key=key) is None:
-        raise LimitNotFound(f"no limits and no waiting job have the key {key!r}{_nearest(store, connection, key)}")
+    if not create:
+        refuse_unknown(store, connection, key)
     store.write(connection, _add, limit_key=key, **_columns(None, None, None, None))
     row = _locked(store, connection, key)
     paused = extend_pause(_pause_of(row), FOREVER_SECONDS if seconds is None else seconds)
     _write_pause(store, connection, key, paused, reason)
     note(store, connection, _PAUSE, key, actor=actor, reason=reason, detail={"seconds": seconds})
     return moment(_locked(store, connection, key).paused_until)
+
+
+def refuse_unknown(store: Store, connection: Connection, key: str) -> None:
+    """Refuse a key that is neither limited nor a live job's: it is probably mistyped.
+
+    Raises:
+        LimitNotFound: names the most similar key, and how to create one.
+    """
+    if store.value(connection, _is_known, limit_key=key) is None:
+        similar = nearest_key(store, connection, key)
+        raise LimitNotFound(f"no limits and no waiting job have the key {key!r}{similar} (a new one: --create)")
 
 
 def resume(store: Store, connection: Connection, key: str, *, actor: str, reason: str | None = None) -> bool:
@@ -162,15 +173,14 @@ def _write_pause(store: Store, connection: Connection, key: str, paused: PauseSt
 def _locked(store: Store, connection: Connection, key: str) -> Row[Any]:
     row = store.one(connection, _lock, limit_key=key)
     if row is None:
-        raise LimitNotFound(f"there are no limits for the key {key!r}{_nearest(store, connection, key)}")
+        raise LimitNotFound(f"there are no limits for the key {key!r}{nearest_key(store, connection, key)}")
     return row
 
 
-def _nearest(store: Store, connection: Connection, key: str) -> str:
-    """What a mistyped key may have meant."""
+def nearest_key(store: Store, connection: Connection, key: str) -> str:
+    """The end of an error about an unknown key."""
     names = [row.limit_key for row in store.all(connection, _names)]
-    nearest = difflib.get_close_matches(key, names, n=1)
-    return f"; is it {nearest[0]!r}?" if nearest else ""
+    return nearest(key, names)
 
 
 def _check(key: str, cap: int | None, rate: Rate | None, parent: str | None, breaker: Breaker | None) -> None:

@@ -13,7 +13,7 @@ from effects.limits import refilled
 from effects.store.db.records import Moment, shown_moment
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
-from effects.store.limits.rows import limit_columns, rate_of
+from effects.store.limits.rows import limit_columns, nearest_key, rate_of
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ def show(store: Store, connection: Connection, key: str) -> Limit:
     """
     row = store.one(connection, _show, limit_key=key)
     if row is None:
-        raise LimitNotFound(f"there are no limits for the key {key!r}")
+        raise LimitNotFound(f"there are no limits for the key {key!r}{nearest_key(store, connection, key)}")
     return _limit(row)
 
 

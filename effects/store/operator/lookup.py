@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection
 
-from effects.errors import JobNotFound
+from effects.errors import JobNotFound, QueueNotFound, UnknownJobType
 from effects.ledger import Ledger, LedgerRow
+from effects.nearest import nearest
 from effects.store.db.records import (
     ActionRecord,
     AttemptRecord,
@@ -100,6 +101,39 @@ def read_job(
         attempts=attempts,
         actions=actions,
     )
+
+
+def _has_type(sql: Sql) -> str:
+    return _has(sql, "job_type")
+
+
+def _has_queue(sql: Sql) -> str:
+    return _has(sql, "queue")
+
+
+def _has(sql: Sql, column: str) -> str:
+    tables = (sql.jobs, sql.job_history, sql.rollups)
+    return f"SELECT {' OR '.join(f'EXISTS (SELECT 1 FROM {table} WHERE {column} = :name)' for table in tables)}"
+
+
+def refuse_unknown_type(store: Store, connection: Connection, name: str, registered: Sequence[str]) -> None:
+    """Refuse a job type that is not registered and that no job has or had: it is probably mistyped.
+
+    Raises:
+        UnknownJobType: names the most similar one.
+    """
+    if name not in registered and not store.value(connection, _has_type, name=name):
+        raise UnknownJobType(f"no job type {name!r} is registered here, and no job has it{nearest(name, registered)}")
+
+
+def refuse_unknown_queue(store: Store, connection: Connection, name: str, app_queues: Sequence[str]) -> None:
+    """Refuse a queue that no job type has, and no job has or had: it is probably mistyped.
+
+    Raises:
+        QueueNotFound: names the most similar one.
+    """
+    if name not in app_queues and not store.value(connection, _has_queue, name=name):
+        raise QueueNotFound(f"no job and no job type has the queue {name!r}{nearest(name, app_queues)}")
 
 
 def _ledger_word(

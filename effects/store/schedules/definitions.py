@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row
 
 from effects.errors import ConfigurationError
 from effects.moments import moment
+from effects.nearest import nearest
 from effects.schedules import Schedule
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.records import Moment, shown_moment_or_none
@@ -180,8 +181,10 @@ def _state(row: Row[Any], now: dt.datetime) -> ScheduleState:
 
 
 def _unknown(store: Store, connection: Connection, name: str) -> ConfigurationError:
-    names = ", ".join(row.name for row in store.all(connection, _rows)) or "none"
-    return ConfigurationError(f"there is no schedule {name!r} (known: {names})")
+    names = [row.name for row in store.all(connection, _rows)]
+    return ConfigurationError(
+        f"there is no schedule {name!r} (known: {', '.join(names) or 'none'}){nearest(name, names)}"
+    )
 
 
 def _columns(schedule: Schedule) -> dict[str, Any]:
