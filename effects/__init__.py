@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         LeaseLost,
         PayloadInvalid,
         SchemaMismatch,
+        SessionForgotten,
+        SessionForgottenWarning,
         StoreConflict,
         StoreRejected,
         StoreUnavailable,
@@ -64,7 +66,8 @@ else:
             "effects.errors": (
                 "ConfigurationError, DeliveryError, EffectsError, EnqueueError, IdempotencyConflict, "
                 "JobNotFound, JobStateError, KeyAmbiguous, KeyUnavailable, LeaseLost, PayloadInvalid, "
-                "SchemaMismatch, StoreConflict, StoreRejected, StoreUnavailable, UnknownJobType"
+                "SchemaMismatch, SessionForgotten, SessionForgottenWarning, StoreConflict, StoreRejected, "
+                "StoreUnavailable, UnknownJobType"
             ),
             "effects.job": "Job, NewJob, Receipt",
             "effects.job_type": "JobType, Routing",
@@ -123,6 +126,8 @@ __all__ = [
     "Schedule",
     "SchemaMismatch",
     "Sensitive",
+    "SessionForgotten",
+    "SessionForgottenWarning",
     "Settings",
     "Snooze",
     "StorageRefused",

@@ -30,6 +30,7 @@ from effects.schedules import Schedule
 from effects.sessions.constructed import register
 from effects.sessions.databases import CallersDatabase
 from effects.sessions.engines import callers_engine, can_carry, url_of
+from effects.sessions.forgotten import check_not_forgotten, watch
 from effects.sessions.joining import AnySession, hint_after_commit, joined, schema_errors
 from effects.settings import Settings
 from effects.storage import Storage, open_storage
@@ -93,6 +94,7 @@ class Effects:
             autocommit=autocommit_engine(self.engine) if carrying is None else None,
         )
         self.database = CallersDatabase(self.store, callers or self.engine)
+        watch(self.database.engine)
         self.notifier = Notifier(self.store)
         self.disposed = False  # threads of packages end
         self._adopted: list[Engine] = []
@@ -223,11 +225,14 @@ class Effects:
         Raises:
             EnqueueError: `session` has an unusable type (the message names the accepted ones) or another database, or a
                 command is importing the app: each command would write it again.
+            SessionForgotten: without `session`, inside a transaction of the caller that has written, where
+                EFFECTS_SESSIONS is `required` or the database is SQLite, whose lock the caller holds.
             SchemaMismatch: the database has no tables of effects.
         """
         refuse_while_importing()
         with schema_errors(self.database):
             if session is None:
+                check_not_forgotten(self.database, self.settings.sessions)
                 with self.store.begin() as connection:
                     yield connection
                     point("enqueue.before_commit")

@@ -7,6 +7,7 @@
     │   └─ KeyUnavailable        a sealed value needs a key that EFFECTS_KEYS does not hold
     ├─ EnqueueError              the caller's own input is wrong: nothing was written
     │   ├─ PayloadInvalid
+    │   ├─ SessionForgotten      no session= was given inside the caller's own transaction that has written
     │   └─ IdempotencyConflict   the same key came with another payload
     ├─ JobNotFound               there is no such job, or no effect of that key (404)
     ├─ KeyAmbiguous              effects of several job types have this key: name one
@@ -63,6 +64,17 @@ class EnqueueError(EffectsError):
 
 class PayloadInvalid(EnqueueError):
     """The payload does not fit its job type."""
+
+
+class SessionForgotten(EnqueueError):
+    """session= is missing, and this thread has an open transaction that writes to the same database.
+
+    Nothing was written. Pass session=, or a session of its own where the effect is to happen in any case.
+    """
+
+
+class SessionForgottenWarning(UserWarning):
+    """session= is missing inside a transaction that writes to the same database; see EFFECTS_SESSIONS."""
 
 
 class IdempotencyConflict(EnqueueError):

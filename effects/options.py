@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 from sqlalchemy import Engine
 
+SessionsPolicy: TypeAlias = Literal["warn", "required", "off"]
 LogFormat: TypeAlias = Literal["text", "json"]
 LogLevel: TypeAlias = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
@@ -37,6 +38,7 @@ class EffectsOptions(TypedDict, total=False):
     retention_effects_days: float | None
     retention_audit_days: float | None
     error_texts: bool | None
+    sessions: SessionsPolicy | None
     log_format: LogFormat | None
     log_level: LogLevel | None
 

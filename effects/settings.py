@@ -11,7 +11,7 @@ from typing import Any
 
 from effects.arguments import positive, require
 from effects.errors import ConfigurationError
-from effects.options import LogFormat, LogLevel
+from effects.options import LogFormat, LogLevel, SessionsPolicy
 from effects.storage.urls import check_url as check_storage_url
 from effects.store.db.urls import database_url
 
@@ -52,6 +52,8 @@ class Settings:
         error_texts: whether the text of a handler's exception is kept with its attempt, and shown by `effects why`. It
             may quote what is personal: it is sealed where EFFECTS_KEYS is set. Default no: only the class and the
             place. Per job type: `keep_error_text`.
+        sessions: what becomes of a call without `session=` inside the caller's own transaction that has written:
+            `warn` (the default), `required` (refused) or `off`.
         log_format: `text` or `json`. log_level: DEBUG, INFO, WARNING or ERROR.
 
     Raises:
@@ -73,6 +75,7 @@ class Settings:
     retention_effects_days: float = 90.0
     retention_audit_days: float = 730.0
     error_texts: bool = False
+    sessions: SessionsPolicy = "warn"
     log_format: LogFormat = "text"
     log_level: LogLevel = "INFO"
 
@@ -90,6 +93,8 @@ class Settings:
                 f"EFFECTS_LEASE_SECONDS is {self.lease_seconds:g} and EFFECTS_HEARTBEAT_SECONDS "
                 f"{self.heartbeat_seconds:g}; a lease must last at least three heartbeats"
             )
+        if self.sessions not in ("warn", "required", "off"):
+            raise ConfigurationError(f"EFFECTS_SESSIONS is {self.sessions!r}; give warn, required or off")
         if self.log_format not in ("text", "json"):
             raise ConfigurationError(f"EFFECTS_LOG_FORMAT is {self.log_format!r}; give text or json")
         if self.log_level not in ("DEBUG", "INFO", "WARNING", "ERROR"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from sqlalchemy.exc import UnboundExecutionError
 
 from effects.errors import EnqueueError
+from effects.sessions.call_site import calling_from_here
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -42,7 +43,8 @@ async def in_async(call: Callable[..., Result], *, session: AnyAsyncSession | No
         Whatever the call raises.
     """
     if session is None:
-        return await _to_its_end(asyncio.to_thread(lambda: call(**arguments)))
+        with calling_from_here():
+            return await _to_its_end(asyncio.to_thread(lambda: call(**arguments)))
     transaction = async_session_of(session)
     if transaction is None:
         raise EnqueueError(

@@ -111,12 +111,7 @@ def refuse_autocommit(connection: Connection) -> None:
     """A job and its intent are several rows: a crash between two commits would leave one without the other."""
     if not connection.in_transaction():
         connection.begin()  # as the first statement would
-    driver, adapter = connection.connection.driver_connection, connection.connection.dbapi_connection
-    if connection.dialect.name == "sqlite":  # without an isolation level Python begins no transaction; an app may
-        alone = getattr(driver, "isolation_level", "") is None and not getattr(driver, "in_transaction", True)
-    else:
-        alone = bool(getattr(adapter, "autocommit", False))
-    if alone:
+    if commits_alone(connection):
         raise EnqueueError(
             "session is in AUTOCOMMIT: each statement would commit by itself, and a crash between two of them lose the "
             "job; pass a Session or Connection that is in a transaction"
@@ -131,6 +126,14 @@ def hint_after_commit(notifier: Notifier, session: AnySession, queues: Iterable[
     elif is_of_django(committing):
         names = set(queues)
         committing.on_commit(lambda: notifier.send(names), robust=True)
+
+
+def commits_alone(connection: Connection) -> bool:
+    """Whether each statement of a connection commits by itself."""
+    driver, adapter = connection.connection.driver_connection, connection.connection.dbapi_connection
+    if connection.dialect.name == "sqlite":  # without an isolation level Python begins no transaction; an app may
+        return getattr(driver, "isolation_level", "") is None and not getattr(driver, "in_transaction", True)
+    return bool(getattr(adapter, "autocommit", False))
 
 
 @contextmanager
