@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         PayloadInvalid,
         SchemaMismatch,
         SessionForgotten,
-        SessionForgottenWarning,
         StoreConflict,
         StoreRejected,
         StoreUnavailable,
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from effects.redact import Sensitive
     from effects.retry import Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy
     from effects.schedules import Schedule
+    from effects.sessions.forgotten import SessionForgottenWarning
     from effects.settings import Settings
     from effects.storage.errors import ObjectMissing, StorageRefused, StorageUnavailable
     from effects.store.effects.by_key import EffectStatus
@@ -66,7 +66,7 @@ else:
             "effects.errors": (
                 "ConfigurationError, DeliveryError, EffectsError, EnqueueError, IdempotencyConflict, "
                 "JobNotFound, JobStateError, KeyAmbiguous, KeyUnavailable, LeaseLost, PayloadInvalid, "
-                "SchemaMismatch, SessionForgotten, SessionForgottenWarning, StoreConflict, StoreRejected, "
+                "SchemaMismatch, SessionForgotten, StoreConflict, StoreRejected, "
                 "StoreUnavailable, UnknownJobType"
             ),
             "effects.job": "Job, NewJob, Receipt",
@@ -77,6 +77,7 @@ else:
             "effects.redact": "Sensitive",
             "effects.retry": "Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy",
             "effects.schedules": "Schedule",
+            "effects.sessions.forgotten": "SessionForgottenWarning",
             "effects.settings": "Settings",
             "effects.storage.errors": "ObjectMissing, StorageRefused, StorageUnavailable",
             "effects.store.effects.by_key": "EffectStatus",

@@ -67,14 +67,7 @@ class PayloadInvalid(EnqueueError):
 
 
 class SessionForgotten(EnqueueError):
-    """session= is missing, and this thread has an open transaction that writes to the same database.
-
-    Nothing was written. Pass session=, or a session of its own where the effect is to happen in any case.
-    """
-
-
-class SessionForgottenWarning(UserWarning):
-    """session= is missing inside a transaction that writes to the same database; see EFFECTS_SESSIONS."""
+    """session= is missing inside a transaction of the caller's own that has written; this call wrote nothing."""
 
 
 class IdempotencyConflict(EnqueueError):

@@ -17,11 +17,13 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, SessionTransaction
 
-from effects.errors import SessionForgotten, SessionForgottenWarning
+from effects.errors import SessionForgotten
 from effects.sessions.call_site import Owner, call_site, current_owner
 from effects.sessions.databases import CallersDatabase
 from effects.sessions.joining import commits_alone
 
+_MISSING = "session= is missing, and this thread has an open transaction that writes to the same database"
+_CURE = "pass session=, or a session of its own if that is meant"
 _ENDED = "effects.transactions_ended"  # in the `info` of a driver's connection: how many it has seen
 _OF_OURS = "effects_store"
 _WRITES = re.compile(
@@ -29,6 +31,10 @@ _WRITES = re.compile(
     r"|WITH\b.*\b(?:INSERT|UPDATE|DELETE|MERGE))\b",
     re.IGNORECASE | re.DOTALL,
 )
+
+
+class SessionForgottenWarning(UserWarning):
+    """session= is missing inside a transaction of the caller's own that has written; see EFFECTS_SESSIONS."""
 
 
 class _Writing(NamedTuple):
@@ -71,11 +77,12 @@ def check_not_forgotten(database: CallersDatabase, sessions: str) -> None:
     ):
         return
     if sessions == "required":
-        raise SessionForgotten
+        raise SessionForgotten(
+            f"{_MISSING}. Nothing was written: pass session=, or a session of its own if that is meant"
+        )
     site = call_site()
     warnings.warn_explicit(
-        "session= is missing, and this thread has an open transaction that writes to the same database: the effect "
-        "happens even if that is rolled back. Pass session=, or a session of its own if that is meant",
+        f"{_MISSING}: the effect happens even if that is rolled back; {_CURE}",
         SessionForgottenWarning, site.file, site.line, module=site.module, registry=site.registry,
     )  # fmt: skip
 
