@@ -77,9 +77,7 @@ def check_not_forgotten(database: CallersDatabase, sessions: str) -> None:
     ):
         return
     if sessions == "required":
-        raise SessionForgotten(
-            f"{_MISSING}. Nothing was written: pass session=, or a session of its own if that is meant"
-        )
+        raise SessionForgotten(f"{_MISSING}. This call wrote nothing: {_CURE}")
     site = call_site()
     warnings.warn_explicit(
         f"{_MISSING}: the effect happens even if that is rolled back; {_CURE}",
