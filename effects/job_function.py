@@ -12,6 +12,7 @@ from effects.function_type import FunctionJobType
 from effects.job import NewJob, Receipt
 from effects.outcome import Outcome
 from effects.retry import OnUnknown
+from effects.sessions.asynchronous import AnyAsyncSession, in_async
 from effects.sessions.joining import AnySession
 
 P = TypeVar("P")
@@ -96,6 +97,40 @@ class JobFunction(Generic[P, Rest, Answer]):
             for payload in payloads
         ]
         return enqueue_jobs(self._app, jobs, session)
+
+    async def enqueue_async(
+        self,
+        payload: P,
+        *,
+        key: str | None = None,
+        session: AnyAsyncSession | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Receipt:
+        """Write one job in the caller's asynchronous transaction: `enqueue`, awaited.
+
+        Args:
+            session: an AsyncSession or AsyncConnection, which is never committed by us. Without one, a transaction of
+                our own, off the event loop's thread: cancelled after it has begun, it may have been committed.
+
+        Raises:
+            EnqueueError: as `enqueue`.
+        """
+        return await in_async(self.enqueue, payload=payload, key=key, session=session, **options)
+
+    async def enqueue_many_async(
+        self,
+        payloads: Iterable[P],
+        *,
+        key: Callable[[P], str] | None = None,
+        session: AnyAsyncSession | None = None,
+        **options: Unpack[JobOptions],
+    ) -> list[Receipt]:
+        """Write one job for each payload: `enqueue_many`, awaited. `session` is as for `enqueue_async`.
+
+        Raises:
+            EnqueueError: as `enqueue_many`.
+        """
+        return await in_async(self.enqueue_many, payloads=payloads, key=key, session=session, **options)
 
     def __get__(self, instance: object, owner: Any = None) -> JobFunction[P, Rest, Answer]:
         """Stay the same as an attribute of a class, where a function would become a method."""

@@ -292,6 +292,26 @@ def test_a_cancelled_call_without_a_session_comes_to_its_end_first(run: Run) -> 
     run(visit)
 
 
+def test_a_decorated_function_is_enqueued(run: Run) -> None:
+    async def visit(shop: Shop) -> None:
+        @shop.app.job("shop.wrap")
+        def wrap(parcel: Parcel) -> None: ...
+
+        async with shop.sessions() as session:
+            receipt = await wrap.enqueue_async(Parcel(1), key="wrap:1", session=session)
+            await wrap.enqueue_many_async([Parcel(2), Parcel(3)], session=session, priority=1)
+            with pytest.raises(EnqueueError, match=r"await enqueue_async\(…, session=session\)"):
+                wrap.enqueue(Parcel(1), session=session)  # type: ignore[arg-type]
+            await session.rollback()
+            assert shop.written() == NOTHING
+            assert (await wrap.enqueue_async(Parcel(1), key="wrap:1", session=session)).key == receipt.key
+            await session.commit()
+        await wrap.enqueue_async(Parcel(2))
+        assert shop.written()["jobs"] == 2
+
+    run(visit)
+
+
 def test_errors_are_those_of_the_synchronous_call(run: Run) -> None:
     async def visit(shop: Shop) -> None:
         async with shop.sessions.begin() as session:
