@@ -7,8 +7,10 @@ An option that is not a setting of the core is looked up among the fields of tho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from effects.entry_points import entry_points
@@ -35,9 +37,27 @@ class PackageSettings:
         """
         return cls(**values_of(cls, environ, overrides))
 
+    @classmethod
+    def declared(cls, modules: Sequence[ModuleType], folders: Sequence[Path]) -> Mapping[str, Any]:
+        """The options that a framework's project gives by its code and folders. Default: none.
+
+        Args:
+            modules: the module `reports` of each of its apps.
+            folders: of its apps, in the order in which they are installed.
+        """
+        return {}
+
     def risks(self) -> Mapping[str, str]:
         """What `effects doctor` warns of, with its advice. Default: nothing."""
         return {}
+
+
+def declared_options(modules: Sequence[ModuleType], folders: Sequence[Path]) -> dict[str, Any]:
+    """What a framework's project declares for the installed packages, as options of `Effects(…)`."""
+    options: dict[str, Any] = {}
+    for entry in entry_points(GROUP):
+        options.update(entry.load().declared(modules, folders))
+    return options
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from effects import ConfigurationError
@@ -32,7 +33,8 @@ class EmailSettings(PackageSettings):
             `smtp://localhost:25`, or another that `effects_email.transport.url` knows.
         email_transports: further transports by name. From the environment: EFFECTS_EMAIL_TRANSPORT_BULK is `bulk`.
         email_from: EFFECTS_EMAIL_FROM, the default sender: `Shop <a@b.example>`.
-        templates: EFFECTS_EMAIL_TEMPLATES, a folder, or `package:shop.emails`.
+        templates: EFFECTS_EMAIL_TEMPLATES, a folder, or `package:shop.emails`. In code also a list of folders: of two
+            files with one name the first counts.
         email_redirect: EFFECTS_EMAIL_REDIRECT: every message goes to this address instead, as staging wants it.
         email_hold: EFFECTS_EMAIL_HOLD: no message leaves; they wait until it is unset.
         email_content_days: EFFECTS_EMAIL_CONTENT_DAYS, how long what was written is kept after its end. Default 7.
@@ -49,7 +51,9 @@ class EmailSettings(PackageSettings):
     smtp_url: str | None = field(default=None, repr=False)
     email_transports: Mapping[str, str] = field(default_factory=dict, repr=False)
     email_from: str | None = None
-    templates: str | Path | None = field(default=None, metadata={"variable": "EFFECTS_EMAIL_TEMPLATES"})
+    templates: str | Path | Sequence[Path] | None = field(
+        default=None, metadata={"variable": "EFFECTS_EMAIL_TEMPLATES"}
+    )
     email_redirect: str | None = None
     email_hold: bool = False
     email_content_days: float = 7.0
@@ -77,6 +81,12 @@ class EmailSettings(PackageSettings):
         }
         transports = {**named, **(overrides.pop("email_transports", None) or {})}
         return super(EmailSettings, cls).from_environment(environ, **overrides, email_transports=transports)
+
+    @classmethod
+    def declared(cls, modules: Sequence[ModuleType], folders: Sequence[Path]) -> Mapping[str, Any]:
+        """The folder `emails` of each app."""
+        emails = [folder / "emails" for folder in folders if (folder / "emails").is_dir()]
+        return {"templates": emails} if emails else {}
 
     @property
     def sender(self) -> Address | None:

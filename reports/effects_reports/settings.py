@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from sqlalchemy import Engine
@@ -24,6 +26,15 @@ class ReportSettings(PackageSettings):
 
     reports: tuple[ReportDefinition, ...] = ()
     report_engines: Mapping[str, Engine | str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def declared(cls, modules: Sequence[ModuleType], folders: Sequence[Path]) -> Mapping[str, Any]:
+        """The definitions in each `reports.py`; one that is imported into another module counts once."""
+        definitions = {
+            id(value): value for module in modules for value in vars(module).values()
+            if isinstance(value, ReportDefinition)
+        }  # fmt: skip
+        return {"reports": tuple(definitions.values())} if definitions else {}
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **overrides: Any) -> ReportSettings:

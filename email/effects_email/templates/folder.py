@@ -17,7 +17,7 @@ import hashlib
 import re
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -29,6 +29,7 @@ from jinja2 import Environment, TemplateSyntaxError, meta
 from effects import ConfigurationError
 from effects.extend import OnUnknown
 from effects_email.errors import TemplateError, TemplateNotFound
+from effects_email.templates.merged import MergedFolder
 
 Part: TypeAlias = Literal["subject.txt", "body.html", "body.txt"]
 PARTS: tuple[Part, ...] = ("subject.txt", "body.html", "body.txt")
@@ -69,15 +70,17 @@ class TemplateFolder:
     """The folder of an app's templates, on disk or in a package.
 
     Args:
-        place: a path, or `package:shop.emails`.
+        place: a path, `package:shop.emails`, or several paths: of two files with one name the first counts.
 
     Raises:
         ConfigurationError: there is no such folder or package.
     """
 
-    def __init__(self, place: str | Path) -> None:
-        self.place = str(place)
-        self.root = _root(self.place)
+    def __init__(self, place: str | Path | Sequence[Path]) -> None:
+        places = [place] if isinstance(place, str | Path) else place
+        self.place = ", ".join(map(str, places))
+        roots = [_root(str(path)) for path in places]
+        self.root: Traversable = roots[0] if len(roots) == 1 else MergedFolder(roots)
         self._syntax = Environment(autoescape=True)  # reads, never renders
         self._versions: dict[tuple[str, str | None], tuple[float, tuple[object, ...], Version | None]] = {}
 
@@ -186,14 +189,18 @@ class TemplateFolder:
 
     def _marks(self, version: Version) -> tuple[object, ...]:
         """What changes when a file does; nothing where the templates are in a package that is no folder."""
-        if not isinstance(self.root, Path):
+        if not isinstance(self.root, Path | MergedFolder):
             return ()
         marks: list[object] = []
         own = [version.path(part) for part in PARTS]  # one that is new is a change too
         for path in sorted({*version.sources, *own, f"{version.name}/{SETTINGS_FILE}"}):
-            file = self.root / path
-            marks.append((file.stat().st_mtime_ns, file.stat().st_size) if file.is_file() else None)
+            file = self.root.joinpath(path)
+            marks.append(_mark(file) if isinstance(file, Path) and file.is_file() else None)
         return tuple(marks)
+
+
+def _mark(file: Path) -> object:
+    return file.stat().st_mtime_ns, file.stat().st_size
 
 
 def check_name(name: str) -> str:

@@ -1,0 +1,112 @@
+"""From Django's settings to the project's Effects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.conf import settings
+from django.core.exceptions import AppRegistryNotReady
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.utils.module_loading import module_has_submodule
+from sqlalchemy import URL, event
+
+from effects.app import Effects
+from effects.contrib.django.databases import url_of
+from effects.errors import ConfigurationError
+from effects.packages import declared_options
+from effects.store.db.urls import database_url
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+ALIAS = DEFAULT_DB_ALIAS
+
+
+def project_app() -> Effects:
+    """The project's Effects.
+
+    Raises:
+        ConfigurationError: Django is not set up yet, or does not have `effects.contrib.django` in INSTALLED_APPS.
+    """
+    try:
+        app: Effects | None = apps.get_app_config("effects").app
+    except (AppRegistryNotReady, LookupError, AttributeError):
+        app = None
+    if app is None:
+        raise ConfigurationError(
+            "the project's Effects is there once Django is set up, with 'effects.contrib.django' in INSTALLED_APPS: "
+            "import it in jobs.py or a view, not in models.py"
+        )
+    return app
+
+
+def make_app() -> tuple[Effects, str]:
+    """Make the Effects of the settings, with what the project's apps declare.
+
+    Returns:
+        It, and the alias of its database.
+
+    Raises:
+        ConfigurationError: a setting or a declaration is wrong; names it.
+    """
+    given = getattr(settings, "EFFECTS", {})
+    if not isinstance(given, dict):
+        raise ConfigurationError(f'EFFECTS is a {type(given).__name__}; give a dict, such as {{"email_from": "…"}}')
+    options = {name: value for name, value in given.items() if name != "alias"}
+    if refused := {"database_url", "engine", "settings"} & set(options):
+        raise ConfigurationError(f'EFFECTS has {sorted(refused)[0]!r}; name one of DATABASES by "alias" instead')
+    alias = given.get("alias", ALIAS)
+    if alias not in connections:
+        raise ConfigurationError(f"EFFECTS: alias is {alias!r}, and DATABASES has {', '.join(sorted(connections))}")
+    url = url_of(alias, connections[alias].settings_dict)
+    declared = declared_options(_modules("reports"), [Path(config.path) for config in apps.get_app_configs()])
+    app = Effects(_text(url), **{**declared, **options})
+    for engine in app.store.engines:
+        _connect_to_current_url(engine)
+    return app, alias
+
+
+def follow(app: Effects, connection: Any) -> None:
+    """Let the Effects go where this connection of Django goes.
+
+    Raises:
+        ConfigurationError: that is in memory, where nothing else can go.
+    """
+    text = _text(url_of(connection.alias, connection.settings_dict))
+    if text == app.settings.database_url:
+        return
+    app.settings = replace(app.settings, database_url=text)
+    for engine in app.store.engines:
+        engine.url = database_url(text)
+        engine.dispose()
+
+
+def _connect_to_current_url(engine: Engine) -> None:
+    """Open connections to what `engine.url` names then, with all else that the engine was made with."""
+    _, former = engine.dialect.create_connect_args(engine.url)
+
+    @event.listens_for(engine, "do_connect", insert=True)
+    def connect(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
+        current_arguments, current = dialect.create_connect_args(engine.url)
+        arguments[:] = current_arguments
+        for name in former:
+            options.pop(name, None)
+        options.update(current)
+
+
+def _modules(name: str) -> list[ModuleType]:
+    """The modules of this name in the project's apps."""
+    return [
+        import_module(f"{config.name}.{name}")
+        for config in apps.get_app_configs()
+        if config.module is not None and module_has_submodule(config.module, name)
+    ]
+
+
+def _text(url: URL) -> str:
+    return url.render_as_string(hide_password=False)

@@ -1,0 +1,7 @@
+"""Where the shop answers."""
+
+from django.urls import path
+
+from orders.views import pay
+
+urlpatterns = [path("pay", pay)]
