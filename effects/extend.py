@@ -15,6 +15,7 @@ Names without a docstring of their own:
     IGNORE              the action's name when a dead letter is resolved without a repeat
     Identity, Json      column types: an ascending id, and JSON
     LEDGER_STATES       the states of an effect
+    ModulesNamed        a function from the name of a module to the modules of that name in a project's apps
     NO_DIGEST           the digest of a holder that is another one whatever its content
     ObjectData          what becomes a JSON object: a mapping, a dataclass, a msgspec struct or a pydantic model
     ON_UNKNOWN, OnUnknown   the policies for an unknown outcome
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from effects.limits import Breaker, Rate
     from effects.logs import RateLimitedLogger
     from effects.moments import moment, moment_or_none, phases_ms
-    from effects.packages import PackageSettings
+    from effects.packages import ModulesNamed, PackageSettings
     from effects.plain_values import ObjectData, to_plain
     from effects.redact import HIDDEN, redact, repr_without, why_invalid
     from effects.retry import DAY_SECONDS, ON_UNKNOWN, OnUnknown
@@ -114,7 +115,7 @@ else:
             "effects.limits": "Breaker, Rate",
             "effects.logs": "RateLimitedLogger",
             "effects.moments": "moment, moment_or_none, phases_ms",
-            "effects.packages": "PackageSettings",
+            "effects.packages": "ModulesNamed, PackageSettings",
             "effects.plain_values": "ObjectData, to_plain",
             "effects.redact": "HIDDEN, redact, repr_without, why_invalid",
             "effects.retry": "DAY_SECONDS, ON_UNKNOWN, OnUnknown",
@@ -184,6 +185,7 @@ __all__ = [
     "Json",
     "KeyHolder",
     "LedgerRow",
+    "ModulesNamed",
     "ObjectData",
     "OnUnknown",
     "PackageSettings",

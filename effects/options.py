@@ -45,7 +45,7 @@ class EffectsOptions(TypedDict, total=False):
     smtp_url: str | None
     email_transports: Mapping[str, str] | None
     email_from: str | None
-    templates: str | Path | None
+    templates: str | Path | Sequence[Path] | None
     email_redirect: str | None
     email_hold: bool | None
     email_content_days: float | None

@@ -7,17 +7,18 @@ An option that is not a setting of the core is looked up among the fields of tho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from effects.entry_points import entry_points
 from effects.errors import ConfigurationError
 from effects.settings import Settings, values_of
 
 GROUP = "effects.settings"
+ModulesNamed: TypeAlias = Callable[[str], Sequence[ModuleType]]
 Own = TypeVar("Own", bound="PackageSettings")
 
 
@@ -38,11 +39,11 @@ class PackageSettings:
         return cls(**values_of(cls, environ, overrides))
 
     @classmethod
-    def declared(cls, modules: Sequence[ModuleType], folders: Sequence[Path]) -> Mapping[str, Any]:
+    def declared(cls, modules: ModulesNamed, folders: Sequence[Path]) -> Mapping[str, Any]:
         """The options that a framework's project gives by its code and folders. Default: none.
 
         Args:
-            modules: the module `reports` of each of its apps.
+            modules: finds the modules of a name in its apps, and imports them.
             folders: of its apps, in the order in which they are installed.
         """
         return {}
@@ -52,7 +53,7 @@ class PackageSettings:
         return {}
 
 
-def declared_options(modules: Sequence[ModuleType], folders: Sequence[Path]) -> dict[str, Any]:
+def declared_options(modules: ModulesNamed, folders: Sequence[Path]) -> dict[str, Any]:
     """What a framework's project declares for the installed packages, as options of `Effects(…)`."""
     options: dict[str, Any] = {}
     for entry in entry_points(GROUP):

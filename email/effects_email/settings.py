@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from effects import ConfigurationError
-from effects.extend import PackageSettings, arguments, require
+from effects.extend import ModulesNamed, PackageSettings, arguments, require
 from effects_email.errors import AddressInvalid
 from effects_email.message.address import parse_mailbox
 from effects_email.message.source import Address
@@ -83,7 +82,7 @@ class EmailSettings(PackageSettings):
         return super(EmailSettings, cls).from_environment(environ, **overrides, email_transports=transports)
 
     @classmethod
-    def declared(cls, modules: Sequence[ModuleType], folders: Sequence[Path]) -> Mapping[str, Any]:
+    def declared(cls, modules: ModulesNamed, folders: Sequence[Path]) -> Mapping[str, Any]:
         """The folder `emails` of each app."""
         emails = [folder / "emails" for folder in folders if (folder / "emails").is_dir()]
         return {"templates": emails} if emails else {}

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from sqlalchemy import Engine
 
-from effects.extend import PackageSettings
+from effects.extend import ModulesNamed, PackageSettings
 from effects_reports.definition import ReportDefinition
 
 
@@ -28,10 +27,10 @@ class ReportSettings(PackageSettings):
     report_engines: Mapping[str, Engine | str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def declared(cls, modules: Sequence[ModuleType], folders: Sequence[Path]) -> Mapping[str, Any]:
+    def declared(cls, modules: ModulesNamed, folders: Sequence[Path]) -> Mapping[str, Any]:
         """The definitions in each `reports.py`; one that is imported into another module counts once."""
         definitions = {
-            id(value): value for module in modules for value in vars(module).values()
+            id(value): value for module in modules("reports") for value in vars(module).values()
             if isinstance(value, ReportDefinition)
         }  # fmt: skip
         return {"reports": tuple(definitions.values())} if definitions else {}

@@ -15,7 +15,11 @@ from effects import extend
 from tests.house.source import PACKAGES, ROOT, modules, name_of
 
 DOORS = ("effects", "effects.cli", "effects.extend", "effects.testing")
-APP_DOORS = ("effects.alembic", "effects.contrib.django")  # for apps and their frameworks, not for packages
+APP_DOORS = (
+    "effects.alembic",
+    "effects.contrib.django",
+    "effects.contrib.django.testing",
+)  # for apps and their frameworks, not for packages
 BUILT_IN = ("effects_email", "effects_webhooks", "effects_reports")
 SAME_NAME_MAX = 2  # as `tables/events.py` beside `events.py`
 

@@ -16,7 +16,7 @@ from django.utils.module_loading import module_has_submodule
 from sqlalchemy import URL, event
 
 from effects.app import Effects
-from effects.contrib.django.databases import url_of
+from effects.contrib.django.aliases import url_of
 from effects.errors import ConfigurationError
 from effects.packages import declared_options
 from effects.store.db.urls import database_url
@@ -54,17 +54,17 @@ def make_app() -> tuple[Effects, str]:
     Raises:
         ConfigurationError: a setting or a declaration is wrong; names it.
     """
-    given = getattr(settings, "EFFECTS", {})
-    if not isinstance(given, dict):
-        raise ConfigurationError(f'EFFECTS is a {type(given).__name__}; give a dict, such as {{"email_from": "…"}}')
-    options = {name: value for name, value in given.items() if name != "alias"}
+    values = getattr(settings, "EFFECTS", {})
+    if not isinstance(values, dict):
+        raise ConfigurationError(f'EFFECTS is a {type(values).__name__}; give a dict, such as {{"email_from": "…"}}')
+    options = {name: value for name, value in values.items() if name != "alias"}
     if refused := {"database_url", "engine", "settings"} & set(options):
         raise ConfigurationError(f'EFFECTS has {sorted(refused)[0]!r}; name one of DATABASES by "alias" instead')
-    alias = given.get("alias", ALIAS)
+    alias = values.get("alias", ALIAS)
     if alias not in connections:
         raise ConfigurationError(f"EFFECTS: alias is {alias!r}, and DATABASES has {', '.join(sorted(connections))}")
     url = url_of(alias, connections[alias].settings_dict)
-    declared = declared_options(_modules("reports"), [Path(config.path) for config in apps.get_app_configs()])
+    declared = declared_options(_modules, [Path(config.path) for config in apps.get_app_configs()])
     app = Effects(_text(url), **{**declared, **options})
     for engine in app.store.engines:
         _connect_to_current_url(engine)

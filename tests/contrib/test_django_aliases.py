@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from effects import ConfigurationError
-from effects.contrib.django.databases import url_of
+from effects.contrib.django.aliases import url_of
 from effects.settings import Settings
 
 PG = "django.db.backends.postgresql"
