@@ -15,7 +15,8 @@ from effects import extend
 from tests.house.source import PACKAGES, ROOT, modules, name_of
 
 DOORS = ("effects", "effects.cli", "effects.extend", "effects.testing")
-APP_DOORS = (
+# For apps and their frameworks, not for packages.
+APP_DOORS = ("effects.alembic", "effects.contrib.django", "effects.contrib.django.testing")
     "effects.alembic",
     "effects.contrib.django",
     "effects.contrib.django.testing",
