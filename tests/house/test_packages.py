@@ -17,10 +17,6 @@ from tests.house.source import PACKAGES, ROOT, modules, name_of
 DOORS = ("effects", "effects.cli", "effects.extend", "effects.testing")
 # For apps and their frameworks, not for packages.
 APP_DOORS = ("effects.alembic", "effects.contrib.django", "effects.contrib.django.testing")
-    "effects.alembic",
-    "effects.contrib.django",
-    "effects.contrib.django.testing",
-)  # for apps and their frameworks, not for packages
 BUILT_IN = ("effects_email", "effects_webhooks", "effects_reports")
 SAME_NAME_MAX = 2  # as `tables/events.py` beside `events.py`
 
