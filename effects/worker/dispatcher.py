@@ -145,9 +145,10 @@ class Dispatcher:
     def round_everywhere(self) -> bool:
         """Look at all that any queue may have; whether anything was claimed.
 
-        It leaves out no queue: what an outcome's `apply` enqueued may be in any of them.
+        It leaves out no queue: what an outcome's `apply` enqueued may be in any of them. Most often nothing is, and one
+        look at all of them says so.
         """
-        self._queues.ask()
+        self._queues.poll()
         claimed, remains = self._round()
         while remains and not claimed:
             claimed, remains = self._round()

@@ -150,16 +150,17 @@ class Rescuer(Service):
         super().__init__(runtime)
         self._app, self._outage, self._rescued, self._numbers = app, outage, rescued, numbers
         self._interval = min(30.0, app.settings.lease_seconds / 4)
+        self._rest = 0.0  # until the next round; the first may have been the start's
         self.bound_seconds = 10 * self._interval
 
     def run(self) -> None:
-        while not self._ending.is_set():
+        while not self._ending.wait(self._rest):
             self.try_round()
             self.came_round()
-            self._ending.wait(self._interval * (0.75 + self._runtime.random() / 2))
 
     def try_round(self) -> None:
         """Run one round and log its failure: the next one may succeed, and the worker must continue."""
+        self._rest = self._interval * (0.75 + self._runtime.random() / 2)
         try:
             with self._outage.bounded(False):
                 self.round()

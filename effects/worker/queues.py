@@ -104,6 +104,11 @@ class WorkerQueues:
         for queue in idle:
             queue.request.polled = True
 
+    def look_first(self) -> None:
+        """Look before the first claim: nothing says that there is a job."""
+        for queue in self._queues:
+            queue.request.polled = True
+
     def look_at_group(self, job: Job) -> None:
         """An attempt of this job is recorded: look at its group, if it has one, before others come up."""
         if job.group_key is not None:

@@ -34,24 +34,24 @@ class Scheduler(Service):
         super().__init__(runtime)
         self._app, self._outage, self._fired = app, outage, fired
         self.bound_seconds = 10 * LOOK_SECONDS
+        self._rest = 0.0  # until the next round; the first may have been the start's
         self._complained: set[str] = set()
 
     def run(self) -> None:
-        while not self._ending.is_set():
-            wait = self.try_round()
+        while not self._ending.wait(self._rest):
+            self.try_round()
             self.came_round()
-            self._ending.wait(wait)
 
-    def try_round(self) -> float:
-        """Run one round and log its failure; return the seconds until the next one."""
+    def try_round(self) -> None:
+        """Run one round and log its failure; the next one is due when its schedules say so."""
+        self._rest = LOOK_SECONDS
         try:
             with self._outage.bounded(False):
-                return self.round()
+                self._rest = self.round()
         except StoreUnavailable as error:
             self._outage.began(error)
         except Exception as error:  # the next round may succeed, and the worker must continue
             _log.error("schedules.failed", extra={"error": type(error).__name__, "at": error_places(error)})
-        return LOOK_SECONDS
 
     def round(self) -> float:
         """Fire what is due; the seconds until the next slot, at most 10.
@@ -61,11 +61,11 @@ class Scheduler(Service):
         """
         store = self._app.store
         with store.read() as connection:
-            now = moment(store.now(connection))
-            active, invalid = schedule_slots.active(store, connection, self._app.job_types.names())
-        self._complain(invalid)
+            schedules = schedule_slots.active(store, connection, self._app.job_types.names())
+        self._complain(schedules.invalid)
         wait = LOOK_SECONDS
-        for definition in active:
+        now = moment(schedules.now or 0.0)
+        for definition in schedules.definitions:
             next_slot = next(definition.schedule.times.after(self._last_slot(definition, now)), None)
             if next_slot is None:
                 continue

@@ -120,6 +120,7 @@ class Worker:
             self._give_up_at = self._now() + max_seconds
         result = DrainResult(finished=False)
         self._parts.loader.draining = True
+        self._parts.queues.look_first()
 
         def until_nothing_is_due() -> None:
             result.finished = self._drained()

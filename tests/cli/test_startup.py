@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from effects import Effects
+from effects.store.db import revisions
+from effects.worker import Worker
 
 LIBRARIES = {
     "alembic", "asyncio", "cryptography", "css_inline", "email_validator", "httpcore", "httpx", "jinja2", "msgspec",
@@ -42,3 +45,15 @@ def test_an_empty_drain_imports_nothing_that_only_jobs_need(tmp_path: Path) -> N
     imported = _imported(f"from effects.cli.main import cli; {drain}")
     assert "sqlalchemy" in imported
     assert imported & FOR_JOBS == set()
+
+
+def test_an_empty_drain_asks_the_database_little(app: Effects) -> None:
+    """Beside what a connection asks when it opens. The first drain has taken the minute's sample."""
+    Worker(app).drain()
+    statements: list[str] = []
+    for engine in app.store.engines:
+        event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+    revisions.check(app.store)  # as the command does before it starts a worker
+    Worker(app).drain()
+    work = [statement for statement in statements if not statement.startswith("BEGIN")]
+    assert len(work) <= 12, work

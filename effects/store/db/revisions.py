@@ -13,7 +13,8 @@ from pathlib import Path
 from sqlalchemy import Connection, column, inspect, select, table
 
 from effects.entry_points import entry_points
-from effects.errors import SchemaMismatch
+from effects.errors import SchemaMismatch, StoreRejected
+from effects.store.db.faults import Fault, fault_of
 from effects.store.db.store import Store
 
 VERSION_TABLE = "effects_schema_version"
@@ -25,14 +26,24 @@ def check(store: Store) -> None:
     Raises:
         SchemaMismatch: the tables are missing, older or newer; the message names the command to run.
     """
-    with store.read() as connection:
-        applied = _in_database(connection, store.schema)
+    applied = _applied(store)
     if not applied:
         raise SchemaMismatch(f"the database has no tables of effects: run `effects init` (it is {_name(store)})")
     branches = _branches()
     _refuse_newer(applied, branches)
     if applied != newest(branches):
         raise SchemaMismatch("the database has the tables of an older version: run `effects init`")
+
+
+def _applied(store: Store) -> set[str]:
+    """The revisions of the database, by one statement: none where the table of them is missing."""
+    try:
+        with store.read() as connection:
+            return _versions(connection, store.schema)
+    except StoreRejected as error:
+        if fault_of(error) is Fault.SCHEMA:
+            return set()
+        raise
 
 
 def refuse_newer(connection: Connection, schema: str | None) -> None:
@@ -89,5 +100,9 @@ def _branches() -> dict[str, list[str]]:
 def _in_database(connection: Connection, schema: str | None) -> set[str]:
     if not inspect(connection).has_table(VERSION_TABLE, schema=schema):
         return set()
+    return _versions(connection, schema)
+
+
+def _versions(connection: Connection, schema: str | None) -> set[str]:
     versions = table(VERSION_TABLE, column("version_num"), schema=schema)
     return set(connection.scalars(select(versions.c.version_num)))

@@ -45,9 +45,11 @@ _COLUMNS = ", ".join(("oldest_due_seconds", *SAMPLE_COUNTS))
 def take_sample(store: Store, lease_seconds: float) -> bool:
     """Write what waits now, unless a worker has in this minute; whether it did. Nothing is locked meanwhile."""
     with store.read() as connection:
-        minute = store.now(connection) // MINUTE * MINUTE
-        if store.one(connection, _sampled, minute=minute) is not None:
+        look = store.one(connection, _sampled)
+        assert look is not None
+        if look.sampled:
             return False
+        minute = float(look.now) // MINUTE * MINUTE
         samples = _samples_of_queues(store, connection, minute)
         workers = int(store.value(connection, _alive, lease=lease_seconds))
     whole = QueueSample(
@@ -77,9 +79,10 @@ def _samples_of_queues(store: Store, connection: Connection, minute: float) -> l
 
 
 def _sampled(sql: Sql) -> str:
+    """Whether this minute, which begins less than a minute ago, has its sample; and the time."""
     return f"""
-    SELECT 1 FROM {sql.samples}
-    WHERE seconds = {MINUTE} AND begins_at = {sql.time(sql.number("minute"))} AND queue = ''"""
+    SELECT {sql.epoch(sql.now)} AS now, EXISTS (SELECT 1 FROM {sql.samples} WHERE seconds = {MINUTE}
+        AND begins_at > {sql.after(f"-{MINUTE}")} AND begins_at <= {sql.now} AND queue = '') AS sampled"""
 
 
 def _unresolved(sql: Sql) -> str:

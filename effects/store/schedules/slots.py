@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection
 
@@ -20,18 +20,30 @@ from effects.store.schedules.definitions import Definition, definition_of, selec
 SlotOutcome: TypeAlias = Literal["enqueued", "existing", "skipped", "failed"]
 
 
-def active(store: Store, connection: Connection, types: Sequence[str]) -> tuple[list[Definition], list[str]]:
-    """The schedules that run, of job types known here; and the names of those whose rows are not valid.
+class ActiveSchedules(NamedTuple):
+    """The schedules that run, and the names of those whose rows are not valid.
+
+    `now`: the database's time, in seconds since 1970; None where there are no schedules.
+    """
+
+    definitions: list[Definition]
+    invalid: list[str]
+    now: float | None
+
+
+def active(store: Store, connection: Connection, types: Sequence[str]) -> ActiveSchedules:
+    """The schedules of job types that are known here.
 
     A row may be invalid where a plain INSERT wrote it, or where a zone has been renamed.
     """
-    good, bad = [], []
+    schedules = ActiveSchedules([], [], None)
     for row in store.all(connection, _active, types=as_json(types)):
+        schedules = schedules._replace(now=float(row.now))
         try:
-            good.append(definition_of(row))
+            schedules.definitions.append(definition_of(row))
         except ConfigurationError:
-            bad.append(row.name)
-    return good, bad
+            schedules.invalid.append(row.name)
+    return schedules
 
 
 def lock(store: Store, connection: Connection, definition_id: int) -> Definition | None:
@@ -84,7 +96,7 @@ def turn_back(store: Store, connection: Connection, definition_id: int, *, beyon
 
 def _active(sql: Sql) -> str:
     return f"""
-    {select_definition(sql)} FROM {sql.job_definitions} AS d
+    {select_definition(sql)}, {sql.epoch(sql.now)} AS now FROM {sql.job_definitions} AS d
     WHERE d.enabled AND NOT d.retired AND d.job_type {sql.any_of("types")} ORDER BY d.id"""
 
 
