@@ -17,7 +17,17 @@ import psycopg
 from sqlalchemy.engine import make_url
 
 VARIABLE = "EFFECTS_BENCH_DATABASE_URL"
-PACKAGES = ("effects", "SQLAlchemy", "psycopg", "pgqueuer", "asyncpg", "uvloop", "huey", "django", "django-mailer")
+PACKAGES = (
+    "effects-toolkit",
+    "SQLAlchemy",
+    "psycopg",
+    "pgqueuer",
+    "asyncpg",
+    "uvloop",
+    "huey",
+    "django",
+    "django-mailer",
+)
 _SHOWN = ("server_version", "fsync", "synchronous_commit", "shared_buffers", "max_wal_size", "wal_level", "jit")
 _numbers = count(1)
 

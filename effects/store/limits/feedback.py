@@ -16,7 +16,8 @@ from effects.limits import Breaker, Circuit, PauseState, Result, extend_pause, f
 from effects.settlement import MESSAGE_CHARS_MAX, Settlement
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
-from effects.store.limits.rows import limit_columns, rate_of
+from effects.store.limits.key_limits import rate_of
+from effects.store.limits.rows import limit_columns
 
 _ANSWERED = ("succeeded", "refused")  # the peer responded, whatever its response
 _FAILED = ("failed", "unknown", "timed_out")  # a lost worker is no evidence about the peer

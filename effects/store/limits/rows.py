@@ -16,10 +16,10 @@ from effects.errors import ConfigurationError, LimitNotFound
 from effects.limits import FOREVER_SECONDS, Breaker, PauseState, Rate, end_pause, extend_pause
 from effects.moments import moment
 from effects.nearest import nearest
-from effects.scrub import KEY_CHARS_MAX
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
+from effects.store.limits.key_limits import NO_LIMITS, KeyLimits, breaker_of, check_key, rate_of
 
 _SET, _PAUSE, _RESUME = (AuditAction("limit", name) for name in ("set", "pause", "resume"))
 
@@ -46,11 +46,12 @@ def ensure(
     Raises:
         ConfigurationError: a limit that cannot be, or a parent that has a parent itself.
     """
-    _check(key, max_in_flight, rate, parent, breaker)
+    limits = KeyLimits(max_in_flight, rate, parent, breaker)
+    limits.check(key)
     if parent is not None:
-        store.write(connection, _add, limit_key=parent, **_columns(None, None, None, None))
+        store.write(connection, _add, limit_key=parent, **NO_LIMITS.columns())
         _check_parent(store, connection, key, parent)
-    store.write(connection, _add, limit_key=key, **_columns(max_in_flight, rate, parent, breaker))
+    store.write(connection, _add, limit_key=key, **limits.columns())
 
 
 def set_limit(
@@ -73,18 +74,20 @@ def set_limit(
     Raises:
         ConfigurationError: a limit that cannot be, or a parent that has a parent itself.
     """
-    store.write(connection, _add, limit_key=key, **_columns(None, None, None, None))
+    store.write(connection, _add, limit_key=key, **NO_LIMITS.columns())
     row = _locked(store, connection, key)
-    cap = row.max_in_flight if max_in_flight is KEEP else max_in_flight
-    pace = rate_of(row) if rate is KEEP else rate
-    above = row.parent_key if parent is KEEP else parent
-    guard = _breaker_of(row) if breaker is KEEP else breaker
-    _check(key, cap, pace, above, guard)
-    if above is not None:
-        store.write(connection, _add, limit_key=above, **_columns(None, None, None, None))
-        _check_parent(store, connection, key, above)
-    store.write(connection, _set, limit_key=key, **_columns(cap, pace, above, guard))
-    note(store, connection, _SET, key, actor=actor, reason=reason, detail=_detail(cap, pace, above, guard))
+    limits = KeyLimits(
+        max_in_flight=row.max_in_flight if max_in_flight is KEEP else max_in_flight,
+        rate=rate_of(row) if rate is KEEP else rate,
+        parent=row.parent_key if parent is KEEP else parent,
+        breaker=breaker_of(row) if breaker is KEEP else breaker,
+    )
+    limits.check(key)
+    if limits.parent is not None:
+        store.write(connection, _add, limit_key=limits.parent, **NO_LIMITS.columns())
+        _check_parent(store, connection, key, limits.parent)
+    store.write(connection, _set, limit_key=key, **limits.columns())
+    note(store, connection, _SET, key, actor=actor, reason=reason, detail=limits.detail())
 
 
 def pause(
@@ -108,10 +111,10 @@ def pause(
     Raises:
         LimitNotFound: unknown key (without `create`); the message names the most similar one.
     """
-    _check(key, None, None, None, None)
+    check_key(key)
     if not create:
         refuse_unknown(store, connection, key)
-    store.write(connection, _add, limit_key=key, **_columns(None, None, None, None))
+    store.write(connection, _add, limit_key=key, **NO_LIMITS.columns())
     row = _locked(store, connection, key)
     paused = extend_pause(_pause_of(row), FOREVER_SECONDS if seconds is None else seconds)
     _write_pause(store, connection, key, paused, reason)
@@ -183,57 +186,12 @@ def nearest_key(store: Store, connection: Connection, key: str) -> str:
     return nearest(key, names)
 
 
-def _check(key: str, cap: int | None, rate: Rate | None, parent: str | None, breaker: Breaker | None) -> None:
-    for name in (key, parent if parent is not None else key):
-        if not name or len(name) > KEY_CHARS_MAX:
-            raise ConfigurationError(f"a limit key has 1 to {KEY_CHARS_MAX} characters")
-    if cap is not None and cap < 1:
-        raise ConfigurationError("most in flight is at least 1; to stop a key, pause it")
-    if parent == key:
-        raise ConfigurationError(f"the key {key!r} cannot be its own parent")
-    if rate is not None:
-        rate.check()
-    if breaker is not None:
-        breaker.check()
-
-
 def _check_parent(store: Store, connection: Connection, key: str, parent: str) -> None:
     """Refuse nested parents."""
     if store.value(connection, _has_parent, limit_key=parent):
         raise ConfigurationError(f"the key {parent!r} has a parent itself; parents cannot be nested")
     if store.value(connection, _is_parent, limit_key=key):
         raise ConfigurationError(f"the key {key!r} is a parent itself; parents cannot be nested")
-
-
-def _columns(cap: int | None, rate: Rate | None, parent: str | None, breaker: Breaker | None) -> dict[str, Any]:
-    return {
-        "parent": parent,
-        "cap": cap,
-        "rate_tokens": rate.tokens if rate else None,
-        "period": rate.period_seconds if rate else None,
-        "burst": rate.size if rate else None,
-        "after": breaker.failures if breaker else None,
-        "seconds": breaker.seconds if breaker else None,
-    }
-
-
-def _detail(cap: int | None, rate: Rate | None, parent: str | None, breaker: Breaker | None) -> dict[str, Any]:
-    """The limits that a key has from now on, for the audit log."""
-    limits = {
-        "max_in_flight": cap,
-        "rate": f"{rate.tokens} per {rate.period_seconds:g} s, burst {rate.size}" if rate else None,
-        "parent": parent,
-        "breaker": f"{breaker.failures} failures, {breaker.seconds:g} s" if breaker else None,
-    }
-    return {name: value for name, value in limits.items() if value is not None}
-
-
-def rate_of(row: Row[Any]) -> Rate | None:
-    return Rate(row.rate_tokens, row.rate_period_seconds, row.rate_burst) if row.rate_tokens is not None else None
-
-
-def _breaker_of(row: Row[Any]) -> Breaker | None:
-    return Breaker(row.breaker_after, row.breaker_seconds) if row.breaker_after is not None else None
 
 
 def _pause_of(row: Row[Any]) -> PauseState:

@@ -13,7 +13,8 @@ from effects.limits import refilled
 from effects.store.db.records import Moment, shown_moment
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
-from effects.store.limits.rows import limit_columns, nearest_key, rate_of
+from effects.store.limits.key_limits import rate_of
+from effects.store.limits.rows import limit_columns, nearest_key
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
