@@ -88,3 +88,12 @@ def test_errors_of_commands_are_one_line(manage: Manage) -> None:
     call = "from django.core.management import call_command; call_command('effects', 'status')"
     called = manage("shell", "-c", call, code=2)
     assert "CommandError: effects ended with exit code 2" in called.stderr
+
+
+def test_what_the_document_shows_stands_in_the_shop() -> None:
+    folder = EXAMPLES / "django_shop"
+    lines = {line.strip() for path in folder.rglob("*.py") for line in path.read_text().splitlines()}
+    blocks = re.findall(r"```py\n(.*?)```", (EXAMPLES.parent / "docs" / "django.md").read_text(), re.DOTALL)
+    shown = [line.strip() for block in blocks[1:] for line in block.splitlines() if not line.startswith("#")]
+    assert len(shown) > 15
+    assert [line for line in shown if line not in lines] == []
