@@ -38,9 +38,10 @@ def enqueue(
     """Write one job in the caller's transaction. See `NewJob` for the options.
 
     Args:
-        session: a SQLAlchemy Session or Connection, which is never committed by us: rolled back, or rolled
-            back to a savepoint, the job was never there. Without one, a transaction of our own.
-        effects: the Effects to use; default the process's.
+        session: a SQLAlchemy Session or Connection, a connection of sqlite3, psycopg or psycopg2, or Django's
+            (docs/sessions.md). Never committed by us; rolled back, or rolled back to a savepoint, the job was never
+            there. Without one, a transaction of our own.
+        effects: the Effects to use; default that of the session's engine, else the process's.
 
     Returns:
         The receipt; it becomes true with the caller's commit. A crash before that leaves nothing.

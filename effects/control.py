@@ -103,9 +103,8 @@ def cancel(
         key, job_type, effects: as for `status`.
         actor: who cancels, such as `app:checkout`; recorded with the job.
         reason: why, recorded as well.
-        session: a SQLAlchemy Session or Connection, which is never committed by us: rolled back, the job waits as
-            before. Until it ends, its worker waits for this job's row: keep the transaction short. Default: a
-            transaction of our own.
+        session: as for `enqueue`: never committed by us; rolled back, the job waits as before. Until it
+            ends, its worker waits for this job's row: keep the transaction short. Default: a transaction of our own.
 
     Returns:
         What it came to; true with the commit. A crash before that leaves nothing; calling again is safe.

@@ -97,9 +97,9 @@ def request_report(
             has expired. Default: derived from report, params and format, so that the same request again gives the same
             run for as long as its file is kept. To have a fresh one each time, put the time of the request into it.
         notify: jobs to enqueue when it is ready or has failed, in the transaction that says so.
-        session: a SQLAlchemy Session or Connection, which is never committed by us. Without one, a transaction of
-            our own.
-        effects: the Effects to use; default the process's.
+        session: a SQLAlchemy Session or Connection, a connection of sqlite3, psycopg or psycopg2, or Django's
+            (docs/sessions.md). Never committed by us. Without one, a transaction of our own.
+        effects: the Effects to use; default that of the session's engine, else the process's.
 
     Returns:
         The receipt. A crash before the commit leaves nothing; after it, the run ends ready, failed or cancelled,

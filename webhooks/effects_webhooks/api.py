@@ -33,9 +33,10 @@ def deliver_webhook(
     """Store an event and one delivery for each active endpoint whose patterns fit.
 
     Args:
-        session: a SQLAlchemy Session or Connection, which is never committed by us: rolled back, or rolled
-            back to a savepoint, there was no event. Without one, a transaction of our own.
-        effects: the Effects to use; default the process's.
+        session: a SQLAlchemy Session or Connection, a connection of sqlite3, psycopg or psycopg2, or Django's
+            (docs/sessions.md). Never committed by us; rolled back, or rolled back to a savepoint, there was no event.
+            Without one, a transaction of our own.
+        effects: the Effects to use; default that of the session's engine, else the process's.
 
     Returns:
         The receipt. A crash before the commit leaves nothing; after it, every delivery is made at least
