@@ -69,9 +69,8 @@ def send_templated_email(
         cc, bcc: with `group`. Bcc is in no header.
         despite_suppression: the reason to send to suppressed recipients too, such as a legal notice. Kept in
             `effects_email_suppression_log`, for each recipient.
-        session: a SQLAlchemy Session or Connection, a connection of sqlite3, psycopg or psycopg2, or Django's
-            (docs/sessions.md). Never committed by us; rolled back, or rolled back to a savepoint, there was no
-            message. Without one, a transaction of our own.
+        session: as for `effects.enqueue` (docs/sessions.md), never committed by us; rolled back, or rolled back to a
+            savepoint, there was no message. Without one, a transaction of our own.
         effects: the Effects to use; default that of the session's engine, else the process's.
 
     Returns:
