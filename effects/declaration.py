@@ -141,7 +141,7 @@ def _declared_payload(kind: type) -> object:
 
 
 def _has_fields(payload: object) -> TypeGuard[type]:
-    return isinstance(payload, type) and hasattr(payload, "__annotations__") and payload is not dict
+    return isinstance(payload, type) and hasattr(payload, "__annotations__") and payload not in (dict, Any)
 
 
 def _shown(value: object) -> str:

@@ -34,9 +34,13 @@ A docstring is the default message. No message ever holds a payload, a header, a
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class EffectsError(Exception):
     """Something in effects went wrong."""
+
+    listed_by: ClassVar[str | None] = None  # of errors about a name: what lists the names; the command line adds it
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (self.__doc__ or "").strip())
@@ -81,6 +85,8 @@ class IdempotencyConflict(EnqueueError):
 class JobNotFound(EffectsError):
     """There is no such job."""
 
+    listed_by = "effects jobs list"
+
 
 class KeyAmbiguous(EffectsError):
     """Effects of several job types have this key."""
@@ -97,17 +103,25 @@ class JobStateError(EffectsError):
 class LimitNotFound(EffectsError):
     """There are no limits for this key."""
 
+    listed_by = "effects limits list"
+
 
 class QueueNotFound(EffectsError):
     """Nothing is known of this queue."""
+
+    listed_by = "effects queues list"
 
 
 class WorkerNotFound(EffectsError):
     """No such worker is registered."""
 
+    listed_by = "effects workers list"
+
 
 class BulkNotFound(EffectsError):
     """There is no such bulk action."""
+
+    listed_by = "effects bulk list"
 
 
 class SignatureInvalid(EffectsError):

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from effects.entry_points import entry_points
 from effects.errors import ConfigurationError
+from effects.nearest import nearest
 from effects.settings import Settings, values_of
 
 GROUP = "effects.settings"
@@ -82,7 +83,8 @@ def package_settings(environ: Mapping[str, str], options: Mapping[str, Any]) -> 
     valid = {field.name for field in fields(Settings)}.union(*theirs.values())
     for option in options:
         if option not in valid:
-            raise ConfigurationError(f"Effects has no option {option!r} (known: {', '.join(sorted(valid))})")
+            hint = nearest(option, valid)
+            raise ConfigurationError(f"Effects has no option {option!r}{hint} (known: {', '.join(sorted(valid))})")
     return {
         name: kind.from_environment(
             environ, **{option: options[option] for option in theirs[name] if option in options}

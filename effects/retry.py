@@ -72,6 +72,9 @@ class FixedSchedule:
 Backoff: TypeAlias = Fixed | Linear | Polynomial | Exponential | FixedSchedule
 
 
+_BY_BACKOFF = -1_000_000  # no number that anyone gives: the default depends on the backoff
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """How often, how soon and for how long a job type is tried.
@@ -90,7 +93,7 @@ class RetryPolicy:
     """
 
     backoff: Backoff = Polynomial()
-    max_attempts: int = 0
+    max_attempts: int = _BY_BACKOFF
     max_age_seconds: float = 3 * DAY_SECONDS
     max_delay_seconds: float = DAY_SECONDS
     jitter: float = 0.2
@@ -105,7 +108,7 @@ class RetryPolicy:
         for name in ("max_age_seconds", "max_delay_seconds", "jitter"):
             if not is_number(getattr(self, name)):
                 raise ConfigurationError(f"RetryPolicy: {name} is no finite number")
-        if self.max_attempts == 0:
+        if self.max_attempts == _BY_BACKOFF:
             attempts = len(self.backoff.seconds) + 1 if isinstance(self.backoff, FixedSchedule) else 10
             object.__setattr__(self, "max_attempts", attempts)
         if not 1 <= self.max_attempts <= 1000:

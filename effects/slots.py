@@ -24,6 +24,11 @@ from cronsim import CronSim, CronSimError
 
 from effects.errors import ConfigurationError
 
+_FIELDS = {
+    "minute": "0 to 59", "hour": "0 to 23", "day-of-month": "1 to 31", "month": "1 to 12, or JAN to DEC",
+    "day-of-week": "0 to 7, or SUN to SAT",
+}  # fmt: skip
+
 _MINUTE = timedelta(minutes=1)
 _SHIFT_MAX = timedelta(hours=3)  # no zone has turned its clock back by more since zones have rules
 _WINDOWS = tuple(timedelta(hours=1) * 4**power for power in range(11))  # 1 h … 120 years
@@ -53,7 +58,10 @@ class Cron:
         try:
             next(CronSim(self.text, datetime(2000, 1, 1)))  # noqa: DTZ001 - a wall clock
         except CronSimError as error:
-            raise ConfigurationError(f"cron text {self.text!r}: {str(error).lower()}") from None
+            reason = str(error).lower()
+            field = reason.removeprefix("bad ")
+            cure = f"; {field} is {_FIELDS[field]}" if field in _FIELDS else ""
+            raise ConfigurationError(f"cron text {self.text!r}: {reason}{cure}") from None
         except StopIteration:
             raise ConfigurationError(f"cron text {self.text!r}: no day ever matches it") from None
 

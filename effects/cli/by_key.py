@@ -10,7 +10,7 @@ import click
 
 from effects import control
 from effects.cli.context import Context, actor
-from effects.cli.options import key_option, parse_age, parse_time, reason_option, type_option
+from effects.cli.options import JobId, key_option, parse_age, parse_time, reason_option, type_option
 from effects.cli.output import shown_status
 from effects.cli.results import CommandResult, command
 from effects.control import CancelResult
@@ -27,7 +27,7 @@ _CANCELLED = {
 
 def job_or_key(run: Callable[..., Any]) -> Callable[..., Any]:
     """An optional ID, `--key` and `--type`."""
-    argument = click.argument("job_id", type=click.IntRange(min=1), metavar="[ID]", required=False)
+    argument = click.argument("job_id", type=JobId(min=1), metavar="[ID]", required=False)
     return argument(key_option(type_option(run)))
 
 

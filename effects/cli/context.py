@@ -107,7 +107,9 @@ def load_app(path: str) -> Effects:
         raise _import_error(module_name, error) from error
     for name in attribute.split("."):
         if not hasattr(target, name):
-            raise ConfigurationError(f"--app: {module_name} has no attribute {attribute!r}")
+            names = [name for name, value in vars(target).items() if isinstance(value, Effects)]
+            there = f"give {module_name}:{names[0]}" if names else "make one there, such as app = Effects()"
+            raise ConfigurationError(f"--app: {module_name} has no attribute {attribute!r}; {there}")
         target = getattr(target, name)
     if not isinstance(target, Effects):
         raise ConfigurationError(f"--app: {path} is a {type(target).__name__}; it must be an effects.Effects")
@@ -119,7 +121,8 @@ def _import_error(module_name: str, error: BaseException) -> ConfigurationError:
     reason = str(error) if isinstance(error, EffectsError) else f"{type(error).__name__}: {error}"
     where = place_of_error(error)
     at = "" if where is None or where in reason else f" at {where}"
-    return ConfigurationError(f"--app: importing {module_name} failed{at}: {reason}")
+    cure = "; install it, or run effects in the folder that holds it" if isinstance(error, ModuleNotFoundError) else ""
+    return ConfigurationError(f"--app: importing {module_name} failed{at}: {reason}{cure}")
 
 
 def actor() -> str:

@@ -12,6 +12,7 @@ from effects.cli.context import Context
 from effects.cli.jobs import tell_job
 from effects.cli.many import Scope, act_on_many, many_options, tenant_limit_keys
 from effects.cli.options import (
+    JobId,
     before_option,
     code_option,
     key_option,
@@ -61,7 +62,7 @@ def selection_options(run: Callable[..., Any]) -> Callable[..., Any]:
     """IDs, or filters with a preview: what every action that may concern many takes."""
     for option in reversed(
         (
-            click.argument("job_ids", type=click.IntRange(min=1), metavar="[ID]...", nargs=-1),
+            click.argument("job_ids", type=JobId(min=1), metavar="[ID]...", nargs=-1),
             filter_options,
             many_options,
         )
@@ -100,7 +101,7 @@ def causes(context: Context) -> CommandResult:
 
 
 @dead.command()
-@click.argument("job_id", type=click.IntRange(min=1), metavar="ID")
+@click.argument("job_id", type=JobId(min=1), metavar="ID")
 @command
 def show(context: Context, *, job_id: int) -> CommandResult:
     """Show a job with all its attempts.

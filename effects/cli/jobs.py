@@ -13,6 +13,7 @@ from effects.cli.context import Context, actor
 from effects.cli.evidence import advice, evidence_blocks
 from effects.cli.many import Scope, act_on_many, many_options, tenant_limit_keys
 from effects.cli.options import (
+    JobId,
     before_option,
     code_option,
     key_option,
@@ -180,7 +181,7 @@ def run_now(
 
 
 @jobs.command()
-@click.argument("job_id", type=click.IntRange(min=1), metavar="[ID]", required=False)
+@click.argument("job_id", type=JobId(min=1), metavar="[ID]", required=False)
 @type_option
 @filter_options(ENDED)
 @many_options

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from effects.cli.context import Context
-from effects.cli.options import before_option, limit_option, window_options
+from effects.cli.options import JobId, before_option, limit_option, window_options
 from effects.cli.output import Table
 from effects.cli.results import CommandResult, command, page_note
 from effects.store.audit_log.entries import AuditEntry, LogFilters, list_entries
@@ -19,7 +19,7 @@ from effects.store.db.sql import Window
 @click.option("--actor", metavar="NAME", help="Who acted, such as cli:ann.")
 @click.option("--action", metavar="NAME", help="What was done, such as pause.")
 @click.option("--subject", metavar="KIND[:NAME]", help="What it was done to, such as limit or limit:smtp.")
-@click.option("--job", "job_id", type=click.IntRange(min=1), metavar="ID", help="Same as --subject job:ID.")
+@click.option("--job", "job_id", type=JobId(min=1), metavar="ID", help="Same as --subject job:ID.")
 @window_options("were written")
 @before_option("entries")
 @limit_option

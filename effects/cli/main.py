@@ -18,6 +18,7 @@ from effects.entry_points import entry_points
 from effects.errors import ConfigurationError, EffectsError, JobStateError, StoreUnavailable
 from effects.exit_codes import ExitCode
 from effects.logs import error_places, log_thread_error
+from effects.nearest import nearest
 from effects.unsafe import without_unsafe
 from effects.version import VERSION
 
@@ -60,6 +61,16 @@ class EffectsGroup(click.Group):
             return command
         entry = _offered().get(cmd_name)
         return _load(entry) if entry is not None else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; a misspelt command is answered by the nearest one."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            hint = nearest(args[0], self.list_commands(ctx))
+            raise click.UsageError(f"{error.message.rstrip('.')}{hint}", error.ctx) from None
 
     def main(
         self,
@@ -139,7 +150,9 @@ def _reason(error: EffectsError) -> str:
     original = getattr(error.__cause__, "orig", None)
     if isinstance(error, StoreUnavailable) and original is not None and str(original).strip():
         return f"{error}: {str(original).strip().splitlines()[0]}"
-    return str(error)
+    if error.listed_by is None or "`effects " in str(error):
+        return str(error)
+    return f"{error} (see `{error.listed_by}`)"
 
 
 @click.group(cls=EffectsGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -26,6 +26,19 @@ ID_MAX = 2**62
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
+class JobId(click.IntRange):
+    """The number of a job."""
+
+    name = "job id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; a key given in its place is told how keys are given."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is no job id; give the number of a job, or find it by --key", param, ctx)
+
+
 def parse_age(text: str) -> float:
     """`90s`, `15m`, `6h`, `3d`: a length of time, in seconds. The `type` of an option.
 

@@ -43,6 +43,8 @@ class RenderingFailed(TemplateError):
 class EmailNotFound(EffectsError):
     """There is no such message."""
 
+    listed_by = "effects email list ADDRESS"
+
 
 class TokenInvalid(EffectsError):
     """The unsubscribe token is not valid."""

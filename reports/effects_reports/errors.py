@@ -33,6 +33,8 @@ class ReportInvalid(EnqueueError):
 class ReportNotFound(JobNotFound):
     """There is no such run of a report."""
 
+    listed_by = "effects reports list"
+
 
 class ReportStateError(JobStateError):
     """The state of the run does not allow this."""

@@ -89,7 +89,7 @@ def test_a_database_that_is_away(run: Run) -> None:
         (["--app", "tests.cli.test_main:DATABASE_COMMANDS", "status"], "is a list; it must be an effects.Effects"),
         (["--no-such-option"], "No such option"),
         (["no-such-command"], "No such command 'no-such-command'"),
-        (["jobs", "show", "twelve"], "'twelve' is not a valid integer"),
+        (["jobs", "show", "twelve"], "'twelve' is no job id"),
         (["jobs", "list", "--status", "finished"], "'finished' is not one of"),
         (["work", "--max-seconds", "5"], "--max-seconds goes with --drain"),
         (["work", "--queue", "mails=none"], "--queue is 'mails=none'"),

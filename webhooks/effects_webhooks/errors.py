@@ -24,6 +24,10 @@ class EndpointInvalid(EnqueueError):
 class EndpointNotFound(EffectsError):
     """There is no such endpoint."""
 
+    listed_by = "effects webhooks endpoints list"
+
 
 class EventNotFound(EffectsError):
     """There is no such event, or it has no such delivery."""
+
+    listed_by = "effects webhooks events"

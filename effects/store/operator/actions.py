@@ -7,7 +7,6 @@ Each is one transaction that also writes who did it and why into the audit log, 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
@@ -15,6 +14,7 @@ from sqlalchemy import Connection
 
 from effects.errors import JobNotFound, JobStateError, WorkerNotFound
 from effects.ledger import Ledger
+from effects.nearest import nearest
 from effects.settlement import Settlement
 from effects.store.audit_log.notes import AuditAction, note, note_all, of_bulk
 from effects.store.db.sql import Sql
@@ -143,9 +143,7 @@ def request_drain(store: Store, worker: str | None, *, actor: str, reason: str |
         ]
         if worker is not None and not worker_ids:
             ids = [row.id for row in store.all(connection, _worker_ids)]
-            nearest = difflib.get_close_matches(worker, ids, n=1)
-            hint = f"; is it {nearest[0]!r}?" if nearest else ""
-            raise WorkerNotFound(f"worker {worker} not found{hint}")
+            raise WorkerNotFound(f"worker {worker} not found{nearest(worker, ids)}")
         note_all(store, connection, _DRAIN_WORKER, {name: {} for name in worker_ids}, actor=actor, reason=reason)
     return sorted(worker_ids)
 

@@ -173,7 +173,10 @@ def check_url(url: str, *, allow_private: Private = False) -> str:
     _check_port(port, allow_private is True)
     literal = _literal(host)
     if literal is not None and not allowed(literal, allow_private=allow_private):
-        raise EndpointInvalid("url names an address that is not allowed: loopback, private, link-local or reserved")
+        raise EndpointInvalid(
+            "url names an address that is not allowed: loopback, private, link-local or reserved "
+            "(EFFECTS_PRIVATE_NETWORKS allows private networks)"
+        )
     return url
 
 

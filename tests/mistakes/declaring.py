@@ -1,0 +1,111 @@
+"""Mistakes in declaring: job types, settings, schedules, the database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from effects import Attempt, Done, JobType, RetryPolicy, Schedule
+from tests.mistakes.shop import Mistake, Shop
+
+
+@dataclass
+class Pack:
+    order_id: int
+
+
+class Order(JobType[Any]):
+    """Right as it is; each mistake makes a wrong one of it."""
+
+    name = "shop.pack"
+
+    def perform(self, payload: Any, attempt: Attempt) -> Done:
+        return Done()
+
+
+def order(**attributes: Any) -> JobType[Any]:
+    return type("PackOrder", (Order,), attributes)()
+
+
+async def perform_async(self: Any, payload: Any, attempt: Attempt) -> Done:
+    return Done()
+
+
+def perform_alone(self: Any, payload: Any) -> Done:
+    return Done()
+
+
+def perform_yielding(self: Any, payload: Any, attempt: Attempt) -> Any:
+    yield Done()
+
+
+class Forgotten(JobType[Pack]):
+    name = "shop.pack"
+
+    def perform(self, payload: Pack, attempt: Attempt) -> Done:
+        return Done()
+
+
+class Unwritten(JobType[Any]):
+    name = "shop.pack"
+
+
+def declare(name: str, cure: str, /, **attributes: Any) -> Mistake:
+    return Mistake(name, lambda shop: shop.bare_app(order(**attributes)), cure)
+
+
+def registered(name: str, cure: str, *job_types: Any) -> Mistake:
+    return Mistake(name, lambda shop: shop.bare_app(*job_types), cure)
+
+
+def option(name: str, cure: str, /, **options: Any) -> Mistake:
+    return Mistake(name, lambda shop: shop.bare_app(**options), cure)
+
+
+def schedule(name: str, cure: str, /, job_type: str = "scripted", **options: Any) -> Mistake:
+    return Mistake(name, lambda shop: shop.bare_app(schedules=[Schedule("nightly", job_type, **options)]), cure)
+
+
+def other_file(shop: Shop) -> object:
+    file = shop.write("shop.db", "not a database, and longer than a header of SQLite is: " + "x" * 200)
+    return shop.effects("status", url=f"sqlite:///{file}")
+
+
+MISTAKES = [
+    declare("writes `async def perform`", "write a plain `def`", perform=perform_async),
+    declare("forgets the attempt in `perform`", "write `def perform(self, payload, attempt)`", perform=perform_alone),
+    declare("puts a `yield` into `perform`", "it must return its answer", perform=perform_yielding),
+    registered("writes no `perform`", "write `def perform(self, payload, attempt)`", Unwritten()),
+    registered("registers the class", "give an instance, Order()", Order),
+    registered("registers a function", "give an instance of a subclass of JobType", perform_alone),
+    registered("forgets `payload = Pack`", "write `payload = Pack`", Forgotten()),
+    registered("registers a job type twice", "registered twice", order(), order()),
+    declare("names a job type with capitals", "dotted lower case, such as 'report.chunk'", name="Pack Order"),
+    declare("leaves a job type without a name", "dotted lower case, such as 'report.chunk'", name=""),
+    declare("mistypes `on_unknown`", "give one of repeat, repeat_once, hold", on_unknown="holdd"),
+    declare("gives a number as `retry`", "give a RetryPolicy", retry=3),
+    declare("gives a negative time limit", "it must be above 0", time_limit_seconds=-1),
+    declare("gives an instance as `payload`", "give a class", payload=Pack(1)),
+    declare("gives a reserved share of 1", "give 0 to below 1", reserved_share=1.0),
+    declare("gives a text as `priority`", "give a whole number", priority="high"),
+    declare("takes the queue of quarantine", "not a name that a job type's queue may have", queue="quarantine"),
+    Mistake("allows no attempt", lambda shop: RetryPolicy(max_attempts=0), "give 1 to 1000"),
+    option("misspells an option of `Effects`", "is it 'threads'?", thread=3),
+    option("gives a text as a number", "it must be above 0", threads="many"),
+    option("gives a lease shorter than its heartbeats", "at least three heartbeats", lease_seconds=10.0),
+    option("gives a queue without threads", "give name=threads, such as emails=8", queues="emails"),
+    option("gives an unknown log format", "give text or json", log_format="xml"),
+    option("gives keys that are not base64", "EFFECTS_KEYS, entry 1 (k1)", keys="k1=?"),
+    option("gives a key that is too short", "a key has 32", keys="k1=c2hvcnQ="),
+    option("gives a storage URL that is not known", "EFFECTS_STORAGE_URL", storage_url="ftp://bucket"),
+    option("gives a schema with capitals", "give a plain lower-case identifier", schema="My Jobs"),
+    option("gives another database's URL", "use sqlite or postgresql", url="mysql://root@localhost/shop"),
+    option("gives a file name as the database", "sqlite:///file.db", url="shop.db"),
+    option("gives an in-memory database", "which no worker could share", url="sqlite://"),
+    schedule("writes a crontab line with four fields", "give five fields", cron="0 7 * *"),
+    schedule("writes an hour of 25", "0 to 23", cron="0 25 * * *"),
+    schedule("misspells a time zone", "Europe/Berlin", cron="0 7 * * *", zone="Europe/Berln"),
+    schedule("schedules a job type that is not there", "is it 'scripted'?", job_type="scriptd", cron="0 7 * * *"),
+    schedule("schedules a payload that does not fit", "Expected `array`", cron="0 7 * * *", payload={"moves": 7}),
+    Mistake("takes another file for the database", other_file, "restore it from a backup"),
+]  # fmt: skip
