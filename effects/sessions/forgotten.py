@@ -103,6 +103,8 @@ def _executed(
 
 
 def _ended(connection: Connection) -> None:
+    if connection.closed or connection.invalidated:
+        return  # no transaction of it is under way, and its info would need a new connection
     connection.info[_ENDED] = connection.info.get(_ENDED, 0) + 1
 
 
