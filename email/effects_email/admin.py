@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, Row
 
 from effects import ConfigurationError, Effects, KeyUnavailable
-from effects.extend import ANY_TIME, AuditAction, Requeued, Window, as_json, moment, note, requeue, set_filters
+from effects.extend import ANY_TIME, AuditAction, Requeued, Window, moment, note, requeue, set_filters
 from effects_email.errors import EmailNotFound
 from effects_email.events import ProviderEvent, events_of
 from effects_email.jobs.send import EmailSend
@@ -131,12 +131,16 @@ def list_emails(
         AddressInvalid: `address` is no address.
         EmailNotFound: no message has the key `before`.
     """
-    digests = None if address is None else as_json(address_digests(app, address))
-    values = {"digests": digests, "key": key, "state": status, "before": before, **window.parameters()}
+    digests = None if address is None else address_digests(app, address)
+    filters = set_filters({"key": key, "state": status, "before": before, **window.parameters()})
+    searched_to = None
     with app.store.read() as connection:
         if before is not None and not lists.exists(app.store, connection, before):
             raise EmailNotFound(f"there is no message of the key {before!r}")
-        rows, searched_to = lists.messages(app.store, connection, set_filters(values), limit=limit + 1)
+        if digests is None:
+            rows, searched_to = lists.messages(app.store, connection, filters, limit=limit + 1)
+        else:
+            rows = lists.messages_to(app.store, connection, digests, filters, limit=limit + 1)
     emails = [
         EmailSummary(
             key=row.key, job_id=row.job_id, state=row.state, outcome=row.outcome, template=row.template,

@@ -19,8 +19,7 @@ def messages(
     """A page of messages, and the key of the last one that was searched, where older ones remain to be.
 
     Args:
-        filters: any of `digests` (of recipients, as JSON), `key`, `state`, `before` (the key of a message) and the
-            bounds of a `Window`.
+        filters: any of `key`, `state`, `before` (the key of a message) and the bounds of a `Window`.
     """
     rows = store.all(connection, _page(frozenset(filters)), limit=limit, **filters)
     if not _is_windowed(filters) or len(rows) == limit:
@@ -30,6 +29,15 @@ def messages(
     return rows, last
 
 
+def messages_to(
+    store: Store, connection: Connection, digests: Sequence[str], filters: Mapping[str, object], *, limit: int
+) -> Sequence[Row[Any]]:
+    """A page of the messages to any of these recipients: asked one by one, each by its index."""
+    build = _page(frozenset({*filters, "digest"}))
+    rows = [row for digest in digests for row in store.all(connection, build, limit=limit, digest=digest, **filters)]
+    return sorted(rows, key=lambda row: (row.created_at, row.job_id), reverse=True)[:limit]
+
+
 def exists(store: Store, connection: Connection, key: str) -> bool:
     """Whether there is a message of this key."""
     return store.one(connection, _exists, key=key) is not None
@@ -37,7 +45,7 @@ def exists(store: Store, connection: Connection, key: str) -> bool:
 
 def _is_windowed(filters: Mapping[str, object] | frozenset[str]) -> bool:
     """The messages of a recipient or a key are few."""
-    return "state" in filters and "digests" not in filters and "key" not in filters
+    return "state" in filters and "digest" not in filters and "key" not in filters
 
 
 # -- the statements --------------------------------------------------------------------------------------
@@ -73,7 +81,7 @@ def _chosen(sql: Sql, names: frozenset[str]) -> str:
     """FROM and WHERE of what an index finds: all filters but the status."""
     cursor = f"SELECT b.created_at, b.job_id FROM {sql.sent_emails} AS b WHERE b.key = :before"
     by_filter = {
-        "digests": f"e.recipient {sql.any_of('digests')}",
+        "digest": "e.recipient = :digest",
         "key": "e.key = :key",
         "before": f"(e.created_at, e.job_id) < ({cursor})",
         **sql.bounds("e.created_at"),

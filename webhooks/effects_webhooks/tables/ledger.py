@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from effects.extend import LedgerRow, Settlement, Sql, Store, TableLedger, as_json, fold_sql
 
@@ -52,11 +53,14 @@ def _find(sql: Sql) -> str:
     ORDER BY d.job_id LIMIT {FOUND_MAX}"""
 
 
-def _find_by_endpoint(sql: Sql) -> str:
+def _named(sql: Sql) -> str:
+    return f"SELECT id FROM {sql.webhook_endpoints} WHERE id = :key OR url = :key LIMIT {FOUND_MAX}"
+
+
+def _newest_of(sql: Sql) -> str:
     return f"""
     SELECT d.event_id, d.endpoint_id, d.state, d.job_id FROM {sql.delivered_webhooks} AS d
-    WHERE d.endpoint_id IN (SELECT id FROM {sql.webhook_endpoints} WHERE id = :key OR url = :key)
-    ORDER BY d.job_id DESC LIMIT {NEWEST}"""
+    WHERE d.endpoint_id = :endpoint_id ORDER BY d.job_id DESC LIMIT {NEWEST}"""
 
 
 def _endpoint(sql: Sql) -> str:
@@ -66,6 +70,16 @@ def _endpoint(sql: Sql) -> str:
 def _held(sql: Sql) -> str:
     return f"""
     SELECT state, job_id FROM {sql.delivered_webhooks} WHERE event_id = :event_id AND endpoint_id = :endpoint_id"""
+
+
+def _newest_by_endpoint(store: Store, connection: Connection, key: str) -> Sequence[Row[Any]]:
+    """Asked one by one, each by its index: for all of them PostgreSQL may walk down all deliveries."""
+    rows = [
+        row
+        for endpoint in store.all(connection, _named, key=key)
+        for row in store.all(connection, _newest_of, endpoint_id=endpoint.id)
+    ]
+    return sorted(rows, key=lambda row: row.job_id, reverse=True)[:NEWEST]
 
 
 class DeliveryLedger(TableLedger):
@@ -85,7 +99,7 @@ class DeliveryLedger(TableLedger):
         """
         event_id, _, endpoint_id = key.partition(":")
         rows = store.all(connection, _find, key=key, event_id=event_id, endpoint_id=endpoint_id)
-        rows = rows or store.all(connection, _find_by_endpoint, key=key)
+        rows = rows or _newest_by_endpoint(store, connection, key)
         return [LedgerRow(f"{row.event_id}:{row.endpoint_id}", row.state, row.job_id) for row in rows]
 
     def about(self, store: Store, connection: Connection, key: str) -> Mapping[str, str]:
