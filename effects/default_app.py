@@ -92,7 +92,11 @@ def default() -> Effects:
 
 
 def set_default(effects: Effects | None) -> None:
-    """Make this the process's Effects; None forgets it."""
+    """Make this the process's Effects; None forgets it.
+
+    Args:
+        effects: the Effects; None for none.
+    """
     replace_default(effects)
 
 

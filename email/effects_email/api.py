@@ -49,6 +49,7 @@ def send_templated_email(
     """Render a template and write the message, to be sent once it is committed.
 
     Args:
+        reply_to: where replies go; default the sender.
         to: one address: `ann@example.com`, `Ann <ann@example.com>` or an `Address`. A list only with `group`.
         context: what the template may use: at most 256 KiB as JSON. Values may be whatever `effects.plain_values` turns
             into JSON: moments, decimals, UUIDs, dataclasses, msgspec and pydantic models too.
@@ -98,6 +99,9 @@ def send_templated_emails(
     emails: Iterable[NewEmail], *, session: AnySession | None = None, effects: Effects | None = None
 ) -> list[EmailReceipt]:
     """`send_templated_email` for many: all are rendered before the first is written, 500 in four statements.
+
+    Args:
+        emails: the messages, in the order of the receipts.
 
     Raises:
         As `send_templated_email`. After an IdempotencyConflict nothing of this call is written: it was rolled back

@@ -88,7 +88,12 @@ def seen(app: Effects, connection: Connection, message_ids: Iterable[str]) -> se
 
 
 def events_of(message_id: str, *, limit: int = 100, effects: Effects | None = None) -> list[ProviderEvent]:
-    """List providers' events about a message, in order of arrival; at most `limit`."""
+    """List providers' events about a message, in order of arrival; at most `limit`.
+
+    Args:
+        message_id: of the message, as its receipt has it.
+        effects: the Effects to use; default the process's.
+    """
     app = effects or default()
     with app.store.read() as connection:
         rows = table.of(app.store, connection, reference(message_id), limit)

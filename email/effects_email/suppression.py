@@ -196,7 +196,13 @@ def list_suppressions(
     limit: int = 100,
     effects: Effects | None = None,
 ) -> list[Suppression]:
-    """What holds now, the last change first; at most `limit`."""
+    """What holds now, the last change first; at most `limit`.
+
+    Args:
+        category: only those of this category.
+        reason: only those for this reason.
+        effects: the Effects to use; default the process's.
+    """
     app = effects or default()
     with app.store.read() as connection:
         rows = table.newest(app.store, connection, scope=category or "", reason=reason or "", size=limit)
@@ -204,7 +210,11 @@ def list_suppressions(
 
 
 def find_suppressions(address: str, *, effects: Effects | None = None) -> list[Suppression]:
-    """What holds for an address, oldest first."""
+    """What holds for an address, oldest first.
+
+    Args:
+        effects: the Effects to use; default the process's.
+    """
     app = effects or default()
     with app.store.read() as connection:
         rows = table.of(app.store, connection, address_digests(app, address))
@@ -212,7 +222,11 @@ def find_suppressions(address: str, *, effects: Effects | None = None) -> list[S
 
 
 def suppression_log(address: str, *, limit: int = 100, effects: Effects | None = None) -> list[LogLine]:
-    """What was done about an address, newest first; at most `limit`."""
+    """What was done about an address, newest first; at most `limit`.
+
+    Args:
+        effects: the Effects to use; default the process's.
+    """
     app = effects or default()
     with app.store.read() as connection:
         rows = table.log_of(app.store, connection, address_digests(app, address), limit)

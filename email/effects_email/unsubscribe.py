@@ -70,6 +70,10 @@ def unsubscribe_headers(app: Effects, address: str, category: str | None) -> Hea
 def unsubscribe_link(address: str, category: str, *, effects: Effects | None = None) -> str:
     """The link of the headers, for the foot of a message.
 
+    Args:
+        address: the recipient's.
+        effects: the Effects to use; default the process's.
+
     Raises:
         ConfigurationError: as `check_unsubscribe`, or the category is transactional.
     """

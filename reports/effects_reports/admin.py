@@ -31,7 +31,10 @@ def cancel_report(
     """Stop a run: chunks that wait end unmade, those under way stop within a second, finished ones are kept.
 
     Args:
+        run_id: of the run, as its receipt has it.
         actor, reason: who and why, for the audit log.
+        session: the caller's transaction, never committed by us. Without one, a transaction of our own.
+        effects: the Effects to use; default the process's.
 
     Returns:
         `cancelled`, or `cancelling` while a chunk is still under way.
@@ -60,7 +63,10 @@ def resume_report(
     """Resume a run that has failed or was cancelled: only chunks that are not done are made.
 
     Args:
+        run_id: of the run, as its receipt has it.
         actor, reason: who and why, for the audit log.
+        session: the caller's transaction, never committed by us. Without one, a transaction of our own.
+        effects: the Effects to use; default the process's.
 
     Returns:
         `running`; or `requested` where it had no plan yet, or read a snapshot, which is gone: it is planned again.
@@ -110,6 +116,7 @@ def repair_reports(*, actor: str = "app", reason: str | None = None, effects: Ef
 
     Args:
         actor, reason: who and why, for the audit log.
+        effects: the Effects to use; default the process's.
 
     Raises:
         StoreUnavailable: the database is unavailable.

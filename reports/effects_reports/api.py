@@ -89,6 +89,7 @@ def request_report(
     """Write a request for a report, and the job that plans it, in the caller's transaction.
 
     Args:
+        name: of the report.
         params: as the report's schema has them; a mapping or an instance of it. At most 64 KiB as JSON. They are stored
             in clear, for as long as the run's row is: give ids, not what is personal.
         format: one that the report offers; default its first.
@@ -127,6 +128,10 @@ def request_report(
 def report_status(run_id: str, *, effects: Effects | None = None) -> ReportStatus:
     """One run, as it is now.
 
+    Args:
+        run_id: of the run, as its receipt has it.
+        effects: the Effects to use; default the process's.
+
     Raises:
         ReportNotFound: no run has this id.
         StoreUnavailable: the database is unavailable.
@@ -141,6 +146,10 @@ def report_status(run_id: str, *, effects: Effects | None = None) -> ReportStatu
 
 def find_report(name: str, *, key: str, effects: Effects | None = None) -> ReportStatus:
     """The newest run of a report that was requested with this key; `cancel_report` takes its `run_id`.
+
+    Args:
+        name: of the report.
+        effects: the Effects to use; default the process's.
 
     Raises:
         ReportNotFound: no run of this report has the key.
@@ -166,7 +175,10 @@ def list_reports(
     """List the newest runs first, at most `limit` (1,000).
 
     Args:
+        report: only runs of this report.
+        state: only runs in this state.
         before: the id of a run; only older ones: the next page.
+        effects: the Effects to use; default the process's.
 
     Raises:
         ReportNotFound: there is no run `before`.

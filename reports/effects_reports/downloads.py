@@ -54,6 +54,7 @@ def download_app(*, principal: Principal | None = None, effects: Effects | None 
     Args:
         principal: the requester, from the ASGI scope: after your own authentication. Without it, links made for
             one person open for no one.
+        effects: the Effects to use; default the process's.
     """
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -51,6 +51,9 @@ def explain_report(
     The key is called proved where a table declares it unique and not NULL; else the plan looks at the rows for that,
     and this does not. The storage is written to and read from once, with a probe.
 
+    Args:
+        name: of the report.
+
     Raises:
         ReportInvalid, DefinitionInvalid: as `request_report`.
         StoreUnavailable: the database is unavailable.

@@ -44,9 +44,11 @@ def download_url(
     """A link to a run's file, as `download_app` serves it.
 
     Args:
+        run_id: of the run, as its receipt has it.
         base_url: where that app is mounted: `https://shop.example/downloads`.
         seconds: how long it is good for, by this host's clock. Default 15 minutes, at most 7 days.
         principal: who alone may use it, in the app's own words: what the `principal` of `download_app` gives.
+        effects: the Effects to use; default the process's.
 
     Raises:
         ReportNotFound, ReportStateError: there is no such file now.

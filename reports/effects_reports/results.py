@@ -27,6 +27,10 @@ def ready_status(run_id: str, *, effects: Effects | None = None) -> ReportStatus
 def open_result(run_id: str, *, effects: Effects | None = None) -> Iterator[bytes]:
     """The bytes of a run's file, in pieces of at most 1 MiB, checked against its SHA-256.
 
+    Args:
+        run_id: of the run, as its receipt has it.
+        effects: the Effects to use; default the process's.
+
     Raises:
         ReportNotFound, ReportStateError: at once, where there is no such file.
         ObjectMissing, StorageUnavailable: from the first piece on, where the storage has lost it or is away; or after

@@ -81,8 +81,10 @@ def send_test(
     """Send an event `webhook.test` to one endpoint, ignoring its patterns. Delivered like any other.
 
     Args:
+        endpoint_id: of the endpoint: `ep_…`.
         actor, reason: who and why, for the audit log.
         tenant: the endpoint's tenant; endpoints of others are not found. Default: no tenant. `ANY_TENANT`: any.
+        effects: the Effects to use; default the process's.
 
     Raises:
         EndpointNotFound: no endpoint has this id.

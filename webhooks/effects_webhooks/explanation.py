@@ -41,6 +41,8 @@ def explain(
     """What follows attempt number `attempt` that ended so.
 
     Args:
+        profile: the endpoint's retry profile.
+        overrides: the endpoint's own rules, by code.
         what: a status (`429`) or a fault's code (`connect_failed`).
         hint: the answer's Retry-After, in seconds or as a date.
 

@@ -51,7 +51,12 @@ class WebhookReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def delivery_key(event_id: str, endpoint_id: str) -> str:
-    """The key of a delivery, by which `effects.status`, `cancel`, `reschedule` and `wait` know it."""
+    """The key of a delivery, by which `effects.status`, `cancel`, `reschedule` and `wait` know it.
+
+    Args:
+        event_id: of the event: `msg_…`.
+        endpoint_id: of the endpoint: `ep_…`.
+    """
     return f"{event_id}:{endpoint_id}"
 
 

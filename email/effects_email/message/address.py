@@ -39,6 +39,7 @@ def parse_address(spec: str, name: str = "", *, where: str = "the address") -> A
     that offers SMTPUTF8 (RFC 6531). Quoted local parts and addresses at IP literals are refused.
 
     Args:
+        spec: the address: `ann@example.com`.
         name: shown beside the address, at most 200 characters; line breaks and control characters become spaces.
         where: what the error calls it.
 

@@ -66,6 +66,7 @@ def list_deliveries(
         before: only deliveries whose newest job has a smaller id: the next page.
         limit: at most so many.
         tenant: whose. Default: those of no tenant. `ANY_TENANT`: all.
+        effects: the Effects to use; default the process's.
 
     Raises:
         EndpointNotFound, EventNotFound: the tenant has none of this id.
@@ -104,6 +105,7 @@ def list_events(
         before: only events stored before this one: the next page.
         limit: at most so many.
         tenant: whose. Default: those of no tenant. `ANY_TENANT`: all.
+        effects: the Effects to use; default the process's.
     """
     app = effects or default()
     owner = tenant_filter(tenant)

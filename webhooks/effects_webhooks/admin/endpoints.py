@@ -82,6 +82,7 @@ def change_endpoint(
     waits too; patterns and ordering for events from now on.
 
     Args:
+        endpoint_id: of the endpoint: `ep_…`.
         overrides, headers: take the place of all there were; an empty mapping takes them away.
         tenant: the endpoint's tenant; endpoints of others are not found. Default: no tenant. `ANY_TENANT`: any.
         actor, reason: who and why, for the audit log.
@@ -118,6 +119,7 @@ def list_endpoints(*, tenant: Tenant = None, effects: Effects | None = None) -> 
 
     Args:
         tenant: whose. Default: those of no tenant. `ANY_TENANT`: all.
+        effects: the Effects to use; default the process's.
     """
     app = effects or default()
     owner = tenant_filter(tenant)
@@ -129,7 +131,9 @@ def get_endpoint(endpoint_id: str, *, tenant: Tenant = None, effects: Effects | 
     """One endpoint.
 
     Args:
+        endpoint_id: of the endpoint: `ep_…`.
         tenant: the endpoint's tenant; endpoints of others are not found. Default: no tenant. `ANY_TENANT`: any.
+        effects: the Effects to use; default the process's.
 
     Raises:
         EndpointNotFound: no endpoint has this id.
@@ -155,8 +159,11 @@ def disable_endpoint(
     """Send nothing more to it: new events pass it by, and deliveries that wait end cancelled when they fall due.
 
     Args:
+        endpoint_id: of the endpoint: `ep_…`.
         tenant: the endpoint's tenant; endpoints of others are not found. Default: no tenant. `ANY_TENANT`: any.
         actor, reason: who and why, for the audit log.
+        session: the caller's transaction, never committed by us. Without one, a transaction of our own.
+        effects: the Effects to use; default the process's.
 
     Raises:
         EndpointNotFound: no endpoint has this id.
@@ -182,8 +189,11 @@ def enable_endpoint(
     What was cancelled meanwhile stays cancelled: see `recover`.
 
     Args:
+        endpoint_id: of the endpoint: `ep_…`.
         tenant: the endpoint's tenant; endpoints of others are not found. Default: no tenant. `ANY_TENANT`: any.
         actor, reason: who and why, for the audit log.
+        session: the caller's transaction, never committed by us. Without one, a transaction of our own.
+        effects: the Effects to use; default the process's.
 
     Raises:
         EndpointNotFound: no endpoint has this id.

@@ -45,8 +45,13 @@ def replay_delivery(
     """Send one ended delivery again.
 
     Args:
+        event_id: of the event: `msg_…`.
+        endpoint_id: of the endpoint: `ep_…`.
         confirm_done: even one that was answered 2xx.
         tenant: the tenant of event and endpoint; others are not found. Default: no tenant. `ANY_TENANT`: any.
+        actor: who acts, for the audit log: `cli:ann`.
+        reason: why, for the audit log.
+        effects: the Effects to use; default the process's.
 
     Returns:
         The new job's id. A crash before the commit leaves nothing.
@@ -77,6 +82,12 @@ def replay_event(
 
     Deliveries that wait, and without `confirm_done` those that are done, are skipped and named. Run it again after a
     crash: what has been requeued waits, and is skipped. `confirm_done` and `tenant` are those of `replay_delivery`.
+
+    Args:
+        event_id: of the event: `msg_…`.
+        actor: who acts, for the audit log: `cli:ann`.
+        reason: why, for the audit log.
+        effects: the Effects to use; default the process's.
 
     Raises:
         EventNotFound: there is no such event, or no endpoint wanted it.
@@ -111,10 +122,14 @@ def recover(
     that has ended, so that running it again after a crash (or after `limit`) continues where it stopped.
 
     Args:
+        endpoint_id: of the endpoint: `ep_…`.
         since, until: when the delivery ended (aware datetimes).
         limit: at most so many; default all.
         tenant: the endpoint's tenant; endpoints of others are not found. Default: no tenant. `ANY_TENANT`: any.
         progress: called with the count of requeued ones.
+        actor: who acts, for the audit log: `cli:ann`.
+        reason: why, for the audit log.
+        effects: the Effects to use; default the process's.
 
     Raises:
         EndpointNotFound: no endpoint has this id.

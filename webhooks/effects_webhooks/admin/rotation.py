@@ -66,6 +66,7 @@ def rotate_secret(
     `overlap_seconds` more, so that the partner may change to the new one at any time until then.
 
     Args:
+        endpoint_id: of the endpoint: `ep_…`.
         secret: the partner's own `whsec_…` of 24 to 64 bytes; default a fresh one of 32.
         overlap_seconds: 0 to 7 days; default 24 h. 0 where the old one has leaked.
         tenant: the endpoint's tenant; endpoints of others are not found. Default: no tenant. `ANY_TENANT`: any.
@@ -106,7 +107,9 @@ def list_secrets(endpoint_id: str, *, tenant: Tenant = None, effects: Effects | 
     """An endpoint's secrets, newest first; never their values.
 
     Args:
+        endpoint_id: of the endpoint: `ep_…`.
         tenant: the endpoint's tenant; endpoints of others are not found. Default: no tenant. `ANY_TENANT`: any.
+        effects: the Effects to use; default the process's.
 
     Raises:
         EndpointNotFound: no endpoint has this id.
@@ -140,8 +143,11 @@ def expire_secret(
     """End a secret now, before its overlap does. The one that is left signs alone.
 
     Args:
+        secret_id: of the secret, as `list_secrets` has it.
         tenant: the secret's tenant; secrets of others are not found. Default: no tenant. `ANY_TENANT`: any.
         actor, reason: who and why, for the audit log.
+        session: the caller's transaction, never committed by us. Without one, a transaction of our own.
+        effects: the Effects to use; default the process's.
 
     Raises:
         EndpointNotFound: there is no such secret.

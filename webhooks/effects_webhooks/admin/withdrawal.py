@@ -25,6 +25,8 @@ def cancel_delivery(
     A delivery that a worker has claimed may be under way to the partner: it is `released`, not prevented.
 
     Args:
+        event_id: of the event: `msg_…`.
+        endpoint_id: of the endpoint: `ep_…`.
         actor, reason, session: as for `effects.cancel`.
         tenant: the tenant of event and endpoint; others are not found. Default: no tenant. `ANY_TENANT`: any.
 
