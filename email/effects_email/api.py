@@ -49,7 +49,6 @@ def send_templated_email(
     """Render a template and write the message, to be sent once it is committed.
 
     Args:
-        reply_to: where replies go; default the sender.
         to: one address: `ann@example.com`, `Ann <ann@example.com>` or an `Address`. A list only with `group`.
         context: what the template may use: at most 256 KiB as JSON. Values may be whatever `effects.plain_values` turns
             into JSON: moments, decimals, UUIDs, dataclasses, msgspec and pydantic models too.
@@ -65,7 +64,7 @@ def send_templated_email(
         run_at, expires_at: aware; not before, and not after. Default the template's `expires_seconds`.
         on_unknown: what to do where it may have been sent: `repeat_once` after a quarter of an hour (the default),
             `hold` for an operator, or `repeat`. Default the template's.
-        sender: default the template's, else EFFECTS_EMAIL_FROM.
+        sender: default the template's, else EFFECTS_EMAIL_FROM. reply_to: where answers go; default there.
         group: one message to many, who see each other in To and Cc; at most 100, each with a result of its own.
         cc, bcc: with `group`. Bcc is in no header.
         despite_suppression: the reason to send to suppressed recipients too, such as a legal notice. Kept in
