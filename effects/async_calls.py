@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from effects.api import enqueue, enqueue_many
@@ -27,6 +27,7 @@ async def enqueue_async(
     queue: str | None = None,
     priority: int | None = None,
     run_at: datetime | None = None,
+    delay: timedelta | float | None = None,
     expires_at: datetime | None = None,
     group_key: str | None = None,
     limit_key: str | None = None,

@@ -123,13 +123,13 @@ def test_a_worker_sees_nothing_before_the_commit(app: Effects, app_factory: AppF
     assert len(manual_worker.claim()) == 1
 
 
-class AsyncSession:
-    """What somebody passes who forgot `run_sync`."""
+class ForeignSession:
+    """Of another library."""
 
 
 def test_an_invalid_session_is_refused_with_advice(app: Effects) -> None:
-    with pytest.raises(EnqueueError, match=r"session is a AsyncSession.*run_sync"):
-        enqueue("scripted", {}, session=AsyncSession(), effects=app)  # type: ignore[arg-type]
+    with pytest.raises(EnqueueError, match=r"session is a .*ForeignSession; pass a SQLAlchemy Session"):
+        enqueue("scripted", {}, session=ForeignSession(), effects=app)  # type: ignore[arg-type]
     assert rows(app, "jobs") == []
 
 

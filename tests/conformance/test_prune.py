@@ -17,9 +17,9 @@ from effects import (
     Retry,
     Schedule,
     Unknown,
-    api,
     enqueue,
     enqueue_many,
+    enqueuing,
     retention,
 )
 from effects.firing import fire_now
@@ -135,13 +135,13 @@ def test_a_key_is_remembered_until_its_own_age_and_then_free(app: Effects) -> No
 def test_a_key_that_is_pruned_while_it_is_asked_for_is_free(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the insert that found it taken and the question who has it."""
     first = ended(app, Done())
-    asked = api.key_holders
+    key_holders = enqueuing.key_holders
 
     def after_a_prune(*arguments: Any) -> Any:
         app.store.write(arguments[1], lambda sql: f"DELETE FROM {sql.effect_ledger}")
-        return asked(*arguments)
+        return key_holders(*arguments)
 
-    monkeypatch.setattr(api, "key_holders", after_a_prune)
+    monkeypatch.setattr(enqueuing, "key_holders", after_a_prune)
     again = enqueue("scripted", {}, key="k", effects=app)
     assert (again.existing, again.job_id > first) == (False, True)
     assert row(app, "effect_ledger")["job_id"] == again.job_id

@@ -50,6 +50,7 @@ def app_calls() -> Iterator[tuple[str, Callable[..., Any]]]:
             continue
         for name, function in vars(importlib.import_module(module.name)).items():
             own = inspect.isfunction(function) and function.__module__ == module.name
+            own = own and not inspect.iscoroutinefunction(function)  # these call the plain ones
             if own and not name.startswith("_") and "effects" in inspect.signature(function).parameters:
                 yield name, function
 
@@ -60,6 +61,7 @@ BY_ID = sorted(name for name, function in CALLS.items() if set(IDS) & set(inspec
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "cancel_delivery": {"actor": "ann"},
     "change_endpoint": {"description": None, "patterns": ["taken.over"], "headers": {"x-team": "b"}},
+    "ensure_endpoint": {"key": "crm"},
     "recover": {"actor": "ann", "since": LONG_AGO},
     "replay_delivery": {"actor": "ann"},
     "replay_event": {"actor": "ann"},
