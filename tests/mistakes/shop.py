@@ -104,7 +104,8 @@ class Doing(JobType[dict[str, Any]]):
 
 def plain(message: str, shop: Shop) -> str:
     """The message without what differs from run to run: folders, times, ids, the database."""
-    for value, name in ((str(shop.folder), "/srv/shop"), (shop.url, "DATABASE")):
+    file = shop.url.removeprefix("sqlite:///")
+    for value, name in ((shop.url, "DATABASE"), (file, "/srv/shop/shop.db"), (str(shop.folder), "/srv/shop")):
         message = message.replace(value, name)
     message = re.sub(r"\(known: ([\w.]+, )+[\w.]+\)", "(known: …)", message)
     message = re.sub(r"20\d\d-\d\d-\d\d[ T][\d:.]+Z", "TIME", message)

@@ -25,9 +25,11 @@ SQLITE_ONLY = ("writes to a database that is read-only", "gives a session of ano
 def test_the_answer_names_the_cure(
     name: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
     [mistake] = [mistake for mistake in MISTAKES if mistake.name == name]
-    answer = answered(mistake, tmp_path, database_url)
+    answer = answered(mistake, folder, database_url)
     assert mistake.cure in answer.message
     assert "Traceback" not in answer.message
     if database_url.startswith("sqlite") or name not in SQLITE_ONLY:
