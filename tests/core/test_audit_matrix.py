@@ -319,7 +319,7 @@ IN_BULK: dict[ActionName, str] = {
 
 def modules(package: ModuleType) -> Iterator[ModuleType]:
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if "migrations" not in found.name and "pytest_plugin" not in found.name:
+        if not any(part in found.name for part in ("migrations", "pytest_plugin", "contrib.django.")):
             yield importlib.import_module(found.name)
 
 
