@@ -44,7 +44,7 @@ def test_an_unknown_worker_is_an_error_that_names_the_nearest(app: Effects, run:
     for worker, expected in (("host:1:ab", "; is it 'host:1:aa'?"), ("elsewhere", "")):
         answer = run("workers", "drain", worker)
         assert answer.exit_code == 2
-        assert error_line(answer) == f"error: worker {worker} not found{expected}"
+        assert error_line(answer) == f"error: worker {worker} not found{expected} (see `effects workers list`)"
 
 
 def test_one_or_all(app: Effects, run: Run) -> None:

@@ -99,7 +99,7 @@ def test_no_row_stops_a_worker_or_a_command(
     accepted = insert(app, database_url, written, checked=checked)
     while rescue_valid(app.store, app.job_types, app.ledgers, lease_seconds=30).accepted:
         pass
-    result = Worker(app).drain(max_seconds=60)
+    result = Worker(app).drain(max_seconds=max(60, len(written) / 10))
     assert result.exit_code in (0, 1), f"the worker ended with {result.exit_code} behind {accepted}"
     assert len(good.done) == len(written), f"not done: {set(range(len(written))) - good.done} of {written}"
     said = "".join(log.lines) + "".join(capfd.readouterr())

@@ -58,7 +58,7 @@ def foreign_wheel(folder: Path) -> Path:
 
 def run(*command: object, cwd: Path | None = None, code: int = 0, **variables: str) -> str:
     """Run a command without the settings of this process; gives its output, standard error included."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("EFFECTS_", "PYTHON"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("EFFECTS_", "PYTHON", "PYTEST_"))}
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, env={**kept, **variables}, timeout=380, check=False, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
