@@ -19,6 +19,8 @@ from effects.settlement import AttemptEnd, Execution, Returned, Settlement
 from effects.worker.answer import accept
 from effects.worker.raised import ErrorTexts, made_at, with_error
 
+RETURN_SECONDS = 5.0  # a handler whose release was refused has so long to come back
+
 _log = logging.getLogger("effects.worker")
 
 
@@ -26,7 +28,7 @@ class RunningAttempt:
     """The `Attempt` that a handler is given."""
 
     __slots__ = ("_error_texts", "_marked", "_release", "cancel_requested", "claimed", "deadline", "draining",
-                 "execution", "job", "job_type", "lost", "now", "start_by", "started")  # fmt: skip
+                 "execution", "job", "job_type", "lost", "now", "released_until", "start_by", "started")  # fmt: skip
 
     def __init__(
         self,
@@ -48,6 +50,9 @@ class RunningAttempt:
         self.claimed = now()
         self.started = self.deadline = 0.0
         self.start_by = float("inf")  # by the lease clock; later, its lease could end before its time limit does
+        self.released_until = float(
+            "-inf"
+        )  # infinite while it waits for us to record its release; then, when that ended
         self._marked = False
         self._release = release
         self._error_texts = error_texts
@@ -82,13 +87,25 @@ class RunningAttempt:
             raise LeaseLost
         if self.released:
             return
-        if self.remaining_seconds() <= 0 or not self._release(self.execution):
+        if self.remaining_seconds() <= 0 or not self._wait_for_release():
             raise LeaseLost(
                 f"job {self.job.id}: attempt {self.number} has lost its lease or was cancelled; the effect is not begun"
             )
         self._marked = True
         if self.lost:  # given up while the release was being written, perhaps without seeing it
             raise LeaseLost
+
+    def _wait_for_release(self) -> bool:
+        self.released_until = float("inf")
+        try:
+            return self._release(self.execution)
+        finally:
+            self.released_until = self.now()
+
+    @property
+    def hangs(self) -> bool:
+        """Whether an attempt that was given up is stuck in its handler, not in our own record of its release."""
+        return self.now() > self.released_until + RETURN_SECONDS
 
     def start(self) -> None:
         self.started = self.now()

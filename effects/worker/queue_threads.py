@@ -45,7 +45,7 @@ class QueueThreads:
     ) -> None:
         self.request = request
         self.threads = threads
-        self.stuck = 0  # threads that were given up and have not come back
+        self._given_up: set[RunningAttempt] = set()  # their threads have not come back
         self.asked = True  # there may be jobs to claim; False after an empty claim
         self.look_at: float | None = None  # monotonic: when to claim again without a request
         self.rate_limited = False  # the last claim left such a key behind
@@ -81,6 +81,11 @@ class QueueThreads:
     @property
     def running(self) -> list[RunningAttempt]:
         return list(self._running)
+
+    @property
+    def hanging(self) -> list[RunningAttempt]:
+        """Attempts that were given up and whose handlers have not come back."""
+        return [attempt for attempt in self._given_up.copy() if attempt.hangs]
 
     @property
     def open(self) -> list[RunningAttempt]:
@@ -149,10 +154,16 @@ class QueueThreads:
         """Give up attempts past their time limit: their threads are abandoned and replaced."""
         now = self._now()
         for attempt in self.running:
-            if now > attempt.deadline and self._take_over(attempt):
+            if now > attempt.deadline and self._give_up(attempt):
                 self._hand_on(attempt, attempt.settle(TimedOut(attempt.job_type.time_limit_seconds)))
-                self.stuck += 1
                 self._abandon_thread()
+
+    def _give_up(self, attempt: RunningAttempt) -> bool:
+        self._given_up.add(attempt)  # first: its thread, which may come back at this moment, takes it out
+        if self._take_over(attempt):
+            return True
+        self._given_up.discard(attempt)  # it was quicker
+        return False
 
     def _abandon_thread(self) -> None:
         with self._counting:
@@ -211,7 +222,7 @@ class QueueThreads:
         self._running[attempt] = True
         settlement = attempt.run()
         if not self._running.pop(attempt, False):
-            self.stuck -= 1
+            self._given_up.discard(attempt)
             return False
         self._hand_on(attempt, settlement)
         if self._written is not None:

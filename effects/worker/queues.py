@@ -136,9 +136,9 @@ class WorkerQueues:
         return any(not queue.idle for queue in self._queues)
 
     @property
-    def stuck(self) -> int:
-        """Threads that hang in a handler that was given up."""
-        return sum(queue.stuck for queue in self._queues)
+    def hanging(self) -> list[RunningAttempt]:
+        """Attempts that were given up and whose handlers hang."""
+        return [attempt for queue in self._queues for attempt in queue.hanging]
 
     @property
     def running(self) -> list[RunningAttempt]:

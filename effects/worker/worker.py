@@ -21,7 +21,7 @@ from effects.worker.runtime import Runtime
 from effects.worker.shutdown import FLUSH_SECONDS, JOIN_SECONDS, LastResort, Shutdown
 from effects.worker.supervisor import PartFault
 
-STUCK_MAX = 4
+HANGING_MAX = 4
 HANDOVER_SECONDS = 1.0  # a dispatcher that has not begun the shutdown by then has stalled
 FORCED_END_SECONDS = 1.5
 END_MARGIN_SECONDS = 5.0
@@ -84,6 +84,7 @@ class Worker:
         self._stopping, self._aborting = runtime.event(), runtime.event()
         self._coming = runtime.event()  # the dispatcher's thread, to its end
         self._give_up_at = float("inf")  # monotonic; the end of a drain's time
+        self._handlers_hang = False  # too many of them; once true, so for good: some may come back during the end
         self._stop_asked = False  # by `stop`, in contrast to a drain that has come to its end
         self._parts = parts = Parts(
             app, runtime, queues=queues, rescue=rescue, stopping=self._stopping, gives_up=self._gives_up,
@@ -159,13 +160,13 @@ class Worker:
         _log.info("worker.stopping", extra={"grace_seconds": 0.0 if at_once else self._grace_seconds})
 
     def _go_on(self) -> None:
-        while not self._stopping.is_set() and not self._too_many_stuck():
+        while not self._stopping.is_set() and not self._too_many_hang():
             if not self._parts.dispatcher.round():
                 self._parts.dispatcher.rest()
 
     def _drained(self) -> bool:
         finished = False
-        while not (finished or self._gives_up() or self._too_many_stuck()):
+        while not (finished or self._gives_up() or self._too_many_hang()):
             finished = self._parts.dispatcher.nothing_due(self._give_up_at)
         return finished
 
@@ -176,13 +177,13 @@ class Worker:
     def _code(self, otherwise: ExitCode) -> ExitCode:
         if self.fault is not None:
             return ExitCode.PART_FAILED
-        return ExitCode.HANDLERS_HANG if self._too_many_stuck() else otherwise
+        return ExitCode.HANDLERS_HANG if self._handlers_hang else otherwise
 
     def _fault_code(self) -> tuple[ExitCode, str] | None:
         """What the worker's row keeps of an end that is not in order."""
         if self.fault is not None:
             return ExitCode.PART_FAILED, str(self.fault)
-        return (ExitCode.HANDLERS_HANG, "handlers hang") if self._too_many_stuck() else None
+        return (ExitCode.HANDLERS_HANG, "handlers hang") if self._handlers_hang else None
 
     # -- start and end ---------------------------------------------------------------------------------------
 
@@ -237,8 +238,14 @@ class Worker:
         """The longest duration of a shutdown in which nothing hangs."""
         return self._grace_seconds + FLUSH_SECONDS + JOIN_SECONDS + END_MARGIN_SECONDS
 
-    def _too_many_stuck(self) -> bool:
-        return self._parts.queues.stuck >= STUCK_MAX
+    def _too_many_hang(self) -> bool:
+        """Whether so many handlers hang that only a fresh process helps; logged once."""
+        if not self._handlers_hang and len(hanging := self._parts.queues.hanging) >= HANGING_MAX:
+            self._handlers_hang = True
+            jobs = ",".join(str(attempt.job.id) for attempt in hanging)
+            types = " ".join(sorted({attempt.job.job_type for attempt in hanging}))
+            _log.error("worker.handlers_hang", extra={"jobs": jobs, "types": types})
+        return self._handlers_hang
 
     def _count(self, settlement: Settlement) -> None:
         if settlement.ends:

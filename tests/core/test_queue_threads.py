@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from effects import Effects, enqueue
+from effects.errors import LeaseLost
 from effects.settlement import Execution, Settlement
 from effects.store.queue.claim import CLAIM_MAX, ClaimRequest
 from effects.worker import queue_threads
@@ -18,6 +19,7 @@ from effects.worker.supervisor import PartFault, Supervisor
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker
 from tests.support.scripted import Script, Scripted
+from tests.support.waiting import wait_until
 
 THREADS = 10
 ATTEMPTS = 1_000
@@ -131,3 +133,81 @@ def test_a_prefetched_job_starts_only_while_its_lease_outlasts_its_time_limit(
     assert job_type.performed[""] == performed
     assert (settlement.status, settlement.refund_attempt) == (("succeeded", False) if performed else ("queued", True))
     assert not queue.open
+
+
+class ClockRuntime(Runtime):
+    """A worker's clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.monotonic = self.lease_clock = lambda: self.now
+
+
+class Bench:
+    """A queue of one thread with one attempt, which is past its time limit, and given up."""
+
+    def __init__(self, app_factory: AppFactory, move: str) -> None:
+        self.scripted = Scripted(time_limit_seconds=LIMIT, on_unknown="hold")
+        app = app_factory(job_types=[self.scripted])
+        enqueue("scripted", {"moves": [move]}, effects=app)
+        self.runtime, self.settled, self.asked, self.answer = ClockRuntime(), list[Settlement](), Event(), Event()
+        self.queue = QueueThreads(
+            ClaimRequest("default", {"scripted": LIMIT + SLACK}), 1, self.runtime, prefetch=True,
+            may_start=lambda: True, finish=self.settled.append, written=None, wake=lambda: None,
+        )  # fmt: skip
+        self.queue.start(Supervisor(self.runtime, failed=lambda fault: None))
+        execution = Execution(ManualWorker(app).claim_one(), Script([move]))
+        self.attempt = RunningAttempt(execution, self.scripted, self.release, now=self.runtime.monotonic)
+        self.queue.accept(self.attempt, claimed_at=self.runtime.now, leased_at=self.runtime.now)
+
+    def release(self, execution: Execution) -> bool:
+        """As while the database is away: the answer comes late, and is no."""
+        self.asked.set()
+        assert self.answer.wait(30)
+        return False
+
+    def give_up(self) -> None:
+        self.runtime.now += LIMIT + 1
+        self.queue.give_up_overdue()
+        assert [type(settlement.execution.outcome).__name__ for settlement in self.settled] == ["TimedOut"]
+
+    def close(self) -> None:
+        self.answer.set()
+        self.scripted.gate.set()
+        self.queue.close()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_thread_that_waits_for_its_release_does_not_hang(app_factory: AppFactory) -> None:
+    """However long the database is away: it comes back when we do."""
+    bench = Bench(app_factory, "release")
+    assert bench.asked.wait(30)
+    bench.give_up()
+    bench.runtime.now += 1000
+    assert bench.queue.hanging == []
+    bench.answer.set()
+    wait_until(lambda: not bench.queue._given_up)
+    assert len(bench.settled) == 1
+    bench.close()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_thread_hangs_until_its_handler_comes_back(app_factory: AppFactory) -> None:
+    bench = Bench(app_factory, "wait")
+    assert bench.scripted.began.wait(30)
+    bench.give_up()
+    assert bench.queue.hanging == [bench.attempt]
+    bench.scripted.gate.set()
+    wait_until(lambda: not bench.queue.hanging)
+    bench.close()
+
+
+def test_a_handler_that_keeps_on_after_a_refused_release_hangs(app_factory: AppFactory) -> None:
+    bench = Bench(app_factory, "wait")
+    assert bench.scripted.began.wait(30)
+    bench.answer.set()
+    with pytest.raises(LeaseLost):
+        bench.attempt.release()
+    bench.give_up()
+    assert bench.queue.hanging == [bench.attempt]
+    bench.close()

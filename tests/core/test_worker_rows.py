@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from effects import Effects, enqueue
@@ -119,6 +121,39 @@ def test_a_worker_keeps_its_row_when_too_many_handlers_hang(app_factory: AppFact
         scripted.gate.set()
     found = row(app, "workers")
     assert (found["exit_code"], found["end_reason"]) == (75, "handlers hang")
+
+
+class OpensTheGate(logging.Handler):
+    """Lets the handlers come back once the worker has said that they hang."""
+
+    def __init__(self, scripted: Scripted) -> None:
+        super().__init__()
+        self.scripted = scripted
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage() == "worker.handlers_hang":
+            self.records.append(record)
+            self.scripted.gate.set()
+
+
+def test_handlers_that_come_back_during_the_end_do_not_hide_why_it_came(app_factory: AppFactory) -> None:
+    scripted = Scripted(time_limit_seconds=0.05)
+    app = app_factory(job_types=[scripted], threads=5)
+    jobs = [enqueue("scripted", {"moves": ["wait"]}, effects=app).job_id for _ in range(4)]
+    watcher = OpensTheGate(scripted)
+    logger = logging.getLogger("effects.worker")
+    logger.addHandler(watcher)
+    try:
+        assert Worker(app, queues={"default": 5}).run() == ExitCode.HANDLERS_HANG
+    finally:
+        scripted.gate.set()
+        logger.removeHandler(watcher)
+    [record] = watcher.records
+    assert record.levelno == logging.ERROR
+    assert sorted(vars(record)["jobs"].split(",")) == sorted(map(str, jobs))
+    assert vars(record)["types"] == "scripted"
+    assert row(app, "workers")["end_reason"] == "handlers hang"
 
 
 @pytest.mark.parametrize(
