@@ -36,14 +36,15 @@ def check(store: Store) -> None:
 
 
 def _applied(store: Store) -> set[str]:
-    """The revisions of the database, by one statement: none where the table of them is missing."""
+    """The revisions of the database, by one statement where it has a table of them."""
     try:
         with store.read() as connection:
             return _versions(connection, store.schema)
     except StoreRejected as error:
-        if fault_of(error) is Fault.SCHEMA:
-            return set()
-        raise
+        if fault_of(error) is not Fault.SCHEMA:
+            raise
+    with store.read() as connection:
+        return _in_database(connection, store.schema)
 
 
 def refuse_newer(connection: Connection, schema: str | None) -> None:
