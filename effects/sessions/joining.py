@@ -20,12 +20,21 @@ from effects.sessions.drivers import DjangoConnection, Psycopg2Connection, drive
 from effects.store.db.faults import Fault, fault_of
 
 if TYPE_CHECKING:
+    import sqlite3
+
     import psycopg
 
-AnySession: TypeAlias = (
-    "Session | scoped_session[Session] | Connection | sqlite3.Connection | psycopg.Connection[Any] | Psycopg2Connection"
-    " | DjangoConnection"
-)
+    AnySession: TypeAlias = (
+        Session
+        | scoped_session[Session]
+        | Connection
+        | sqlite3.Connection
+        | psycopg.Connection[Any]
+        | Psycopg2Connection
+        | DjangoConnection
+    )
+else:
+    AnySession = Any  # pyright reads no alias that is a text in several pieces
 
 
 def session_of(session: Any) -> Any:

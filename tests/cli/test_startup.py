@@ -47,13 +47,22 @@ def test_an_empty_drain_imports_nothing_that_only_jobs_need(tmp_path: Path) -> N
     assert imported & FOR_JOBS == set()
 
 
-def test_an_empty_drain_asks_the_database_little(app: Effects) -> None:
-    """Beside what a connection asks when it opens. The first drain has taken the minute's sample."""
+def test_an_empty_drain_asks_the_database_little(tmp_path: Path) -> None:
+    """Beside what a connection asks when it opens. The first drain has taken the minute's sample.
+
+    On PostgreSQL it depends on the threads' order: the listener has all queues looked at once more.
+    """
+    app = Effects(f"sqlite:///{tmp_path / 'cron.db'}")
+    app.create_tables()
+    with app.store.read() as connection:
+        app.store.shift_clock(30 - app.store.now(connection) % 60)  # both drains are in one minute
     Worker(app).drain()
     statements: list[str] = []
-    for engine in app.store.engines:
-        event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+    event.listen(app.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     revisions.check(app.store)  # as the command does before it starts a worker
     Worker(app).drain()
-    work = [statement for statement in statements if not statement.startswith("BEGIN")]
-    assert len(work) <= 12, work
+    app.dispose()
+    looks = [statement for statement in statements if statement.lstrip().startswith("SELECT 0 AS n")]
+    work = [statement for statement in statements if statement not in looks and not statement.startswith("BEGIN")]
+    assert looks
+    assert len(work) <= 9, work
