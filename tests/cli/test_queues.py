@@ -54,7 +54,8 @@ def test_a_drain_leaves_a_paused_queue_alone(app: Effects, run: Run) -> None:
 def test_an_unknown_queue_is_an_error_that_names_the_nearest(app: Effects, run: Run, command: str) -> None:
     answer = run("queues", command, "defualt")
     assert answer.exit_code == 2
-    assert error_line(answer) == "error: no job and no job type has the queue 'defualt'; is it 'default'?"
+    advice = "is it 'default'? (see `effects queues list`)"
+    assert error_line(answer) == f"error: no job and no job type has the queue 'defualt'; {advice}"
     assert run("queues", "pause", "soon", "--create", "--json").json["result"] == "paused"
     assert run("queues", "resume", "soon").out == "queue soon resumed\n"
 

@@ -25,7 +25,8 @@ from tests.support.running import running
 from tests.support.step_jobs import StepJob, step_jobs_app
 from tests.support.waiting import wait_until
 
-OPTIONS: dict[str, Any] = {"lease_seconds": 3.0, "heartbeat_seconds": 0.3, "poll_seconds": 0.1}
+# What the tests enqueue beside a transaction of their own is meant to be outside of it.
+OPTIONS: dict[str, Any] = {"lease_seconds": 3.0, "heartbeat_seconds": 0.3, "poll_seconds": 0.1, "sessions": "off"}
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 
 

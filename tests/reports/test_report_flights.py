@@ -64,7 +64,7 @@ def flights_report(params: dict[str, Any]) -> sa.Select[Any]:
 def app(shop_factory: Shop) -> Effects:
     made = shop_factory(reports=[flights_report])
     flights.create(made.engine)
-    _load_postgresql(made) if made.settings.is_postgresql else _load_sqlite(made)
+    _load_postgresql(made) if made.store.is_postgresql else _load_sqlite(made)
     return made
 
 
@@ -162,7 +162,7 @@ READERS: dict[str, Callable[[Path], Iterator[list[str]]]] = {"csv": from_csv, "n
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_value_comes_out_as_it_went_in(app: Effects, expected: dict[str, object]) -> None:
-    formats = ["csv", "ndjson", *([] if app.settings.is_postgresql else ["xlsx"])]  # one of that size is enough
+    formats = ["csv", "ndjson", *([] if app.store.is_postgresql else ["xlsx"])]  # one of that size is enough
     for file in formats:
         path = made(app, file)
         assert checksums(READERS[file](path)) == expected
