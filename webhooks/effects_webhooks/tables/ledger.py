@@ -103,11 +103,12 @@ class DeliveryLedger(TableLedger):
         return [LedgerRow(f"{row.event_id}:{row.endpoint_id}", row.state, row.job_id) for row in rows]
 
     def about(self, store: Store, connection: Connection, key: str) -> Mapping[str, str]:
-        """The endpoint's URL, and its state where it is no longer active."""
+        """The endpoint's URL without its query, and its state where it is no longer active."""
         row = store.one(connection, _endpoint, endpoint_id=key.partition(":")[2])
         if row is None:
             return {}
-        return {"endpoint": row.url if row.status == "active" else f"{row.url} ({row.status})"}
+        url = _without_query(row.url)
+        return {"endpoint": url if row.status == "active" else f"{url} ({row.status})"}
 
     def holders(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
         """The delivery of this name, `msg_…:ep_…`."""
@@ -120,11 +121,21 @@ class DeliveryLedger(TableLedger):
         row = store.one(connection, _event, key=key)
         if row is None:
             endpoint = store.one(connection, _endpoint_named, key=key)
-            return None if endpoint is None else f"endpoint {endpoint.id} ({endpoint.url}) has had no delivery yet"
+            return (
+                None
+                if endpoint is None
+                else f"endpoint {endpoint.id} ({_without_query(endpoint.url)}) has had no delivery yet"
+            )
         return (
             f"event {row.id} ({row.type}) is stored and has no delivery: no active endpoint wanted it when it came, "
             "or the job that makes its deliveries has not run yet"
         )
+
+
+def _without_query(url: str) -> str:
+    """An endpoint's URL as evidence shows it: partners put tokens into the query."""
+    address, mark, _ = url.partition("?")
+    return f"{address}?…" if mark else address
 
 
 def _endpoint_named(sql: Sql) -> str:
