@@ -242,6 +242,7 @@ class BulkJob(JobType[BulkPayload]):
 
     name = "effects.bulk"
     payload = BulkPayload
+    priority = 0  # before the jobs that it cancels
     time_limit_seconds = 120.0
 
     def __init__(self, app: Effects) -> None:

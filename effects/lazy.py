@@ -49,9 +49,12 @@ def module(name: str) -> Any:
 class _LazyModule:
     def __init__(self, name: str) -> None:
         self.__name__ = name
+        self.__imported: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(sys.modules.get(self.__name__) or importlib.import_module(self.__name__), name)
+        # Not by way of `sys.modules`, where a module stands from the moment that another thread begins to import it.
+        self.__imported = self.__imported or importlib.import_module(self.__name__)
+        return getattr(self.__imported, name)
 
 
 def _pairs(listed: str) -> list[tuple[str, str]]:

@@ -193,6 +193,13 @@ def test_waiting_jobs_are_cancelled_and_the_bulk_job_is_not(app: Effects) -> Non
     assert audit(app.store, app.ledgers) == []
 
 
+def test_it_is_claimed_before_the_jobs_that_it_cancels(app: Effects) -> None:
+    for number in range(INLINE_MAX + 1):
+        enqueue("scripted", {"name": str(number)}, effects=app)
+    started = start(app, BulkAction("cancel"), Filters(status="queued"))
+    assert ManualWorker(app).claim_one().id == started.job_id
+
+
 def test_waiting_jobs_are_made_due(app: Effects) -> None:
     ids = [enqueue("scripted", {}, effects=app).job_id for _ in range(INLINE_MAX + 1)]
     run_sql(app, f"UPDATE effects_jobs SET run_at = {app.store.sql.after('3600')}")
