@@ -185,7 +185,7 @@ def error_blocks(attempts: Sequence[AttemptRecord]) -> list[Any]:
     raised = next((attempt for attempt in reversed(attempts) if attempt.frames), None)
     if raised is None:
         return []
-    text = "" if raised.error_text is None else f": {raised.error_text}"
+    text = " (text not kept: EFFECTS_ERROR_TEXTS)" if raised.error_text is None else f": {raised.error_text}"
     head = f"attempt {raised.attempt} of job {raised.job_id}: {raised.error_type or 'an exception'}{text}"
     return [
         "\n".join(

@@ -10,7 +10,8 @@ from effects.errors import EnqueueError
 
 _IDLE, _ACTIVE, _FAILED = 0, 1, 3  # of libpq's PGTransactionStatusType, which both drivers report
 _ALONE = (
-    "session is in AUTOCOMMIT: each statement would commit by itself, and a crash between two of them lose the job; "
+    "session is in AUTOCOMMIT: each statement would commit by itself, and a crash between two of them would lose the "
+    "job; "
 )
 
 

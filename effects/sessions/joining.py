@@ -122,8 +122,8 @@ def refuse_autocommit(connection: Connection) -> None:
         connection.begin()  # as the first statement would
     if commits_alone(connection):
         raise EnqueueError(
-            "session is in AUTOCOMMIT: each statement would commit by itself, and a crash between two of them lose the "
-            "job; pass a Session or Connection that is in a transaction"
+            "session is in AUTOCOMMIT: each statement would commit by itself, and a crash between two of them would "
+            "lose the job; pass a Session or Connection that is in a transaction"
         )
 
 

@@ -16,6 +16,7 @@ FIXED = {
     "aiosmtpd": ("1.4.6", "CVE-2024-34083"),
     "certifi": ("2024.7.4", "CVE-2024-39689"),
     "cryptography": ("50.0.0", "CVE-2026-69247, CVE-2026-39892, CVE-2026-34073, CVE-2026-26007"),
+    "django": ("5.2.9", "CVE-2025-13372, CVE-2025-64460"),
     "dnspython": ("2.6.1", "CVE-2023-29483, by way of email-validator"),
     "fastapi": ("0.133.1", "takes starlette 1"),
     "h11": ("0.16.0", "CVE-2025-43859"),

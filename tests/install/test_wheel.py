@@ -50,7 +50,7 @@ def test_the_readme_and_the_examples_run_from_the_wheel(
     environment.install(wheel)
     away = tmp_path / "away"
     shutil.copytree(ROOT / "tests", away / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("README.md", "pyproject.toml", "examples"):
+    for name in ("README.md", "pyproject.toml", "docs", "examples"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, away / name)
     python = environment.bin / "python"

@@ -2,6 +2,7 @@
 
 The one used last is taken first, so that the others grow old and are closed. A session serves 100 messages or 300 s;
 idle for 5 s, it is closed; idle for more than 2 s, or left within a transaction, the server is asked before it is used.
+One in which the server has sent more than it was asked for serves no more.
 After a fork the child has none: the parent continues with its own.
 """
 
@@ -86,14 +87,15 @@ class SessionPool:
 
     def _idle_one(self, progress: SendProgress, *, fresh: bool) -> Client | None:
         while not fresh and (client := self._pop()) is not None:
-            idle_seconds = time.monotonic() - client.idle_since
-            if not self._worn(client) and (
-                (not client.dirty and idle_seconds <= ASK_AFTER_SECONDS) or client.still_there(progress)
-            ):
+            if not self._worn(client) and client.is_silent and self._serves(client, progress):
                 client.progress = progress
                 return client
             client.quit_quietly()
         return None
+
+    def _serves(self, client: Client, progress: SendProgress) -> bool:
+        idle_seconds = time.monotonic() - client.idle_since
+        return (not client.dirty and idle_seconds <= ASK_AFTER_SECONDS) or client.still_there(progress)
 
     def _pop(self) -> Client | None:
         with self._lock:

@@ -6,6 +6,7 @@ same exception. Here each wait is clipped to the try's deadline, a reply is boun
 
 from __future__ import annotations
 
+import select
 import smtplib
 import socket
 import ssl
@@ -155,6 +156,15 @@ class Client(smtplib.SMTP):
     def has_unread(self) -> bool:
         """Whether the server sent something unasked."""
         return bool(self._buffer)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing is unread, not in the socket either: a reply too many would be taken for the next one's."""
+        if self._buffer or (isinstance(self.sock, ssl.SSLSocket) and self.sock.pending()):
+            return False
+        poller = select.poll()
+        poller.register(self.sock, select.POLLIN)
+        return not poller.poll(0)
 
     @property
     def in_tls(self) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from effects_email.transport.base import Kind
-from tests.email.wire.conftest import ANN, BODY, Opened, Released, outgoing_message
+from tests.email.wire.conftest import ANN, BEN, BODY, Opened, Released, outgoing_message
 from tests.peers.smtp import CUT, OFFERS, RESET, STALL, SmtpPeer, Step
 
 TEMPORARY, PERMANENT = "451 4.3.0 not now", "550 5.3.0 never"
@@ -151,6 +151,21 @@ def test_a_server_that_lies_before_it_is_asked_is_not_believed(opened: Opened) -
         send_result = opened(peer.url).send(outgoing_message(), release=Released(), seconds=20)
         assert (send_result.verdict.kind, send_result.verdict.code) == ("retry", "data_garbage")
         assert peer.messages == []
+
+
+@pytest.mark.parametrize("extra", [b"", b"250 2.0.0 extra\r\n", b"250 2.0.0 extra\r\n250 2.0.0 another\r\n", b"25"])
+def test_a_reply_too_many_is_not_taken_for_that_of_the_next_message(opened: Opened, extra: bytes) -> None:
+    """Else Ben would be refused, and suppressed, in place of Ann."""
+    refusal = "550 5.1.1 no such user"
+    with SmtpPeer({"dot": b"250 2.0.0 queued\r\n" + extra, f"rcpt {ANN}": refusal}) as peer:
+        transport = opened(peer.url)
+        assert transport.send(outgoing_message(BEN), release=Released(), seconds=20).verdict.kind == "accepted"
+        send_result = transport.send(outgoing_message(ANN, BEN), release=Released(), seconds=20)
+        assert {address: verdict.kind for address, verdict in send_result.recipients.items()} == {
+            ANN: "refused_recipient",
+            BEN: "accepted",
+        }
+        assert peer.connections == (2 if extra else 1)
 
 
 @pytest.mark.slow
