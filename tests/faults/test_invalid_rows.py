@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import Annotated
 
 import msgspec
@@ -205,3 +207,12 @@ def test_payloads_that_can_never_work_end_at_once(app_factory: AppFactory) -> No
     result = Worker(app).drain()
     codes = {job.error_code for job in list_jobs(app.store, app.ledgers, Filters()).jobs}
     assert (result.counts.keys(), codes) == ({"dead"}, {"payload_invalid"})
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_job_type_in_bytes_keeps_no_worker_from_starting(app_factory: AppFactory) -> None:
+    app = app_factory()
+    with closing(sqlite3.connect(str(app.engine.url.database))) as connection, connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute("INSERT INTO effects_jobs (job_type) VALUES (x'7061636b')")
+    assert Worker(app).drain(10).counts == {}

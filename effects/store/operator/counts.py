@@ -81,7 +81,12 @@ def read_due_failures(store: Store, connection: Connection) -> DueFailures | Non
 def count_unknown(store: Store, connection: Connection, job_types: Sequence[str]) -> list[UnknownType]:
     """Live jobs of types that are not among these; the ten types with the most jobs."""
     rows = store.all(connection, _unknown, types=as_json(list(job_types)))
-    return [UnknownType(row.job_type, row.jobs, row.lost) for row in rows]
+    return [UnknownType(_as_text(row.job_type), row.jobs, row.lost) for row in rows]
+
+
+def _as_text(name: str | bytes) -> str:
+    """A name that another program may have written into SQLite as bytes."""
+    return name if isinstance(name, str) else str(name, "utf-8", "replace")
 
 
 def _unknown(sql: Sql) -> str:
