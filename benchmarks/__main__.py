@@ -15,6 +15,7 @@ from benchmarks import (
     enqueue_bulk,
     fairness,
     groups,
+    in_flight,
     lists,
     mail,
     mail_wire,
@@ -27,6 +28,7 @@ from benchmarks import (
     servers,
     startup,
     statements,
+    unresolved,
     webhook_costs,
     webhook_fairness,
     webhooks,
@@ -45,8 +47,10 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "busy_group": groups.busy,
     "waiting_groups": groups.waiting,
     "held_locks": groups.held,
+    "in_flight": in_flight.run,
     "prune": prune.run,
     "numbers": numbers.run,
+    "unresolved": unresolved.run,
     "lists": lists.run,
     "reports": reports.run,
     "report_memory": report_memory.run,
@@ -64,24 +68,24 @@ QUICK_ROUNDS, QUICK_SCALE = 1, 0.1
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 0 if every goal was met, else 1; a quick run judges nothing."""
-    asked = _parser().parse_args(arguments)
-    rounds = asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS)
-    made: list[Report] = []
+    parsed = _parser().parse_args(arguments)
+    rounds = parsed.rounds or (QUICK_ROUNDS if parsed.quick else ROUNDS)
+    all_reports: list[Report] = []
     with servers.postgresql() as server:
         facts = {"date": time.strftime("%Y-%m-%d"), **servers.surroundings(), **server.settings()}
-        _print_header(facts, rounds, asked.quick)
-        options = Options(server, rounds, QUICK_SCALE if asked.quick else 1.0, _say)
-        for name in asked.only or COMPARISONS:
+        _print_header(facts, rounds, parsed.quick)
+        options = Options(server, rounds, QUICK_SCALE if parsed.quick else 1.0, _say)
+        for name in parsed.only or COMPARISONS:
             report = COMPARISONS[name](options)
-            made.append(report)
+            all_reports.append(report)
             _say("")
             print(render(report) + "\n", flush=True)
-    if asked.json:
-        found = {"surroundings": facts, "rounds": rounds, "quick": asked.quick}
-        text = json.dumps({**found, "reports": [report.as_json() for report in made]}, indent=1)
-        asked.json.write_text(text + "\n", encoding="utf-8")
-    missed = [goal for report in made for goal in report.goals if not goal.met and not goal.aim]
-    return 1 if missed and not asked.quick else 0
+    if parsed.json:
+        run = {"surroundings": facts, "rounds": rounds, "quick": parsed.quick}
+        text = json.dumps({**run, "reports": [report.as_json() for report in all_reports]}, indent=1)
+        parsed.json.write_text(text + "\n", encoding="utf-8")
+    missed = [goal for report in all_reports for goal in report.goals if not goal.met and not goal.aim]
+    return 1 if missed and not parsed.quick else 0
 
 
 def _parser() -> argparse.ArgumentParser:

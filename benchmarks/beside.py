@@ -74,8 +74,8 @@ def waits(sample: Sample, count: int) -> dict[str, float]:
     for number in range(WARM_UP):
         threading.Event().wait(WARM_UP_SECONDS)
         sample(number)
-    gaps, found = random.Random(count), []
+    gaps, milliseconds = random.Random(count), []
     for number in range(count):
         threading.Event().wait(gaps.uniform(*GAP_SECONDS))
-        found.append(sample(number))
-    return {P50: statistics.median(found), P95: statistics.quantiles(found, n=20)[18]}
+        milliseconds.append(sample(number))
+    return {P50: statistics.median(milliseconds), P95: statistics.quantiles(milliseconds, n=20)[18]}

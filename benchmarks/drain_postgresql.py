@@ -31,7 +31,7 @@ def run(options: Options) -> Report:
 
         return Contender(name, setting, measure)
 
-    rows = interleave([contender(*one) for one in systems], options.rounds, COLUMN, options.say)
+    rows = interleave([contender(*system) for system in systems], options.rounds, COLUMN, options.say)
     title = f"{count:,} no-op jobs on PostgreSQL, one worker process"
     report = Report("drain_postgresql", title, [COLUMN], rows, baseline=BARE)
     rate = report.row(OURS).median(COLUMN)

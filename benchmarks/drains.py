@@ -41,8 +41,12 @@ def payload(number: int) -> dict[str, object]:
     return body | {"note": "x" * (PAYLOAD_BYTES - len(str(body)))}
 
 
-def drain_postgresql(system: System, database: str, count: int) -> float:
-    """Jobs a second of one worker process on PostgreSQL."""
+def _ignore(worker: Child) -> None:
+    """Nothing more is asked of a worker that has drained its queue."""
+
+
+def drain_postgresql(system: System, database: str, count: int, ended: Callable[[Child], None] = _ignore) -> float:
+    """Jobs a second of one worker process on PostgreSQL; `ended` is given the worker behind the clock."""
     system.fill(database, count)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE")
@@ -53,11 +57,13 @@ def drain_postgresql(system: System, database: str, count: int) -> float:
             return None if row is None else int(row[0])
 
         with child(system.module, *system.arguments, database) as worker:
-            return count / _seconds(system, query, worker)
+            rate = count / _seconds(system, query, worker)
+            ended(worker)
+            return rate
 
 
-def drain_sqlite(system: System, file: Path, count: int) -> float:
-    """Jobs a second of one worker process on SQLite."""
+def drain_sqlite(system: System, file: Path, count: int, ended: Callable[[Child], None] = _ignore) -> float:
+    """Jobs a second of one worker process on SQLite; `ended` is given the worker behind the clock."""
     system.fill(str(file), count)
     connection = sqlite3.connect(file, isolation_level=None)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -68,7 +74,9 @@ def drain_sqlite(system: System, file: Path, count: int) -> float:
 
     try:
         with child(system.module, *system.arguments, str(file)) as worker:
-            return count / _seconds(system, query, worker)
+            rate = count / _seconds(system, query, worker)
+            ended(worker)
+            return rate
     finally:
         connection.close()
 

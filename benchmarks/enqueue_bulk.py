@@ -57,8 +57,8 @@ def run(options: Options) -> Report:
     return report
 
 
-def _ratio(row: Row, other: Row) -> float:
-    return row.median(COLUMN) / other.median(COLUMN)
+def _ratio(row: Row, baseline: Row) -> float:
+    return row.median(COLUMN) / baseline.median(COLUMN)
 
 
 def _bodies(start: int, count: int) -> Iterable[dict[str, object]]:

@@ -1,19 +1,23 @@
 """`python -m benchmarks.fill URL`: a database as it is after a year, by plain SQL.
 
 Beside ended jobs lie live ones, most of them waiting behind limit keys; half of the ended ones delivered webhooks, the
-others have keys in the core's ledger. Of the dead, one half waits for a person, the other half was ignored.
+others have keys in the core's ledger. Of the dead, one half waits for a person, the other half was ignored. Twenty job
+types have numbers of each minute of the last day, and of each hour of the last month.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import dataclass
 
 from sqlalchemy import text
 
 from benchmarks.servers import effects_url
 from effects import Effects
+from effects.store.db.sql import Sql
 from effects.store.queue.enqueue import reserve_ids
+from effects.store.schema.operator_tables import HOUR, LENGTHS, MINUTE, SIX_HOURS, TEN_MINUTES
 from effects_email.message.address import address_digests
 
 DELIVER, RARE = "webhook.deliver", "bench.rare"
@@ -23,6 +27,8 @@ KEY = "order-last"  # of the newest ended job
 ADDRESS, EMAIL_KEY = "ann@example.com", "mail-500"
 REPORT, REPORT_KEY = "sales-3", "month-500"
 YEAR_SECONDS = 365 * 86_400
+TYPES = 20  # job types with numbers in each minute
+HISTOGRAM = json.dumps([0] * 6 + [2, 14, 93, 260, 311, 187, 64, 21, 9, 3, 0, 1], separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,9 @@ class Sizes:
     emails: int = 100_000
     entries: int = 200_000  # of the audit log
     reports: int = 20_000
+    unfolded: int = 25  # minutes of numbers, each worker's
+    minutes: int = 1_500  # of numbers, folded, and in the longer rows as well
+    hours: int = 720  # of numbers
 
     def scaled(self, scale: float) -> Sizes:
         return Sizes(**{name: max(2, int(count * scale)) for name, count in vars(self).items()})
@@ -86,9 +95,17 @@ def _words(effects: Effects, sizes: Sizes) -> dict[str, object]:
         "quiet_endpoint": QUIET_ENDPOINT,
         "quiet_tenant": QUIET_TENANT,
         "digest": address_digests(effects, ADDRESS)[0],
-        "minute": sql.time(f"CAST({sql.epoch(sql.now)} / 60 AS integer) * 60 - i * 60"),
+        "types": TYPES,
+        "histogram": HISTOGRAM,
+        "ago": {seconds: _ago(sql, seconds, f"i / {TYPES}") for seconds in LENGTHS},
+        "sampled": _ago(sql, 60, "i / 2"),
         "made": sql.after("-i * 300"),
     }
+
+
+def _ago(sql: Sql, seconds: int, number: str) -> str:
+    """When the minute or hour began that is so many before this one."""
+    return sql.time(f"{sql.floor(f'{sql.epoch(sql.now)} / {seconds}')} * {seconds} - {number} * {seconds}")
 
 
 _STATUS = "CASE WHEN {dead} THEN 'dead' ELSE 'succeeded' END"
@@ -101,82 +118,101 @@ _KEY = (
     "CASE WHEN i = {ended} THEN '{key}' WHEN i <= {deliveries} THEN 'msg_' || i || ':' || 'ep_' || (i % {keys}) "
     "ELSE 'order-' || i END"
 )
+_HISTORY = f"""
+    INSERT INTO effects_job_history (id, job_type, limit_key, status, idempotency_key, attempts, lease_token,
+        unknown_count, error_code, last_error, created_at, run_at, finished_at)
+    SELECT i, {_TYPE}, 'webhook:ep_' || (i % {{keys}}), {_STATUS}, {_KEY}, 1, 1,
+        CASE WHEN {{unknown}} THEN 1 ELSE 0 END, {_CODE}, {_ERROR}, {{then}}, {{then}}, {{then}} FROM {{s}}"""
+_ATTEMPTS = f"""
+    INSERT INTO effects_job_attempts (job_id, lease_token, attempt, started_at, finished_at, worker, outcome,
+        verdict, error_code)
+    SELECT i, 1, 1, {{then}}, {{then}}, 'w', CASE WHEN {{dead}} THEN 'refused' ELSE 'succeeded' END,
+        {_VERDICT}, {_CODE} FROM {{s}}"""
+_LEDGER = f"""
+    INSERT INTO effects_effect_ledger (job_type, key, digest, state, job_id, created_at, updated_at)
+    SELECT {_TYPE}, {_KEY}, '', {_STATE}, i, {{then}}, {{then}} FROM {{s}} WHERE i > {{deliveries}}"""
+_DELIVERED = f"""
+    INSERT INTO effects_delivered_webhooks (event_id, endpoint_id, digest, state, job_id, created_at, updated_at)
+    SELECT 'msg_' || i, 'ep_' || (i % {{keys}}), '', {_STATE}, i, {{then}}, {{then}} FROM {{s}}"""
+_EMAILS = f"""
+    INSERT INTO effects_sent_emails (key, recipient, template, template_version, transport, message_id, date,
+        digest, state, job_id, created_at, updated_at)
+    SELECT 'mail-' || i, CASE WHEN i % 5000 = 1 THEN '{{digest}}' ELSE 'digest-' || (i % 1000) END, 'receipt', 'v1',
+        'smtp', 'mail-' || i || '@example.com', {{then}}, '', {_STATE}, i, {{then}}, {{then}} FROM {{s}}"""
+_RUNS = """
+    INSERT INTO effects_report_runs (id, report, key, state, format, dialect, consistency, prefix, created_at)
+    SELECT 'run_' || i, 'sales-' || (i % 10), 'month-' || i, CASE WHEN i % 500 = 0 THEN 'failed' ELSE 'ready' END,
+        'csv', '', 'none', 'p' || i, {made} FROM {s}"""
+_LIVE = """
+    INSERT INTO effects_jobs (id, job_type, limit_key, group_key, status, routed, run_at)
+    SELECT {ended} + i, 'bench.' || (i % 20), 'webhook:ep_' || (i % {keys}),
+        CASE WHEN i % 10 = 0 THEN 'group-' || i END, CASE WHEN i % 5 = 0 THEN 'failed' ELSE 'queued' END, true,
+        CASE WHEN i % 2 = 0 THEN {tomorrow} ELSE {now} END FROM {s}"""
+_IGNORED = """
+    INSERT INTO effects_job_actions (job_id, action, actor)
+    SELECT i, 'ignore', 'cli:ann' FROM {s} WHERE {ignored}"""
+_UNRESOLVED = """
+    INSERT INTO effects_unresolved (job_id, job_type, queue, limit_key, error_code, unknown, finished_at)
+    SELECT h.id, h.job_type, h.queue, h.limit_key, h.error_code, h.unknown_count > 0, h.finished_at
+    FROM effects_job_history AS h WHERE h.status = 'dead'
+    AND h.id NOT IN (SELECT job_id FROM effects_job_actions)"""
+_LIMITS = """
+    INSERT INTO effects_limits (limit_key, max_in_flight, parent_key)
+    SELECT 'webhook:ep_' || (i - 1), 4,
+        CASE WHEN i % 100 <> 1 THEN 'webhook:ep_' || (i - 1 - (i - 1) % 100) END FROM {s}"""
+_ENDPOINTS = """
+    INSERT INTO effects_webhook_endpoints (id, tenant, url)
+    SELECT 'ep_' || (i - 1), 'tenant-' || (i - 1), 'https://example.com/' || i FROM {s}"""
+_QUIET_ENDPOINT = """
+    INSERT INTO effects_webhook_endpoints (id, tenant, url)
+    SELECT '{quiet_endpoint}', '{quiet_tenant}', 'https://example.com/quiet' FROM {s}"""
+_EVENTS = """
+    INSERT INTO effects_webhook_events (id, tenant, type, digest, body, occurred_at, created_at)
+    SELECT 'msg_' || i, 'tenant-' || (i % {keys}), 'order.paid', '', {body}, {then}, {then} FROM {s}"""
+_ENTRIES = """
+    INSERT INTO effects_audit_log (actor, via, action, subject_kind, subject, created_at)
+    SELECT 'cli:person-' || (i % 50), 'cli', CASE WHEN i % 10 = 0 THEN 'pause' ELSE 'requeue' END,
+        CASE WHEN i % 10 = 0 THEN 'limit' ELSE 'job' END, CAST(i AS text), {made} FROM {s}"""
+_SAMPLES = """
+    INSERT INTO effects_samples (seconds, begins_at, queue, due, unresolved, workers)
+    SELECT 60, {sampled}, CASE WHEN i % 2 = 0 THEN '' ELSE 'default' END, i % 100, 20, 4 FROM {s}"""
+_GROUPS = "INSERT INTO effects_job_groups (group_key) SELECT 'group-' || i FROM {s} WHERE i % 10 = 0"
 
 
 def _statements(sizes: Sizes) -> list[tuple[str, int]]:
     """Each with the number of its rows."""
-    history = f"""
-        INSERT INTO effects_job_history (id, job_type, limit_key, status, idempotency_key, attempts, lease_token,
-            unknown_count, error_code, last_error, created_at, run_at, finished_at)
-        SELECT i, {_TYPE}, 'webhook:ep_' || (i % {{keys}}), {_STATUS}, {_KEY}, 1, 1,
-            CASE WHEN {{unknown}} THEN 1 ELSE 0 END, {_CODE}, {_ERROR}, {{then}}, {{then}}, {{then}} FROM {{s}}"""
-    attempts = f"""
-        INSERT INTO effects_job_attempts (job_id, lease_token, attempt, started_at, finished_at, worker, outcome,
-            verdict, error_code)
-        SELECT i, 1, 1, {{then}}, {{then}}, 'w', CASE WHEN {{dead}} THEN 'refused' ELSE 'succeeded' END,
-            {_VERDICT}, {_CODE} FROM {{s}}"""
-    ledger = f"""
-        INSERT INTO effects_effect_ledger (job_type, key, digest, state, job_id, created_at, updated_at)
-        SELECT {_TYPE}, {_KEY}, '', {_STATE}, i, {{then}}, {{then}} FROM {{s}} WHERE i > {{deliveries}}"""
-    delivered = f"""
-        INSERT INTO effects_delivered_webhooks (event_id, endpoint_id, digest, state, job_id, created_at, updated_at)
-        SELECT 'msg_' || i, 'ep_' || (i % {{keys}}), '', {_STATE}, i, {{then}}, {{then}} FROM {{s}}"""
-    emails = f"""
-        INSERT INTO effects_sent_emails (key, recipient, template, template_version, transport, message_id, date,
-            digest, state, job_id, created_at, updated_at)
-        SELECT 'mail-' || i, CASE WHEN i % 5000 = 1 THEN '{{digest}}' ELSE 'digest-' || (i % 1000) END, 'receipt', 'v1',
-            'smtp', 'mail-' || i || '@example.com', {{then}}, '', {_STATE}, i, {{then}}, {{then}} FROM {{s}}"""
-    runs = """
-        INSERT INTO effects_report_runs (id, report, key, state, format, dialect, consistency, prefix, created_at)
-        SELECT 'run_' || i, 'sales-' || (i % 10), 'month-' || i, CASE WHEN i % 500 = 0 THEN 'failed' ELSE 'ready' END,
-            'csv', '', 'none', 'p' || i, {made} FROM {s}"""
-    live = """
-        INSERT INTO effects_jobs (id, job_type, limit_key, group_key, status, routed, run_at)
-        SELECT {ended} + i, 'bench.' || (i % 20), 'webhook:ep_' || (i % {keys}),
-            CASE WHEN i % 10 = 0 THEN 'group-' || i END, CASE WHEN i % 5 = 0 THEN 'failed' ELSE 'queued' END, true,
-            CASE WHEN i % 2 = 0 THEN {tomorrow} ELSE {now} END FROM {s}"""
     return [
-        (history, sizes.ended),
-        (attempts, sizes.ended),
-        (ledger, sizes.ended),
-        ("""
-        INSERT INTO effects_job_actions (job_id, action, actor)
-        SELECT i, 'ignore', 'cli:ann' FROM {s} WHERE {ignored}""", sizes.ended),
-        ("""
-        INSERT INTO effects_unresolved (job_id, job_type, queue, limit_key, error_code, unknown, finished_at)
-        SELECT h.id, h.job_type, h.queue, h.limit_key, h.error_code, h.unknown_count > 0, h.finished_at
-        FROM effects_job_history AS h WHERE h.status = 'dead'
-        AND h.id NOT IN (SELECT job_id FROM effects_job_actions)""", 1),
-        (live, sizes.live),
-        ("INSERT INTO effects_job_groups (group_key) SELECT 'group-' || i FROM {s} WHERE i % 10 = 0", sizes.live),
-        ("""
-        INSERT INTO effects_limits (limit_key, max_in_flight, parent_key)
-        SELECT 'webhook:ep_' || (i - 1), 4,
-            CASE WHEN i % 100 <> 1 THEN 'webhook:ep_' || (i - 1 - (i - 1) % 100) END FROM {s}""", sizes.limit_keys),
-        ("""
-        INSERT INTO effects_webhook_endpoints (id, tenant, url)
-        SELECT 'ep_' || (i - 1), 'tenant-' || (i - 1), 'https://example.com/' || i FROM {s}""", sizes.limit_keys),
-        ("""
-        INSERT INTO effects_webhook_endpoints (id, tenant, url)
-        SELECT '{quiet_endpoint}', '{quiet_tenant}', 'https://example.com/quiet' FROM {s}""", 1),
-        ("""
-        INSERT INTO effects_webhook_events (id, tenant, type, digest, body, occurred_at, created_at)
-        SELECT 'msg_' || i, 'tenant-' || (i % {keys}), 'order.paid', '', {body}, {then}, {then} FROM {s}""",
-         sizes.deliveries),
-        (delivered, sizes.deliveries),
-        (emails, sizes.emails),
-        ("""
-        INSERT INTO effects_audit_log (actor, via, action, subject_kind, subject, created_at)
-        SELECT 'cli:person-' || (i % 50), 'cli', CASE WHEN i % 10 = 0 THEN 'pause' ELSE 'requeue' END,
-            CASE WHEN i % 10 = 0 THEN 'limit' ELSE 'job' END, CAST(i AS text), {made} FROM {s}""", sizes.entries),
-        (runs, sizes.reports),
-        ("""
-        INSERT INTO effects_samples (seconds, begins_at, queue, due, unresolved, workers)
-        SELECT 60, {minute}, 'default', i % 100, 20, 4 FROM {s}""", 2_880),
-        ("""
-        INSERT INTO effects_rollups (seconds, begins_at, job_type, queue, worker, done)
-        SELECT 60, {minute}, 'bench.1', 'default', '', i % 1000 FROM {s}""", 2_880),
-    ]  # fmt: skip
+        (_HISTORY, sizes.ended),
+        (_ATTEMPTS, sizes.ended),
+        (_LEDGER, sizes.ended),
+        (_IGNORED, sizes.ended),
+        (_UNRESOLVED, 1),
+        (_LIVE, sizes.live),
+        (_GROUPS, sizes.live),
+        (_LIMITS, sizes.limit_keys),
+        (_ENDPOINTS, sizes.limit_keys),
+        (_QUIET_ENDPOINT, 1),
+        (_EVENTS, sizes.deliveries),
+        (_DELIVERED, sizes.deliveries),
+        (_EMAILS, sizes.emails),
+        (_ENTRIES, sizes.entries),
+        (_RUNS, sizes.reports),
+        (_SAMPLES, 2 * sizes.minutes),
+        (_rollups(MINUTE, "w-1"), TYPES * sizes.unfolded),
+        (_rollups(MINUTE, "w-2"), TYPES * sizes.unfolded),
+        (_rollups(MINUTE), TYPES * sizes.minutes),
+        (_rollups(TEN_MINUTES), TYPES * max(1, sizes.minutes // 10)),
+        (_rollups(HOUR), TYPES * sizes.hours),
+        (_rollups(SIX_HOURS), TYPES * max(1, sizes.hours // 6)),
+    ]
+
+
+def _rollups(seconds: int, worker: str = "") -> str:
+    return f"""
+        INSERT INTO effects_rollups (seconds, worker, begins_at, job_type, queue, done, failed, wait_seconds,
+            run_seconds, wait_counts, run_counts)
+        SELECT {seconds}, '{worker}', {{ago[{seconds}]}}, 'bench.' || (i % {{types}}), 'default', 965, i % 7, 41.5,
+            97.25, '{{histogram}}', '{{histogram}}' FROM {{s}}"""
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -148,8 +148,8 @@ def _wal_bytes(admin: psycopg.Connection[tuple[object, ...]]) -> float:
         written = f"SELECT sum((pg_stat_get_backend_wal(pid)).wal_bytes) FROM pg_stat_activity WHERE {_OTHERS}"
     else:
         written = "SELECT pg_current_wal_insert_lsn() - '0/0'"
-    [(found,)] = admin.execute(written.encode()).fetchall()
-    return float(str(found))
+    [(size,)] = admin.execute(written.encode()).fetchall()
+    return float(str(size))
 
 
 def _sample(effects: Effects, worker: Child, group: str, number: int) -> float:
@@ -192,9 +192,9 @@ def _beside_held(options: Options, kind: str, samples: int) -> dict[str, float]:
                         "INSERT INTO effects_jobs (job_type, idempotency_key, group_key) VALUES (:type, :key, :group)"
                     )
                     connection.execute(text(into), {"type": waits.HELD, "key": key, "group": group})
-            found = beside.waits(partial(_sample, effects, worker, "new"), samples)
+            milliseconds = beside.waits(partial(_sample, effects, worker, "new"), samples)
             session.rollback()
-        return found
+        return milliseconds
 
 
 @contextmanager

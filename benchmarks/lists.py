@@ -15,8 +15,8 @@ from benchmarks.options import Options
 from benchmarks.rounds import Goal, Report, Row
 from benchmarks.systems import ours
 from effects import Effects
-from effects.evidence import find_evidence
-from effects.stats import read_stats
+from effects.observation.evidence import find_evidence
+from effects.observation.stats import read_stats
 from effects.store.audit_log.entries import LogFilters, list_entries
 from effects.store.db.sql import Window
 from effects.store.limits.status import list_limits
@@ -133,6 +133,7 @@ QUESTIONS: Mapping[str, Question] = {
     "log --before": _log(before=500, actor="cli:person-3"),
     "stats": lambda effects: read_stats(effects.store),
     "stats --newer 2d": lambda effects: read_stats(effects.store, Window(newer=2 * 86_400.0), queue="default"),
+    "stats --newer 30d": lambda effects: read_stats(effects.store, Window(newer=30 * 86_400.0)),
     "metrics": lambda effects: read_numbers(effects.store, 60.0),
     "why": lambda effects: find_evidence(effects, fill.KEY),
     "dead causes": _causes,

@@ -67,9 +67,9 @@ def _measure(module: str, what: str, database: str, rows: int) -> dict[str, floa
     return {SPEED: rows / seconds, MEMORY: mebibytes}
 
 
-def _ratio(report: Report, one: str, other: str, column: str) -> float:
-    ours: Row = report.row(one)
-    return ours.median(column) / report.row(other).median(column)
+def _ratio(report: Report, name: str, baseline: str, column: str) -> float:
+    row: Row = report.row(name)
+    return row.median(column) / report.row(baseline).median(column)
 
 
 def _memory_goals(report: Report, name: str) -> list[Goal]:

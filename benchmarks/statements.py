@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import psycopg
 from sqlalchemy.orm import Session
@@ -26,15 +27,23 @@ from effects import NewJob, enqueue, enqueue_many
 
 SINGLES, BULK, ONE_BY_ONE = 200, 5000, 50
 IDLE_SECONDS = 0.3
-WORK, ALL = "statements a job", "with BEGIN and COMMIT"
+WORK, HINTS, ALL = "statements a job", "NOTIFY, sent beside", "with BEGIN and COMMIT"
 
 _EXECUTED = re.compile(r"LOG:  (?:statement|execute [^:]*): *(\S*)")
 _CONTROL = ("BEGIN", "COMMIT", "ROLLBACK")
 
 
+class Counted(NamedTuple):
+    """Statements that do the work, control transactions, and tell workers of commits, on a connection of their own."""
+
+    work: int
+    control: int
+    hints: int
+
+
 def run(options: Options) -> Report:
     """Counts, not times: one round says it all."""
-    report = Report("statements", "SQL statements on PostgreSQL, counted in the server's log", [WORK, ALL], [])
+    report = Report("statements", "SQL statements on PostgreSQL, counted in the server's log", [WORK, HINTS, ALL], [])
     report.decimals = 4
     with logging_server(options) as server, server.database() as database:
         assert server.log is not None
@@ -44,8 +53,8 @@ def run(options: Options) -> Report:
         for name, setting, jobs, act in _acts(database):
             options.say(name)
             row = Row(name, setting)
-            work, control = counted(server.log, act)
-            row.add({WORK: work / jobs, ALL: (work + control) / jobs}, WORK)
+            count = counted(server.log, act)
+            row.add({WORK: count.work / jobs, HINTS: count.hints / jobs, ALL: sum(count) / jobs}, WORK)
             report.rows.append(row)
     report.notes = ["The drain counts everything its worker says from its first connection to its last."]
     return report
@@ -67,15 +76,15 @@ def _acts(database: str) -> list[tuple[str, str, int, Callable[[], None]]]:
     ]  # fmt: skip
 
 
-def counted(log: Path, act: Callable[[], None]) -> tuple[int, int]:
-    """The statements that the server executed during `act`: work, and transaction control."""
+def counted(log: Path, act: Callable[[], None]) -> Counted:
+    """The statements that the server executed during `act`."""
     start = log.stat().st_size
     act()
     with log.open(encoding="utf-8", errors="replace") as file:
         file.seek(start)
-        verbs = [found[1].rstrip(";").upper() for found in map(_EXECUTED.search, file) if found]
-    control = sum(verb in _CONTROL for verb in verbs)
-    return len(verbs) - control, control
+        verbs = [match[1].rstrip(";").upper() for match in map(_EXECUTED.search, file) if match]
+    control, hints = sum(verb in _CONTROL for verb in verbs), verbs.count("NOTIFY")
+    return Counted(len(verbs) - control - hints, control, hints)
 
 
 def _enqueue(database: str) -> None:
@@ -95,7 +104,7 @@ def _enqueue_many(database: str) -> None:
 
 
 def _drain(database: str) -> None:
-    with child("ours", "", "numbers", database) as worker:
+    with child("ours", "", "", database) as worker:
         worker.go()
         worker.wait()
 

@@ -48,8 +48,8 @@ def _cpu_seconds(server: PostgresServer, count: int) -> dict[str, float]:
         _tidy(database)
         with child("timed_deliveries", keys, database) as worker:
             worker.go()
-            found: dict[str, float] = json.loads(worker.line())
-    return found
+            seconds: dict[str, float] = json.loads(worker.line())
+    return seconds
 
 
 def _statements(options: Options, count: int) -> Row:
@@ -66,7 +66,7 @@ def _statements(options: Options, count: int) -> Row:
                 worker.go()
                 worker.wait()
 
-        work, control = counted(server.log, drain)
+        work, control, _ = counted(server.log, drain)
     row = Row("statements", "counted in the server's log")
     row.add({WORK: work / (count * PARTNERS), ALL: (work + control) / (count * PARTNERS)}, WORK)
     return row

@@ -40,15 +40,15 @@ def run(options: Options) -> Report:
 def _measure(behind: int, database: str, kind: str, count: int) -> dict[str, float]:
     keys = deliveries.new_keys()
     with ExitStack() as stack:
-        told = stack.enter_context(child("partners", str(PARTNERS), partners.TELL))
-        told.go()
-        ports = partners.ports(told.line())
+        receiver = stack.enter_context(child("partners", str(PARTNERS), partners.TELL))
+        receiver.go()
+        ports = partners.ports(receiver.line())
         effects = stack.enter_context(_installed(database, keys, ports))
         if kind != UNDISTURBED:
             _leave_behind(effects, stack.enter_context(_dead(kind)), behind)
         worker = stack.enter_context(child("lasting_deliveries", keys, database))
         worker.go()
-        return beside.waits(partial(_sample, effects, told), count)
+        return beside.waits(partial(_sample, effects, receiver), count)
 
 
 @contextmanager
@@ -88,9 +88,9 @@ def _type(number: int) -> str:
     return f"told.{number % PARTNERS}"
 
 
-def _sample(effects: Effects, told: Child, number: int) -> float:
+def _sample(effects: Effects, receiver: Child, number: int) -> float:
     """Milliseconds until the partner has the request; CLOCK_MONOTONIC is one clock for all processes of a machine."""
     with Session(effects.engine) as session, session.begin():
         deliver_webhook(WebhookEvent(_type(number), {"n": number}), session=session, effects=effects)
     committed = time.monotonic_ns()
-    return (int(told.line()) - committed) / 1e6
+    return (int(receiver.line()) - committed) / 1e6

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         status_async,
         wait_async,
     )
-    from effects.attempt import Attempt
     from effects.control import CancelResult, RescheduleResult, cancel, reschedule, status, wait
     from effects.default_app import default, set_default
     from effects.errors import (
@@ -38,18 +37,19 @@ if TYPE_CHECKING:
         StoreUnavailable,
         UnknownJobType,
     )
-    from effects.job import Job, NewJob, Receipt
-    from effects.job_type import JobType, Routing
     from effects.keys import generate_key
+    from effects.model.attempt import Attempt
+    from effects.model.job import Job, NewJob, Receipt
+    from effects.model.job_type import JobType, Routing
+    from effects.model.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
     from effects.options import EffectsOptions
-    from effects.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
-    from effects.redact import Sensitive
     from effects.retry import Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy
     from effects.schedules import Schedule
     from effects.sessions.forgotten import SessionForgottenWarning
     from effects.settings import Settings
     from effects.storage.errors import ObjectMissing, StorageRefused, StorageUnavailable
     from effects.store.effects.by_key import EffectStatus
+    from effects.text.redact import Sensitive
 else:
     __getattr__, __dir__ = lazy.names(
         __name__,
@@ -60,7 +60,6 @@ else:
             "effects.async_calls": (
                 "cancel_async, enqueue_async, enqueue_many_async, reschedule_async, status_async, wait_async"
             ),
-            "effects.attempt": "Attempt",
             "effects.control": "CancelResult, RescheduleResult, cancel, reschedule, status, wait",
             "effects.default_app": "default, set_default",
             "effects.errors": (
@@ -69,18 +68,19 @@ else:
                 "SchemaMismatch, SessionForgotten, StoreConflict, StoreRejected, "
                 "StoreUnavailable, UnknownJobType"
             ),
-            "effects.job": "Job, NewJob, Receipt",
-            "effects.job_type": "JobType, Routing",
             "effects.keys": "generate_key",
+            "effects.model.attempt": "Attempt",
+            "effects.model.job": "Job, NewJob, Receipt",
+            "effects.model.job_type": "JobType, Routing",
+            "effects.model.outcome": "Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown",
             "effects.options": "EffectsOptions",
-            "effects.outcome": "Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown",
-            "effects.redact": "Sensitive",
             "effects.retry": "Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy",
             "effects.schedules": "Schedule",
             "effects.sessions.forgotten": "SessionForgottenWarning",
             "effects.settings": "Settings",
             "effects.storage.errors": "ObjectMissing, StorageRefused, StorageUnavailable",
             "effects.store.effects.by_key": "EffectStatus",
+            "effects.text.redact": "Sensitive",
         },
     )
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-from effects.alerts import CHECK_TYPE, Alert
+from effects.alerts import CHECK_TYPE, Alert, DeadLetters
 from effects.api import enqueue
 from effects.app import Effects
-from effects.attempt import Attempt
-from effects.job_type import JobType
-from effects.outcome import Done
-from effects.scrub import KEY_CHARS_MAX
-from effects.store.operator.alert_episodes import begin_episodes, measure
-from effects.unsafe import is_printable
+from effects.model.attempt import Attempt
+from effects.model.job_type import JobType
+from effects.model.outcome import Done
+from effects.store.operator.alert_episodes import begin_episodes, dead_causes, measure
+from effects.text.scrub import KEY_CHARS_MAX
+from effects.text.unsafe import is_printable
 
 
 class Firing(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,16 +43,19 @@ def check_alerts(app: Effects) -> list[Firing]:
 def _check(app: Effects, alert: Alert) -> list[Firing]:
     with app.writing(None, [app.job_types.get(alert.notify).queue]) as connection:
         values = measure(app.store, connection, alert.rule)
+        causes = (
+            dead_causes(app.store, connection, alert.rule) if values and isinstance(alert.rule, DeadLetters) else []
+        )
         jobs = {}
         for subject, number in begin_episodes(app.store, connection, alert.name, values):
-            payload = alert.payload_of(subject, values[subject])
+            payload = alert.payload_of(subject, values[subject], causes)
             key = _key(alert.name, number, subject)
             jobs[subject] = enqueue(alert.notify, payload, key=key, session=connection, effects=app).job_id
     return [
         Firing(
             alert=alert.name,
             subject=subject,
-            summary=alert.summary(subject, value),
+            summary=alert.summary(subject, value, causes),
             value=value,
             job_id=jobs.get(subject),
         )

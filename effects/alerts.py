@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from effects.errors import ConfigurationError, PayloadInvalid
-from effects.registry import Registry
+from effects.model.registry import Registry
 from effects.schedules import Schedule
+from effects.text.placeholders import fill_placeholders, why_unfilled
 
 CHECK_TYPE = "effects.check_alerts"
 ALERTS_SCHEDULE = Schedule("effects.alerts", CHECK_TYPE, cron="* * * * *", catch_up="none")
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
-_WORD = re.compile(r"\{(alert|summary|subject|value|limit)\}")
+PLACEHOLDERS = ("alert", "summary", "subject", "value", "limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Alert:
         rule: DeadLetters, SameError or OldDueJobs.
         notify: name of the job type to enqueue.
         payload: a mapping that converts to its payload. In its strings `{alert}`, `{summary}`, `{subject}`,
-            `{value}` and `{limit}` are filled in; other braces are left alone.
+            `{value}` and `{limit}` are filled in; another name in braces is refused.
 
     Raises:
         ConfigurationError: the name or a number of the rule is wrong.
@@ -100,40 +101,40 @@ class Alert:
         Raises:
             ConfigurationError: names the alert and what is wrong.
         """
+        if (why := why_unfilled(self.payload, PLACEHOLDERS)) is not None:
+            raise ConfigurationError(f"alert {self.name!r}: {why}")
         try:
             job_types.get(self.notify).encode(self.payload_of("subject", 1.0))
         except (ConfigurationError, PayloadInvalid) as error:
             raise ConfigurationError(f"alert {self.name!r}: {error}") from None
 
-    def summary(self, subject: str, value: float) -> str:
-        """What is wrong, in a sentence."""
+    def summary(self, subject: str, value: float, causes: Sequence[str] = ()) -> str:
+        """What is wrong, in a sentence.
+
+        Args:
+            causes: of DeadLetters, types and codes of what died.
+        """
         about = f" ({subject})" if subject else ""
         match self.rule:
             case DeadLetters():
-                return f"{value:,.0f} jobs died within {self.rule.within_seconds:,.0f} s{about}"
+                return f"{value:,.0f} jobs died within {self.rule.within_seconds:,.0f} s{about}{_listed(causes)}"
             case SameError():
                 return f"{value:,.0f} jobs share one error{about}"
             case OldDueJobs():
                 return f"a job has been due for {value:,.0f} s{about}"
 
-    def payload_of(self, subject: str, value: float) -> dict[str, Any]:
+    def payload_of(self, subject: str, value: float, causes: Sequence[str] = ()) -> dict[str, Any]:
         """The payload of one episode's job."""
         words = {
             "alert": self.name,
-            "summary": self.summary(subject, value),
+            "summary": self.summary(subject, value, causes),
             "subject": subject,
             "value": f"{value:g}",
             "limit": f"{self.rule.limit:g}",
         }
-        filled: dict[str, Any] = _fill(dict(self.payload), words)
+        filled: dict[str, Any] = fill_placeholders(dict(self.payload), words)
         return filled
 
 
-def _fill(value: Any, words: Mapping[str, str]) -> Any:
-    if isinstance(value, str):
-        return _WORD.sub(lambda match: words[match[1]], value)
-    if isinstance(value, list | tuple):
-        return [_fill(element, words) for element in value]
-    if isinstance(value, Mapping):
-        return {name: _fill(element, words) for name, element in value.items()}
-    return value
+def _listed(causes: Sequence[str]) -> str:
+    return f": {', '.join(causes)}; see `effects dead list`" if causes else ""

@@ -6,15 +6,17 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection
 
 from effects.app import Effects
 from effects.default_app import app_of
 from effects.enqueuing import enqueue_jobs, job_row
-from effects.job import NewJob, Receipt
+from effects.model.job import NewJob, Receipt
 from effects.retry import OnUnknown
 from effects.sessions.joining import AnySession
-from effects.store.queue.enqueue import ReservedJob, insert_jobs, reserve_rows
+from effects.store.db.store import Statement
+from effects.store.queue.enqueue import JobRow, ReservedJob, insert_jobs, insert_with_intents, reserve_rows
 
 
 def enqueue(
@@ -85,10 +87,32 @@ def reserve_jobs(app: Effects, connection: Connection, jobs: Sequence[NewJob]) -
     Raises:
         EnqueueError: as `enqueue`.
     """
-    rows = [job_row(app, number, job, with_digest=False) for number, job in enumerate(jobs)]
-    return reserve_rows(app.store, connection, rows)
+    return reserve_rows(app.store, connection, _rows(app, jobs))
 
 
 def insert_reserved(app: Effects, connection: Connection, reserved: Sequence[ReservedJob]) -> None:
     """Write jobs of `reserve_jobs` whose intents the caller has written into its own ledger."""
     insert_jobs(app.store, connection, [job.row for job in reserved])
+
+
+def insert_intended(
+    app: Effects, connection: Connection, jobs: Sequence[NewJob], intents: Sequence[msgspec.Struct], insert: Statement
+) -> list[int]:
+    """Check jobs and write them, each with its intent in the package's own ledger; their ids, in the same order.
+
+    One statement for 500 jobs on PostgreSQL. Where an intent may meet an earlier one: `reserve_jobs`.
+
+    Args:
+        connection: from `Effects.writing`.
+        intents: one for each job, all of one type.
+        insert: `INSERT INTO … SELECT … FROM i`, where `i` has the intents' fields and `job_id`.
+
+    Raises:
+        EnqueueError: as `enqueue`.
+    """
+    return insert_with_intents(app.store, connection, _rows(app, jobs), intents, insert) if jobs else []
+
+
+def _rows(app: Effects, jobs: Sequence[NewJob]) -> list[JobRow]:
+    """Of jobs whose intents are in the ledger of a package."""
+    return [job_row(app, number, job, with_digest=False) for number, job in enumerate(jobs)]

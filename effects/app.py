@@ -10,28 +10,29 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from effects.alerts import ALERTS_SCHEDULE, Alert
 from effects.crashpoints import point
 from effects.entry_points import entry_points
-from effects.errors import ConfigurationError
-from effects.function_type import FunctionJobType, JobPolicies, Release, local_names
+from effects.errors import ConfigurationError, StoreRejected
 from effects.importing import refuse_while_importing
 from effects.job_function import JobFunction
-from effects.job_type import JobType
 from effects.keys import KeyRing
-from effects.ledger import Ledger
+from effects.model.function_type import FunctionJobType, JobPolicies, Release, local_names
+from effects.model.job_type import JobType
+from effects.model.ledger import Ledger
+from effects.model.outcome import HandlerAnswer
+from effects.model.registry import Registry, installed_job_types
 from effects.notifier import Notifier
 from effects.options import EffectsOptions
-from effects.outcome import Outcome
 from effects.packages import package_settings, split_options
-from effects.registry import Registry, installed_job_types
 from effects.schedules import Schedule
 from effects.sessions.constructed import register
 from effects.sessions.databases import CallersDatabase
 from effects.sessions.engines import callers_engine, can_carry, url_of
 from effects.sessions.forgotten import check_not_forgotten, watch
-from effects.sessions.joining import AnySession, hint_after_commit, joined, schema_errors
+from effects.sessions.joining import AnySession, hint_after_commit, joined, refuse_missing_tables
 from effects.settings import Settings
 from effects.storage import Storage, open_storage
 from effects.store.audit_log.notes import AuditAction, note
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 State = TypeVar("State")
 P = TypeVar("P")
 Rest = ParamSpec("Rest")
-Answer = TypeVar("Answer", bound=Outcome | None)
+Answer = TypeVar("Answer", bound=HandlerAnswer)
 _MIGRATE = AuditAction("database", "migrate")
 
 
@@ -150,12 +151,13 @@ class Effects:
         Args:
             name: dotted lower-case name, stored in every row.
             release: `before`: each attempt is recorded as released before the function is called, so that a crash in it
-                leaves the effect unknown. `manual`: the function calls `attempt.release()` itself.
+                leaves the effect unknown. `manual`: the function calls `attempt.release()` itself, or awaits
+                `attempt.release_async()`.
             **policies: of the job type, such as `retry=` and `queue=`; see `JobType`.
 
         Raises:
-            ConfigurationError: the function cannot be a job (async, a method, no annotation of its payload), a policy
-                is wrong, or the name is taken; says where.
+            ConfigurationError: the function cannot be a job (a generator, a method, no annotation of its payload), a
+                policy is wrong, or the name is taken; says where.
         """
         if not isinstance(name, str):
             raise ConfigurationError("@app.job needs a name: write @app.job('pager.page')")
@@ -230,9 +232,9 @@ class Effects:
             SchemaMismatch: the database has no tables of effects.
         """
         refuse_while_importing()
-        with schema_errors(self.database):
+        try:
             if session is None:
-                check_not_forgotten(self.database, self.settings.sessions)
+                self._check_not_forgotten()
                 with self.store.begin() as connection:
                     yield connection
                     point("enqueue.before_commit")
@@ -242,6 +244,13 @@ class Effects:
             with joined(session, self.database) as connection:
                 yield connection
             hint_after_commit(self.notifier, session, queues)
+        except (DBAPIError, StoreRejected) as error:
+            refuse_missing_tables(error, self.database)
+            raise
+
+    def _check_not_forgotten(self) -> None:
+        """The integration of a framework looks at the framework's transactions too."""
+        check_not_forgotten(self.database, self.settings.sessions)
 
     def own_engine(self, engine: Engine) -> Engine:
         """Close this engine's connections in `dispose` too: a package made it for this Effects."""

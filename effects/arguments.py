@@ -12,8 +12,9 @@ from typing import Any, TypeAlias, TypeVar
 from effects.errors import EffectsError
 from effects.limits import FOREVER_SECONDS
 from effects.retry import is_number
-from effects.scrub import KEY_CHARS_MAX, class_name
-from effects.unsafe import is_printable
+from effects.text.scrub import KEY_CHARS_MAX
+from effects.text.unsafe import is_printable
+from effects.text.wording import described, with_article
 
 Rule: TypeAlias = Callable[[Any], str | None]
 T = TypeVar("T")
@@ -28,7 +29,8 @@ def check_arguments(values: object, rules: Mapping[str, Rule], error: type[Effec
         error: names the argument and what it may be.
     """
     for name, rule in rules.items():
-        require(name, getattr(values, name), rule, error)
+        if (why := rule(getattr(values, name))) is not None:
+            raise error(f"{name} {why}")
 
 
 def require(name: str, value: Any, rule: Rule, error: type[EffectsError]) -> None:
@@ -47,11 +49,12 @@ def each_of(items: Iterable[T], kind: type[T], name: str, error: type[EffectsErr
     Raises:
         error: names the first invalid item by its position.
     """
-    if isinstance(items, kind) or not isinstance(items, Iterable):
-        raise error(f"{name} is a {class_name(items)}; give a list of {kind.__name__}")
+    if isinstance(items, (kind, str, bytes, Mapping)) or not isinstance(items, Iterable):
+        raise error(f"{name} is {described(items)}; give a list of {kind.__name__}")
+    rule = instance_of(kind)
     for number, item in enumerate(items):
-        if not isinstance(item, kind):
-            raise error(f"{name}[{number}] is a {class_name(item)}; give a {kind.__name__}")
+        if (why := rule(item)) is not None:
+            raise error(f"{name}[{number}] {why}")
         yield item
 
 
@@ -76,15 +79,21 @@ def build_each(name: str, items: Sequence[T], build: Callable[[int, T], R]) -> l
 
 def shown(value: object) -> str:
     """Show a text, shortened to 80 characters; for any other value show its class."""
-    return repr(value[:SHOWN_CHARS]) if isinstance(value, str) else f"a {class_name(value)}"
+    return repr(value[:SHOWN_CHARS]) if isinstance(value, str) else described(value)
+
+
+def instance_of(kind: type) -> Rule:
+    return lambda value: (
+        None if isinstance(value, kind) else f"is {described(value)}; give {with_article(kind.__name__)}"
+    )
 
 
 def text(value: Any) -> str | None:
-    return None if isinstance(value, str) else f"is a {class_name(value)}; give a text"
+    return None if isinstance(value, str) else f"is {described(value)}; give a text"
 
 
 def flag(value: Any) -> str | None:
-    return None if isinstance(value, bool) else f"is a {class_name(value)}; give True or False"
+    return None if isinstance(value, bool) else f"is {described(value)}; give True or False"
 
 
 def printable(chars_max: int = KEY_CHARS_MAX, *, chars_min: int = 1) -> Rule:
@@ -93,7 +102,7 @@ def printable(chars_max: int = KEY_CHARS_MAX, *, chars_min: int = 1) -> Rule:
 
     def rule(value: Any) -> str | None:
         if not isinstance(value, str):
-            return f"is a {class_name(value)}; give a text of {length} printable characters"
+            return f"is {described(value)}; give a text of {length} printable characters"
         if not (chars_min <= len(value) <= chars_max and is_printable(value)):
             return f"must have {length} printable characters"
         return None
@@ -104,7 +113,7 @@ def printable(chars_max: int = KEY_CHARS_MAX, *, chars_min: int = 1) -> Rule:
 def aware(value: Any) -> str | None:
     """A time with its zone."""
     if not isinstance(value, datetime):
-        return f"is a {class_name(value)}; give an aware datetime, such as datetime.now(UTC)"
+        return f"is {described(value)}; give an aware datetime, such as datetime.now(UTC)"
     if value.utcoffset() is None:
         return "has no time zone; give an aware datetime, such as datetime.now(UTC)"
     return None
@@ -113,7 +122,7 @@ def aware(value: Any) -> str | None:
 def whole(low: int, high: int) -> Rule:
     def rule(value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int):
-            return f"is a {class_name(value)}; give a whole number, {low} to {high}"
+            return f"is {described(value)}; give a whole number, {low} to {high}"
         return None if low <= value <= high else f"is {value}; give {low} to {high}"
 
     return rule
@@ -124,7 +133,7 @@ def positive(value: Any) -> str | None:
     if is_number(value) and value > 0:
         return None
     is_numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"is {value if is_numeric else f'a {class_name(value)}'}; it must be above 0"
+    return f"is {value if is_numeric else described(value)}; it must be above 0"
 
 
 def duration(value: Any) -> str | None:

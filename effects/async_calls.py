@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from effects.api import enqueue, enqueue_many
 from effects.app import Effects
 from effects.control import CancelResult, RescheduleResult, Waiting, cancel, reschedule, status
-from effects.job import NewJob, Receipt
+from effects.model.job import NewJob, Receipt
 from effects.retry import OnUnknown
 from effects.sessions.asynchronous import in_async
 from effects.store.effects.by_key import EffectStatus

@@ -14,11 +14,11 @@ from effects import arguments
 from effects.arguments import build_each, check_arguments, each_of, optional
 from effects.errors import EnqueueError, KeyUnavailable
 from effects.idempotence import IdempotentWriter, KeyHolder, write_once
-from effects.job import NewJob, Receipt
-from effects.job_type import JobType, routing_of
 from effects.keys import KeyRing
-from effects.ledger import Ledger
-from effects.registry import Registry
+from effects.model.job import NewJob, Receipt
+from effects.model.job_type import JobType, routing_of
+from effects.model.ledger import Ledger
+from effects.model.registry import Registry
 from effects.retry import ON_UNKNOWN
 from effects.sealing import seal_payload
 from effects.sessions.joining import AnySession

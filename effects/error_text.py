@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from effects.errors import KeyUnavailable
-from effects.job_type import SEALED
 from effects.keys import KeyRing
+from effects.model.job_type import SEALED
 
 
 def store_text(keys: KeyRing, text: str, attempt: str) -> dict[str, Any]:

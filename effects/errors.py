@@ -5,6 +5,7 @@
     │   ├─ SchemaMismatch        the tables are not of this version; names the command to run
     │   ├─ UnknownJobType
     │   └─ KeyUnavailable        a sealed value needs a key that EFFECTS_KEYS does not hold
+    │      └─ SealInvalid        a sealed value that no key opens
     ├─ EnqueueError              the caller's own input is wrong: nothing was written
     │   ├─ PayloadInvalid
     │   ├─ SessionForgotten      no session= was given inside the caller's own transaction that has written
@@ -25,7 +26,7 @@
     ├─ WorkerCannotContinue      no retry can help this worker: a fresh process may
     └─ DeliveryError             what a handler may raise about its peer; the subclass is the fate
 
-The fates are the outcomes of `effects.outcome`: Refused, Retry, Unknown, Cancelled, Snooze, Pause and Done may be
+The fates are the outcomes of `effects.model.outcome`: Refused, Retry, Unknown, Cancelled, Snooze, Pause and Done may be
 raised as well as returned. Errors of one fate derive from it: those of the file storage (`effects.storage.errors`),
 and those of the packages.
 
@@ -60,6 +61,10 @@ class UnknownJobType(ConfigurationError):
 
 class KeyUnavailable(ConfigurationError):
     """A sealed value cannot be opened: its key is not in EFFECTS_KEYS, or the value was altered."""
+
+
+class SealInvalid(KeyUnavailable):
+    """A sealed value that its own key does not open: it was altered, or moved from where it was sealed for."""
 
 
 class EnqueueError(EffectsError):

@@ -1,4 +1,4 @@
-"""The exit codes of every command, in one place. The README has the same table for operators."""
+"""The exit codes of every command, in one place: `effects --help` and the README show this table."""
 
 from __future__ import annotations
 
@@ -8,11 +8,28 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     """How a command ended. Any other code comes from the shell or from an uncaught signal."""
 
-    DONE = 0
-    FINDINGS = 1  # warnings, a firing alert, a refused action, a drain that left a dead job
-    ERROR = 2  # one line on standard error: what, and how to fix it
-    TIME_RAN_OUT = 3  # `work --drain --max-seconds` left something that is due; `jobs wait`: it has not ended
-    PART_FAILED = 70  # EX_SOFTWARE: a part of the worker died or stalled; start a fresh process
-    HANDLERS_HANG = 75  # EX_TEMPFAIL: too many handlers hang; start a fresh process
-    INTERRUPTED = 130  # 128 + SIGINT
-    FORCED = 143  # 128 + SIGTERM: a second signal ended what would not end by itself
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
+    DONE = 0, "done"
+    FINDINGS = (
+        1,
+        "findings: warnings, a firing alert, a refused action; a drain that left a dead job; a failed `--wait`",
+    )
+    ERROR = 2, "error: one line on standard error"
+    TIME_RAN_OUT = (
+        3,
+        (
+            "time ran out: `work --drain --max-seconds` left due jobs; a drain left due jobs of unregistered types; "
+            "what `jobs wait` or `--wait` waited for has not ended"
+        ),
+    )
+    PART_FAILED = 70, "a part of the worker died or stalled, as logged. Start a fresh process"
+    HANDLERS_HANG = 75, "too many handlers hang past their time limits. Start a fresh process"
+    INTERRUPTED = 130, "interrupted"
+    FORCED = 143, "ended by force: a second signal while something hung"

@@ -35,8 +35,7 @@ from effects import lazy
 
 if TYPE_CHECKING:
     from effects import arguments, signing, web
-    from effects.advice import Action, Explanation, Instead
-    from effects.api import insert_reserved, reserve_jobs
+    from effects.api import insert_intended, insert_reserved, reserve_jobs
     from effects.arguments import aware, build_each, check_arguments, each_of, optional, printable, require, shown
     from effects.crashpoints import declare, point
     from effects.default_app import app_of
@@ -48,19 +47,19 @@ if TYPE_CHECKING:
     from effects.http.network import check_network
     from effects.http.stream import DeadlineStream, connect
     from effects.idempotence import NO_DIGEST, IdempotentWriter, KeyHolder, write_once
-    from effects.ledger import LEDGER_STATES, LedgerRow, fold_sql
     from effects.limits import Breaker, Rate
     from effects.logs import RateLimitedLogger
+    from effects.model.advice import Action, Explanation, Instead
+    from effects.model.ledger import LEDGER_STATES, LedgerRow, fold_sql
+    from effects.model.settlement import Execution, Settlement
     from effects.moments import moment, moment_or_none, phases_ms
     from effects.packages import ModulesNamed, PackageSettings
-    from effects.plain_values import ObjectData, to_plain
-    from effects.redact import HIDDEN, redact, repr_without, why_invalid
+    from effects.plain_values import ObjectData, path_of_fault, to_plain
+    from effects.private_files import create_private
     from effects.retry import DAY_SECONDS, ON_UNKNOWN, OnUnknown
-    from effects.scrub import clean_text
     from effects.sealing import SealedColumn, seal_payload
     from effects.sessions.asynchronous import AnyAsyncSession, in_async
     from effects.sessions.joining import AnySession
-    from effects.settlement import Execution, Settlement
     from effects.signing import (
         HEADER_PREFIX,
         SECRET_PREFIX,
@@ -87,9 +86,17 @@ if TYPE_CHECKING:
     from effects.store.operator.requeue import Requeued, requeue
     from effects.store.operator.resolve import resolve as resolve_unknown
     from effects.store.queue.enqueue import ReservedJob
+    from effects.store.queue.settle import record_existing
     from effects.store.queue.table_ledger import TableLedger
     from effects.store.schema.columns import DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column
-    from effects.unsafe import UNSAFE, escape_unprintable, is_printable, without_unsafe
+    from effects.text.database_error import database_condition, is_wrong_statement, primary_message
+    from effects.text.nearest import nearest
+    from effects.text.placeholders import fill_placeholders, why_unfilled
+    from effects.text.redact import HIDDEN, redact, repr_without
+    from effects.text.scrub import clean_text
+    from effects.text.unfit import why_unfit
+    from effects.text.unsafe import UNSAFE, escape_unprintable, is_printable, without_unsafe
+    from effects.text.wording import described
     from effects.version import VERSION
     from effects.walk import Page, walk
     from effects.web import AsgiApp, Receive, Scope, Send, content_length, lifespan
@@ -98,8 +105,7 @@ else:
         __name__,
         {
             "effects": "arguments, signing, web",
-            "effects.advice": "Action, Explanation, Instead",
-            "effects.api": "insert_reserved, reserve_jobs",
+            "effects.api": "insert_intended, insert_reserved, reserve_jobs",
             "effects.arguments": "aware, build_each, check_arguments, each_of, optional, printable, require, shown",
             "effects.crashpoints": "declare, point",
             "effects.default_app": "app_of",
@@ -111,19 +117,19 @@ else:
             "effects.http.network": "check_network",
             "effects.http.stream": "DeadlineStream, connect",
             "effects.idempotence": "NO_DIGEST, IdempotentWriter, KeyHolder, write_once",
-            "effects.ledger": "LEDGER_STATES, LedgerRow, fold_sql",
             "effects.limits": "Breaker, Rate",
             "effects.logs": "RateLimitedLogger",
+            "effects.model.advice": "Action, Explanation, Instead",
+            "effects.model.ledger": "LEDGER_STATES, LedgerRow, fold_sql",
+            "effects.model.settlement": "Execution, Settlement",
             "effects.moments": "moment, moment_or_none, phases_ms",
             "effects.packages": "ModulesNamed, PackageSettings",
-            "effects.plain_values": "ObjectData, to_plain",
-            "effects.redact": "HIDDEN, redact, repr_without, why_invalid",
+            "effects.plain_values": "ObjectData, path_of_fault, to_plain",
+            "effects.private_files": "create_private",
             "effects.retry": "DAY_SECONDS, ON_UNKNOWN, OnUnknown",
-            "effects.scrub": "clean_text",
             "effects.sealing": "SealedColumn, seal_payload",
             "effects.sessions.asynchronous": "AnyAsyncSession, in_async",
             "effects.sessions.joining": "AnySession",
-            "effects.settlement": "Execution, Settlement",
             "effects.signing": (
                 "HEADER_PREFIX, SECRET_PREFIX, TOLERANCE_SECONDS, decode_secret, generate_secret, parse_secret, "
                 "sign, verify, verify_with"
@@ -142,9 +148,17 @@ else:
             "effects.store.operator.requeue": "Requeued, requeue",
             "effects.store.operator.resolve": "resolve as resolve_unknown",
             "effects.store.queue.enqueue": "ReservedJob",
+            "effects.store.queue.settle": "record_existing",
             "effects.store.queue.table_ledger": "TableLedger",
             "effects.store.schema.columns": "DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column",
-            "effects.unsafe": "UNSAFE, escape_unprintable, is_printable, without_unsafe",
+            "effects.text.database_error": "database_condition, is_wrong_statement, primary_message",
+            "effects.text.nearest": "nearest",
+            "effects.text.placeholders": "fill_placeholders, why_unfilled",
+            "effects.text.redact": "HIDDEN, redact, repr_without",
+            "effects.text.scrub": "clean_text",
+            "effects.text.unfit": "why_unfit",
+            "effects.text.unsafe": "UNSAFE, escape_unprintable, is_printable, without_unsafe",
+            "effects.text.wording": "described",
             "effects.version": "VERSION",
             "effects.walk": "Page, walk",
             "effects.web": "AsgiApp, Receive, Scope, Send, content_length, lifespan",
@@ -224,32 +238,42 @@ __all__ = [
     "connect",
     "content_length",
     "create_engine",
+    "create_private",
+    "database_condition",
     "declare",
     "decode_secret",
     "delete_page",
+    "described",
     "each_of",
     "ensure_limit",
     "escape_unprintable",
+    "fill_placeholders",
     "fold_sql",
     "generate_secret",
     "in_async",
+    "insert_intended",
     "insert_reserved",
     "is_printable",
     "is_resolved",
+    "is_wrong_statement",
     "lazy",
     "ledger_columns",
     "lifespan",
     "moment",
     "moment_or_none",
+    "nearest",
     "note",
     "now_column",
     "old_rows",
     "optional",
     "parse_secret",
+    "path_of_fault",
     "phases_ms",
     "point",
+    "primary_message",
     "printable",
     "record_action",
+    "record_existing",
     "redact",
     "repr_without",
     "requeue",
@@ -269,7 +293,8 @@ __all__ = [
     "verifying_context",
     "walk",
     "web",
-    "why_invalid",
+    "why_unfilled",
+    "why_unfit",
     "without_unsafe",
     "write_once",
 ]

@@ -12,7 +12,7 @@ from effects.api import enqueue
 from effects.app import Effects
 from effects.crashpoints import point
 from effects.errors import EnqueueError
-from effects.job import Receipt
+from effects.model.job import Receipt
 from effects.moments import moment
 from effects.schedules import Schedule
 from effects.store.audit_log.notes import AuditAction, note
@@ -67,19 +67,27 @@ def fire_due(app: Effects, definition: Definition) -> list[Fired]:
 def fire_now(app: Effects, name: str, *, actor: str, slot: datetime | None = None, reason: str | None = None) -> Fired:
     """Run a schedule by hand, as if this moment, or `slot`, were one of its slots; paused ones too.
 
-    Overlap is not looked at, except that with `queue` the job waits for its turn. The same slot twice runs once.
+    Overlap is not looked at, except that with `queue` the job waits for its turn. The same slot twice runs once: so a
+    slot that has not come yet is refused, because it would not run again at its time.
 
     Args:
         actor, reason: who and why, for the slot's record and the audit log.
 
     Raises:
         ConfigurationError: there is no such schedule.
-        EnqueueError: its job cannot be enqueued; nothing was written.
+        EnqueueError: the slot has not come yet, or has run already; or its job cannot be enqueued. Nothing was
+            written.
     """
     store = app.store
     with store.begin() as connection:
         definition = schedule_definitions.get(store, connection, name)
-        slot = (slot or moment(store.now(connection))).astimezone(UTC).replace(microsecond=0)
+        now = moment(store.now(connection))
+        slot = (slot or now).astimezone(UTC).replace(microsecond=0)
+        if slot > now:
+            raise EnqueueError(
+                f"schedule {name!r}: the slot {slot.isoformat()} has not come yet. Run now, it would be taken, and not "
+                "run at its time; give one that has passed, or none for this moment"
+            )
         if not schedule_slots.take_slot(store, connection, definition.id, slot):
             raise EnqueueError(f"schedule {name!r}: the slot {slot.isoformat()} has run already")
         fired = _enqueue(app, connection, definition, slot, reason=f"run by {actor}{f': {reason}' if reason else ''}")

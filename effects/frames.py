@@ -5,7 +5,7 @@
     httpx/_client.py:914 send
 
 The app's own frames come first, those of libraries (the standard library and effects among them) after them; each
-group with the innermost frame first. The first line is where to look.
+group with the innermost frame first, and of libraries the innermost few. The first line is where to look.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import dropwhile
 from pathlib import Path
 from types import FrameType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Frame: TypeAlias = tuple[FrameType, int]
 
 FRAMES_MAX = 50
+LIBRARY_FRAMES_MAX = 5
 CAUSES_MAX = 3
 _OURS = Path(__file__).parent
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (_OURS, Path(os.__file__).parent))
@@ -52,10 +54,29 @@ def cause_of(error: BaseException) -> BaseException | None:
 
 
 def frame_texts(frames: Iterable[Frame], frames_max: int = FRAMES_MAX) -> list[str]:
-    """`file:line function` of each frame; they are given outermost first."""
+    """`file:line function` of each frame; they are given outermost first. Of libraries' the innermost five."""
     innermost_first = [frame for frame in frames if frame[0].f_code.co_filename != _WORKER][::-1]
-    ordered = sorted(innermost_first, key=lambda frame: is_library(frame[0].f_code.co_filename))
-    return [place(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in ordered[:frames_max]]
+    own = [frame for frame in innermost_first if not is_library(frame[0].f_code.co_filename)]
+    libraries = [frame for frame in innermost_first if is_library(frame[0].f_code.co_filename)]
+    ordered = [*own, *libraries[:LIBRARY_FRAMES_MAX]][:frames_max]
+    return [place(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in ordered]
+
+
+def handler_frames(frames: Iterable[Frame]) -> list[str]:
+    """Where a handler is, of the frames of its thread or task, outermost first; nothing once it has come back."""
+    return frame_texts(dropwhile(lambda frame: frame[0].f_code.co_filename != _WORKER, frames))
+
+
+def awaiting_frames(coroutine: Any) -> Iterator[Frame]:
+    """Where a suspended coroutine waits, through what it awaits, outermost first."""
+    while (frame := getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)) is not None:
+        yield frame, frame.f_lineno
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+
+
+def thread_frames(frame: FrameType) -> list[Frame]:
+    """The frames of a thread, outermost first, of its innermost."""
+    return list(traceback.walk_stack(frame))[::-1]
 
 
 def place(filename: str, line: int, function: str) -> str:
@@ -64,11 +85,9 @@ def place(filename: str, line: int, function: str) -> str:
 
 
 def is_library(filename: str) -> bool:
-    """Whether it is a file of Python, of an installed library, or of effects itself."""
+    """Whether it is a file of Python, of an installed library, or of effects itself; or code that one generated."""
     return (
-        filename.startswith(_LIBRARIES)
-        or filename.startswith("<frozen ")
-        or any(folder in filename for folder in _INSTALLED)
+        filename.startswith(_LIBRARIES) or filename.startswith("<") or any(folder in filename for folder in _INSTALLED)
     )
 
 

@@ -7,11 +7,13 @@ added bucket by bucket.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import islice, zip_longest
 
 BOUNDS = tuple(0.005 * 1.5**number for number in range(35))  # seconds, each included in its bucket
 BUCKETS = len(BOUNDS) + 1
+ADDED_AT_ONCE = 48
 
 
 def empty() -> list[int]:
@@ -26,6 +28,23 @@ def add(total: list[int], counts: Sequence[int]) -> None:
     """Add `counts`, which may have lost its last zeros, to `total`."""
     for number, count in enumerate(counts):
         total[number] += count
+
+
+def total(histograms: Iterable[Sequence[int]]) -> list[int]:
+    """The sum of any number of them, each of which may have lost its last zeros.
+
+    By a few dozen, bucket by bucket: of thousands at once, each bucket of each would be read from far memory.
+    """
+    summed: list[int] = []
+    remaining = iter(histograms)
+    while dozens := list(islice(remaining, ADDED_AT_ONCE)):
+        summed = [sum(counts) for counts in zip_longest(summed, *dozens, fillvalue=0)]
+    return summed
+
+
+def trimmed(counts: list[int]) -> list[int]:
+    """The same without its last zeros."""
+    return counts[: max((number for number, count in enumerate(counts, start=1) if count), default=0)]
 
 
 def percentile(counts: Sequence[int], share: float) -> float | None:

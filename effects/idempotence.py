@@ -104,9 +104,14 @@ def _write(keys: KeyRing, requests: Sequence[T], writer: IdempotentWriter[T, R])
 
 
 def _receipt_of(keys: KeyRing, content: str, holder: KeyHolder[R]) -> R:
-    if holder.digest is not None and holder.digest != keys.digest(content, like=holder.digest):
-        raise IdempotencyConflict(
-            f"{holder.key} belongs to {holder.owner}, which has other content; use another one for other content",
-            job_id=holder.job_id,
+    if holder.digest is None:
+        return holder.receipt
+    if holder.digest == keys.digest(content, like=holder.digest):
+        return holder.receipt
+    differs = "which has other content; use another one for other content"
+    if not keys.can_compare(holder.digest):
+        differs = (
+            "and whether that has the same content cannot be told without the key named digest that EFFECTS_KEYS had "
+            "then: set it again, or use another idempotency key"
         )
-    return holder.receipt
+    raise IdempotencyConflict(f"{holder.key} belongs to {holder.owner}, {differs}", job_id=holder.job_id)

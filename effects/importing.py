@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from contextvars import ContextVar
 from types import FrameType
 
 from effects.entry_points import entry_points
-from effects.errors import EnqueueError
+from effects.errors import EffectsError, EnqueueError
 from effects.frames import is_library, relative
 
 _importing: ContextVar[bool] = ContextVar("importing", default=False)
@@ -51,6 +52,24 @@ def place_of_error(error: BaseException) -> str | None:
         if _is_of_app(frame)
     ]
     return places[-1] if places else None
+
+
+def reason_of_error(error: BaseException) -> str:
+    """The class of an exception, and its text where that names code or a variable: others may quote a URL or a key."""
+    name = type(error).__name__
+    if isinstance(error, EffectsError):
+        return str(error)
+    if isinstance(error, SyntaxError | ImportError | NameError):
+        return f"{name}: {error}"
+    if isinstance(error, KeyError) and _is_of_environment(error):
+        return f"{name}: {error} is not in the environment"
+    return f"{name} (its text may hold values; import it with python to see it)"
+
+
+def _is_of_environment(error: KeyError) -> bool:
+    """Whether `os.environ` had no variable of this name."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1].f_code is type(os.environ).__getitem__.__code__
 
 
 def _module_frame(frame: FrameType | None) -> FrameType | None:

@@ -8,16 +8,16 @@ from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack
 
 from effects.enqueuing import EnqueuingApp, enqueue_jobs
-from effects.function_type import FunctionJobType
-from effects.job import NewJob, Receipt
-from effects.outcome import Outcome
+from effects.model.function_type import FunctionJobType
+from effects.model.job import NewJob, Receipt
+from effects.model.outcome import HandlerAnswer
 from effects.retry import OnUnknown
 from effects.sessions.asynchronous import AnyAsyncSession, in_async
 from effects.sessions.joining import AnySession
 
 P = TypeVar("P")
 Rest = ParamSpec("Rest")
-Answer = TypeVar("Answer", bound=Outcome | None)
+Answer = TypeVar("Answer", bound=HandlerAnswer)
 
 
 class JobOptions(TypedDict, total=False):
@@ -38,7 +38,8 @@ class JobOptions(TypedDict, total=False):
 class JobFunction(Generic[P, Rest, Answer]):
     """What `@app.job` makes of a function.
 
-    Calling it calls the function, here and now, as tests do. `enqueue` writes a job; a worker calls the function.
+    Calling it calls the function, here and now, as tests do (an async one is awaited). `enqueue` writes a job; a worker
+    calls the function.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from effects.errors import ConfigurationError, KeyUnavailable
+from effects.errors import ConfigurationError, KeyUnavailable, SealInvalid
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
@@ -42,6 +42,7 @@ class KeyRing:
         keys = dict(_parse(text))
         self._digest_key = keys.pop(DIGEST_KEY_ID, None)
         self._keys = keys
+        self._proven: set[str] = set()  # ids of keys that have opened something: they are what their ids say
 
     @property
     def ids(self) -> list[str]:
@@ -67,7 +68,9 @@ class KeyRing:
         """Decrypt a value of that very row and field.
 
         Raises:
-            KeyUnavailable: its key is not in the ring (names the id), or the value was altered or moved.
+            KeyUnavailable: its key is not in the ring (names the id); or it does not open it and has opened nothing
+                else in this process, so that EFFECTS_KEYS may hold another key under its id.
+            SealInvalid: its key opens others and not this one: it was altered or moved. Or it is no sealed value.
         """
         key_id = self.key_id(sealed)
         if key_id not in self._keys:
@@ -75,18 +78,25 @@ class KeyRing:
         body = sealed[2 + len(key_id) :]
         nonce, ciphertext = body[:NONCE_BYTES], body[NONCE_BYTES:]
         try:
-            return AESGCM(self._keys[key_id]).decrypt(nonce, ciphertext, _context(table, row, field))
+            value = AESGCM(self._keys[key_id]).decrypt(nonce, ciphertext, _context(table, row, field))
         except InvalidTag:
-            raise KeyUnavailable(
-                f"{table}.{field} of row {row!r} does not open with key {key_id!r}: it was altered, or moved from "
-                "another row, or the key's value differs from the one that sealed it"
-            ) from None
+            raise self._unopened(key_id, f"{table}.{field} of row {row!r}") from None
+        self._proven.add(key_id)
+        return value
+
+    def _unopened(self, key_id: str, place: str) -> KeyUnavailable:
+        if key_id in self._proven:
+            return SealInvalid(f"{place} does not open with key {key_id!r}: it was altered, or moved from another row")
+        return KeyUnavailable(
+            f"{place} does not open with key {key_id!r}, which has opened nothing in this process: EFFECTS_KEYS may "
+            "hold another key under this id; if it is the right one, the value was altered or moved from another row"
+        )
 
     def reseal(self, sealed: bytes, *, table: str, row: str, field: str) -> bytes:
         """The same value under the first key.
 
         Raises:
-            KeyUnavailable: as `open`.
+            KeyUnavailable, SealInvalid: as `open`.
         """
         return self.seal(self.open(sealed, table=table, row=row, field=field), table=table, row=row, field=field)
 
@@ -95,10 +105,10 @@ class KeyRing:
         """Which key a sealed value needs.
 
         Raises:
-            KeyUnavailable: it is no sealed value.
+            SealInvalid: it is no sealed value.
         """
         if len(sealed) < 2 or sealed[0] != _FORMAT or len(sealed) < 2 + sealed[1] + NONCE_BYTES:
-            raise KeyUnavailable("the stored value is not in the sealed format")
+            raise SealInvalid("the stored value is not in the sealed format")
         return sealed[2 : 2 + sealed[1]].decode(errors="replace")
 
     def digest(self, text: str, *, like: str | None = None) -> str:
@@ -111,6 +121,10 @@ class KeyRing:
         if keyed and self._digest_key is not None:
             return "hmac:" + hmac.new(self._digest_key, text.encode(), hashlib.sha256).hexdigest()
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+    def can_compare(self, digest: str) -> bool:
+        """Whether `digest(…, like=digest)` tells the same content from another: a keyed one needs its key."""
+        return self._digest_key is not None or not digest.startswith("hmac:")
 
     def sign(self, message: bytes, *, purpose: str) -> tuple[str, bytes]:
         """(id of the first key, HMAC-SHA256 of the message under a key that is derived from it for this purpose).

@@ -18,14 +18,13 @@ import re
 import sys
 import threading
 import time
-import traceback
 from types import FrameType
 from typing import Any, TextIO
 
 from effects.errors import EffectsError
-from effects.frames import error_frames, frame_texts
+from effects.frames import error_frames, frame_texts, thread_frames
 from effects.moments import moment
-from effects.unsafe import UNSAFE, escape_unsafe
+from effects.text.unsafe import UNSAFE, escape_unsafe
 
 _log = logging.getLogger("effects")
 
@@ -129,7 +128,7 @@ def error_places(error: BaseException, frames_max: int = _FRAMES_MAX) -> str:
 
 def frame_places(frame: FrameType, frames_max: int = _FRAMES_MAX) -> str:
     """Where a thread is, in the same form."""
-    return " < ".join(frame_texts(list(traceback.walk_stack(frame))[::-1], frames_max))
+    return " < ".join(frame_texts(thread_frames(frame), frames_max))
 
 
 def _time(record: logging.LogRecord) -> str:

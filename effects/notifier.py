@@ -26,6 +26,7 @@ from effects.store.db.store import Store
 
 INTERVAL_SECONDS = 0.01
 CLOSE_SECONDS = 5.0
+REST_SECONDS = 10.0  # without a hint, after which the thread ends
 PAYLOAD_BYTES_MAX = 7_900  # PostgreSQL takes 7,999
 WATCHED_MAX = 10_000  # jobs whose end is announced; the oldest are forgotten, and their waiters poll
 _PENDING = "effects.notifier"
@@ -123,8 +124,9 @@ class Notifier:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        if self._thread is not None:
-            self._thread.join(timeout=CLOSE_SECONDS)
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout=CLOSE_SECONDS)
 
     def _run(self) -> None:
         pause = threading.Event()
@@ -134,10 +136,12 @@ class Notifier:
             pause.wait(INTERVAL_SECONDS)
 
     def _next(self) -> dict[str, set[str]] | None:
-        """Wait for hints and take them; None once closed, with nothing left to send."""
+        """Wait for hints and take them; None once closed, or after a rest, with nothing left to send."""
         with self._changed:
-            self._changed.wait_for(lambda: self._hints or self._closed)
+            self._changed.wait_for(lambda: self._hints or self._closed, REST_SECONDS)
             hints, self._hints = self._hints, {}
+            if not hints:
+                self._thread = None  # the next hint starts another
         return hints or None
 
     def _notify(self, channel: str, names: set[str]) -> None:

@@ -28,6 +28,7 @@ class EffectsOptions(TypedDict, total=False):
     keys: str | None
     storage_url: str | None
     threads: int | None
+    in_flight: int | None
     queues: str | None
     heartbeat_seconds: float | None
     lease_seconds: float | None

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from effects.entry_points import entry_points
 from effects.errors import ConfigurationError
-from effects.nearest import nearest
 from effects.settings import Settings, values_of
+from effects.text.nearest import nearest
 
 GROUP = "effects.settings"
 ModulesNamed: TypeAlias = Callable[[str], Sequence[ModuleType]]

@@ -6,12 +6,23 @@ dataclasses, msgspec structs, attrs classes, pydantic models and named mappings 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import msgspec
 
-from effects.scrub import class_name
+from effects.text.scrub import class_name
+
+_DEPTH_MAX = 50
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}")
+# What marks a class with fields → their names.
+_FIELDS: dict[str, Callable[[Any], Iterable[str]]] = {
+    "__struct_fields__": lambda kind: kind.__struct_fields__,
+    "model_fields": lambda kind: kind.model_fields,
+    "__dataclass_fields__": lambda kind: kind.__dataclass_fields__,
+    "__attrs_attrs__": lambda kind: (attribute.name for attribute in kind.__attrs_attrs__),
+}
 
 
 class DataclassInstance(Protocol):
@@ -37,6 +48,46 @@ def to_plain(value: Any) -> Any:
         RecursionError: it is nested too deeply, or holds itself.
     """
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_beyond_msgspec)
+
+
+def path_of_fault(value: Any, attempt: Callable[[Any], object]) -> str:
+    """The path, such as `.lines[3].price`, to the smallest part of a value with which an attempt fails.
+
+    Empty for the value itself. A key is shown where it is a name; any other, as an address may be, is `[…]`.
+
+    Args:
+        attempt: a function that raises if a value cannot be used.
+    """
+    path = ""
+    for _ in range(_DEPTH_MAX):
+        part = next(((step, child) for step, child in _parts(value) if _fails(attempt, child)), None)
+        if part is None:
+            return path
+        path, value = f"{path}{part[0]}", part[1]
+    return ""  # it holds itself, or might
+
+
+def _fails(attempt: Callable[[Any], object], value: Any) -> bool:
+    try:
+        attempt(value)
+    except (TypeError, ValueError, RecursionError):
+        return True
+    return False
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a value holds, each with its step in a path."""
+    if isinstance(value, Mapping):
+        yield from ((_step(key), child) for key, child in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"[{index}]", child) for index, child in enumerate(value))
+    else:
+        names = next((names(type(value)) for has, names in _FIELDS.items() if hasattr(type(value), has)), ())
+        yield from ((f".{name}", getattr(value, name)) for name in names if hasattr(value, name))
+
+
+def _step(key: object) -> str:
+    return f".{key}" if isinstance(key, str) and _NAME.fullmatch(key) else "[…]"
 
 
 def _beyond_msgspec(value: Any) -> Any:

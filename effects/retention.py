@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from effects.app import Effects
-from effects.attempt import Attempt
-from effects.job_type import JobType
-from effects.outcome import Done, Outcome, Snooze
+from effects.model.attempt import Attempt
+from effects.model.job_type import JobType
+from effects.model.outcome import Done, Outcome, Snooze
 from effects.retry import DAY_SECONDS
 from effects.schedules import Schedule
 from effects.store import prune as pages
@@ -20,6 +20,7 @@ from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.old_rows import Ages
 from effects.store.numbers import fold
 from effects.store.queue.table_ledger import CORE_LEDGER, all_ledgers, delete_old_effects
+from effects.store.schedules.clock import turn_back
 from effects.walk import Page, walk
 
 NUMBERS_DAYS = 30.0  # how long numbers over time are kept
@@ -34,7 +35,7 @@ GoOn = Callable[[], bool]
 class Pruned(msgspec.Struct, kw_only=True):
     """How many were deleted, or would be. `finished` is False where `go_on` ended it.
 
-    `numbers`: rows of rollups and samples, whose sums are kept in fewer rows, or that are older than 30 days.
+    `numbers`: rows of rollups and samples whose sums are kept in longer rows, or that are older than 30 days.
     `packages`: job type → rows that its own `prune` took, such as the bodies of webhook events.
     """
 
@@ -115,6 +116,8 @@ class _Run:
 
     def run(self) -> Pruned:
         app, settings = self._app, self._app.settings
+        if not self._dry_run:
+            turn_back(app.store)
         tables = tuple(ledger.table for ledger in all_ledgers(app.ledgers))
         default = settings.retention_effects_days * DAY_SECONDS
         ages = self._ages("retention_days", settings.retention_jobs_days)
@@ -146,7 +149,7 @@ class _Run:
             partial(fold.old_rollups, seconds=seconds),
             partial(fold.old_samples, seconds=seconds),
             fold.fold_workers,
-            fold.fold_minutes,
+            fold.old_minutes,
             fold.fold_samples,
         ]
         return sum(self._walk(step) for step in steps)

@@ -14,6 +14,7 @@ import msgspec
 from effects.arguments import one_of, optional, printable, require, whole
 from effects.errors import ConfigurationError
 from effects.slots import Cron
+from effects.text.placeholders import fill_placeholders
 
 CatchUp: TypeAlias = Literal["none", "latest", "all"]
 Overlap: TypeAlias = Literal["allow", "skip", "queue"]
@@ -25,7 +26,7 @@ ON_TIME_SECONDS = 300.0  # a slot that is picked up within this was not missed
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,99}")
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
-_PLACEHOLDERS = ("slot", "slot_date", "previous_slot_date")
+PLACEHOLDERS = ("slot", "slot_date", "previous_slot_date")
 _RULES = {
     "catch_up": one_of(CATCH_UP),
     "catch_up_max": whole(1, CATCH_UP_MAX),
@@ -43,7 +44,7 @@ class Schedule:
         job_type: name of a registered job type.
         payload: a mapping that converts to the type's payload class. In its strings `{slot}` (ISO 8601),
             `{slot_date}` and `{previous_slot_date}` (the date of the slot before) stand for the slot by
-            the schedule's wall clock; other braces are left alone.
+            the schedule's wall clock; another name in braces is refused, unless the job type fills it in.
         cron: five fields (see `effects.slots` for what happens when the clocks change).
         zone: IANA time zone. Default UTC.
         catch_up: how to handle slots missed while no worker ran: `latest` runs the newest of them, once
@@ -90,10 +91,10 @@ class Schedule:
         if self.key is None:
             return
         named = _PLACEHOLDER.findall(self.key)
-        if not named or set(named) - set(_PLACEHOLDERS):
+        if not named or set(named) - set(PLACEHOLDERS):
             raise ConfigurationError(
                 f"{who}: key is {self.key!r}; it must name its slot by one or more of "
-                f"{', '.join(f'{{{name}}}' for name in _PLACEHOLDERS)}, and no other braces"
+                f"{', '.join(f'{{{name}}}' for name in PLACEHOLDERS)}, and no other braces"
             )
         require(f"{who}: key", self.key_of(datetime(2000, 1, 1, tzinfo=UTC)), printable(), ConfigurationError)
 
@@ -113,14 +114,14 @@ class Schedule:
     def payload_of(self, slot: datetime) -> dict[str, Any]:
         """The payload of one slot."""
         words = self._words(slot)
-        filled: dict[str, Any] = _fill(json.loads(self.template()), words)
+        filled: dict[str, Any] = fill_placeholders(json.loads(self.template()), words)
         return filled
 
     def key_of(self, slot: datetime) -> str:
         """The idempotency key of one slot."""
         if self.key is None:
             return f"schedule:{self.name}:{slot.astimezone(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')}"
-        return str(_fill(self.key, self._words(slot)))
+        return str(fill_placeholders(self.key, self._words(slot)))
 
     def missed(self, since: datetime, now: datetime) -> list[datetime]:
         """The slots in (`since`, `now`] that are due, oldest first, according to `catch_up`."""
@@ -138,13 +139,3 @@ class Schedule:
             "slot_date": local.date().isoformat(),
             "previous_slot_date": previous.date().isoformat(),
         }
-
-
-def _fill(value: Any, words: Mapping[str, str]) -> Any:
-    if isinstance(value, str):
-        return _PLACEHOLDER.sub(lambda match: words.get(match[1], match[0]), value)
-    if isinstance(value, list):
-        return [_fill(element, words) for element in value]
-    if isinstance(value, dict):
-        return {name: _fill(element, words) for name, element in value.items()}
-    return value

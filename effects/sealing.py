@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import Row
 
-from effects.errors import KeyUnavailable, PayloadInvalid
-from effects.job_type import SEALED, JobType
+from effects.errors import PayloadInvalid, SealInvalid
 from effects.keys import KeyRing
+from effects.model.job_type import SEALED, JobType
 
 _MARK = f'"{SEALED}"'
 
@@ -65,7 +65,8 @@ def open_payload(keys: KeyRing, job_type: str, text: str) -> str:
     """The payload's JSON with every field in clear.
 
     Raises:
-        KeyUnavailable: its key is not in the ring, or the value was altered or comes from another job type.
+        KeyUnavailable: its key is not in the ring.
+        SealInvalid: the value was altered or comes from another job type.
         PayloadInvalid: what is called sealed is in no sealed format, so that no key can open it.
     """
     document = sealed_document(text)
@@ -82,7 +83,7 @@ def reseal_payload(keys: KeyRing, job_type: str, text: str) -> str:
     """The payload's JSON sealed under the first key.
 
     Raises:
-        KeyUnavailable, PayloadInvalid: as `open_payload`.
+        KeyUnavailable, SealInvalid, PayloadInvalid: as `open_payload`.
     """
     document = sealed_document(text)
     if document is None:
@@ -112,7 +113,7 @@ def _open(keys: KeyRing, job_type: str, sealed: Any) -> bytes:
     try:
         value = base64.b64decode(sealed["value"], validate=True)
         keys.key_id(value)
-    except (KeyError, TypeError, ValueError, KeyUnavailable):  # binascii.Error is a ValueError
+    except (KeyError, TypeError, ValueError, SealInvalid):  # binascii.Error is a ValueError
         raise _malformed(job_type) from None
     return keys.open(value, **_context(job_type))
 

@@ -19,8 +19,8 @@ DEFAULT_DATABASE_URL = "sqlite:///effects.db"
 DEFAULT_STORAGE_URL = "file:effects-files"
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _ABOVE_ZERO = (
-    "threads", "heartbeat_seconds", "lease_seconds", "poll_seconds", "grace_seconds", "retention_jobs_days",
-    "retention_dead_days", "retention_effects_days", "retention_audit_days",
+    "threads", "in_flight", "heartbeat_seconds", "lease_seconds", "poll_seconds", "grace_seconds",
+    "retention_jobs_days", "retention_dead_days", "retention_effects_days", "retention_audit_days",
 )  # fmt: skip
 _MISSPELT = re.compile(r"EFFECTS?_?((DATABASE|DB)(_?(URL|URI|DSN))?|URL|DSN)")
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
@@ -37,8 +37,10 @@ class Settings:
         storage_url: where files are kept (reports, attachments): a folder, or `s3://bucket/prefix`; see
             `effects.storage.open_storage`. Default the folder `effects-files` in the working directory.
         threads: handler threads of a queue that names no number of its own. Default 10.
+        in_flight: attempts that a queue whose job types are all `async def` has in flight, where it names no number of
+            its own. Default 1,024.
         queues: `name=threads` pairs, comma-separated, such as `emails=8,reports=2`; queues that job types name
-            are added by themselves.
+            are added by themselves. Of a queue of async job types it is the number in flight.
         heartbeat_seconds: interval of a worker's heartbeats. Default 10.
         lease_seconds: a worker silent for longer has lost its jobs. Default 120; at least 3 heartbeats.
         poll_seconds: longest idle wait between two looks at the queue. Default 1.
@@ -65,6 +67,7 @@ class Settings:
     keys: str = ""
     storage_url: str = DEFAULT_STORAGE_URL
     threads: int = 10
+    in_flight: int = 1024
     queues: str = ""
     heartbeat_seconds: float = 10.0
     lease_seconds: float = 120.0

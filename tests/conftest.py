@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 
 from effects import Effects, JobType, crashpoints, set_default
+from effects.sessions.constructed import living
 from tests.peers.proxy import Proxy
 from tests.support import databases
 from tests.support.database_pool import DatabasePool
@@ -72,16 +73,26 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("EFFECTS_TEST_SEED", str(random.SystemRandom().randrange(10**9)))  # for all processes
 
 
+def pytest_collection_finish() -> None:
+    """The programs of worker processes, which tests import for their names, are not this process's Effects."""
+    for app in living(Effects):
+        app.disposed = True
+
+
 def pytest_report_header() -> str:
     return f"EFFECTS_TEST_SEED={os.environ['EFFECTS_TEST_SEED']}"
 
 
 @pytest.fixture(autouse=True)
 def _clean_process() -> Iterator[None]:
-    """No test leaves its default app or its crash point to the next."""
+    """No test leaves its default app, its other apps or its crash point to the next."""
+    of_wider_scope = living(Effects)
     yield
     crashpoints.install(None)
     set_default(None)
+    for app in living(Effects):
+        if app not in of_wider_scope:
+            app.disposed = True  # whoever still holds it
 
 
 @pytest.fixture(scope="session")

@@ -32,8 +32,8 @@ class Writer:
 
     def render(self, number: int) -> dict[str, str]:
         values = context(number)
-        found = {name: part.render(values) for name, part in self._parts.items()}
-        return found | {"body.html": self._css.inline(found["body.html"])}
+        parts = {name: part.render(values) for name, part in self._parts.items()}
+        return parts | {"body.html": self._css.inline(parts["body.html"])}
 
     def build(self, number: int) -> EmailMessage:
         """The standard library's message."""
@@ -56,13 +56,13 @@ def work(threads: str, count: str, port: str, ready: str) -> None:
     for number in [*range(int(count)), *([None] * int(threads))]:
         numbers.put(number)
     writer = Writer()
-    made = writer.build(0).as_bytes()
+    message = writer.build(0).as_bytes()
 
     def send() -> None:
         with smtplib.SMTP("127.0.0.1", int(port), local_hostname="localhost") as connection:
             while (number := numbers.get()) is not None:
                 if ready:
-                    connection.sendmail(ENVELOPE_SENDER, [recipient(number)], made)
+                    connection.sendmail(ENVELOPE_SENDER, [recipient(number)], message)
                 else:
                     connection.send_message(writer.build(number), ENVELOPE_SENDER, [recipient(number)])
 

@@ -33,8 +33,8 @@ def work(threads: str, count: str, ports: str) -> None:
     transports = WebhookTransports(GuardedBackend(allow_private=True))
 
     def post() -> None:
-        while (one := posts.get()) is not None:
-            url, headers, body = one
+        while (request := posts.get()) is not None:
+            url, headers, body = request
             exchange = transports.post(url, headers, body, seconds=DEADLINE_SECONDS)
             assert exchange.status == 204, exchange.failure
 

@@ -48,8 +48,8 @@ def install(database: str, keys: str, ports: Sequence[int]) -> Effects:
 def fill(database: str, keys: str, ports: Sequence[int], count: int) -> None:
     """`count` events, each of which every partner wants."""
     effects = install(database, keys, ports)
-    wanted = events(count)
-    while batch := list(islice(wanted, BATCH)):
+    waiting = events(count)
+    while batch := list(islice(waiting, BATCH)):
         deliver_webhooks(batch, effects=effects)
     effects.dispose()
 

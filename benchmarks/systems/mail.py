@@ -52,8 +52,8 @@ def fill(database: str, keys: str, port: str, count: int) -> None:
     """Rendered and committed."""
     effects = app(database, keys, port)
     effects.create_tables()
-    wanted = messages(count)
-    while batch := list(islice(wanted, BATCH)):
+    waiting = messages(count)
+    while batch := list(islice(waiting, BATCH)):
         send_templated_emails(batch, effects=effects)
     effects.dispose()
 

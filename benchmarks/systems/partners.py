@@ -62,8 +62,8 @@ async def _serve(count: int, kind: str) -> None:
 
 def ports(line: str) -> list[int]:
     """What `work` printed first."""
-    found: list[int] = json.loads(line)
-    return found
+    numbers: list[int] = json.loads(line)
+    return numbers
 
 
 def work(count: str, kind: str = QUIET) -> None:

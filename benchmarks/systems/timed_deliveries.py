@@ -64,9 +64,9 @@ def work(keys: str, database: str) -> None:
     for part, places in PARTS.items():
         for owner, name in places:
             setattr(owner, name, stopwatch.timed(part, getattr(owner, name)))
-    made = Worker(app(database, keys))
+    worker = Worker(app(database, keys))
     await_go()
     before = time.process_time()
-    made.drain(max_seconds=WORK_SECONDS)
+    worker.drain(max_seconds=WORK_SECONDS)
     whole = time.process_time() - before
     print(json.dumps({**stopwatch.seconds, REST: whole - stopwatch.seconds.total()}), flush=True)

@@ -8,11 +8,13 @@ from effects import lazy
 
 if TYPE_CHECKING:
     from effects.cli.context import Context, actor, pass_context
+    from effects.cli.files import output_file
     from effects.cli.options import (
         before_key_option,
         before_option,
         key_option,
         limit_option,
+        option_group,
         override_options,
         parse_age,
         parse_time,
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
         type_option,
         window_options,
     )
-    from effects.cli.output import Table, cell, duration, shown_status
+    from effects.cli.output import Table, cell, duration
     from effects.cli.results import CommandResult, command, json_option, listed, page_note
+    from effects.cli.waiting import notice_after, tell_wait, why_unserved
+    from effects.text.wording import shown_status
 else:
     __getattr__, __dir__ = lazy.names(
         __name__,
@@ -32,10 +36,14 @@ else:
             "effects.cli.results": "CommandResult, command, json_option, listed, page_note",
             "effects.cli.context": "Context, actor, pass_context",
             "effects.cli.options": (
-                "before_key_option, before_option, key_option, limit_option, override_options, parse_age, parse_time, "
-                "queue_option, reason_option, required_reason_option, status_option, type_option, window_options"
+                "before_key_option, before_option, key_option, limit_option, option_group, override_options, "
+                "parse_age, parse_time, queue_option, reason_option, required_reason_option, status_option, "
+                "type_option, window_options"
             ),
-            "effects.cli.output": "Table, cell, duration, shown_status",
+            "effects.cli.files": "output_file",
+            "effects.cli.output": "Table, cell, duration",
+            "effects.cli.waiting": "notice_after, tell_wait, why_unserved",
+            "effects.text.wording": "shown_status",
         },
     )
 
@@ -53,6 +61,9 @@ __all__ = [
     "key_option",
     "limit_option",
     "listed",
+    "notice_after",
+    "option_group",
+    "output_file",
     "override_options",
     "page_note",
     "parse_age",
@@ -63,6 +74,8 @@ __all__ = [
     "required_reason_option",
     "shown_status",
     "status_option",
+    "tell_wait",
     "type_option",
+    "why_unserved",
     "window_options",
 ]

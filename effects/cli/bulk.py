@@ -47,7 +47,8 @@ def list_(context: Context, *, status: str | None, before: int | None, limit: in
 def show(context: Context, *, bulk_id: int) -> CommandResult:
     """Show the progress of a bulk action.
 
-    Jobs that it could not act on are counted by the reason.
+    Jobs that it could not act on are counted by the reason. Those that no longer match had changed before it came to
+    them.
     """
     return _shown(bulks.find_bulk(bulk_id, effects=context.app))
 
@@ -62,8 +63,9 @@ def cancel(context: Context, *, bulk_id: int, reason: str | None) -> CommandResu
     What it has done stays done.
     """
     record = bulks.cancel_bulk(bulk_id, actor=actor(), reason=reason, effects=context.app)
+    left = "" if record.left is None else f", {record.left:,} are left"
     return CommandResult(
-        record, f"bulk {bulk_id} cancelled: {record.done:,} jobs were done, {record.refused:,} refused"
+        record, f"bulk {bulk_id} cancelled: {record.done:,} jobs were done, {record.refused:,} refused{left}"
     )
 
 
@@ -95,11 +97,15 @@ def _expected(record: BulkRecord) -> str:
 
 
 def _table(records: Sequence[BulkRecord]) -> Table:
-    columns = ("id", "action", "status", "done", "refused", "expected", "created", "ended", "actor", "reason")
+    columns = (
+        "id", "action", "status", "done", "refused", "no longer match", "left", "expected", "created", "ended", "actor",
+        "reason",
+    )  # fmt: skip
     rows = [
         (
-            record.id, record.action.replace("_", " "), record.status, record.done, record.refused, _expected(record),
-            record.created_at, record.ended_at, record.actor, record.reason,
+            record.id, record.action.replace("_", " "), record.status, record.done, record.refused,
+            record.no_longer_match, record.left, _expected(record), record.created_at, record.ended_at, record.actor,
+            record.reason,
         )
         for record in records
     ]  # fmt: skip

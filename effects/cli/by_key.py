@@ -10,13 +10,16 @@ import click
 
 from effects import control
 from effects.cli.context import Context, actor
+from effects.cli.evidence import advice
 from effects.cli.options import JobId, key_option, parse_age, parse_time, reason_option, type_option
-from effects.cli.output import shown_status
 from effects.cli.results import CommandResult, command
+from effects.cli.waiting import notice_after, tell_wait
 from effects.control import CancelResult
 from effects.errors import JobStateError
 from effects.exit_codes import ExitCode
+from effects.observation.evidence import job_evidence
 from effects.store.effects.by_key import EffectStatus
+from effects.text.wording import shown_status
 
 _CANCELLED = {
     "cancelled": "cancelled",
@@ -54,7 +57,21 @@ def cancel_by_key(context: Context, key: str, job_type: str | None, reason: str 
     """
     cancelled = control.cancel(key=key, job_type=job_type, actor=actor(), reason=reason, effects=context.app)
     _check_live(cancelled.effect, cancelled.result, "cancelled")
-    return CommandResult(_cancel_facts(cancelled), f"job {cancelled.effect.job_id} {_CANCELLED[cancelled.result]}")
+    text = f"job {cancelled.effect.job_id} {_CANCELLED[cancelled.result]}"
+    return with_what_remains(context, _cancel_facts(cancelled), text)
+
+
+def with_what_remains(context: Context, facts: dict[str, Any], text: str) -> CommandResult:
+    """The result of a cancellation, with what a person has to decide where the effect may have happened."""
+    evidence = job_evidence(context.app, facts["job_id"])
+    has_ended = evidence.standing is not None and evidence.standing.ended
+    unresolved = has_ended and any(action.name == "mark-done" for action in evidence.next)
+    if unresolved:
+        text += f". Its effect may have happened, by an earlier attempt: an unresolved dead letter. {advice(evidence)}"
+    elif not has_ended and facts["result"] != "stopped":
+        resolve = f"effects dead resolve {facts['job_id']}"
+        text += f". If its effect may have happened by then, an unresolved dead letter remains: decide by `{resolve}`"
+    return CommandResult({**facts, "unresolved": unresolved}, text)
 
 
 def _cancel_facts(cancelled: CancelResult) -> dict[str, Any]:
@@ -100,7 +117,13 @@ def wait_(context: Context, *, key: str, job_type: str | None, timeout: float) -
 
     Exit code 0 if its effect is done, 1 if it ended otherwise, 3 if the time ran out.
     """
-    effect = control.wait(key=key, timeout_seconds=timeout, job_type=job_type, effects=context.app)
+    patience = notice_after(timeout)
+    effect = control.wait(key=key, timeout_seconds=patience, job_type=job_type, effects=context.app)
+    if not effect.ended:
+        tell_wait(
+            f"job {effect.job_id}", advice(job_evidence(context.app, effect.job_id)).rstrip("."), timeout - patience
+        )
+        effect = control.wait(key=key, timeout_seconds=timeout - patience, job_type=job_type, effects=context.app)
     if not effect.ended:
         status = shown_status(effect.status or "")
         return CommandResult(effect, f"job {effect.job_id} is still {status}", exit_code=ExitCode.TIME_RAN_OUT)

@@ -19,11 +19,12 @@ from sqlalchemy.engine import make_url
 from effects import logs
 from effects.app import Effects
 from effects.default_app import set_default
-from effects.errors import ConfigurationError, EffectsError, SchemaMismatch
-from effects.importing import importing, place_of_error
+from effects.errors import ConfigurationError, SchemaMismatch
+from effects.importing import importing, place_of_error, reason_of_error
 from effects.settings import DEFAULT_DATABASE_URL
 from effects.store.db import revisions
 from effects.store.db.urls import database_url as parse_url
+from effects.text.wording import described
 
 
 @dataclass
@@ -112,13 +113,13 @@ def load_app(path: str) -> Effects:
             raise ConfigurationError(f"--app: {module_name} has no attribute {attribute!r}; {there}")
         target = getattr(target, name)
     if not isinstance(target, Effects):
-        raise ConfigurationError(f"--app: {path} is a {type(target).__name__}; it must be an effects.Effects")
+        raise ConfigurationError(f"--app: {path} is {described(target)}; it must be an effects.Effects")
     return target
 
 
 def _import_error(module_name: str, error: BaseException) -> ConfigurationError:
     """Say where in the app's own code its import failed, and why."""
-    reason = str(error) if isinstance(error, EffectsError) else f"{type(error).__name__}: {error}"
+    reason = reason_of_error(error)
     where = place_of_error(error)
     at = "" if where is None or where in reason else f" at {where}"
     cure = "; install it, or run effects in the folder that holds it" if isinstance(error, ModuleNotFoundError) else ""
@@ -178,6 +179,6 @@ def refuse_missing_file(app: Effects) -> None:
     if url == make_url(DEFAULT_DATABASE_URL) and "EFFECTS_DATABASE_URL" not in os.environ:
         raise SchemaMismatch(
             f"EFFECTS_DATABASE_URL is not set, and the default {file.absolute()} does not exist: set it, or run "
-            "`effects init` to create that file"
+            f"`{app.store.init_command}` to create that file"
         )
-    raise SchemaMismatch(f"there is no database {str(file)!r} yet: run `effects init`")
+    raise SchemaMismatch(f"there is no database {str(file)!r} yet: run `{app.store.init_command}`")

@@ -19,8 +19,11 @@ def init(context: Context, *, reason: str | None) -> CommandResult:
 
     Running it again changes nothing. It is the only command that creates a database. With --app, schedules that were
     removed from the app's code are stopped and listed; paused schedules stay paused.
+    If a schedule's job would be refused when it runs, init fails and changes nothing.
     """
     app = context.bare_app
+    for schedule in app.schedules.values():
+        app.job_types.check_declared(schedule)
     applied = app.create_tables(actor=actor(), reason=reason)
     # Without --app we know the built-in schedules only: what else there is belongs to an app that we have not seen.
     types = app.job_types.names() if context.app_path else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -17,6 +17,7 @@ from effects.cli.options import (
     code_option,
     key_option,
     limit_option,
+    option_group,
     override_options,
     queue_option,
     reason_option,
@@ -27,25 +28,20 @@ from effects.cli.options import (
     window_options,
     word_option,
 )
-from effects.cli.output import Table, shown_status
+from effects.cli.output import Table
 from effects.cli.results import CommandResult, command, page_note
-from effects.evidence import job_evidence
+from effects.observation.evidence import job_evidence
 from effects.store.bulk.operation import ActionName, BulkAction
 from effects.store.operator.dead_letters import Cause, DeadFilters, DeadLetter, count_causes, list_dead
 from effects.store.operator.resolve import RESOLUTIONS, Resolution
+from effects.text.wording import shown_status
 
 _RESOLVING: dict[Resolution, ActionName] = {
     "requeue": "resolve_requeue", "mark-done": "mark_done", "give-up": "give_up"
 }  # fmt: skip
 
 
-def filter_options(run: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_FILTERS):
-        run = option(run)
-    return run
-
-
-_FILTERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
+filter_options = option_group(
     type_option,
     queue_option,
     key_option,
@@ -58,17 +54,10 @@ _FILTERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
 )
 
 
-def selection_options(run: Callable[..., Any]) -> Callable[..., Any]:
-    """IDs, or filters with a preview: what every action that may concern many takes."""
-    for option in reversed(
-        (
-            click.argument("job_ids", type=JobId(min=1), metavar="[ID]...", nargs=-1),
-            filter_options,
-            many_options,
-        )
-    ):
-        run = option(run)
-    return run
+# IDs, or filters with a preview: what every action that may concern many takes.
+selection_options = option_group(
+    click.argument("job_ids", type=JobId(min=1), metavar="[ID]...", nargs=-1), filter_options, many_options
+)
 
 
 @click.group()
@@ -108,7 +97,7 @@ def show(context: Context, *, job_id: int) -> CommandResult:
 
     Attempts of the jobs that it was requeued from are included.
     """
-    return tell_job(job_evidence(context.app, job_id, earlier=True))
+    return tell_job(context, job_evidence(context.app, job_id, earlier=True))
 
 
 @dead.command()
@@ -192,13 +181,20 @@ def _causes_table(causes: Sequence[Cause]) -> Table:
     return Table(("type", "code", "effect", "jobs", "first", "last"), rows, empty="no unresolved dead letters")
 
 
+def _effect(letter: DeadLetter) -> str:
+    """As `dead causes` has it; a resolved one may be of a job that was cancelled or succeeded later."""
+    if letter.unknown:
+        return "unknown"
+    return "not done" if letter.status == "dead" else shown_status(letter.status)
+
+
 def _table(letters: Sequence[DeadLetter]) -> Table:
     columns = ("id", "type", "effect", "ended", "attempts", "key", "limit", "code", "error")
     rows = [
         (
             letter.id,
             letter.job_type,
-            "unknown" if letter.unknown else shown_status(letter.status),
+            _effect(letter),
             letter.finished_at,
             letter.attempts,
             letter.key,

@@ -7,7 +7,7 @@ import click
 from effects.cli.context import Context, refuse_missing_file
 from effects.cli.output import Table
 from effects.cli.results import CommandResult, command
-from effects.doctor import examine, exit_code
+from effects.observation.doctor import examine, exit_code
 
 
 @click.command()

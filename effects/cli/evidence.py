@@ -6,12 +6,13 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
-from effects.advice import Action
-from effects.cli.output import Table, cell, duration, moment, shown_status
-from effects.evidence import Evidence
-from effects.standing import objection
+from effects.cli.output import Table, cell, duration
+from effects.model.advice import Action
+from effects.model.standing import objection
+from effects.observation.evidence import Evidence
+from effects.observation.waits import Wait, WaitReason
 from effects.store.db.records import ActionRecord, AttemptRecord, JobRecord
-from effects.waits import Wait, WaitReason
+from effects.text.wording import moment_text, shown_status
 
 DONE = "Nothing left to do."
 
@@ -27,7 +28,7 @@ def evidence_blocks(evidence: Evidence) -> list[Any]:
     """What the last answer means, the attempts, and the actions."""
     facts = evidence.facts
     blocks: list[Any] = [facts.about] if facts.about else []
-    if facts.explanation is not None:
+    if facts.explanation is not None and evidence.state != "running":  # of an attempt before; what follows is under way
         blocks.append(cell(f"the last answer: {facts.explanation.meaning}; {facts.explanation.follows}"))
     blocks.append(attempts_table(facts.attempts))
     blocks += error_blocks(facts.attempts)
@@ -51,15 +52,16 @@ def _state(evidence: Evidence) -> str:
             return f"is unknown (it may or may not have happened) after {tried}. {following}"
         case "abandoned":
             reason = newest.last_error or newest.error_code or newest.status
-            return f"was given up{_at(newest)} ({reason}) after {tried}. {following}"
+            word = "was cancelled" if newest.status == "cancelled" else "died"
+            return f"{word}{_at(newest)} ({reason}) after {tried}. {following}"
         case "running":
-            return f"is running ({tried} before). {following}"
+            return f"is running ({_tries(evidence)} before{_answer(evidence)}). {following}"
         case "waiting":
             return f"is {shown_status(newest.status)} ({tried}); {following}"
 
 
 def _at(job: JobRecord) -> str:
-    return f" at {moment(job.finished_at)}" if job.finished_at else ""
+    return f" at {moment_text(job.finished_at)}" if job.finished_at else ""
 
 
 def _tries(evidence: Evidence) -> str:
@@ -71,8 +73,10 @@ def _tries(evidence: Evidence) -> str:
 
 
 def _answer(evidence: Evidence) -> str:
-    attempts = evidence.facts.attempts
-    return f", last answer: {attempts[-1].answer}" if attempts and attempts[-1].answer else ""
+    """Left out where the reason to wait says the same."""
+    answer = evidence.facts.attempts[-1].answer if evidence.facts.attempts else None
+    is_the_cause = evidence.waits is not None and evidence.waits.cause == answer
+    return f", last answer: {answer}" if answer and not is_the_cause else ""
 
 
 # -- what happens next -------------------------------------------------------------------------------------
@@ -84,8 +88,8 @@ def advice(evidence: Evidence) -> str:
     if evidence.waits is not None:
         return f"{wait_text(evidence.waits)}."
     if job.status == "running":
-        since = f" since {moment(job.started_at)}" if job.started_at else ""
-        return f"Attempt {job.attempts} has been running{since} in worker {job.worker}."
+        since = f" since {moment_text(job.started_at)}" if job.started_at else ""
+        return f"Attempt {job.attempts} has been running{since} in worker {job.worker}{_silence(evidence)}."
     if standing is None or standing.effect == "done":
         return DONE
     if standing.successor is not None:
@@ -94,6 +98,16 @@ def advice(evidence: Evidence) -> str:
     if standing.instead is not None:
         return f"No further attempt by itself: {standing.instead.text}."
     return _decision(evidence)
+
+
+def _silence(evidence: Evidence) -> str:
+    silence = evidence.silence
+    if silence is None:
+        return ""
+    return (
+        f", which was last heard of {duration(silence.seconds)} ago: unless it is heard of again, another worker takes "
+        f"the job back at about {moment_text(silence.taken_back_at)}"
+    )
 
 
 def _decision(evidence: Evidence) -> str:
@@ -106,13 +120,13 @@ def _decision(evidence: Evidence) -> str:
         refusal = objection(standing)
         assert refusal is not None
         return f"No further attempt: {refusal.text}."
+    if "mark-done" in actions:
+        return _resolutions(job, actions)
     if requeue.confirmation is None:
         again = f"to try it again, run `{requeue.command}`."
         return f"Job {job.id} is dead; {again}" if job.status == "dead" else again.capitalize()
-    if "mark-done" not in actions:
-        closed = f"It was left unknown ({(standing.closed_by or 'resolved').replace('_', ' ')})"
-        return f"{closed}; to try it again anyway, run `{requeue.command}`."
-    return _resolutions(job, actions)
+    closed = f"It was left unknown ({(standing.closed_by or 'resolved').replace('_', ' ')})"
+    return f"{closed}; to try it again anyway, run `{requeue.command}`."
 
 
 def _resolutions(job: JobRecord, actions: dict[str, Action]) -> str:
@@ -125,15 +139,16 @@ def _resolutions(job: JobRecord, actions: dict[str, Action]) -> str:
 
 _WAITS: dict[WaitReason, str] = {
     "due_later": "next attempt at {when}",
-    "operator": "a worker lacks what only an operator can give it{cause}; next look at {when}",
+    "operator": "waits for an operator: {cause}; a worker looks again at {when}",
     "queue_paused": "its queue {name} is paused by {by} {until}{cause}",
     "limit_paused": "its limit key {name} is paused {until}{cause}",
     "breaker": "the breaker of its limit key {name} is open: paused {until}{cause}",
     "trial": "{since}, waiting for the one trial that the open breaker of its limit key {name} allows",
     "group_blocked": "{since}, its group {name} is blocked",
     "group_head": "{since}, waiting behind job {job_id} of its group {name}",
-    "no_worker": "{since}, waiting for a worker on queue {name}: none is alive",
-    "no_worker_for_queue": "{since}, waiting for a worker on queue {name}: none of those alive serves it",
+    "no_worker": "{since}, waiting for a worker on queue {name}: none is alive (start one: `effects work`)",
+    "no_worker_for_queue": "{since}, waiting for a worker on queue {name}: none of those alive serves it"
+    " (start one: `effects work --queue {name}`)",
     "type_not_registered": "{since}, waiting for a worker with its job type {name}, which is not registered here",
     "cap": "{since}, waiting for its limit key {name}: {running} of at most {cap} run",
     "rate": "{since}, waiting for the rate of its limit key {name}: next start at {at}",
@@ -143,7 +158,7 @@ _WAITS: dict[WaitReason, str] = {
 
 def wait_text(wait: Wait) -> str:
     """Say in one clause why an effect waits."""
-    at = "" if wait.until is None else moment(wait.until)
+    at = "" if wait.until is None else moment_text(wait.until)
     return _WAITS[wait.reason].format(
         name=wait.name,
         by=wait.by,
@@ -151,11 +166,17 @@ def wait_text(wait: Wait) -> str:
         running=wait.running,
         cap=wait.cap,
         at=at,
-        cause=f" ({wait.cause})" if wait.cause else "",
+        cause=_cause(wait),
         until=f"until {at}" if at else "until it is resumed",
         when=f"{at}, in {duration(wait.due_seconds)}" if isinstance(wait.until, dt.datetime) else at,
         since=f"due {duration(-wait.due_seconds)} ago",
     )
+
+
+def _cause(wait: Wait) -> str:
+    if wait.reason == "operator":
+        return wait.cause or "a worker cannot run it as it is set up"
+    return f" ({wait.cause})" if wait.cause else ""
 
 
 # -- tables ------------------------------------------------------------------------------------------------
@@ -181,12 +202,11 @@ def attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
 
 
 def error_blocks(attempts: Sequence[AttemptRecord]) -> list[Any]:
-    """Where the newest exception came through, the app's own frames first."""
+    """Where the newest exception came through, or the handler was at its time limit: the app's own frames first."""
     raised = next((attempt for attempt in reversed(attempts) if attempt.frames), None)
     if raised is None:
         return []
-    text = " (text not kept: EFFECTS_ERROR_TEXTS)" if raised.error_text is None else f": {raised.error_text}"
-    head = f"attempt {raised.attempt} of job {raised.job_id}: {raised.error_type or 'an exception'}{text}"
+    head = f"attempt {raised.attempt} of job {raised.job_id}, the most recent call first: {_what_was_raised(raised)}"
     return [
         "\n".join(
             cell(line)
@@ -196,6 +216,13 @@ def error_blocks(attempts: Sequence[AttemptRecord]) -> list[Any]:
             )
         )
     ]
+
+
+def _what_was_raised(attempt: AttemptRecord) -> str:
+    if attempt.outcome == "timed_out":
+        return "where it was at its time limit"
+    text = " (text not kept: EFFECTS_ERROR_TEXTS)" if attempt.error_text is None else f": {attempt.error_text}"
+    return f"{attempt.error_type or 'an exception'}{text}"
 
 
 def actions_table(actions: Sequence[ActionRecord]) -> Table:

@@ -11,14 +11,15 @@ import msgspec
 
 from effects.cli.context import Context
 from effects.cli.evidence import evidence_blocks, sentence
-from effects.cli.output import Table, cell, duration, shown_status
+from effects.cli.output import Table, cell, duration
 from effects.cli.results import CommandResult, command
-from effects.evidence import find_evidence
 from effects.exit_codes import ExitCode
-from effects.job import ENDED, LIVE
+from effects.model.job import ENDED, LIVE
+from effects.observation.evidence import find_evidence
 from effects.store.operator.audit import CHECKS, AuditFinding
 from effects.store.operator.audit import audit as run_audit
 from effects.store.operator.queue_status import Status, TypeCount, WorkerState, read_status
+from effects.text.wording import jobs_with, shown_status
 
 
 @click.command()
@@ -78,12 +79,15 @@ def _status_blocks(status: Status) -> list[Any]:
     blocks: list[Any] = [_counts_table(status.counts), facts]
     if status.errors:
         rows = [(error.job_type, error.error_code, error.jobs) for error in status.errors]
-        columns = ("type", "code", "failing or died in the last 24 h")
+        columns = ("type", "code", "failing, put off, or died in the last 24 h")
         blocks.append(Table(columns, rows, title="errors", empty="no errors"))
+    if status.operator_waits:
+        lacking = [(wait.job_type, wait.jobs, wait.lacks) for wait in status.operator_waits]
+        blocks.append(Table(("type", "jobs", "waits for an operator"), lacking, title="lacking", empty="nothing"))
     if status.paused:
         paused = [(pause.limit_key, pause.until, pause.waiting, pause.reason) for pause in status.paused]
         blocks.append(Table(("key", "until", "waiting", "reason"), paused, title="paused", empty="no pauses"))
-    blocks += [f"{pause}; {pause.waiting:,} jobs wait" for pause in status.paused_queues]
+    blocks += [f"{pause}; {jobs_with(pause.waiting, 'waits')}" for pause in status.paused_queues]
     blocks += [
         f"bulk {bulk.id} ({bulk.action.replace('_', ' ')}): {bulk.done + bulk.refused:,} of {bulk.expected:,} jobs"
         for bulk in status.bulks

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 import msgspec
 
-from effects.cli.by_key import cancel_by_key, chosen_job, job_or_key, reschedule_, wait_
+from effects.cli.by_key import cancel_by_key, chosen_job, job_or_key, reschedule_, wait_, with_what_remains
 from effects.cli.context import Context, actor
 from effects.cli.evidence import advice, evidence_blocks
 from effects.cli.many import Scope, act_on_many, many_options, tenant_limit_keys
 from effects.cli.options import (
+    Decorator,
     JobId,
     before_option,
     code_option,
     key_option,
     limit_option,
+    option_group,
     override_options,
     queue_option,
     reason_option,
@@ -28,40 +30,33 @@ from effects.cli.options import (
     window_options,
     word_option,
 )
-from effects.cli.output import Table, shown_status
+from effects.cli.output import Table
 from effects.cli.results import CommandResult, command, page_note
-from effects.evidence import Evidence, job_evidence
-from effects.job import ENDED, LIVE
+from effects.model.job import ENDED, LIVE
+from effects.observation.evidence import Evidence, job_evidence
 from effects.store.bulk.operation import BulkAction
 from effects.store.db.records import JobRecord
 from effects.store.db.sql import ANY_TIME
 from effects.store.operator import actions
 from effects.store.operator import requeue as store_requeue
 from effects.store.operator.job_list import Filters, list_jobs
+from effects.text.wording import shown_status
 
 
-def filter_options(statuses: Sequence[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def filter_options(statuses: Sequence[str]) -> Decorator:
     """What selects jobs, beside their type."""
-
-    def decorate(run: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(
-            (
-                status_option(statuses),
-                queue_option,
-                code_option,
-                text_option,
-                word_option,
-                click.option("--limit-key", metavar="KEY", help="Limit key, such as webhook:ep_123."),
-                click.option("--group", "group_key", metavar="KEY", help="Group key."),
-                tenant_option,
-                click.option("--worker", metavar="ID", help="Worker that runs the job, or ran an attempt of it."),
-                window_options("were created"),
-            )
-        ):
-            run = option(run)
-        return run
-
-    return decorate
+    return option_group(
+        status_option(statuses),
+        queue_option,
+        code_option,
+        text_option,
+        word_option,
+        click.option("--limit-key", metavar="KEY", help="Limit key, such as webhook:ep_123."),
+        click.option("--group", "group_key", metavar="KEY", help="Group key."),
+        tenant_option,
+        click.option("--worker", metavar="ID", help="Worker that runs the job, or ran an attempt of it."),
+        window_options("were created"),
+    )
 
 
 @click.group()
@@ -97,20 +92,33 @@ def show(context: Context, *, job_id: int | None, key: str | None, job_type: str
     The payload is not shown.
     """
     job_id = chosen_job(context, job_id, key, job_type)
-    return tell_job(job_evidence(context.app, job_id))
+    return tell_job(context, job_evidence(context.app, job_id))
 
 
-def tell_job(evidence: Evidence) -> CommandResult:
+def tell_job(context: Context, evidence: Evidence) -> CommandResult:
     """A job with its attempts and actions, why it waits, and what can be done about it."""
     job = evidence.facts.jobs[0]
     status = job.status
     if (shown := shown_status(status)) != status:
         status = f"{shown} ({status})"
     facts = {
-        **msgspec.structs.asdict(job), "status": status, "effect": evidence.facts.ledger_state,
-        "next": advice(evidence) if status != "running" else None,
+        **msgspec.structs.asdict(job), "status": status, "max_attempts": _max_attempts(context, job),
+        "effect": evidence.facts.ledger_state,
+        "next": advice(evidence) if status != "running" or evidence.silence else None,
     }  # fmt: skip
+    if status != "running":  # of no attempt under way: see the attempts
+        del facts["started_at"], facts["worker"]
     return CommandResult(evidence, [facts, *evidence_blocks(evidence)])
+
+
+def _max_attempts(context: Context, job: JobRecord) -> str:
+    """The job's own limit, else its type's."""
+    if job.max_attempts is not None:
+        return str(job.max_attempts)
+    types = context.app.job_types
+    if job.job_type not in types:
+        return "as its job type has it, which is not registered here"
+    return f"{types.get(job.job_type).retry.max_attempts} (of its job type)"
 
 
 @jobs.command()
@@ -146,7 +154,7 @@ def cancel(
         "cancelled": f"job {job_id} cancelled",
         "cancel_requested": f"job {job_id} is running: asked to stop, will not be retried",
     }
-    return CommandResult({"job_id": job_id, "result": result}, text[result])
+    return with_what_remains(context, {"job_id": job_id, "result": result}, text[result])
 
 
 @jobs.command("run-now")

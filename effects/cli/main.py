@@ -13,13 +13,15 @@ from typing import Any
 import click
 
 from effects.cli import garbage
+from effects.cli.program import as_called
 from effects.crashpoints import install_from_environment
 from effects.entry_points import entry_points
 from effects.errors import ConfigurationError, EffectsError, JobStateError, StoreUnavailable
 from effects.exit_codes import ExitCode
+from effects.importing import reason_of_error
 from effects.logs import error_places, log_thread_error
-from effects.nearest import nearest
-from effects.unsafe import without_unsafe
+from effects.text.nearest import nearest
+from effects.text.unsafe import without_unsafe
 from effects.version import VERSION
 
 _FRAMES_MAX = 12
@@ -72,6 +74,11 @@ class EffectsGroup(click.Group):
             hint = nearest(args[0], self.list_commands(ctx))
             raise click.UsageError(f"{error.message.rstrip('.')}{hint}", error.ctx) from None
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The exit codes of every command."""
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(f"{code:d}", code.meaning) for code in ExitCode])
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -96,7 +103,7 @@ def _load(entry: EntryPoint) -> click.Command:
     try:
         command: click.Command = entry.load()
     except Exception as error:
-        reason = f"the command {entry.name!r} cannot be loaded: {type(error).__name__}: {error}"
+        reason = f"the command {entry.name!r} cannot be loaded: {reason_of_error(error)}"
 
         def fail(**ignored: Any) -> None:
             raise ConfigurationError(reason)
@@ -136,7 +143,7 @@ def exit_code_of(command: Callable[[], Any]) -> int:
 
 
 def _print_error(message: str) -> None:
-    click.echo(f"error: {without_unsafe(' '.join(message.split()))}", err=True)
+    click.echo(f"error: {as_called(without_unsafe(' '.join(message.split())))}", err=True)
 
 
 def _usage(error: click.ClickException) -> str:
@@ -170,10 +177,7 @@ def _reason(error: EffectsError) -> str:
 @click.version_option(VERSION, prog_name="effects")
 @click.pass_context
 def cli(ctx: click.Context, /, **options: str | None) -> None:
-    """Deliver e-mail, webhooks and reports from your database transaction.
-
-    Exit codes: 0 done, 2 an error (one line on standard error), 130 interrupted.
-    """
+    """Deliver e-mail, webhooks and reports from your database transaction."""
     from effects.cli.context import Context  # noqa: PLC0415 - brings the core, of which `--version` needs nothing
 
     ctx.obj = Context(**options)

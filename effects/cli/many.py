@@ -27,6 +27,7 @@ SAMPLE = 20  # jobs that a preview shows
 # The newest jobs that match, at most so many: their ids, and a table of them.
 Newest: TypeAlias = Callable[[int], tuple[list[int], Table]]
 
+NO_MATCH = "no jobs match"
 _WORDS = {
     "requeue": "requeued", "resolve_requeue": "requeued", "ignore": "ignored", "mark_done": "marked as done",
     "give_up": "left unknown (given up)", "cancel": "cancelled or asked to stop", "run_now": "made due now",
@@ -125,7 +126,7 @@ def _acted(result: InlineResult, word: str) -> CommandResult:
     ]
     lines += [f"refused: {reason}" for reason in result.refused.values()]
     exit_code = ExitCode.FINDINGS if result.refused else ExitCode.DONE
-    return CommandResult(result, "\n".join(lines) or "no jobs match", exit_code=exit_code)
+    return CommandResult(result, "\n".join(lines) or NO_MATCH, exit_code=exit_code)
 
 
 def _started(started: BulkStarted, word: str) -> CommandResult:
@@ -138,7 +139,7 @@ def _started(started: BulkStarted, word: str) -> CommandResult:
 
 
 def _ids_preview(job_ids: Sequence[int], word: str, table: Table | None = None) -> CommandResult:
-    summary = f"{len(job_ids)} would be {word}; nothing was done (use --yes)"
+    summary = f"{len(job_ids)} would be {word}; nothing was done (use --yes)" if job_ids else NO_MATCH
     document = {"preview": True, "jobs": len(job_ids), "at_least": False, "job_ids": list(job_ids)}
     return CommandResult(document, [table, summary] if table is not None and table.rows else summary)
 
@@ -157,7 +158,7 @@ def _preview(previewed: BulkPreview, newest: tuple[list[int], Table], word: str)
         "preview": True, "jobs": counted.jobs, "at_least": not counted.all, "as_of": moment, "newest": job_ids,
         "job_ids": None if previewed.job_ids is None else list(previewed.job_ids),
     }  # fmt: skip
-    if not job_ids:
-        return CommandResult(document, summary)
+    if not counted.jobs:
+        return CommandResult(document, NO_MATCH)
     title = f"the newest {len(job_ids)}" if counted.jobs > len(job_ids) else None
     return CommandResult(document, [replace(table, title=title), summary])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from effects.cli.context import Context, pass_context
-from effects.metrics import database_families, render
+from effects.observation.metrics import database_families, render
 
 
 @click.command()

@@ -6,24 +6,36 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import click
 
 from effects.app import Effects
 from effects.cli.context import Context
-from effects.cli.output import RETRYING
-from effects.job import DEFAULT_QUEUE, QUARANTINE_QUEUE
 from effects.limits import FOREVER_SECONDS
+from effects.model.job import DEFAULT_QUEUE, QUARANTINE_QUEUE
 from effects.store.db.sql import Window
 from effects.store.operator import lookup
+from effects.text.wording import RETRYING
 
 Callback = TypeVar("Callback", bound=Callable[..., Any])
+Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 LIST_DEFAULT = 50
 LIST_MAX = 10_000
 ID_MAX = 2**62
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def option_group(*options: Decorator) -> Decorator:
+    """Several options as one decorator; `--help` lists them in this order."""
+
+    def decorate(run: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            run = option(run)
+        return run
+
+    return decorate
 
 
 class JobId(click.IntRange):
@@ -148,7 +160,7 @@ def status_option(statuses: Sequence[str]) -> Callable[[Callback], Callback]:
     )
 
 
-def window_options(event: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def window_options(event: str) -> Decorator:
     """`--since`, `--until`, `--older` and `--newer`, handed over as one `window`.
 
     Args:
@@ -161,18 +173,18 @@ def window_options(event: str) -> Callable[[Callable[..., Any]], Callable[..., A
             bounds = {name: options.pop(name) for name in ("since", "until", "older", "newer")}
             return run(*args, window=Window(**bounds), **options)
 
-        callback: Callable[..., Any] = with_window
-        for name, kind, bound in (
-            ("newer", parse_age, "less than this ago, such as 15m"),
-            ("older", parse_age, "longer ago than this, such as 6h"),
-            ("until", parse_time, "before this time"),
-            ("since", parse_time, "at this time or later, such as 2026-11-21T08:00:00Z"),
-        ):
-            metavar = "AGE" if kind is parse_age else "TIME"
-            help_text = f"Only rows that {event} {bound}."
-            callback = click.option(f"--{name}", type=kind, metavar=metavar, help=help_text)(callback)
-        return callback
+        return bounds_options(with_window)
 
+    def bound_option(name: str, kind: Callable[[str], Any], bound: str) -> Decorator:
+        metavar = "AGE" if kind is parse_age else "TIME"
+        return click.option(f"--{name}", type=kind, metavar=metavar, help=f"Only rows that {event} {bound}.")
+
+    bounds_options = option_group(
+        bound_option("since", parse_time, "at this time or later, such as 2026-11-21T08:00:00Z"),
+        bound_option("until", parse_time, "before this time"),
+        bound_option("older", parse_age, "longer ago than this, such as 6h"),
+        bound_option("newer", parse_age, "less than this ago, such as 15m"),
+    )
     return decorate
 
 
@@ -185,9 +197,8 @@ for_option = click.option("--for", "seconds", type=parse_age, metavar="AGE",
                           help="Length of the pause, such as 15m. Default: until `resume`.")  # fmt: skip
 
 
-def override_options(run: Callback) -> Callback:
-    """What every command that sends again takes: the two words that let pass what the guard refuses."""
-    done = click.option("--even-if-done", is_flag=True, help="Override: requeue even if the effect is done.")
-    return click.option(
-        "--even-if-unknown", is_flag=True, help="Override: requeue even if the effect may have happened."
-    )(done(run))
+# What every command that sends again takes: the two words that let pass what the guard refuses.
+override_options = option_group(
+    click.option("--even-if-unknown", is_flag=True, help="Override: requeue even if the effect may have happened."),
+    click.option("--even-if-done", is_flag=True, help="Override: requeue even if the effect is done."),
+)

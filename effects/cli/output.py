@@ -12,7 +12,9 @@ from typing import Any
 import click
 import msgspec
 
-from effects.unsafe import escape_unsafe, lines_without_unsafe, without_unsafe
+from effects.cli.program import as_called
+from effects.text.unsafe import escape_unsafe, lines_without_unsafe, without_unsafe
+from effects.text.wording import moment_text
 
 CELL_CHARS_MAX = 100
 # What people read in place of the name of a column or of a field.
@@ -20,7 +22,6 @@ _SHOWN_NAMES = {
     "job_type": "type", "run_at": "due", "tries": "attempts", "state": "status", "error_code": "code",
     "last_error": "error", "error_text": "error", "run_id": "id",
 }  # fmt: skip
-RETRYING = "retrying"  # what people read for the status `failed`: the job waits for its next attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,11 @@ def print_value(value: Any, *, as_json: bool) -> None:
     if as_json:
         plain = value.records() if isinstance(value, Table) else value
         document = msgspec.json.encode(msgspec.to_builtins(plain, enc_hook=str, str_keys=True))
-        click.echo(escape_unsafe(msgspec.json.format(document, indent=2).decode()))
+        click.echo(as_called(escape_unsafe(msgspec.json.format(document, indent=2).decode())))
     elif isinstance(value, Table):
         _print_table(value)
     elif isinstance(value, str):
-        click.echo(lines_without_unsafe(value))
+        click.echo(as_called(lines_without_unsafe(value)))
     elif isinstance(value, list):
         for number, block in enumerate(value):
             if number:
@@ -74,25 +75,13 @@ def cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dt.datetime):
-        return moment(value)
+        return moment_text(value)
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list | tuple):
         return ", ".join(map(cell, value)) or "-"
     text = value if isinstance(value, str) else str(value)
-    return without_unsafe(text)
-
-
-def shown_status(status: str) -> str:
-    """A job's status in words for people; `--json`, tables of the database and plain SQL keep `failed`."""
-    return RETRYING if status == "failed" else status
-
-
-def moment(value: dt.datetime | str) -> str:
-    """Format a time in UTC to the second; return a text, which represents a time out of range, as it is."""
-    if isinstance(value, str):
-        return value
-    return value.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S") + "Z"
+    return as_called(without_unsafe(text))
 
 
 def duration(seconds: float) -> str:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from effects import lazy
-from effects.settlement import Settlement
+from effects.model.settlement import Settlement
 
 if TYPE_CHECKING:
     from rich import console, progress

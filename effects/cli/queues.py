@@ -10,7 +10,7 @@ from effects.cli.context import Context, actor
 from effects.cli.options import app_queues, for_option, limit_option, reason_option
 from effects.cli.output import Table
 from effects.cli.results import CommandResult, command, listed
-from effects.job import QUARANTINE_QUEUE
+from effects.model.job import QUARANTINE_QUEUE
 from effects.store.limits import queue_pauses as store_queues
 from effects.store.limits.queue_pauses import QueueState
 

@@ -12,6 +12,7 @@ import click
 
 from effects.cli.context import Context, pass_context
 from effects.cli.output import Table, cell, print_value
+from effects.cli.program import as_called
 from effects.exit_codes import ExitCode
 from effects.store.db.records import Moment
 
@@ -55,7 +56,7 @@ def command(run: Callable[Concatenate[Context, P], CommandResult]) -> Callable[.
         text = result.document if result.text is None else result.text
         print_value(result.document if as_json else text, as_json=as_json)
         if result.note is not None:
-            click.echo(result.note, err=True)
+            click.echo(as_called(result.note), err=True)
         return result.exit_code
 
     return callback

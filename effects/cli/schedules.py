@@ -17,7 +17,7 @@ from effects.firing import fire_now
 from effects.moments import moment
 from effects.schedules import CATCH_UP, CATCH_UP_MAX, OVERLAP, Schedule
 from effects.store.schedules import definitions as store_schedules
-from effects.store.schedules.definitions import STATES, ScheduleState
+from effects.store.schedules.states import STATES, ScheduleState, read_states
 
 
 def name_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,7 +38,7 @@ def list_(context: Context, *, job_type: str | None, status: str | None, limit: 
     """List schedules with their next and last slots."""
     states = [
         state
-        for state in store_schedules.states(context.app.store)
+        for state in read_states(context.app.store)
         if job_type in (None, state.job_type) and status in (None, state.state)
     ]
     return listed(states, limit, _table)
@@ -71,7 +71,7 @@ def add(context: Context, /, *, payload: str, reason: str | None, **options: Any
     Schedules that belong to the app are better declared in its code.
     """
     schedule = Schedule(payload=_mapping(payload), **options)
-    context.app.job_types.check_schedule(schedule)
+    context.app.job_types.check_declared(schedule)
     store_schedules.add(context.app.store, schedule, actor=actor(), reason=reason)
     following = next(schedule.times.after(_now(context)))
     text = f"schedule {schedule.name} added; next slot {cell(following)}"
@@ -110,7 +110,8 @@ def resume(context: Context, *, name: str, reason: str | None) -> CommandResult:
 def run(context: Context, *, name: str, slot: datetime | None, reason: str | None) -> CommandResult:
     """Run a schedule once, now or for a given slot.
 
-    The same slot twice runs once.
+    The same slot twice runs once; one that has not come yet is refused. A key that the schedule's slot gives is used
+    once too, whether its slot or a hand runs first.
     """
     fired = fire_now(context.app, name, actor=actor(), slot=slot, reason=reason)
     note = " (its key already exists: nothing new runs)" if fired.outcome == "existing" else ""

@@ -10,7 +10,7 @@ from effects.cli.context import Context
 from effects.cli.options import queue_option, type_option, window_options
 from effects.cli.output import Table, duration
 from effects.cli.results import CommandResult, command
-from effects.stats import QueueStats, Stats, TypeStats, read_stats
+from effects.observation.stats import QueueStats, Stats, TypeStats, read_stats
 from effects.store.db.sql import Window
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -30,8 +30,8 @@ _ALWAYS = ("done", "failed")
 def stats(context: Context, *, window: Window, job_type: str | None, queue: str | None) -> CommandResult:
     """Show throughput, outcomes and waits over time.
 
-    The last hour by default. Workers record a row a minute for each job type and queue; minutes are kept for two days,
-    hours for 30. Percentiles are right within 25 %. A gap in a drawing is a time in which no worker ran.
+    The last hour by default. Workers record a row a minute for each job type and queue; minutes are kept for a day,
+    hours for 30 days. Percentiles are right within 25 %. A gap in a drawing is a time in which no worker ran.
     """
     numbers = read_stats(context.app.store, window, job_type=job_type, queue=queue)
     key = f"one column of a drawing is {duration(numbers.point_seconds)}; {NOTHING} is nothing, a gap is no worker"

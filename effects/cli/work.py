@@ -14,18 +14,19 @@ from dataclasses import replace
 
 import click
 
-from effects import crashpoints
+from effects import crashpoints, open_files
 from effects.app import Effects
 from effects.cli import garbage
 from effects.cli.context import Context, pass_context
 from effects.cli.progress import WorkProgress
 from effects.errors import ConfigurationError
 from effects.exit_codes import ExitCode
-from effects.metrics import LOOPBACK, MetricsServer, WorkerMetrics
-from effects.settlement import Settlement
+from effects.model.settlement import Settlement
+from effects.observation.metrics import LOOPBACK, MetricsServer, WorkerMetrics
 from effects.store.operator.counts import count_unknown_due
 from effects.store.operator.queue_status import due_jobs
 from effects.worker import Worker
+from effects.worker.queues import default_slots
 
 _log = logging.getLogger("effects.worker")
 
@@ -71,6 +72,7 @@ def work(
     if max_seconds is not None and not drain:
         raise click.UsageError("--max-seconds goes with --drain")
     crashpoints.install_from_environment()
+    open_files.raise_limit()
     app = context.app if drain else context.waiting_app
     app.settings = replace(
         app.settings,
@@ -88,7 +90,9 @@ def work(
         if bar is not None:
             bar.settled(settlement)
 
-    worker = Worker(app, queues=_queue_threads(app, queues) if queues else None, settled=settled, hard_end=os._exit)
+    worker = Worker(
+        app, queues=_queue_threads(app, queues) if queues else None, settled=settled, checked=drain, hard_end=os._exit
+    )
     garbage.resume()
     with bar or nullcontext(), _serving(app, counts, metrics_port, metrics_host), _stopping(worker.stop):
         return _drained(app, worker, max_seconds, queues) if drain else worker.run()
@@ -96,9 +100,9 @@ def work(
 
 def _drained(app: Effects, worker: Worker, max_seconds: float | None, queues: Sequence[str]) -> ExitCode:
     """The drain's exit code; where due jobs are left because this app does not know their types, 3."""
-    exit_code = worker.drain(max_seconds).exit_code
-    if exit_code is not ExitCode.DONE:
-        return exit_code
+    result = worker.drain(max_seconds)
+    if result.exit_code is not ExitCode.DONE or not (result.unknown_types or result.counts):
+        return result.exit_code
     names = [queue.partition("=")[0].strip() for queue in queues]
     with app.store.read() as connection:
         left = count_unknown_due(app.store, connection, app.job_types.names(), names)
@@ -109,13 +113,13 @@ def _drained(app: Effects, worker: Worker, max_seconds: float | None, queues: Se
 
 
 def _queue_threads(app: Effects, queues: Sequence[str]) -> dict[str, int]:
-    """`NAME=THREADS` as given; a bare `NAME` with the threads of EFFECTS_QUEUES, else EFFECTS_THREADS."""
+    """`NAME=THREADS` as given; a bare `NAME` with the number of EFFECTS_QUEUES, else that of its kind."""
     chosen: dict[str, int] = {}
     for queue in queues:
         name, equals, count = (part.strip() for part in queue.partition("="))
         if not name or (equals and not (count.isdigit() and int(count) > 0)):
             raise click.UsageError(f"--queue is {queue!r}; give NAME or NAME=THREADS, such as emails=8")
-        chosen[name] = int(count) if equals else app.settings.queue_threads().get(name, app.settings.threads)
+        chosen[name] = int(count) if equals else default_slots(app, name)
     return chosen
 
 

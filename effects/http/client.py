@@ -6,6 +6,7 @@ What follows from a response or a fault is for the caller to decide.
 from __future__ import annotations
 
 import functools
+import os
 import ssl
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -150,7 +151,13 @@ def record_fault(exchange: Exchange, error: Exception) -> None:
         exchange.fail("connect_failed", "the endpoint sent data before the request; nothing was sent")
     else:
         fault = _fault(exchange, error)
-        exchange.fail(fault, _REASONS[fault])
+        exchange.fail(fault, f"{_REASONS[fault]}{_system_reason(error) if fault == 'connect_failed' else ''}")
+
+
+def _system_reason(error: Exception) -> str:
+    """`: Connection refused`, in the words of the operating system, where it gave a number."""
+    cause = error.__cause__
+    return f": {os.strerror(cause.errno)}" if isinstance(cause, OSError) and cause.errno else ""
 
 
 def _fault(exchange: Exchange, error: Exception) -> Fault:

@@ -12,8 +12,10 @@ from sqlalchemy.exc import UnboundExecutionError
 
 from effects.errors import EnqueueError
 from effects.sessions.call_site import calling_from_here
+from effects.text.wording import described
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
 AnyAsyncSession: TypeAlias = "AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection"
@@ -48,11 +50,38 @@ async def in_async(call: Callable[..., Result], *, session: AnyAsyncSession | No
     transaction = async_session_of(session)
     if transaction is None:
         raise EnqueueError(
-            f"{call.__name__}_async: session is a {type(session).__name__}; pass an AsyncSession or AsyncConnection, "
+            f"{call.__name__}_async: session is {described(session)}; pass an AsyncSession or AsyncConnection, "
             f"or call {call.__name__}(…, session=session)"
         )
+    _refuse_not_started(transaction)
     running = transaction.run_sync(lambda synchronous: call(**arguments, session=synchronous))
     return await (_to_its_end(running) if _is_sqlite(transaction) else running)
+
+
+def _refuse_not_started(transaction: AsyncSession | AsyncConnection) -> None:
+    connection = getattr(transaction, "sync_connection", transaction)  # a session begins by itself
+    if connection is None or getattr(connection, "closed", False):
+        raise EnqueueError(
+            f"session is an {type(transaction).__name__} that is not open: write `async with engine.begin() as "
+            "connection:` and pass that"
+        )
+
+
+def refuse_outside_greenlet(engine: Engine, session: Any) -> None:
+    """The Session or Connection inside of an asynchronous one works where SQLAlchemy can await, within `run_sync`.
+
+    Raises:
+        EnqueueError: it is one, and this is no such place.
+    """
+    if not engine.dialect.is_async:
+        return
+    current = sys.modules["greenlet"].getcurrent()
+    if not getattr(current, "__sqlalchemy_greenlet_provider__", False):
+        name = _public_call()[1]
+        raise EnqueueError(
+            f"session is the {type(session).__name__} inside of an asynchronous one, and {name} cannot wait for it: "
+            f"await {name}_async(…, session=…) with the asynchronous one"
+        )
 
 
 def async_session_of(session: Any) -> AsyncSession | AsyncConnection | None:

@@ -26,7 +26,7 @@ class LentConnection:
     """
 
     def __init__(self, driver: Any) -> None:
-        self._driver = driver
+        self.driver = driver
 
     def cursor(self, *arguments: Any, **options: Any) -> Any:
         """A cursor that gives tuples, whatever the connection was set to give."""
@@ -42,24 +42,24 @@ class LentConnection:
         """Leave it to the caller."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._driver, name)
+        return getattr(self.driver, name)
 
 
 class _LentSqlite(LentConnection):
     def cursor(self, *arguments: Any, **options: Any) -> Any:
-        return sqlite3.Cursor(self._driver)
+        return sqlite3.Cursor(self.driver)
 
 
 class _LentPsycopg(LentConnection):
     def cursor(self, *arguments: Any, **options: Any) -> Any:
         from effects.sessions.psycopg_cursor import PlainCursor  # noqa: PLC0415 - an app on SQLite needs no psycopg
 
-        return PlainCursor(self._driver)
+        return PlainCursor(self.driver)
 
 
 class _LentPsycopg2(LentConnection):
     def cursor(self, *arguments: Any, **options: Any) -> Any:
-        return self._driver.cursor(cursor_factory=sys.modules["psycopg2.extensions"].cursor)
+        return self.driver.cursor(cursor_factory=sys.modules["psycopg2.extensions"].cursor)
 
 
 _KINDS: dict[str, type[LentConnection]] = {

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import URL, Connection, Engine, text
 
+from effects.sessions.borrowed import LentConnection
 from effects.store.db.store import Store
 from effects.store.db.urls import describe_database, file_of, hosts_of
 
@@ -43,6 +44,12 @@ class CallersDatabase:
         """Whether this engine's connections are those of the app's own one; options do not matter."""
         return engine.pool in (self.engine.pool, self.store.engine.pool)
 
+    def has_file(self, url: URL) -> bool:
+        """Whether an engine of this URL opens our SQLite file."""
+        if self.store.is_postgresql or url.get_backend_name() != "sqlite":
+            return False
+        return _is_same_file(file_of(url), file_of(self.store.engine.url))
+
     def is_reached_by(self, connection: Connection) -> bool:
         """Whether a connection leads to this database: by its engine, its URL, and only then by a query."""
         if self.has_engine(connection.engine):
@@ -50,11 +57,19 @@ class CallersDatabase:
         if connection.dialect.name != self.store.engine.dialect.name:
             return False
         if not self.store.is_postgresql:
-            return _is_same_file(_file(connection), _own_file(self.store))
+            theirs_file, own_file = _file(connection), _own_file(self.store)
+            if theirs_file is None and own_file is None:  # in memory: it is its connection's own
+                return self._is_carried_by(connection)
+            return _is_same_file(theirs_file, own_file)
         theirs = _server_database(connection)
         if theirs is not None and (theirs in self._proven or _is_same(theirs, _named(self.store.engine.url))):
             return True
         return self._ask(connection, theirs)
+
+    def _is_carried_by(self, connection: Connection) -> bool:
+        """Whether our own statements go through the same connection of the driver."""
+        with self.store.read() as own:
+            return _driver(own) is _driver(connection)
 
     def _ask(self, connection: Connection, theirs: ServerDatabase | None) -> bool:
         with self.store.read() as own:
@@ -95,6 +110,11 @@ def _is_same(theirs: ServerDatabase, ours: ServerDatabase) -> bool:
     return theirs.name == ours.name and not theirs.hosts.isdisjoint(ours.hosts)
 
 
+def _driver(connection: Connection) -> object:
+    driver = connection.connection.driver_connection
+    return driver.driver if isinstance(driver, LentConnection) else driver
+
+
 def _own_file(store: Store) -> Path | None:
     path = file_of(store.engine.url)
     if path is None:  # the URL of an engine that was made with a function of its own names nothing
@@ -110,5 +130,5 @@ def _file(connection: Connection) -> Path | None:
 
 def _is_same_file(theirs: Path | None, ours: Path | None) -> bool:
     if theirs is None or ours is None:
-        return False  # in memory: it is the engine's own, and no other reaches it
+        return False
     return theirs == ours or (theirs.exists() and ours.exists() and theirs.samefile(ours))

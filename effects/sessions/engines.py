@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 
 from effects.errors import ConfigurationError
 from effects.store.db.urls import database_url
+from effects.text.wording import described
 
 _DRIVERS = ("psycopg", "pysqlite")
 
@@ -23,7 +24,7 @@ def callers_engine(engine: Any) -> Engine:
     if asyncio is not None and isinstance(engine, asyncio.AsyncEngine):
         engine = engine.sync_engine
     if not isinstance(engine, Engine):
-        raise ConfigurationError(f"engine is a {type(engine).__name__}; give sqlalchemy.create_engine(…), or a URL")
+        raise ConfigurationError(f"engine is {described(engine)}; give sqlalchemy.create_engine(…), or a URL")
     if engine.dialect.name not in ("sqlite", "postgresql"):
         raise ConfigurationError(f"engine is for {engine.dialect.name}; effects works on sqlite and postgresql")
     return engine

@@ -1,8 +1,8 @@
 """A call without `session=` in the middle of the caller's own transaction: forgotten, in all likelihood.
 
-A transaction counts if it is on the engine of the Effects, is still open, has written (or a Session holds objects that
-it will write), and did so in the thread or task that makes the call, in the same context. Where a context was only
-copied, as to a thread of a pool or a task of its own, the call is another's.
+A transaction counts if it is on the engine of the Effects (on SQLite on any engine, to its file), is still open, has
+written (or a Session holds objects that it will write), and did so in the thread or task that makes the call, in the
+same context. Where a context was only copied, as to a thread of a pool or a task of its own, the call is another's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MISSING = "session= is missing, and this thread has an open transaction that wr
 _CURE = "pass session=, or a session of its own if that is meant"
 _ENDED = "effects.transactions_ended"  # in the `info` of a driver's connection: how many it has seen
 _OF_OURS = "effects_store"
-_WRITES = re.compile(
+WRITES = re.compile(
     r"\s*(?:INSERT|UPDATE|DELETE|MERGE|REPLACE|COPY|CREATE|ALTER|DROP|TRUNCATE|BEGIN\s+(?:IMMEDIATE|EXCLUSIVE)"
     r"|WITH\b.*\b(?:INSERT|UPDATE|DELETE|MERGE))\b",
     re.IGNORECASE | re.DOTALL,
@@ -50,26 +50,31 @@ _sessions: ContextVar[tuple[tuple[weakref.ref[Session], Owner], ...]] = ContextV
 
 
 def watch(engine: Engine) -> None:
-    """Notice which transactions of this engine write; at each statement, without one of our own."""
-    event.listen(engine, "after_cursor_execute", _executed)
-    event.listen(engine, "commit", _ended)
-    event.listen(engine, "rollback", _ended)
+    """Notice which transactions of this engine write; at each statement, without one of our own.
+
+    On SQLite those of every engine: whichever has written has locked the file.
+    """
+    target = Engine if engine.dialect.name == "sqlite" else engine
+    for name, listener in (("after_cursor_execute", _executed), ("commit", _ended), ("rollback", _ended)):
+        if not event.contains(target, name, listener):
+            event.listen(target, name, listener)
 
 
-def check_not_forgotten(database: CallersDatabase, sessions: str) -> None:
+def check_not_forgotten(database: CallersDatabase, sessions: str, *, has_written: bool = False) -> None:
     """Warn, or refuse, if the caller has a transaction of this database's engine under way that has written.
 
     Args:
         sessions: the setting: `warn`, `required` or `off`.
+        has_written: whether the caller has one that is not SQLAlchemy's.
 
     Raises:
         SessionForgotten: so it is, and the setting is `required`, or it is SQLite, whose file the caller has locked.
     """
     writings, with_changes = _writings.get(), _sessions.get()
-    if not writings and not with_changes:
+    if not writings and not with_changes and not has_written:
         return
     owner = current_owner()
-    has_written = any(_is_open(writing, owner, database) for writing in writings)
+    has_written = has_written or any(_is_open(writing, owner, database) for writing in writings)
     if has_written and not database.store.is_postgresql:
         raise SessionForgotten("the database is locked by this thread's own transaction: pass session=")
     if sessions == "off" or not (
@@ -89,7 +94,7 @@ def _executed(
     connection: Connection, _cursor: Any, statement: str, _parameters: Any, context: Any, _many: bool
 ) -> None:
     if not (context.isinsert or context.isupdate or context.isdelete) and (
-        (context.compiled is not None and not context.is_text and not context.isddl) or not _WRITES.match(statement)
+        (context.compiled is not None and not context.is_text and not context.isddl) or not WRITES.match(statement)
     ):
         return
     if _OF_OURS in context.execution_options:
@@ -121,9 +126,16 @@ def _is_open(writing: _Writing, owner: Owner, database: CallersDatabase) -> bool
         connection is not None
         and writing.owner == owner
         and _is_under_way(writing)
-        and database.has_engine(connection.engine)
+        and (database.has_engine(connection.engine) or database.has_file(connection.engine.url))
         and not commits_alone(connection)
+        and _has_begun(connection)
     )
+
+
+def _has_begun(connection: Connection) -> bool:
+    """On SQLite, Python begins no transaction before a CREATE TABLE, whatever SQLAlchemy's books say."""
+    driver: Any = connection.connection.driver_connection
+    return connection.dialect.name != "sqlite" or bool(driver.in_transaction)
 
 
 def _has_changes(session: Session | None, database: CallersDatabase) -> bool:

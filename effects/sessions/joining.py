@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, UnboundExecutionError
+from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
 
-from effects.errors import EnqueueError, SchemaMismatch, StoreRejected
+from effects.errors import EnqueueError, SchemaMismatch
 from effects.notifier import Notifier
-from effects.sessions.asynchronous import refuse_async
+from effects.sessions.asynchronous import refuse_async, refuse_outside_greenlet
 from effects.sessions.borrowed import borrowed
 from effects.sessions.databases import CallersDatabase, describe_connection
 from effects.sessions.drivers import DjangoConnection, Psycopg2Connection, driver_of, is_of_django
 from effects.store.db.faults import Fault, fault_of
+from effects.text.wording import described, with_article
 
 if TYPE_CHECKING:
     import sqlite3
@@ -62,9 +63,8 @@ def _binds(session: Any) -> list[Engine | Connection]:
     return default + [bind for bind in by_class.values() if bind not in default]
 
 
-@contextmanager
-def joined(session: AnySession, database: CallersDatabase) -> Iterator[Connection]:
-    """Yield the connection of the caller's transaction, which begins here at the latest and is not ended here.
+def joined(session: AnySession, database: CallersDatabase) -> AbstractContextManager[Connection]:
+    """Give the connection of the caller's transaction, which begins here at the latest and is not ended here.
 
     Args:
         session: as the caller gave it.
@@ -75,15 +75,19 @@ def joined(session: AnySession, database: CallersDatabase) -> Iterator[Connectio
     """
     session = session_of(session)
     driver = driver_of(session)
-    if driver is None:
-        connection = _connection(session, database)
+    if driver is not None:
+        return _borrowed(driver, database)
+    connection = _connection(session, database)
+    _check_database(connection, database)
+    refuse_autocommit(connection)
+    return nullcontext(connection)
+
+
+@contextmanager
+def _borrowed(driver: tuple[str, Any], database: CallersDatabase) -> Iterator[Connection]:
+    with borrowed(*driver) as connection:
         _check_database(connection, database)
-        refuse_autocommit(connection)
         yield connection
-    else:
-        with borrowed(*driver) as connection:
-            _check_database(connection, database)
-            yield connection
 
 
 def _check_database(connection: Connection, database: CallersDatabase) -> None:
@@ -95,15 +99,23 @@ def _check_database(connection: Connection, database: CallersDatabase) -> None:
 
 
 def _connection(session: Any, database: CallersDatabase) -> Connection:
+    for engine in engines_of(session):
+        refuse_outside_greenlet(engine, session)
     if isinstance(session, Session):
         return _connection_of_orm(session, database)
     if isinstance(session, Connection):
         return session
     refuse_async(session)
     raise EnqueueError(
-        f"session is a {type(session).__module__}.{type(session).__name__}; pass a SQLAlchemy Session or Connection, a "
+        f"session is {_described(session)}; pass a SQLAlchemy Session or Connection, a "
         "connection of sqlite3, psycopg or psycopg2, or Django's"
     )
+
+
+def _described(session: Any) -> str:
+    """With its module: many libraries have a Session."""
+    kind = type(session)
+    return described(session) if isinstance(session, type) else with_article(f"{kind.__module__}.{kind.__name__}")
 
 
 def _connection_of_orm(session: Session, database: CallersDatabase) -> Connection:
@@ -145,16 +157,12 @@ def commits_alone(connection: Connection) -> bool:
     return bool(getattr(adapter, "autocommit", False))
 
 
-@contextmanager
-def schema_errors(database: CallersDatabase) -> Iterator[None]:
+def refuse_missing_tables(error: Exception, database: CallersDatabase) -> None:
     """Name the command that creates missing tables, and the database that lacks them.
 
     Raises:
-        SchemaMismatch: the database has no tables of effects.
+        SchemaMismatch: the error says that the database has no tables of effects.
     """
-    try:
-        yield
-    except (DBAPIError, StoreRejected) as error:
-        if fault_of(error) is Fault.SCHEMA:
-            raise SchemaMismatch(f"there are no tables of effects in {database}: run `effects init`") from error
-        raise
+    if fault_of(error) is Fault.SCHEMA:
+        command = database.store.init_command
+        raise SchemaMismatch(f"there are no tables of effects in {database}: run `{command}`") from error

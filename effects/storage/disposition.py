@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
-from effects.unsafe import without_unsafe
+from effects.text.unsafe import without_unsafe
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9 ._()+=,@!~^-]|^\.+")
 _PATH = re.compile(r"[/\\]")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from effects.outcome import Refused, Retry
+from effects.model.outcome import Refused, Retry
 
 
 @dataclass(eq=False)

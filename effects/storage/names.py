@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from effects.storage.errors import StorageRefused
-from effects.unsafe import is_printable
+from effects.text.unsafe import is_printable
 
 NAME_BYTES_MAX = 900  # object storage allows 1,024, and a prefix comes before it
 PART_BYTES_MAX = 200  # a file name has 255, and an unfinished one is longer by its ending

@@ -8,6 +8,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
+from effects.private_files import create_private
 from effects.storage.base import Stored
 from effects.storage.names import UNFINISHED
 from effects.storage.os_errors import fate
@@ -29,7 +30,7 @@ class UnfinishedFile:
         self._digest = hashlib.sha256()
         self._size = self._asked = 0
         self._finished = False
-        self._file = self._unfinished.open("xb", buffering=0)
+        self._file = create_private(self._unfinished)
         os.fchmod(self._file.fileno(), mode)
 
     def write(self, data: bytes) -> None:

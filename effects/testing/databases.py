@@ -10,6 +10,7 @@ from sqlalchemy import URL, create_engine, text
 from sqlalchemy.engine import make_url
 
 from effects.errors import ConfigurationError
+from effects.private_files import private_file
 from effects.settings import Settings
 from effects.store.db import migrate
 from effects.store.db.engine import create_engine as own_engine
@@ -32,7 +33,8 @@ def choose_database(database: str | None, own: URL, folder: Path, builders: tupl
     """
     if database is None:
         path = folder / "effects.db"
-        path.write_bytes(_empty_file(builders))
+        with private_file(path) as file:
+            file.write(_empty_file(builders))
         return make_url(f"sqlite:///{path}")
     url = own if database == OWN else make_url(Settings(database_url=database).database_url)
     check_name(url.database)
@@ -78,3 +80,9 @@ def empty_tables(store: Store) -> None:
         else:
             for name in reversed(names):
                 connection.execute(text(f"DELETE FROM {name}"))
+
+
+def restart_schedules(store: Store) -> None:
+    """Let no schedule be due by a slot from before the test."""
+    with store.begin() as connection:
+        connection.execute(text(f"UPDATE {store.sql.job_definitions} SET last_slot = {store.sql.now}"))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Connection
 
-from effects.attempt import Attempt
 from effects.errors import DeliveryError, LeaseLost
-from effects.job import Job
-from effects.job_type import JobType
-from effects.outcome import Apply, Done, Outcome
-from effects.registry import Registry
+from effects.model.attempt import Attempt
+from effects.model.job import Job
+from effects.model.job_type import JobType
+from effects.model.outcome import Apply, Done, Outcome
+from effects.model.registry import Registry
 
 
 @dataclass(slots=True)
@@ -110,18 +110,30 @@ def _watched(job_type: JobType[Any], errors: list[Exception]) -> JobType[Any]:
     """A copy whose methods are those of the original, so that what they keep on `self` stays there."""
     watching = copy.copy(job_type)
 
-    def perform(payload: Any, attempt: Attempt) -> Any:
-        with _noting(errors, f"job {attempt.job.id} ({job_type.name}), attempt {attempt.number}"):
-            answer = job_type.perform(payload, attempt)
+    def noting(attempt: Attempt) -> AbstractContextManager[None]:
+        return _noting(errors, f"job {attempt.job.id} ({job_type.name}), attempt {attempt.number}")
+
+    def watched(answer: Any) -> Any:
         if isinstance(answer, Done) and answer.apply is not None:
             return replace(answer, apply=_watched_apply(job_type.name, answer.apply, errors))
         return answer
+
+    def perform(payload: Any, attempt: Attempt) -> Any:
+        with noting(attempt):
+            answer = job_type.perform(payload, attempt)
+        return watched(answer)
+
+    async def perform_async(payload: Any, attempt: Attempt) -> Any:
+        with noting(attempt):
+            answer = await cast("Awaitable[Any]", job_type.perform(payload, attempt))
+        return watched(answer)
 
     def load(connection: Connection, jobs: Sequence[tuple[Job, Any]]) -> Mapping[int, Any]:
         with _noting(errors, f"`load` of {job_type.name}, for {len(jobs)} jobs"):
             return job_type.load(connection, jobs)
 
-    watching.perform, watching.load = perform, load  # type: ignore[method-assign]
+    watching.perform = perform_async if job_type.is_async else perform  # type: ignore[method-assign]
+    watching.load = load  # type: ignore[method-assign]
     return watching
 
 

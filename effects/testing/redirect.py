@@ -19,6 +19,7 @@ from effects.sessions.databases import CallersDatabase
 from effects.storage import open_storage
 from effects.store.db.engine import close_for_good, create_engine
 from effects.store.db.store import Store, TableBuilder
+from effects.store.db.urls import file_of
 
 _REDIRECTED = "_redirected"  # an attribute of an Effects that has a toolkit
 
@@ -50,11 +51,12 @@ def redirected(
         for engine in set().union(*others) - _engines(app):
             stack.enter_context(_connecting(engine, engine.url, _refuse_other))
         _redirect_engines(app, url, builders, stack, connect)
-        storage_url = f"file:{folder / 'files'}"
+        is_within = _is_redirected(app)  # in another toolkit, whose rows this one may have to read
+        storage_url = app.settings.storage_url if is_within else f"file:{folder / 'files'}"
         values: dict[str, Any] = {
             "settings": replace(
                 app.settings,
-                database_url=url.render_as_string(hide_password=False),
+                database_url=_setting(url) or app.settings.database_url,
                 schema=app.store.schema,
                 storage_url=storage_url,
             ),
@@ -65,12 +67,18 @@ def redirected(
             "_states": {},
             "_adopted": [],
         }
-        if not app.settings.keys:
+        if not app.settings.keys and not is_within:
             values["keys"] = KeyRing(f"test={generate_key()},digest={generate_key()}")
         vars(app).update(values)
         if connect is not None:
             app.notifier.close()  # its thread would interfere with the savepoints, and nothing is committed anyway
         yield
+
+
+def _setting(url: URL) -> str | None:
+    """None for a database in memory, which a process of its own could not reach."""
+    is_in_memory = url.get_backend_name() == "sqlite" and file_of(url) is None
+    return None if is_in_memory else url.render_as_string(hide_password=False)
 
 
 def _engines(app: Effects) -> set[Engine]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -17,24 +14,28 @@ from typing import Any, Self
 import msgspec
 from sqlalchemy import MetaData
 
-from effects import crashpoints
 from effects.app import Effects, installed_tables
 from effects.default_app import default, replace_default
 from effects.entry_points import entry_points
 from effects.errors import ConfigurationError
 from effects.http.network import replace_network_rule
-from effects.job_type import JobType
-from effects.outcome import Outcome
+from effects.model.job_type import JobType
+from effects.model.outcome import Outcome
 from effects.sealing import open_payload
 from effects.sessions.joining import AnySession
 from effects.store.queue.job_rows import payloads
-from effects.testing.databases import check_name, choose_database, empty_tables
+from effects.store.schedules import definitions
+from effects.testing.crashes import check_point, crash_worker
+from effects.testing.databases import check_name, choose_database, empty_tables, restart_schedules
 from effects.testing.recorder import Captured, Recorder
 from effects.testing.redirect import redirected
 from effects.testing.shared import SharedTransaction
+from effects.text.redact import HIDDEN
+from effects.text.wording import described
 from effects.worker import DrainResult, Worker
 
 _DRAIN_SECONDS = 30.0
+_UPKEEP = "effects."
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -57,7 +58,8 @@ class Toolkit:
     `app.engine` or bound to it long before, and calls that name no Effects, because it is the process's default, too.
     Files go to a temporary folder. Job types that send something (mail, webhooks) are captured: their jobs are
     recorded and settled as done; no transport connects to anywhere. The app's own job types are carried out. Where
-    the app has no keys, it has fresh ones.
+    the app has no keys, it has fresh ones. Its schedules are registered, `effects.prune` and `effects.alerts` excepted:
+    `move_clock` makes them due.
 
     Args:
         app: the Effects of the app. Default: the process's own.
@@ -85,7 +87,7 @@ class Toolkit:
         allow_loopback: bool = False,
     ) -> None:
         if app is not None and not isinstance(app, Effects):
-            raise ConfigurationError(f"app is a {type(app).__name__}; give the Effects of the app")
+            raise ConfigurationError(f"app is {described(app)}; give the Effects of the app")
         self.app = app or default()
         if database is not None and connection is not None:
             raise ConfigurationError("database and connection are given; give one of the two")
@@ -104,6 +106,7 @@ class Toolkit:
             stack.callback(replace_network_rule, replace_network_rule(self._admits))
             stack.callback(replace_default, replace_default(self.app))
             stack.callback(self._prepare(self.app))
+            self._register_schedules()
             if self._metadata is not None:
                 self._metadata.create_all(self.app.engine)
             stack.callback(self._recorder.restore)
@@ -123,6 +126,12 @@ class Toolkit:
         elif self._database is not None:
             empty_tables(app.store)
         return lambda: None
+
+    def _register_schedules(self) -> None:
+        """As `effects init` does. Upkeep's own (`effects.prune`) stay out: a test counts the jobs of the app."""
+        schedules = [schedule for schedule in self.app.schedules.values() if not schedule.name.startswith(_UPKEEP)]
+        definitions.register(self.app.store, schedules)
+        restart_schedules(self.app.store)
 
     def _redirected(self, folder: Path) -> AbstractContextManager[None]:
         builders = tuple(installed_tables())
@@ -208,10 +217,19 @@ class Toolkit:
         jobs = self.enqueued(job_type)
         matching = [job for job in jobs if (key is None or job.key == key) and _fits(job.payload, payload)]
         if (times is None and not matching) or (times is not None and len(matching) != times):
-            expected = f"{'at least one' if times is None else times} {job_type} with {sorted(payload)}"
+            expected = (
+                f"{'at least one' if times is None else times} {job_type}{self._conditions(job_type, key, payload)}"
+            )
             there = "".join(f"\n  {job!r}" for job in jobs) or " none of this type"
-            raise AssertionError(f"expected {expected}{f' and key {key!r}' if key else ''}; there are:{there}")
+            raise AssertionError(f"expected {expected}; there are:{there}")
         return matching
+
+    def _conditions(self, job_type: str, key: str | None, payload: Mapping[str, Any]) -> str:
+        """` with team='db' and key 'k'`: what a job had to have; sensitive fields hidden."""
+        hidden = self.app.job_types.get(job_type).sensitive
+        fields = [f"{name}={HIDDEN if name in hidden else repr(value)}" for name, value in payload.items()]
+        conditions = [*([", ".join(fields)] if fields else []), *([f"key {key!r}"] if key is not None else [])]
+        return f" with {' and '.join(conditions)}" if conditions else ""
 
     # -- time and work -----------------------------------------------------------------------------------
 
@@ -255,9 +273,9 @@ class Toolkit:
         """Let a worker be killed (SIGKILL) where it passes `point`, then move the clock until its jobs count as lost.
 
         The worker is a forked child: what it wrote to the database stays, what it held in memory is gone, this
-        test's lists included. The next `drain` rescues what it left. Points of effects are in
-        `effects.crashpoints.POINTS`; an app adds its own by `declare({"invoice.charged": "…"})` and passes them by
-        `point("invoice.charged")`. POSIX only.
+        test's lists included. The next `drain` rescues what it left. At `perform.before` the handler has not begun, at
+        `perform.after` it has returned and nothing is recorded; `effects.crashpoints.POINTS` has all. An app adds its
+        own by `declare({"invoice.charged": "…"})` and passes them by `point("invoice.charged")`. POSIX only.
 
         Raises:
             ValueError: no such point is declared, or the toolkit has a `connection`.
@@ -267,30 +285,10 @@ class Toolkit:
             raise ValueError(
                 "a worker that is killed would take the test's connection with it: give `database` instead"
             )
-        if point not in crashpoints.POINTS:
-            raise ValueError(f"no crash point {point!r} is declared (see effects.crashpoints.declare)")
-        self.app.engine.dispose()  # a SQLite connection must not be carried over a fork
-        with warnings.catch_warnings():
-            # Python 3.12 warns of threads. The child starts its own and takes no lock of ours.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if child == 0:
-            self._crash(point, nth)
-        _, status = os.waitpid(child, 0)
-        if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
-            raise AssertionError(
-                f"the worker ended without passing {point} {f'{nth} times' if nth > 1 else ''}".strip()
-            )
+        check_point(point)
+        crash_worker(self.app, point, nth, _DRAIN_SECONDS)
         limits = [job_type.time_limit_seconds for job_type in self.app.job_types]
         self.move_clock(self.app.settings.lease_seconds + max(limits) + 1)
-
-    def _crash(self, point: str, nth: int) -> None:
-        """The child's whole life; it never returns."""
-        try:
-            crashpoints.install(crashpoints.plan(point, nth=nth))
-            Worker(self.app).drain(_DRAIN_SECONDS)
-        finally:
-            os._exit(0)
 
 
 def _fits(payload: Any, expected: Mapping[str, Any]) -> bool:

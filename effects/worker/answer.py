@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple, cast
 
-from effects.outcome import OUTCOMES, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
+from effects.model.outcome import OUTCOMES, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
 from effects.retry import ON_UNKNOWN, RetryPolicy
-from effects.scrub import CODE_CHARS_MAX, class_name, clean_detail, clean_text
+from effects.text.scrub import CODE_CHARS_MAX, class_name, clean_detail, clean_text
+from effects.text.wording import described
 
 WAIT_SECONDS_MAX = 366 * 86_400.0
 INVALID = "outcome_invalid"
@@ -52,8 +53,7 @@ def _no_outcome(answer: object, who: str, released: bool) -> Accepted:
     """Not even a fate. It will be as wrong at the next try, so what was not released is refused."""
     if inspect.iscoroutine(answer):
         answer.close()  # or it would warn that it was never awaited
-    what = f"the class {answer.__name__}" if isinstance(answer, type) else f"a {class_name(answer)}"
-    text = f"{who} returned {what}; it must return an outcome, such as Done(), or None"
+    text = f"{who} returned {described(answer)}; it must return an outcome, such as Done(), or None"
     outcome = Unknown(text, code="no_outcome") if released else Refused(text, code="no_outcome")
     return Accepted(outcome, text)
 
@@ -99,7 +99,7 @@ def _mended(fate: type[Outcome], values: dict[str, Any], wrong: list[str], probl
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise _Wrong(f"is a {class_name(value)}; give a text")
+        raise _Wrong(f"is {described(value)}; give a text")
     return clean_text(value)
 
 
@@ -112,7 +112,7 @@ def _code(value: Any) -> str:
 
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _Wrong(f"is a {class_name(value)}; give a number of seconds")
+        raise _Wrong(f"is {described(value)}; give a number of seconds")
     try:
         seconds = float(value)
     except OverflowError:
@@ -130,19 +130,19 @@ def _detail(value: Any) -> Mapping[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise _Wrong(f"is a {class_name(value)}; give a mapping")
+        raise _Wrong(f"is {described(value)}; give a mapping")
     return clean_detail(value)
 
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _Wrong(f"is a {class_name(value)}; give True or False")
+        raise _Wrong(f"is {described(value)}; give True or False")
     return value
 
 
 def _apply(value: Any) -> Any:
     if value is not None and not callable(value):
-        raise _Wrong(f"is a {class_name(value)}; give a function of the connection")
+        raise _Wrong(f"is {described(value)}; give a function of the connection")
     if inspect.iscoroutinefunction(value):
         raise _Wrong("is an async function; give a plain one")
     return value
@@ -150,7 +150,7 @@ def _apply(value: Any) -> Any:
 
 def _policy(value: Any) -> RetryPolicy | None:
     if value is not None and not isinstance(value, RetryPolicy):
-        raise _Wrong(f"is a {class_name(value)}; give a RetryPolicy")
+        raise _Wrong(f"is {described(value)}; give a RetryPolicy")
     return value
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from inspect import CORO_RUNNING, getcoroutinestate
+from types import FrameType
+from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
 
 from effects.crashpoints import point
-from effects.decision import decide
-from effects.errors import LeaseLost
-from effects.job_type import JobType
-from effects.outcome import OUTCOMES, Done, Outcome, Retry, Unknown
-from effects.redact import HIDDEN, redact, secret_texts
-from effects.scrub import class_name
-from effects.settlement import AttemptEnd, Execution, Returned, Settlement
+from effects.errors import ConfigurationError, LeaseLost
+from effects.frames import Frame, awaiting_frames, thread_frames
+from effects.model.decision import decide
+from effects.model.job_type import JobType
+from effects.model.outcome import OUTCOMES, Done, Outcome, Retry, Unknown
+from effects.model.settlement import AttemptEnd, Execution, Returned, Settlement
+from effects.text.redact import HIDDEN, redact, secret_texts
+from effects.text.scrub import class_name
+from effects.text.wording import described
 from effects.worker.answer import accept
 from effects.worker.raised import ErrorTexts, made_at, with_error
 
@@ -24,11 +28,22 @@ RETURN_SECONDS = 5.0  # a handler whose release was refused has so long to come 
 _log = logging.getLogger("effects.worker")
 
 
+class AsyncReleases(Protocol):
+    """How the attempts of async job types are released."""
+
+    def would_block(self) -> bool:
+        """Whether whoever waits here keeps an event loop from going on."""
+
+    async def release(self, execution: Execution) -> bool:
+        """True once it is recorded; False if the job is no longer this attempt's, or it is not known."""
+
+
 class RunningAttempt:
     """The `Attempt` that a handler is given."""
 
-    __slots__ = ("_error_texts", "_marked", "_release", "cancel_requested", "claimed", "deadline", "draining",
-                 "execution", "job", "job_type", "lost", "now", "released_until", "start_by", "started")  # fmt: skip
+    __slots__ = ("_cancel", "_coroutine", "_error_texts", "_marked", "_release", "_releases_async", "cancel_requested",
+                 "claimed", "deadline", "draining", "execution", "frame_of_thread", "job", "job_type", "lost", "now",
+                 "released_until", "start_by", "started")  # fmt: skip
 
     def __init__(
         self,
@@ -39,6 +54,7 @@ class RunningAttempt:
         now: Callable[[], float],
         draining: bool = False,
         error_texts: ErrorTexts | None = None,
+        releases_async: AsyncReleases | None = None,
     ) -> None:
         self.now = now  # the worker's monotonic clock
         self.execution = execution  # replaced by a fuller one; whoever settles the attempt has what was known by then
@@ -56,6 +72,10 @@ class RunningAttempt:
         self._marked = False
         self._release = release
         self._error_texts = error_texts
+        self._releases_async = releases_async
+        self.frame_of_thread: Callable[[], FrameType | None] | None = None  # of that which carries it out
+        self._cancel: Callable[[], object] | None = None  # of its task, while it has one
+        self._coroutine: Coroutine[Any, Any, Settlement] | None = None
 
     @property
     def number(self) -> int:
@@ -82,12 +102,42 @@ class RunningAttempt:
         return max(0.0, self.deadline - self.now())
 
     def release(self) -> None:
-        """Record that the effect may now happen; see `effects.attempt.Attempt`."""
+        """Record that the effect may now happen; see `effects.model.attempt.Attempt`."""
+        if self._releases_async is not None and self._releases_async.would_block():
+            raise ConfigurationError(
+                f"{self.job.job_type}: attempt.release() in `async def perform` blocks the event loop for all; write "
+                "`await attempt.release_async()`"
+            )
+        if self._must_release():
+            self.released_until = float("inf")
+            try:
+                marked = self._release(self.execution)
+            finally:
+                self.released_until = self.now()
+            self._note_release(marked)
+
+    async def release_async(self) -> None:
+        """`release`, awaited; see `effects.model.attempt.Attempt`."""
+        if self._releases_async is None:
+            self.release()
+        elif self._must_release():
+            self.released_until = float("inf")
+            try:
+                marked = await self._releases_async.release(self.execution)
+            finally:
+                self.released_until = self.now()
+            self._note_release(marked)
+
+    def _must_release(self) -> bool:
+        """Whether it is not released yet, and may be."""
         if self.lost:
             raise LeaseLost
-        if self.released:
-            return
-        if self.remaining_seconds() <= 0 or not self._wait_for_release():
+        if not self.released and self.remaining_seconds() <= 0:
+            self._note_release(False)
+        return not self.released
+
+    def _note_release(self, marked: bool) -> None:
+        if not marked:
             raise LeaseLost(
                 f"job {self.job.id}: attempt {self.number} has lost its lease or was cancelled; the effect is not begun"
             )
@@ -95,12 +145,29 @@ class RunningAttempt:
         if self.lost:  # given up while the release was being written, perhaps without seeing it
             raise LeaseLost
 
-    def _wait_for_release(self) -> bool:
-        self.released_until = float("inf")
-        try:
-            return self._release(self.execution)
-        finally:
-            self.released_until = self.now()
+    @property
+    def is_async(self) -> bool:
+        """Whether it runs on the event loop."""
+        return self._releases_async is not None
+
+    def on_loop(self, coroutine: Coroutine[Any, Any, Settlement], cancel: Callable[[], object]) -> None:
+        """It runs as a task; `cancel` has that cancelled, from whichever thread."""
+        self._cancel, self._coroutine = cancel, coroutine
+        if self.lost:  # given up before
+            cancel()
+
+    def cancel_task(self) -> None:
+        """Where it is one: it was given up, and has a moment to come back."""
+        if self._cancel is not None:
+            self.released_until = max(self.released_until, self.now())
+            self._cancel()
+
+    def frames(self) -> list[Frame]:
+        """Where its thread or task is now, outermost first."""
+        if self._coroutine is not None and getcoroutinestate(self._coroutine) != CORO_RUNNING:
+            return list(awaiting_frames(self._coroutine))
+        frame = None if self.frame_of_thread is None else self.frame_of_thread()
+        return [] if frame is None else thread_frames(frame)
 
     @property
     def hangs(self) -> bool:
@@ -115,8 +182,9 @@ class RunningAttempt:
         """The decision about this attempt, with its timing and its error. Never raises for an outcome of our own."""
         # First: where this thread ends before it can hand on the answer, another one does.
         self.execution = execution = replace(self.execution, outcome=ending)
-        settlement = decide(self.job, self.job_type, ending, released=self.released)
         ended = self.now()
+        ran_seconds = ended - self.started if self.started else 0.0
+        settlement = decide(self.job, self.job_type, ending, released=self.released, ran_seconds=ran_seconds)
         timed = replace(
             settlement, execution=execution, wait_seconds=self.job.due_seconds + self.started - self.claimed,
             duration_seconds=ended - self.started, ended_at_monotonic=ended,
@@ -151,19 +219,30 @@ class RunningAttempt:
 
     def run(self) -> Settlement:
         """Perform, and return the settlement to write. Never raises."""
-        error: BaseException | None = None
-        answer: object
         try:
             point("perform.before")
-            answer = self.job_type.perform(self.execution.payload, self)
+            answer: object = self.job_type.perform(self.execution.payload, self)
             point("perform.after")
-        except LeaseLost:  # where the job is another's by now, the fence drops this
-            answer = Retry("not released: the lease was gone, or the job cancelled", code="lease_lost")
-        except OUTCOMES as raised:
-            answer = error = raised
         except BaseException as raised:
-            answer, error = self._classify(raised), raised
-        return self._settle_answer(Done() if answer is None else answer, error)
+            return self._settle_error(raised)
+        return self._settle_answer(Done() if answer is None else answer, None)
+
+    async def run_async(self) -> Settlement:
+        """`run` for an async job type. The end of its task, however it comes, is an outcome too."""
+        try:
+            point("perform.before")
+            answer: object = await cast("Awaitable[object]", self.job_type.perform(self.execution.payload, self))
+            point("perform.after")
+        except BaseException as raised:
+            return self._settle_error(raised)
+        return self._settle_answer(Done() if answer is None else answer, None)
+
+    def _settle_error(self, error: BaseException) -> Settlement:
+        kind = type(error)
+        if issubclass(kind, LeaseLost):  # where the job is another's by now, the fence drops this
+            text = "not released: the lease was gone, or the job cancelled"
+            return self._settle_answer(Retry(text, code="lease_lost"), None)
+        return self._settle_answer(error if issubclass(kind, OUTCOMES) else self._classify(error), error)
 
     def _settle_answer(self, answer: object, error: BaseException | None) -> Settlement:
         accepted = accept(answer, who=f"{self.job.job_type}: perform", released=self.released)
@@ -185,7 +264,7 @@ class RunningAttempt:
                 outcome = self.job_type.classify(error, released=self.released)
                 if isinstance(outcome, OUTCOMES):
                     return outcome
-                code = f"{code}, and classify returned a {class_name(outcome)}"
+                code = f"{code}, and classify returned {described(outcome)}"
             except BaseException as second:
                 code = f"{code}, and classify: {class_name(second)}"
         return Unknown(message, code=code) if self.released else Retry(message, code=code)

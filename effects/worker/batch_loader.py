@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from effects.app import Effects
-from effects.decision import decide
 from effects.enqueuing import by_its_package, own_ledger
 from effects.errors import (
     ConfigurationError,
@@ -20,18 +19,19 @@ from effects.errors import (
     StoreRejected,
     StoreUnavailable,
 )
-from effects.job import Job
-from effects.job_type import SEALED, JobType, routing_of, safe_message
-from effects.outcome import OUTCOMES, Cancelled, Outcome, Refused, Retry
-from effects.scrub import class_name
+from effects.model.decision import decide
+from effects.model.job import Job
+from effects.model.job_type import PAYLOAD_INVALID, SEALED, JobType, routing_of, safe_message
+from effects.model.outcome import OUTCOMES, Cancelled, Outcome, Refused, Retry
+from effects.model.settlement import AttemptEnd, Execution, Expired, Returned, Settlement, Unrouted
 from effects.sealing import open_payload, seal_payload, sealed_document
-from effects.settlement import AttemptEnd, Execution, Expired, Returned, Settlement, Unrouted
 from effects.store.db.deadlines import Bounds
 from effects.store.queue.enqueue import adopt, refuse_intent
 from effects.store.queue.table_ledger import CORE_LEDGER, states
 from effects.store.rotate import replace_payload
+from effects.text.wording import described
 from effects.worker.answer import accept
-from effects.worker.attempt import RunningAttempt
+from effects.worker.attempt import AsyncReleases, RunningAttempt
 from effects.worker.outage import Bounded
 from effects.worker.raised import ErrorTexts, with_error
 from effects.worker.runtime import Runtime
@@ -51,6 +51,7 @@ class BatchLoader:
         release: what an attempt calls at its point of no return.
         finish: takes the settlements of jobs that are not to run.
         bounded: as of `Outage`; this runs in the thread that claims for all queues.
+        releases_async: what the attempts of async job types call there.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class BatchLoader:
         runtime: Runtime,
         *,
         bounded: Bounded,
+        releases_async: AsyncReleases,
     ) -> None:
         self._app, self._release, self._finish, self._runtime = app, release, finish, runtime
+        self._releases_async = releases_async
         self._bounded = bounded
         self._error_texts = ErrorTexts(app.keys, by_default=app.settings.error_texts)
         self.draining = False  # visible to every attempt
@@ -94,9 +97,9 @@ class BatchLoader:
                     payload = job_type.decode(clear)
                     ending = None if job.routed else self._route(job, job_type, payload, clear)
                 except PayloadInvalid as error:
-                    ending = Refused(str(error), code="payload_invalid")
+                    ending = Refused(str(error), code=PAYLOAD_INVALID)
                 except KeyUnavailable as error:
-                    ending = job_type.wait_for_operator(str(error))
+                    ending = job_type.fate_of_sealed(error)
                 except (StoreUnavailable, StoreRejected):
                     ending = Returned(REJECTED_AFTER_SECONDS)
                 except BaseException as error:  # of a payload class, or of a job type's own `route`
@@ -189,10 +192,11 @@ class BatchLoader:
                 return []
             except BaseException as error:
                 return self._load_failed(job_type, batch, error)
+        releases_async = self._releases_async if job_type.is_async else None
         return [
             RunningAttempt(
                 execution, job_type, self._release, now=self._runtime.monotonic, draining=self.draining,
-                error_texts=self._error_texts,
+                error_texts=self._error_texts, releases_async=releases_async,
             )
             for execution in batch
         ]  # fmt: skip
@@ -228,5 +232,5 @@ def _with_loaded(job_type: JobType[Any], connection: Connection, batch: Sequence
     """
     loaded: object = job_type.load(connection, [(execution.job, execution.payload) for execution in batch])
     if not isinstance(loaded, Mapping):
-        raise ConfigurationError(f"it returned a {class_name(loaded)}; it must return a mapping by job id")
+        raise ConfigurationError(f"it returned {described(loaded)}; it must return a mapping by job id")
     return [replace(execution, loaded=loaded.get(execution.job.id)) for execution in batch]

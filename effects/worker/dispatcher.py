@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from effects.app import Effects
-from effects.decision import decide
-from effects.settlement import Returned, Settlement
+from effects.model.decision import decide
+from effects.model.settlement import Returned, Settlement
 from effects.store.queue.claim import Claimed, ClaimRequest, looks_first, quiet_queues
 from effects.store.queue.invalid_rows import claim_valid
 from effects.store.queue.liveness import leased_to
@@ -125,6 +125,11 @@ class Dispatcher:
         """Claim for every queue that has free slots; whether anything was claimed or remains to be looked at."""
         claimed, remains = self._round()
         return claimed or remains
+
+    def sees_nothing(self) -> bool:
+        """Whether one look at all queues, before anything was claimed, shows that there is nothing to do."""
+        self._pass_over_quiet()
+        return not any(queue.asked for queue in self._queues)
 
     def nothing_due(self, give_up_at: float) -> bool:
         """Whether all due jobs are done and no more are due.

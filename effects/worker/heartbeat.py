@@ -10,15 +10,19 @@ from collections.abc import Callable
 from effects.app import Effects
 from effects.errors import StoreUnavailable, WorkerCannotContinue
 from effects.logs import RateLimitedLogger, error_places
+from effects.model.settlement import Settlement
 from effects.store.db.files import DatabaseFile
 from effects.store.queue.invalid_rows import rescue_valid
-from effects.store.queue.liveness import RESCUE_BATCH, Activity, WorkerIdentity, heartbeat, register, seconds_up
+from effects.store.queue.liveness import RESCUE_BATCH, look_for_lost
+from effects.store.schedules.clock import turn_back
+from effects.store.workers.registration import Activity, WorkerIdentity, heartbeat, register
 from effects.version import VERSION
 from effects.worker.numbers import RollupRecorder
 from effects.worker.outage import Outage
 from effects.worker.runtime import Runtime
 from effects.worker.supervisor import Service
 
+CLOCK_LOOK_SECONDS = 600.0  # between two looks for times of a clock that was ahead
 _log = logging.getLogger("effects.worker")
 
 
@@ -63,7 +67,11 @@ class Heartbeat(Service):
         """A new one: a worker that was declared dead comes back as another."""
         host, pid = socket.gethostname(), os.getpid()
         name = f"{host}:{pid}:{self._runtime.unique()[:8]}"
-        return WorkerIdentity(id=name, host=host, pid=pid, version=VERSION, queues=self._queues)
+        settings = self._app.settings
+        return WorkerIdentity(
+            id=name, host=host, pid=pid, version=VERSION, queues=self._queues,
+            heartbeat_seconds=settings.heartbeat_seconds, lease_seconds=settings.lease_seconds,
+        )  # fmt: skip
 
     def register(self) -> None:
         """Write the worker's row; required before the first claim.
@@ -145,12 +153,21 @@ class Rescuer(Service):
     name = "rescuer"
 
     def __init__(
-        self, app: Effects, outage: Outage, runtime: Runtime, *, rescued: Callable[[], None], numbers: RollupRecorder
+        self,
+        app: Effects,
+        outage: Outage,
+        runtime: Runtime,
+        *,
+        recorded: Callable[[Settlement], None],
+        rescued: Callable[[], None],
+        numbers: RollupRecorder,
     ) -> None:
         super().__init__(runtime)
-        self._app, self._outage, self._rescued, self._numbers = app, outage, rescued, numbers
+        self._app, self._outage, self._numbers = app, outage, numbers
+        self._recorded, self._rescued = recorded, rescued
         self._interval = min(30.0, app.settings.lease_seconds / 4)
         self._rest = 0.0  # until the next round; the first may have been the start's
+        self._clock_look_at = runtime.monotonic() + CLOCK_LOOK_SECONDS
         self.bound_seconds = 10 * self._interval
 
     def run(self) -> None:
@@ -164,6 +181,7 @@ class Rescuer(Service):
         try:
             with self._outage.bounded(False):
                 self.round()
+                self._look_at_the_clock()
         except StoreUnavailable as error:
             self._outage.began(error)
         except Exception as error:
@@ -172,7 +190,7 @@ class Rescuer(Service):
     def round(self) -> int:
         """Rescue until a batch comes back short; the number of jobs taken back."""
         total = 0
-        while not self._ending.is_set() and not self._too_early():
+        while not self._ending.is_set() and self._is_due():
             app = self._app
             settled = rescue_valid(app.store, app.job_types, app.ledgers, app.settings.lease_seconds)
             for settlement in settled.accepted:
@@ -182,7 +200,8 @@ class Rescuer(Service):
                     "lost": settlement.job.lost_count + 1,
                 }
                 _log.warning("job.rescued", extra={**fields, "status": settlement.status})
-                self._numbers.count(settlement)
+                self._recorded(settlement)
+            self._numbers.count(settled.accepted)
             total += len(settled.accepted)
             self.came_round()
             if len(settled.accepted) < RESCUE_BATCH:
@@ -191,9 +210,17 @@ class Rescuer(Service):
             self._rescued()
         return total
 
-    def _too_early(self) -> bool:
+    def _look_at_the_clock(self) -> None:
+        """Mend what a clock that was ahead has left; drains leave it to `effects prune`."""
+        if self._runtime.monotonic() >= self._clock_look_at:
+            self._clock_look_at = self._runtime.monotonic() + CLOCK_LOOK_SECONDS
+            if turn_back(self._app.store):
+                self._rescued()
+
+    def _is_due(self) -> bool:
+        """Whether there is anything to rescue, and it is not too early to say so."""
         lease = self._app.settings.lease_seconds
         if self._outage.under_way or self._runtime.monotonic() - self._outage.ended_at < lease:
-            return True
-        with self._app.store.read() as connection:
-            return seconds_up(self._app.store, connection) < lease
+            return False
+        look = look_for_lost(self._app.store, self._app.job_types, lease)
+        return look.is_due and look.seconds_up >= lease

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from effects import histogram
-from effects.settlement import Settlement
+from effects.model.settlement import Settlement
 from effects.store.db.store import Store
 from effects.store.numbers.rows import WorkerRollup, write_rollups
 from effects.store.numbers.samples import take_sample
@@ -88,20 +88,26 @@ class RollupRecorder:
             self._ahead = now - here
             self._ends_at = min(self._ends_at, here)  # look at the clock again
 
-    def count(self, settlement: Settlement) -> None:
-        """Count the end of an attempt, or of a job that ended without one. Callable from any thread."""
-        place = _PLACES.get(settlement.outcome or settlement.status)
-        if place is None:  # it merely went back
-            return
-        job, now = settlement.job, self._now()
+    def count(self, settlements: Sequence[Settlement]) -> None:
+        """Count ends of attempts, and of jobs that ended without one. Callable from any thread.
+
+        A batch at once: beside a job that does nothing, a lock and a look at the clock for each would be felt.
+        """
+        now = self._now()
         with self._lock:
             if now >= self._ends_at:
                 self._begin_minute(now)
-            rows, key = self._minute.rows, (job.job_type, job.quarantined_from or job.queue)
-            totals = rows.get(key)
-            if totals is None:
-                totals = rows[key] = _Totals()
-            totals.add(settlement, place)
+            rows = self._minute.rows
+            for settlement in settlements:
+                place = _PLACES.get(settlement.outcome or settlement.status)
+                if place is None:  # it merely went back
+                    continue
+                job = settlement.job
+                key = (job.job_type, job.quarantined_from or job.queue)
+                totals = rows.get(key)
+                if totals is None:
+                    totals = rows[key] = _Totals()
+                totals.add(settlement, place)
 
     def _begin_minute(self, here: float) -> None:
         now = here + self._ahead

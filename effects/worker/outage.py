@@ -18,12 +18,10 @@ from effects.store.db.deadlines import Bounds
 from effects.store.db.faults import Fault, fault_of
 from effects.store.db.store import Store
 from effects.worker.runtime import Runtime
-from effects.worker.supervisor import Service
 
 LOG_EVERY_SECONDS = 5.0
 WAIT_SECONDS = (0.1, 2.0)  # first and longest wait between two tries
 CONFLICT_SECONDS = 5.0  # a conflict that lasts longer is worth a line
-LOOK_SECONDS = 0.25
 LOCK_SECONDS, BRISK_LOCK_SECONDS = 2.0, 0.1
 TRANSACTION_SECONDS_MIN = 5.0
 
@@ -154,18 +152,7 @@ def bounds(lease_seconds: float) -> tuple[Bounds, Bounds]:
     return Bounds(LOCK_SECONDS, whole), Bounds(BRISK_LOCK_SECONDS, whole)
 
 
-class Watchdog(Service):
-    """Cuts the connection of every transaction that is overdue: the waiting thread then rides out an outage."""
-
-    name = "watchdog"
-    bound_seconds = 40 * LOOK_SECONDS
-
-    def __init__(self, store: Store, runtime: Runtime) -> None:
-        super().__init__(runtime)
-        self._store = store
-
-    def run(self) -> None:
-        while not self._ending.wait(LOOK_SECONDS):
-            self.came_round()
-            if cut := self._store.deadlines.cut_overdue():
-                _log.warning("database.silent", extra={"connections_cut": cut})
+def cut_overdue(store: Store) -> None:
+    """Cut the connection of every transaction that is overdue: the waiting thread then rides out an outage."""
+    if cut := store.deadlines.cut_overdue():
+        _log.warning("database.silent", extra={"connections_cut": cut})

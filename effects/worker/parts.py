@@ -10,20 +10,21 @@ from typing import Any
 
 from effects.app import Effects
 from effects.errors import EffectsError
-from effects.job_type import JobType
 from effects.logs import error_places
-from effects.settlement import Execution, Settlement
+from effects.model.job_type import JobType
+from effects.model.settlement import Execution, Settlement
 from effects.store.db import revisions
 from effects.store.operator.counts import count_unknown
-from effects.store.queue.liveness import Activity
+from effects.store.workers.registration import Activity
 from effects.worker.batch_loader import BatchLoader
 from effects.worker.dispatcher import Claimer, Dispatcher
+from effects.worker.handler_loop import HandlerLoop
 from effects.worker.heartbeat import Heartbeat, Rescuer
 from effects.worker.notifications import NotificationListener
 from effects.worker.numbers import RollupRecorder
-from effects.worker.outage import Outage, Watchdog, bounds
+from effects.worker.outage import Outage, bounds, cut_overdue
 from effects.worker.queues import WorkerQueues, planned
-from effects.worker.release_batcher import ReleaseBatcher, mark_released
+from effects.worker.release_batcher import ReleaseBatcher, ReleaseThread, mark_released
 from effects.worker.runtime import Runtime
 from effects.worker.scheduler import Scheduler
 from effects.worker.settler import Settler
@@ -36,8 +37,9 @@ class Parts:
     """The parts of one worker. The dispatcher has no thread of its own: the worker's caller lends it one.
 
     Args:
-        queues: queue → threads; None for those of the job types and settings.
+        queues: queue → attempts at a time; None for those of the job types and settings.
         rescue: whether to take back the jobs of workers that are gone.
+        checked: the version of the tables is known to be right.
         stopping: set when no more jobs may start.
         gives_up: whether to wait for the database, or for jobs, no longer.
         recorded: called after every recorded outcome, from the settling thread.
@@ -52,24 +54,29 @@ class Parts:
         *,
         queues: Mapping[str, int] | None,
         rescue: bool,
+        checked: bool,
         stopping: threading.Event,
         gives_up: Callable[[], bool],
         recorded: Callable[[Settlement], None],
         drain_requested: Callable[[], None],
         failed: Callable[[PartFault], None],
     ) -> None:
-        self._app, self._now = app, runtime.monotonic
+        self._app, self._now, self._checked = app, runtime.monotonic, checked
+        self._is_interrupt = runtime.is_interrupt
+        self.unknown_types = False  # when it started, jobs of types that are not registered here were waiting
         self._stopping, self._gives_up, self._recorded = stopping, gives_up, recorded
         self._caller: Watch | None = None  # of the dispatcher's thread
         self.wake = runtime.event()  # the dispatcher has something to look at
-        self.supervisor = Supervisor(runtime, failed=failed)
+        self.supervisor = Supervisor(runtime, failed=failed, at_each_look=partial(cut_overdue, app.store))
         patient, brisk = bounds(app.settings.lease_seconds)
         self.outage = Outage(
             runtime, bounded=lambda hurry: app.store.within(brisk if hurry else patient),
             missing_seconds=app.settings.lease_seconds, came_round=self.supervisor.came_round,
         )  # fmt: skip
+        self.loop = HandlerLoop(runtime, self.supervisor, bound_seconds=app.settings.lease_seconds)
         self.queues = WorkerQueues(
-            planned(app, queues), self.wake, runtime,
+            planned(app, queues), self.wake, runtime, self.loop,
+            in_flight=app.job_types.async_queues(), threads=app.settings.threads,
             may_start=self._may_start, finish=self._settle, written=self._wait_written,
         )  # fmt: skip
         ask = self.queues.ask
@@ -79,21 +86,23 @@ class Parts:
             activity=self._activity, on_lease_lost=self.queues.fence_off, cancelled=self.queues.pass_on_cancel,
             drain_requested=drain_requested, numbers=self._numbers,
         )  # fmt: skip
-        self._rescuer = Rescuer(app, self.outage, runtime, rescued=ask, numbers=self._numbers) if rescue else None
+        rescuer = Rescuer(app, self.outage, runtime, recorded=recorded, rescued=ask, numbers=self._numbers)
+        self._rescuer = rescuer if rescue else None
         self._scheduler = Scheduler(app, self.outage, runtime, fired=ask)
         self.settler = Settler(
             app.store, app.job_types, app.ledgers, self.outage, runtime, bound_seconds=app.settings.lease_seconds,
-            max_linger=self.queues.max_linger, wake=ask, settled=self._count,
+            max_linger=self.queues.max_linger, wake=ask, count=self._numbers.count, settled=self._settled,
         )  # fmt: skip
+        releases = ReleaseBatcher(self._mark, runtime)
+        self.releases = ReleaseThread(releases, runtime, self.supervisor, bound_seconds=app.settings.lease_seconds)
         self.loader = BatchLoader(
-            app, ReleaseBatcher(self._mark, runtime).release, self.settler.add, runtime, bounded=self.outage.bounded
+            app, releases.release, self.settler.add, runtime, bounded=self.outage.bounded, releases_async=self.releases
         )
         self.claimer = Claimer(app, self.outage, self._held, self.settler.add)
         self.dispatcher = Dispatcher(
             self.queues, self.claimer, self.loader, self.settler, self.heartbeat, runtime, supervisor=self.supervisor,
             stopping=stopping, gives_up=gives_up, wake=self.wake, poll_seconds=app.settings.poll_seconds,
         )  # fmt: skip
-        self.watchdog = Watchdog(app.store, runtime)
         wakeup = NotificationListener(app.engine, app.settings.schema, ask, app.notifier.watch, runtime)
         services = (self._rescuer, self._scheduler, wakeup)
         self.others = [service for service in services if service is not None]  # that may end at once
@@ -101,16 +110,15 @@ class Parts:
     # -- start -----------------------------------------------------------------------------------------------
 
     def watch_caller(self) -> Watch:
-        """Start the supervisor and the watchdog; the calling thread is watched, because it is to run the dispatcher."""
+        """Start the supervisor; the calling thread is watched, because it is to run the dispatcher."""
         settings = self._app.settings
         bound_seconds = max(settings.lease_seconds, 3 * settings.poll_seconds)
         self._caller = self.supervisor.watch_caller("dispatcher", bound_seconds)
         self.supervisor.begin()
-        self.watchdog.start(self.supervisor)
         return self._caller
 
     def start(self) -> bool:
-        """Check the tables, write the worker's row, look for lost jobs, start the threads.
+        """Check the tables, write the worker's row, look for lost jobs and due schedules.
 
         False if it gave up while the database was unavailable.
 
@@ -123,19 +131,37 @@ class Parts:
         if self._rescuer is not None:  # a drain may end before the rescuer's own first round
             self._rescuer.try_round()
         self._scheduler.try_round()  # likewise: a worker started by cron enqueues today's slots and runs them
-        queues = " ".join(f"{queue.request.queue}={queue.threads}" for queue in self.queues)
+        queues = " ".join(f"{queue.request.queue}={queue.request.threads}" for queue in self.queues)
         _log.info("worker.started", extra={"worker": self.heartbeat.worker.id, "queues": queues})
+        return True
+
+    def start_threads(self) -> None:
         for service in (self.settler, self.heartbeat, *self.others):
             service.start(self.supervisor)
         self.queues.start(self.supervisor)
-        return True
 
     def _ready(self) -> bool:
         """What precedes the first claim; waits for an unavailable database."""
         app = self._app
-        steps: list[Callable[[], None]] = [partial(_start_type, job_type) for job_type in app.job_types]
-        steps += [partial(revisions.check, app.store), self.heartbeat.register, partial(_warn_of_unknown_types, app)]
+        steps: list[Callable[[], None]]
+        steps = [partial(_start_type, job_type, self._is_interrupt) for job_type in app.job_types]
+        if not self._checked:
+            steps.append(partial(revisions.check, app.store))
+        steps += [self.heartbeat.register, self._look_for_unknown_types]
         return all(self.outage.retry_until_available(partial(_done, step), give_up=self._gives_up) for step in steps)
+
+    def _look_for_unknown_types(self) -> None:
+        """Warn of jobs of unknown types, which a worker without the app's types (a forgotten --app) would ignore."""
+        store = self._app.store
+        with store.read() as connection:
+            unknown = count_unknown(store, connection, self._app.job_types.names())
+        self.unknown_types = bool(unknown)
+        if unknown:
+            types = " ".join(sorted(unknown_type.job_type for unknown_type in unknown))
+            facts = {"types": types, "jobs": sum(unknown_type.jobs for unknown_type in unknown)}
+            _log.warning(
+                "worker.unknown_types", extra={**facts, "advice": "name the app that knows them: --app, EFFECTS_APP"}
+            )
 
     # -- what they tell each other ---------------------------------------------------------------------------
 
@@ -165,9 +191,8 @@ class Parts:
         open_ids = self.queues.open_ids()
         return open_ids | {settlement.job.id for settlement in self.settler.unwritten}
 
-    def _count(self, settlement: Settlement) -> None:
+    def _settled(self, settlement: Settlement) -> None:
         self.queues.look_at_group(settlement.job)
-        self._numbers.count(settlement)
         self._recorded(settlement)
 
 
@@ -176,24 +201,14 @@ def _done(step: Callable[[], None]) -> bool:
     return True
 
 
-def _warn_of_unknown_types(app: Effects) -> None:
-    """Warn of jobs of unknown types, which a worker without the app's types (a forgotten --app) would ignore."""
-    with app.store.read() as connection:
-        unknown = count_unknown(app.store, connection, app.job_types.names())
-    if unknown:
-        types = " ".join(sorted(unknown_type.job_type for unknown_type in unknown))
-        facts = {"types": types, "jobs": sum(unknown_type.jobs for unknown_type in unknown)}
-        _log.warning(
-            "worker.unknown_types", extra={**facts, "advice": "name the app that knows them: --app, EFFECTS_APP"}
-        )
-
-
-def _start_type(job_type: JobType[Any]) -> None:
+def _start_type(job_type: JobType[Any], is_interrupt: Callable[[BaseException], bool]) -> None:
     """A wrong setting aborts the start; an unforeseen error affects only this type's jobs."""
     try:
         job_type.worker_starts()
     except EffectsError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         facts = {"type": job_type.name, "error": type(error).__name__, "at": error_places(error)}
         _log.error("worker_starts.failed", extra=facts)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from queue import Empty, SimpleQueue
 
-from effects.settlement import Returned, Settlement, TimedOut
+from effects.model.settlement import Returned, Settlement, TimedOut
 from effects.store.queue.claim import CLAIM_MAX, ClaimRequest
 from effects.worker.attempt import RunningAttempt
+from effects.worker.handler_loop import HandlerLoop
+from effects.worker.raised import with_frames
 from effects.worker.runtime import Runtime
 from effects.worker.supervisor import Supervisor
 
@@ -24,6 +27,7 @@ class QueueThreads:
 
     Args:
         threads: the most there are at a time.
+        loop: carries out async attempts; a thread waits for each, so that they take up a thread as all others do.
         prefetch: whether to claim more than free threads can start now. Not in quarantine: a job that kills
             its worker would take the innocent ones behind it along.
         may_start: called before every attempt; False returns the job unstarted.
@@ -36,6 +40,7 @@ class QueueThreads:
         request: ClaimRequest,
         threads: int,
         runtime: Runtime,
+        loop: HandlerLoop,
         *,
         prefetch: bool,
         may_start: Callable[[], bool],
@@ -45,12 +50,14 @@ class QueueThreads:
     ) -> None:
         self.request = request
         self.threads = threads
+        self._loop = loop
         self._given_up: set[RunningAttempt] = set()  # their threads have not come back
         self.asked = True  # there may be jobs to claim; False after an empty claim
         self.look_at: float | None = None  # monotonic: when to claim again without a request
         self.rate_limited = False  # the last claim left such a key behind
         self._prefetch = prefetch
         self._may_start, self._finish, self._written, self._wake = may_start, finish, written, wake
+        self._runtime = runtime
         self._now, self._lease_clock = runtime.monotonic, runtime.lease_clock
         self._supervisor: Supervisor | None = None
         self._alive = 0  # threads, without those that were given up
@@ -67,14 +74,17 @@ class QueueThreads:
         self._supervisor = supervisor
 
     def _start_missing(self) -> None:
-        """Start threads until there is one for each open attempt, or as many as there may be."""
+        """Start threads until there is one for each of their attempts, or as many as there may be."""
         if (supervisor := self._supervisor) is None:
             return
         with self._counting:
-            missing = min(self.threads, len(self._open)) - self._alive
+            missing = min(self.threads, self._threads_wanted()) - self._alive
             self._alive += max(missing, 0)
         for _ in range(missing):
             supervisor.start(supervisor.watch(f"{self.request.queue}-{next(self._numbers)}"), self._work)
+
+    def _threads_wanted(self) -> int:
+        return len(self._open)
 
     # -- for the dispatcher ----------------------------------------------------------------------------------
 
@@ -129,6 +139,9 @@ class QueueThreads:
         attempt.claimed = claimed_at
         attempt.start_by = leased_at + self.request.lease_seconds[job_type.name] - job_type.time_limit_seconds
         self._open.add(attempt)
+        self._hold(attempt)
+
+    def _hold(self, attempt: RunningAttempt) -> None:
         self._buffer.put(attempt)
         self._start_missing()
 
@@ -155,8 +168,14 @@ class QueueThreads:
         now = self._now()
         for attempt in self.running:
             if now > attempt.deadline and self._give_up(attempt):
-                self._hand_on(attempt, attempt.settle(TimedOut(attempt.job_type.time_limit_seconds)))
-                self._abandon_thread()
+                self._hand_on(attempt, self._timed_out(attempt))
+                attempt.cancel_task()  # only now: what a cancelled task answers is no answer
+                self._abandon(attempt)
+
+    def _timed_out(self, attempt: RunningAttempt) -> Settlement:
+        """With the frames of its handler, which show where it hangs."""
+        settlement = attempt.settle(TimedOut(attempt.job_type.time_limit_seconds))
+        return with_frames(settlement, attempt.frames())
 
     def _give_up(self, attempt: RunningAttempt) -> bool:
         self._given_up.add(attempt)  # first: its thread, which may come back at this moment, takes it out
@@ -165,7 +184,8 @@ class QueueThreads:
         self._given_up.discard(attempt)  # it was quicker
         return False
 
-    def _abandon_thread(self) -> None:
+    def _abandon(self, attempt: RunningAttempt) -> None:
+        """Its thread may never come back: another takes its place."""
         with self._counting:
             self._alive -= 1
         self._start_missing()
@@ -175,6 +195,7 @@ class QueueThreads:
         for attempt in self.running:
             if self._take_over(attempt):
                 self._hand_on(attempt, attempt.cut_short())
+                attempt.cancel_task()
 
     def _take_over(self, attempt: RunningAttempt) -> bool:
         """Become the one who settles it. Its handler's own answer, if it ever comes, is dropped."""
@@ -198,10 +219,14 @@ class QueueThreads:
             try:
                 if not self._carry_out(attempt):
                     return  # given up while it ran: another thread has this one's place
-            except BaseException:  # a fault of ours, as a handler's own is an outcome: what was answered is not lost
-                if attempt in self._open and (self._running.pop(attempt, False) or not attempt.lost):
-                    self._hand_on(attempt, attempt.cut_short())
+            except BaseException:
+                self._keep_answer(attempt)
                 raise
+
+    def _keep_answer(self, attempt: RunningAttempt) -> None:
+        """After a fault of ours, as a handler's own error is an outcome: what was answered is not lost."""
+        if attempt in self._open and (self._running.pop(attempt, False) or not attempt.lost):
+            self._hand_on(attempt, attempt.cut_short())
 
     def _next(self) -> RunningAttempt | None:
         """Wait for an attempt; None when the thread is to end."""
@@ -215,12 +240,23 @@ class QueueThreads:
                         return None
 
     def _carry_out(self, attempt: RunningAttempt) -> bool:
+        if not self._begin(attempt):
+            return True
+        settlement = self._loop.wait_for(attempt) if attempt.is_async else attempt.run()
+        return self._end(attempt, settlement)
+
+    def _begin(self, attempt: RunningAttempt) -> bool:
+        """Whether it begins now; else it goes back."""
         if not self._may_start() or self._lease_clock() > attempt.start_by:
             self._hand_on(attempt, attempt.settle(Returned()))
-            return True
+            return False
+        attempt.frame_of_thread = partial(self._runtime.frame, self._runtime.current())
         attempt.start()
         self._running[attempt] = True
-        settlement = attempt.run()
+        return True
+
+    def _end(self, attempt: RunningAttempt, settlement: Settlement) -> bool:
+        """False if it was given up meanwhile, and its answer is dropped."""
         if not self._running.pop(attempt, False):
             self._given_up.discard(attempt)
             return False
@@ -228,9 +264,12 @@ class QueueThreads:
         if self._written is not None:
             self._written(settlement)
         self._learn(self._now() - attempt.started)
-        if self.asked and self._buffer.qsize() <= self._low_water:
+        if self.asked and self._takes_more():
             self._wake()
         return True
+
+    def _takes_more(self) -> bool:
+        return self._buffer.qsize() <= self._low_water
 
     def _learn(self, seconds: float) -> None:
         """A moving average of how long a handler takes; races between threads only blur it."""

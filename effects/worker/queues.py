@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 from effects.app import Effects
-from effects.job import DEFAULT_QUEUE, QUARANTINE_QUEUE, Job
-from effects.settlement import Settlement
+from effects.model.job import DEFAULT_QUEUE, QUARANTINE_QUEUE, Job
+from effects.model.settlement import Settlement
 from effects.store.queue.claim import ClaimRequest
 from effects.worker.attempt import RunningAttempt
+from effects.worker.handler_loop import HandlerLoop
+from effects.worker.queue_in_flight import QueueInFlight
 from effects.worker.queue_threads import QueueThreads
 from effects.worker.runtime import Runtime
 from effects.worker.supervisor import Supervisor
@@ -18,8 +21,15 @@ from effects.worker.supervisor import Supervisor
 BUSY_SECONDS, SATURATED_SECONDS = 0.002, 0.04
 
 
-def planned(app: Effects, threads_by_queue: Mapping[str, int] | None) -> list[ClaimRequest]:
-    """The queues that the app's job types and settings name, or those given (queue → threads), and quarantine."""
+def default_slots(app: Effects, queue: str) -> int:
+    """How many attempts of a queue run at a time: as EFFECTS_QUEUES has it, else by the kind of its job types."""
+    settings = app.settings
+    slots = settings.in_flight if queue in app.job_types.async_queues() else settings.threads
+    return settings.queue_threads().get(queue, slots)
+
+
+def planned(app: Effects, slots_by_queue: Mapping[str, int] | None) -> list[ClaimRequest]:
+    """The queues that the app's job types and settings name, or those given (queue → slots), and quarantine."""
     job_types, settings = list(app.job_types), app.settings
     margin = settings.lease_seconds / 2
     leases = {job_type.name: job_type.time_limit_seconds + margin for job_type in job_types}
@@ -29,25 +39,29 @@ def planned(app: Effects, threads_by_queue: Mapping[str, int] | None) -> list[Cl
         share = max((job_type.reserved_share for job_type in job_types if job_type.queue == queue), default=0.0)
         return min(threads - 1, math.ceil(threads * share))
 
-    if threads_by_queue is None:
-        named = {DEFAULT_QUEUE: settings.threads, **{job_type.queue: settings.threads for job_type in job_types}}
-        threads_by_queue = {**named, **settings.queue_threads()}
+    if slots_by_queue is None:
+        queues = [DEFAULT_QUEUE, *(job_type.queue for job_type in job_types), *settings.queue_threads()]
+        slots_by_queue = {queue: default_slots(app, queue) for queue in queues}
     return [
         ClaimRequest(
             queue=queue,
             lease_seconds=leases,
-            threads=threads,
+            threads=slots,
             fair=queue in fair,
-            reserved_threads=reserved(queue, threads),
+            reserved_threads=reserved(queue, slots),
         )
-        for queue, threads in {**threads_by_queue, QUARANTINE_QUEUE: 1}.items()
+        for queue, slots in {**slots_by_queue, QUARANTINE_QUEUE: 1}.items()
     ]
 
 
 class WorkerQueues:
-    """Their threads, from `start` to `close`.
+    """Their threads, and what they have in flight, from `start` to `close`.
 
     Args:
+        loop: carries out async attempts.
+        in_flight: the queues whose job types are all async. In one with both kinds an async attempt takes up a
+            thread as the others do, so that one number bounds both.
+        threads: of such a queue, for what is not async after all.
         wake: set when the dispatcher has something to look at.
         may_start, finish: as in `QueueThreads`.
         written: waits until a settlement is written. In quarantine the next job may be the one that kills us, and must
@@ -59,21 +73,25 @@ class WorkerQueues:
         requests: Collection[ClaimRequest],
         wake: threading.Event,
         runtime: Runtime,
+        loop: HandlerLoop,
         *,
+        in_flight: Collection[str],
+        threads: int,
         may_start: Callable[[], bool],
         finish: Callable[[Settlement], None],
         written: Callable[[Settlement], None],
     ) -> None:
         self._wake, self._now = wake, runtime.monotonic
-        self._queues = [
-            QueueThreads(
-                request, request.threads, runtime,
-                prefetch=request.queue != QUARANTINE_QUEUE,
-                may_start=may_start, finish=finish, wake=wake.set,
-                written=written if request.queue == QUARANTINE_QUEUE else None,
-            )
-            for request in requests
-        ]  # fmt: skip
+
+        def queue_of(request: ClaimRequest) -> QueueThreads:
+            options: dict[str, Any] = {"may_start": may_start, "finish": finish, "wake": wake.set}
+            if request.queue in in_flight:
+                return QueueInFlight(request, threads, runtime, loop, prefetch=False, written=None, **options)
+            alone = request.queue == QUARANTINE_QUEUE
+            options |= {"prefetch": not alone, "written": written if alone else None}
+            return QueueThreads(request, request.threads, runtime, loop, **options)
+
+        self._queues = [queue_of(request) for request in requests]
 
     def __iter__(self) -> Iterator[QueueThreads]:
         return iter(self._queues)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec.structs import replace
 
 from effects.error_text import attempt_row, store_text
 from effects.errors import EffectsError
-from effects.frames import CAUSES_MAX, cause_of, error_frames, place
-from effects.job_type import JobType
+from effects.frames import CAUSES_MAX, Frame, cause_of, error_frames, handler_frames, place
 from effects.keys import KeyRing
-from effects.outcome import OUTCOMES
-from effects.redact import HIDDEN, redact, secret_texts
-from effects.scrub import class_name, clean_text
-from effects.settlement import Settlement
+from effects.model.job_type import JobType
+from effects.model.outcome import OUTCOMES
+from effects.model.settlement import Settlement
+from effects.text.redact import HIDDEN, redact, secret_texts
+from effects.text.scrub import class_name, clean_text
 
 STACK_CHARS_MAX = 4096
 TEXT_CHARS_MAX = 2000
@@ -28,6 +29,12 @@ def with_error(settlement: Settlement, error: BaseException | None) -> Settlemen
     if error is None:
         return settlement
     return replace(settlement, error_type=class_name(error), stack=stack_of(error), logged_error=_logged(error))
+
+
+def with_frames(settlement: Settlement, frames: Iterable[Frame]) -> Settlement:
+    """The settlement of an attempt that was given up, with where its handler was at that moment."""
+    stack = clean_text("\n".join(handler_frames(frames)), STACK_CHARS_MAX)
+    return replace(settlement, stack=stack or None)
 
 
 def _logged(error: BaseException) -> BaseException | None:
@@ -96,5 +103,5 @@ def stand_in(error: BaseException, text: str) -> BaseException:
     """An exception of the same name with the same traceback, and this text."""
     kind = type(error)
     names = {"__module__": type.__getattribute__(kind, "__module__"), "__str__": lambda _: text}
-    twin: BaseException = type(class_name(error), (Exception,), names)()
-    return twin.with_traceback(BaseException.__dict__["__traceback__"].__get__(error))
+    substitute: BaseException = type(class_name(error), (Exception,), names)()
+    return substitute.with_traceback(BaseException.__dict__["__traceback__"].__get__(error))

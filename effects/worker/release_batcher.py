@@ -1,17 +1,20 @@
-"""The point of no return, marked for many threads in one commit."""
+"""The point of no return, marked for many threads and tasks in one commit."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 from effects.app import Effects
 from effects.errors import StoreConflict
-from effects.settlement import Execution
+from effects.model.settlement import Execution
 from effects.store.db.faults import Fault
 from effects.store.queue.liveness import release
 from effects.worker.outage import Outage
 from effects.worker.runtime import Runtime
+from effects.worker.supervisor import Service, Supervisor
 
 BATCH_MAX = 200
 
@@ -40,16 +43,79 @@ class ReleaseBatcher:
                     self._lead()
         return ticket.marked
 
+    def release_soon(self, execution: Execution, answer: Callable[[bool | Exception], None]) -> None:
+        """As `release`, for one who does not wait: whoever leads next calls `answer`, with the error if one came."""
+        with self._lock:
+            self._waiting.append(_Waiter(execution, answer))
+
+    def release_waiting(self) -> None:
+        """Mark for all who have come."""
+        while self._waiting:
+            with self._leader:
+                if self._waiting:  # no one else has led meanwhile
+                    with suppress(Exception):  # those who wait have it
+                        self._lead()
+
     def _lead(self) -> None:
         with self._lock:
             batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
         marked: set[int] | None = None
+        failure: Exception | None = None
         try:
             marked = self._mark([ticket.execution for ticket in batch])
+        except Exception as error:
+            failure = error
+            raise
         finally:
             for ticket in batch:
                 ticket.marked = marked is not None and ticket.execution.job.id in marked
                 ticket.answered = True
+                if ticket.answer is not None:
+                    ticket.answer(ticket.marked if failure is None else failure)
+
+
+class ReleaseThread(Service):
+    """Marks for the tasks of the event loop, which cannot wait themselves; started with the first of them.
+
+    Args:
+        bound_seconds: what it may take over one batch, while the database answers.
+    """
+
+    name = "releases"
+
+    def __init__(
+        self, batcher: ReleaseBatcher, runtime: Runtime, supervisor: Supervisor, *, bound_seconds: float
+    ) -> None:
+        super().__init__(runtime)
+        self._batcher, self._supervisor, self.bound_seconds = batcher, supervisor, bound_seconds
+        self._arrived = runtime.event()
+        self._starting = threading.Lock()
+
+    def would_block(self) -> bool:
+        """Whether whoever waits here keeps an event loop from going on."""
+        return self._runtime.on_event_loop()
+
+    async def release(self, execution: Execution) -> bool:
+        """As `ReleaseBatcher.release`, awaited."""
+        return await self._runtime.answer(partial(self._ask, execution))
+
+    def _ask(self, execution: Execution, answer: Callable[[bool | Exception], None]) -> None:
+        self._batcher.release_soon(execution, answer)
+        self._arrived.set()
+        with self._starting:
+            if self._watch is None:
+                self.start(self._supervisor)
+
+    def run(self) -> None:
+        while not self._ending.is_set():
+            self._arrived.wait(self.bound_seconds / 4)
+            self._arrived.clear()
+            self.came_round()
+            self._batcher.release_waiting()
+
+    def stop(self) -> None:
+        super().stop()
+        self._arrived.set()
 
 
 def mark_released(
@@ -76,9 +142,9 @@ def mark_released(
 
 
 class _Waiter:
-    __slots__ = ("answered", "execution", "marked")
+    __slots__ = ("answer", "answered", "execution", "marked")
 
-    def __init__(self, execution: Execution) -> None:
-        self.execution = execution
+    def __init__(self, execution: Execution, answer: Callable[[bool | Exception], None] | None = None) -> None:
+        self.execution, self.answer = execution, answer
         self.answered = False
         self.marked = False

@@ -1,7 +1,8 @@
 """Time, waits, threads and randomness: all that the worker package takes from the machine.
 
-No module of `effects.worker` uses `time`, `threading`, `queue`, `random` or `uuid` directly (tested). So
-a test or simulator with its own Runtime controls when each thread continues, and the time.
+No module of `effects.worker` uses `time`, `threading`, `queue`, `random`, `uuid` or `asyncio` directly (tested), but
+this one and `event_loop`, the loop that it makes. So a test or simulator with its own Runtime controls when each
+thread continues, and the time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
+from effects.worker.event_loop import EventLoop, answer, runs_here
+
 
 class Runtime:
     """The machine's own clock and threads.
@@ -27,6 +30,8 @@ class Runtime:
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
     random: Callable[[], float] = staticmethod(random.random)
     current: Callable[[], threading.Thread] = staticmethod(threading.current_thread)
+    on_event_loop: Callable[[], bool] = staticmethod(runs_here)
+    answer = staticmethod(answer)
 
     # A clock that also runs while the machine is suspended, as leases do on the database's clock.
     # Without such a clock (macOS), the plain one, which stops meanwhile.
@@ -52,6 +57,10 @@ class Runtime:
         thread = threading.Thread(target=run, name=name, daemon=True)
         thread.start()
         return thread
+
+    def event_loop(self) -> EventLoop:
+        """A loop for async handlers, for a thread of the caller's to run."""
+        return EventLoop(self.start)
 
     def is_interrupt(self, error: BaseException) -> bool:
         """Whether this is Ctrl-C, which Python raises anywhere in the main thread, and not a hook's own failure."""

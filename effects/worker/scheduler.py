@@ -7,10 +7,11 @@ import logging
 from collections.abc import Callable
 
 from effects.app import Effects
-from effects.errors import StoreUnavailable
+from effects.errors import ConfigurationError, StoreUnavailable
 from effects.firing import fire_due
 from effects.logs import error_places
 from effects.moments import moment
+from effects.schedules import Schedule
 from effects.store.schedules import slots as schedule_slots
 from effects.store.schedules.definitions import Definition
 from effects.worker.outage import Outage
@@ -36,6 +37,7 @@ class Scheduler(Service):
         self.bound_seconds = 10 * LOOK_SECONDS
         self._rest = 0.0  # until the next round; the first may have been the start's
         self._complained: set[str] = set()
+        self._checked: dict[str, Schedule] = {}
 
     def run(self) -> None:
         while not self._ending.wait(self._rest):
@@ -63,6 +65,7 @@ class Scheduler(Service):
         with store.read() as connection:
             schedules = schedule_slots.active(store, connection, self._app.job_types.names())
         self._complain(schedules.invalid)
+        self._check(schedules.definitions)
         wait = LOOK_SECONDS
         now = moment(schedules.now or 0.0)
         for definition in schedules.definitions:
@@ -104,6 +107,17 @@ class Scheduler(Service):
         if fired:
             self._fired()
         return bool(fired)
+
+    def _check(self, definitions: list[Definition]) -> None:
+        """Report a schedule whose jobs will be refused, before its slot comes; it runs nevertheless."""
+        for schedule in (definition.schedule for definition in definitions):
+            if self._checked.get(schedule.name) == schedule:
+                continue
+            self._checked[schedule.name] = schedule
+            try:
+                self._app.job_types.check_declared(schedule)
+            except ConfigurationError as error:
+                _log.error("schedule.invalid", extra={"schedule": schedule.name, "reason": str(error)})
 
     def _complain(self, invalid: list[str]) -> None:
         for name in set(invalid) - self._complained:

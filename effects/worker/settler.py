@@ -8,11 +8,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from effects.job import QUARANTINE_QUEUE
-from effects.ledger import Ledger
 from effects.logs import error_places
-from effects.registry import Registry
-from effects.settlement import Settlement
+from effects.model.job import QUARANTINE_QUEUE
+from effects.model.ledger import Ledger
+from effects.model.registry import Registry
+from effects.model.settlement import Settlement
 from effects.store.db.store import Store
 from effects.store.queue.settle import Settled
 from effects.worker.outage import Outage
@@ -40,7 +40,8 @@ class Settler(Service):
         bound_seconds: what it may take over one batch, while the database answers.
         max_linger: seconds that a small batch may wait for company.
         wake: called after every write with the queues in which it may have made jobs claimable.
-        settled: called with every accepted settlement (progress, counts).
+        count: called with the accepted settlements of each batch (numbers over time).
+        settled: called with every one of them (progress).
     """
 
     name = "settler"
@@ -56,6 +57,7 @@ class Settler(Service):
         bound_seconds: float,
         max_linger: Callable[[], float],
         wake: Callable[[Collection[str]], None],
+        count: Callable[[Sequence[Settlement]], None],
         settled: Callable[[Settlement], None],
     ) -> None:
         super().__init__(runtime)
@@ -71,7 +73,7 @@ class Settler(Service):
             now=runtime.monotonic,
         )
         self.bound_seconds = bound_seconds
-        self._max_linger, self._wake, self._settled = max_linger, wake, settled
+        self._max_linger, self._wake, self._count, self._settled = max_linger, wake, count, settled
         self._pending: deque[Settlement] = deque()
         self._batch: list[Settlement] = []  # being written
         self._blocked: deque[tuple[float, Settlement]] = deque()  # by other transactions; when to try again (monotonic)
@@ -211,12 +213,13 @@ class Settler(Service):
             self._runtime.sleep(min(left, SLICE_SECONDS))
 
     def _report(self, written: Settled) -> None:
+        self._count(written.accepted)
         for settlement in written.accepted:
             try:
                 self._settled(settlement)
                 self._remember_retry(settlement)
                 _log_outcome(settlement)
-            except Exception as error:  # it is written: a failing callback must not stop the next
+            except BaseException as error:  # it is written: a failing callback must not stop the next
                 fields = {"job": settlement.job.id, "error": type(error).__name__, "at": error_places(error)}
                 _log.error("settle.unreported", extra=fields)
         for settlement in written.stale:
@@ -269,6 +272,8 @@ def _log_outcome(settlement: Settlement) -> None:
         fields["retry_in_seconds"] = round(settlement.delay_seconds, 3)
     if settlement.pause_seconds:
         fields["pause_seconds"] = round(settlement.pause_seconds, 3)
+    if settlement.outcome == "timed_out" and settlement.stack:
+        fields["at"] = " < ".join(settlement.stack.splitlines())
     fields["took_ms"] = round(settlement.duration_seconds * 1000, 1)
     event = f"job.{settlement.outcome if not settlement.ends else settlement.status}"
     _log.log(level, event, extra=fields, exc_info=settlement.logged_error)

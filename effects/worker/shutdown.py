@@ -13,9 +13,10 @@ from functools import partial
 from effects.app import Effects
 from effects.exit_codes import ExitCode
 from effects.logs import error_places
-from effects.store.queue.liveness import deregister, end
+from effects.store.workers.registration import deregister, end
 from effects.worker.parts import Parts
 from effects.worker.runtime import Runtime
+from effects.worker.supervisor import Service
 
 FLUSH_SECONDS = 30.0
 JOIN_SECONDS = 2.0
@@ -47,8 +48,12 @@ class Shutdown:
         self._app, self._parts, self._now = app, parts, runtime.monotonic
         self._grace_seconds, self._stop_asked = grace_seconds, stop_asked
         self._aborting, self._came_round = aborting, parts.supervisor.came_round
-        self._begun = threading.Lock()
+        self._begun, self._is_interrupt = threading.Lock(), runtime.is_interrupt
         self.over = runtime.event()
+
+    @property
+    def _of_async_handlers(self) -> tuple[Service, ...]:
+        return (self._parts.loop, self._parts.releases)
 
     @property
     def begun(self) -> bool:
@@ -77,6 +82,8 @@ class Shutdown:
         self._wait_for_running()
         parts.queues.cut_short()
         parts.queues.close()
+        for part in self._of_async_handlers:
+            part.stop()
         if fault is not None:
             self._try("give_back", lambda: parts.claimer.give_back(parts.heartbeat.worker.id))
         self._flush()
@@ -97,7 +104,9 @@ class Shutdown:
         self._came_round()
         try:
             call()
-        except Exception as error:
+        except BaseException as error:
+            if self._is_interrupt(error):
+                raise
             fields = {"step": step, "error": type(error).__name__, "at": error_places(error)}
             _log.warning("worker.end_failed", extra=fields)
 
@@ -126,7 +135,7 @@ class Shutdown:
     def _join(self) -> None:
         """They hold connections, and a heartbeat under way would find us gone; one that hangs is left behind."""
         until = self._now() + JOIN_SECONDS
-        for service in (self._parts.heartbeat, *self._parts.others):
+        for service in (self._parts.heartbeat, *self._of_async_handlers, *self._parts.others):
             service.join(max(0.0, until - self._now()))
         self._came_round()
 

@@ -35,7 +35,7 @@ class PartFault:
 class Watch:
     """One watched loop and its thread. The loop reports each round."""
 
-    __slots__ = ("_now", "bound_seconds", "came_round_at", "ended", "name", "stands_still", "thread")
+    __slots__ = ("_now", "ask", "bound_seconds", "came_round_at", "ended", "name", "stands_still", "thread")
 
     def __init__(self, name: str, bound_seconds: float, now: Callable[[], float]) -> None:
         self.name = name
@@ -43,6 +43,9 @@ class Watch:
         self.thread: threading.Thread | None = None
         self.ended = False  # it returned, or its end is known as a fault
         self.stands_still = False
+        self.ask: Callable[[], None] | None = (
+            None  # at each look of the supervisor's; has a loop report that does not by itself
+        )
         self._now = now
         self.came_round_at = now()
 
@@ -55,10 +58,17 @@ class Supervisor:
 
     Args:
         failed: called with every fault, on the thread that finds it; must not raise.
+        at_each_look: what must happen twice a second and wait for nothing; where it raises, that is a fault.
     """
 
-    def __init__(self, runtime: Runtime, *, failed: Callable[[PartFault], None]) -> None:
-        self._runtime, self._now, self._failed = runtime, runtime.monotonic, failed
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        failed: Callable[[PartFault], None],
+        at_each_look: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._runtime, self._now, self._failed, self._at_each_look = runtime, runtime.monotonic, failed, at_each_look
         self._watches: dict[threading.Thread, Watch] = {}
         self._ending = runtime.event()
         self._thread: threading.Thread | None = None
@@ -136,6 +146,7 @@ class Supervisor:
     def _run(self) -> None:
         try:
             while not self._ending.wait(LOOK_SECONDS):
+                self._at_each_look()
                 self.look()
         except BaseException as error:
             self._ending.set()
@@ -158,6 +169,8 @@ class Supervisor:
                 self.ended(watch, None)
             elif (silent := now - watch.came_round_at) > watch.bound_seconds and not watch.stands_still:
                 self._stands_still(watch, silent)
+            elif watch.ask is not None:
+                watch.ask()
 
     def check(self) -> None:
         """Whether the supervisor itself still checks; called by the dispatcher in each round."""

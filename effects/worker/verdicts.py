@@ -14,17 +14,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from effects.decision import decide
 from effects.errors import StoreConflict
-from effects.ledger import Ledger
-from effects.outcome import Outcome, Refused, Retry, Unknown
-from effects.registry import Registry
-from effects.scrub import class_name
-from effects.settlement import Settlement
+from effects.model.decision import decide
+from effects.model.ledger import Ledger
+from effects.model.outcome import Outcome, Refused, Retry, Unknown
+from effects.model.registry import Registry
+from effects.model.settlement import Settlement
 from effects.store.db.faults import Fault
 from effects.store.db.store import Store
 from effects.store.queue.settle import ApplyFailed, Settled, settle
 from effects.store.queue.table_ledger import TableLedger
+from effects.text.scrub import class_name
 from effects.worker.outage import Outage
 from effects.worker.raised import with_error
 

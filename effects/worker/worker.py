@@ -9,13 +9,14 @@ each job had come; `effects.store.queue.liveness.rescue` reads them.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from effects.app import Effects
 from effects.exit_codes import ExitCode
 from effects.logs import RateLimitedLogger, error_places
-from effects.settlement import Settlement
+from effects.model.settlement import Settlement
 from effects.worker.parts import Parts
 from effects.worker.runtime import Runtime
 from effects.worker.shutdown import FLUSH_SECONDS, JOIN_SECONDS, LastResort, Shutdown
@@ -31,11 +32,15 @@ _log = logging.getLogger("effects.worker")
 
 @dataclass(slots=True)
 class DrainResult:
-    """What a drain did. `finished` is False when the time ran out first."""
+    """What a drain did. `finished` is False when the time ran out first.
+
+    `unknown_types`: when it began, there were jobs of types that are not registered here.
+    """
 
     finished: bool = True
     counts: dict[str, int] = field(default_factory=dict)
     exit_code: ExitCode = ExitCode.DONE
+    unknown_types: bool = False
 
 
 class Worker:
@@ -47,10 +52,12 @@ class Worker:
     Args:
         app: settings, database and job types. Checked here and when the worker starts: a database that it
             does not know is refused with SchemaMismatch.
-        queues: queue → threads. Default: the `default` queue, every queue that a job type or EFFECTS_QUEUES names.
-        settled: called after every recorded outcome, from the settling thread (for progress bars). What it raises is
-            logged.
+        queues: queue → attempts at a time. Default: the `default` queue, every queue that a job type or EFFECTS_QUEUES
+            names.
+        settled: called after every recorded outcome, from the thread that settles or the one that rescues (for progress
+            bars). What it raises is logged.
         rescue: whether to take back the jobs of workers that are gone. Default yes.
+        checked: the caller has just checked the version of the tables. Default: checked at the start.
         runtime: time, threads and randomness. Default: the machine's.
         hard_end: ends the process with an exit code, at once, where something hangs that we cannot end: after a second
             `stop`, or when an end takes longer than it may. `effects work` gives `os._exit`. Default: such a thread is
@@ -58,7 +65,7 @@ class Worker:
 
     Attributes:
         fault: the first part that died or stalled, if one has.
-        counts: recorded outcomes by their kind.
+        counts: recorded outcomes by their kind; of the jobs taken back from lost workers, those that ended.
     """
 
     def __init__(
@@ -69,11 +76,13 @@ class Worker:
         grace_seconds: float | None = None,
         settled: Callable[[Settlement], None] | None = None,
         rescue: bool = True,
+        checked: bool = False,
         runtime: Runtime | None = None,
         hard_end: Callable[[int], object] | None = None,
     ) -> None:
         self.app = app
         self.counts: dict[str, int] = {}
+        self._counting = threading.Lock()
         self.fault: PartFault | None = None
         self._runtime = runtime = runtime or Runtime()
         self._now = runtime.monotonic
@@ -87,8 +96,8 @@ class Worker:
         self._handlers_hang = False  # too many of them; once true, so for good: some may come back during the end
         self._stop_asked = False  # by `stop`, in contrast to a drain that has come to its end
         self._parts = parts = Parts(
-            app, runtime, queues=queues, rescue=rescue, stopping=self._stopping, gives_up=self._gives_up,
-            recorded=self._count, drain_requested=self._stop_once, failed=self._failed,
+            app, runtime, queues=queues, rescue=rescue, checked=checked, stopping=self._stopping,
+            gives_up=self._gives_up, recorded=self._count, drain_requested=self._stop_once, failed=self._failed,
         )  # fmt: skip
         self._shutdown = Shutdown(
             app, parts, runtime, grace_seconds=self._grace_seconds,
@@ -124,10 +133,10 @@ class Worker:
         self._parts.queues.look_first()
 
         def until_nothing_is_due() -> None:
-            result.finished = self._drained()
+            result.finished = self._parts.dispatcher.sees_nothing() or self._drained()
 
         self._live(until_nothing_is_due)
-        result.counts = dict(self.counts)
+        result.counts, result.unknown_types = dict(self.counts), self._parts.unknown_types
         if not result.finished:
             result.exit_code = self._code(ExitCode.TIME_RAN_OUT)
         else:
@@ -160,11 +169,13 @@ class Worker:
         _log.info("worker.stopping", extra={"grace_seconds": 0.0 if at_once else self._grace_seconds})
 
     def _go_on(self) -> None:
+        self._parts.start_threads()
         while not self._stopping.is_set() and not self._too_many_hang():
             if not self._parts.dispatcher.round():
                 self._parts.dispatcher.rest()
 
     def _drained(self) -> bool:
+        self._parts.start_threads()
         finished = False
         while not (finished or self._gives_up() or self._too_many_hang()):
             finished = self._parts.dispatcher.nothing_due(self._give_up_at)
@@ -201,7 +212,6 @@ class Worker:
                 finally:
                     self._end()
         finally:
-            parts.watchdog.stop()
             parts.supervisor.forget(watch)
             parts.supervisor.stop()
             self._last_resort.returned()
@@ -250,9 +260,10 @@ class Worker:
     def _count(self, settlement: Settlement) -> None:
         if settlement.ends:
             self.app.notifier.ended(settlement.job.id)
-        if settlement.outcome or settlement.ends:
-            word = settlement.status if settlement.ends else settlement.outcome
-            self.counts[word] = self.counts.get(word, 0) + 1
+        word = settlement.status if settlement.ends else settlement.outcome
+        if settlement.ends or (word and not settlement.lost):  # a lost attempt was another worker's
+            with self._counting:
+                self.counts[word] = self.counts.get(word, 0) + 1
         if self._told is not None:
             try:
                 self._told(settlement)

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from effects import Effects, default
+from effects import Effects
 from effects.extend import AnySession, OnUnknown, app_of, build_each, each_of
 from effects_email.errors import EmailInvalid
 from effects_email.message.address import Recipient, parse_mailbox
-from effects_email.message.attachments import File
+from effects_email.message.attachments import File, Files, inline_images
 from effects_email.message.mime import build
 from effects_email.message.source import MessageSource
 from effects_email.request import NewEmail, render_email
@@ -81,7 +81,7 @@ def send_templated_email(
         AddressInvalid: an address is malformed. EmailInvalid: a header, the context, the key or the subject is invalid.
         AttachmentInvalid: a file is missing or too large.
         TemplateNotFound, TemplateError, RenderingFailed: there is no such template, or a variable is missing.
-        ConfigurationError: no folder of templates or no sender is set.
+        ConfigurationError: no templates or no sender is set. KeyUnavailable: EFFECTS_KEYS lost its `digest` key.
         IdempotencyConflict: the key was used with other content.
         StoreUnavailable: the database is unavailable (without `session`). With a key, calling again is safe.
     """
@@ -117,10 +117,11 @@ def send_templated_emails(
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as it would be. `eml` is its bytes."""
+    """A message as it would be. `eml` is its bytes, `html` its HTML part for a browser: with inline images in it."""
 
     source: MessageSource
     eml: bytes
+    html: str | None
     template_version: str
     locale: str | None
 
@@ -135,25 +136,33 @@ def preview_email(
     locale: str | None = None,
     to: Recipient = "you@example.com",
     sender: Recipient | None = None,
+    attachments: Sequence[File | str | Path] = (),
     effects: Effects | None = None,
 ) -> Preview:
     """Render a template without writing anything; no database is needed.
 
+    Args:
+        template, context, locale, to, sender, attachments: as for `send_templated_email`.
+        effects: the Effects to use; default the process's.
+
     Raises:
         As `send_templated_email`.
     """
-    app = effects or default()
+    app = app_of(effects)
     state = state_of(app)
     if sender is None and state.settings.sender is None:
         declared = state.folder.find(template, locale).declared.sender
         sender = parse_mailbox(declared, where="sender") if declared else "sender@example.com"
     email = NewEmail(  # no category: a preview needs no unsubscribe link
-        template, to=to, context=context, locale=locale, sender=sender, category=TRANSACTIONAL
+        template, to=to, context=context, locale=locale, sender=sender, category=TRANSACTIONAL, attachments=attachments
     )
     message = render_email(app, email, datetime.now(UTC))
+    contents = Files(app).read(message.source)
+    html = message.source.html
     return Preview(
         source=message.source,
-        eml=build(message.source, {}),
+        eml=build(message.source, contents),
+        html=inline_images(html, message.source, contents) if html is not None else None,
         template_version=message.version.version,
         locale=message.version.locale,
     )

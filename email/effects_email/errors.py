@@ -12,7 +12,7 @@ EffectsError
 │   ├─ AddressInvalid         not a valid e-mail address; names the argument
 │   ├─ AttachmentInvalid      a file that cannot be attached: missing, too large, oddly named
 │   └─ SuppressionInvalid     a category, reason or end that no suppression may have
-└─ DeliveryError, by its fate (see `effects.outcome`)
+└─ DeliveryError, by its fate (see `effects.model.outcome`)
     ├─ Retry
     │   └─ AttachmentMissing  a file that was there at the call cannot be read now
     └─ Refused

@@ -21,8 +21,8 @@ from typing import Literal, TypeAlias
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Effects, JobNotFound, JobStateError, default
-from effects.extend import moment, moment_or_none, resolve_unknown
+from effects import Effects, JobNotFound, JobStateError
+from effects.extend import app_of, moment, moment_or_none, resolve_unknown
 from effects_email.bounces import note_delivered, note_failures
 from effects_email.message.address import address_digest, address_digests
 from effects_email.record import AddressFailure
@@ -94,7 +94,7 @@ def events_of(message_id: str, *, limit: int = 100, effects: Effects | None = No
         message_id: of the message, as its receipt has it.
         effects: the Effects to use; default the process's.
     """
-    app = effects or default()
+    app = app_of(effects)
     with app.store.read() as connection:
         rows = table.of(app.store, connection, reference(message_id), limit)
     return [

@@ -28,7 +28,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     category: str | None
     transport: str
     source: MessageSource | None  # None: no longer kept
-    locked_reason: str | None = None  # why the source cannot be opened
+    unopened: KeyUnavailable | None = None  # why the source, or who is suppressed, cannot be read
     unknown: bool  # an earlier try may have delivered it
     repeats: bool  # and it was one of this job's, not of one that an operator sent again
     hold: bool  # what may have been delivered is left to a person
@@ -64,7 +64,14 @@ def load_messages(
     ]
     unsure = [message.source.message_id for message in messages if message.unknown and message.source is not None]
     reported = seen(app, connection, unsure)
-    blocked = _suppressed(app, connection, messages)
+    try:
+        blocked = _suppressed(app, connection, messages)
+    except KeyUnavailable as error:
+        blocked = {}
+        messages = [
+            message if message.despite_suppression else msgspec.structs.replace(message, unopened=error)
+            for message in messages
+        ]
     return {
         message.job_id: msgspec.structs.replace(
             message,
@@ -76,11 +83,11 @@ def load_messages(
 
 
 def _message(app: Effects, row: Any, group: Sequence[Any] | None, *, repeats: bool, hold: bool) -> Message:
-    content, locked_reason = None, None
+    content, unopened = None, None
     try:
         content = open_content(app, row.key, row.content, row.sealed)
     except KeyUnavailable as error:
-        locked_reason = str(error)
+        unopened = error
     everybody = dict(enumerate(address for _, address in content.source.recipients())) if content is not None else {}
     settled = {recipient.number for recipient in group or () if recipient.outcome in (*FINAL, "suppressed")}
     return Message(
@@ -89,7 +96,7 @@ def _message(app: Effects, row: Any, group: Sequence[Any] | None, *, repeats: bo
         category=row.category,
         transport=row.transport,
         source=content.source if content is not None else None,
-        locked_reason=locked_reason,
+        unopened=unopened,
         unknown=row.state == "unknown",
         repeats=repeats,
         hold=hold,

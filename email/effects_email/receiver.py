@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from effects import ConfigurationError, Effects, StoreUnavailable, default
-from effects.extend import web
+from effects import ConfigurationError, Effects, StoreUnavailable
+from effects.extend import app_of, web
 from effects_email import events
 from effects_email.event_parsers import NotAnEvent, Reading, read_postmark, read_resend
 from effects_email.signature import knows_password, passwords, signed_id, signing_keys
@@ -75,7 +75,7 @@ class EventReceiver:
         try:
             event = self._read(provider_event_id, _document(body))
             if event is not None:
-                events.take(self._effects or default(), event)
+                events.take(app_of(self._effects), event)
         except NotAnEvent:
             return 400
         except StoreUnavailable:

@@ -19,7 +19,9 @@ from effects.extend import (
     app_of,
     arguments,
     check_arguments,
+    described,
     optional,
+    path_of_fault,
     printable,
     require,
     to_plain,
@@ -80,6 +82,7 @@ class RenderedEmail(msgspec.Struct, frozen=True, kw_only=True):
     """A message that is rendered and not yet written."""
 
     key: str
+    plain_key: str | None  # a derived key in the form that it has without a `digest` key, else None
     event_id: str | None
     canonical: str  # what the digest is taken of: the caller's own words, not the template's version
     version: Version
@@ -137,6 +140,7 @@ def render_email(app: Effects, email: NewEmail, now: datetime) -> RenderedEmail:
         raise EmailInvalid(f"a message to a group has at most {RECIPIENTS_MAX} recipients")
     return RenderedEmail(
         key=_key(app, email, to),
+        plain_key=_plain_key(app, email, to),
         event_id=email.event_id,
         canonical=_canonical(email, source, context),
         version=version,
@@ -151,6 +155,16 @@ def render_email(app: Effects, email: NewEmail, now: datetime) -> RenderedEmail:
     )
 
 
+def check_template(app: Effects, template: str, locale: str | None, transport: str | None) -> None:
+    """Refuse a template that there is not, and a name that no transport has.
+
+    Raises:
+        TemplateNotFound, TemplateError, ConfigurationError: names it.
+    """
+    version = state_of(app).folder.find(template, locale)
+    check_transport_name(transport or version.declared.transport or DEFAULT_TRANSPORT)
+
+
 # -- the pieces ------------------------------------------------------------------------------------------------------
 
 
@@ -162,7 +176,7 @@ def _to(email: NewEmail) -> tuple[Address, ...]:
     if isinstance(email.to, str | Address):
         return (recipient(email.to, where="to"),)
     if not isinstance(email.to, Sequence):
-        raise EmailInvalid(f"to is a {type(email.to).__name__}; give an address")
+        raise EmailInvalid(f"to is {described(email.to)}; give an address")
     if not email.group:
         raise EmailInvalid(
             "to is a list: give group=True for one message whose recipients see each other, or call "
@@ -215,17 +229,22 @@ def _headers(app: Effects, email: NewEmail, to: Address, category: str | None) -
 def _context(context: Mapping[str, Any]) -> str:
     """The context as JSON text: for the digest, and for rendering again."""
     if not isinstance(context, Mapping):
-        raise EmailInvalid(f"context is a {type(context).__name__}; give a dict")
+        raise EmailInvalid(f"context is {described(context)}; give a dict")
     try:
-        text = _json.encode(to_plain(context)).decode()
+        text = _as_json(context)
     except (TypeError, ValueError, RecursionError) as error:
-        kind = str(error) if isinstance(error, TypeError) else "a value is no JSON"  # names the class, not the value
+        kind = str(error) if isinstance(error, TypeError) else "no JSON"  # names the class, not the value
         raise EmailInvalid(
-            f"context: {kind}; give texts, numbers, moments, lists, dicts, dataclasses, msgspec or pydantic models"
+            f"context{path_of_fault(context, _as_json)}: {kind}; give texts, numbers, moments, lists, dicts, "
+            "dataclasses, msgspec or pydantic models"
         ) from None
     if len(text) > CONTEXT_BYTES_MAX:
         raise EmailInvalid(f"context: {len(text):,} bytes as JSON, and the limit is {CONTEXT_BYTES_MAX:,}")
     return text
+
+
+def _as_json(value: Any) -> str:
+    return _json.encode(to_plain(value)).decode()
 
 
 def _category(category: str | None) -> str | None:
@@ -249,12 +268,26 @@ def _key(app: Effects, email: NewEmail, to: Sequence[Address]) -> str:
     elif email.event_id is None:
         key = f"{email.template}:{uuid.uuid4().hex}"
     else:
-        who = "\0".join(sorted(normal_form(address.spec) for address in to))
-        digest = hashlib.sha256(app.keys.digest(f"email key\0{who}").encode()).hexdigest()[:16]
-        key = f"{email.template}:{email.event_id}:{digest}"
+        key = _derived(email, app.keys.digest(_recipients_of_key(to)))
     require("event_id", email.event_id, optional(printable()), EmailInvalid)
     require("the key (of template, event_id and recipient)", key, printable(), EmailInvalid)
     return key
+
+
+def _plain_key(app: Effects, email: NewEmail, to: Sequence[Address]) -> str | None:
+    """The derived key of a message that was written before there was a `digest` key."""
+    if email.key is not None or email.event_id is None:
+        return None
+    return _derived(email, app.keys.digest(_recipients_of_key(to), like="sha256:"))
+
+
+def _derived(email: NewEmail, digest: str) -> str:
+    return f"{email.template}:{email.event_id}:{hashlib.sha256(digest.encode()).hexdigest()[:16]}"
+
+
+def _recipients_of_key(to: Sequence[Address]) -> str:
+    who = "\0".join(sorted(normal_form(address.spec) for address in to))
+    return f"email key\0{who}"
 
 
 def email_key(

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects import Effects, default
+from effects import Effects, KeyUnavailable
 from effects.extend import (
     AnySession,
     AuditAction,
@@ -87,11 +87,15 @@ def suppressed(
 
     Args:
         connection: any; nothing is written.
-        wanted: the category None is a message of none, which no unsubscribe reaches.
+        recipients: the category None is a message of none, which no unsubscribe reaches.
+
+    Raises:
+        KeyUnavailable: the list has addresses that only the missing `digest` key tells.
     """
     forms = [address_digests(app, address) for address, _ in recipients]
     if not forms:
         return []
+    _check_digest_key(app, connection)
     held: dict[str, list[tuple[str, Reason]]] = {}
     for row in table.active(app.store, connection, sorted({digest for form in forms for digest in form})):
         held.setdefault(row.digest, []).append((row.scope, row.reason))
@@ -99,6 +103,18 @@ def suppressed(
         _strongest(reason for digest in form for scope, reason in held.get(digest, ()) if scope in (ALL, category))
         for form, (_, category) in zip(forms, recipients, strict=True)
     ]
+
+
+def _check_digest_key(app: Effects, connection: Connection) -> None:
+    if not app.keys.digests_are_keyed and table.has_keyed_digests(app.store, connection):
+        raise digest_key_missing("whether an address is suppressed")
+
+
+def digest_key_missing(what: str) -> KeyUnavailable:
+    return KeyUnavailable(
+        f"{what} cannot be told without the key named digest that EFFECTS_KEYS had when its rows were written: set it "
+        "again"
+    )
 
 
 def _strongest(reasons: Iterable[Reason]) -> Reason | None:
@@ -176,6 +192,7 @@ def unsuppress(
     _check(address, None, reason or "manual", None, why)
     forms = address_digests(app, address)
     with app.writing(session) as connection:
+        _check_digest_key(app, connection)
         lifted = table.lift(app.store, connection, forms, scope=category or "", reason=reason or "")
         soft_failures.clear(app.store, connection, forms)
         lines = [
@@ -203,7 +220,7 @@ def list_suppressions(
         reason: only those for this reason.
         effects: the Effects to use; default the process's.
     """
-    app = effects or default()
+    app = app_of(effects)
     with app.store.read() as connection:
         rows = table.newest(app.store, connection, scope=category or "", reason=reason or "", size=limit)
     return [_shown(app, row) for row in rows]
@@ -215,8 +232,9 @@ def find_suppressions(address: str, *, effects: Effects | None = None) -> list[S
     Args:
         effects: the Effects to use; default the process's.
     """
-    app = effects or default()
+    app = app_of(effects)
     with app.store.read() as connection:
+        _check_digest_key(app, connection)
         rows = table.of(app.store, connection, address_digests(app, address))
     return [_shown(app, row) for row in rows]
 
@@ -227,7 +245,7 @@ def suppression_log(address: str, *, limit: int = 100, effects: Effects | None =
     Args:
         effects: the Effects to use; default the process's.
     """
-    app = effects or default()
+    app = app_of(effects)
     with app.store.read() as connection:
         rows = table.log_of(app.store, connection, address_digests(app, address), limit)
     return [

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
-from effects import ConfigurationError, Effects, StoreUnavailable, default
+from effects import ConfigurationError, Effects, StoreUnavailable
 from effects.extend import AnySession, app_of, web
 from effects_email import pages
 from effects_email.errors import TokenInvalid
@@ -52,7 +52,8 @@ def check_unsubscribe(app: Effects, category: str | None) -> None:
 def unsubscribe_headers(app: Effects, address: str, category: str | None) -> Headers:
     """`List-Unsubscribe` and `List-Unsubscribe-Post` of a message to this address; none for a transactional one.
 
-    They differ at each call, so store them with the message. The relay's DKIM signature must cover both.
+    They differ at each call, so store them with the message. The relay's DKIM signature must cover both; OpenDKIM
+    needs a setting for that.
 
     Raises:
         ConfigurationError: as `check_unsubscribe`.
@@ -77,7 +78,7 @@ def unsubscribe_link(address: str, category: str, *, effects: Effects | None = N
     Raises:
         ConfigurationError: as `check_unsubscribe`, or the category is transactional.
     """
-    app = effects or default()
+    app = app_of(effects)
     if category == TRANSACTIONAL:
         raise ConfigurationError("a transactional message has no unsubscribe link")
     check_unsubscribe(app, category)
@@ -129,7 +130,7 @@ def wsgi_app(*, effects: Effects | None = None, page: Page = pages.page) -> web.
 
 def _handler(effects: Effects | None, page: Page) -> web.Handle:
     def handle(request: web.Request) -> web.Answer:
-        app = effects or default()
+        app = app_of(effects)
         token = parse_qs(request.query).get(PARAMETER, [""])[-1]
         try:
             if request.method == "POST":

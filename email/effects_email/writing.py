@@ -14,7 +14,7 @@ from effects_email.message.address import address_digest
 from effects_email.message.source import seal_content
 from effects_email.request import RenderedEmail
 from effects_email.state import state_of
-from effects_email.suppression import note_override, suppressed
+from effects_email.suppression import digest_key_missing, note_override, suppressed
 from effects_email.tables import sent
 from effects_email.tables.sent import RecipientRow, SentRow
 
@@ -39,8 +39,43 @@ class EmailReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_messages(app: Effects, connection: Connection, messages: Sequence[RenderedEmail]) -> list[EmailReceipt]:
-    """Write rendered messages, 500 in four statements."""
+    """Write rendered messages, 500 in four statements, and one that looks for derived keys of another form.
+
+    Raises:
+        IdempotencyConflict: a key is taken by other content.
+        KeyUnavailable: whether a message was written before, or its recipient is suppressed, cannot be told without the
+            `digest` key, which was set when those rows were written.
+    """
+    messages = _with_stored_keys(app, connection, messages)
     return write_once(app.keys, connection, messages, _MessageWriter(app, connection), batch=BATCH)
+
+
+def _with_stored_keys(
+    app: Effects, connection: Connection, messages: Sequence[RenderedEmail]
+) -> Sequence[RenderedEmail]:
+    """With the derived keys of messages that were written before there was a `digest` key: they are the same."""
+    plain_keys = sorted({message.plain_key for message in messages if message.plain_key is not None})
+    if not plain_keys:
+        return messages
+    if not app.keys.digests_are_keyed:
+        if sent.has_keyed_digests(app.store, connection):
+            raise digest_key_missing("whether this message was sent before")
+        return messages
+    stored = sent.holders(app.store, connection, plain_keys)
+    return [
+        msgspec.structs.replace(message, key=message.plain_key) if message.plain_key in stored else message
+        for message in messages
+    ]
+
+
+def check_digest_key(app: Effects, connection: Connection, message: RenderedEmail) -> None:
+    """Refuse what `write_messages` would refuse for want of the `digest` key; writes nothing.
+
+    Raises:
+        KeyUnavailable: as `write_messages`.
+    """
+    _with_stored_keys(app, connection, [message])
+    _suppressed(app, connection, [message])
 
 
 class _MessageWriter(IdempotentWriter[RenderedEmail, EmailReceipt]):

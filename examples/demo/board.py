@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from effects.settlement import Settlement
+from effects.model.settlement import Settlement
 from examples.demo.partners import Partner
 
 

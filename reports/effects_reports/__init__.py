@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         DefinitionInvalid,
         LinkExpired,
         LinkInvalid,
+        ParamsInvalid,
         ReportInvalid,
         ReportNotFound,
         ReportRefused,
@@ -35,8 +36,8 @@ else:
             "effects_reports.definition": "ReportDefinition, report",
             "effects_reports.downloads": "download_app",
             "effects_reports.errors": (
-                "DefinitionInvalid, LinkExpired, LinkInvalid, ReportInvalid, ReportNotFound, ReportRefused, "
-                "ReportStateError"
+                "DefinitionInvalid, LinkExpired, LinkInvalid, ParamsInvalid, ReportInvalid, ReportNotFound, "
+                "ReportRefused, ReportStateError"
             ),
             "effects_reports.explanation": "ReportExplanation, explain_report",
             "effects_reports.links": "download_url",
@@ -52,6 +53,7 @@ __all__ = [
     "LinkExpired",
     "LinkInvalid",
     "Notify",
+    "ParamsInvalid",
     "Progress",
     "RepairCounts",
     "ReportDefinition",

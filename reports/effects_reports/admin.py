@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects import Effects, default
+from effects import Effects
 from effects.extend import AnySession, AuditAction, app_of, note
 from effects_reports import state_machine
-from effects_reports.errors import ReportNotFound, ReportStateError
+from effects_reports.errors import ReportNotFound, ReportStateError, no_run
 from effects_reports.retention import clear_copies
 from effects_reports.routing import QUEUE
 from effects_reports.state import state_of
@@ -88,7 +88,7 @@ def resume_report(
 def _wrong_state(app: Effects, connection: Connection, run_id: str, rule: str) -> ReportNotFound | ReportStateError:
     run = run_table.get_run(app.store, connection, run_id)
     if run is None:
-        return ReportNotFound(f"there is no run {run_id!r} of a report")
+        return no_run(run_id)
     return ReportStateError(f"run {run_id} is {run.state}: {rule}")
 
 
@@ -121,7 +121,7 @@ def repair_reports(*, actor: str = "app", reason: str | None = None, effects: Ef
     Raises:
         StoreUnavailable: the database is unavailable.
     """
-    app = effects or default()
+    app = app_of(effects)
     repaired = RepairCounts()
     with app.store.read() as connection:
         stranded = table.stranded_runs(app.store, connection)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Effects, default
+from effects import Effects
 from effects.extend import (
     AnySession,
     app_of,
@@ -21,7 +21,7 @@ from effects.extend import (
     repr_without,
     require,
 )
-from effects_reports.errors import ReportInvalid, ReportNotFound
+from effects_reports.errors import ReportInvalid, ReportNotFound, no_run
 from effects_reports.notify import Notify
 from effects_reports.progress import Progress, progress_of
 from effects_reports.request import check_request
@@ -31,7 +31,7 @@ from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import reports as report_table
 from effects_reports.tables import runs as run_table
 from effects_reports.tables.chunks import ChunkCounts
-from effects_reports.tables.lists import RunFilters, run_ids
+from effects_reports.tables.lists import FailingStep, RunFilters, read_failing_step, run_ids
 from effects_reports.tables.reports import Generated
 from effects_reports.tables.runs import Run
 from effects_reports.writing import ReportReceipt, write_request
@@ -136,11 +136,11 @@ def report_status(run_id: str, *, effects: Effects | None = None) -> ReportStatu
         ReportNotFound: no run has this id.
         StoreUnavailable: the database is unavailable.
     """
-    app = effects or default()
+    app = app_of(effects)
     with app.store.read() as connection:
         statuses = _statuses(app, connection, [run_id])
     if not statuses:
-        raise ReportNotFound(f"there is no run {run_id!r} of a report")
+        raise no_run(run_id)
     return statuses[0]
 
 
@@ -155,13 +155,19 @@ def find_report(name: str, *, key: str, effects: Effects | None = None) -> Repor
         ReportNotFound: no run of this report has the key.
         StoreUnavailable: the database is unavailable.
     """
-    app = effects or default()
+    app = app_of(effects)
     with app.store.read() as connection:
         run_id = report_table.newest_of_key(app.store, connection, name, key)
         statuses = [] if run_id is None else _statuses(app, connection, [run_id])
     if not statuses:
         raise ReportNotFound(f"there is no run of {name!r} with key {key!r}")
     return statuses[0]
+
+
+def failing_step(app: Effects, run_id: str) -> FailingStep | None:
+    """The first step of a run that has failed and will be tried again, or waits for an operator."""
+    with app.store.read() as connection:
+        return read_failing_step(app.store, connection, run_id)
 
 
 def list_reports(
@@ -184,7 +190,7 @@ def list_reports(
         ReportNotFound: there is no run `before`.
     """
     filters = RunFilters(report=report, state=state, before=before, limit=min(limit, LIST_MAX))
-    return find_reports(effects or default(), filters)
+    return find_reports(app_of(effects), filters)
 
 
 def find_reports(app: Effects, filters: RunFilters) -> list[ReportStatus]:
@@ -195,7 +201,7 @@ def find_reports(app: Effects, filters: RunFilters) -> list[ReportStatus]:
     """
     with app.store.read() as connection:
         if filters.before is not None and run_table.get_run(app.store, connection, filters.before) is None:
-            raise ReportNotFound(f"there is no run {filters.before!r} of a report")
+            raise no_run(filters.before)
         return _statuses(app, connection, run_ids(app.store, connection, filters))
 
 

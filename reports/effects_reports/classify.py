@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from effects import ConfigurationError, EnqueueError, Refused
-from effects.extend import code_of
+from effects.extend import code_of, database_condition, is_wrong_statement
 
 _DATA_EXCEPTION = re.compile("22[0-9A-Z]{3}")  # the SQLSTATEs that a row's own value causes
 
@@ -17,5 +17,8 @@ def refusal_of(error: Exception) -> Refused | None:
     code = code_of(error)
     if _DATA_EXCEPTION.fullmatch(code):
         text = "a value is not what the report's SELECT makes of it: fix the row, or leave it out"
-        return Refused(f"{text} (SQLSTATE {code})", code=code)
+        return Refused(f"{text}: {database_condition(error)}", code=code)
+    if is_wrong_statement(error):
+        text = "the database does not take the report's SELECT, and `effects reports explain` shows why"
+        return Refused(f"{text}: {database_condition(error)}", code=code)
     return None

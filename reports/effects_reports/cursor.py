@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from effects.extend import described
 from effects_reports.errors import ReportRefused
 
 Key: TypeAlias = tuple[Any, ...]
@@ -56,7 +57,7 @@ def _write(value: Any) -> Any:
         name, write = _WRITE[type(value)]
     except KeyError:
         raise ReportRefused(
-            f"a key column holds a {type(value).__name__}; a key is made of numbers, texts, times, UUIDs or bytes",
+            f"a key column holds {described(value)}; a key is made of numbers, texts, times, UUIDs or bytes",
             code="key_type",
         ) from None
     return {name: write(value)}

@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from sqlalchemy import GenerativeSelect
 
-from effects.extend import arguments, optional, require, why_invalid
-from effects_reports.errors import DefinitionInvalid, ReportInvalid
+from effects.extend import arguments, described, optional, require, why_unfit
+from effects_reports.errors import DefinitionInvalid, ParamsInvalid, ReportInvalid
 from effects_reports.formats.base import DIALECTS, Column, Dialect, MapBatch, MappedRow, MapRow, Route
 from effects_reports.formats.opening import FORMATS
 
@@ -71,13 +71,15 @@ class ReportDefinition:
         """The params as the function takes them.
 
         Raises:
-            ReportInvalid: they do not fit the schema.
+            ParamsInvalid: they do not fit the schema; names the fields.
         """
         plain = {} if values is None else values if isinstance(values, Mapping) else msgspec.to_builtins(values)
+        kind = self.params or dict[str, Any]
         try:
-            return msgspec.convert(plain, self.params or dict[str, Any], strict=False)
+            return msgspec.convert(plain, kind, strict=False)
         except (msgspec.ValidationError, TypeError) as error:
-            raise ReportInvalid(f"report {self.name!r}: the params do not fit: {why_invalid(error)}") from None
+            reason = why_unfit(error, plain, kind, strict=False)
+            raise ParamsInvalid(f"report {self.name!r}: the params do not fit: {reason}{_taken(kind)}") from None
 
     def statement(self, params: Any, as_of: datetime) -> Statement:
         """The rows as a SELECT.
@@ -88,7 +90,7 @@ class ReportDefinition:
         statement = self._call(params, as_of)
         if not isinstance(statement, GenerativeSelect):
             raise DefinitionInvalid(
-                f"report {self.name!r}: the function gave a {type(statement).__name__}; it must return a SQLAlchemy "
+                f"report {self.name!r}: the function gave {described(statement)}; it must return a SQLAlchemy "
                 "select(), or be declared with iterable=True"
             )
         self._check_statement(statement)
@@ -103,14 +105,20 @@ class ReportDefinition:
         rows = self._call(params, as_of)
         if isinstance(rows, GenerativeSelect | str | bytes) or not isinstance(rows, Iterable):
             raise DefinitionInvalid(
-                f"report {self.name!r}: the function gave a {type(rows).__name__}; with iterable=True it must return "
+                f"report {self.name!r}: the function gave {described(rows)}; with iterable=True it must return "
                 "an iterable of rows"
             )
         return rows
 
     def _call(self, params: Any, as_of: datetime) -> Any:
         wants_time = "as_of" in inspect.signature(self.source).parameters
-        return self.source(params, as_of=as_of) if wants_time else self.source(params)
+        try:
+            return self.source(params, as_of=as_of) if wants_time else self.source(params)
+        except KeyError as error:
+            [name] = error.args or [None]
+            if not isinstance(params, Mapping) or not isinstance(name, str) or name in params:
+                raise
+            raise ParamsInvalid(f"report {self.name!r}: its function looks for the param {name!r}: give it") from error
 
     def _check_statement(self, statement: Statement) -> None:
         who = f"report {self.name!r}"
@@ -179,6 +187,12 @@ class ReportDefinition:
                 f'{who}: give key, the columns of its select() that identify a row; or consistency="single" '
                 "for rows without such columns"
             )
+
+
+def _taken(kind: Any) -> str:
+    """` (it takes day, region)`, where the class names its fields."""
+    fields = getattr(msgspec.inspect.type_info(kind), "fields", ())
+    return f" (it takes {', '.join(field.encode_name for field in fields)})" if fields else ""
 
 
 def report(

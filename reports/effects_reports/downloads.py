@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from effects import DeliveryError, Effects, ObjectMissing, default
-from effects.extend import AsgiApp, Receive, Scope, Send, attachment, lifespan
+from effects import DeliveryError, Effects, ObjectMissing
+from effects.extend import AsgiApp, Receive, Scope, Send, app_of, attachment, lifespan
 from effects_reports.api import ReportStatus
 from effects_reports.errors import LinkExpired, LinkInvalid, ReportNotFound, ReportStateError
 from effects_reports.links import read_link
@@ -62,7 +62,7 @@ def download_app(*, principal: Principal | None = None, effects: Effects | None 
             await lifespan(receive, send)
         elif scope["type"] == "http":
             who = principal(scope) if principal is not None else None
-            answer = await asyncio.to_thread(_answer, effects or default(), scope, who)
+            answer = await asyncio.to_thread(_answer, app_of(effects), scope, who)
             await _send(answer, send, bodiless=scope["method"] == "HEAD")
 
     return app

@@ -3,7 +3,8 @@
 ConfigurationError
 └─ DefinitionInvalid   a definition is wrong: raised when it is registered, names the argument
 EnqueueError
-└─ ReportInvalid       a request is wrong: unknown report, params that do not fit, a format it does not offer
+└─ ReportInvalid       a request is wrong: unknown report, a format it does not offer
+    └─ ParamsInvalid   its params do not fit the report
 JobNotFound
 └─ ReportNotFound      there is no such run (404)
 JobStateError
@@ -30,6 +31,10 @@ class ReportInvalid(EnqueueError):
     """The report cannot be requested like this; nothing was written."""
 
 
+class ParamsInvalid(ReportInvalid):
+    """The params do not fit the report; nothing was written."""
+
+
 class ReportNotFound(JobNotFound):
     """There is no such run of a report."""
 
@@ -53,3 +58,8 @@ class ReportRefused(Refused):
     """The report was planned and refused; no file was produced."""
 
     code: str = "report_refused"
+
+
+def no_run(run_id: str) -> ReportNotFound:
+    """The error for an id that no run has."""
+    return ReportNotFound(f"there is no run {run_id!r} of a report")

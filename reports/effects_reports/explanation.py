@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 import msgspec
+from sqlalchemy.exc import DBAPIError
 
-from effects import Effects, EffectsError, default
+from effects import Effects, EffectsError
+from effects.extend import app_of, database_condition, is_wrong_statement, primary_message
 from effects_reports.definition import ReportDefinition
 from effects_reports.errors import ReportInvalid, ReportRefused
 from effects_reports.planner import Resolved, check_format, resolve
@@ -58,14 +60,14 @@ def explain_report(
         ReportInvalid, DefinitionInvalid: as `request_report`.
         StoreUnavailable: the database is unavailable.
     """
-    app = effects or default()
+    app = app_of(effects)
     registry = state_of(app).registry
     definition = registry.get(name)
     file = format or definition.formats[0]
     if file not in definition.formats:
         raise ReportInvalid(f"report {name!r}: no format {file!r}; it offers {', '.join(definition.formats)}")
     resolved = resolve(definition, params, file, definition.dialect, None)
-    rows, dialect, select = _look(registry, definition, resolved)
+    rows, dialect, select, problem = _look(registry, definition, resolved)
     whole = definition.consistency == "single"
     route = choose_route(resolved.chunk_source(), resolved.file, dialect)
     size = definition.rows_of_a_chunk(route)
@@ -83,21 +85,27 @@ def explain_report(
         columns=[column.header for column in definition.columns_of(resolved.statement)],
         storage=app.storage.url,
         select=select,
-        refusals=_refusals(app, definition, resolved, rows),
+        refusals=[*filter(None, [problem]), *_refusals(app, definition, resolved, rows)],
     )
 
 
 def _look(
     registry: ReportRegistry, definition: ReportDefinition, resolved: Resolved
-) -> tuple[int | None, str | None, str]:
-    """Estimated rows, the database's dialect, the SELECT with its parameters left open."""
+) -> tuple[int | None, str | None, str, str | None]:
+    """Estimated rows, the database's dialect, the SELECT with its parameters left open, and why it is not taken."""
     if resolved.statement is None:
-        return None, None, ""
+        return None, None, "", None
     engine = registry.engine_of(definition)
-    with reading(engine, seconds=EXPLAIN_SECONDS) as connection:
-        rows = source.estimated_rows(connection, resolved.statement)
+    rows, problem = None, None
+    try:
+        with reading(engine, seconds=EXPLAIN_SECONDS) as connection:
+            rows = source.estimated_rows(connection, resolved.statement)
+    except DBAPIError as error:
+        if not is_wrong_statement(error):
+            raise
+        problem = f"the database does not take the SELECT: {database_condition(error)}: {primary_message(error)}"
     select = str(resolved.statement.compile(engine)).replace("\n", " ")
-    return rows, engine.dialect.name, " ".join(select.split())
+    return rows, engine.dialect.name, " ".join(select.split()), problem
 
 
 def _key(definition: ReportDefinition, resolved: Resolved) -> str:

@@ -15,7 +15,8 @@ import time
 
 import msgspec
 
-from effects import Effects, default
+from effects import Effects
+from effects.extend import app_of
 from effects_reports.errors import LinkExpired, LinkInvalid
 from effects_reports.results import ready_status
 
@@ -60,7 +61,7 @@ def download_url(
         raise ValueError("principal is empty or no text; give the person's id, or None for a link that is open to all")
     if not 0 < seconds <= LINK_SECONDS_MAX:
         raise ValueError(f"seconds is {seconds:g}; give a number above 0, at most {LINK_SECONDS_MAX:,.0f}")
-    app = effects or default()
+    app = app_of(effects)
     digest = str(ready_status(run_id, effects=app).sha256)[:_DIGEST_CHARS]
     kind = _OPEN if principal is None else _PERSONAL
     said = f"{run_id}.{digest}.{math.ceil(time.time() + seconds):x}"
@@ -76,7 +77,7 @@ def read_link(token: str, principal: str | None, *, effects: Effects | None = No
         LinkExpired: it was good once.
         LinkInvalid: it never was, or not for this person.
     """
-    app = effects or default()
+    app = app_of(effects)
     try:
         run_id, digest, end, key_id, kind, encoded = token.split(".")
         signature = base64.b64decode(encoded + "=", altchars=b"-_", validate=True)

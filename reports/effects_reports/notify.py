@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects import ConfigurationError, EffectsError, KeyUnavailable, PayloadInvalid, enqueue
-from effects.extend import SealedColumn, seal_payload
+from effects import ConfigurationError, EffectsError, EnqueueError, KeyUnavailable, enqueue
+from effects.extend import SealedColumn, fill_placeholders, seal_payload, why_unfilled
 from effects_reports.errors import ReportInvalid
 from effects_reports.tables.notices import read_notices, write_notices
 from effects_reports.tables.reports import Artifact
@@ -21,7 +20,11 @@ if TYPE_CHECKING:
     from effects import Effects
 
 DEFAULT_PAYLOAD = {"run_id": "{run_id}", "report": "{report}", "state": "{state}", "error": "{error}"}
-_WORD = re.compile(r"\{(run_id|report|key|state|filename|rows|bytes|sha256|error)\}")
+PLACEHOLDERS = ("run_id", "report", "key", "state", "filename", "rows", "bytes", "sha256", "error")
+_SAMPLE = {
+    **dict.fromkeys(("run_id", "report", "key", "error"), "sample"),
+    "filename": "sample.csv", "rows": "1", "bytes": "1", "sha256": "0" * 64,
+}  # fmt: skip
 _log = logging.getLogger("effects.reports")
 
 
@@ -31,8 +34,8 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         job_type: the name of any registered job type.
         payload: a mapping that converts to its payload. In its strings `{run_id}`, `{report}`, `{key}`, `{state}`
-            (`ready` or `failed`), `{filename}`, `{rows}`, `{bytes}`, `{sha256}` and `{error}` are filled in; other
-            braces are left alone. What a failed run has not is empty. Fields that the type declares sensitive are
+            (`ready` or `failed`), `{filename}`, `{rows}`, `{bytes}`, `{sha256}` and `{error}` are filled in; another
+            name in braces is refused. What a failed run has not is empty. Fields that the type declares sensitive are
             sealed in the run's row.
         on: `ready` and `failed` (default), or one of them.
     """
@@ -46,16 +49,32 @@ def check_notices(app: Effects, notices: Sequence[Notify]) -> None:
     """Refuse a notice whose job could not be enqueued.
 
     Raises:
-        ReportInvalid: a job type is not registered, does not take its payload, or needs a key to seal it.
+        ReportInvalid: a job type is not registered, or does not take its payload.
+        KeyUnavailable: it has sensitive fields, and EFFECTS_KEYS is not set.
     """
     for notice in notices:
         if not notice.on or any(state not in ("ready", "failed") for state in notice.on):
             raise ReportInvalid(f"notify: on is {list(notice.on)}; give ready, failed or both")
         try:
-            job_type = app.job_types.get(notice.job_type)
-            seal_payload(app.keys, job_type, job_type.encode(_fill(notice.payload, {})))
-        except (ConfigurationError, PayloadInvalid) as error:
+            _check_payload(app, notice)
+        except KeyUnavailable:
+            raise
+        except (ConfigurationError, EnqueueError) as error:
             raise ReportInvalid(f"notify: {error}") from None
+
+
+def _check_payload(app: Effects, notice: Notify) -> None:
+    job_type = app.job_types.get(notice.job_type)
+    if (why := why_unfilled(notice.payload, (*PLACEHOLDERS, *job_type.placeholders))) is not None:
+        raise ReportInvalid(f"{notice.job_type}: {why}")
+    payloads = [job_type.checked(fill_placeholders(notice.payload, {**_SAMPLE, "state": state})) for state in notice.on]
+    try:
+        seal_payload(app.keys, job_type, payloads[0][1])
+    except KeyUnavailable as error:
+        fields = ", ".join(job_type.sensitive)
+        raise KeyUnavailable(f"notify: {notice.job_type} has sensitive fields ({fields}): {error}") from None
+    for payload, _ in payloads:
+        job_type.check_declared(payload)
 
 
 def keep_notices(app: Effects, connection: Connection, run_id: str, notices: Sequence[Notify]) -> None:
@@ -90,7 +109,8 @@ def _context(run_id: str) -> dict[str, str]:
 
 def tell(app: Effects, connection: Connection, run: Run, state: str, artifact: Artifact | None, error: str) -> None:
     """Enqueue the notices of this state. One that cannot be must not take the state change with it."""
-    words = {"run_id": run.id, "report": run.report, "key": run.key, "state": state, "error": error}
+    words = dict.fromkeys(PLACEHOLDERS, "")
+    words |= {"run_id": run.id, "report": run.report, "key": run.key, "state": state, "error": error}
     if artifact is not None:
         words |= {"filename": artifact.filename, "rows": str(artifact.rows), "bytes": str(artifact.bytes)}
         words |= {"sha256": artifact.sha256}
@@ -104,16 +124,6 @@ def tell(app: Effects, connection: Connection, run: Run, state: str, artifact: A
             continue
         try:
             with connection.begin_nested():
-                enqueue(notice.job_type, _fill(notice.payload, words), session=connection, effects=app)
+                enqueue(notice.job_type, fill_placeholders(notice.payload, words), session=connection, effects=app)
         except EffectsError as failure:
             _log.error("report.notice_failed", extra={"job_type": notice.job_type, "reason": str(failure)})
-
-
-def _fill(value: Any, words: Mapping[str, str]) -> Any:
-    if isinstance(value, str):
-        return _WORD.sub(lambda match: words.get(match[1], ""), value)
-    if isinstance(value, list | tuple):
-        return [_fill(item, words) for item in value]
-    if isinstance(value, Mapping):
-        return {name: _fill(item, words) for name, item in value.items()}
-    return value

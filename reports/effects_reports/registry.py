@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
-from effects.extend import create_engine
+from effects.extend import create_engine, described, nearest
 from effects_reports.definition import ReportDefinition
 from effects_reports.errors import DefinitionInvalid, ReportInvalid
 from effects_reports.settings import ReportSettings
@@ -31,7 +31,7 @@ class ReportRegistry:
 
     def _add(self, definition: ReportDefinition) -> None:
         if not isinstance(definition, ReportDefinition):
-            raise DefinitionInvalid(f"reports holds a {type(definition).__name__}; give functions decorated by @report")
+            raise DefinitionInvalid(f"reports holds {described(definition)}; give functions decorated by @report")
         definition.check()
         if definition.name in self._definitions:
             raise DefinitionInvalid(f"two reports are called {definition.name!r}")
@@ -52,7 +52,8 @@ class ReportRegistry:
             return self._definitions[name]
         except KeyError:
             names = ", ".join(sorted(self._definitions)) or "none: give yours to Effects(reports=[…])"
-            raise ReportInvalid(f"no report {name!r} is known (known: {names})") from None
+            near = nearest(name, self._definitions)
+            raise ReportInvalid(f"no report {name!r} is known (known: {names}){near}") from None
 
     def engine_of(self, definition: ReportDefinition) -> Engine:
         """The database that the report reads from; by default the app's own."""

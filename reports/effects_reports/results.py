@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from effects import Effects, ObjectMissing, default
+from effects import Effects, ObjectMissing
+from effects.extend import app_of
 from effects_reports.api import ReportStatus, report_status
 from effects_reports.errors import ReportStateError
 
@@ -36,7 +37,7 @@ def open_result(run_id: str, *, effects: Effects | None = None) -> Iterator[byte
         ObjectMissing, StorageUnavailable: from the first piece on, where the storage has lost it or is away; or after
             the last one, where these are not the bytes that were written.
     """
-    app = effects or default()
+    app = app_of(effects)
     status = ready_status(run_id, effects=app)
     assert status.artifact is not None
     return _checked(app.storage.read(status.artifact), status)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from effects import Cancelled, Effects
-from tests.cli.conftest import Answer
+from effects.cli.main import cli
+from tests.cli.conftest import ROOT, Answer
 from tests.conftest import AppFactory
 from tests.support.commands import command
 from tests.support.effect_states import KINDS, STATES, Effect, EffectStates, effects_app
@@ -18,6 +22,7 @@ from tests.support.sampling import sample
 
 # States in which the effect did not happen for certain: a command that sends it again is safe.
 NOT_DONE = ("refused", "ignored", "abandoned", "requeued and refused")
+SOURCES = ("effects", "email", "webhooks", "reports", "effects_toolkit")
 MAY_REPEAT = ("unknown", "unknown and cancelled", "given up", "requeued and unknown")
 
 
@@ -36,6 +41,52 @@ def advised(answer: Answer) -> list[list[str]]:
     """The commands in an answer."""
     assert answer.exit_code == 0, answer
     return [shlex.split(line)[1:] for line in dict.fromkeys(re.findall(r"`(effects [^`]+)`", answer.out))]
+
+
+def texts_of(source: Path) -> Iterator[str]:
+    """The texts that a module may print, `1` for what is filled in; without docstrings."""
+    tree = ast.parse(source.read_text())
+    described = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {id(node.body[0].value) for node in ast.walk(tree)
+                  if isinstance(node, described) and node.body and isinstance(node.body[0], ast.Expr)}  # fmt: skip
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def advice_in_the_source() -> list[str]:
+    sources = [path for folder in SOURCES for path in (ROOT / folder).rglob("*.py")]
+    texts = (text for source in sources for text in texts_of(source))
+    return sorted({line for text in texts for line in re.findall(r"`(effects [a-z][^`]*)`", text)})
+
+
+def parse(words: list[str]) -> None:
+    """As click does before it runs a command. The bare name of a command is a mention of it, and no advice.
+
+    Raises:
+        click.UsageError: it would be refused.
+    """
+    command: click.Command = cli
+    parent, name = None, "effects"
+    while isinstance(command, click.Group) and words:
+        parent = click.Context(command, parent=parent, info_name=name)
+        found, subcommand, words = command.resolve_command(parent, words)
+        assert subcommand is not None
+        command, name = subcommand, str(found)
+    if words:
+        command.make_context(name, list(words), parent=parent)
+
+
+def test_every_command_that_a_text_advises_parses() -> None:
+    lines = advice_in_the_source()
+    assert len(lines) > 15
+    for line in lines:
+        try:
+            parse(shlex.split(line)[1:])
+        except click.UsageError as error:
+            pytest.fail(f"`{line}`: {error.format_message()}")
 
 
 CASES = [(kind, state) for kind in KINDS for state in STATES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,19 +20,21 @@ app = Effects()
 def ring(page: dict[str, str]) -> None: ...
 """
 CASES = {
-    "key": ("import os\nos.environ['NOT_THERE']\n", ":2: KeyError: 'NOT_THERE'"),
+    "key": ("import os\nos.environ['NOT_THERE']\n", ":2: KeyError: 'NOT_THERE' is not in the environment"),
     "helper": (
         "def read():\n    return {}['x']\n\nread()\n",
-        ":2: KeyError: 'x'",
+        ":2: KeyError (its text may hold values; import it with python to see it)",
     ),
     "library": ("import json\n\njson.loads('{')\n", ":3: JSONDecodeError"),
     "module": ("\nimport module_that_is_missing_here\n", ":2: ModuleNotFoundError: No module named 'module_that_is_"),
+    "name": ("\nundefined\n", ":2: NameError: name 'undefined' is not defined"),
+    "import": ("from effects import Nothing\n", ":1: ImportError: cannot import name 'Nothing' from 'effects'"),
     "syntax": ("def f(:\n", ":1: SyntaxError"),
     "setting": ("from effects import Effects\n\nEffects(theads=5)\n", ":3: Effects has no option 'theads'"),
-    "exit": ("import sys\nsys.exit('no')\n", ":2: SystemExit: no"),
+    "exit": ("import sys\nsys.exit('no')\n", ":2: SystemExit (its text may hold values"),
     "async": (
-        f"{APP}@app.job('pager.ask')\nasync def ask(page: dict) -> None: ...\n",
-        ":5): it is `async def`; write a plain `def`",
+        f"{APP}@app.job('pager.ask')\nasync def ask(page: dict) -> None:\n    yield\n",
+        ":5): it is a generator (it has a `yield`)",
     ),
 }
 
@@ -59,6 +62,36 @@ def test_the_line_where_an_import_fails_is_named(run: Run, write: Callable[[str]
     [line] = answer.err.splitlines()
     assert line.startswith(f"error: --app: importing {name} failed")
     assert f"{name}.py{words}" in line
+
+
+SECRET = "hunter2"
+RAISES = {
+    "url": f"from sqlalchemy import create_engine\ncreate_engine('no-url:{SECRET}@host/shop')\n",
+    "exit": f"import sys\nsys.exit('cannot reach postgresql://shop:{SECRET}@host/shop')\n",
+    "number": f"int('{SECRET}')\n",
+    "key": f"{{}}['{SECRET}']\n",
+    "attribute": f"def find(name):\n    raise AttributeError('{SECRET}')\nfind('x')\n",
+    "cause": f"try:\n    int('{SECRET}')\nexcept ValueError as error:\n    raise RuntimeError('{SECRET}') from error\n",
+    "group": f"raise ExceptionGroup('{SECRET}', [ValueError('{SECRET}')])\n",
+    "note": f"error = ValueError('x')\nerror.add_note('{SECRET}')\nraise error\n",
+    "class": f"class Broken(Exception):\n    def __str__(self):\n        return '{SECRET}'\nraise Broken()\n",
+    **{name: f"raise {name}('{SECRET}')\n" for name in sorted(
+        name for name, value in vars(builtins).items()
+        if isinstance(value, type) and issubclass(value, Exception)
+        and not issubclass(value, (SyntaxError, ImportError, NameError, UnicodeError, BaseExceptionGroup, Warning))
+    )},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RAISES)
+def test_no_text_that_may_hold_a_secret_is_printed(run: Run, write: Callable[[str], str], case: str) -> None:
+    """Class, file and line are; so nobody has to look for where it was raised."""
+    name = write(RAISES[case])
+    answer = run("--app", f"{name}:app", "status")
+    assert answer.exit_code == 2
+    assert SECRET not in answer.out + answer.err
+    line = 2 if case == "attribute" else RAISES[case].count("\n")
+    assert f"importing {name} failed at {name}.py:{line}: " in answer.err
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,10 @@ def test_a_bulk_action_is_followed(app: Effects, run: Run) -> None:
     assert run("status", "--json").json["bulks"] == [
         {"id": 1, "action": "requeue", "done": 0, "refused": 0, "expected": 3}
     ]
+    assert bulk_metrics(run) == [1, 0, 3, 0, 0]
     run("jobs", "requeue", 2)
     Worker(app).drain()
+    assert bulk_metrics(run) == [0, 0, 0, 0, 0]
     shown = run("bulk", "show", 1)
     assert "requeued_already  1" in shown.out
     assert "job_type=scripted" in shown.out
@@ -84,6 +86,11 @@ def test_a_bulk_action_is_followed(app: Effects, run: Run) -> None:
     assert "error: bulk 9 not found" in error_line(run("bulk", "cancel", 9))
 
 
+def bulk_metrics(run: Run) -> list[int]:
+    """How many run and are stopped; their jobs: expected, done, refused."""
+    return [int(line.split()[-1]) for line in run("metrics").out.splitlines() if line.startswith("effects_bulk_")]
+
+
 @pytest.mark.usefixtures("few")
 def test_a_stopped_one_names_the_command_that_continues_it(app: Effects, run: Run) -> None:
     many_dead(app, 3)
@@ -91,6 +98,7 @@ def test_a_stopped_one_names_the_command_that_continues_it(app: Effects, run: Ru
     run("jobs", "cancel", 4)
     shown = run("bulk", "show", 1).out
     assert "stopped" in shown
+    assert bulk_metrics(run) == [0, 1, 3, 0, 0]
     assert "`effects jobs requeue 4` continues it" in shown
     assert run("jobs", "requeue", 4).exit_code == 0
     Worker(app).drain()

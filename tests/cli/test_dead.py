@@ -124,6 +124,11 @@ def test_a_filter_shows_first_and_acts_with_yes(app: Effects, run: Run) -> None:
     assert {one["actor"].split(":")[0] for one in rows(app, "job_actions")} == {"cli"}
 
 
+def test_list_and_causes_have_one_word_for_an_effect(app: Effects, run: Run) -> None:
+    dead(app, "a")
+    assert ["  not done  " in run("dead", command).out for command in ("list", "causes")] == [True, True]
+
+
 def test_an_action_needs_ids_or_filters_and_not_both(app: Effects, run: Run) -> None:
     first = dead(app, "a")
     for options in ((), (first, "--all"), (first, "--code", "refused")):
@@ -142,7 +147,10 @@ def test_more_than_100_jobs_become_a_bulk_action(app: Effects, run: Run, monkeyp
     [listed] = run("bulk", "list", "--json").json
     assert (listed["id"], listed["status"], listed["expected"], listed["reason"]) == (1, "running", 3, "fixed")
     assert "error_code=card" in run("bulk", "show", 1).out
-    assert run("bulk", "cancel", 1, "--reason", "wait").out == "bulk 1 cancelled: 0 jobs were done, 0 refused\n"
+    assert (
+        run("bulk", "cancel", 1, "--reason", "wait").out
+        == "bulk 1 cancelled: 0 jobs were done, 0 refused, 3 are left\n"
+    )
     again = run("bulk", "cancel", 1)
     assert error_line(again, 1) == "error: bulk 1 is cancelled: only a running one can be cancelled"
     assert run("bulk", "show", 2).exit_code == 2
@@ -169,7 +177,7 @@ def test_what_may_have_happened_is_resolved_and_not_requeued_blindly(app: Effect
     assert refused.exit_code == 1
     assert list(refused.json["done"]) == [str(known)]
     assert list(refused.json["refused"]) == [str(job_id) for job_id in (first, second, third, keyless)]
-    assert f"`effects dead resolve {first}`" in refused.json["refused"][str(first)]
+    assert f"`effects dead resolve {first} --as mark-done`" in refused.json["refused"][str(first)]
     run("dead", "resolve", keyless, "--as", "give-up")
 
     assert run("dead", "resolve", first, "--as", "mark-done").out == f"job {first}: marked as done\n"

@@ -117,7 +117,7 @@ def test_given_up(app: Effects, run: Run) -> None:
     job_id = live(app)
     cancel(app.store, app.ledgers, job_id, actor="ann", reason="a mistake")
     sentence = why(run)
-    assert "was given up at 20" in sentence
+    assert "was cancelled at 20" in sentence
     assert "(cancelled by ann) after 0 attempts. " in sentence
     assert "a mistake" in run("why", "k").out
 

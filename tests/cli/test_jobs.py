@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from effects import Done, Effects, Refused, Retry, enqueue
+from effects import Done, Effects, Refused, Retry, Unknown, enqueue
 from effects.exit_codes import ExitCode
 from tests.cli.conftest import Run
 from tests.support.commands import error_line
@@ -93,7 +93,11 @@ def test_cancel(app: Effects, run: Run) -> None:
 def test_cancel_of_a_running_job_asks_it_to_stop(app: Effects, run: Run) -> None:
     job_id = put(app, "k")
     ManualWorker(app).claim_one()
-    assert run("jobs", "cancel", job_id, "--json").json == {"job_id": job_id, "result": "cancel_requested"}
+    assert run("jobs", "cancel", job_id, "--json").json == {
+        "job_id": job_id,
+        "result": "cancel_requested",
+        "unresolved": False,
+    }
     assert row(app, "jobs")["cancel_requested"]
 
 
@@ -102,7 +106,13 @@ def test_a_key_takes_the_place_of_the_id(app: Effects, run: Run) -> None:
     assert f'"id": {job_id}' in run("jobs", "show", "--key", "k", "--json").out
     assert run("jobs", "run-now", "--key", "k", "--type", "scripted", "--json").json["job_id"] == job_id
     document = run("jobs", "cancel", "--key", "k", "--reason", "paid", "--json").json
-    assert document == {"job_id": job_id, "result": "cancelled", "prevented": True, "state": "abandoned"}
+    assert document == {
+        "job_id": job_id,
+        "result": "cancelled",
+        "prevented": True,
+        "state": "abandoned",
+        "unresolved": False,
+    }
     assert "is cancelled: only a live job" in error_line(run("jobs", "cancel", "--key", "k"), ExitCode.FINDINGS)
     assert "no effect with key 'none'" in error_line(run("jobs", "cancel", "--key", "none"))
     for arguments in ([], [job_id, "--key", "k"], [job_id, "--type", "scripted"]):
@@ -113,6 +123,31 @@ def test_cancel_by_key_says_that_it_came_too_late(app: Effects, run: Run) -> Non
     put(app, "k")
     ManualWorker(app).claim_one()
     assert "its effect may happen" in run("jobs", "cancel", "--key", "k").out
+
+
+def test_a_cancelled_job_whose_effect_may_have_happened_names_the_decision(app: Effects, run: Run) -> None:
+    """Before it was tried again it was unknown, and so it stays: the printed commands decide it."""
+    job_id = put(app, "k", on_unknown="repeat")
+    worker = ManualWorker(app)
+    worker.settle((worker.claim_one(), Unknown("no reply", code="lost")), released=True)
+    answer = run("jobs", "cancel", job_id)
+    resolve = f"effects dead resolve {job_id} --as mark-done"
+    assert answer.out.startswith(f"job {job_id} cancelled. Its effect may have happened")
+    assert f"`{resolve}`" in answer.out
+    assert f"`{resolve}`" in run("why", "k").out
+    assert run(*resolve.split()[1:]).exit_code == 0
+    assert "k (scripted) was done" in run("why", "k").out
+
+
+def test_cancel_of_a_running_job_names_what_may_remain(app: Effects, run: Run) -> None:
+    job_id = put(app, "k", on_unknown="hold")
+    worker = ManualWorker(app)
+    job = worker.claim_one()
+    answer = run("jobs", "cancel", job_id)
+    assert f"an unresolved dead letter remains: decide by `effects dead resolve {job_id}`" in answer.out
+    worker.settle((job, Unknown("no reply", code="lost")), released=True)
+    assert f"`effects dead resolve {job_id} --as requeue`" in run("why", "k").out
+    assert run("dead", "resolve", job_id, "--as", "requeue").exit_code == 0
 
 
 def test_reschedule(app: Effects, run: Run) -> None:

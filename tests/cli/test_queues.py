@@ -22,7 +22,7 @@ def test_a_pause_is_shown_until_it_is_resumed(app: Effects, run: Run) -> None:
     assert f"its {sentence}." in run("why", "k").out
     waits = run("why", "k", "--json").json[0]["waits"]
     assert (waits["reason"], waits["name"], waits["cause"]) == ("queue_paused", "default", "their release")
-    assert f"{sentence}; 1 jobs wait" in run("status").out
+    assert f"{sentence}; 1 job waits" in run("status").out
     [shown] = run("status", "--json").json["paused_queues"]
     assert (shown["queue"], shown["waiting"], shown["reason"]) == ("default", 1, "their release")
     assert sentence in run("doctor").out

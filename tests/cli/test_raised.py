@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import traceback
+from threading import Event
 from typing import Annotated, Any
 
 import msgspec
 import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
 
 from effects import Attempt, Effects, JobType, RetryPolicy, Sensitive, enqueue
 from effects.keys import generate_key
@@ -17,6 +21,8 @@ from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.commands import command
 from tests.support.manual_workers import rows
+from tests.support.running import running
+from tests.support.waiting import wait_until
 
 DIGEST = f"digest={generate_key()}"
 OLDER, NEWER = f"k1={generate_key()}", f"k2={generate_key()}"
@@ -139,3 +145,79 @@ def test_kept_texts_follow_a_rotation_of_the_keys(app_factory: AppFactory) -> No
     attempts = command(only, "why", "k", "--json").json[0]["facts"]["attempts"]
     assert [attempt["error_text"][:9] for attempt in attempts] == ["card 4111", "card 4111"]
     assert "EFFECTS_KEYS does not hold the key 'k2'" in command(app, "why", "k").out  # which it was sealed with since
+
+
+class Hanging(JobType[dict[str, str]]):
+    """Waits until the test is over, for a thread of its own."""
+
+    name, on_unknown, time_limit_seconds = "shop.hanging", "hold", 0.2
+
+    def __init__(self) -> None:
+        self.over = Event()
+
+    def perform(self, payload: dict[str, str], attempt: Attempt) -> None:
+        attempt.release()
+        self.ask_the_bank(payload["number"])
+
+    def ask_the_bank(self, number: str) -> None:
+        assert self.over.wait(60)
+
+
+class HangingTask(Hanging):
+    async def perform(self, payload: dict[str, str], attempt: Attempt) -> None:
+        await attempt.release_async()
+        await self.ask_the_partner(payload["number"])
+
+    async def ask_the_partner(self, number: str) -> None:
+        while not self.over.is_set():
+            await asyncio.sleep(0.01)
+
+
+class BlockingTask(Hanging):
+    async def perform(self, payload: dict[str, str], attempt: Attempt) -> None:
+        await attempt.release_async()
+        self.ask_the_bank(payload["number"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "innermost"),
+    [(Hanging, " ask_the_bank"), (HangingTask, " ask_the_partner"), (BlockingTask, " ask_the_bank")],
+)
+def test_where_a_handler_hung_is_seen(
+    app_factory: AppFactory, caplog: pytest.LogCaptureFixture, kind: type[Hanging], innermost: str
+) -> None:
+    hanging = kind()
+    app = app_factory(job_types=[hanging])
+    enqueue("shop.hanging", {"number": "4111"}, key="k", effects=app)
+    with running(Worker(app)):
+        wait_until(lambda: rows(app, "job_attempts"))
+        hanging.over.set()
+    answer = command(app, "why", "k")
+    assert "the most recent call first: where it was at its time limit\n  at tests/cli/test_raised.py:" in answer.out
+    [attempt] = command(app, "jobs", "show", 1, "--json").json["facts"]["attempts"]
+    assert attempt["outcome"] == "timed_out"
+    assert [place.startswith("tests/cli/test_raised.py:") for place in attempt["frames"][:2]] == [True, True]
+    assert [attempt["frames"][0].endswith(innermost), attempt["frames"][1].endswith(" perform")] == [True, True]
+    assert not [place for place in attempt["frames"] if place.startswith("effects/")]
+    [record] = [record for record in caplog.records if "at" in vars(record)]
+    assert vars(record)["at"] == " < ".join(attempt["frames"])
+    assert "4111" not in str(attempt)
+
+
+def test_of_libraries_the_last_frames_are_shown(app_factory: AppFactory) -> None:
+    class Deep(JobType[dict[str, str]]):
+        name = "shop.deep"
+
+        def perform(self, payload: dict[str, str], attempt: Attempt) -> None:
+            with Session(create_engine("sqlite://")) as session:
+                session.execute(text("SELECT * FROM missing"))
+
+    app = app_factory(job_types=[Deep()])
+    enqueue("shop.deep", {}, key="k", effects=app)
+    Worker(app).drain()
+    lines = command(app, "why", "k").out.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("attempt 1 of job 1, "))
+    at_cause = lines.index("  caused by OperationalError")
+    assert lines[start + 1].startswith("  at tests/cli/test_raised.py:")
+    assert at_cause - start == 7  # the app's one, and five of SQLAlchemy
+    assert all("sqlalchemy/" in line for line in lines[start + 2 : at_cause])

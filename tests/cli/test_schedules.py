@@ -133,3 +133,13 @@ def test_by_hand_and_then_by_a_worker(process: Run, app: Effects, tmp_path: Path
     done = process("--app", "deployed:app", "work", "--drain", cwd=tmp_path)
     assert (done.exit_code, done.out) == (0, "tidied 2026-01-14\n"), done.err
     assert row(app, "job_history", "job_type = 'tidy.up'")["idempotency_key"] == "a:2026-01-14"
+
+
+@pytest.mark.slow
+def test_init_refuses_a_schedule_whose_job_would_be_refused(process: Run, app: Effects, tmp_path: Path) -> None:
+    nightly = 'Schedule("nightly", "report.request", {"report": "sales"}, "0 3 * * *")'
+    (tmp_path / "deployed.py").write_text(APP.replace("{schedules}", nightly))
+    answer = process("--app", "deployed:app", "init", cwd=tmp_path)
+    assert answer.exit_code != 0
+    assert "schedule 'nightly': no report 'sales' is known" in answer.err
+    assert rows(app, "job_definitions") == []

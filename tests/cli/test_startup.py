@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event
 
-from effects import Effects
-from effects.store.db import revisions
-from effects.worker import Worker
+from effects import Effects, enqueue
+from effects.cli.main import cli, exit_code_of
+from tests.support.driver_statements import driver_statements
+from tests.support.manual_workers import rows
 
 LIBRARIES = {
     "alembic", "asyncio", "cryptography", "css_inline", "email_validator", "httpcore", "httpx", "jinja2", "msgspec",
     "psycopg", "rich", "sqlalchemy",
 }  # fmt: skip
+WORK = ("work", "--drain")
 FOR_JOBS = LIBRARIES - {"asyncio", "cryptography", "msgspec", "sqlalchemy"} | {"h11", "idna", "pygments"}
 
 
@@ -47,22 +50,37 @@ def test_an_empty_drain_imports_nothing_that_only_jobs_need(tmp_path: Path) -> N
     assert imported & FOR_JOBS == set()
 
 
-def test_an_empty_drain_asks_the_database_little(tmp_path: Path) -> None:
-    """Beside what a connection asks when it opens. The first drain has taken the minute's sample.
+def _drain(database_url: str) -> list[str]:
+    """What `effects work --drain` sends, from its first connection on."""
+    with driver_statements() as statements:
+        assert exit_code_of(partial(cli.main, ["--database-url", database_url, *WORK], standalone_mode=False)) == 0
+    return statements
 
-    On PostgreSQL it depends on the threads' order: the listener has all queues looked at once more.
-    """
-    app = Effects(f"sqlite:///{tmp_path / 'cron.db'}")
-    app.create_tables()
-    with app.store.read() as connection:
-        app.store.shift_clock(30 - app.store.now(connection) % 60)  # both drains are in one minute
-    Worker(app).drain()
-    statements: list[str] = []
-    event.listen(app.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
-    revisions.check(app.store)  # as the command does before it starts a worker
-    Worker(app).drain()
-    app.dispose()
-    looks = [statement for statement in statements if statement.lstrip().startswith("SELECT 0 AS n")]
-    work = [statement for statement in statements if statement not in looks and not statement.startswith("BEGIN")]
-    assert looks
-    assert len(work) <= 9, work
+
+def test_an_empty_drain_sends_twelve_statements_at_most(app: Effects, database_url: str) -> None:
+    """Those at the connect too, and those of the sample, which the first drain of each minute takes."""
+    statements = _drain(database_url)
+    assert rows(app, "samples")
+    assert rows(app, "workers") == []
+    assert len(statements) <= 12, statements
+
+
+def test_an_empty_drain_starts_no_thread_that_only_jobs_need(
+    app: Effects, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    start = threading.Thread.start
+
+    def noted(thread: threading.Thread) -> None:
+        started.append(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", noted)
+    _drain(database_url)
+    assert sorted(started) == ["effects-signals", "effects-supervisor"]
+
+
+def test_a_drain_that_finds_a_job_starts_the_others(app: Effects, database_url: str) -> None:
+    receipt = enqueue("effects.prune", {}, effects=app)
+    _drain(database_url)
+    assert [row["id"] for row in rows(app, "job_history")] == [receipt.job_id]

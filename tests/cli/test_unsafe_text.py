@@ -17,9 +17,9 @@ from effects.cli.main import exit_code_of
 from effects.cli.output import Table, print_value
 from effects.exit_codes import ExitCode
 from effects.logs import JsonFormatter, TextFormatter
-from effects.metrics import Family, Sample, render
+from effects.observation.metrics import Family, Sample, render
 from effects.storage.disposition import attachment
-from effects.unsafe import UNSAFE, lines_without_unsafe
+from effects.text.unsafe import UNSAFE, lines_without_unsafe
 from effects_email.errors import AttachmentInvalid
 from effects_email.message.address import parse_address
 from effects_email.message.attachments import File, describe

@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import create_engine, text
 
 from effects import Effects, Refused, Retry, enqueue
-from effects.doctor import examine, exit_code
-from effects.metrics import Family, MetricsServer, Sample, WorkerMetrics, render
+from effects.observation.doctor import examine, exit_code
+from effects.observation.metrics import Family, MetricsServer, Sample, WorkerMetrics, render
 from effects.schedules import Schedule
 from effects.store.operator.database_checks import DoctorFinding
 from effects.store.schedules import definitions as schedule_definitions
@@ -355,7 +355,8 @@ def test_an_apps_alerts(app: Effects, process: Run) -> None:
     manual_worker.settle((manual_worker.claim_one(), Refused("no")))
     fired = process(*app_option, "check", "--json", cwd=ROOT)
     assert fired.exit_code == 1
-    assert [(one["alert"], one["summary"]) for one in fired.json] == [("dead", "1 jobs died within 3,600 s")]
+    summary = "1 jobs died within 3,600 s: scripted refused (1); see `effects dead list`"
+    assert [(firing["alert"], firing["summary"]) for firing in fired.json] == [("dead", summary)]
     listed = process(*app_option, "list")
     assert "DeadLetters(more_than=0" in listed.out
     assert "yes" in listed.out

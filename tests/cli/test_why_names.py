@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from effects import Effects, Retry
+from effects import Effects, Retry, Snooze
 from effects_webhooks import add_endpoint
 from tests.cli.conftest import Answer
 from tests.conftest import AppFactory
@@ -56,6 +57,22 @@ def test_an_endpoint_without_deliveries_is_named(states: EffectStates) -> None:
     assert f"endpoint {endpoint} (https://new.example/in) has had no delivery yet" in line
 
 
+def test_what_the_workers_lack_is_told(states: EffectStates) -> None:
+    """In status, doctor and why, by the name of the setting."""
+    job_id = states.make("email", "waiting").newest
+    reason = "the mail transport 'default' is not set: give EFFECTS_SMTP_URL"
+    states.end("email", Snooze(60, reason, ages=False, code="waits_for_operator"))
+    status = command(states.app, "status")
+    assert re.search(rf"^email.send +1 +{reason}$", status.out, re.MULTILINE)
+    lacking = {"job_type": "email.send", "lacks": reason, "jobs": 1}
+    assert command(states.app, "status", "--json").json["operator_waits"] == [lacking]
+    doctor = command(states.app, "doctor", "--quiet").out
+    assert f"email.send: 1 job waits for an operator: {reason}" in doctor
+    assert f"waits for an operator: {reason}; a worker looks again at " in why(states.app, job_id).out
+    most = states.app.job_types.get("email.send").retry.max_attempts
+    assert f"max attempts      {most} (of its job type)\n" in command(states.app, "jobs", "show", job_id).out
+
+
 def test_doctor_names_the_pause_that_mail_waits_for(states: EffectStates) -> None:
     """In cron mode too, where no worker runs between two drains."""
     states.make("email", "waiting")
@@ -64,6 +81,6 @@ def test_doctor_names_the_pause_that_mail_waits_for(states: EffectStates) -> Non
     answer = command(states.app, "doctor")
     [line] = [line for line in answer.out.splitlines() if "limit keys" in line]
     assert "email:default is paused until" in line
-    assert f": {reason}; 1 jobs wait" in line
+    assert f": {reason}; 1 job waits" in line
     assert "`effects limits resume email:default`" in line
     assert command(states.app, "limits", "resume", "email:default").exit_code == 0

@@ -23,6 +23,7 @@ from effects.bulk import (
 )
 from effects.errors import BulkNotFound, StoreConflict
 from effects.retention import prune
+from effects.store.audit_log.entries import LogFilters, list_entries
 from effects.store.bulk import selection
 from effects.store.bulk.chunks import ChunkActor
 from effects.store.bulk.operation import ActionName, BulkAction, InlineResult
@@ -45,7 +46,7 @@ ALL = DeadFilters()
 
 @pytest.fixture
 def app(app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch) -> Effects:
-    monkeypatch.setattr("effects.bulk.CHUNK", CHUNK)
+    monkeypatch.setattr("effects.bulk_job.CHUNK", CHUNK)
     monkeypatch.setattr("effects.bulk.INLINE_MAX", INLINE_MAX)
     return app_factory(job_types=[Scripted(), Scripted("held", on_unknown="hold")])
 
@@ -200,6 +201,38 @@ def test_it_is_claimed_before_the_jobs_that_it_cancels(app: Effects) -> None:
     assert ManualWorker(app).claim_one().id == started.job_id
 
 
+def test_jobs_that_workers_were_quicker_with_no_longer_match(app: Effects) -> None:
+    """Its end says of every expected job what became of it."""
+    for _ in range(2 * CHUNK):
+        enqueue("scripted", {}, effects=app)
+    previewed = preview(CANCEL, Filters(status="queued"), effects=app)
+    manual_worker = ManualWorker(app)
+    manual_worker.settle(*[(claimed, Done()) for claimed in manual_worker.claim(CHUNK)])
+    started = carry_out(previewed, actor="ann", effects=app)
+    assert isinstance(started, BulkStarted)
+    assert progress(app, started) == ("running", 0, 0, CHUNK, CHUNK)
+    work(app, started)
+    assert progress(app, started) == ("done", CHUNK, 0, CHUNK, 0)
+    [end] = list_entries(app.store, LogFilters(subject_kind="bulk", action="end"))
+    assert end.detail == {"done": CHUNK, "refused": 0, "refusals": {}, "no_longer_match": CHUNK}
+
+
+def progress(app: Effects, started: BulkStarted) -> tuple[str, int, int, int | None, int | None]:
+    """The status; jobs acted on, refused, that no longer match, and left."""
+    [record] = find_bulks(effects=app)
+    assert record == find_bulk(started.bulk_id, effects=app)
+    return record.status, record.done, record.refused, record.no_longer_match, record.left
+
+
+def test_what_cannot_be_counted_is_not_told(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    many_dead(app, 2 * CHUNK)
+    monkeypatch.setattr(selection, "COUNTED_MAX", CHUNK)
+    started = start(app)
+    assert progress(app, started) == ("running", 0, 0, None, CHUNK)
+    run_sql(app, "UPDATE effects_bulk_actions SET filters = '[]'")
+    assert progress(app, started) == ("running", 0, 0, None, None)
+
+
 def test_waiting_jobs_are_made_due(app: Effects) -> None:
     ids = [enqueue("scripted", {}, effects=app).job_id for _ in range(INLINE_MAX + 1)]
     run_sql(app, f"UPDATE effects_jobs SET run_at = {app.store.sql.after('3600')}")
@@ -299,7 +332,7 @@ def test_cancelled_half_way_it_stops_before_the_next_chunk(app: Effects) -> None
     started = start(app)
     assert chunk_actor(app, started).act(CHUNK) is not None
     record = cancel_bulk(started.bulk_id, actor="bob", reason="enough", effects=app)
-    assert (record.status, record.done) == ("cancelled", CHUNK)
+    assert (record.status, record.done, record.left, record.no_longer_match) == ("cancelled", CHUNK, CHUNK + 1, 0)
     assert chunk_actor(app, started).act(CHUNK) is None
     Worker(app).drain()
     assert row(app, "job_history", "id = :id", id=started.job_id)["status"] == "cancelled"

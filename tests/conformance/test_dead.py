@@ -9,6 +9,7 @@ import pytest
 
 from effects import Done, Effects, EnqueueError, JobNotFound, JobStateError, Refused, Retry, Unknown, enqueue
 from effects.bulk import act_on
+from effects.exit_codes import ExitCode
 from effects.store.bulk.operation import BulkAction
 from effects.store.db.sql import Window
 from effects.store.operator.actions import cancel
@@ -16,8 +17,9 @@ from effects.store.operator.audit import audit
 from effects.store.operator.dead_letters import DeadFilters, DeadLetter, count_causes, list_dead
 from effects.store.operator.requeue import Requeued, requeue
 from effects.store.operator.resolve import Resolution, ignore, resolve
+from effects.worker import Worker
 from tests.conftest import AppFactory
-from tests.support.manual_workers import ManualWorker, row, rows
+from tests.support.manual_workers import LEASE_SECONDS, ManualWorker, row, rows
 from tests.support.scripted import Scripted
 
 
@@ -95,6 +97,23 @@ def test_causes_are_counted_by_type_code_and_effect(app: Effects) -> None:
         ("scripted", "card", False, 2),
         ("held", "unknown", True, 1),
     ]
+
+
+def test_causes_tell_a_lost_worker_from_an_exception_of_the_handler(app: Effects) -> None:
+    lost = put(app, job_type="held", key="lost")
+    gone = ManualWorker(app, "gone")
+    gone.release(gone.claim_one())
+    app.store.shift_clock(LEASE_SECONDS + 1)
+    enqueue("held", {"moves": ["release raise"]}, key="raised", effects=app)
+    result = Worker(app).drain(30)
+    assert (result.counts, result.exit_code) == ({"dead": 2}, ExitCode.FINDINGS)
+    with app.store.read() as connection:
+        causes = count_causes(app.store, connection)
+    assert [(cause.error_code, cause.unknown, cause.jobs) for cause in causes] == [
+        ("BoomError", True, 1),
+        ("lost", True, 1),
+    ]
+    assert ids(app, error_code="lost") == [lost]
 
 
 def test_the_filters(app: Effects) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
@@ -23,7 +23,7 @@ from effects import (
     enqueue_many,
     set_default,
 )
-from effects.outcome import Done
+from effects.model.outcome import Done
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.scripted import Script, Scripted
@@ -31,6 +31,20 @@ from tests.support.scripted import Script, Scripted
 
 def new(**options: Any) -> NewJob:
     return NewJob(job_type="scripted", payload=options.pop("payload", {}), **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"key": "order:1"}, {"limit_key": "shop"}], ids=["plain", "keyed", "limited"])
+def test_it_is_one_statement_of_the_callers_transaction(app: Effects, options: dict[str, str]) -> None:
+    """Two on SQLite, which gives the id first, and one more for the key."""
+    allowed = 1 if app.store.is_postgresql else 2 + ("key" in options)
+    with Session(app.engine) as session:
+        session.connection()
+        statements: list[str] = []
+        event.listen(app.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+        enqueue("scripted", {}, session=session, effects=app, **options)
+        assert len(statements) == allowed, statements
+        session.commit()
+    assert row(app, "jobs")
 
 
 def test_a_receipt_names_the_row(app: Effects) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from effects import Done, Effects, NewJob, Refused, Retry, crashpoints, enqueue, enqueue_many
-from effects.settlement import Returned, Unrouted
+from effects.model.settlement import Returned, Unrouted
 from effects.store.queue.claim import PROBES_PER_ROUND, Claimed
 from effects.worker import Worker
 from tests.conftest import AppFactory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from effects import Done, Effects, Refused, Retry, Snooze, Unknown, enqueue_many
 from effects.limits import Breaker
-from effects.settlement import WorkerLost
+from effects.model.settlement import WorkerLost
 from effects.store.limits import rows as limit_rows
 from effects.store.limits import status as limit_status
 from tests.support.limited_jobs import answered, claim_all, limited

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from effects import Done, Effects, NewJob, Pause, Refused, Retry, Unknown, enqueue_many
-from effects.settlement import AttemptEnd
+from effects.model.settlement import AttemptEnd
 from effects.store.limits import rows as limit_rows
 from tests.support.limited_jobs import claim_all, limited
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql

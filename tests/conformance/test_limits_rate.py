@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from effects import Done, Effects, Job, NewJob, Retry, Snooze, enqueue_many
 from effects.limits import Rate
-from effects.settlement import AttemptEnd, Expired, Returned
+from effects.model.settlement import AttemptEnd, Expired, Returned
 from effects.store.limits import rows as limit_rows
 from effects.store.limits.capacity import BUSY_SECONDS
 from effects.worker import Worker

@@ -9,7 +9,7 @@ import pytest
 from effects import Done, Effects, Job, NewJob, Retry, enqueue_many
 from effects.errors import ConfigurationError
 from effects.limits import Breaker
-from effects.registry import Registry
+from effects.model.registry import Registry
 from effects.store.limits import rows as limit_rows
 from effects.worker.queues import planned
 from tests.conftest import AppFactory

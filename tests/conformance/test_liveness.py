@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
+from sqlalchemy import text
 
 from effects import Done, Effects, Job, NewJob, Refused, Retry, Snooze, enqueue, enqueue_many
-from effects.job import POISON_LOSSES
-from effects.settlement import Returned
+from effects.model.job import POISON_LOSSES
+from effects.model.settlement import Returned
+from effects.moments import moment
 from effects.store.operator.audit import audit
 from effects.store.operator.database_checks import examine_work
-from effects.store.queue.liveness import RESCUE_BATCH, UNREGISTERED_SECONDS, deregister
+from effects.store.queue.liveness import RESCUE_BATCH, UNREGISTERED_SECONDS
+from effects.store.workers.registration import deregister
 from tests.conftest import AppFactory
 from tests.support.manual_workers import LEASE_SECONDS, ManualWorker, everything, row, rows, run_sql
 from tests.support.scripted import Scripted
@@ -157,6 +162,35 @@ def test_a_passed_deadline_is_rescued_though_the_worker_lives(app_factory: AppFa
     assert "time limit" in str(row(app, "job_attempts")["message"])
 
 
+@pytest.mark.parametrize("time_limit", [20.0, 3600.0])
+@pytest.mark.parametrize("end", ["again", "dead"])
+def test_a_lost_attempt_is_recorded_as_it_was(app_factory: AppFactory, time_limit: float, end: str) -> None:
+    """With its worker, since when it ran, and the cause: of a dead worker all deadlines pass, and none is the cause."""
+    app = app_factory(job_types=[Scripted(time_limit_seconds=time_limit, on_unknown="hold")])
+    lost_job(app, release=end == "dead")
+    claimed_at, seen_at = row(app, "jobs")["started_at"], heard_of(app, "gone")
+    rescuer = ManualWorker(app, "rescuer")
+    silence(app, rescuer)
+    assert len(rescuer.rescue().accepted) == 1
+    attempt = row(app, "job_attempts")
+    assert (attempt["started_at"], attempt["worker"]) == (claimed_at, "gone")
+    assert attempt["finished_at"] > claimed_at
+    assert str(attempt["message"]).startswith(f"its worker stopped answering (last heard of at {seen_at})")
+
+
+def test_a_job_whose_worker_has_no_row_is_recorded_so(app: Effects) -> None:
+    lost_job(app)
+    run_sql(app, "DELETE FROM effects_workers")
+    ManualWorker(app, "rescuer").rescue()
+    assert row(app, "job_attempts")["message"] == "its worker stopped answering, and is no longer registered"
+
+
+def heard_of(app: Effects, worker: str) -> str:
+    with app.store.read() as connection:
+        seen_at = f"SELECT {app.store.sql.epoch('seen_at')} FROM effects_workers WHERE id = :id"
+        return f"{moment(connection.execute(text(seen_at), {'id': worker}).scalar_one()):%Y-%m-%d %H:%M:%SZ}"
+
+
 @pytest.mark.parametrize(
     ("policy", "release", "status", "verdict", "ledger", "unknowns"),
     [
@@ -182,7 +216,7 @@ def test_a_lost_attempt_goes_by_its_release_and_its_policy(
     assert row(app, "effect_ledger")["state"] == ledger
     found = row(app, "jobs" if status == "failed" else "job_history")
     assert (found["lost_count"], found["unknown_count"]) == (1, unknowns)
-    assert found["error_code"] == ("lost" if status == "failed" else "unknown")
+    assert found["error_code"] == "lost"
 
 
 def test_repeat_once_repeats_once(app_factory: AppFactory) -> None:
@@ -196,7 +230,7 @@ def test_repeat_once_repeats_once(app_factory: AppFactory) -> None:
     manual_worker.release(again)
     app.store.shift_clock(100)
     [settled] = manual_worker.rescue().accepted
-    assert (settled.status, settled.error_code) == ("dead", "unknown")
+    assert (settled.status, settled.error_code) == ("dead", "lost")
 
 
 def test_a_lost_job_runs_in_quarantine_and_goes_home_after_an_answer(app: Effects) -> None:
@@ -401,9 +435,36 @@ def test_a_released_job_of_an_unregistered_type_is_held_for_a_person(app: Effect
     manual_worker = ManualWorker(app)
     assert [one.job.id for one in manual_worker.rescue().accepted] == [job.id]
     ended = row(app, "job_history")
-    assert (ended["status"], ended["error_code"]) == ("dead", "unknown")
+    assert (ended["status"], ended["error_code"]) == ("dead", "lost")
     assert row(app, "effect_ledger")["state"] == "unknown"
     assert audit(app.store, app.ledgers) == audit(older.store, older.ledgers) == []
+
+
+@pytest.mark.parametrize("job_type", ["scripted", "gone"])
+@pytest.mark.parametrize("locked_until", ["9000-01-01", "2001-01-01", None])
+@pytest.mark.parametrize("updated_at", ["9000-01-01", "2001-01-01", None])
+def test_a_running_row_that_no_worker_holds_is_rescued_within_the_hour(
+    app: Effects, job_type: str, locked_until: str | None, updated_at: str | None
+) -> None:
+    """Whatever deadline and time of writing another program has put into it."""
+    worker = ManualWorker(app)
+    receipt = enqueue("scripted", {}, effects=app)
+    sql = app.store.sql
+    until, updated = (
+        "NULL" if moment is None else sql.time(str(dt.datetime.fromisoformat(f"{moment}T00:00:00Z").timestamp()))
+        for moment in (locked_until, updated_at)
+    )
+    updated = sql.now if updated_at is None else updated
+    run_sql(
+        app,
+        "UPDATE effects_jobs SET status = 'running', locked_by = 'no one', lease_token = 7, attempts = 1, "
+        f"job_type = :job_type, locked_until = {until}, updated_at = {updated}",
+        job_type=job_type,
+    )
+    app.store.shift_clock(UNREGISTERED_SECONDS + 1)
+    worker.heartbeat()
+    assert [settlement.job.id for settlement in worker.rescue().accepted] == [receipt.job_id]
+    assert row(app, "jobs")["status"] == "failed"
 
 
 def test_the_doctor_reports_lost_jobs_of_unregistered_types(app: Effects, older: Effects) -> None:

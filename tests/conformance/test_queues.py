@@ -8,7 +8,7 @@ import pytest
 
 from effects import Done, Effects, NewJob, enqueue_many
 from effects.errors import QueueNotFound
-from effects.job import QUARANTINE_QUEUE
+from effects.model.job import QUARANTINE_QUEUE
 from effects.store.limits import queue_pauses as queues
 from effects.store.limits.queue_pauses import QueuePause
 from effects.store.operator.counts import count_unknown_due

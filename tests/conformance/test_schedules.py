@@ -15,6 +15,7 @@ from effects.store.operator.requeue import requeue
 from effects.store.schedules import definitions as schedule_definitions
 from effects.store.schedules import slots as schedule_slots
 from effects.store.schedules.definitions import Registered
+from effects.store.schedules.states import read_states
 from effects.worker import Worker
 from effects.worker.outage import Outage
 from effects.worker.runtime import Runtime
@@ -304,7 +305,7 @@ def test_a_pause_survives_a_deploy_and_its_slots_are_not_caught_up(app: Effects)
     register(app, schedule())
     schedule_definitions.pause(app.store, "tidy", actor="ann", reason="too loud")
     assert register(app, schedule(max_attempts=2)).changed == ["tidy"]
-    [state] = schedule_definitions.states(app.store)
+    [state] = read_states(app.store)
     assert (state.state, state.paused_by, state.next_slot) == ("paused", "ann: too loud", None)
     app.store.shift_clock(3 * DAY)
     look_until_quiet(app)
@@ -329,7 +330,7 @@ def test_what_is_no_longer_in_code_stops_and_comes_back_with_its_next_slot(app: 
     schedule_definitions.add(app.store, schedule("by_hand"), actor="ann")
     assert register(app, schedule("a")).retired == ["b"]
     assert register(app, schedule("a")).retired == []
-    assert {one.name: one.state for one in schedule_definitions.states(app.store)} == {
+    assert {one.name: one.state for one in read_states(app.store)} == {
         "a": "active",
         "b": "retired",
         "by_hand": "active",
@@ -346,7 +347,7 @@ def test_another_apps_schedules_are_left_alone(app: Effects, app_factory: AppFac
     register(app, schedule("a"))
     other = app_factory(job_types=[])
     assert register(other).retired == []
-    assert schedule_definitions.states(app.store)[0].state == "active"
+    assert read_states(app.store)[0].state == "active"
 
 
 def test_changing_the_time_resets_the_schedule(app: Effects) -> None:
@@ -384,8 +385,18 @@ def test_a_run_by_hand_is_a_slot_of_its_own(app: Effects) -> None:
     assert (again.outcome, again.job_id) == ("existing", fired.job_id)
     assert len(rows(app, "jobs")) == 1
     assert outcomes(app) == ["enqueued", "existing"]
-    [state] = schedule_definitions.states(app.store)
+    [state] = read_states(app.store)
     assert (state.last_outcome, state.last_reason) == ("existing", "run by ann")
+
+
+def test_a_slot_to_come_is_not_run_by_hand_and_runs_at_its_time(app: Effects) -> None:
+    register(app, schedule(key="report:{slot}", payload={"name": "{slot_date}"}))
+    with app.store.read() as connection:
+        coming = moment(app.store.now(connection)) + timedelta(hours=1)
+    with pytest.raises(EnqueueError, match=r"has not come yet.*give one that has passed"):
+        fire_now(app, "tidy", actor="ann", slot=coming)
+    assert rows(app, "definition_runs") == rows(app, "jobs") == []
+    assert fire_now(app, "tidy", actor="ann").outcome == "enqueued"
 
 
 def test_a_run_by_hand_that_cannot_be_enqueued_leaves_nothing(app: Effects) -> None:

@@ -24,7 +24,7 @@ from effects import (
     enqueue,
     enqueue_many,
 )
-from effects.settlement import AttemptEnd, Expired, Returned, TimedOut, Unrouted, WorkerLost
+from effects.model.settlement import AttemptEnd, Expired, Returned, TimedOut, Unrouted, WorkerLost
 from effects.store.queue.settle import ApplyFailed, settle
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, everything, row, rows, run_sql

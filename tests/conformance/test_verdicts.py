@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, text
 
 from effects import Done, Effects, NewJob, Outcome, Refused, Retry, enqueue, enqueue_many
-from effects.settlement import Settlement
+from effects.model.settlement import Settlement
 from effects.store.db.store import Store
 from effects.store.queue.settle import settle
 from effects.store.queue.table_ledger import TableLedger

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from effects import ConfigurationError
-from effects.contrib.django.aliases import url_of
+from effects.contrib.django.aliases import is_in_memory, url_of
 from effects.settings import Settings
 
 PG = "django.db.backends.postgresql"
@@ -42,10 +42,14 @@ def test_a_database_has_a_url(settings: dict[str, Any], url: str) -> None:
     [
         ({"ENGINE": "django.db.backends.mysql", "NAME": "shop"}, "is mysql; effects works on sqlite and postgresql"),
         ({}, "is not set"),
-        ({"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}, 'DATABASES\\["default"\\]\\["TEST"\\]'),
-        ({"ENGINE": "django.db.backends.sqlite3", "NAME": "file:x?mode=memory&cache=shared"}, "in memory"),
     ],
 )  # fmt: skip
 def test_another_database_is_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         url_of("default", settings)
+
+
+@pytest.mark.parametrize("name", [":memory:", "file:memorydb_default?mode=memory&cache=shared"])
+def test_a_database_in_memory_is_known(name: str) -> None:
+    assert is_in_memory(url_of("default", {"ENGINE": "django.db.backends.sqlite3", "NAME": name}))
+    assert not is_in_memory(url_of("default", {"ENGINE": "django.db.backends.sqlite3", "NAME": "memory.sqlite3"}))

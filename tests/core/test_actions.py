@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from effects import Done, Effects, JobNotFound, JobStateError, Refused, Retry, Unknown, enqueue
-from effects.settlement import WorkerLost
+from effects.model.settlement import WorkerLost
 from effects.store.operator.actions import cancel, run_now
 from effects.store.operator.audit import audit
 from effects.store.operator.requeue import Requeued, requeue

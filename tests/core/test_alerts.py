@@ -10,6 +10,7 @@ import pytest
 from effects import ConfigurationError, Effects, JobType, Refused, Retry, enqueue
 from effects.alert_check import CheckAlerts, check_alerts
 from effects.alerts import Alert, DeadLetters, OldDueJobs, Rule, SameError
+from effects.observation.doctor import examine, exit_code
 from effects.store.operator.alert_episodes import episodes
 from effects.worker import Worker
 from tests.conftest import AppFactory
@@ -54,7 +55,8 @@ def test_one_job_an_episode(app_factory: AppFactory) -> None:
     assert check_alerts(app) == []
     die(app)
     [firing] = check_alerts(app)
-    assert (firing.alert, firing.value, firing.summary) == ("watch", 2.0, "2 jobs died within 3,600 s")
+    summary = "2 jobs died within 3,600 s: scripted gone (2); see `effects dead list`"
+    assert (firing.alert, firing.value, firing.summary) == ("watch", 2.0, summary)
     [again] = check_alerts(app)
     assert again.job_id is None
     assert pages(app) == ["alert:watch:1:"]
@@ -170,3 +172,13 @@ def test_wrong_alerts_are_refused(app_factory: AppFactory, arguments: tuple[Any,
 def test_a_name_is_given_once(app_factory: AppFactory) -> None:
     with pytest.raises(ConfigurationError, match="declared twice"):
         watching(app_factory, alert(DeadLetters()), alert(SameError()))
+
+
+def test_doctor_warns_of_what_is_unresolved(app_factory: AppFactory) -> None:
+    app = watching(app_factory)
+    assert [finding.level for finding in examine(app) if finding.check == "dead letters"] == ["ok"]
+    die(app, "gone", 2)
+    [finding] = [finding for finding in examine(app) if finding.check == "dead letters"]
+    assert (finding.level, finding.text) == ("warning", "2 unresolved: scripted gone (2)")
+    assert "effects dead list" in str(finding.advice)
+    assert exit_code([finding]) == 1

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
 import pytest
+from sqlalchemy import Connection
 
 from effects import (
     Attempt,
     ConfigurationError,
     Done,
     Exponential,
+    Job,
     JobType,
+    Outcome,
+    Pause,
     Polynomial,
     Refused,
     Retry,
@@ -24,12 +28,15 @@ from effects import (
     Sensitive,
     Snooze,
     Unknown,
+    enqueue,
 )
-from effects.decision import decide
-from effects.scrub import DETAIL_BYTES_MAX, clean_detail
-from effects.settlement import Execution, Settlement, WorkerLost
+from effects.model.decision import decide
+from effects.model.settlement import Execution, Settlement, WorkerLost
+from effects.text.scrub import DETAIL_BYTES_MAX, clean_detail
+from effects.worker import Worker
 from effects.worker.answer import WAIT_SECONDS_MAX, accept
 from effects.worker.attempt import RunningAttempt
+from tests.conftest import AppFactory
 from tests.support.answers import EXCEPTIONS, VALUES, NoText, outcome_makers
 from tests.support.sample_jobs import job
 
@@ -52,12 +59,35 @@ class Answering(JobType[Any]):
         return self._perform()
 
 
+class AnsweringAsync(Answering):
+    """The same by `async def`."""
+
+    async def perform(self, payload: Any, attempt: Attempt) -> Any:
+        return self._perform()
+
+
 def settled(perform: Callable[[], Any], *, released: bool = True, payload: Any = None) -> Settlement:
-    attempt = RunningAttempt(
-        Execution(job(), payload), Answering(perform, released=released), lambda execution: True, now=time.monotonic
+    """The settlement of a blocking handler; an async one's says the same."""
+    blocking, on_loop = (
+        RunningAttempt(Execution(job(), payload), kind(perform, released=released), lambda _: True, now=time.monotonic)
+        for kind in (Answering, AnsweringAsync)
     )
-    attempt.start()
-    return attempt.run()
+    blocking.start()
+    on_loop.start()
+    found, same = blocking.run(), finished(on_loop.run_async())
+    for name in ("status", "outcome", "verdict", "error_code", "message", "error_type"):
+        expected = getattr(found, name)  # no coroutine can raise StopIteration
+        assert getattr(same, name) == ("RuntimeError" if expected == "StopIteration" else expected)
+    assert (same.stack is None) == (found.stack is None)
+    return found
+
+
+def finished(coroutine: Coroutine[Any, Any, Settlement]) -> Settlement:
+    """What a coroutine that awaits nothing returns."""
+    with pytest.raises(StopIteration) as end:
+        coroutine.send(None)
+    settlement: Settlement = end.value.value
+    return settlement
 
 
 def raising(error: BaseException) -> Callable[[], Any]:
@@ -147,7 +177,7 @@ def test_a_wrong_answer_is_recorded_with_the_place_that_made_it(caplog: pytest.L
     )
     assert found.error_type == "OutcomeInvalid"
     assert "test_answers.py" in str(found.stack)
-    assert [record.message for record in caplog.records] == ["job.wrong_answer"]
+    assert [record.message for record in caplog.records] == ["job.wrong_answer"] * 2  # of both handlers
 
 
 def test_a_wrong_wait_uses_up_an_attempt() -> None:
@@ -241,3 +271,39 @@ def test_no_backoff_makes_a_decision_fail(name: str) -> None:
 def test_a_policy_of_wrong_values_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=field):
         RetryPolicy(**{field: value})
+
+
+class Waiting(JobType[Any]):
+    """Answers, from `perform` or by raising it in `load`, that it is not its turn."""
+
+    name = "waiting"
+    payload = dict
+
+    def __init__(self, answer: Snooze | Pause, where: str) -> None:
+        self.answer, self.where, self.calls = answer, where, 0
+
+    def load(self, connection: Connection, jobs: Sequence[tuple[Job, Any]]) -> Mapping[int, Any]:
+        if self.where == "load":
+            self.calls += 1
+            raise self.answer
+        return {}
+
+    def perform(self, payload: Any, attempt: Attempt) -> Outcome:
+        self.calls += 1
+        return self.answer
+
+
+@pytest.mark.parametrize("limit_key", ["k", None])
+@pytest.mark.parametrize("where", ["perform", "load"])
+@pytest.mark.parametrize("answer", [Snooze(0), Snooze(0, ages=False), Pause(0, "x")], ids=repr)
+def test_an_answer_that_names_no_wait_does_not_spin(
+    app_factory: AppFactory, answer: Snooze | Pause, where: str, limit_key: str | None
+) -> None:
+    job_type = Waiting(answer, where)
+    app = app_factory(job_types=[job_type])
+    enqueue("waiting", {}, limit_key=limit_key, effects=app)
+    result = Worker(app).drain(10)
+    assert (job_type.calls, result.finished) == (1, True)
+    app.store.shift_clock(1.1)
+    Worker(app).drain(10)
+    assert job_type.calls == 2

@@ -13,7 +13,7 @@ import pytest
 from effects import Attempt, ConfigurationError, Done, Effects, EnqueueError, JobType, NewJob, Routing, enqueue
 from effects.api import enqueue_many
 from effects.errors import EffectsError
-from effects.registry import Registry
+from effects.model.registry import Registry
 from effects_email import NewEmail, send_templated_email, send_templated_emails
 from effects_reports import request_report
 from effects_webhooks import WebhookEvent, deliver_webhook
@@ -46,8 +46,8 @@ class Idle(JobType[Any]):
 
 
 class Async(PackOrder):
-    async def perform(self, payload: Pack, attempt: Attempt) -> Done:  # type: ignore[override]
-        return Done()
+    async def perform(self, payload: Pack, attempt: Attempt) -> Any:  # type: ignore[override]
+        yield Done()
 
 
 class AsyncLoad(PackOrder):
@@ -79,18 +79,18 @@ MISTAKES: list[tuple[Any, str]] = [
     (PackOrder, r"job type PackOrder: the class was given; give an instance, PackOrder\(\)"),
     (Pack(1), "a Pack is no job type; give an instance of a subclass of JobType"),
     ("order.pack", "a str is no job type"),
-    (None, "a NoneType is no job type"),
+    (None, "None is no job type"),
     (Idle(), r"it has no perform; write `def perform\(self, payload, attempt\)`"),
     (Forgotten(), r"it is a JobType\[Pack\] without a payload class; write `payload = Pack`"),
-    (Async(), "perform is `async def`; write a plain `def`"),
-    (AsyncLoad(), "load is `async def`"),
+    (Async(), "perform is a generator"),
+    (AsyncLoad(), "load is `async def`; write a plain `def`: only perform may be async"),
     (Generator(), "perform is a generator"),
     (Short(), r"perform cannot be called as the worker does; write `def perform\(self, payload, attempt\)`"),
     (OneByOne(), r"write `def load\(self, connection, jobs\)`"),
     (OwnClassify(), r"write `def classify\(self, error, \*, released\)`"),
-    (Scripted(perform=None), "perform is a NoneType; it must be a method"),
+    (Scripted(perform=None), "perform is None; it must be a method"),
     (Scripted(payload=Pack(1)), "payload is a Pack; give a class"),
-    (Scripted(retry=5), "retry is a int; give a RetryPolicy"),
+    (Scripted(retry=5), "retry is an int; give a RetryPolicy"),
     (Scripted(priority="high"), "priority is a str; give a whole number"),
     (Scripted(priority=40_000), "priority is 40000; give -32000 to 32000"),
     (Scripted(name=7), "the name must be dotted lower case"),
@@ -125,9 +125,9 @@ class Misplaced(Scripted):
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (None, "route returned a NoneType; it must return a Routing"),
+        (None, "route returned None; it must return a Routing"),
         ("slow", "route returned a str"),
-        (Routing(limit_key=5), "route: limit_key is a int"),  # type: ignore[arg-type]
+        (Routing(limit_key=5), "route: limit_key is an int"),  # type: ignore[arg-type]
         (Routing(queue=""), "route: queue must have 1 to 255 printable characters"),
     ],
 )
@@ -199,18 +199,18 @@ EMAIL = NewEmail("hello", to="a@b.example", context={})
 CALL_MISTAKES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     (enqueue, ("scripted", {}), {"run_at": "tomorrow"}, "run_at is a str; give an aware datetime"),
     (enqueue, ("scripted", {}), {"run_at": NAIVE}, "run_at has no time zone; give an aware datetime"),
-    (enqueue, (Scripted, {}), {}, "job_type is a type; give a text"),
-    (enqueue, ("scripted", {}), {"key": 7}, "key is a int; give a text of 1 to 255"),
+    (enqueue, (Scripted, {}), {}, "job_type is the class Scripted; give a text"),
+    (enqueue, ("scripted", {}), {"key": 7}, "key is an int; give a text of 1 to 255"),
     (enqueue, ("scripted", {}), {"priority": "high"}, "priority is a str; give a whole number"),
     (enqueue, ("scripted", {}), {"max_attempts": True}, "max_attempts is a bool; give a whole number, 1 to 1000"),
     (enqueue, ("scripted", {}), {"effects": "sqlite:///shop.db"}, "effects is a str; give an Effects"),
     (enqueue_many, ([NewJob(job_type="scripted", payload={}), {}],), {}, r"jobs\[1\] is a dict; give a NewJob"),
-    (enqueue_many, (7,), {}, "jobs is a int; give a list of NewJob"),
-    (deliver_webhook, ({"type": "order.paid"},), {}, r"events\[0\] is a dict; give a WebhookEvent"),
+    (enqueue_many, (7,), {}, "jobs is an int; give a list of NewJob"),
+    (deliver_webhook, ({"type": "order.paid"},), {}, r"event is a dict; give a WebhookEvent"),
     (send_templated_emails, (["hello"],), {}, r"emails\[0\] is a str; give a NewEmail"),
     (send_templated_emails, (EMAIL,), {}, "emails is a NewEmail; give a list"),
     (request_report, (["sales"],), {}, "name is a list; give a text"),
-    (request_report, ("sales",), {"format": 5}, "format is a int; give a text"),
+    (request_report, ("sales",), {"format": 5}, "format is an int; give a text"),
 ]
 
 

@@ -402,6 +402,25 @@ def test_a_session_of_the_other_kind_is_refused_with_the_form_that_takes_it(run:
     run(visit)
 
 
+def test_what_is_not_open_or_cannot_be_waited_for_is_refused(run: Run) -> None:
+    async def visit(shop: Shop) -> None:
+        job: dict[str, Any] = {"job_type": "shop.pack", "payload": Parcel(1), "effects": shop.app}
+        not_open, closed = shop.engine.connect(), await shop.engine.connect()
+        await closed.close()
+        for connection in (not_open, closed):
+            with pytest.raises(EnqueueError, match=r"AsyncConnection that is not open.*async with engine\.begin\(\)"):
+                await enqueue_async(**job, session=connection)
+        async with shop.sessions() as session, shop.engine.connect() as open_connection:
+            for inside in (session.sync_session, open_connection.sync_connection):
+                with pytest.raises(EnqueueError, match=r"inside of an asynchronous one.*await enqueue_async"):
+                    enqueue(**job, session=inside)
+            await session.run_sync(lambda inside: enqueue(**job, session=inside))
+            await session.commit()
+        assert shop.written()["jobs"] == 1
+
+    run(visit)
+
+
 @pytest.mark.parametrize(
     "form", [getattr(package, name) for package in PACKAGES for name in package.__all__ if name.endswith("_async")],
     ids=lambda form: form.__name__,

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import event, text
 
 from effects import Cancelled, Done, Effects, NewJob, Refused, Retry, Snooze, Unknown, enqueue_many
-from effects.ledger import fold
-from effects.settlement import Expired, Returned, TimedOut, WorkerLost
+from effects.model.ledger import fold
+from effects.model.settlement import Expired, Returned, TimedOut, WorkerLost
 from effects.store.operator.actions import cancel
 from effects.store.operator.audit import CHECKS, IDS_MAX, audit
 from effects.store.operator.requeue import requeue

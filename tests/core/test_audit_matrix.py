@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -18,8 +20,8 @@ import effects
 import effects_email
 import effects_reports
 import effects_webhooks
-from effects import Effects, EffectsError, Refused, Schedule, Unknown, crashpoints, enqueue, reschedule
-from effects.bulk import BulkStarted, cancel_bulk, carry_out, preview
+from effects import Effects, EffectsError, Refused, Schedule, Unknown, cancel, crashpoints, enqueue, reschedule
+from effects.bulk import BulkStarted, act_on, cancel_bulk, carry_out, preview
 from effects.firing import fire_now
 from effects.keys import generate_key
 from effects.retention import prune
@@ -36,7 +38,8 @@ from effects.store.operator.requeue import requeue
 from effects.store.operator.resolve import ignore, resolve
 from effects.store.rotate import rotate
 from effects.store.schedules import definitions
-from effects_email.admin import send_test_email
+from effects_email import send_templated_email
+from effects_email.admin import requeue_email, send_test_email
 from effects_email.suppression import suppress, unsuppress
 from effects_email.tables.schema import build_tables as build_email_tables
 from effects_reports import cancel_report, request_report, resume_report
@@ -44,17 +47,21 @@ from effects_reports.admin import repair_reports
 from effects_webhooks import (
     ANY_TENANT,
     add_endpoint,
+    cancel_delivery,
     change_endpoint,
     disable_endpoint,
     enable_endpoint,
+    ensure_endpoint,
     list_deliveries,
+    recover,
     replay_delivery,
+    replay_event,
     send_test,
 )
 from effects_webhooks.admin.rotation import expire_secret, list_secrets, rotate_secret
 from tests.conftest import AppFactory
 from tests.reports.shop import REPORTS
-from tests.support.manual_workers import ManualWorker, rows, run_sql
+from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.scripted import Scripted
 
 WHO: dict[str, Any] = {"actor": "web:ann", "reason": "because"}
@@ -66,10 +73,15 @@ Prepare: TypeAlias = Callable[[Effects], Act]
 
 @pytest.fixture
 def app(app_factory: AppFactory, tmp_path: Path) -> Effects:
+    note = tmp_path / "templates" / "note"
+    note.mkdir(parents=True)
+    for part in ("subject.txt", "body.txt"):
+        (note / part).write_text("A note", encoding="utf-8")
     return app_factory(
         job_types=[Scripted(), Scripted("held", on_unknown="hold")], keys=f"k1={generate_key()}", reports=REPORTS,
         storage_url=str(tmp_path / "files"), allow_private_addresses=True,
         smtp_url=f"maildir:{tmp_path}/mail", email_from="Shop <hello@shop.example>",
+        templates=str(tmp_path / "templates"),
     )  # fmt: skip
 
 
@@ -227,6 +239,49 @@ def prepare_report_resume(app: Effects) -> Act:
     return lambda: resume_report(run, effects=app, **WHO)
 
 
+def prepare_cancel_by_key(app: Effects) -> Act:
+    enqueue("scripted", {}, key="k", effects=app)
+    return lambda: cancel(key="k", effects=app, **WHO)
+
+
+def prepare_act_on(app: Effects) -> Act:
+    job_id = ended(app, Refused("no"))
+    return lambda: act_on(BulkAction("requeue"), [job_id], effects=app, **WHO)
+
+
+def prepare_requeue_email(app: Effects) -> Act:
+    send_templated_email("note", to=ADDRESS, context={}, key="k", effects=app)
+    actions.cancel(app.store, app.ledgers, row(app, "jobs")["id"], actor="set-up")
+    return lambda: requeue_email(app, "k", **WHO)
+
+
+def delivery(app: Effects, *, withdrawn: bool = True) -> tuple[str, str]:
+    """The ids of an event and of an endpoint that it was for; its delivery was cancelled."""
+    endpoint_id = endpoint(app)
+    event_id = send_test(endpoint_id, actor="set-up", effects=app).event_id
+    if withdrawn:
+        actions.cancel(app.store, app.ledgers, row(app, "jobs")["id"], actor="set-up")
+    return event_id, endpoint_id
+
+
+def on_delivery(function: Callable[..., object], *, withdrawn: bool = True) -> Prepare:
+    def prepare(app: Effects) -> Act:
+        ids = delivery(app, withdrawn=withdrawn)
+        return lambda: function(*ids, effects=app, **WHO)
+
+    return prepare
+
+
+def prepare_replay_event(app: Effects) -> Act:
+    event_id, _ = delivery(app)
+    return lambda: replay_event(event_id, effects=app, **WHO)
+
+
+def prepare_recover(app: Effects) -> Act:
+    _, endpoint_id = delivery(app)
+    return lambda: recover(endpoint_id, since=datetime(2000, 1, 1, tzinfo=UTC), effects=app, **WHO)
+
+
 def forced_bulk(app: Effects, action: BulkAction, filters: DeadFilters | Filters, *, actor: str) -> int:
     """A bulk action, however few the jobs are."""
     previewed = msgspec.structs.replace(preview(action, filters, effects=app), job_ids=None)
@@ -288,6 +343,25 @@ MATRIX: dict[tuple[str, str], Prepare] = {
     ("report", "repair"): prepare_repair,
     ("transport", "test"): lambda app: lambda: send_test_email(app, ADDRESS, **WHO),
 }
+# Further public functions that take an actor: what they call is an action of the matrix.
+BY_FUNCTION: dict[str, tuple[tuple[str, str], Prepare]] = {
+    "cancel": (("job", "cancel"), prepare_cancel_by_key),
+    "act_on": (("job", "requeue"), prepare_act_on),
+    "requeue_email": (("job", "requeue"), prepare_requeue_email),
+    "ensure_endpoint": (
+        ("endpoint", "add"),
+        lambda app: lambda: ensure_endpoint("crm", "https://partner.test/hook", effects=app, **WHO),
+    ),
+    "replay_delivery": (("job", "requeue"), on_delivery(replay_delivery)),
+    "replay_event": (("job", "requeue"), prepare_replay_event),
+    "recover": (("job", "requeue"), prepare_recover),
+    "cancel_delivery": (("job", "cancel"), on_delivery(cancel_delivery, withdrawn=False)),
+}
+# Steps of those that are in the matrix, in a transaction of theirs.
+STEPS = {
+    "note", "note_all", "note_endpoint", "note_override", "via_of", "record_action", "new_row", "start_bulk", "advance",
+    "resume",
+}  # fmt: skip
 # What is refused when it is repeated.
 REFUSED_TWICE = {
     ("job", "cancel"), ("job", "requeue"), ("job", "ignore"), ("job", "mark_done"), ("job", "give_up"),
@@ -334,6 +408,25 @@ def declared() -> set[tuple[str, str]]:
     }
 
 
+def takes_actor() -> set[str]:
+    """Every public function and method of the packages that is told who acts; coroutines call the plain ones."""
+    functions = {
+        function
+        for package in (effects, effects_email, effects_webhooks, effects_reports)
+        for module in modules(package)
+        for holder in (module, *(value for value in vars(module).values() if inspect.isclass(value)))
+        for function in vars(holder).values()
+        if inspect.isfunction(function) and function.__module__ == module.__name__
+    }
+    return {
+        function.__name__
+        for function in functions
+        if "actor" in inspect.signature(function).parameters
+        and not function.__name__.startswith("_")
+        and not inspect.iscoroutinefunction(function)
+    }
+
+
 def entries(app: Effects) -> list[dict[str, Any]]:
     return rows(app, "audit_log", "actor <> 'set-up'")
 
@@ -356,10 +449,38 @@ def test_an_action_leaves_one_entry(app: Effects, action: tuple[str, str]) -> No
         assert len(entries(app)) == 1
 
 
+def test_every_function_that_takes_an_actor_is_tried() -> None:
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    tried = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    tried |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    functions = takes_actor()
+    assert len(functions) > 35
+    assert functions - STEPS - tried == set()
+    assert functions >= STEPS | set(BY_FUNCTION)
+
+
+@pytest.mark.parametrize("name", BY_FUNCTION)
+def test_a_function_leaves_one_entry(app: Effects, name: str) -> None:
+    action, prepare = BY_FUNCTION[name]
+    prepare(app)()
+    [entry] = entries(app)
+    assert (entry["subject_kind"], entry["action"]) == action
+    assert (entry["actor"], entry["via"], entry["reason"]) == ("web:ann", "web", "because")
+
+
+@pytest.mark.parametrize("name", BY_FUNCTION)
+def test_what_a_function_rolls_back_leaves_none(app: Effects, name: str) -> None:
+    roll_back(app, BY_FUNCTION[name][1](app))
+    assert entries(app) == []
+
+
 @pytest.mark.parametrize("action", MATRIX, ids=".".join)
 def test_what_is_rolled_back_leaves_none(app: Effects, action: tuple[str, str]) -> None:
-    act = MATRIX[action](app)
+    roll_back(app, MATRIX[action](app))
+    assert entries(app) == []
 
+
+def roll_back(app: Effects, act: Act) -> None:
     def fail(connection: object) -> None:
         raise ZeroDivisionError
 
@@ -367,7 +488,6 @@ def test_what_is_rolled_back_leaves_none(app: Effects, action: tuple[str, str]) 
     with pytest.raises(ZeroDivisionError):
         act()
     event.remove(app.engine, "commit", fail)
-    assert entries(app) == []
 
 
 def of_jobs(app: Effects) -> list[tuple[str, str, str]]:

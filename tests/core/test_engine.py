@@ -140,6 +140,13 @@ def test_a_disposed_engine_continues_with_a_new_pool(app: Effects) -> None:
     assert (is_closed(inherited), is_closed(fresh)) == (True, False)
 
 
+def test_no_statement_of_ours_is_compiled(app: Effects) -> None:
+    if not app.store.is_postgresql:
+        pytest.skip("SQLite compiles none")
+    with app.store.read() as connection:
+        assert connection.scalar(text("SHOW jit")) == "off"
+
+
 def test_an_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 37, 2))
     with pytest.raises(ConfigurationError, match=r"needs 3\.38 or later"):

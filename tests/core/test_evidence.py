@@ -13,11 +13,11 @@ from sqlalchemy import event
 
 from effects import Done, Effects, Retry, enqueue, enqueue_many
 from effects.cli.evidence import wait_text
-from effects.evidence import Evidence, find_evidence, job_evidence
 from effects.limits import Breaker, Rate
+from effects.observation.evidence import Evidence, find_evidence, job_evidence
+from effects.observation.waits import Wait
 from effects.store.limits import queue_pauses
 from effects.store.limits import rows as limit_rows
-from effects.waits import Wait
 from tests.conftest import AppFactory
 from tests.support.commands import command
 from tests.support.effect_states import KINDS, STATES, Effect, EffectStates, effects_app

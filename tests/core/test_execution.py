@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import Attempt, Done, Effects, JobType, Outcome, Retry, enqueue
-from effects.settlement import Execution, Settlement, TimedOut
+from effects.model.settlement import Execution, Settlement, TimedOut
 from effects.store.db.sql import columns_of
 from effects.store.db.store import Store
 from effects.store.queue.table_ledger import TableLedger

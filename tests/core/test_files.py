@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from effects import Effects, enqueue
-from effects.doctor import examine
+from effects.observation.doctor import examine
+from effects.private_files import create_private, private_file
 from effects.store.db import migrate
-from effects.store.db.files import create_private
+from effects.store.db.files import create_database_file
 from effects.store.operator.database_checks import DoctorFinding
 from effects.worker import Worker
 from effects_email import send_templated_email
@@ -59,8 +60,76 @@ def test_a_file_is_made_where_sqlite_would_make_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, uri: bool, makes: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    create_private(None, None, [name], {"uri": uri})
+    create_database_file(None, None, [name], {"uri": uri})
     assert [file.name for file in tmp_path.iterdir()] == ["x"] * makes
+
+
+def test_a_database_behind_a_link_is_private_too(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link.db").symlink_to(tmp_path / "disk" / "real.db")
+    app = Effects(f"sqlite:///{tmp_path / 'link.db'}")
+    migrate.init(app.store)
+    app.dispose()
+    assert modes(tmp_path / "disk")["real.db"] == 0o600
+
+
+@pytest.mark.usefixtures("_umask")
+def test_a_private_file_is_private_before_its_first_byte_and_when_it_is_whole(tmp_path: Path) -> None:
+    with private_file(tmp_path / "out.csv") as file:
+        assert list(modes(tmp_path).values()) == [0o600]
+        assert not (tmp_path / "out.csv").exists()
+        file.write(b"ann@example.com\n")
+    assert modes(tmp_path) == {"out.csv": 0o600}
+    assert (tmp_path / "out.csv").read_bytes() == b"ann@example.com\n"
+
+
+def test_a_file_that_was_there_gets_the_mode_with_the_content(tmp_path: Path) -> None:
+    (tmp_path / "out.csv").write_text("old")
+    (tmp_path / "out.csv").chmod(0o644)
+    with private_file(tmp_path / "out.csv") as file:
+        file.write(b"new")
+    assert modes(tmp_path) == {"out.csv": 0o600}
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["target", "dangling"])
+def test_a_planted_link_is_replaced_and_its_target_untouched(tmp_path: Path, *, exists: bool) -> None:
+    target = tmp_path / "elsewhere" / "target"
+    target.parent.mkdir()
+    if exists:
+        target.write_text("theirs")
+    (tmp_path / "out.eml").symlink_to(target)
+    with private_file(tmp_path / "out.eml") as file:
+        file.write(b"ours")
+    assert not (tmp_path / "out.eml").is_symlink()
+    assert (tmp_path / "out.eml").read_bytes() == b"ours"
+    assert ([target.read_text()] if target.exists() else []) == ["theirs"] * exists
+
+
+@pytest.mark.parametrize("planted", ["file", "link", "dangling"])
+def test_nothing_that_exists_is_opened_as_new(tmp_path: Path, planted: str) -> None:
+    target, path = tmp_path / "target", tmp_path / "path"
+    if planted != "dangling":
+        target.write_text("theirs")
+    if planted == "file":
+        path.write_text("theirs")
+    else:
+        path.symlink_to(target)
+    with pytest.raises(FileExistsError):
+        create_private(path)
+    assert target.exists() == (planted != "dangling")
+
+
+def test_a_file_that_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "out.csv").write_text("old")
+
+    def fail_midway() -> None:
+        with private_file(tmp_path / "out.csv") as file:
+            file.write(b"new")
+            raise RuntimeError("the source failed")
+
+    with pytest.raises(RuntimeError):
+        fail_midway()
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"out.csv": "old"}
 
 
 def file_modes(app: Effects) -> DoctorFinding:

@@ -102,6 +102,20 @@ def test_a_lock_of_the_callers_own_is_named_at_once(shop: Effects, write: Callab
     assert len(rows(shop, "jobs")) == 2
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("write", [_text, _flush, _core])
+def test_a_lock_by_another_engine_is_named_at_once(shop: Effects, write: Callable[[Session], None]) -> None:
+    engine = sa.create_engine(shop.settings.database_url)
+    with Session(engine) as session:
+        write(session)
+        with pytest.raises(SessionForgotten, match="locked by this thread's own transaction: pass session="):
+            enqueue("scripted", {}, effects=shop)
+        enqueue("scripted", {}, session=session, effects=shop)
+        session.commit()
+    engine.dispose()
+    assert len(rows(shop, "jobs")) == 1
+
+
 @pytest.mark.parametrize("write", [_text, _pending])
 def test_sessions_may_be_required(app_factory: AppFactory, write: Callable[[Session], None]) -> None:
     app = app_factory(sessions="required")
@@ -121,9 +135,12 @@ def test_sessions_may_be_required(app_factory: AppFactory, write: Callable[[Sess
 def test_the_warning_can_be_turned_off(app_factory: AppFactory) -> None:
     app = app_factory(sessions="off")
     Base.metadata.create_all(app.engine)
-    with Session(app.engine) as session:
+    with Session(app.engine) as session, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         session.execute(INSERT)
         enqueue("scripted", {}, effects=app)
+    assert [str(warning.message) for warning in caught] == []
+    assert len(rows(app, "jobs")) == 1
     Base.metadata.drop_all(app.engine)
 
 
@@ -208,6 +225,15 @@ def _beside_a_second_engine(app: Effects) -> None:
         session.add(Order(item="table"))
         enqueue("scripted", {}, effects=app)
     other.dispose()
+
+
+def _after_a_table_was_created_that_sqlite_has_committed(app: Effects) -> None:
+    engine = sa.create_engine(app.settings.database_url)
+    if not app.store.is_postgresql:
+        with Session(engine) as session:
+            session.execute(sa.text("CREATE TABLE IF NOT EXISTS orders (id INTEGER)"))
+            enqueue("scripted", {}, effects=app)
+    engine.dispose()
 
 
 def _beside_a_writer_of_logs(app: Effects) -> None:
@@ -296,14 +322,18 @@ def _with_a_session_of_its_own(app: Effects) -> None:
 CORRECT: list[Callable[[Effects], Any]] = [
     _with_its_session, _with_its_connection, _after_the_commit, _after_the_commit_on_the_same_session,
     _after_the_rollback, _after_a_commit_on_the_same_connection, _after_an_error, _without_any_session,
-    _while_reading, _beside_a_second_engine, _beside_a_writer_of_logs, _beside_a_writer_in_another_thread,
+    _while_reading, _beside_a_second_engine,
+    _after_a_table_was_created_that_sqlite_has_committed, _beside_a_writer_of_logs, _beside_a_writer_in_another_thread,
     _in_a_thread_that_another_requests_dependency_used, _with_the_session_of_a_dependency_in_another_thread,
     _in_a_task_beside, _with_a_session_of_its_own,
 ]  # fmt: skip
 
 
 def test_correct_patterns_pass_without_a_word(shop: Effects) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for pattern in CORRECT:
+    messages = {}
+    for pattern in CORRECT:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             pattern(shop)
+        messages[pattern.__name__] = [str(warning.message) for warning in caught]
+    assert {name: texts for name, texts in messages.items() if texts} == {}

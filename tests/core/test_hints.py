@@ -147,11 +147,15 @@ def test_a_worker_announces_the_end_that_someone_waits_for(listener: Listener) -
     assert ends == [str(ids[1])]  # and nothing of the job that no one waits for
 
 
-def test_whoever_cannot_listen_any_more_lets_the_time_pass(listener: Listener) -> None:
+def test_whoever_cannot_listen_any_more_lets_the_time_pass(
+    listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "effects")
     with EndListener(listener.app.store, listener.app.engine) as end_listener:
         end_listener._driver.close()
         end_listener.wait(1, 0.01)
         end_listener.wait(1, 0.01)
+    assert caplog.messages == ["no longer listening: OperationalError"]  # said once; the second wait only waits
 
 
 def test_ids_of_third_parties_are_read_with_care(listener: Listener) -> None:

@@ -104,6 +104,7 @@ def test_no_connection_is_a_fault() -> None:
     with client(port) as http:
         exchange = send(http)
     assert (exchange.failure, exchange.wrote) == ("connect_failed", False)
+    assert exchange.reason == "no connection to the endpoint: Connection refused"
 
 
 def test_a_request_that_is_not_http_is_not_sent() -> None:

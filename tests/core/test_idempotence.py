@@ -52,11 +52,11 @@ class NoteWriter(IdempotentWriter[Note, str]):
         return request.content
 
 
-def write(writer: NoteWriter, *notes: Note, batch: int | None = None) -> list[str]:
+def write(writer: NoteWriter, *notes: Note, batch: int | None = None, keys: KeyRing = KEYS) -> list[str]:
     engine = create_engine("sqlite://")
     try:
         with engine.begin() as connection:
-            return write_once(KEYS, connection, notes, writer, batch=batch)
+            return write_once(keys, connection, notes, writer, batch=batch)
     finally:
         engine.dispose()
 
@@ -75,6 +75,13 @@ def test_no_holder_is_looked_for_when_every_key_is_free() -> None:
 
 def test_a_key_twice_in_one_call_is_written_once() -> None:
     assert write(NoteWriter(), Note("a"), Note("a")) == ["new a", "old a"]
+
+
+def test_content_that_cannot_be_compared_is_not_called_other_content() -> None:
+    """Written with a digest key, repeated without; the other way round it can be told."""
+    with pytest.raises(IdempotencyConflict, match="cannot be told without the key named digest that EFFECTS_KEYS had"):
+        write(NoteWriter({"k": KEYS.digest("hello")}), Note("k"), keys=KeyRing(""))
+    assert write(NoteWriter({"k": KeyRing("").digest("hello")}), Note("k")) == ["old k"]
 
 
 def test_other_content_is_a_conflict_that_names_key_and_holder() -> None:

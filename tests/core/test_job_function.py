@@ -30,7 +30,7 @@ from effects import (
     status,
 )
 from effects.frames import relative
-from effects.function_type import JobPolicies
+from effects.model.function_type import JobPolicies
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import rows
@@ -233,7 +233,8 @@ class Pager:
     def static(page: Page) -> None: ...
 
 
-async def asynchronous(page: Page) -> None: ...
+async def asynchronous(page: Page) -> Any:
+    yield page
 
 
 def generator(page: Page) -> Any:
@@ -262,7 +263,7 @@ def too_early(page: NotHere) -> None: ...  # type: ignore[name-defined]  # noqa:
         (Pager().page, {}, "it is a method"),
         (vars(Pager)["static"], {}, "it is a method"),
         (lambda page: None, {}, "it is a lambda"),
-        (asynchronous, {}, "`async def`; write a plain `def`: it runs in a thread"),
+        (asynchronous, {}, "it is a generator"),
         (generator, {}, "it is a generator"),
         (not_annotated, {}, "its first parameter, page, has no annotation: write the class of the payload"),
         (too_many, {}, "must take the payload, or the payload and the attempt, and nothing else"),
@@ -292,7 +293,7 @@ def test_what_cannot_be_a_job_is_refused_where_it_is(
         ({"on_unknown": "never"}, "on_unknown is 'never'; give one of repeat, repeat_once, hold"),
         ({"release": "after"}, "release is 'after'; give 'before' or 'manual'"),
         ({"release": "manual"}, "release='manual' needs a second parameter, attempt"),
-        ({"retry": 5}, "retry is a int; give a RetryPolicy"),
+        ({"retry": 5}, "retry is an int; give a RetryPolicy"),
     ],
     ids=str,
 )

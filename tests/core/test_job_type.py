@@ -13,9 +13,9 @@ import sqlalchemy as sa
 
 from effects import ConfigurationError, DeliveryError, JobType, PayloadInvalid, Refused, Retry, Unknown, UnknownJobType
 from effects.errors import code_of
-from effects.job import PAYLOAD_BYTES_MAX
-from effects.job_type import safe_message
-from effects.registry import Registry
+from effects.model.job import PAYLOAD_BYTES_MAX
+from effects.model.job_type import safe_message
+from effects.model.registry import Registry
 from tests.support.scripted import BoomError, Script, Scripted
 
 

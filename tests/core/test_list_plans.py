@@ -38,6 +38,8 @@ SIZES = Sizes(
     emails=1_000,
     entries=1_000,
     reports=1_000,
+    minutes=60,
+    hours=24,
 )
 GROWING = (  # of those that are filled
     "effects_audit_log", "effects_delivered_webhooks", "effects_effect_ledger", "effects_job_actions",

@@ -14,8 +14,8 @@ import pytest
 
 import effects
 from effects import Attempt, Cancelled, Done, JobType, Outcome, Pause, Refused, Retry, Snooze, Unknown
-from effects.outcome import OUTCOMES
-from effects.settlement import Execution, Settlement
+from effects.model.outcome import OUTCOMES
+from effects.model.settlement import Execution, Settlement
 from effects.worker.attempt import RunningAttempt
 from tests.support.sample_jobs import job
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from effects import Effects
+from effects import Effects, enqueue
 from effects.keys import generate_key
 from effects.worker import Worker
 from effects_email import send_templated_email
 from effects_reports import find_report, list_reports, report, request_report
 from effects_webhooks import WebhookEvent, deliver_webhook
 from tests.conftest import AppFactory
+from tests.support.commands import command
 from tests.support.manual_workers import row, rows, run_sql
 
 
@@ -60,6 +62,33 @@ def test_each_row_is_one_effect(shop: Effects) -> None:
     assert b"To: Ann <ann@example.com>" in mail.read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("job_type", "payload", "existing"),
+    [
+        ("email.compose", EMAIL, r"the message of the key 'k' \(job \d+\)"),
+        ("webhook.compose", EVENT, "the event msg_.* of the key 'k'"),
+        ("report.request", REPORT, r"the run rep_.* of the key 'k' \(ready\)"),
+    ],
+)
+def test_a_key_that_exists_is_told(
+    shop: Effects, job_type: str, payload: dict[str, Any], existing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the attempt, in `why` and `jobs show`, and in the log: else the job seems to have made something."""
+    caplog.set_level("INFO", "effects.worker")
+    first = enqueue(job_type, payload, effects=shop).job_id
+    assert Worker(shop).drain().exit_code == 0
+    again = enqueue(job_type, payload, effects=shop).job_id
+    assert Worker(shop).drain().exit_code == 0
+    answers = {attempt["job_id"]: attempt["message"] for attempt in rows(shop, "job_attempts")}
+    assert answers[first] is None
+    says = f"^{existing} exists already; nothing new was made$"
+    assert re.search(says, answers[again])
+    for shown in (command(shop, "why", again), command(shop, "jobs", "show", again)):
+        assert re.search(says.strip("^$"), shown.out), shown
+    [line] = [record for record in caplog.records if record.getMessage() == "job.existing"]
+    assert (vars(line)["job"], vars(line)["reason"]) == (again, answers[again])
+
+
 def test_a_request_without_a_key_is_a_run_of_its_own(shop: Effects) -> None:
     for _ in range(2):
         insert(shop, "report.request", {"report": "two"})
@@ -74,15 +103,15 @@ def test_a_request_without_a_key_is_a_run_of_its_own(shop: Effects) -> None:
         ("email.compose", {**EMAIL, "to": "Ann"}, "AddressInvalid", "to is no e-mail address"),
         ("email.compose", {**EMAIL, "template": "none"}, "TemplateNotFound", "none"),
         ("email.compose", {"template": "welcome"}, "payload_invalid", "to"),
-        ("email.compose", {**EMAIL, "subject": "x"}, "payload_invalid", "a field is unknown"),
+        ("email.compose", {**EMAIL, "subject": "x"}, "payload_invalid", "there is no field `subject`"),
         ("webhook.compose", {**EVENT, "type": "no type"}, "EventInvalid", "give a dotted name"),
         ("webhook.compose", {**EVENT, "data": [1]}, "payload_invalid", "data"),
-        ("webhook.compose", {**EVENT, "id": "x"}, "payload_invalid", "a field is unknown"),
+        ("webhook.compose", {**EVENT, "id": "x"}, "payload_invalid", "there is no field `id`"),
         ("report.request", {"report": "none"}, "ReportInvalid", "no report 'none' is known (known: two)"),
         ("report.request", {**REPORT, "format": "pdf"}, "ReportInvalid", "it offers csv"),
         ("report.request", {**REPORT, "key": "x" * 201}, "ReportInvalid", "key must have"),
         ("report.request", {**REPORT, "notify": [{"job_type": "pager"}]}, "ReportInvalid", "pager"),
-        ("report.request", {**REPORT, "parameters": {}}, "payload_invalid", "a field is unknown"),
+        ("report.request", {**REPORT, "parameters": {}}, "payload_invalid", "there is no field `parameters`"),
         ("report.request", {"report": 7}, "payload_invalid", "report"),
     ],
 )  # fmt: skip

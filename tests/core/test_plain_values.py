@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from effects.extend import to_plain
+from effects.extend import path_of_fault, to_plain
 
 Pair = namedtuple("Pair", "a b")
 
@@ -113,3 +113,39 @@ _JSON = st.recursive(
 @given(_JSON)
 def test_plain_values_stay(value: Any) -> None:
     assert to_plain(value) == value
+
+
+class Model(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    inner: Any = None
+
+
+CONTAINERS: dict[str, Any] = {
+    ".a": lambda value: {"x": 1, "a": value},
+    "[1]": lambda value: [1, value],
+    "[0]": lambda value: (value,),
+    ".note": lambda value: Line(Decimal(1), value),
+    ".line_items": lambda value: Order([value]).__class__(value),
+    ".inner": lambda value: Model(inner=value),
+    "[…]": lambda value: {"ann@example.com": value},
+    ".b": lambda value: MappingProxyType(OrderedDict(b=value)),
+}
+
+
+@given(st.lists(st.sampled_from(sorted(CONTAINERS)), max_size=8))
+def test_the_path_to_what_has_no_json_form_is_found(steps: list[str]) -> None:
+    value: Any = object()
+    for step in reversed(steps):
+        value = CONTAINERS[step](value)
+    assert path_of_fault(value, to_plain) == "".join(steps)
+
+
+@pytest.mark.parametrize("bad", [object(), {(1, 2): 3}, print, Text], ids=["object", "key", "function", "class"])
+def test_the_path_ends_where_the_parts_are_fine(bad: Any) -> None:
+    assert path_of_fault({"rows": [1, {"cell": bad}]}, to_plain) == ".rows[1].cell"
+
+
+def test_what_holds_itself_has_no_path() -> None:
+    rows: list[Any] = []
+    rows.append({"rows": rows})
+    assert path_of_fault(rows, to_plain) == ""

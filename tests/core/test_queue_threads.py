@@ -9,28 +9,31 @@ import pytest
 
 from effects import Effects, enqueue
 from effects.errors import LeaseLost
-from effects.settlement import Execution, Settlement
+from effects.model.settlement import Execution, Settlement
 from effects.store.queue.claim import CLAIM_MAX, ClaimRequest
-from effects.worker import queue_threads
+from effects.worker import queue_in_flight, queue_threads
 from effects.worker.attempt import RunningAttempt
+from effects.worker.queue_in_flight import QueueInFlight
 from effects.worker.queue_threads import QueueThreads
+from effects.worker.queues import planned
 from effects.worker.runtime import Runtime
 from effects.worker.supervisor import PartFault, Supervisor
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker
-from tests.support.scripted import Script, Scripted
+from tests.support.scripted import AsyncScripted, Script, Scripted
 from tests.support.waiting import wait_until
 
 THREADS = 10
 ATTEMPTS = 1_000
 LIMIT, SLACK = 300.0, 60.0
+NO_LOOP: Any = None  # no attempt here is async
 
 
 def threads_of(seconds: float | None, *, at_hand: int = 0, prefetch: bool = True) -> QueueThreads:
     """A queue whose attempts take so long, with so many jobs that no thread has begun. Its threads do not run."""
     nothing: Any = None
     queue = QueueThreads(
-        ClaimRequest(queue="q", lease_seconds={}, threads=THREADS), THREADS, Runtime(), prefetch=prefetch,
+        ClaimRequest(queue="q", lease_seconds={}, threads=THREADS), THREADS, Runtime(), NO_LOOP, prefetch=prefetch,
         may_start=lambda: True, finish=nothing, written=None, wake=lambda: None,
     )  # fmt: skip
     if seconds is not None:
@@ -89,7 +92,7 @@ def test_no_attempt_waits_for_a_thread_that_has_just_ended(
     enqueue("scripted", {}, effects=app)
     job = ManualWorker(app).claim_one()
     queue = QueueThreads(
-        ClaimRequest("default", {"scripted": LIMIT + SLACK}), 3, runtime, prefetch=True,
+        ClaimRequest("default", {"scripted": LIMIT + SLACK}), 3, runtime, NO_LOOP, prefetch=True,
         may_start=lambda: True, finish=finish, written=None, wake=lambda: None,
     )  # fmt: skip
     faults: list[PartFault] = []
@@ -122,7 +125,7 @@ def test_a_prefetched_job_starts_only_while_its_lease_outlasts_its_time_limit(
     job = ManualWorker(app).claim_one()
     runtime, settled = MovedRuntime(), list[Settlement]()
     queue = QueueThreads(
-        ClaimRequest("default", {"scripted": LIMIT + SLACK}), 1, runtime, prefetch=True,
+        ClaimRequest("default", {"scripted": LIMIT + SLACK}), 1, runtime, NO_LOOP, prefetch=True,
         may_start=lambda: True, finish=settled.append, written=None, wake=lambda: None,
     )  # fmt: skip
     attempt = RunningAttempt(Execution(job, Script()), job_type, lambda _: True, now=runtime.monotonic)
@@ -152,7 +155,7 @@ class Bench:
         enqueue("scripted", {"moves": [move]}, effects=app)
         self.runtime, self.settled, self.asked, self.answer = ClockRuntime(), list[Settlement](), Event(), Event()
         self.queue = QueueThreads(
-            ClaimRequest("default", {"scripted": LIMIT + SLACK}), 1, self.runtime, prefetch=True,
+            ClaimRequest("default", {"scripted": LIMIT + SLACK}), 1, self.runtime, NO_LOOP, prefetch=True,
             may_start=lambda: True, finish=self.settled.append, written=None, wake=lambda: None,
         )  # fmt: skip
         self.queue.start(Supervisor(self.runtime, failed=lambda fault: None))
@@ -211,3 +214,54 @@ def test_a_handler_that_keeps_on_after_a_refused_release_hangs(app_factory: AppF
     bench.give_up()
     assert bench.queue.hanging == [bench.attempt]
     bench.close()
+
+
+SLOTS = 1024
+
+
+def in_flight(seconds: float | None, open_attempts: int) -> tuple[QueueInFlight, ClockRuntime]:
+    """An async queue whose attempts take so long, with so many of them in flight."""
+    nothing: Any = None
+    runtime = ClockRuntime()
+    queue = QueueInFlight(
+        ClaimRequest(queue="q", lease_seconds={}, threads=SLOTS), THREADS, runtime, NO_LOOP, prefetch=False,
+        may_start=lambda: True, finish=nothing, written=None, wake=lambda: None,
+    )  # fmt: skip
+    if seconds is not None:
+        queue._learn(seconds)
+    queue._open = set(range(open_attempts))  # type: ignore[arg-type]
+    return queue, runtime
+
+
+@pytest.mark.parametrize(
+    ("seconds", "open_attempts", "at_once", "later"),
+    [
+        (None, 0, SLOTS, SLOTS),
+        (None, 1000, 24, 24),  # nothing is known of how long they take
+        (0.2, 0, SLOTS, SLOTS),
+        (0.2, SLOTS - 64, 64, 64),
+        (0.2, SLOTS - 63, 0, 63),  # so many come free in a moment that a claim of 63 is not worth it, but no longer
+        (60.0, SLOTS - 1, 1, 1),
+        (0.2, SLOTS, 0, 0),
+    ],
+)
+def test_an_async_queue_claims_what_is_free_in_flight(
+    seconds: float | None, open_attempts: int, at_once: int, later: int
+) -> None:
+    queue, runtime = in_flight(seconds, open_attempts)
+    assert queue.free_slots() == at_once
+    runtime.now += queue_in_flight.BATCH_SECONDS
+    assert queue.free_slots() == later
+
+
+def test_the_number_of_a_queue_goes_by_the_kind_of_its_job_types(app_factory: AppFactory) -> None:
+    app = app_factory(
+        job_types=[
+            AsyncScripted("one"), AsyncScripted("two", queue="both"), Scripted("three", queue="both"),
+            AsyncScripted("four", queue="few"),
+        ],
+        queues="few=5", threads=7,
+    )  # fmt: skip
+    slots = {request.queue: request.threads for request in planned(app, None)}
+    assert [slots[queue] for queue in ("async", "both", "few", "default", "quarantine")] == [1024, 7, 5, 7, 1]
+    assert app.job_types.async_queues() == {"async", "few"}

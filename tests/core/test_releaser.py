@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from effects import Job
-from effects.settlement import Execution
+from effects.model.settlement import Execution
 from effects.worker.release_batcher import ReleaseBatcher
 from effects.worker.runtime import Runtime
 from tests.support.waiting import wait_until

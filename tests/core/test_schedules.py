@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from effects import ConfigurationError, Effects, JobType, Schedule, Sensitive
-from effects.registry import Registry
+from effects.model.registry import Registry
 from tests.support.scripted import Scripted
 
 SLOT = datetime(2026, 1, 14, 5, tzinfo=UTC)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from effects import Cancelled, Done, Fixed, Pause, Refused, Retry, RetryPolicy, Snooze, Unknown
-from effects.decision import decide
-from effects.job import POISON_LOSSES
-from effects.ledger import advance, fold
+from effects.model.decision import decide
+from effects.model.job import POISON_LOSSES
+from effects.model.ledger import advance, fold
+from effects.model.settlement import AttemptEnd, Expired, Returned, Settlement, TimedOut, Unrouted, WorkerLost
 from effects.retry import ON_UNKNOWN
-from effects.settlement import AttemptEnd, Expired, Returned, Settlement, TimedOut, Unrouted, WorkerLost
 from tests.support.sample_jobs import job
 from tests.support.scripted import Scripted
 
@@ -57,14 +57,14 @@ TABLE: list[tuple[AttemptEnd, dict[str, Any], tuple[str, str, str | None, str | 
     (UNKNOWN, {"unknown_count": 2}, (AGAIN, "unknown", "unknown", "cut")),
     (UNKNOWN, {"attempts": 3}, (DEAD, "unknown", "unknown", "cut")),
     (UNKNOWN, {"policy": "repeat_once"}, (AGAIN, "unknown", "unknown", "cut")),
-    (UNKNOWN, {"policy": "repeat_once", "unknown_count": 1}, (DEAD, "unknown", "unknown", "unknown")),
-    (UNKNOWN, {"policy": "hold"}, (DEAD, "unknown", "unknown", "unknown")),
-    (UNKNOWN, {"on_unknown": "hold"}, (DEAD, "unknown", "unknown", "unknown")),
+    (UNKNOWN, {"policy": "repeat_once", "unknown_count": 1}, (DEAD, "unknown", "unknown", "cut")),
+    (UNKNOWN, {"policy": "hold"}, (DEAD, "unknown", "unknown", "cut")),
+    (UNKNOWN, {"on_unknown": "hold"}, (DEAD, "unknown", "unknown", "cut")),
     (UNKNOWN, {"policy": "hold", "on_unknown": "repeat"}, (AGAIN, "unknown", "unknown", "cut")),
-    (UNKNOWN, {"on_unknown": "repeat_once", "unknown_count": 1}, (DEAD, "unknown", "unknown", "unknown")),
+    (UNKNOWN, {"on_unknown": "repeat_once", "unknown_count": 1}, (DEAD, "unknown", "unknown", "cut")),
     (Unknown("cut", on_unknown="repeat"), {"on_unknown": "hold"}, (AGAIN, "unknown", "unknown", "unknown")),
-    (WorkerLost(), {"on_unknown": "hold"}, (DEAD, "lost", "unknown", "unknown")),
-    (LIMIT, {"on_unknown": "hold"}, (DEAD, "timed_out", "unknown", "unknown")),
+    (WorkerLost(), {"on_unknown": "hold"}, (DEAD, "lost", "unknown", "lost")),
+    (LIMIT, {"on_unknown": "hold"}, (DEAD, "timed_out", "unknown", "timed_out")),
     (Cancelled("not wanted", code="suppressed"), {}, ("cancelled", "cancelled", None, "suppressed")),
     (WorkerLost(), {}, (AGAIN, "lost", "unknown", "lost")),
     (WorkerLost(), {"attempts": 3}, (DEAD, "lost", "unknown", "lost")),
@@ -78,8 +78,8 @@ TABLE: list[tuple[AttemptEnd, dict[str, Any], tuple[str, str, str | None, str | 
     (WorkerLost(), {"released": False, "policy": "hold"}, (AGAIN, "lost", None, "lost")),
     (WorkerLost(), {"released": False, "policy": "repeat_once", "unknown_count": 1}, (AGAIN, "lost", None, "lost")),
     (WorkerLost(), {"policy": "repeat_once"}, (AGAIN, "lost", "unknown", "lost")),
-    (WorkerLost(), {"policy": "repeat_once", "unknown_count": 1}, (DEAD, "lost", "unknown", "unknown")),
-    (WorkerLost(), {"policy": "hold"}, (DEAD, "lost", "unknown", "unknown")),
+    (WorkerLost(), {"policy": "repeat_once", "unknown_count": 1}, (DEAD, "lost", "unknown", "lost")),
+    (WorkerLost(), {"policy": "hold"}, (DEAD, "lost", "unknown", "lost")),
     (WorkerLost(), {"lost_count": POISON_LOSSES - 2}, (AGAIN, "lost", "unknown", "lost")),
     (WorkerLost(), {"lost_count": POISON_LOSSES - 1}, (DEAD, "lost", "unknown", "poison")),
     (WorkerLost(), {"lost_count": POISON_LOSSES - 1, "released": False}, (DEAD, "lost", None, "poison")),
@@ -87,8 +87,8 @@ TABLE: list[tuple[AttemptEnd, dict[str, Any], tuple[str, str, str | None, str | 
     (LIMIT, {"attempts": 3}, (DEAD, "timed_out", "unknown", "timed_out")),
     (LIMIT, {"released": False, "policy": "hold"}, (AGAIN, "timed_out", "not_done", "timed_out")),
     (LIMIT, {"released": False, "policy": "hold", "attempts": 3}, (DEAD, "timed_out", "not_done", "timed_out")),
-    (LIMIT, {"policy": "hold"}, (DEAD, "timed_out", "unknown", "unknown")),
-    (LIMIT, {"policy": "repeat_once", "unknown_count": 1}, (DEAD, "timed_out", "unknown", "unknown")),
+    (LIMIT, {"policy": "hold"}, (DEAD, "timed_out", "unknown", "timed_out")),
+    (LIMIT, {"policy": "repeat_once", "unknown_count": 1}, (DEAD, "timed_out", "unknown", "timed_out")),
     (Returned(), {"attempts": 3, "age_seconds": OLD}, ("queued", "", None, None)),
     (Expired(), {}, ("cancelled", "", None, "expired")),
     (PLACED, {}, ("queued", "", None, None)),
@@ -154,6 +154,29 @@ def test_a_pause_may_put_the_job_behind_others_without_ageing_it() -> None:
     without_rest = decided(Pause(0, "x", after_seconds=5), limit_key="k", attempts=3)
     assert (without_rest.pause_seconds, without_rest.delay_seconds, without_rest.status) == (0, 5, "queued")
     assert without_rest.refund_attempt
+
+
+@pytest.mark.parametrize("limit_key", ["k", None])
+@pytest.mark.parametrize("seconds", [0, 0.3, 1, 60])
+@pytest.mark.parametrize("ran_seconds", [0.0, 0.4, 30.0])
+def test_an_attempt_after_a_snooze_or_a_pause_begins_a_second_later(
+    limit_key: str | None, seconds: float, ran_seconds: float
+) -> None:
+    endings = [
+        Snooze(seconds),
+        Snooze(seconds, ages=False),
+        Pause(seconds, "x"),
+        Pause(seconds, "x", after_seconds=0.2),
+    ]
+    for ending in endings:
+        job_type = Scripted(on_unknown="repeat", retry=POLICY)
+        settlement = decide(job(limit_key=limit_key), job_type, ending, released=True, ran_seconds=ran_seconds)
+        wait = max(settlement.delay_seconds, settlement.pause_seconds)
+        assert ran_seconds + wait >= 1.0, ending
+        assert wait <= max(seconds + 0.2, 1.0 - ran_seconds), ending
+        forgiven = 0.0 if ending == Snooze(seconds) else settlement.delay_seconds
+        assert settlement.age_seconds_forgiven <= forgiven
+        assert settlement.status == "queued"
 
 
 def test_a_lone_jobs_pause_does_not_count_towards_its_greatest_age() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -73,11 +74,13 @@ def test_enqueue_and_drain(effects_toolkit: Toolkit) -> None:
 def test_what_is_not_enqueued_is_reported_without_secrets(effects_toolkit: Toolkit) -> None:
     effects_toolkit.add(SendInvoice())
     enqueue("invoice.send", Invoice(7, "DE00 secret"))
-    with pytest.raises(AssertionError, match=r"at least one invoice.send with \['number'\]") as caught:
-        effects_toolkit.assert_enqueued("invoice.send", number=8)
+    with pytest.raises(
+        AssertionError, match=r"at least one invoice.send with number=8, iban=\[hidden\]; there are:"
+    ) as caught:
+        effects_toolkit.assert_enqueued("invoice.send", number=8, iban="DE00 secret")
     assert "number=7" in str(caught.value)
     assert "secret" not in str(caught.value)
-    with pytest.raises(AssertionError, match="key 'k'"):
+    with pytest.raises(AssertionError, match=r"invoice\.send with key 'k'; there are:"):
         effects_toolkit.assert_enqueued("invoice.send", key="k")
     with pytest.raises(AssertionError, match=r"2 invoice\.send"):
         effects_toolkit.assert_enqueued("invoice.send", times=2)
@@ -128,6 +131,7 @@ def test_the_clock_moves_on_to_a_retry(effects_toolkit: Toolkit) -> None:
     [
         ("claim.committed", "succeeded", [7]),
         ("perform.before", "succeeded", [7]),
+        ("perform.after", "dead", []),  # as the ledger has it; the child's list is gone
         ("invoice.printed", "dead", []),  # it may have been printed: held for a person
         ("settle.committed", "succeeded", []),  # by the child
     ],
@@ -139,16 +143,19 @@ def test_a_crash_at_a_point_of_the_apps_own_or_of_ours(
     effects_toolkit.add(send)
     enqueue("invoice.send", Invoice(7), key="invoice:7")
     effects_toolkit.crash_at(at)
-    effects_toolkit.drain()
+    result = effects_toolkit.drain()
     assert (effects_toolkit.enqueued("invoice.send")[0].status, send.sent) == (status, sent)
+    assert (result.counts.get("dead", 0), result.exit_code) == ((1, 1) if status == "dead" else (0, 0))
 
 
 def test_a_crash_point_that_is_not_passed_is_reported(effects_toolkit: Toolkit) -> None:
     effects_toolkit.add(SendInvoice())
     with pytest.raises(AssertionError, match=r"without passing invoice.printed"):
         effects_toolkit.crash_at("invoice.printed")
-    with pytest.raises(ValueError, match="no crash point 'nowhere'"):
+    with pytest.raises(ValueError, match=r"no crash point 'nowhere' is declared \(there are .*claim.committed, "):
         effects_toolkit.crash_at("nowhere")
+    with pytest.raises(ValueError, match=r"'performed.after' is declared; is it 'perform.after'\? \(there are "):
+        effects_toolkit.crash_at("performed.after")
 
 
 def test_the_default_of_before_comes_back_and_the_environment_is_not_read(
@@ -163,3 +170,27 @@ def test_the_default_of_before_comes_back_and_the_environment_is_not_read(
         assert default() is toolkit.app
     assert default() is before
     before.dispose()
+
+
+def test_async_handlers_are_drained_and_their_errors_noted() -> None:
+    app = Effects()
+    performed: list[int] = []
+
+    @app.job("invoice.ask", queue="asking", on_unknown="hold")
+    async def ask(invoice: Invoice, attempt: Attempt) -> Done:
+        await asyncio.sleep(0)
+        if invoice.number < 0:
+            raise ZeroDivisionError
+        return Done(apply=lambda connection: performed.append(invoice.number))
+
+    with Toolkit(app) as toolkit:
+        ask.enqueue_many([Invoice(1), Invoice(2)])
+        assert toolkit.drain().counts == {"succeeded": 2}
+        assert sorted(performed) == [1, 2]
+        ask.enqueue(Invoice(-1))
+        with pytest.raises(ZeroDivisionError):
+            toolkit.drain()
+        captured = toolkit.capture("invoice.ask")
+        ask.enqueue(Invoice(3))
+        toolkit.drain()
+        assert captured.payloads == [Invoice(3)]

@@ -26,6 +26,7 @@ from effects import (
     EnqueueError,
     JobType,
     Refused,
+    Schedule,
     Sensitive,
     default,
     enqueue,
@@ -264,6 +265,51 @@ def test_the_apps_own_database_is_emptied_where_it_is_a_tests(database_url: str,
         app.store.dispose()
         with Toolkit(app, database="own"):
             pass
+    app.dispose()
+
+
+NIGHTLY = Schedule("shop.nightly", "shop.pack", {"order": 7}, cron="0 2 * * *")
+
+
+@pytest.mark.parametrize("kind", ["temporary", "own", "connection"])
+def test_declared_schedules_fall_due_when_the_clock_moves(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    app = Effects(f"sqlite:///{tmp_path / 'test_shop.db'}", job_types=[Pack()], schedules=[NIGHTLY])
+    options: dict[str, Any] = {} if kind == "temporary" else {"database": "own"}
+    if kind == "connection":
+        options = {"connection": request.getfixturevalue("connection")}
+    for _ in range(2):
+        with Toolkit(app, **options) as toolkit:
+            toolkit.drain()
+            assert toolkit.jobs == []
+            toolkit.move_clock(86_400)
+            assert toolkit.drain().counts == {"succeeded": 1}
+            toolkit.assert_enqueued("shop.pack", order=7, times=1)
+        if kind == "connection":
+            break
+    if kind == "own":
+        assert [row["name"] for row in rows(app, "job_definitions")] == ["shop.nightly"]
+    app.dispose()
+
+
+def test_a_slot_from_before_the_test_is_not_due(connection: Connection, tmp_path: Path) -> None:
+    app = Effects(f"sqlite:///{tmp_path / 'shop.db'}", job_types=[Pack()], schedules=[NIGHTLY])
+    with Toolkit(app, connection=connection):
+        pass
+    connection.exec_driver_sql("UPDATE effects_job_definitions SET last_slot = '2020-01-01'")
+    with Toolkit(app, connection=connection) as toolkit:
+        toolkit.drain()
+        assert toolkit.jobs == []
+    app.dispose()
+
+
+def test_a_toolkit_within_another_reads_what_the_other_has_sealed(tmp_path: Path) -> None:
+    app = Effects(f"sqlite:///{tmp_path / 'shop.db'}", job_types=[Pack()])
+    with Toolkit(app):
+        keys, storage = app.keys, app.storage.url
+        with Toolkit(app):
+            assert (app.keys, app.storage.url) == (keys, storage)
     app.dispose()
 
 

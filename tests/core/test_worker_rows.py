@@ -6,14 +6,17 @@ import logging
 
 import pytest
 
-from effects import Effects, enqueue
-from effects.doctor import examine
+from effects import Effects, Pause, enqueue
+from effects.cli.evidence import advice
 from effects.exit_codes import ExitCode
-from effects.metrics import database_families
+from effects.observation.doctor import examine
+from effects.observation.evidence import job_evidence
+from effects.observation.metrics import database_families
+from effects.retry import OnUnknown
 from effects.store.numbers.samples import take_sample
-from effects.store.operator.database_checks import DoctorFinding
+from effects.store.operator.database_checks import DoctorFinding, examine_work
 from effects.store.operator.queue_status import WorkerState, read_status
-from effects.store.queue.liveness import ENDED_KEPT, ENDED_KEPT_SECONDS, Activity, end, heartbeat
+from effects.store.workers.registration import ENDED_KEPT, ENDED_KEPT_SECONDS, Activity, end, heartbeat
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows
@@ -37,6 +40,57 @@ def metric(app: Effects, name: str, **labels: str) -> float:
     [family] = [family for family in database_families(app) if family.name == name]
     [sample] = [sample for sample in family.samples if dict(sample.labels) == labels]
     return sample.value
+
+
+def test_what_a_lapsed_pause_put_off_keeps_its_reason_in_the_status(app: Effects) -> None:
+    enqueue("scripted", {}, limit_key="smtp", effects=app)
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Pause(60, "the server is down", code="connect_failed")))
+    app.store.shift_clock(100)
+    status = read_status(app.store, LEASE)
+    assert status.paused == []
+    assert [(error.error_code, error.jobs) for error in status.errors] == [("connect_failed", 1)]
+
+
+def test_a_worker_that_misses_heartbeats_is_silent_long_before_its_lease_ends(app: Effects) -> None:
+    """By the interval of its own row; the reader's lease may be another."""
+    receipt = enqueue("scripted", {}, effects=app)
+    manual_worker = ManualWorker(app)
+    manual_worker.claim_one()
+    assert job_evidence(app, receipt.job_id).silence is None
+    app.store.shift_clock(35)
+    silence = job_evidence(app, receipt.job_id).silence
+    assert silence is not None
+    assert 35 <= silence.seconds < LEASE
+    assert "which was last heard of" in advice(job_evidence(app, receipt.job_id))
+    assert (state(app).state, state(app).alive) == ("silent", True)
+    [finding] = findings(app, "heartbeats")
+    assert (finding.level, "every 10 s" in finding.text) == ("warning", True)
+    manual_worker.heartbeat()
+    assert (state(app).state, findings(app, "heartbeats"), findings(app, "leases")) == ("alive", [], [])
+    assert job_evidence(app, receipt.job_id).silence is None
+    [finding] = examine_leases(app, 60.0)
+    assert "a lease of 120 s, and here it is 60 s" in finding.text
+
+
+def examine_leases(app: Effects, lease_seconds: float) -> list[DoctorFinding]:
+    return [found for found in examine_work(app.store, lease_seconds, ["scripted"]) if found.check == "leases"]
+
+
+@pytest.mark.parametrize(("policy", "status"), [("hold", "dead"), ("repeat", "succeeded")])
+def test_a_drain_counts_the_lost_jobs_that_it_ends(app_factory: AppFactory, policy: OnUnknown, status: str) -> None:
+    """One that runs again counts by what became of it."""
+    app = app_factory(job_types=[Scripted(on_unknown=policy)])
+    enqueue("scripted", {}, key="k", effects=app)
+    gone = ManualWorker(app, "gone")
+    gone.release(gone.claim_one())
+    app.store.shift_clock(LEASE + 1)
+    settled: list[str] = []
+    worker = Worker(app, settled=lambda settlement: settled.append(settlement.outcome))
+    result = worker.drain(30)
+    assert (result.finished, result.counts) == (True, {status: 1})
+    assert result.exit_code == (ExitCode.FINDINGS if status == "dead" else ExitCode.DONE)
+    assert settled == ["lost", "succeeded"][: 1 if status == "dead" else 2]
 
 
 @pytest.mark.parametrize(
@@ -161,12 +215,12 @@ def test_handlers_that_come_back_during_the_end_do_not_hide_why_it_came(app_fact
     [
         (None, None, "ok", "no worker has run yet"),  # a new database
         (None, 60, "ok", "no worker has run yet"),
-        (None, 900, "warning", "1 jobs are due"),
+        (None, 900, "warning", "1 job is due"),
         (300, None, "ok", "min ago"),  # drains by cron, and nothing to do
         (300, 900, "ok", "min ago"),  # a drain came by: the job waits for something else, such as a pause
         (7200, None, "ok", "min ago"),
         (7200, 60, "ok", "min ago"),  # enqueued a moment ago
-        (7200, 900, "warning", "1 jobs are due"),
+        (7200, 900, "warning", "1 job is due"),
         (2 * 86_400, None, "warning", "no worker is running"),  # no schedule ran, nothing was pruned
     ],
 )

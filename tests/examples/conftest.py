@@ -12,12 +12,14 @@ from types import ModuleType
 from typing import TypeAlias
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from effects.keys import generate_key
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 Shell: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
+Manage: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
 Load: TypeAlias = Callable[[str], ModuleType]
 
 
@@ -64,3 +66,29 @@ def load(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[
     yield load_module
     for name in loaded:
         sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def manage(empty_database_url: str, tmp_path: Path) -> Manage:
+    """`manage.py …` of the shop, on a database without tables; it must end with `code`."""
+    url = make_url(empty_database_url)
+    variables = {
+        "SHOP_DATA": str(tmp_path),
+        "EFFECTS_KEYS": f"k={generate_key()},digest={generate_key()}",
+        "EFFECTS_STORAGE_URL": str(tmp_path / "files"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    if url.get_backend_name() == "postgresql":
+        host = url.query.get("host") or url.host or ""
+        variables |= {"SHOP_DATABASE": url.database or "", "SHOP_HOST": str(host), "SHOP_USER": url.username or ""}
+        variables |= {"PGPORT": str(url.port or url.query.get("port") or 5432), "PGPASSWORD": url.password or ""}
+
+    def run(*arguments: str, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "manage.py", *arguments], cwd=EXAMPLES / "django_shop",
+            env={**os.environ, **variables, **more}, capture_output=True, text=True, timeout=90, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, f"{arguments}\n{done.stdout}{done.stderr}"
+        return done
+
+    return run

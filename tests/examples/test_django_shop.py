@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
-import pytest
-from sqlalchemy.engine import make_url
-
-from effects.keys import generate_key
-from tests.examples.conftest import EXAMPLES
-
-Manage: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
+from tests.examples.conftest import EXAMPLES, Manage
 
 PAY = """
 from django.test import Client
@@ -25,32 +14,6 @@ paid = {{"email": "Ann <ann@example.com>", "total": "9.90"}}
 answer = client.post("/pay", {{**paid, {more}}}, headers={{"host": "localhost"}})
 print(answer.status_code, answer.content.decode() if answer.status_code == 200 else "")
 """
-
-
-@pytest.fixture
-def manage(empty_database_url: str, tmp_path: Path) -> Manage:
-    """`manage.py …` of the shop, on a database without tables; it must end with `code`."""
-    url = make_url(empty_database_url)
-    variables = {
-        "SHOP_DATA": str(tmp_path),
-        "EFFECTS_KEYS": f"k={generate_key()},digest={generate_key()}",
-        "EFFECTS_STORAGE_URL": str(tmp_path / "files"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    if url.get_backend_name() == "postgresql":
-        host = url.query.get("host") or url.host or ""
-        variables |= {"SHOP_DATABASE": url.database or "", "SHOP_HOST": str(host), "SHOP_USER": url.username or ""}
-        variables |= {"PGPORT": str(url.port or url.query.get("port") or 5432), "PGPASSWORD": url.password or ""}
-
-    def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "manage.py", *arguments], cwd=EXAMPLES / "django_shop",
-            env={**os.environ, **variables}, capture_output=True, text=True, timeout=90, check=False,
-        )  # fmt: skip
-        assert done.returncode == code, f"{arguments}\n{done.stdout}{done.stderr}"
-        return done
-
-    return run
 
 
 def test_its_own_tests_pass(manage: Manage) -> None:
@@ -83,11 +46,36 @@ def test_migrations_are_sane(manage: Manage) -> None:
 
 
 def test_errors_of_commands_are_one_line(manage: Manage) -> None:
-    assert "run `effects init`" in manage("effects", "status", code=2).stderr
+    assert "run `manage.py migrate`" in manage("effects", "status", code=2).stderr
     assert "manage.py effects jobs show" in manage("effects", "jobs", "show", code=2).stderr
     call = "from django.core.management import call_command; call_command('effects', 'status')"
     called = manage("shell", "-c", call, code=2)
     assert "CommandError: effects ended with exit code 2" in called.stderr
+
+
+BARE = re.compile(r'(?:`|"command": ")effects ')
+ADVISING = (
+    (["doctor"], 2, "`manage.py effects keys generate`"),
+    (["doctor", "--json"], 2, "`manage.py effects keys generate`"),
+    (["why", "nothing"], 2, "(see `manage.py effects jobs list`)"),
+    (["jobs", "show", "99"], 2, "(see `manage.py effects jobs list`)"),
+    (["limits", "show", "nothing"], 2, "(see `manage.py effects limits list`)"),
+    (["keys", "retire", "k"], 2, "(`manage.py effects keys generate`)"),
+    (["webhooks", "endpoints", "show", "ep_nothing"], 2, "(see `manage.py effects webhooks endpoints list`)"),
+    (["jobs", "show", "1"], 0, "`manage.py effects "),
+    (["jobs", "show", "1", "--json"], 0, '"command": "manage.py effects '),
+)
+
+
+def test_advice_names_the_program_as_it_was_called(manage: Manage) -> None:
+    manage("migrate")
+    manage("shell", "-c", PAY.format(more=""))
+    for arguments, code, advice in ADVISING:
+        keys = {"EFFECTS_KEYS": ""} if arguments[0] == "doctor" else {}
+        done = manage("effects", *arguments, code=code, **keys)
+        printed = done.stdout + done.stderr
+        assert advice in printed, arguments
+        assert BARE.search(printed) is None, arguments
 
 
 def test_what_the_document_shows_stands_in_the_shop() -> None:

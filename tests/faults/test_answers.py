@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from effects import Attempt, Done, Effects, JobType, NewJob, enqueue_many
-from effects.settlement import Settlement
+from effects.model.settlement import Settlement
 from effects.store.operator.audit import audit
 from effects.worker import Worker
 from tests.conftest import AppFactory
@@ -142,6 +142,13 @@ class Odd(JobType[Payload]):
             case.happen()
 
 
+class OddAsync(Odd):
+    """The same on the event loop."""
+
+    async def perform(self, payload: Payload, attempt: Attempt) -> Any:
+        return super().perform(payload, attempt)
+
+
 @pytest.fixture
 def cases() -> Iterator[Mapping[str, Case]]:
     """The sample by key. It is the process's, because a payload class knows of nothing else."""
@@ -189,10 +196,11 @@ def drained(worker: Worker) -> Any:
     return results[0] if results else "the worker hangs"
 
 
+@pytest.mark.parametrize("kind", [Odd, OddAsync])
 def test_whatever_a_hook_returns_or_raises_harms_its_own_job_alone(
-    app_factory: AppFactory, cases: Mapping[str, Case]
+    app_factory: AppFactory, cases: Mapping[str, Case], kind: type[Odd]
 ) -> None:
-    odd = Odd()
+    odd = kind()
     app = app_factory(job_types=[odd], threads=4)
     insert(app, cases)
     result = drained(Worker(app, settled=odd.settled))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 
 from effects import Effects, crashpoints, enqueue
 from effects.worker import Worker
-from tests.faults.crash_table import HELD, TABLE, Row
+from tests.faults.crash_table import HELD, REPEAT, TABLE, Row
 from tests.peers.stub_server import StubServer
 from tests.support.manual_workers import ManualWorker, rows, run_sql
 from tests.support.processes import Child, Fleet, with_crash_point
@@ -20,6 +21,11 @@ from tests.support.waiting import wait_until
 LEASE_SECONDS = 1.2
 SHORT_LEASE = {"EFFECTS_LEASE_SECONDS": str(LEASE_SECONDS), "EFFECTS_HEARTBEAT_SECONDS": "0.2"}
 KEY = "the:one"
+ASYNC = {REPEAT: "step_job.async", HELD: "step_job.async_held"}
+HELDS = (HELD, ASYNC[HELD])
+ON_LOOP = [
+    replace(row, kind=ASYNC[row.kind]) for row in TABLE if row.point.startswith(("perform.", "release.", "settle."))
+]
 
 
 @pytest.fixture
@@ -46,7 +52,7 @@ def test_the_table_and_the_points_name_each_other() -> None:
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
 def test_a_crash_leaves_what_the_table_lists(row: Row, app: Effects, stub_server: StubServer, processes: Fleet) -> None:
-    step_job = StepJob("one", stub_server.port, row.steps or (("release", "do") if row.kind == HELD else ("do",)))
+    step_job = StepJob("one", stub_server.port, row.steps or (("release", "do") if row.kind in HELDS else ("do",)))
     stub_server.hold("one")  # only those that ask stand here
     child = _strike(row, step_job, app, stub_server, processes)
     assert row.state in ("", _state(app))
@@ -56,6 +62,13 @@ def test_a_crash_leaves_what_the_table_lists(row: Row, app: Effects, stub_server
     _end(row, child)
     assert rows(app, "job_history") + rows(app, "job_attempts") == before  # a late word changes nothing
     _check(row, app, stub_server)
+
+
+@pytest.mark.parametrize("row", ON_LOOP, ids=str)
+def test_a_crash_on_the_event_loop_leaves_the_same(
+    row: Row, app: Effects, stub_server: StubServer, processes: Fleet
+) -> None:
+    test_a_crash_leaves_what_the_table_lists(row, app, stub_server, processes)
 
 
 def _strike(row: Row, step_job: StepJob, app: Effects, stub_server: StubServer, processes: Fleet) -> Child:
@@ -146,7 +159,7 @@ def _check(row: Row, app: Effects, stub_server: StubServer) -> None:
     if "follow" in row.steps:
         assert stub_server.done.count("one-then") == 1  # all of the outcome or nothing of it
     if row.ended == "dead":
-        assert rows(app, "job_history")[0]["error_code"] == "unknown"
+        assert "(held for an operator)" in rows(app, "job_history")[0]["last_error"]
     if row.ended != "absent":
         [effect] = rows(app, "effect_ledger")
         assert effect["state"] == {"succeeded": "done", "dead": "unknown"}[row.ended]

@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from effects import Done, Effects, Job, Retry, Snooze, enqueue
-from effects.settlement import AttemptEnd, Returned
+from effects.model.settlement import AttemptEnd, Returned
 from effects.store.operator.audit import audit
 from tests.conftest import AppFactory
 from tests.support import databases

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from effects import Attempt, Done, Effects, JobType, Outcome, Sensitive, enqueue
-from effects.evidence import job_evidence
+from effects.observation.evidence import job_evidence
 from effects.store.operator.audit import audit
 from effects.store.operator.job_list import Filters, list_jobs
 from effects.store.queue.invalid_rows import claim_valid, find_faulty, rescue_valid

@@ -5,7 +5,6 @@ Once as the constraints let it through, and once with the constraints off, as in
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,17 +18,21 @@ from sqlalchemy.exc import DBAPIError
 
 from effects import Attempt, Done, Effects, JobType, Outcome, Sensitive, enqueue
 from effects.cli.main import cli
-from effects.logs import JsonFormatter, TextFormatter
 from effects.store.queue.invalid_rows import rescue_valid
 from effects.worker import Worker
 from tests.cli.conftest import Answer, effects
 from tests.conftest import AppFactory
+from tests.support.log_lines import LogLines, log_lines
 from tests.support.odd_rows import SECRET, OddRow, odd_rows
 from tests.support.sampling import sample
 
 ACTING = {"work", "init", "prune"}
 SAMPLED = 40
 SHOWN = 6  # rows whose own commands are run
+ABOUT_ONE = (
+    ("jobs", "show"), ("jobs", "show", "--json"), ("why",), ("why", "--json"), ("dead", "show"),
+    ("dead", "show", "--json"), ("jobs", "cancel"),
+)  # fmt: skip
 KEYS = "k=" + "A" * 43 + "="
 
 
@@ -60,26 +63,10 @@ class Good(JobType[dict]):  # type: ignore[type-arg]
         return Done()
 
 
-class Log(logging.Handler):
-    """What is logged, as both formats write it."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines += [TextFormatter().format(record), JsonFormatter().format(record)]
-
-
 @pytest.fixture
-def log() -> Iterator[Log]:
-    handler, logger = Log(), logging.getLogger("effects")
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    yield handler
-    logger.removeHandler(handler)
-    logger.setLevel(before)
+def log() -> Iterator[LogLines]:
+    with log_lines("effects") as collected:
+        yield collected
 
 
 @pytest.mark.parametrize("checked", [True, False], ids=["checked", "unchecked"])
@@ -87,7 +74,7 @@ def test_no_row_stops_a_worker_or_a_command(
     checked: bool,
     app_factory: AppFactory,
     database_url: str,
-    log: Log,
+    log: LogLines,
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -159,7 +146,7 @@ def run_commands(app: Effects, url: str) -> Iterator[Answer]:
             assert "error:" not in answer.err, f"{path} ended with {answer.exit_code}: {answer.err}"
             yield answer
     for job_id in sample(odd_ids(app), SHOWN):
-        for command in (("jobs", "show"), ("jobs", "show", "--json"), ("dead", "show"), ("jobs", "cancel")):
+        for command in ABOUT_ONE:
             answer = effects("--database-url", url, *command, "--", job_id)
             assert "its text may hold values" not in answer.err, (
                 f"{command} {job_id} ended with {answer.exit_code}: {answer.err}"

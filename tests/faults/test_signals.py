@@ -84,7 +84,7 @@ def test_what_has_no_verdict_at_the_end_is_settled_by_the_worker_itself(
     assert (repeated["status"], repeated["error_code"], repeated["unknown_count"]) == ("failed", "shutdown", 1)
     assert (unbegun["status"], unbegun["attempts"], unbegun["unknown_count"]) == ("queued", 0, 0)
     held = row(step_jobs, "job_history", "id = :id", id=ids["held"])
-    assert (held["status"], held["error_code"]) == ("dead", "unknown")
+    assert (held["status"], held["error_code"]) == ("dead", "shutdown")
     states = {effect["key"]: effect["state"] for effect in rows(step_jobs, "effect_ledger")}
     assert states == {"repeated": "unknown", "held": "unknown", "unbegun": "intended"}
     assert rows(step_jobs, "workers") == []

@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 
-from effects import Done, Effects, JobType, enqueue
+from effects import Done, Effects, JobType, RetryPolicy, enqueue
+from effects.model.declaration import HOOKS
+from effects.observation.evidence import job_evidence
+from effects.schedules import Schedule
 from effects.store.operator.audit import audit
+from effects.store.schedules import definitions as schedule_definitions
 from effects.worker import Worker
 from effects.worker.runtime import Runtime
 from tests.conftest import AppFactory
@@ -31,7 +35,9 @@ OPTIONS: dict[str, Any] = {
     "lease_seconds": LEASE_SECONDS, "heartbeat_seconds": 2.0, "poll_seconds": 0.5, "grace_seconds": 5.0,
 }  # fmt: skip
 RUNNER = "runner"  # the thread that called `run`: the dispatcher's
-QUEUE, AT_REST = "effects-default-", 8
+QUEUE = "effects-default-"
+AT_REST = 7  # an eighth is `effects work`'s, for signals
+IDLE_SECONDS, STATEMENTS_A_SECOND = 60, 2
 BOUND_SECONDS = 110.0  # the longest: the scheduler's ten rounds
 
 
@@ -52,8 +58,8 @@ class Stage:
         """Two attempts are past their point of no return, and wait at the gate."""
         for _ in range(2):
             self.put("release wait")
-        self.runtime.advance(5.0, until=lambda: len(rows(self.app, "jobs", "released_at IS NOT NULL")) == 2)
-        assert self.scripted.began.wait(20)
+        self.runtime.advance(5.0, until=lambda: self.scripted.at_gate == 2)
+        assert self.scripted.at_gate == 2
 
     def alive(self, prefix: str = "") -> list[str]:
         return sorted(
@@ -111,7 +117,7 @@ def _finish(app: Effects, scripted: Scripted) -> None:
     assert {row["outcome"] for row in rows(app, "job_attempts")} == {"succeeded"}
     assert audit(app.store, app.ledgers) == []
     scripted.gate.clear()
-    scripted.began.clear()
+    scripted.at_gate = 0
 
 
 def test_the_death_of_any_thread_ends_the_worker_and_loses_no_answer(
@@ -156,8 +162,9 @@ def test_threads_are_started_for_jobs_and_end_after_a_rest(app: Effects, scripte
         assert rows(app, "jobs") == []
 
 
-def test_an_idle_worker_polls_all_queues_with_one_statement(app: Effects) -> None:
-    runtime = StagedRuntime()
+def test_an_idle_worker_polls_all_queues_with_one_statement(app_factory: AppFactory) -> None:
+    """By default it sends at most two statements a second, all told."""
+    app, runtime = app_factory(), StagedRuntime()
     worker = Worker(app, queues={"default": 1, "a": 1, "b": 1}, runtime=runtime)
     thread = runtime.start(worker.run, RUNNER)
     runtime.advance(5.0, until=lambda: any(alive.name == "effects-wakeup" for alive in runtime.threads))
@@ -167,10 +174,11 @@ def test_an_idle_worker_polls_all_queues_with_one_statement(app: Effects) -> Non
         def looks_at_all() -> int:  # quarantine is the fourth
             return sum(statement.count(" AS keyed") == 4 for statement, _ in statements.copy())
 
-        runtime.advance(60.0, until=lambda: looks_at_all() >= 3)
+        runtime.advance(IDLE_SECONDS)
     worker.stop()
     runtime.advance(60.0, until=lambda: not thread.is_alive())
     assert looks_at_all() >= 3
+    assert len(statements) <= STATEMENTS_A_SECOND * IDLE_SECONDS, statements
 
 
 def test_another_thread_writes_what_a_dead_settler_had_in_its_hands(app: Effects, scripted: Scripted) -> None:
@@ -232,7 +240,7 @@ def test_a_process_that_stood_still_as_a_whole_has_no_fault(app: Effects, script
 
 
 class Rude(JobType[dict[str, Any]]):
-    """A job type whose every hook raises."""
+    """A job type whose hooks raise when a worker starts and ends; not Ctrl-C, which those who press it mean."""
 
     name = "rude"
     payload = dict
@@ -244,7 +252,7 @@ class Rude(JobType[dict[str, Any]]):
         return Done()
 
     def worker_starts(self) -> None:
-        if issubclass(self.error, Exception):
+        if not issubclass(self.error, KeyboardInterrupt):
             raise self.error("secret: rosebud")
 
     worker_ends = worker_starts
@@ -268,6 +276,51 @@ def test_no_hook_or_callback_ends_a_worker(
     assert (result.exit_code, result.counts) == (0, {"succeeded": 3})
     assert "callback.failed" in caplog.messages
     assert "rosebud" not in caplog.text + "".join(str(vars(record)) for record in caplog.records)
+
+
+class Failing(JobType[dict[str, Any]]):
+    """A job type to which the test gives a hook that raises."""
+
+    name = "failing"
+    payload = dict
+    on_unknown = "hold"
+    retry = RetryPolicy(max_attempts=1)
+
+    def perform(self, payload: dict[str, Any], attempt: Any) -> Done:
+        attempt.release()
+        raise OSError
+
+
+# Called by commands alone, whose users see the error.
+OF_COMMANDS = {"limit_keys_of", "instead_of_requeue", "prune"}
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), SystemExit(0), GeneratorExit()], ids=lambda error: type(error).__name__
+)
+@pytest.mark.parametrize("hook", sorted(set(HOOKS) - OF_COMMANDS))
+def test_an_error_of_a_hook_ends_neither_the_worker_nor_its_neighbours(
+    hook: str, error: BaseException, app_factory: AppFactory
+) -> None:
+    """Every hook that a job type may have, found in the list by which they are checked."""
+    calls: list[str] = []
+
+    def fail(*_: Any, **__: Any) -> Any:
+        calls.append(hook)
+        raise error
+
+    failing, neighbour = type("Failing", (Failing,), {hook: fail})(), Scripted()
+    app = app_factory(job_types=[failing, neighbour], **OPTIONS)
+    schedule_definitions.add(app.store, Schedule("yearly", "failing", payload={}, cron="0 0 1 1 *"), actor="ann")
+    with app.store.begin() as connection:  # past `route`, which enqueue would call
+        connection.exec_driver_sql("INSERT INTO effects_jobs (job_type, payload) VALUES ('failing', '{}')")
+    enqueue("scripted", {}, effects=app)
+    result = Worker(app).drain(30)
+    assert result.finished
+    assert result.exit_code in (0, 1)
+    assert neighbour.performed.total() == 1
+    assert job_evidence(app, 1).facts.jobs
+    assert calls or hook == "can_ask", "it was called"
 
 
 # -- the end by force --------------------------------------------------------------------------------------------

@@ -21,8 +21,6 @@ from python_calamine import CalamineWorkbook
 from effects_reports.errors import ReportInvalid, ReportRefused
 from effects_reports.formats import open_format
 from effects_reports.formats.base import ChunkSource, Column, Dialect
-from effects_reports.formats.csv import Csv
-from effects_reports.formats.formulas import defended
 from tests.formats.rows import part, whole
 
 COLUMNS = (Column("id", "Order no."), Column("note", "=Note"), Column("amount", "Amount"))
@@ -177,77 +175,6 @@ def sheet(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
     columns = tuple(Column(f"c{number}", f"c{number}") for number in range(len(rows[0])))
     book = CalamineWorkbook.from_filelike(io.BytesIO(made(list(rows), columns, "xlsx")))
     return book.get_sheet_by_index(0).to_python(skip_empty_area=False)
-
-
-# -- formulas ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["=1+1", "+1+1", "-1+1", "@SUM(1)", "\t=1", "\r=1", "\n=1", "=cmd|' /C calc'!A0", "-2+3+cmd|' /C calc'!A0", "＝1+1",
-     "＋1", "－1", "＠x", '=HYPERLINK("http://x?"&A1)', "-", "--1", "+49 170 555", "-1,5", "-0x1", "-1e", "=", "-1\n"],
-)  # fmt: skip
-def test_what_looks_like_a_formula_gets_an_apostrophe(text: str) -> None:
-    assert defended(text)[0] == "'"
-
-
-@pytest.mark.parametrize(
-    "text", ["-5", "-12.50", "+49170", "-.5", "-5.", "+1e-7", "-1E9", "", "'=1", "a=1", "1-1", "a;b", "a;-5;b", "x|1"]
-)
-def test_numbers_and_other_texts_stay(text: str) -> None:
-    assert defended(text) == text
-
-
-def test_no_field_of_the_corpus_begins_like_a_formula() -> None:
-    """Each beginning, before each of some bodies, read back as a spreadsheet would take it."""
-    corpus = [
-        (f"{first}{body}",) for first in "=+-@\t\r\n＝＋－＠" for body in ("1+1", "cmd|x", '"a",b', "SUM(A1)", "")
-    ]
-    text = made(corpus, (Column("x", "x"),)).decode("utf-8-sig")
-    read = [row[0] for row in csv.reader(io.StringIO(text, newline=""))][1:]
-    assert [field[0] for field in read] == ["'"] * len(corpus)
-    assert [field.replace("'", "") for field in read] == [body.replace("'", "") for [body] in corpus]
-
-
-def _cells_of(line: str, separator: str) -> list[str]:
-    """How a spreadsheet with this list separator divides text of ours, and what it strips before it looks."""
-    records = csv.reader(io.StringIO(line, newline=""), delimiter=separator)
-    return [cell.strip(' "\u00a0\u200b\ufeff\u2003') for record in records for cell in record]
-
-
-@pytest.mark.parametrize("separator", [";", "\t", "|"])
-@pytest.mark.parametrize("dialect", ["excel", "rfc4180"])
-def test_no_separator_of_a_locale_makes_a_cell_that_begins_like_a_formula(dialect: Dialect, separator: str) -> None:
-    """Each sign in each of its forms, behind anything that begins a cell somewhere, in a first and a second column."""
-    signs = "=+-@＝＋－＠﹢﹣﹦﹫⁺⁻⁼₊₋₌"
-    between = ["", " ", '"', '""', "\u00a0", "\u200b", "\ufeff", '\u2003 "']
-    breaks = ["", ";", "\t", "|", "\r\n", "\n", "\r", ";;", "x;", "x\n", 'x";', 'x"\n', "1,2;", "\n\n"]
-    texts = [f"{begin}{skipped}{sign}cmd|' /C calc'!A0" for begin in breaks for skipped in between for sign in signs]
-    columns = (Column("first", "first"), Column("second", "second"))
-    for text in texts:
-        line = Csv(dialect).encode(columns, [[text], [text]]).decode()
-        cells = [cell for cell in _cells_of(line, separator) if cell]
-        dangerous = [cell for cell in cells if cell[0] in signs]
-        assert dangerous == [], (text, line)
-
-
-@pytest.mark.parametrize("separator", [";", "\t", "|"])
-def test_a_number_inside_a_text_is_no_beginning_of_a_formula(separator: str) -> None:
-    """Between two breaks of different kinds, or at the text's end, the cell goes on: `-1,5*cmd|…`, in German."""
-    breaks = [";", "\t", "|", "\r", "\n", ""]
-    texts = [
-        f"x{begin}{number}{end}*cmd|' /C calc'!A0" for begin in breaks for end in breaks for number in ("-1", "+.5")
-    ]
-    columns = (Column("first", "first"), Column("second", "second"))
-    for first in [*texts, *(f"x{begin}-1" for begin in breaks)]:
-        line = Csv("excel").encode(columns, [[first], ["5*cmd|' /C calc'!A0"]]).decode()
-        cells = [cell for cell in _cells_of(line, separator) if cell and cell[0] in "+-"]
-        assert [cell for cell in cells if cell not in ("-1", "+.5")] == [], line
-
-
-def test_only_texts_are_defended() -> None:
-    columns = tuple(Column(name, name) for name in "abcd")
-    assert made([(-5, Decimal("-1.5"), -0.5, dt.timedelta(days=-1))], columns).splitlines()[1] == b"-5,-1.5,-0.5,P-1D"
 
 
 # -- what is not there -------------------------------------------------------------------------------------------

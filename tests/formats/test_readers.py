@@ -94,7 +94,7 @@ def test_rows_may_be_left_out_and_added(connection: sa.Connection) -> None:
         ((1, 2, 3), "3 values and the report 2 columns"),
         ((), "0 values"),
         ({"id": 1}, "no column 'label'"),
-        (7, "it is a int"),
+        (7, "it is an int"),
     ],
 )
 def test_a_row_that_does_not_fit_is_refused(row: Any, says: str) -> None:

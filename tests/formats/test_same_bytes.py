@@ -27,7 +27,9 @@ TYPES: dict[str, list[Any]] = {
     "text": ["", " ", "plain", "a,b", 'say "hi"', "two\nlines", "cr\rlf\r\n", "\t=1", "=1+1", "@SUM(A1)", "-5", "-5.",
              "+1e5", "+49 170", "-", "--1", "＝1", "\\.", "\\", "é😀\u202e", "\u2028", "\x01\x1f\x7f", "NULL",
              "=\n1", "y;=cmd|' /C calc'!A0", "a;-5;b", "a;-5x", "\u200b=1", 'x"\t ﹣1', " @x", "x\r\n+1",
-             "1|\u00a0⁺2", "-1\n", "a;-5", "a;-5\t*b", "a|+1|b", "a\r\n-5\r\nb"],
+             "1|\u00a0⁺2", "-1\n", "a;-5", "a;-5\t*b", "a|+1|b", "a\r\n-5\r\nb",
+             "\x01=1", "\x1f\x7f\x9b@x", "x\x85=1", "x\u2028=1", "x\x0b=1", "x\uff1b-5\uff1b", "\u3164=1", "\u2800-1",
+             "\U000e0041=1", "\ufe0f＝1", "−5", "−5x", "≠1", "﬩1", "x\u037e \u180e=1", "\u034f\ufff0\u2066+1"],
     "varchar(9)": ["", "=x", "a;b"],
     "char(5)": ["", "=x", "a"],
     "name": ["=x", "plain"],
@@ -63,7 +65,8 @@ TYPES: dict[str, list[Any]] = {
 
 DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "text": st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=8)
-    | st.from_regex(r"\A[=+\-@\t\r\n＝＋－＠]?[ 0-9.eE+,\"'\n-]{0,6}\Z"),
+    | st.from_regex(r"\A[=+\-@\t\r\n＝＋－＠]?[ 0-9.eE+,\"'\n-]{0,6}\Z")
+    | st.text("=+-−＝≠\x01\x1b\x85\x0b\u2028\u037e；;|\t \u200b\ufe0f\u3164\U000e0041x5", max_size=8),
     "float8": st.floats(),
     "float4": st.floats(width=32),
     "numeric": st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**20), max_value=10**20, places=6),

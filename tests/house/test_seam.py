@@ -9,7 +9,7 @@ from pathlib import Path
 import effects.store
 import effects.worker
 
-SEAM = "runtime.py"
+SEAM = ("runtime.py", "event_loop.py")  # the second is the loop that the first makes
 MODULES = {"time", "random", "uuid", "queue", "sched", "concurrent", "asyncio", "select", "selectors", "secrets"}
 PLAIN = {"Event", "Thread", "Lock"}  # of `threading`, in annotations; a Lock may be held over a few lines
 EXCEPTIONS = {("queue", "SimpleQueue"), ("queue", "Empty")}  # a type and an exception
@@ -40,7 +40,10 @@ def test_what_a_worker_writes_asks_no_clock_of_the_machine() -> None:
 def test_only_the_runtime_asks_the_machine() -> None:
     folder = Path(effects.worker.__file__).parent
     uses = {
-        path.name: sorted(set(_uses(ast.parse(path.read_text())))) for path in folder.glob("*.py") if path.name != SEAM
+        path.name: sorted(set(_uses(ast.parse(path.read_text()))))
+        for path in folder.glob("*.py")
+        if path.name not in SEAM
     }
     assert {name: found for name, found in uses.items() if found} == {}
-    assert list(_uses(ast.parse((folder / SEAM).read_text()))), "the test no longer sees what it looks for"
+    for name in SEAM:
+        assert list(_uses(ast.parse((folder / name).read_text()))), "the test no longer sees what it looks for"

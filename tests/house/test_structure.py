@@ -18,9 +18,13 @@ HANDLER_CLASSES = {"_Handler", "_Server"}  # of the standard library's servers, 
 # What a process has once. Everything else belongs to an Effects.
 STATE_OF_MODULES = {
     "effects/default_app.py _default": "the process's own Effects, which an app sets by `set_default`",
-    "effects/default_app.py _default_lock": "guards it",
+    "effects/default_app.py _of_environment": "the one that the environment describes, where nothing was set or made",
+    "effects/default_app.py _collected": "which Effects there were after the last collection of garbage",
+    "effects/default_app.py _default_lock": "guards them",
+    "effects/cli/program.py _program": "of a context: the program as it was called, which advice names",
     "effects/crashpoints.py POINTS": "packages add theirs when they are imported",
     "effects/crashpoints.py _hook": "what a test does at a crash point",
+    "effects/worker/event_loop.py _owner": "of a context: the attempt whose code runs in it",
     "effects/http/network.py _rule": "a socket is the process's: a test admits no connection, whoever opens it",
     "effects/sessions/call_site.py _announced": "of a context: the line that a call in another thread was made from",
     "effects/sessions/forgotten.py _sessions": "of a context: transactions of sessions begun in it, held weakly",
@@ -137,7 +141,7 @@ def test_the_readme_of_the_tests_lists_every_folder() -> None:
 TELLTALES = {
     "create_ssl_context": "effects/http/client.py",
     "fromtimestamp": "effects/moments.py",
-    "isprintable": "effects/unsafe.py",
+    "isprintable": "effects/text/unsafe.py",
     "NetworkError": "effects/http/client.py",
 }
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import create_engine
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from effects import Done, NewJob, Retry, enqueue, enqueue_many
+from effects import Attempt, Done, JobType, NewJob, Retry, enqueue, enqueue_async, enqueue_many
 from effects.control import reschedule
 from tests.mistakes.shop import Mistake, Shop
 from tests.support.scripted import Scripted
@@ -25,6 +26,18 @@ def call(name: str, cure: str, payload: Any = None, job_type: Any = "scripted", 
 
 def answer(name: str, cure: str, perform: Callable[[], Any]) -> Mistake:
     return Mistake(name, lambda shop: shop.handled(perform), cure)
+
+
+class Tagged(JobType[dict[str, str]]):
+    name = "tagged"
+    payload = dict[str, str]
+
+    def perform(self, payload: dict[str, str], attempt: Attempt) -> Done:
+        return Done()
+
+
+def wrong_value_in_dict(shop: Shop) -> object:
+    return enqueue("tagged", {"team": "db", "incident": 7}, effects=shop.app(Tagged()))
 
 
 def conflict(shop: Shop) -> object:
@@ -86,6 +99,32 @@ def of_an_async_app(shop: Shop) -> object:
     return enqueue("scripted", {}, session=AsyncSession(), effects=shop.app())  # type: ignore[arg-type]
 
 
+def unnamed_among_two(shop: Shop) -> object:
+    shop.app()
+    shop.app(url=f"sqlite:///{shop.folder}/two.db")
+    return enqueue("scripted", {})
+
+
+def forgotten_with_effects(shop: Shop) -> object:
+    app = shop.app(sessions="required")
+    with Session(app.engine) as session:
+        session.execute(text("CREATE TABLE notes (note TEXT)"))
+        return enqueue("scripted", {})
+
+
+def before_it_is_open(shop: Shop) -> object:
+    async def enqueued() -> object:
+        connection = create_async_engine(f"sqlite+aiosqlite:///{shop.folder}/shop.db").connect()
+        return await enqueue_async("scripted", {}, session=connection, effects=shop.app())
+
+    return asyncio.run(enqueued())
+
+
+def of_the_inside(shop: Shop) -> object:
+    session = AsyncSession(create_async_engine(f"sqlite+aiosqlite:///{shop.folder}/shop.db")).sync_session
+    return enqueue("scripted", {}, session=session, effects=shop.app())
+
+
 def divided() -> Any:
     return 1 / 0
 
@@ -96,9 +135,10 @@ async def asynchronous() -> Done:
 
 MISTAKES = [
     call("misspells a job type", "is it 'scripted'?", job_type="scriptd"),
-    call("gives the class of a job type", "give a text", job_type=Scripted),
+    call("gives the class of a job type", "job_type is the class Scripted; give a text", job_type=Scripted),
     call("gives a payload of another class", "Expected `array`", payload={"moves": "done"}),
     call("gives a payload that is no JSON", "at `$.moves[0]`", payload={"moves": [object()]}),
+    Mistake("gives a number in a dict of texts", wrong_value_in_dict, "at `$.incident`"),
     call("gives a text as payload", "scripted: the payload is not valid", payload="moves"),
     call("gives a payload of 100 KB", "store the large part elsewhere", payload={"name": "x" * 100_000}),
     call("gives a NUL character", "which PostgreSQL cannot store", payload={"name": "\0"}),
@@ -121,6 +161,10 @@ MISTAKES = [
     Mistake("has one bad job among many", bad_among_many, "jobs[1] (key 'order:0'): "),
     Mistake("moves a job to a text", moved_to_a_text, "give an aware datetime"),
     Mistake("gives an async session to `enqueue`", of_an_async_app, "enqueue_async"),
+    Mistake("gives an async connection that is not open", before_it_is_open, "async with engine.begin()"),
+    Mistake("gives the session inside of an async one", of_the_inside, "await enqueue_async"),
+    Mistake("names neither of two Effects", unnamed_among_two, "set_default(app)"),
+    Mistake("forgets `session=` and `effects=`", forgotten_with_effects, "pass session="),
     Mistake("cancels a job that has ended", cancel_ended, "only a live job can be cancelled"),
     answer("divides by zero in a handler", "ZeroDivisionError at ", divided),
     answer("returns a text from a handler", "it must return an outcome, such as Done(), or None", lambda: "ok"),

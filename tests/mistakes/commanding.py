@@ -93,6 +93,12 @@ def bad_variable(shop: Shop) -> object:
     return shop.effects("status", env={"EFFECTS_THREADS": "many"})
 
 
+def run_coming_slot(shop: Shop) -> object:
+    shop.app()
+    shop.effects("schedules", "add", "nightly", "--type", "effects.prune", "--cron", "0 7 * * *")
+    return shop.effects("schedules", "run", "nightly", "--slot", "2999-01-01T07:00Z")
+
+
 MISTAKES = [
     command("misspells a command", "is it 'status'?", "statuss"),
     command("misspells an option", "Did you mean '--status'?", "jobs", "list", "--staus", "dead"),
@@ -107,6 +113,7 @@ MISTAKES = [
     command("resumes a queue that is not there", "is it 'emails'?", "queues", "resume", "emials"),
     command("drains a worker that is not there", "(see `effects workers list`)", "workers", "drain", "vm:1:x"),
     command("runs a schedule that is not there", "known: ", "schedules", "run", "nightly"),
+    Mistake("runs a slot before its time", run_coming_slot, "give one that has passed"),
     command("gives neither id nor key", "give ID or --key", "jobs", "show"),
     Mistake("forgets EFFECTS_DATABASE_URL", forgotten_url, "EFFECTS_DATABASE_URL is not set"),
     Mistake("misspells the database's file", missing_file, "run `effects init`"),

@@ -27,8 +27,8 @@ def order(**attributes: Any) -> JobType[Any]:
     return type("PackOrder", (Order,), attributes)()
 
 
-async def perform_async(self: Any, payload: Any, attempt: Attempt) -> Done:
-    return Done()
+async def load_async(self: Any, connection: Any, jobs: Any) -> dict[int, Any]:
+    return {}
 
 
 def perform_alone(self: Any, payload: Any) -> Done:
@@ -72,7 +72,7 @@ def other_file(shop: Shop) -> object:
 
 
 MISTAKES = [
-    declare("writes `async def perform`", "write a plain `def`", perform=perform_async),
+    declare("writes `async def load`", "write a plain `def`: only perform may be async", load=load_async),
     declare("forgets the attempt in `perform`", "write `def perform(self, payload, attempt)`", perform=perform_alone),
     declare("puts a `yield` into `perform`", "it must return its answer", perform=perform_yielding),
     registered("writes no `perform`", "write `def perform(self, payload, attempt)`", Unwritten()),

@@ -10,11 +10,11 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from effects import Attempt, Effects, JobType, RetryPolicy, enqueue
+from effects import Attempt, Effects, JobType, RetryPolicy, enqueue, set_default
 from effects.cli.evidence import sentence
 from effects.cli.main import cli
-from effects.evidence import find_evidence
 from effects.keys import generate_key
+from effects.observation.evidence import find_evidence
 from effects.store.db import migrate
 from effects.worker import Worker
 from tests.support.scripted import Scripted
@@ -57,6 +57,7 @@ class Shop:
         return app
 
     def close(self) -> None:
+        set_default(None)  # a command has set its own
         for app in self._apps:
             app.dispose()
 

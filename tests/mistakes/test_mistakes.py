@@ -15,7 +15,8 @@ from tests.mistakes.table import DOCUMENT, MISTAKES, answered
 SAMPLED = [mistake.name for mistake in MISTAKES[::12]]
 # Words that differ between the databases, or hold what a server says.
 SQLITE_ONLY = ("writes to a database that is read-only", "gives a session of another database",
-               "gives a session without an engine", "calls before `effects init`")  # fmt: skip
+               "gives a session without an engine", "calls before `effects init`",
+               "names neither of two Effects", "forgets `session=` and `effects=`")  # fmt: skip
 
 
 @pytest.mark.timeout(60)

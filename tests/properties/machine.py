@@ -20,9 +20,9 @@ from hypothesis.stateful import (
 from sqlalchemy import text
 
 from effects import Cancelled, Done, Effects, Fixed, Pause, Refused, Retry, RetryPolicy, Snooze, Unknown, enqueue
-from effects.job import QUARANTINE_QUEUE
+from effects.model.job import QUARANTINE_QUEUE
+from effects.model.settlement import AttemptEnd, Returned, Settlement, TimedOut
 from effects.retry import OnUnknown
-from effects.settlement import AttemptEnd, Returned, Settlement, TimedOut
 from tests.properties.model import TIME_LIMIT_SECONDS, ModelJob, Ticket
 from tests.properties.operators import OperatorMachine
 from tests.support.manual_workers import ManualWorker, everything

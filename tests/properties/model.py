@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from effects import Job
-from effects.job import QUARANTINE_QUEUE
-from effects.ledger import LedgerState, advance, fold
-from effects.settlement import Settlement, Verdict
+from effects.model.job import QUARANTINE_QUEUE
+from effects.model.ledger import LedgerState, advance, fold
+from effects.model.settlement import Settlement, Verdict
 
 LEASE_SECONDS = 120.0
 TIME_LIMIT_SECONDS = 330.0

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from effects.ledger import advance, fold, fold_sql
-from effects.settlement import Verdict
+from effects.model.ledger import advance, fold, fold_sql
+from effects.model.settlement import Verdict
 
 STATES = ["intended", "released", "done", "refused", "unknown", "abandoned"]
 VERDICTS: list[Verdict | None] = ["done", "not_done", "unknown", None]

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from effects import Cancelled, Effects, Job
-from effects.settlement import Settlement
+from effects.model.settlement import Execution, Settlement
 from effects.store.queue.settle import Settled, settle
 from effects.worker import Worker
 from effects.worker.batch_loader import BatchLoader
@@ -67,6 +67,16 @@ def content(app: Effects, run_id: str) -> bytes:
     return b"".join(open_result(run_id, effects=app))
 
 
+class Released:
+    """Every attempt is released as soon as it asks."""
+
+    def would_block(self) -> bool:
+        return False
+
+    async def release(self, execution: Execution) -> bool:
+        return True
+
+
 class ReportWorker(ManualWorker):
     """A worker of queue `reports`, moved by hand: claim a job, perform it, settle it, each when the test says so."""
 
@@ -77,8 +87,9 @@ class ReportWorker(ManualWorker):
         """What the attempt asks to be written; nothing is."""
         settled: list[Settlement] = []
         loader = BatchLoader(
-            self.app, lambda execution: True, settled.append, Runtime(), bounded=lambda brisk: nullcontext()
-        )
+            self.app, lambda execution: True, settled.append, Runtime(), bounded=lambda brisk: nullcontext(),
+            releases_async=Released(),
+        )  # fmt: skip
         attempts = loader.attempts([job])
         for attempt in attempts:
             attempt.start()

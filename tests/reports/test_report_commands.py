@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from tests.cli.conftest import Answer
 from tests.cli.conftest import effects as command
 from tests.reports.conftest import ReportWorker
 from tests.reports.shop import csv_rows, fill
+from tests.support.manual_workers import run_sql
 from tests.support.running import running
 
 
@@ -53,11 +56,22 @@ def test_from_request_to_download(shop: Effects, tmp_path: Path) -> None:
     answer = reports("download", status["run_id"])
     assert answer.out == f"k.csv.gz: {status['bytes']:,} bytes\n"
     assert (tmp_path / "k.csv.gz").stat().st_size == status["bytes"]
+    assert stat.S_IMODE((tmp_path / "k.csv.gz").stat().st_mode) == 0o600
     assert reports("download", status["run_id"], "--to", tmp_path / "other").exit_code == 0
     assert (tmp_path / "other").read_bytes() == (tmp_path / "k.csv.gz").read_bytes()
     listed = reports("list")
     assert listed.out.splitlines()[1].split()[:6] == [status["run_id"], "orders", "k", "ready", "100%", "240"]
     assert reports("list", "--status", "failed").out == "no reports\n"
+
+
+def test_why_names_the_run_by_a_command_that_works(shop: Effects) -> None:
+    status = made(shop, "--key", "orders:2026-11-23")
+    for name in ("orders:2026-11-23", status["run_id"]):
+        sys.modules.pop("tests.reports.crash_app", None)
+        told = command("--app", "tests.reports.crash_app:app", "why", name)
+        [run_id] = re.findall(r"`effects reports show (\S+)`", told.out)
+        assert reports("show", run_id).exit_code == 0
+        assert [run_id, status["filename"]] == re.findall(r"^(?:run|file) +(\S+)$", told.out, re.MULTILINE)
 
 
 def test_download_to_standard_output(shop: Effects) -> None:
@@ -71,6 +85,30 @@ def test_wait_until_it_is_ready(shop: Effects) -> None:
         answer = reports("request", "orders", "--wait", "--json")
     assert answer.exit_code == 0
     assert (answer.json["state"], answer.json["progress"]["fraction"]) == ("ready", 1.0)
+
+
+def test_wait_without_a_worker_says_so_and_ends_in_time(shop: Effects) -> None:
+    answer = reports("request", "orders", "--wait", "--timeout", "1s")
+    assert answer.exit_code == 3
+    assert "status       requested" in answer.out
+    told, ended = answer.err.splitlines()
+    run_id = told.partition(":")[0]
+    assert "waits        no worker is running: start one with `" in reports("show", run_id).out
+    assert (
+        ": no worker is running: start one with `effects --app tests.reports.crash_app:app work`; waiting up to" in told
+    )
+    assert ended == f"{run_id} is still requested: see `effects reports show {run_id}`"
+
+
+def test_a_step_that_is_tried_again_is_shown(shop: Effects) -> None:
+    run_id = reports("request", "orders").out.strip()
+    failing = "UPDATE effects_jobs SET status = 'failed', error_code = 'disk_full', last_error = 'their disk is full'"
+    run_sql(shop, f"{failing} WHERE job_type = 'report.plan'")
+    waits = reports("show", run_id, "--json").json["waits"]
+    step = (
+        r"job (\d+) is tried again after: their disk is full \(`effects why \1`\); no worker is running: start one with"
+    )
+    assert re.match(step, waits)
 
 
 @pytest.mark.slow
@@ -145,3 +183,11 @@ def test_an_error_is_one_line_that_names_the_remedy(arguments: tuple[str, ...], 
 
 def test_without_the_app_the_error_is_that_no_report_is_known(shop: Effects) -> None:
     assert "no report 'orders' is known (known: none: give yours to" in command("reports", "request", "orders").err
+
+
+def test_a_status_of_a_run_under_way_that_no_run_has_names_the_others(shop: Effects) -> None:
+    reports("request", "orders")
+    answer = reports("list", "--status", "running")
+    assert "a run under way may also be requested, planning, assembling" in answer.out + answer.err
+    assert reports("list", "--status", "requested").err == ""
+    assert "under way" not in reports("list", "--status", "failed").err

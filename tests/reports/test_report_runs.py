@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from effects import Attempt, Effects, JobType, Sensitive
+from effects import Attempt, Effects, JobType, KeyUnavailable, Sensitive, enqueue
 from effects.keys import generate_key
 from effects.store.operator.audit import audit
 from effects.store.rotate import count_keys, rotate
@@ -331,8 +331,19 @@ def test_an_address_in_a_notice_is_sealed_until_it_is_used(shop_factory: Shop) -
     assert b"ann@" not in bytes(rows(app, "report_runs")[0]["notify_sealed"])
     drain(app)
     assert tell.told == [Told(to="ann@shop.example", text="1 rows")]
-    with pytest.raises(ReportInvalid, match=r"notify: .*EFFECTS_KEYS"):
+    with pytest.raises(KeyUnavailable, match=r"notify: .* has sensitive fields \(.*\): EFFECTS_KEYS is not set"):
         request_report("orders", notify=notify, effects=shop_factory(job_types=[Tell()]))
+
+
+def test_a_request_by_a_job_waits_for_the_key_that_its_notice_needs(shop_factory: Shop) -> None:
+    """As of a schedule: the request is right, and only the worker lacks something."""
+    app = shop_factory(job_types=[Tell()])
+    notify = {"job_type": "tell", "payload": {"to": "ann@shop.example", "text": "ready"}}
+    enqueue("report.request", {"report": "orders", "notify": [notify]}, effects=app)
+    drain(app)
+    [job] = rows(app, "jobs")
+    assert (job["status"], job["error_code"]) == ("queued", "waits_for_operator")
+    assert "EFFECTS_KEYS is not set" in str(job["last_error"])
 
 
 @pytest.mark.slow

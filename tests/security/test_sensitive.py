@@ -22,11 +22,11 @@ from effects import (
     enqueue,
     enqueue_many,
 )
-from effects.evidence import job_evidence
-from effects.redact import HIDDEN, redact, secret_texts, sensitive_fields
-from effects.registry import Registry
+from effects.model.registry import Registry
+from effects.observation.evidence import job_evidence
 from effects.sealing import open_payload, seal_payload
 from effects.store.operator.requeue import requeue
+from effects.text.redact import HIDDEN, redact, secret_texts, sensitive_fields
 from effects.worker import Worker
 from tests.security.conftest import VaultFactory
 from tests.security.vault import CARD, DIGEST, NEW_KEYS, OLD, OLD_KEYS, Card, Charge, ChargeCard
@@ -115,7 +115,42 @@ def test_a_plain_insert_is_sealed_before_its_first_attempt(vault: VaultFactory) 
     assert set(stored(app)) == {"orderId", "say", "$sealed"}
 
 
-@pytest.mark.parametrize("keys", [NEW_KEYS, f"old={DIGEST},digest={DIGEST}", ""], ids=["missing", "another", "none"])
+@pytest.mark.parametrize("how", ["another type", "altered"])
+def test_what_no_key_opens_is_refused_at_once(vault: VaultFactory, how: str) -> None:
+    app = vault()
+    enqueue("card.charge", CARD, effects=app)
+    Worker(app).drain()  # the key is the right one: it has opened something
+    receipt = enqueue("card.charge", CARD, effects=app)
+    document = stored(app)
+    if how == "another type":
+        moved = seal_payload(app.keys, LoginType(), '{"user": "ann", "code": "4111-secret"}')
+        document["$sealed"] = json.loads(moved)["$sealed"]
+    else:
+        document["$sealed"]["value"] = document["$sealed"]["value"][:-8] + "AAAAAAA="
+    run_sql(app, "UPDATE effects_jobs SET payload = :payload", payload=json.dumps(document))
+    enqueue("card.charge", CARD, effects=app)
+    Worker(app).drain()
+    history = rows(app, "job_history", "status = 'dead'")
+    assert [(entry["id"], entry["error_code"]) for entry in history] == [(receipt.job_id, "payload_invalid")]
+    assert "does not open with key 'old'" in history[0]["last_error"]
+    assert rows(app, "jobs") == []
+    assert len(charge_type(app).seen) == 2, "its neighbours run"
+
+
+def test_a_key_with_another_value_under_its_id_ends_no_job(vault: VaultFactory) -> None:
+    app = vault()
+    enqueue("card.charge", CARD, effects=app)
+    mistaken = vault(f"old={DIGEST},digest={DIGEST}")
+    Worker(mistaken).drain()
+    [waiting] = rows(app, "jobs")
+    assert (waiting["status"], waiting["attempts"]) == ("queued", 0)
+    assert "EFFECTS_KEYS may hold another key under this id" in waiting["last_error"]
+    app.store.shift_clock(61)
+    Worker(app).drain()
+    assert len(charge_type(app).seen) == 1
+
+
+@pytest.mark.parametrize("keys", [NEW_KEYS, ""], ids=["missing", "none"])
 def test_a_worker_without_the_key_waits_and_uses_up_no_attempt(vault: VaultFactory, keys: str) -> None:
     app = vault()
     receipt = enqueue("card.charge", CARD, effects=app)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from effects.doctor import examine
+from effects.observation.doctor import examine
 from effects.store.operator.database_checks import DoctorFinding
 from tests.conftest import AppFactory
 

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from effects.errors import EffectsError
-from effects.outcome import OUTCOMES
+from effects.model.outcome import OUTCOMES
 
 
 class NoText:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-import effects.bulk
+import effects.bulk_job
 from tests.support.step_jobs_app import app
 
 __all__ = ["app"]
 
-effects.bulk.CHUNK = int(os.environ["BULK_CHUNK"])
+effects.bulk_job.CHUNK = int(os.environ["BULK_CHUNK"])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from effects import Done, Effects, Refused, Retry, Unknown, enqueue
 from effects.keys import generate_key
-from effects.settlement import AttemptEnd
+from effects.model.settlement import AttemptEnd
 from effects.store.operator.actions import cancel
 from effects.store.operator.requeue import requeue
 from effects.store.operator.resolve import Resolution, ignore, resolve

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from effects import Attempt, Done, Effects, JobType
-from effects.job import Job
+from effects.model.job import Job
 
 HANG = os.environ.get("HANG", "")
 

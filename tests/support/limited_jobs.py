@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from effects import Job, NewJob
-from effects.settlement import AttemptEnd
+from effects.model.settlement import AttemptEnd
 from effects.store.queue.settle import Settled, settle
 from tests.support.manual_workers import ManualWorker
 

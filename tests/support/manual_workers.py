@@ -8,12 +8,14 @@ from typing import Any
 from sqlalchemy import text
 
 from effects import Effects, Job
-from effects.decision import decide
-from effects.settlement import AttemptEnd, Execution, Settlement
+from effects.model.decision import decide
+from effects.model.settlement import AttemptEnd, Execution, Settlement
 from effects.store.queue.claim import Claimed, ClaimRequest, claim
-from effects.store.queue.liveness import WorkerIdentity, heartbeat, register, release, rescue
+from effects.store.queue.liveness import release, rescue
 from effects.store.queue.settle import Settled, settle
+from effects.store.workers.registration import WorkerIdentity, heartbeat, register
 
+HEARTBEAT_SECONDS = 10.0
 LEASE_SECONDS = 120.0
 
 
@@ -24,7 +26,7 @@ class ManualWorker:
         self.app = app
         self.name = name
         self.request = self.request_of(queue)
-        register(app.store, WorkerIdentity(name, "host", 1, "0", queue))
+        register(app.store, WorkerIdentity(name, "host", 1, "0", queue, HEARTBEAT_SECONDS, LEASE_SECONDS))
 
     def request_of(self, queue: str) -> ClaimRequest:
         limits = {job_type.name: job_type.time_limit_seconds for job_type in self.app.job_types}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from collections import Counter
 from typing import Any
@@ -43,6 +45,7 @@ ANSWERS: dict[str, Outcome | None] = {
     "done": Done(),
     "release": Done(),
     "wait": Done(),
+    "stay": Done(),
     "raise": None,
     "none": None,
     "retry": Retry("not now", code="busy"),
@@ -58,7 +61,7 @@ class BoomError(Exception):
 
 
 class Scripted(JobType[Script]):
-    """Obeys. `performed` counts the calls by the script's name; `began` and `gate` hold an attempt."""
+    """Obeys. `performed` counts the calls by the script's name; `gate` holds an attempt, and `at_gate` counts those."""
 
     payload = Script
     retry = RetryPolicy(backoff=Exponential(seconds=1.0), max_attempts=5, jitter=0.0)
@@ -72,28 +75,80 @@ class Scripted(JobType[Script]):
         self.order: list[str] = []
         self.began = threading.Event()
         self.gate = threading.Event()  # the move `wait` stands here until the test opens it
+        self.at_gate = 0  # all that ever came there
         self._lock = threading.Lock()
 
     def route(self, payload: Script) -> Routing:
         return Routing(queue=payload.queue, group_key=payload.group, limit_key=payload.limit)
 
     def perform(self, payload: Script, attempt: Attempt) -> Outcome | None:
+        outcome: Outcome | None = Done()
+        for move in self._moves(payload):
+            outcome = self._move(move, attempt)
+        return outcome
+
+    def _moves(self, payload: Script) -> list[str]:
         with self._lock:
             turn = self.performed[payload.name]
             self.performed[payload.name] += 1
             self.order.append(payload.name)
         moves = payload.moves or ["done"]
-        outcome: Outcome | None = Done()
-        for move in moves[min(turn, len(moves) - 1)].split():
-            outcome = self._move(move, attempt)
-        return outcome
+        return moves[min(turn, len(moves) - 1)].split()
+
+    def _arrive(self) -> None:
+        with self._lock:
+            self.at_gate += 1
+        self.began.set()
 
     def _move(self, move: str, attempt: Attempt) -> Outcome | None:
         if move == "release":
             attempt.release()
         elif move == "wait":
-            self.began.set()
+            self._arrive()
             assert self.gate.wait(60), "the test never opened the gate"
         elif move == "raise":
             raise BoomError("secret: rosebud")
         return ANSWERS[move]
+
+
+class AsyncScripted(Scripted):
+    """Obeys on the worker's event loop, in a queue of its own.
+
+    `block` lets no other handler go on, until the test opens the gate. `cancelled` counts those whose task was.
+    """
+
+    queue = "async"
+
+    def __init__(self, name: str = "scripted", **options: Any) -> None:
+        super().__init__(name, **options)
+        self.in_flight = self.cancelled = 0
+
+    async def perform(self, payload: Script, attempt: Attempt) -> Outcome | None:  # type: ignore[override]
+        outcome: Outcome | None = Done()
+        self.in_flight += 1
+        try:
+            for move in self._moves(payload):
+                outcome = await self._move_async(move, attempt)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.in_flight -= 1
+        return outcome
+
+    async def _move_async(self, move: str, attempt: Attempt) -> Outcome | None:
+        if move == "release":
+            await attempt.release_async()
+        elif move == "wait":
+            self._arrive()
+            while not self.gate.is_set():
+                await asyncio.sleep(0.005)
+        elif move == "stay":  # whatever anyone wants
+            while not self.gate.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.005)
+        elif move == "block":
+            return self._move("wait", attempt)
+        else:
+            return self._move(move, attempt)
+        return ANSWERS.get(move)

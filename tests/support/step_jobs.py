@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from effects import Attempt, Done, Effects, JobType, Outcome, Retry, RetryPolicy, enqueue
 from effects.retry import Fixed, OnUnknown
@@ -61,6 +63,22 @@ class StepJobType(JobType[StepJob]):
         enqueue("step_job", then, key=key, session=connection, effects=self.app)  # type: ignore[arg-type]
 
 
+class AsyncStepJobType(StepJobType):
+    """The same on the worker's event loop, in a queue of its own."""
+
+    queue = "async"
+
+    async def perform(self, payload: StepJob, attempt: Attempt) -> Outcome:  # type: ignore[override]
+        for step in payload.steps:
+            if step == "release":
+                await attempt.release_async()
+            else:
+                outcome = await asyncio.to_thread(super().perform, replace(payload, steps=(step,)), attempt)
+                if not isinstance(outcome, Done) or outcome.apply is not None:
+                    return outcome
+        return Done()
+
+
 def ask(port: int, name: str) -> None:
     """Stand at the stub server until the test lets this name go on."""
     _say(port, f"ask {name}")
@@ -77,7 +95,11 @@ def _say(port: int, line: str) -> str:
 
 
 def step_job_types(**options: float) -> list[StepJobType]:
-    return [StepJobType(**options), StepJobType("step_job.held", "hold", **options)]
+    blocking = [StepJobType(**options), StepJobType("step_job.held", "hold", **options)]
+    return [
+        *blocking, AsyncStepJobType("step_job.async", **options),
+        AsyncStepJobType("step_job.async_held", "hold", **options),
+    ]  # fmt: skip
 
 
 def step_jobs_app(url: str | None = None, **options: object) -> Effects:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
-from effects import Attempt, Done, Effects, Outcome, RetryPolicy, enqueue_async
+from effects import Attempt, Done, Effects, JobType, Outcome, RetryPolicy, enqueue_async
 from effects_email import send_templated_email_async
 from effects_reports import request_report_async
 from effects_webhooks import WebhookEvent, deliver_webhook_async
@@ -35,6 +35,28 @@ def alarm(session: Session) -> list[str | None]:
     receipts += resolve.enqueue_many([Page("db"), Page("web")], key=lambda page: f"resolve:{page.team}")
     print(resolve(Page("db")))
     return [receipt.key for receipt in receipts]
+
+
+@app.job("pager.ask", release="manual")
+async def ask(page: Page, attempt: Attempt) -> None:
+    await attempt.release_async()
+    print(page.team)
+
+
+class Escalate(JobType[Page]):
+    name = "pager.escalate"
+    payload = Page
+
+    async def perform(self, payload: Page, attempt: Attempt) -> Outcome:
+        await attempt.release_async()
+        return Done(detail={"team": payload.team})
+
+
+app.add(Escalate())
+
+
+async def drill(attempt: Attempt) -> None:
+    await ask(Page("db"), attempt)
 
 
 async def sign_up(make_session: async_sessionmaker[AsyncSession]) -> int:

@@ -71,8 +71,37 @@ class WrongOutcome(JobType[Order]):
 
 
 class AsyncHandler(JobType[Order]):
-    async def perform(self, payload: Order, attempt: Attempt) -> None:  # planted: override | IncompatibleMethodOverride
-        print(payload)
+    async def perform(self, payload: Order, attempt: Attempt) -> Outcome:
+        attempt.release_async()  # planted: unused-coroutine | UnusedCoroutine
+        return Done()
+
+
+class WrongAsyncOutcome(JobType[Order]):
+    async def perform(self, payload: Order, attempt: Attempt) -> str:  # planted: override | IncompatibleMethodOverride
+        return "done"
+
+
+class AsyncLoad(JobType[Order]):
+    async def worker_starts(self) -> None:  # planted: override | IncompatibleMethodOverride
+        print("starts")
+
+
+job = Effects().job
+
+
+@job("shop.ask", on_unknown="hold")
+async def ask_shop(order: Order) -> None:
+    print(order.number)
+
+
+@job("shop.tell")  # planted: type-var | ArgumentType
+async def tell_shop(order: Order) -> str:
+    return "done"
+
+
+async def call_it() -> None:
+    ask_shop(Order(1))  # planted: unused-coroutine | UnusedCoroutine
+    await ask_shop(Refund(1))  # planted: arg-type | ArgumentType
 
 
 class WrongNames(JobType[Order]):

@@ -301,6 +301,18 @@ def test_an_endpoint_is_changed(run: Run) -> None:
         assert run("endpoints", "change", endpoint, *wrong).exit_code == 2
 
 
+def test_a_delivery_that_is_retrying_is_not_replayed(run: Run, database_url: str, rows: Rows) -> None:
+    with Receiver([503]) as receiver:
+        added(run, receiver.url)
+        event = run("send", "--type", "a", "--data", "{}", "--json").json["event_id"]
+        work(database_url)
+        skipped = run("replay", "--event", event)
+    [job] = rows("SELECT id FROM effects_jobs WHERE job_type = 'webhook.deliver' AND status = 'failed'")
+    assert (skipped.exit_code, skipped.out) == (1, "0 replayed, 1 skipped\n")
+    assert f"job {job['id']} is retrying: only an ended job can be requeued" in skipped.err
+    assert f"`effects jobs run-now {job['id']}`" in skipped.err
+
+
 @pytest.mark.slow
 def test_replay_and_recover(run: Run, database_url: str, rows: Rows) -> None:
     with Receiver([422, 422, 200]) as receiver:
@@ -315,8 +327,8 @@ def test_replay_and_recover(run: Run, database_url: str, rows: Rows) -> None:
         work(database_url)
         assert len(receiver.requests) == 3
         assert {request.message_id for request in receiver.requests} == {event}
-        found = run("replay", "--event", event, "--json").json
-        assert (found["jobs"], len(found["skipped"])) == ([], 1)
+        found = run("replay", "--event", event, "--json")
+        assert (found.exit_code, found.json["jobs"], len(found.json["skipped"])) == (1, [], 1)
         assert len(run("replay", "--event", event, "--even-if-done", "--json").json["jobs"]) == 1
     assert run("replay").exit_code == 2
     assert run("replay", "--event", "msg_none").exit_code == 2
@@ -344,13 +356,20 @@ def test_explain(run: Run) -> None:
 
 
 def test_why_reports_an_event_without_endpoints(run: Run, database_url: str) -> None:
-    added(run, "http://127.0.0.1:9/", "--pattern", "order.*")
-    run("send", "--type", "user.made", "--data", "{}", "--key", "user:1")
-    answer = effects("--database-url", database_url, "why", "user:1")
-    assert answer.exit_code == 2
-    assert "user.made" in answer.err
-    assert "no active endpoint wanted it" in answer.err
-    assert "no effect with key" in effects("--database-url", database_url, "why", "user:2").err
+    def why(key: str) -> str:
+        answer = effects("--database-url", database_url, "why", key)
+        assert answer.exit_code == 2
+        return answer.err
+
+    first = run("send", "--type", "user.made", "--data", "{}", "--key", "user:1").out
+    assert "no endpoint takes it: see `effects why msg_" in first
+    assert "(user.made) is stored and has no delivery: there is no active endpoint (see " in why("user:1")
+    endpoint = added(run, "http://127.0.0.1:9/", "--pattern", "order.*")
+    reason = f"the only active endpoint does not take user.made: {endpoint} takes order.*"
+    assert f"(user.made) is stored and has no delivery: {reason}" in why("user:1")
+    run("send", "--type", "order.made", "--data", "{}", "--key", "order:1", "--tenant", "acme")
+    assert "no active endpoint of tenant 'acme'; an event goes to those of its own tenant" in why("order:1")
+    assert "no effect with key" in why("user:2")
 
 
 def test_listen_prints_the_beginning_of_the_data() -> None:

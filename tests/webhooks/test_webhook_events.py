@@ -15,6 +15,7 @@ import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from effects import Effects, IdempotencyConflict, set_default
@@ -76,13 +77,13 @@ for _ in range(100_000):
     [
         ([1], "list"),
         ('{"id": 1}', "str"),
-        (None, "NoneType"),
+        (None, "data is None"),
         ({"a": float("nan")}, "NaN"),
-        ({"a": float("inf")}, "infinity"),
+        ({"a": float("inf")}, "data.a: NaN and infinities are not JSON"),
         (CYCLE, "itself"),
         (DEEP, "nested"),
         (Decimal(1), "Decimal"),
-        ({"a": object()}, "object has no JSON form"),
+        ({"a": object()}, "data.a: object has no JSON form"),
         ({"a": (letter for letter in "hunter2")}, "generator"),
         ({(1, 2): 1}, "keys"),
         ({"a": "\ud800"}, "surrogate"),
@@ -332,6 +333,21 @@ def test_one_key_from_many_threads_is_one_event(shop: Effects, rows: Rows) -> No
 
 
 # -- many ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [None, "order:1"])
+def test_one_event_takes_three_statements_however_many_want_it(shop: Effects, rows: Rows, key: str | None) -> None:
+    """The endpoints, the event, its deliveries with their jobs. On SQLite the last takes three."""
+    endpoint(shop)
+    endpoint(shop)
+    sent: list[str] = []
+    event.listen(shop.engine, "before_cursor_execute", lambda *arguments: sent.append(arguments[2]))
+    with Session(shop.engine) as session, session.begin():
+        deliver_webhook(WebhookEvent("order.paid", {}, key=key), session=session, effects=shop)
+    assert len([statement for statement in sent if not statement.startswith("BEGIN")]) == (
+        3 if shop.store.is_postgresql else 5
+    )
+    assert counts(rows) == (1, 2, 2)
 
 
 def test_many_events_take_few_statements(shop: Effects, rows: Rows) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from effects import Effects
-from effects.attempt import Attempt
-from effects.job_type import JobType
+from effects.model.attempt import Attempt
+from effects.model.job_type import JobType
 from effects.store.limits import rows as limit_rows
 from effects.store.limits import status as limit_status
 from effects.store.operator.audit import audit

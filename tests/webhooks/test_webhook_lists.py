@@ -13,6 +13,8 @@ from effects_webhooks import (
     WebhookEvent,
     add_endpoint,
     deliver_webhook,
+    get_delivery,
+    get_event,
     list_deliveries,
     list_events,
 )
@@ -84,3 +86,21 @@ def test_events_are_listed_by_tenant_newest_first(shop: Effects, rows: Rows) -> 
     assert [event.tenant for event in list_events(effects=shop)] == [""]
     first, *others = of_ann
     assert [event.id for event in list_events(before=first, limit=1, tenant="ann", effects=shop)] == others[:1]
+
+
+def test_one_delivery_and_one_event_are_read_as_their_tenant_alone_sees_them(shop: Effects) -> None:
+    endpoint_id = add_endpoint("http://127.0.0.1:9/", ["order.read"], tenant="ann", effects=shop).id
+    event_id = deliver_webhook(WebhookEvent("order.read", {"id": 7}, tenant="ann"), effects=shop).event_id
+    for tenant in ("ann", ANY_TENANT):
+        [listed] = list_deliveries(event_id=event_id, tenant=tenant, effects=shop).deliveries
+        assert get_delivery(event_id, endpoint_id, tenant=tenant, effects=shop) == listed
+        event = get_event(event_id, tenant=tenant, effects=shop)
+        assert (event.type, event.tenant, event.body[-16:]) == ("order.read", "ann", b'"data":{"id":7}}')
+        assert 'id":7' not in repr(event)
+    for other in ("bob", None):
+        with pytest.raises(EventNotFound, match="there is no delivery of"):
+            get_delivery(event_id, endpoint_id, tenant=other, effects=shop)
+        with pytest.raises(EventNotFound, match=f"there is no event '{event_id}'"):
+            get_event(event_id, tenant=other, effects=shop)
+    with pytest.raises(EventNotFound):
+        get_delivery(event_id, "ep_none", tenant="ann", effects=shop)

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from effects.web import BODY_BYTES_MAX
 from effects_webhooks import SecretInvalid, generate_secret, sign
 from effects_webhooks.receiver import Event, Receiving, SeenMessages, asgi_app, wsgi_app
+from tests.support.web_clients import lifespan
 
 SECRET = generate_secret()
 BODY = b'{"type":"order.paid","timestamp":"2026-11-21T17:06:50Z","data":{"id":123}}'
@@ -152,17 +153,7 @@ def test_only_post_is_taken(shop: Shop) -> None:
 
 def test_the_asgi_app_runs_by_itself(shop: Shop) -> None:
     app = asgi_app(shop.handle, secrets=SECRET, seen=shop.seen)
-    messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
-    sent: list[str] = []
-
-    async def receive() -> Mapping[str, Any]:
-        return next(messages)
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message["type"])
-
-    asyncio.run(app({"type": "lifespan"}, receive, send))
-    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert lifespan(app) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 def test_repeats_at_once_are_handled_once(shop: Shop) -> None:

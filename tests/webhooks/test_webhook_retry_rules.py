@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effects import Done, Outcome, Refused, Retry, Unknown
-from effects.decision import decide
-from effects.job import Job
-from effects.job_type import JobType
-from effects.outcome import Pause
+from effects.model.decision import decide
+from effects.model.job import Job
+from effects.model.job_type import JobType
+from effects.model.outcome import Pause
 from effects_webhooks import EndpointInvalid, EventInvalid, explain
 from effects_webhooks.classify import RetryContext, classify, http_date, retry_after
 from effects_webhooks.retry_rules import FAULT_RULES, FULL, PROFILES, SHORT, check_overrides, rule_of, rule_of_code

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from effects_webhooks.admin.deliveries import (
         DeliveryPage,
         DeliverySummary,
+        EventDetail,
         EventSummary,
+        get_delivery,
+        get_event,
         list_deliveries,
         list_events,
     )
@@ -45,7 +48,8 @@ else:
             "effects.extend": "SecretInvalid, SignatureInvalid, generate_secret, sign, verify",
             "effects_webhooks.admin.adding": "EnsuredEndpoint, NewEndpoint, add_endpoint, ensure_endpoint",
             "effects_webhooks.admin.deliveries": (
-                "DeliveryPage, DeliverySummary, EventSummary, list_deliveries, list_events"
+                "DeliveryPage, DeliverySummary, EventDetail, EventSummary, get_delivery, get_event, list_deliveries, "
+                "list_events"
             ),
             "effects_webhooks.admin.endpoints": (
                 "Endpoint, change_endpoint, disable_endpoint, enable_endpoint, get_endpoint, list_endpoints"
@@ -74,6 +78,7 @@ __all__ = [
     "EndpointInvalid",
     "EndpointNotFound",
     "EnsuredEndpoint",
+    "EventDetail",
     "EventInvalid",
     "EventNotFound",
     "EventSummary",
@@ -101,7 +106,9 @@ __all__ = [
     "expire_secret",
     "explain",
     "generate_secret",
+    "get_delivery",
     "get_endpoint",
+    "get_event",
     "list_deliveries",
     "list_endpoints",
     "list_events",

@@ -31,3 +31,8 @@ class EventNotFound(EffectsError):
     """There is no such event, or it has no such delivery."""
 
     listed_by = "effects webhooks events"
+
+
+def no_endpoint(endpoint_id: str) -> EndpointNotFound:
+    """The error for an id that no endpoint has, or that one of another tenant has."""
+    return EndpointNotFound(f"there is no endpoint {endpoint_id!r}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from effects.extend import ObjectData, arguments, check_arguments, optional, shown, to_plain
+from effects.extend import ObjectData, arguments, check_arguments, described, optional, path_of_fault, shown, to_plain
 from effects_webhooks.errors import EndpointInvalid, EventInvalid
 
 BODY_BYTES_MAX = 256 * 1024
@@ -89,20 +89,28 @@ class WebhookEvent:
 
 def _data_json(data: Any) -> str:
     try:
-        plain = to_plain(data)
-        if not isinstance(plain, dict):
-            raise EventInvalid(f"data is a {type(data).__name__}; give a dict, a dataclass or a model")
-        text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        text.encode()
-    except UnicodeEncodeError:
-        raise EventInvalid("data holds half of a surrogate pair, which UTF-8 cannot carry") from None
+        text = _json(data)
     except RecursionError:
         raise EventInvalid("data is nested too deeply for JSON, or holds itself") from None
-    except TypeError as error:  # names the class, not the value
-        raise EventInvalid(f"data is not JSON: {error}") from None
-    except ValueError:
-        raise EventInvalid("data is not JSON: it holds NaN or an infinity") from None
+    except (TypeError, ValueError) as error:
+        raise EventInvalid(f"data{path_of_fault(data, _json)}: {_why_not_json(error)}") from None
+    if not text.startswith("{"):
+        raise EventInvalid(f"data is {described(data)}; give a dict, a dataclass or a model")
     return text
+
+
+def _json(value: Any) -> str:
+    text = json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text.encode()
+    return text
+
+
+def _why_not_json(error: TypeError | ValueError) -> str:
+    if isinstance(error, TypeError):  # names the class, not the value
+        return str(error)
+    if isinstance(error, UnicodeEncodeError):
+        return "half of a surrogate pair, which UTF-8 cannot carry"
+    return "NaN and infinities are not JSON"
 
 
 def _sorted(text: str) -> bytes:

@@ -51,10 +51,16 @@ _OTHER_4XX = Rule("none", "the same bytes will be refused again; replay when the
 _OTHER_5XX = Rule("full", "the receiver failed and may succeed later", hint=True)
 _NO_STATUS = Rule("short", "no status code of HTTP")
 
+_UNAUTHORIZED = (
+    "the partner does not accept the signature or what it checks besides: have them look at their clock, and whether "
+    "they verify the raw body; in doubt of their secret, which is shown once only, give them another "
+    "(`effects webhooks secrets rotate`); a proxy may ask for a header too"
+)
+
 STATUS_RULES: Mapping[int, Rule] = {
     400: Rule("none", "the receiver cannot read these bytes, and they stay the same"),
-    401: Rule("short", "keys are being rotated, or a proxy blocks us: fixed in hours"),
-    403: Rule("short", "keys are being rotated, or a proxy blocks us: fixed in hours"),
+    401: Rule("short", _UNAUTHORIZED),
+    403: Rule("short", _UNAUTHORIZED),
     404: Rule("short", "the route is missing: a deploy fixes it in hours, or the path is wrong"),
     405: Rule("none", "the address takes no POST: the URL is wrong"),
     408: Rule("full", "the receiver requests another try", hint=True),

@@ -25,7 +25,8 @@ def open_secret(app: Effects, endpoint_id: str, secret_id: str, sealed: bytes) -
     """The signing key of a stored secret.
 
     Raises:
-        KeyUnavailable: its key is not in EFFECTS_KEYS, or the row was altered.
+        KeyUnavailable: its key is not in EFFECTS_KEYS.
+        SealInvalid: the row was altered.
     """
     return app.keys.open(sealed, **_context(endpoint_id, secret_id))
 
@@ -34,7 +35,7 @@ def open_headers(app: Effects, endpoint_id: str, sealed: bytes) -> bytes:
     """The partner's own headers, packed.
 
     Raises:
-        KeyUnavailable: as `open_secret`.
+        KeyUnavailable, SealInvalid: as `open_secret`.
     """
     return app.keys.open(bytes(sealed), **_headers_context(endpoint_id))
 
@@ -53,7 +54,7 @@ def has_other_headers(app: Effects, endpoint_id: str, sealed: bytes | None, head
     """Whether these headers are other ones than those stored.
 
     Raises:
-        EndpointInvalid: one cannot be. KeyUnavailable: as `open_secret`.
+        EndpointInvalid: one cannot be. KeyUnavailable, SealInvalid: as `open_secret`.
     """
     stored = open_headers(app, endpoint_id, sealed) if sealed is not None else None
     return stored != (pack(check_headers(headers)) if headers else None)

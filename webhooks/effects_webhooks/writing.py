@@ -12,7 +12,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects import Effects, NewJob, enqueue_many
-from effects.extend import NO_DIGEST, IdempotentWriter, KeyHolder, insert_reserved, reserve_jobs
+from effects.extend import NO_DIGEST, IdempotentWriter, KeyHolder, insert_intended
 from effects_webhooks.identifiers import new_id
 from effects_webhooks.request import WebhookEvent
 from effects_webhooks.routing import Route, Routes
@@ -22,7 +22,7 @@ from effects_webhooks.tables.events import DeliveryRow, EventRow
 JOB_TYPE = "webhook.deliver"
 FAN_OUT_TYPE = "webhook.fan_out"
 FAN_OUT_ABOVE = 100  # endpoints: from there on a job makes the deliveries, not the caller's transaction
-BATCH = 500  # events, and deliveries, written by one statement
+BATCH = 500  # events, written by one statement
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -44,6 +44,11 @@ class WebhookReceipt(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: tuple[Delivery, ...] = ()
     existing: bool = False
     fan_out_job_id: int | None = None
+
+    @property
+    def unwanted(self) -> bool:
+        """Whether no endpoint takes the event: it is stored and not sent. `effects why EVENT` tells why."""
+        return not self.deliveries and self.fan_out_job_id is None
 
     @property
     def job_ids(self) -> tuple[int, ...]:
@@ -75,17 +80,12 @@ def write_deliveries(
     app: Effects, connection: Connection, pairs: Sequence[tuple[Sendable, Route]]
 ) -> dict[str, list[Delivery]]:
     """Write a ledger row and a job for each pair; gives the deliveries of each event."""
-    jobs = reserve_jobs(app, connection, [_job(event, route) for event, route in pairs])
-    intents = [
-        DeliveryRow(event.id, route.endpoint_id, event.digest, job.id)
-        for (event, route), job in zip(pairs, jobs, strict=True)
-    ]
+    jobs = [_job(event, route) for event, route in pairs]
+    intents = [DeliveryRow(event.id, route.endpoint_id, event.digest) for event, route in pairs]
     deliveries: dict[str, list[Delivery]] = defaultdict(list)
-    for intent in intents:
-        deliveries[intent.event_id].append(Delivery(intent.endpoint_id, intent.job_id))
-    for start in range(0, len(pairs), BATCH):
-        table.insert_deliveries(app.store, connection, intents[start : start + BATCH])
-        insert_reserved(app, connection, jobs[start : start + BATCH])
+    job_ids = insert_intended(app, connection, jobs, intents, table.insert_deliveries)
+    for intent, job_id in zip(intents, job_ids, strict=True):
+        deliveries[intent.event_id].append(Delivery(intent.endpoint_id, job_id))
     return deliveries
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import URL
 
 from effects.errors import ConfigurationError
+from effects.store.db.urls import file_of
 
 # Options of Django and of its driver; all others are libpq's.
 _NOT_LIBPQ = frozenset(
@@ -24,11 +25,11 @@ def url_of(alias: str, settings: Mapping[str, Any]) -> URL:
         settings: one of `DATABASES`.
 
     Raises:
-        ConfigurationError: it is neither SQLite nor PostgreSQL, or in memory.
+        ConfigurationError: it is neither SQLite nor PostgreSQL.
     """
     backend = str(settings.get("ENGINE", "")).rpartition(".")[2]
     if backend in ("sqlite3", "spatialite"):
-        return _sqlite(alias, str(settings["NAME"]))
+        return _sqlite(str(settings["NAME"]))
     if backend in ("postgresql", "postgis"):
         return _postgresql(settings)
     raise ConfigurationError(
@@ -37,12 +38,22 @@ def url_of(alias: str, settings: Mapping[str, Any]) -> URL:
     )
 
 
-def _sqlite(alias: str, name: str) -> URL:
-    if not name or name == ":memory:" or "mode=memory" in name:
-        raise ConfigurationError(
-            f"EFFECTS: the database {alias!r} is in memory, which no worker could share. In tests, give it a file: "
-            f'DATABASES["{alias}"]["TEST"] = {{"NAME": BASE_DIR / "test.sqlite3"}}'
-        )
+def is_in_memory(url: URL) -> bool:
+    """Whether only Django's connection reaches it."""
+    return url.get_backend_name() == "sqlite" and file_of(url) is None
+
+
+def refuse_memory(alias: str) -> ConfigurationError:
+    """For what needs connections of its own, as a worker does."""
+    return ConfigurationError(
+        f"the database {alias!r} is in memory, which no worker can share. In tests, give it a file: "
+        f'DATABASES["{alias}"]["TEST"] = {{"NAME": BASE_DIR / "test.sqlite3"}}'
+    )
+
+
+def _sqlite(name: str) -> URL:
+    if name == ":memory:" or "mode=memory" in name:
+        return URL.create("sqlite", database=name.partition("?")[0], query={"mode": "memory", "uri": "true"})
     return URL.create("sqlite", database=str(Path(name).absolute()))
 
 

@@ -10,9 +10,10 @@ from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
-from effects.app import Effects
 from effects.contrib.django.configuration import ALIAS, follow, make_app
 from effects.contrib.django.handlers import close_connections_around
+from effects.contrib.django.project import ProjectEffects
+from effects.contrib.django.transactions import watch
 from effects.default_app import set_default
 from effects.errors import SchemaMismatch
 
@@ -24,7 +25,7 @@ class EffectsConfig(AppConfig):
     label = "effects"
     verbose_name = "effects"
 
-    app: Effects | None = None
+    app: ProjectEffects | None = None
     alias = ALIAS
 
     def ready(self) -> None:
@@ -32,7 +33,8 @@ class EffectsConfig(AppConfig):
         Raises:
             ConfigurationError: a setting, a report or a job type is wrong; names it.
         """
-        self.app, self.alias = make_app()
+        self.app = make_app()
+        self.alias = self.app.alias
         set_default(self.app)
         connection_created.connect(self._follow, dispatch_uid="effects")
         post_migrate.connect(self._register_schedules, sender=self, dispatch_uid="effects")
@@ -50,6 +52,7 @@ class EffectsConfig(AppConfig):
         if self.app is None:
             return
         if connection.alias == self.alias:
+            watch(connection)
             follow(self.app, connection)
         elif connection.alias == NO_DB_ALIAS:
             for engine in self.app.store.engines:

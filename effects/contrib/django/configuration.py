@@ -15,26 +15,28 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.module_loading import module_has_submodule
 from sqlalchemy import URL, event
 
-from effects.app import Effects
-from effects.contrib.django.aliases import url_of
+from effects.contrib.django.aliases import is_in_memory, url_of
+from effects.contrib.django.project import ProjectEffects, go_through_django, is_through_django, leave_django
 from effects.errors import ConfigurationError
 from effects.packages import declared_options
 from effects.store.db.urls import database_url
+from effects.text.wording import described
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 ALIAS = DEFAULT_DB_ALIAS
+_NO_FILE = "sqlite:////in-memory/of-django.db"  # in place of a database in memory, which has no URL for others
 
 
-def project_app() -> Effects:
+def project_app() -> ProjectEffects:
     """The project's Effects.
 
     Raises:
         ConfigurationError: Django is not set up yet, or does not have `effects.contrib.django` in INSTALLED_APPS.
     """
     try:
-        app: Effects | None = apps.get_app_config("effects").app
+        app: ProjectEffects | None = apps.get_app_config("effects").app
     except (AppRegistryNotReady, LookupError, AttributeError):
         app = None
     if app is None:
@@ -45,18 +47,15 @@ def project_app() -> Effects:
     return app
 
 
-def make_app() -> tuple[Effects, str]:
+def make_app() -> ProjectEffects:
     """Make the Effects of the settings, with what the project's apps declare.
-
-    Returns:
-        It, and the alias of its database.
 
     Raises:
         ConfigurationError: a setting or a declaration is wrong; names it.
     """
     values = getattr(settings, "EFFECTS", {})
     if not isinstance(values, dict):
-        raise ConfigurationError(f'EFFECTS is a {type(values).__name__}; give a dict, such as {{"email_from": "…"}}')
+        raise ConfigurationError(f'EFFECTS is {described(values)}; give a dict, such as {{"email_from": "…"}}')
     options = {name: value for name, value in values.items() if name != "alias"}
     if refused := {"database_url", "engine", "settings"} & set(options):
         raise ConfigurationError(f'EFFECTS has {sorted(refused)[0]!r}; name one of DATABASES by "alias" instead')
@@ -65,24 +64,34 @@ def make_app() -> tuple[Effects, str]:
         raise ConfigurationError(f"EFFECTS: alias is {alias!r}, and DATABASES has {', '.join(sorted(connections))}")
     url = url_of(alias, connections[alias].settings_dict)
     declared = declared_options(_modules, [Path(config.path) for config in apps.get_app_configs()])
-    app = Effects(_text(url), **{**declared, **options})
+    text = _NO_FILE if is_in_memory(url) else _text(url)
+    app = ProjectEffects(alias, text, **{**declared, **options})
     for engine in app.store.engines:
         _connect_to_current_url(engine)
-    return app, alias
+    follow(app, connections[alias])
+    return app
 
 
-def follow(app: Effects, connection: Any) -> None:
-    """Let the Effects go where this connection of Django goes.
-
-    Raises:
-        ConfigurationError: that is in memory, where nothing else can go.
-    """
-    text = _text(url_of(connection.alias, connection.settings_dict))
-    if text == app.settings.database_url:
+def follow(app: ProjectEffects, connection: Any) -> None:
+    """Let the Effects go where this connection of Django goes; to one in memory, through the connection itself."""
+    url = url_of(connection.alias, connection.settings_dict)
+    if is_in_memory(url):
+        if not is_through_django(app.store):
+            go_through_django(app.store, app.alias)
+            _go_to(app, url)
         return
+    text = _text(url)
+    target = database_url(text)
+    if target == app.engine.url:
+        return
+    leave_django(app.store)
     app.settings = replace(app.settings, database_url=text)
+    _go_to(app, target)
+
+
+def _go_to(app: ProjectEffects, url: URL) -> None:
     for engine in app.store.engines:
-        engine.url = database_url(text)
+        engine.url = url
         engine.dispose()
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from django.db import close_old_connections
 
-from effects.attempt import Attempt
-from effects.job_type import JobType
+from effects.model.attempt import Attempt
+from effects.model.job_type import JobType
 
 
 def close_connections_around(job_type: JobType[Any]) -> None:

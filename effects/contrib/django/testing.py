@@ -6,25 +6,29 @@
             self.effects.assert_enqueued("orders.pack", order=1)
 
 Nothing leaves the process. Within `TestCase` no job can run: its rows are in a transaction that is rolled back, and no
-worker sees them. A test that drains is a `TransactionTestCase`.
+worker sees them; those of `setUpTestData` are in the transaction of the class. A test that drains is a
+`TransactionTestCase`. A forgotten `session=`, which the transaction of a `TestCase` would hide, is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from django.apps import apps
 from django.db import connections
-from sqlalchemy import Connection
+from django.test import SimpleTestCase, TestCase
 
-from effects.app import Effects
+from effects.app import Effects, installed_tables
+from effects.contrib.django.aliases import is_in_memory, refuse_memory
 from effects.contrib.django.configuration import project_app
+from effects.contrib.django.project import ProjectEffects, go_through_django, is_through_django, leave_django
 from effects.errors import ConfigurationError
-from effects.sessions.borrowed import borrowed
-from effects.sessions.drivers import driver_of
 from effects.testing import Toolkit
+from effects.testing.databases import OWN, empty_tables
+from effects.testing.redirect import redirected
 from effects.worker import DrainResult
 
 if TYPE_CHECKING:
@@ -34,48 +38,128 @@ else:
 
 
 class EffectsTests(Case):
-    """Beside `TestCase` or `TransactionTestCase`, and before it: `self.effects` is the toolkit of each test."""
+    """Before `TestCase` or `TransactionTestCase`, and beside it: `self.effects` is the toolkit of each test.
+
+    Args:
+        sessions_required: whether a call that forgets `session=` in a block that has written is an error, also where
+            the setting `sessions` is `warn`. False: as the settings have it.
+    """
 
     effects: Toolkit
+    sessions_required = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        order = cls.__mro__
+        if SimpleTestCase in order and order.index(SimpleTestCase) < order.index(EffectsTests):
+            bases = ", ".join(base.__name__ for base in sorted(cls.__bases__, key=_is_test_case))
+            raise ConfigurationError(
+                f"{cls.__module__}.{cls.__name__}: EffectsTests comes first among the bases: "
+                f"class {cls.__name__}({bases})"
+            )
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        app, databases = project_app(), getattr(cls, "databases", ())
+        if databases != "__all__" and app.alias not in databases:
+            raise ConfigurationError(
+                f"{cls.__name__} has no database {app.alias!r}, where the effects are: derive it from "
+                f'(EffectsTests, TestCase), with databases = {{"{app.alias}"}} if that is not the default'
+            )
+        if issubclass(cls, TestCase):  # before the transaction of the class, in which setUpTestData runs
+            connections[app.alias].ensure_connection()  # where that goes, the Effects goes
+            cls.enterClassContext(_ThroughDjango(app, sessions_required=cls.sessions_required, empties=False))
+        super().setUpClass()
 
     def setUp(self) -> None:
         super().setUp()
-        connection = connections[apps.get_app_config("effects").alias]
-        toolkit = (
-            _RolledBackToolkit(connection) if connection.in_atomic_block else Toolkit(project_app(), database="own")
-        )
-        self.effects = self.enterContext(toolkit)
+        self.effects = self.enterContext(project_toolkit(sessions_required=self.sessions_required))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "effects":
+            raise ConfigurationError(f"{type(self).__name__}.setUp did not call super().setUp(), which makes it")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-class _RolledBackToolkit(Toolkit):
-    """On the rows of a transaction that is rolled back, through Django's own connection."""
+def _is_test_case(base: type) -> bool:
+    return issubclass(base, SimpleTestCase)
 
-    def __init__(self, connection: Any) -> None:
-        super().__init__(project_app(), database="own")
-        self._connection = connection
+
+def project_toolkit(*, sessions_required: bool = True) -> Toolkit:
+    """The toolkit of a test that has the project's test database: for a fixture, as with pytest-django's `db`.
+
+    Args:
+        sessions_required: as of `EffectsTests`.
+    """
+    app = project_app()
+    connection = connections[app.alias]
+    connection.ensure_connection()
+    if connection.in_atomic_block or is_through_django(app.store):
+        return _ThroughDjango(app, sessions_required=sessions_required, empties=not connection.in_atomic_block)
+    return _OfProject(app, sessions_required=sessions_required)
+
+
+class _OfProject(Toolkit):
+    """On the project's test database; a forgotten `session=` may be an error."""
+
+    app: ProjectEffects
+
+    def __init__(self, app: ProjectEffects, *, sessions_required: bool) -> None:
+        super().__init__(app, database=OWN)
+        self._sessions_required = sessions_required
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if self._sessions_required and self.app.settings.sessions == "warn":
+            self.app.settings = replace(self.app.settings, sessions="required")
+        return self
+
+
+class _ThroughDjango(_OfProject):
+    """On what Django's own connection sees: a transaction that is rolled back, or a database in memory.
+
+    Args:
+        empties: whether rows that a test has committed are deleted first.
+    """
+
+    def __init__(self, app: ProjectEffects, *, sessions_required: bool, empties: bool) -> None:
+        super().__init__(app, sessions_required=sessions_required)
+        self._empties = empties
+
+    def _redirected(self, folder: Path) -> AbstractContextManager[None]:
+        if is_in_memory(self.app.engine.url):
+            return redirected(self.app, self.app.engine.url, folder, tuple(installed_tables()))
+        return super()._redirected(folder)
 
     def _prepare(self, app: Effects) -> Callable[[], object]:
-        store = vars(app.store)
+        app.notifier.close()  # its thread would open a connection of Django's, which would stay open
+        if self._empties:
+            empty_tables(app.store)
+        if is_through_django(app.store):
+            return lambda: None
+        go_through_django(app.store, self.app.alias)
+        return lambda: leave_django(app.store)
 
-        @contextmanager
-        def read() -> Iterator[Connection]:
-            with borrowed(*_driver(self._connection)) as connection:
-                yield connection
-
-        store["read"] = read
-        return lambda: store.pop("read")
+    def _register_schedules(self) -> None:
+        """No worker would look at them."""
 
     def drain(self, max_seconds: float = 0.0, *, raises: bool = True) -> DrainResult:
         """
         Raises:
             ConfigurationError: always.
         """
+        self._refuse_worker()
+
+    def crash_at(self, point: str, *, nth: int = 1) -> None:
+        """
+        Raises:
+            ConfigurationError: always.
+        """
+        self._refuse_worker()
+
+    def _refuse_worker(self) -> NoReturn:
+        if is_in_memory(self.app.engine.url):
+            raise refuse_memory(self.app.alias)
         raise ConfigurationError(
             "no worker sees the rows of a TestCase, which are rolled back: make this test a TransactionTestCase"
         )
-
-
-def _driver(connection: Any) -> tuple[str, Any]:
-    driver = driver_of(connection)
-    assert driver is not None  # it is Django's
-    return driver

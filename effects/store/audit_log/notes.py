@@ -13,10 +13,10 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects.errors import ConfigurationError
-from effects.scrub import KEY_CHARS_MAX, clean_detail, clean_text
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
 from effects.store.schema.audit_tables import AUDIT_VIAS
+from effects.text.scrub import KEY_CHARS_MAX, clean_detail, clean_text
 
 DETAIL_BYTES_MAX = 8 * 1024
 REASON_CHARS_MAX = 1_000

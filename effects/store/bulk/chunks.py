@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 
 from effects.crashpoints import point
 from effects.errors import JobNotFound, JobStateError
-from effects.ledger import Ledger
-from effects.registry import Registry
+from effects.model.ledger import Ledger
+from effects.model.registry import Registry
 from effects.store.bulk.operation import REJECTED, Operation, refusal_code
 from effects.store.bulk.records import BulkCounts, RunningBulk, advance, lock_running
 from effects.store.bulk.selection import groups_of, select_ids

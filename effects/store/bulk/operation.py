@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from effects.errors import JobNotFound, JobStateError, code_of
-from effects.ledger import Ledger
-from effects.registry import Registry
+from effects.model.ledger import Ledger
+from effects.model.registry import Registry
 from effects.store.db.store import Store
 from effects.store.operator import actions
 from effects.store.operator.requeue import requeue

@@ -14,11 +14,12 @@ from sqlalchemy import Connection, Row
 from effects.errors import BulkNotFound, JobStateError, StoreConflict
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.bulk.operation import BulkAction
-from effects.store.bulk.selection import Counted, Selection
+from effects.store.bulk.selection import Counted, Selection, count_selected
 from effects.store.db.old_rows import old_rows
 from effects.store.db.records import Moment, shown_json, shown_moment, shown_moment_or_none
 from effects.store.db.sql import Sql, and_each, set_filters
 from effects.store.db.store import Statement, Store, as_json
+from effects.store.operator.counts import is_stopped
 
 _START_BULK, _CANCEL_BULK, _END_BULK = (AuditAction("bulk", word) for word in ("start", "cancel", "end"))
 
@@ -31,6 +32,9 @@ class BulkRecord(msgspec.Struct, frozen=True, kw_only=True):
         expected: how many jobs the preview counted; at least so many, unless `counted_all`.
         done, refused: jobs that it has acted on, and that it could not.
         refusals: reason → jobs.
+        left: jobs that it has not come to and that still match, counted to 10,000. None: its filters cannot be read.
+        no_longer_match: of the expected jobs those that had changed before it came to them, as by a worker that was
+            faster. None: it cannot be told, because not all were counted.
         job_id: the newest job that works on it.
     """
 
@@ -42,6 +46,8 @@ class BulkRecord(msgspec.Struct, frozen=True, kw_only=True):
     done: int
     refused: int
     refusals: Any
+    left: int | None
+    no_longer_match: int | None
     actor: str
     reason: str | None
     job_id: int | None
@@ -61,6 +67,7 @@ class RunningBulk(msgspec.Struct, frozen=True, kw_only=True):
     action: BulkAction
     selection: Selection
     last_id: int
+    expected: Counted
     done: int
     refused: int
     refusals: dict[str, int]
@@ -116,6 +123,7 @@ def lock_running(store: Store, connection: Connection, bulk_id: int) -> RunningB
         action=msgspec.convert({"name": row.action, **options}, BulkAction),
         selection=msgspec.json.decode(row.filters, type=Selection),
         last_id=row.last_id,
+        expected=Counted(row.expected, bool(row.counted_all)),
         done=row.done,
         refused=row.refused,
         refusals=msgspec.json.decode(row.refusals),
@@ -149,7 +157,8 @@ def advance(
     if moved != 1:
         raise StoreConflict(f"bulk {bulk.id} has moved on meanwhile")
     if chunk.ended:
-        detail = {"done": done, "refused": refused, "refusals": refusals}
+        gone = _no_longer_match(bulk.expected, done + refused, Counted(0, all=True))
+        detail = {"done": done, "refused": refused, "refusals": refusals, "no_longer_match": gone}
         note(store, connection, _END_BULK, bulk.id, actor=actor, reason=reason, detail=detail)
 
 
@@ -179,7 +188,7 @@ def read_bulk(store: Store, connection: Connection, bulk_id: int) -> BulkRecord:
     row = store.one(connection, _read(frozenset({"id"})), id=bulk_id, limit=1)
     if row is None:
         raise BulkNotFound(f"bulk {bulk_id} not found")
-    return _record(row)
+    return _record(store, connection, row)
 
 
 def list_bulks(
@@ -187,17 +196,38 @@ def list_bulks(
 ) -> list[BulkRecord]:
     """The newest first."""
     parameters = set_filters({"status": status, "before": before})
-    return [_record(row) for row in store.all(connection, _read(frozenset(parameters)), limit=limit, **parameters)]
+    rows = store.all(connection, _read(frozenset(parameters)), limit=limit, **parameters)
+    return [_record(store, connection, row) for row in rows]
 
 
-def _record(row: Row[Any]) -> BulkRecord:
+def _record(store: Store, connection: Connection, row: Row[Any]) -> BulkRecord:
+    left = _count_left(store, connection, row)
+    expected = Counted(row.expected, bool(row.counted_all))
+    gone = None if left is None else _no_longer_match(expected, row.done + row.refused, left)
     return BulkRecord(
         id=row.id, action=row.action, status="stopped" if row.stopped else row.status, expected=row.expected,
         counted_all=bool(row.counted_all), done=row.done, refused=row.refused, refusals=shown_json(row.refusals),
-        actor=row.actor, reason=row.reason, job_id=row.job_id, last_id=row.last_id, max_id=row.max_id,
-        options=shown_json(row.options), filters=shown_json(row.filters), created_at=shown_moment(row.created_at),
+        left=None if left is None else left.jobs, no_longer_match=gone, actor=row.actor, reason=row.reason,
+        job_id=row.job_id, last_id=row.last_id, max_id=row.max_id, options=shown_json(row.options),
+        filters=shown_json(row.filters), created_at=shown_moment(row.created_at),
         updated_at=shown_moment(row.updated_at), ended_at=shown_moment_or_none(row.ended_at),
     )  # fmt: skip
+
+
+def _count_left(store: Store, connection: Connection, row: Row[Any]) -> Counted | None:
+    """None where another program has written filters that cannot be read."""
+    if row.status == "done":
+        return Counted(0, all=True)
+    try:
+        selection = msgspec.json.decode(row.filters, type=Selection)
+    except msgspec.MsgspecError:
+        return None
+    return count_selected(store, connection, msgspec.structs.replace(selection, after_id=row.last_id))
+
+
+def _no_longer_match(expected: Counted, came_to: int, left: Counted) -> int | None:
+    """None where not all were counted. Jobs whose transactions committed late may be more than were expected."""
+    return max(0, expected.jobs - came_to - left.jobs) if expected.all and left.all else None
 
 
 def _options(action: BulkAction) -> dict[str, bool]:
@@ -224,8 +254,8 @@ def _set_job(sql: Sql) -> str:
 
 def _lock(sql: Sql) -> str:
     return f"""
-    SELECT action, {sql.json_text("options")} AS options, {sql.json_text("filters")} AS filters, last_id, done, refused,
-        {sql.json_text("refusals")} AS refusals, actor, reason
+    SELECT action, {sql.json_text("options")} AS options, {sql.json_text("filters")} AS filters, last_id, expected,
+        counted_all, done, refused, {sql.json_text("refusals")} AS refusals, actor, reason
     FROM {sql.bulk_actions} WHERE id = :id AND status = 'running' {sql.lock()}"""
 
 
@@ -247,14 +277,13 @@ def _cancel(sql: Sql) -> str:
 @cache
 def _read(names: frozenset[str]) -> Statement:
     def build(sql: Sql) -> str:
-        works = " OR ".join(f"j.{column} = b.job_id" for column in ("id", "requeued_from"))
         times = ", ".join(f"{sql.epoch(f'b.{name}')} AS {name}" for name in ("created_at", "updated_at", "ended_at"))
         json = ", ".join(f"{sql.json_text(f'b.{name}')} AS {name}" for name in ("options", "filters", "refusals"))
         by_filter = {"id": "b.id = :id", "before": "b.id < :before", "status": "b.status = :status"}
         return f"""
         SELECT b.id, b.action, b.status, b.expected, b.counted_all, b.done, b.refused, b.actor, b.reason, b.job_id,
             b.last_id, b.max_id, {times}, {json},
-            b.status = 'running' AND NOT {sql.found(f"FROM {sql.jobs} AS j WHERE {works}")} AS stopped
+            {is_stopped(sql)} AS stopped
         FROM {sql.bulk_actions} AS b WHERE true{and_each(by_filter, names)} ORDER BY b.id DESC LIMIT :limit"""
 
     return build

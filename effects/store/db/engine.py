@@ -11,11 +11,12 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Engine, QueuePool, event
+from sqlalchemy.dialects import registry
 from sqlalchemy.engine.interfaces import IsolationLevel
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from effects.errors import ConfigurationError
-from effects.store.db.files import create_private
+from effects.store.db.files import create_database_file
 from effects.store.db.urls import database_url as parse_url
 
 SQLITE_BUSY_SECONDS = 30.0
@@ -36,7 +37,13 @@ CONNECTION_TIMEOUTS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,  # milliseconds
 }
-ALONE_LOCK_SECONDS = 2  # a statement that commits by itself waits no longer for a lock
+SESSION_DEFAULTS = {
+    "lock_timeout": "2s",  # a statement that commits by itself waits no longer for a lock
+    "statement_timeout": "0",  # it could turn the wait for a synchronous standby into a COMMIT
+    "default_transaction_isolation": "read committed",
+    "jit": "off",  # where statistics are missing, a statement of milliseconds would be compiled for a fifth of a second
+}
+registry.register("postgresql.effects", "effects.store.db.dialect", "LoginDialect")
 
 
 def create_engine(database_url: str) -> Engine:
@@ -67,18 +74,24 @@ def autocommit_engine(engine: Engine) -> Engine | None:
     """
     if engine.dialect.name != "postgresql":
         return None
-    autocommit = _postgresql_engine(engine.url, isolation_level="AUTOCOMMIT", skip_autocommit_rollback=True)
+    autocommit = _postgresql_engine(
+        engine.url.set(drivername="postgresql+effects"),
+        isolation_level="AUTOCOMMIT",
+        skip_autocommit_rollback=True,
+        use_native_hstore=False,  # which would look up the type
+    )
     event.listen(autocommit, "connect", _limit_session)
     _dispose_after_fork(autocommit)
     return autocommit
 
 
 def _limit_session(driver: Any, record: object) -> None:
-    """Set the session's defaults once per connection; not behind a pooler, where others would share them."""
-    if not pooler_between(driver):
-        driver.execute(f"SET lock_timeout = '{ALONE_LOCK_SECONDS}s'")
-        driver.execute("SET statement_timeout = 0")  # it could turn the wait for a synchronous standby into a COMMIT
-        driver.execute("SET default_transaction_isolation = 'read committed'")
+    """Set the session's defaults once per connection, by one statement.
+
+    Not behind a pooler, where others would share them: there another process answers than the one of the login.
+    """
+    calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in SESSION_DEFAULTS.items())
+    driver.execute(f"SELECT {calls} WHERE pg_backend_pid() = {driver.info.backend_pid}")
 
 
 def _postgresql_engine(url: sa.URL, *, isolation_level: IsolationLevel, **options: Any) -> Engine:
@@ -110,7 +123,7 @@ def _sqlite_engine(url: sa.URL) -> Engine:
         logging_name=LOGGING_NAME,
     )
 
-    event.listen(engine, "do_connect", create_private)
+    event.listen(engine, "do_connect", create_database_file)
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, record: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -12,21 +11,21 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from sqlalchemy import Engine
 
 from effects.errors import WorkerCannotContinue
+from effects.private_files import PRIVATE_MODE, create_private
 
-PRIVATE_MODE = 0o600
 _COMPANIONS = ("", "-wal", "-shm", "-journal")
 
 
-def create_private(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
+def create_database_file(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
     """Create the file of a new database with mode 0600, before SQLite would with the umask's.
 
-    The write-ahead log and its index get the mode of the file from SQLite. A file that exists is left as it is. For
-    SQLAlchemy's event `do_connect`.
+    The write-ahead log and its index get the mode of the file from SQLite. A file that exists is left as it is; of a
+    link, the target is created. For SQLAlchemy's event `do_connect`.
     """
     file = _file_of(str(arguments[0]), is_uri=bool(options.get("uri")))
     if file is not None:
         with suppress(OSError):  # it exists, or cannot be created: SQLite reports that
-            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE_MODE))
+            create_private(file.resolve()).close()
 
 
 def _file_of(name: str, *, is_uri: bool) -> Path | None:

@@ -72,6 +72,14 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     detail: Any  # an object, if our own code wrote it
 
 
+class WorkerSilence(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker of a running job has missed heartbeats. `taken_back_at`: when the job is another worker's to take."""
+
+    seconds: float
+    seen_at: Moment
+    taken_back_at: Moment
+
+
 class ActionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """An operator's action on a job."""
 
@@ -152,7 +160,9 @@ def attempt_record(row: Row[Any]) -> AttemptRecord:
 
 
 def _answer(status: Any, words: str | None) -> str:
-    return ", ".join(filter(None, (f"HTTP {status}" if isinstance(status, int) else "", words)))
+    """The status, unless the words name it."""
+    named = not isinstance(status, int) or str(status) in (words or "")
+    return ", ".join(filter(None, ("" if named else f"HTTP {status}", words)))
 
 
 def _placed(words: str | None, error_type: str | None, frames: list[str]) -> str | None:

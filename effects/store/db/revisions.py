@@ -28,11 +28,13 @@ def check(store: Store) -> None:
     """
     applied = _applied(store)
     if not applied:
-        raise SchemaMismatch(f"the database has no tables of effects: run `effects init` (it is {_name(store)})")
+        raise SchemaMismatch(
+            f"the database has no tables of effects: run `{store.init_command}` (it is {_name(store)})"
+        )
     branches = _branches()
     _refuse_newer(applied, branches)
     if applied != newest(branches):
-        raise SchemaMismatch("the database has the tables of an older version: run `effects init`")
+        raise SchemaMismatch(f"the database has the tables of an older version: run `{store.init_command}`")
 
 
 def _applied(store: Store) -> set[str]:

@@ -19,6 +19,7 @@ from effects.store.schema.columns import POSTGRES_NOW, SQLITE_NOW
 
 T = TypeVar("T")
 
+MISSED_HEARTBEATS = 3  # after which a worker counts as silent, long before its lease ends
 TOKEN_STEP_MAX = 2**40  # BIGINT holds more than 8 million of the widest steps
 
 _POSTGRES_TYPES = {
@@ -124,6 +125,11 @@ class Sql:
         silent = self.after("-" + self.number("lease"))
         return f"({row}ended_at IS NULL AND {row}seen_at >= {silent})"
 
+    def is_silent(self, row: str = "") -> str:
+        """Condition: this worker's row has ended, or missed heartbeats by the interval that it was registered with."""
+        last = self.after(f"-{MISSED_HEARTBEATS} * {row}heartbeat_seconds")
+        return f"({row}ended_at IS NOT NULL OR {row}seen_at < {last})"
+
     def after(self, seconds: str, since: str | None = None) -> str:
         """The time `seconds` (an SQL expression, may be negative) after now or `since`."""
         if self.postgresql:
@@ -147,6 +153,14 @@ class Sql:
         if self.postgresql:
             return f"date_part('epoch', {expression})"  # extract would go through numeric
         return f"({expression} / 1000.0)"
+
+    def floor(self, expression: str) -> str:
+        """The greatest whole number up to a number that is not negative."""
+        return f"floor({expression})" if self.postgresql else f"CAST({expression} AS INTEGER)"
+
+    def finite(self, column: str) -> str:
+        """A stored number that can be added up: 0 for infinity, for what is not a number, and for none."""
+        return f"CASE WHEN {column} BETWEEN -1e15 AND 1e15 THEN {column} ELSE 0 END"
 
     def number(self, parameter: str) -> str:
         """A bound parameter that is a number: PostgreSQL must be told."""
@@ -236,6 +250,12 @@ class Sql:
     def json_text(self, expression: str) -> str:
         """A stored JSON column as text."""
         return f"CAST({expression} AS text)" if self.postgresql else f"{expression}"
+
+    def joined(self, column: str, separator: int) -> str:
+        """The texts of a stored JSON column in one, with the character of that code between them."""
+        if self.postgresql:
+            return f"string_agg({self.json_text(column)}, chr({separator}))"
+        return f"group_concat({column}, char({separator}))"
 
     def lock(self, *, skip: bool = True, of: str = "") -> str:
         """The row lock of a SELECT. SQLite needs none: its writer is alone."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
 from sqlalchemy import Connection, Engine, MetaData, Row, Table, TextClause, text
+from sqlalchemy.engine.interfaces import IsolationLevel
 
 from effects.store.db.deadlines import BoundedLock, Bounds, Deadlines
 from effects.store.db.engine import SQLITE_BUSY_SECONDS, close_for_good
@@ -53,6 +55,7 @@ class Store:
         autocommit: Engine | None = None,
     ) -> None:
         self.engine = engine
+        self.init_command = "effects init"  # what a person runs to create or migrate the tables
         self._autocommit = autocommit
         self.schema = schema
         self.is_postgresql = engine.dialect.name == "postgresql"
@@ -65,18 +68,23 @@ class Store:
         for own in self.engines:
             self.deadlines.follow(own)
             drop_connections(own)
-        # An app's engine may be set to any isolation; every statement of ours is written for this one.
-        pinned = {"isolation_level": "READ COMMITTED"} if self.is_postgresql and autocommit is None else {}
-        self._transactions = engine.execution_options(**OURS, **pinned)
-        self._alone = self._reading_engine()
-        repeatable = {"isolation_level": "REPEATABLE READ"} if self.is_postgresql else {}
-        self._repeatable = engine.execution_options(**OURS, **repeatable)
+        is_ours = autocommit is not None
+        self._transactions = self._connecting(engine, None if is_ours else "READ COMMITTED")
+        self._alone = self._connecting(autocommit or engine, None if is_ours else "AUTOCOMMIT", readonly=True)
+        self._repeatable = self._connecting(engine, "REPEATABLE READ")
 
-    def _reading_engine(self) -> Engine:
-        if self._autocommit is not None:
-            return self._autocommit.execution_options(**OURS)
-        option = {"isolation_level": "AUTOCOMMIT"} if self.is_postgresql else {"effects_readonly": True}
-        return self.engine.execution_options(**OURS, **option)
+    def _connecting(
+        self, engine: Engine, isolation: IsolationLevel | None, *, readonly: bool = False
+    ) -> Callable[[], Connection]:
+        """Give what opens connections of this isolation; on SQLite, `whole_transaction` sees to it.
+
+        An app's engine may be set to any. It is set on the connection: an option of the app's engine goes before one
+        of an engine derived from it.
+        """
+        engine = engine.execution_options(**OURS, effects_readonly=readonly)
+        if not self.is_postgresql or isolation is None:
+            return engine.connect
+        return lambda: engine.connect().execution_options(isolation_level=isolation)
 
     # -- transactions --------------------------------------------------------------------------------------
 
@@ -92,7 +100,10 @@ class Store:
         """
         call = self.deadlines.enter()
         try:
-            with self._writer, translated(), self._transactions.begin() as connection, self._any_text(connection):
+            with (
+                self._writer, translated(), self._transactions() as connection, connection.begin(),
+                self._whole(connection, "BEGIN IMMEDIATE"), self._any_text(connection),
+            ):  # fmt: skip
                 if call is not None:
                     self.deadlines.attach(call, connection)
                     self._limit(connection)
@@ -107,7 +118,7 @@ class Store:
         Raises:
             StoreUnavailable, StoreConflict, StoreRejected: as `begin`.
         """
-        return self._reading(self._alone.connect)
+        return self._reading(self._alone)
 
     def snapshot(self) -> AbstractContextManager[Connection]:
         """A connection for reading whose statements all see the same state.
@@ -115,13 +126,13 @@ class Store:
         Raises:
             StoreUnavailable, StoreConflict, StoreRejected: as `begin`.
         """
-        return self._reading(self._repeatable.begin if self.is_postgresql else self._alone.connect)
+        return self._reading(self._repeatable if self.is_postgresql else self._alone)
 
     @contextmanager
     def _reading(self, connect: Callable[[], AbstractContextManager[Connection]]) -> Iterator[Connection]:
         call = self.deadlines.enter()
         try:
-            with translated(), connect() as connection, self._any_text(connection):
+            with translated(), connect() as connection, self._whole(connection, "BEGIN"), self._any_text(connection):
                 if call is not None:
                     self.deadlines.attach(call, connection)
                 yield connection
@@ -143,6 +154,9 @@ class Store:
         The server enforces the lock timeout; `deadlines.cut_overdue` closes an overdue connection.
         """
         return self.deadlines.within(bounds)
+
+    def _whole(self, connection: Connection, begin: str) -> AbstractContextManager[None]:
+        return nullcontext() if self.is_postgresql else whole_transaction(connection, begin)
 
     def _any_text(self, connection: Connection) -> AbstractContextManager[None]:
         return nullcontext() if self.is_postgresql else any_text(connection)
@@ -198,6 +212,29 @@ class Store:
     def dispose(self) -> None:
         for engine in self.engines:
             close_for_good(engine)
+
+
+@contextmanager
+def whole_transaction(connection: Connection, begin: str) -> Iterator[None]:
+    """On SQLite, make one transaction of all that follows, however the app has set up its engine.
+
+    With SQLAlchemy's defaults, Python begins one with the first statement that writes, so that what was read before
+    may have changed; in AUTOCOMMIT it begins none.
+    """
+    if not connection.in_transaction():
+        connection.begin()  # here ours begin
+    driver: Any = connection.connection.driver_connection
+    if driver.in_transaction:
+        yield
+        return
+    connection.exec_driver_sql(begin)
+    try:
+        yield
+        connection.exec_driver_sql("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            driver.rollback()  # SQLAlchemy may be told to leave this out in AUTOCOMMIT
+        raise
 
 
 @contextmanager

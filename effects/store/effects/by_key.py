@@ -9,8 +9,8 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.errors import JobNotFound, KeyAmbiguous
-from effects.job import ENDED
-from effects.ledger import Ledger, LedgerRow
+from effects.model.job import ENDED
+from effects.model.ledger import Ledger, LedgerRow
 from effects.moments import moment
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.records import Moment, shown_moment
@@ -19,6 +19,7 @@ from effects.store.db.store import Store, as_json
 from effects.store.operator.actions import record_action
 from effects.store.queue.table_ledger import CORE_LEDGER, all_ledgers
 
+MEANT_MAX = 3  # keys in an error
 RESCHEDULE = "reschedule"  # a word of `effects_job_actions.action`
 _RESCHEDULE_JOB = AuditAction("job", RESCHEDULE)
 
@@ -70,11 +71,19 @@ def find_effect(
     effects = [_status(row, jobs.get(row.job_id), job_type) for row in rows]
     effects = [effect for effect in effects if job_type in (None, effect.job_type)]
     if not effects:
-        raise JobNotFound(f"no effect with key {key!r}" if job_type is None else f"no {job_type} with key {key!r}")
+        missing = f"no effect with key {key!r}" if job_type is None else f"no {job_type} with key {key!r}"
+        raise JobNotFound(f"{missing}{_meant(store, connection, chosen, key)}")
     if len(effects) > 1:
         names = ", ".join(sorted(effect.job_type for effect in effects))
         raise KeyAmbiguous(f"key {key!r} is that of several effects: name one of the job types {names}")
     return effects[0]
+
+
+def _meant(store: Store, connection: Connection, ledgers: Sequence[Ledger], key: str) -> str:
+    """The keys of effects that are also known by this name, such as the event id of a message."""
+    rows = [row for ledger in ledgers if not ledger.spans_jobs for row in ledger.find(store, connection, key)]
+    shown = ", ".join(repr(row.key) for row in rows[:MEANT_MAX])
+    return f"; is it {shown}{', …' if len(rows) > MEANT_MAX else ''}?" if rows else ""
 
 
 def _holders(

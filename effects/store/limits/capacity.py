@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.job import Job
 from effects.limits import Rate, refilled, whole
+from effects.model.job import Job
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
 from effects.store.limits.rows import limit_columns

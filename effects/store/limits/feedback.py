@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.limits import Breaker, Circuit, PauseState, Result, extend_pause, fold_results
-from effects.settlement import MESSAGE_CHARS_MAX, Settlement
+from effects.model.settlement import MESSAGE_CHARS_MAX, Settlement
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
 from effects.store.limits.key_limits import rate_of

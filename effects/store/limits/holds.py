@@ -1,4 +1,4 @@
-"""What can keep a live job waiting, read in one transaction. Which of it is the reason: `effects.waits`."""
+"""What can keep a live job waiting, read in one transaction. Which of it is the reason: `effects.observation.waits`."""
 
 from __future__ import annotations
 
@@ -70,14 +70,18 @@ def read_holds(store: Store, connection: Connection, job_id: int, lease_seconds:
     if job is None:
         return None
     queues = [job.queue] if job.quarantined_from is None else [job.queue, job.quarantined_from]
-    workers = store.all(connection, _workers, lease=lease_seconds)
     return Holds(
         due_seconds=job.due_seconds,
         queue_pauses=[pause for queue in queues for pause in paused_queues(store, connection, queue)],
         keys=_key_states(store, connection, job.limit_key) if job.limit_key is not None else [],
         group=_group_state(store, connection, job.group_key) if job.group_key is not None else None,
-        worker_queues=[worker.queues.split(",") for worker in workers],
+        worker_queues=read_worker_queues(store, connection, lease_seconds),
     )
+
+
+def read_worker_queues(store: Store, connection: Connection, lease_seconds: float) -> list[list[str]]:
+    """The queues of each worker that is alive and takes new work."""
+    return [worker.queues.split(",") for worker in store.all(connection, _workers, lease=lease_seconds)]
 
 
 def _key_states(store: Store, connection: Connection, limit_key: str) -> list[KeyState]:

@@ -9,7 +9,7 @@ from sqlalchemy import Row
 
 from effects.errors import ConfigurationError
 from effects.limits import Breaker, Rate
-from effects.scrub import KEY_CHARS_MAX
+from effects.text.scrub import KEY_CHARS_MAX
 
 
 class KeyLimits(msgspec.Struct, frozen=True):

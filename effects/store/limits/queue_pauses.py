@@ -14,12 +14,12 @@ from sqlalchemy import Connection
 from effects.errors import ConfigurationError, QueueNotFound
 from effects.limits import FOREVER_SECONDS
 from effects.moments import moment
-from effects.nearest import nearest
-from effects.scrub import KEY_CHARS_MAX
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.records import Moment, shown_moment_or_none
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
+from effects.text.nearest import nearest
+from effects.text.scrub import KEY_CHARS_MAX
 
 _PAUSE, _RESUME = AuditAction("queue", "pause"), AuditAction("queue", "resume")
 

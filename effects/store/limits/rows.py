@@ -15,11 +15,11 @@ from sqlalchemy import Connection, Row
 from effects.errors import ConfigurationError, LimitNotFound
 from effects.limits import FOREVER_SECONDS, Breaker, PauseState, Rate, end_pause, extend_pause
 from effects.moments import moment
-from effects.nearest import nearest
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
 from effects.store.limits.key_limits import NO_LIMITS, KeyLimits, breaker_of, check_key, rate_of
+from effects.text.nearest import nearest
 
 _SET, _PAUSE, _RESUME = (AuditAction("limit", name) for name in ("set", "pause", "resume"))
 

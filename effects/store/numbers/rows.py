@@ -1,4 +1,8 @@
-"""Rollups: what workers did in each minute, by job type and queue."""
+"""Rollups: what workers did in each stretch of time, by job type and queue.
+
+A worker writes its own minutes. They are folded once, into the rows of every length at the same time: so what was done
+is in the rows of any one length, and in the minutes that are not folded yet.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,11 @@ from sqlalchemy import Connection
 from effects import histogram
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
-from effects.store.schema.operator_tables import HOUR, MINUTE, ROLLUP_COUNTS
+from effects.store.schema.operator_tables import LENGTHS, MINUTE, ROLLUP_COUNTS
 
 
 class Rollup(msgspec.Struct):
-    """What attempts of one job type and queue came to that ended in one minute, or in one hour.
+    """What attempts of one job type and queue came to that ended in one stretch of time.
 
     `begins_at`: seconds since 1970. `done` to `snoozed` count attempts by outcome (a pause is a snooze); of their jobs,
     `dead` ended dead. The histograms (`effects.histogram`) and sums are about attempts that ran: how long they had been
@@ -48,14 +52,25 @@ class Rollup(msgspec.Struct):
         histogram.add(self.run_counts, rollup.run_counts)
 
 
+class AttemptCount(msgspec.Struct, frozen=True):
+    """The attempts of one job type and queue that ended in one stretch of time."""
+
+    begins_at: float
+    job_type: str
+    queue: str
+    attempts: int
+
+
 class WorkerRollup(Rollup, kw_only=True):
     """As it is written: by one worker, or folded (an empty text)."""
 
     worker: str
 
 
-_KEY = "seconds, begins_at, job_type, queue, worker"
-_TOTALS = (*ROLLUP_COUNTS, "wait_seconds", "run_seconds", "wait_counts", "run_counts")
+ROLLUP_KEY = "seconds, worker, begins_at, job_type, queue"
+_SUMS = (*ROLLUP_COUNTS, "wait_seconds", "run_seconds", "wait_counts", "run_counts")
+_SEPARATOR = "\x1e"  # of texts that are joined (ASCII's record separator): no JSON has it
+_histograms = msgspec.json.Decoder(list[list[int]])
 
 
 # -- writing ---------------------------------------------------------------------------------------------
@@ -63,36 +78,53 @@ _TOTALS = (*ROLLUP_COUNTS, "wait_seconds", "run_seconds", "wait_counts", "run_co
 
 def write_rollups(store: Store, rollups: Sequence[WorkerRollup], connection: Connection | None = None) -> None:
     """Write these rows as they are: repeating it changes nothing. No other worker writes the same ones."""
+    rows = as_json([_without_last_zeros(rollup) for rollup in rollups])
     if connection is not None:
-        store.write(connection, _write_rollups, rows=as_json(rollups))
+        store.write(connection, _write_rollups, rows=rows)
         return
     with store.single() as own:
-        store.write(own, _write_rollups, rows=as_json(rollups))
+        store.write(own, _write_rollups, rows=rows)
+
+
+def _without_last_zeros(rollup: WorkerRollup) -> WorkerRollup:
+    """Most of a histogram's buckets are for attempts that take longer than any did."""
+    wait_counts, run_counts = histogram.trimmed(rollup.wait_counts), histogram.trimmed(rollup.run_counts)
+    return msgspec.structs.replace(rollup, wait_counts=wait_counts, run_counts=run_counts)
 
 
 def _write_rollups(sql: Sql) -> str:
-    totals = ", ".join(_TOTALS)
+    totals = ", ".join(_SUMS)
     return f"""
-    INSERT INTO {sql.rollups} ({_KEY}, {totals})
-    SELECT seconds, {sql.time("begins_at")}, job_type, queue, worker, {totals}
+    INSERT INTO {sql.rollups} ({ROLLUP_KEY}, {totals})
+    SELECT seconds, worker, {sql.time("begins_at")}, job_type, queue, {totals}
     FROM {sql.rows("rows", WorkerRollup)} AS r WHERE true
-    ON CONFLICT ({_KEY}) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _TOTALS)}"""
+    ON CONFLICT ({ROLLUP_KEY}) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _SUMS)}"""
 
 
 # -- reading ---------------------------------------------------------------------------------------------
 
 
-def read_rollups(
-    store: Store,
-    connection: Connection,
-    since: float,
-    until: float,
-    *,
-    queue: str | None = None,
-) -> list[Rollup]:
-    """The rollups that begin within these times (seconds since 1970), oldest first; each worker has its own."""
-    rows = store.all(connection, _rollups, since=since, until=until, queue=queue)
+def read_totals(store: Store, connection: Connection, steps: range, *, queue: str | None = None) -> list[Rollup]:
+    """What was done within the steps (seconds since 1970, see `longest`), added up by job type and queue.
+
+    The database adds: a row of a day would take longer to be read here than all of them there.
+    """
+    rows = store.all(connection, _totals, **_bounds(steps), queue=queue)
     return [rollup_of(row) for row in rows]
+
+
+def read_attempts(
+    store: Store, connection: Connection, steps: range, *, queue: str | None = None
+) -> list[AttemptCount]:
+    """The attempts that ended in each step, by job type and queue, oldest first."""
+    rows = store.all(connection, _attempts, **_bounds(steps), step=steps.step, queue=queue)
+    return [AttemptCount(float(row.begins), row.job_type, row.queue, int(row.attempts)) for row in rows]
+
+
+def _bounds(steps: range) -> dict[str, float]:
+    """Of the fewest rows that tell each step exactly: those of the greatest length that divides it."""
+    length = max(length for length in LENGTHS if steps.step % length == 0)
+    return {"since": steps.start, "until": steps.stop, "length": length}
 
 
 def rollup_of(row: Any) -> Rollup:
@@ -111,12 +143,20 @@ def finite_seconds(value: object) -> float:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
 
 
-def _counts(text: str) -> list[int]:
+def _counts(texts: str) -> list[int]:
+    """The sum of one histogram, or of several that the database has joined: decoded at once if all can be read."""
     try:
-        counts = msgspec.json.decode(text, type=list[int])
+        histograms = _histograms.decode(f"[{texts.replace(_SEPARATOR, ',')}]")
+    except (msgspec.MsgspecError, UnicodeError):
+        histograms = [_readable(text) for text in texts.split(_SEPARATOR)]
+    return histogram.total(counts for counts in histograms if len(counts) <= histogram.BUCKETS)
+
+
+def _readable(text: str) -> list[int]:
+    try:
+        return msgspec.json.decode(text, type=list[int])
     except (msgspec.MsgspecError, UnicodeError):
         return []
-    return counts if len(counts) <= histogram.BUCKETS else []
 
 
 def rollup_columns(sql: Sql) -> str:
@@ -127,13 +167,40 @@ def rollup_columns(sql: Sql) -> str:
 
 
 def within_times(sql: Sql) -> str:
-    """Condition: a row begins from `since` on and before `until`. By both lengths, for the index."""
+    """Condition: a row begins from `since` on and before `until`."""
     since, until = (sql.time(sql.number(name)) for name in ("since", "until"))
-    return f"seconds IN ({MINUTE}, {HOUR}) AND begins_at >= {since} AND begins_at < {until}"
+    return f"begins_at >= {since} AND begins_at < {until}"
 
 
-def _rollups(sql: Sql) -> str:
+def step_of(sql: Sql) -> str:
+    """The beginning of the stretch of `step` seconds that a row begins in, in seconds since 1970."""
+    step = sql.number("step")
+    steps = f"{sql.epoch('begins_at')} / {step}"
+    return f"{sql.floor(steps)} * {step}"
+
+
+def _totals(sql: Sql) -> str:
+    """By few groups: of many, PostgreSQL would sort all histograms on its disk."""
+    counts = [f"sum({name}) AS {name}" for name in ROLLUP_COUNTS]
+    seconds = [f"sum({sql.finite(name)}) AS {name}" for name in ("wait_seconds", "run_seconds")]
+    histograms = [f"{sql.joined(f'{name}_counts', ord(_SEPARATOR))} AS {name}_text" for name in ("wait", "run")]
+    seconds_read = f"{sql.number('until')} - {sql.number('since')}"
     return f"""
-    SELECT {rollup_columns(sql)} FROM {sql.rollups}
-    WHERE {within_times(sql)} AND {sql.matches("queue", "queue")}
-    ORDER BY begins_at, job_type, queue, worker"""
+    SELECT {sql.number("since")} AS begins, {seconds_read} AS seconds, job_type, queue,
+        {", ".join([*counts, *seconds, *histograms])}
+    FROM {sql.rollups} WHERE {_done_within(sql)} AND {sql.matches("queue", "queue")}
+    GROUP BY job_type, queue ORDER BY job_type, queue"""
+
+
+def _done_within(sql: Sql) -> str:
+    """Condition: all that was done from `since` on and before `until`, each attempt once."""
+    within = within_times(sql)
+    return f"(seconds = :length AND worker = '' AND {within} OR seconds = {MINUTE} AND worker > '' AND {within})"
+
+
+def _attempts(sql: Sql) -> str:
+    attempts = " + ".join(name for name in ROLLUP_COUNTS if name != "dead")
+    return f"""
+    SELECT {step_of(sql)} AS begins, job_type, queue, sum({attempts}) AS attempts
+    FROM {sql.rollups} WHERE {_done_within(sql)} AND {sql.matches("queue", "queue")}
+    GROUP BY begins, job_type, queue ORDER BY begins, job_type, queue"""

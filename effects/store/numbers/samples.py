@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
 from effects.store.limits.conditions import ROUNDING, is_full, limits_of, not_paused, token_wait, with_parents
-from effects.store.numbers.rows import finite_seconds, within_times
-from effects.store.schema.operator_tables import MINUTE, SAMPLE_COUNTS
+from effects.store.numbers.rows import step_of, within_times
+from effects.store.schema.operator_tables import HOUR, MINUTE, SAMPLE_COUNTS
 
 
 class QueueSample(msgspec.Struct, kw_only=True):
@@ -36,7 +36,8 @@ class QueueSample(msgspec.Struct, kw_only=True):
     workers: int = 0
 
 
-_COLUMNS = ", ".join(("oldest_due_seconds", *SAMPLE_COUNTS))
+_NAMES = ("oldest_due_seconds", *SAMPLE_COUNTS)
+_COLUMNS = ", ".join(_NAMES)
 
 
 # -- writing ---------------------------------------------------------------------------------------------
@@ -45,15 +46,14 @@ _COLUMNS = ", ".join(("oldest_due_seconds", *SAMPLE_COUNTS))
 def take_sample(store: Store, lease_seconds: float) -> bool:
     """Write what waits now, unless a worker has in this minute; whether it did. Nothing is locked meanwhile."""
     with store.read() as connection:
-        look = store.one(connection, _sampled)
+        look = store.one(connection, _look, lease=lease_seconds)
         assert look is not None
         if look.sampled:
             return False
         minute = float(look.now) // MINUTE * MINUTE
         samples = _samples_of_queues(store, connection, minute)
-        workers = int(store.value(connection, _alive, lease=lease_seconds))
     whole = QueueSample(
-        begins_at=minute, seconds=MINUTE, queue="", workers=workers,
+        begins_at=minute, seconds=MINUTE, queue="", workers=look.workers,
         oldest_due_seconds=max((sample.oldest_due_seconds for sample in samples), default=0.0),
         **{
             name: sum(getattr(sample, name) for sample in samples)
@@ -66,27 +66,32 @@ def take_sample(store: Store, lease_seconds: float) -> bool:
 
 def _samples_of_queues(store: Store, connection: Connection, minute: float) -> list[QueueSample]:
     """Of the queues that have live or unresolved jobs."""
-    unresolved = {row.queue: row.jobs for row in store.all(connection, _unresolved)}
-    live = {row.queue: row for row in store.all(connection, _waiting)}
-    samples = []
-    for queue in sorted({*live, *unresolved}):
-        sample = QueueSample(begins_at=minute, seconds=MINUTE, queue=queue, unresolved=unresolved.get(queue, 0))
-        if (row := live.get(queue)) is not None:
-            sample.due, sample.held, sample.oldest_due_seconds = int(row.due), int(row.held), row.oldest or 0.0
-            sample.running, sample.retrying = int(row.running), int(row.retrying)
-        samples.append(sample)
-    return samples
+    return [
+        QueueSample(
+            begins_at=minute, seconds=MINUTE, queue=row.queue, oldest_due_seconds=row.oldest or 0.0,
+            due=int(row.due), held=int(row.held), running=int(row.running), retrying=int(row.retrying),
+            unresolved=int(row.unresolved),
+        )
+        for row in store.all(connection, _by_queue)
+    ]  # fmt: skip
 
 
-def _sampled(sql: Sql) -> str:
-    """Whether this minute, which begins less than a minute ago, has its sample; and the time."""
+def _look(sql: Sql) -> str:
+    """Whether this minute, which begins less than a minute ago, has its sample; the time, and who is alive."""
     return f"""
     SELECT {sql.epoch(sql.now)} AS now, EXISTS (SELECT 1 FROM {sql.samples} WHERE seconds = {MINUTE}
-        AND begins_at > {sql.after(f"-{MINUTE}")} AND begins_at <= {sql.now} AND queue = '') AS sampled"""
+        AND begins_at > {sql.after(f"-{MINUTE}")} AND begins_at <= {sql.now} AND queue = '') AS sampled,
+        (SELECT count(*) FROM {sql.workers} WHERE {sql.is_alive()}) AS workers"""
 
 
-def _unresolved(sql: Sql) -> str:
-    return f"SELECT queue, count(*) AS jobs FROM {sql.unresolved} GROUP BY queue"
+def _by_queue(sql: Sql) -> str:
+    columns = ", ".join(f"COALESCE(live.{name}, 0) AS {name}" for name in ("due", "running", "retrying", "held"))
+    return f"""
+    WITH live AS ({_waiting(sql)}), ended AS (SELECT queue, count(*) AS n FROM {sql.unresolved} GROUP BY queue)
+    SELECT queues.queue, {columns}, live.oldest, COALESCE(ended.n, 0) AS unresolved
+    FROM (SELECT queue FROM live UNION SELECT queue FROM ended) AS queues
+    LEFT JOIN live ON live.queue = queues.queue LEFT JOIN ended ON ended.queue = queues.queue
+    ORDER BY queues.queue"""
 
 
 def _waiting(sql: Sql) -> str:
@@ -116,10 +121,6 @@ def _waiting(sql: Sql) -> str:
     GROUP BY by_key.queue"""
 
 
-def _alive(sql: Sql) -> str:
-    return f"SELECT count(*) FROM {sql.workers} WHERE {sql.is_alive()}"
-
-
 def _write_samples(sql: Sql) -> str:
     return f"""
     INSERT INTO {sql.samples} (seconds, begins_at, queue, {_COLUMNS})
@@ -131,25 +132,43 @@ def _write_samples(sql: Sql) -> str:
 # -- reading ---------------------------------------------------------------------------------------------
 
 
-def read_samples(
-    store: Store, connection: Connection, since: float, until: float, *, queue: str | None = None
-) -> list[QueueSample]:
-    """The samples that begin within these times, oldest first; with a queue, its own and those of the whole."""
+def read_samples(store: Store, connection: Connection, steps: range, *, queue: str | None = None) -> list[QueueSample]:
+    """The most that samples found in each step (seconds since 1970), oldest first; with a queue, its own and those of
+    the whole.
+    """
+    bounds = {"since": steps.start, "until": steps.stop, "step": steps.step}
     return [
         QueueSample(
-            begins_at=row.begins, seconds=row.seconds, queue=row.queue,
-            oldest_due_seconds=finite_seconds(row.oldest_due_seconds),
-            **{name: getattr(row, name) for name in SAMPLE_COUNTS},
+            begins_at=float(row.begins), seconds=steps.step, queue=row.queue,
+            **{name: getattr(row, name) for name in _NAMES},
         )
-        for row in store.all(connection, _samples, since=since, until=until, queue=queue)
+        for row in store.all(connection, _samples, **bounds, queue=queue)
     ]  # fmt: skip
 
 
-def _samples(sql: Sql) -> str:
+def read_newest_samples(
+    store: Store, connection: Connection, steps: range, *, queue: str | None = None
+) -> list[QueueSample]:
+    """The samples of the last minute within the steps in which a worker was."""
+    newest = store.value(connection, _newest, since=steps.start, until=steps.stop)
+    if newest is None:
+        return []
+    return read_samples(store, connection, range(int(newest), int(newest) + MINUTE, MINUTE), queue=queue)
+
+
+def _newest(sql: Sql) -> str:
     return f"""
-    SELECT {sql.epoch("begins_at")} AS begins, seconds, queue, {_COLUMNS}
-    FROM {sql.samples} WHERE {within_times(sql)} AND (queue = '' OR {sql.matches("queue", "queue")})
-    ORDER BY begins_at, queue"""
+    SELECT {sql.epoch("max(begins_at)")} FROM {sql.samples}
+    WHERE seconds IN ({MINUTE}, {HOUR}) AND {within_times(sql)} AND queue = ''"""
+
+
+def _samples(sql: Sql) -> str:
+    most = ", ".join(f"max({sql.finite(name)}) AS {name}" for name in _NAMES)
+    return f"""
+    SELECT {step_of(sql)} AS begins, queue, {most}
+    FROM {sql.samples} WHERE seconds IN ({MINUTE}, {HOUR}) AND {within_times(sql)}
+    AND (queue = '' OR {sql.matches("queue", "queue")})
+    GROUP BY begins, queue ORDER BY begins, queue"""
 
 
 def seconds_without_worker(store: Store, connection: Connection) -> float | None:

@@ -13,9 +13,8 @@ from typing import Literal, TypeAlias
 from sqlalchemy import Connection
 
 from effects.errors import JobNotFound, JobStateError, WorkerNotFound
-from effects.ledger import Ledger
-from effects.nearest import nearest
-from effects.settlement import Settlement
+from effects.model.ledger import Ledger
+from effects.model.settlement import Settlement
 from effects.store.audit_log.notes import AuditAction, note, note_all, of_bulk
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
@@ -23,6 +22,8 @@ from effects.store.queue.job_rows import job_columns, job_of
 from effects.store.queue.settle import write_settlements
 from effects.store.queue.table_ledger import CORE_LEDGER
 from effects.store.queue.unresolved import remove_unresolved
+from effects.text.nearest import nearest
+from effects.text.wording import shown_status
 
 Cancelling: TypeAlias = Literal["cancelled", "cancel_requested"]
 
@@ -153,7 +154,7 @@ def wrong_state(store: Store, connection: Connection, job_id: int, rule: str) ->
     status = store.value(connection, _status, id=job_id)
     if status is None:
         return JobNotFound(f"job {job_id} not found")
-    return JobStateError(f"job {job_id} is {status}: {rule}", code=status)
+    return JobStateError(f"job {job_id} is {shown_status(status)}: {rule}", code=status)
 
 
 def record_action(

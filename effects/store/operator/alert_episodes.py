@@ -11,8 +11,10 @@ from effects.alerts import DeadLetters, OldDueJobs, Rule, SameError
 from effects.store.db.records import Moment, shown_moment
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
+from effects.text.wording import cause_of
 
 SUBJECTS_MAX = 100
+CAUSES_MAX = 3
 
 
 class Episode(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +40,12 @@ def measure(store: Store, connection: Connection, rule: Rule) -> dict[str, float
         case OldDueJobs():
             rows = store.all(connection, _due, queue=rule.queue, older=rule.older_than_seconds)
     return {row.subject: float(row.value) for row in rows}
+
+
+def dead_causes(store: Store, connection: Connection, rule: DeadLetters) -> list[str]:
+    """Type and error code of those that a rule counts, with their number; at most three, the most frequent first."""
+    rows = store.all(connection, _dead_causes, job_type=rule.job_type, within=rule.within_seconds)
+    return [cause_of(row.job_type, row.error_code, row.jobs) for row in rows]
 
 
 def begin_episodes(
@@ -76,11 +84,23 @@ def _ago(sql: Sql, name: str) -> str:
     return sql.after(f"-CAST(:{name} AS double precision)")
 
 
+def _within(sql: Sql) -> str:
+    """Not what a clock that was ahead has ended: it would keep an episode open for as long."""
+    return f"finished_at >= {_ago(sql, 'within')} AND finished_at <= {sql.after('60')}"
+
+
 def _dead(sql: Sql) -> str:
     return f"""
     SELECT COALESCE(CAST(:job_type AS text), '') AS subject, count(*) AS value FROM {sql.job_history}
-    WHERE status = 'dead' AND finished_at >= {_ago(sql, "within")} AND {_is("job_type", "job_type")}
+    WHERE status = 'dead' AND {_within(sql)} AND {_is("job_type", "job_type")}
     HAVING count(*) > :more_than"""
+
+
+def _dead_causes(sql: Sql) -> str:
+    return f"""
+    SELECT job_type, error_code, count(*) AS jobs FROM {sql.job_history}
+    WHERE status = 'dead' AND {_within(sql)} AND {_is("job_type", "job_type")}
+    GROUP BY job_type, error_code ORDER BY jobs DESC, job_type, error_code LIMIT {CAUSES_MAX}"""
 
 
 def _errors(sql: Sql) -> str:
@@ -90,7 +110,7 @@ def _errors(sql: Sql) -> str:
         SELECT job_type, error_code FROM {sql.jobs} WHERE status = 'failed' AND {same_type}
         UNION ALL
         SELECT job_type, error_code FROM {sql.job_history}
-        WHERE status = 'dead' AND finished_at >= {_ago(sql, "within")} AND {same_type}
+        WHERE status = 'dead' AND {_within(sql)} AND {same_type}
     ) AS troubled WHERE error_code IS NOT NULL
     GROUP BY job_type, error_code HAVING count(*) >= :times ORDER BY value DESC, subject LIMIT {SUBJECTS_MAX}"""
 

@@ -12,8 +12,8 @@ from functools import cache
 
 import msgspec
 
-from effects.ledger import Ledger
-from effects.settlement import UNCOUNTED
+from effects.model.ledger import Ledger
+from effects.model.settlement import UNCOUNTED
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store
 from effects.store.operator.actions import MARK_DONE

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
+from effects.model.job_type import WAITS_FOR_OPERATOR
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
 from effects.store.limits.queue_pauses import is_paused
@@ -78,6 +81,20 @@ def read_due_failures(store: Store, connection: Connection) -> DueFailures | Non
     return None if row is None else DueFailures(row.jobs, row.error_code, row.error)
 
 
+class OperatorWait(msgspec.Struct, frozen=True):
+    """Live jobs of one type that wait until an operator gives the workers what they lack, which `lacks` names."""
+
+    job_type: str
+    lacks: str | None
+    jobs: int
+
+
+def read_operator_waits(store: Store, connection: Connection) -> list[OperatorWait]:
+    """What lets most jobs wait, first; at most ten."""
+    rows = store.all(connection, _operator_waits, code=WAITS_FOR_OPERATOR)
+    return [OperatorWait(row.job_type, row.last_error, row.jobs) for row in rows]
+
+
 def count_unknown(store: Store, connection: Connection, job_types: Sequence[str]) -> list[UnknownType]:
     """Live jobs of types that are not among these; the ten types with the most jobs."""
     rows = store.all(connection, _unknown, types=as_json(list(job_types)))
@@ -128,6 +145,13 @@ def does_nothing(sql: Sql) -> str:
     """Condition: the worker sends heartbeats but has not worked for a lease."""
     long_ago = sql.after("-CAST(:lease AS double precision)")
     return f"(claimed_at < {long_ago} OR oldest_unsettled_seconds > CAST(:lease AS double precision))"
+
+
+def _operator_waits(sql: Sql) -> str:
+    return f"""
+    SELECT job_type, last_error, count(*) AS jobs FROM {sql.jobs}
+    WHERE status <> 'running' AND error_code = :code
+    GROUP BY job_type, last_error ORDER BY jobs DESC, job_type, last_error LIMIT 10"""
 
 
 def _failed(sql: Sql) -> str:
@@ -182,6 +206,16 @@ class DeadCount(msgspec.Struct, frozen=True):
     jobs: int
 
 
+class BulkCount(msgspec.Struct, frozen=True):
+    """Bulk actions of one status that have not ended (running or stopped), and the jobs that they are about."""
+
+    status: str
+    bulks: int
+    expected: int
+    done: int
+    refused: int
+
+
 class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     """One reading. Lists are empty if there is nothing to count."""
 
@@ -189,6 +223,7 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     due: list[DueCount]
     unresolved: list[UnresolvedCount]
     dead: list[DeadCount]
+    bulks: list[BulkCount]
     paused_limits: int
     paused_queues: int
     workers: Workers
@@ -201,29 +236,40 @@ def read_numbers(store: Store, lease_seconds: float) -> Numbers:
         StoreUnavailable: the database is unavailable.
     """
     with store.read() as connection:
+        live = store.all(connection, _live)
         return Numbers(
-            live=[LiveCount(row.job_type, row.queue, row.status, row.jobs) for row in store.all(connection, _live)],
-            due=[DueCount(row.queue, row.jobs, max(0.0, row.oldest)) for row in store.all(connection, _due_by_queue)],
+            live=[LiveCount(row.job_type, row.queue, row.status, row.jobs) for row in live],
+            due=_due_by_queue(live),
             unresolved=[
                 UnresolvedCount(row.job_type, bool(row.unknown), row.jobs) for row in store.all(connection, _unresolved)
             ],
             dead=[DeadCount(row.job_type, row.jobs) for row in store.all(connection, _dead, seconds=HOUR_SECONDS)],
+            bulks=[
+                BulkCount("stopped" if row.stopped else "running", row.bulks, row.expected, row.done, row.refused)
+                for row in store.all(connection, _bulks)
+            ],
             paused_limits=store.value(connection, _paused_limits),
             paused_queues=store.value(connection, _paused_queues),
             workers=count_workers(store, connection, lease_seconds),
         )
 
 
+def _due_by_queue(live: Sequence[Row[Any]]) -> list[DueCount]:
+    jobs: Counter[str] = Counter()
+    oldest: dict[str, float] = {}
+    for row in live:
+        if row.due:
+            jobs[row.queue] += row.due
+            oldest[row.queue] = max(oldest.get(row.queue, 0.0), row.oldest_due)
+    return [DueCount(queue, count, oldest[queue]) for queue, count in sorted(jobs.items())]
+
+
 def _live(sql: Sql) -> str:
+    """Every live job is read once, for what is due as well."""
+    due = f"CASE WHEN status <> 'running' AND run_at <= {sql.now} THEN run_at END"
     return f"""
-    SELECT job_type, queue, status, count(*) AS jobs FROM {sql.jobs}
-    GROUP BY job_type, queue, status ORDER BY job_type, queue, status"""
-
-
-def _due_by_queue(sql: Sql) -> str:
-    return f"""
-    SELECT queue, count(*) AS jobs, {sql.seconds("min(run_at)")} AS oldest FROM {sql.jobs}
-    WHERE status <> 'running' AND run_at <= {sql.now} GROUP BY queue ORDER BY queue"""
+    SELECT job_type, queue, status, count(*) AS jobs, count({due}) AS due, {sql.seconds(f"min({due})")} AS oldest_due
+    FROM {sql.jobs} GROUP BY job_type, queue, status ORDER BY job_type, queue, status"""
 
 
 def _unresolved(sql: Sql) -> str:
@@ -241,6 +287,20 @@ def _dead(sql: Sql) -> str:
     return f"""
     SELECT job_type, count(*) AS jobs FROM {sql.job_history} WHERE {died_since(sql)}
     GROUP BY job_type ORDER BY job_type"""
+
+
+def is_stopped(sql: Sql) -> str:
+    """Condition: the bulk action `b` runs, and no job works on it any more."""
+    works = " OR ".join(f"j.{column} = b.job_id" for column in ("id", "requeued_from"))
+    return f"b.status = 'running' AND NOT {sql.found(f'FROM {sql.jobs} AS j WHERE {works}')}"
+
+
+def _bulks(sql: Sql) -> str:
+    return f"""
+    SELECT stopped, count(*) AS bulks, sum(expected) AS expected, sum(done) AS done, sum(refused) AS refused
+    FROM (SELECT expected, done, refused, {is_stopped(sql)} AS stopped FROM {sql.bulk_actions} AS b
+        WHERE b.status = 'running') AS unended
+    GROUP BY stopped ORDER BY stopped"""
 
 
 def _paused_limits(sql: Sql) -> str:

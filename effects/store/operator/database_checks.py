@@ -16,14 +16,18 @@ from effects.store.numbers.samples import seconds_without_worker
 from effects.store.operator.counts import (
     Due,
     DueFailures,
+    OperatorWait,
     UnknownType,
     Workers,
     count_due,
     count_unknown,
     count_workers,
     read_due_failures,
+    read_operator_waits,
 )
-from effects.store.operator.queue_status import PausedKey, paused_keys
+from effects.store.operator.dead_letters import Cause, count_causes
+from effects.store.operator.queue_status import PausedKey, WorkerState, paused_keys, read_workers
+from effects.text.wording import cause_of, jobs_with, moment_text
 
 Level: TypeAlias = Literal["ok", "warning", "error"]
 
@@ -60,12 +64,18 @@ def examine_work(store: Store, lease_seconds: float, job_types: Sequence[str]) -
         pauses = paused_queues(store, connection)
         absent_seconds = seconds_without_worker(store, connection)
         failures = read_due_failures(store, connection)
+        lacking = read_operator_waits(store, connection)
+        states = read_workers(store, connection, lease_seconds)
+        causes = count_causes(store, connection)
         paused = [pause for pause in paused_keys(store, connection) if pause.waiting]
     yield from _about_workers(workers, due, failures, absent_seconds)
+    yield from _about_heartbeats(states, lease_seconds)
+    yield _about_unresolved(causes)
+    yield from _about_operator_waits(lacking)
     yield from _about_paused_keys(paused)
     for pause in pauses:
         advice = f"run `effects queues resume {shlex.quote(pause.queue)}` when it may run again"
-        yield DoctorFinding("queues", "warning", f"{pause}; {pause.waiting:,} jobs wait", advice)
+        yield DoctorFinding("queues", "warning", f"{pause}; {jobs_with(pause.waiting, 'waits')}", advice)
     if not pauses:
         yield DoctorFinding("queues", "ok", "no queue is paused")
     if unknown:
@@ -158,15 +168,41 @@ def _vacuum_sqlite(connection: Connection) -> Iterator[DoctorFinding]:
         yield DoctorFinding("vacuum", "ok", "no vacuum needed")
 
 
+def _about_unresolved(causes: Sequence[Cause]) -> DoctorFinding:
+    """What only an operator ends: a night's job that died is told of here, alerts or not."""
+    if not causes:
+        return DoctorFinding("dead letters", "ok", "no dead letter is unresolved")
+    named = ", ".join(cause_of(cause.job_type, cause.error_code, cause.jobs) for cause in causes[:5])
+    more = f" and {len(causes) - 5:,} further causes" if len(causes) > 5 else ""
+    total = sum(cause.jobs for cause in causes)
+    return DoctorFinding(
+        "dead letters", "warning", f"{total:,} unresolved: {named}{more}",
+        "see `effects dead causes` and `effects dead list`, then requeue, ignore or resolve each",
+    )  # fmt: skip
+
+
+def _about_operator_waits(waits: Sequence[OperatorWait]) -> Iterator[DoctorFinding]:
+    """Jobs that no worker has tried for want of a setting or a key of its own."""
+    for wait in waits:
+        yield DoctorFinding(
+            "worker settings",
+            "warning",
+            f"{wait.job_type}: {jobs_with(wait.jobs, 'waits')} for an operator: {wait.lacks or 'see their attempts'}",
+            "set it where the workers run and start them again; a worker looks at such a job once a minute",
+        )
+    if not waits:
+        yield DoctorFinding("worker settings", "ok", "no job waits for a setting or a key that the workers lack")
+
+
 def _about_paused_keys(paused: Sequence[PausedKey]) -> Iterator[DoctorFinding]:
     """What waits for a pause: a peer that is down, a throttle, an operator."""
     for pause in paused:
         reason = f": {pause.reason}" if pause.reason else ""
-        until = pause.until if isinstance(pause.until, str) else f"{pause.until:%Y-%m-%d %H:%M:%SZ}"
+        waiting = jobs_with(pause.waiting, "waits")
         yield DoctorFinding(
             "limit keys",
             "warning",
-            f"{pause.limit_key} is paused until {until}{reason}; {pause.waiting:,} jobs wait",
+            f"{pause.limit_key} is paused until {moment_text(pause.until)}{reason}; {waiting}",
             "mend that cause; the next run of a worker after the pause tries them again, and "
             f"`effects limits resume {shlex.quote(pause.limit_key)}` ends it at once",
         )
@@ -209,7 +245,7 @@ def _about_workers(
         )
         return
     level: Level = "warning" if workers.alive else "error"
-    text = f"{due.jobs:,} jobs are due, the oldest for {waited:,.0f} s"
+    text = f"{jobs_with(due.jobs, 'is due/are due')}, the oldest for {waited:,.0f} s"
     if failures is not None:
         error = f" ({failures.error})" if failures.error else ""
         text += f"; {failures.jobs:,} failed with {failures.error_code}{error}"
@@ -225,6 +261,26 @@ def _backlog_cure(workers: Workers, failures: DueFailures | None) -> str:
     return "start `effects work`, or see why `effects work --drain` no longer runs"
 
 
+def _about_heartbeats(states: Sequence[WorkerState], lease_seconds: float) -> Iterator[DoctorFinding]:
+    """Workers that were not heard of lately, and those whose lease is another than the reader's."""
+    for worker in states:
+        if worker.state == "silent" and worker.alive:
+            yield DoctorFinding(
+                "heartbeats",
+                "warning",
+                f"worker {worker.id} was last heard of {worker.silent_seconds:,.0f} s ago and sends a heartbeat every "
+                f"{worker.heartbeat_seconds:g} s",
+                f"see whether its process runs; its jobs are taken back after {worker.lease_seconds:g} s of silence",
+            )
+        if worker.state != "failed" and worker.lease_seconds != lease_seconds:
+            yield DoctorFinding(
+                "leases",
+                "warning",
+                f"worker {worker.id} has a lease of {worker.lease_seconds:g} s, and here it is {lease_seconds:g} s",
+                "set the same EFFECTS_LEASE_SECONDS everywhere: each worker takes back jobs by its own",
+            )
+
+
 def _without_worker(due: Due, absent_seconds: float | None) -> DoctorFinding:
     """None is no fault in itself: drains by cron come and go. Each leaves a sample, as every worker does."""
     seen = "no worker has run yet" if absent_seconds is None else f"the last one ran {absent_seconds / 60:,.0f} min ago"
@@ -236,7 +292,7 @@ def _without_worker(due: Due, absent_seconds: float | None) -> DoctorFinding:
     return DoctorFinding(
         "workers",
         "warning",
-        f"no worker is running; {seen}" + (f", and {due.jobs:,} jobs are due" if due.jobs else ""),
+        f"no worker is running; {seen}" + (f", and {jobs_with(due.jobs, 'is due/are due')}" if due.jobs else ""),
         "start `effects work`, or see why `effects work --drain` no longer runs",
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.ledger import Ledger
+from effects.model.ledger import Ledger
 from effects.store.db.records import Moment, shown_moment
 from effects.store.db.sql import ANY_TIME, Sql, Window, and_each, set_filters
 from effects.store.db.store import Statement, Store, as_json

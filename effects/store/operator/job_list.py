@@ -13,8 +13,8 @@ from functools import cache
 import msgspec
 from sqlalchemy import Connection
 
-from effects.job import ENDED, LIVE
-from effects.ledger import Ledger
+from effects.model.job import ENDED, LIVE
+from effects.model.ledger import Ledger
 from effects.store.db.records import JobRecord, Moment, job_record, shown_moment
 from effects.store.db.sql import ANY_TIME, Sql, Window, and_each, set_filters
 from effects.store.db.store import Statement, Store, as_json

@@ -10,20 +10,22 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection
 
 from effects.errors import JobNotFound, QueueNotFound, UnknownJobType
-from effects.ledger import Ledger, LedgerRow
-from effects.nearest import nearest
+from effects.model.ledger import Ledger, LedgerRow
 from effects.store.db.records import (
     ActionRecord,
     AttemptRecord,
     EffectStory,
     JobRecord,
+    WorkerSilence,
     action_record,
     attempt_record,
     job_record,
+    shown_moment,
 )
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
 from effects.store.queue.table_ledger import all_ledgers, states
+from effects.text.nearest import nearest
 
 # -- jobs ------------------------------------------------------------------------------------------------
 
@@ -101,6 +103,26 @@ def read_job(
         attempts=attempts,
         actions=actions,
     )
+
+
+def read_silence(store: Store, connection: Connection, job_id: int) -> WorkerSilence | None:
+    """Since when the worker of a running job has not been heard of; None where it sends its heartbeats."""
+    row = store.one(connection, _silence, id=job_id)
+    if row is None:
+        return None
+    return WorkerSilence(
+        seconds=row.seconds, seen_at=shown_moment(row.seen_at), taken_back_at=shown_moment(row.taken_back_at)
+    )
+
+
+def _silence(sql: Sql) -> str:
+    lease_end = sql.after("w.lease_seconds", "w.seen_at")
+    taken_back_at = sql.smallest(f"COALESCE(j.locked_until, {lease_end})", lease_end)
+    return f"""
+    SELECT {sql.seconds("w.seen_at")} AS seconds, {sql.epoch("w.seen_at")} AS seen_at,
+        {sql.epoch(taken_back_at)} AS taken_back_at
+    FROM {sql.jobs} AS j JOIN {sql.workers} AS w ON w.id = j.locked_by
+    WHERE j.id = :id AND j.status = 'running' AND {sql.is_silent("w.")}"""
 
 
 def _has_type(sql: Sql) -> str:

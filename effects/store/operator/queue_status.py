@@ -9,11 +9,20 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
+from effects.model.job_type import WAITS_FOR_OPERATOR
 from effects.store.db.records import Moment, shown_moment, shown_moment_or_none
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
 from effects.store.limits.queue_pauses import QueuePause, paused_queues
-from effects.store.operator.counts import FAILED_SECONDS, HOUR_SECONDS, count_due, died_since, does_nothing
+from effects.store.operator.counts import (
+    FAILED_SECONDS,
+    HOUR_SECONDS,
+    OperatorWait,
+    count_due,
+    died_since,
+    does_nothing,
+    read_operator_waits,
+)
 
 ERRORS_SECONDS = 86_400
 ENDED_MAX = 10_000  # ids of ended jobs that are counted
@@ -41,7 +50,7 @@ class PausedKey(msgspec.Struct, frozen=True):
 
 class WorkerState(msgspec.Struct, frozen=True):
     """`state`: alive, draining (asked to end in order), idle (it lives and has not worked for a lease),
-    silent (for a lease), or failed (by a fault).
+    silent (it missed heartbeats), or failed (by a fault). `alive`: it was heard of within a lease of the reader.
 
     The seconds say how long ago it last looked for work, wrote outcomes and looked at the schedules; None: not yet, or
     not heard of. `reason`: which fault, of a failed one. Failed ones are shown for an hour.
@@ -51,6 +60,8 @@ class WorkerState(msgspec.Struct, frozen=True):
     host: str
     version: str
     queues: str
+    heartbeat_seconds: float
+    lease_seconds: float
     started_at: Moment
     silent_seconds: float
     alive: bool
@@ -91,8 +102,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     a person, and how many effects of these may have happened.
 
     `counts`: every live job; of the ended ones those among the newest 10,000 jobs, of which the oldest was created at
-    `ended_since` (None: none has ended). `errors`: the codes of the jobs that failed and wait, or died within a day,
-    most frequent first, at most 20.
+    `ended_since` (None: none has ended). `errors`: codes of jobs that failed, were put off, or died in a day,
+    most frequent first, at most 20. `operator_waits`: what the workers lack, and the jobs that wait for it.
     """
 
     counts: list[TypeCount]
@@ -102,6 +113,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     unresolved: int
     unknown: int
     errors: list[ErrorCount]
+    operator_waits: list[OperatorWait]
     paused: list[PausedKey]
     paused_queues: list[QueuePause]
     bulks: list[BulkProgress]
@@ -119,6 +131,7 @@ def read_status(store: Store, lease_seconds: float) -> Status:
         assert unresolved is not None
         live = store.all(connection, _live)
         ended = _newest_ended(store, connection)
+        lacking = any(row.error_code == WAITS_FOR_OPERATOR for row in live)
         died = store.all(connection, _died, seconds=ERRORS_SECONDS, hour=HOUR_SECONDS)
         return Status(
             counts=_counts([*live, *ended]),
@@ -127,7 +140,8 @@ def read_status(store: Store, lease_seconds: float) -> Status:
             dead_last_hour=sum(row.last_hour for row in died),
             unresolved=unresolved.jobs,
             unknown=unresolved.unknown,
-            errors=_errors([*(row for row in live if row.status == "failed"), *died]),
+            errors=_errors([*(row for row in live if _waits_with_error(row)), *died]),
+            operator_waits=read_operator_waits(store, connection) if lacking else [],
             paused=paused_keys(store, connection),
             paused_queues=paused_queues(store, connection),
             bulks=[
@@ -159,6 +173,11 @@ def _counts(rows: Sequence[Row[Any]]) -> list[TypeCount]:
     return [TypeCount(job_type, status, count) for (job_type, status), count in sorted(jobs.items(), key=str)]
 
 
+def _waits_with_error(row: Row[Any]) -> bool:
+    """It failed, or a pause put it off, which may have lapsed since; not what waits for an operator, listed apart."""
+    return bool(row.status != "running" and row.error_code != WAITS_FOR_OPERATOR)
+
+
 def _errors(rows: Sequence[Row[Any]]) -> list[ErrorCount]:
     jobs: Counter[tuple[str, str]] = Counter()
     for row in rows:
@@ -176,6 +195,8 @@ def read_workers(store: Store, connection: Connection, lease_seconds: float) -> 
             host=row.host,
             version=row.version,
             queues=row.queues,
+            heartbeat_seconds=row.heartbeat_seconds,
+            lease_seconds=row.lease_seconds,
             started_at=shown_moment(row.started_at),
             silent_seconds=row.silent,
             alive=bool(row.alive),
@@ -197,7 +218,7 @@ def read_workers(store: Store, connection: Connection, lease_seconds: float) -> 
 def _state(row: Any) -> str:
     if row.ended:
         return "failed"
-    if not row.alive:
+    if row.silent_now or not row.alive:
         return "silent"
     if row.idle:
         return "idle"
@@ -260,9 +281,11 @@ def _bulks(sql: Sql) -> str:
 
 def _workers(sql: Sql) -> str:
     return f"""
-    SELECT w.id, w.host, w.version, w.queues, w.drain_requested_by, w.drain_reason,
+    SELECT w.id, w.host, w.version, w.queues, w.heartbeat_seconds, w.lease_seconds,
+        w.drain_requested_by, w.drain_reason,
         {sql.epoch("w.started_at")} AS started_at, {sql.seconds("w.seen_at")} AS silent,
-        w.ended_at IS NOT NULL AS ended, {sql.is_alive("w.")} AS alive, {does_nothing(sql)} AS idle,
+        {sql.is_silent("w.")} AS silent_now, w.ended_at IS NOT NULL AS ended,
+        {sql.is_alive("w.")} AS alive, {does_nothing(sql)} AS idle,
         {sql.seconds("w.claimed_at")} AS claimed,
         {sql.seconds("w.settled_at")} AS settled, {sql.seconds("w.fired_at")} AS fired, w.oldest_unsettled_seconds,
         w.exit_code, w.end_reason,

@@ -1,7 +1,7 @@
 """Requeue: the only place that carries out an ended job again: it reads its standing, and writes the new job.
 
 `jobs requeue`, `dead requeue`, `dead resolve --as requeue` and the packages' commands all call it. Whether it may be is
-`objection` (`effects.standing`).
+`objection` (`effects.model.standing`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.errors import JobStateError
-from effects.ledger import Ledger
-from effects.registry import Registry
-from effects.standing import ENDED_ONLY, EffectState, Standing, objection
+from effects.model.ledger import Ledger
+from effects.model.registry import Registry
+from effects.model.standing import EffectState, Standing, ended_only, objection
 from effects.store.audit_log.notes import AuditAction, note, of_bulk
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store
@@ -90,7 +90,7 @@ def _requeue(
 ) -> Requeued:
     row = store.one(connection, _lock_ended, id=job_id)
     if row is None:
-        raise wrong_state(store, connection, job_id, ENDED_ONLY)
+        raise wrong_state(store, connection, job_id, ended_only(job_id))
     table = _ledger_of(job_types, row.job_type).table
     store.one(connection, _lock_effect(table), id=job_id)
     standing = read_standing(store, connection, job_types, job_id)

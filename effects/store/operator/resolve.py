@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 from sqlalchemy import Connection, Row
 
 from effects.errors import JobStateError
-from effects.ledger import Ledger
-from effects.registry import Registry
+from effects.model.ledger import Ledger
+from effects.model.registry import Registry
 from effects.store.audit_log.notes import AuditAction, note, of_bulk
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store

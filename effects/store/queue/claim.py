@@ -23,7 +23,7 @@ from sqlalchemy import Row
 from sqlalchemy.exc import IntegrityError
 
 from effects.crashpoints import point
-from effects.job import Job
+from effects.model.job import Job
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store
 from effects.store.limits.capacity import Capacity

@@ -6,17 +6,19 @@ One statement on PostgreSQL, whether one job or a thousand; a few inside the sam
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection
 
-from effects.job import Job
-from effects.store.db.sql import Sql
-from effects.store.db.store import Store, as_json
+from effects.model.job import Job
+from effects.store.db.sql import Sql, columns_of
+from effects.store.db.store import Statement, Store, as_json
 from effects.store.queue.enqueue_function import PROVISIONAL
 
 BATCH = 1000
+INTENTS = 500  # with their jobs, by one statement
 
 
 class JobRow(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -178,6 +180,83 @@ def lock_groups(store: Store, connection: Connection, groups: Collection[str]) -
     """
     if groups:
         store.write(connection, _lock_groups, rows=as_json([{"group_key": group} for group in sorted(set(groups))]))
+
+
+# -- with the rows of another ledger -----------------------------------------------------------------------
+
+
+@cache
+def _insert_with(insert: Statement, intent: type[msgspec.Struct]) -> Statement:
+    """PostgreSQL: ids, intents and jobs at once."""
+
+    def build(sql: Sql) -> str:
+        columns = {"n": "int", **columns_of(intent)}
+        return f"""
+        WITH r AS MATERIALIZED (
+            SELECT nextval('{sql.jobs}_id_seq') AS new_id, given.* FROM {sql.rows("rows", JobRow)} AS given
+            ORDER BY given.n
+        ), i AS (
+            SELECT given.*, r.new_id AS job_id FROM {sql.rows("intents", columns)} AS given JOIN r ON r.n = given.n
+        ), intended AS (
+            {insert(sql)}
+        ), inserted AS (
+            INSERT INTO {sql.jobs} ({_INTO}) SELECT {_from(sql, "r.new_id")} FROM r ORDER BY r.n
+        )
+        SELECT new_id FROM r ORDER BY n"""
+
+    return build
+
+
+@cache
+def _intend_with(insert: Statement, intent: type[msgspec.Struct]) -> Statement:
+    """SQLite: the intents of jobs that have their ids."""
+
+    def build(sql: Sql) -> str:
+        return f"WITH i AS {sql.rows('intents', {**columns_of(intent), 'job_id': 'int'})} {insert(sql)}"
+
+    return build
+
+
+def insert_with_intents(
+    store: Store, connection: Connection, rows: Sequence[JobRow], intents: Sequence[msgspec.Struct], insert: Statement
+) -> list[int]:
+    """Insert jobs and, for each, a row of another table that names it; their ids, in the same order.
+
+    Args:
+        intents: of one type, one for each row.
+        insert: INSERT INTO that table … SELECT … FROM i, which has the intents' fields and `job_id`.
+    """
+    lock_groups(store, connection, _groups(rows))
+    ids: list[int] = []
+    for start in range(0, len(rows), INTENTS):
+        batch = slice(start, start + INTENTS)
+        both = _both_postgresql if store.is_postgresql else _both_sqlite
+        ids += both(store, connection, rows[batch], intents[batch], insert)
+    return ids
+
+
+def _both_postgresql(
+    store: Store, connection: Connection, rows: Sequence[JobRow], intents: Sequence[msgspec.Struct], insert: Statement
+) -> list[int]:
+    numbered = [{"n": row.n, **msgspec.structs.asdict(intent)} for row, intent in zip(rows, intents, strict=True)]
+    statement = _insert_with(insert, type(intents[0]))
+    inserted = store.all(connection, statement, rows=as_json(rows), intents=as_json(numbered))
+    return [row.new_id for row in inserted]
+
+
+def _both_sqlite(
+    store: Store, connection: Connection, rows: Sequence[JobRow], intents: Sequence[msgspec.Struct], insert: Statement
+) -> list[int]:
+    ids = reserve_ids(store, connection, len(rows))
+    named = [{"job_id": job_id, **msgspec.structs.asdict(intent)} for job_id, intent in zip(ids, intents, strict=True)]
+    store.write(connection, _intend_with(insert, type(intents[0])), intents=as_json(named))
+    for row, job_id in zip(rows, ids, strict=True):
+        row.id = job_id
+    store.write(connection, _insert_given, rows=as_json(rows))
+    return ids
+
+
+# -- who has a key -----------------------------------------------------------------------------------------
 
 
 def _holders(sql: Sql) -> str:

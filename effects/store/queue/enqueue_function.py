@@ -9,9 +9,9 @@ by the worker that claims it, as after a plain INSERT.
 
 from __future__ import annotations
 
-from effects.job import PAYLOAD_BYTES_MAX
-from effects.job_type import SEALED
-from effects.scrub import KEY_CHARS_MAX
+from effects.model.job import PAYLOAD_BYTES_MAX
+from effects.model.job_type import SEALED
+from effects.text.scrub import KEY_CHARS_MAX
 
 ARGUMENTS = "text, jsonb, text, text, integer, timestamptz, timestamptz, text, text, integer"
 # Of a key's payload, until its job type has made its own: see `adopt`. No API call compares its payload with it.

@@ -13,10 +13,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from effects.job import Job
-from effects.ledger import Ledger
-from effects.registry import Registry
-from effects.settlement import Settlement, Verdict
+from effects.model.job import Job
+from effects.model.ledger import Ledger
+from effects.model.registry import Registry
+from effects.model.settlement import Settlement, Verdict
 from effects.store.db.faults import Fault, fault_of, state_of
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json

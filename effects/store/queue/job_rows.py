@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from effects.job import Job
+from effects.model.job import Job
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
 

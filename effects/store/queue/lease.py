@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects.errors import EffectsError
-from effects.job import Job
+from effects.model.job import Job
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
 from effects.store.limits.queue_pauses import is_paused

@@ -1,4 +1,4 @@
-"""Workers' heartbeats, releases, and the rescue of jobs whose worker is gone."""
+"""Releases, and the rescue of jobs whose worker is gone."""
 
 from __future__ import annotations
 
@@ -10,95 +10,22 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects.crashpoints import point
-from effects.decision import decide
-from effects.job import Job
-from effects.ledger import Ledger
-from effects.registry import Registry, Unregistered
-from effects.settlement import Execution, Settlement, WorkerLost
+from effects.model.decision import decide
+from effects.model.job import Job
+from effects.model.ledger import Ledger
+from effects.model.registry import Registry, Unregistered
+from effects.model.settlement import Execution, Settlement, WorkerLost
+from effects.store.db.records import shown_moment
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
 from effects.store.queue.job_rows import job_columns, job_of
 from effects.store.queue.settle import Settled, write_settlements
 from effects.store.queue.table_ledger import CORE_LEDGER
+from effects.store.workers.registration import dead_workers, delete_dead_workers
+from effects.text.wording import moment_text
 
 RESCUE_BATCH = 100
 UNREGISTERED_SECONDS = 3600
-ENDED_KEPT_SECONDS = 86_400  # the rows of workers that ended by a fault
-ENDED_KEPT = 50  # of them, however many there were: one that fails at each start leaves thousands a day
-
-
-class WorkerIdentity(msgspec.Struct, frozen=True):
-    """Who a worker is. The id is new with every start, and after every lost lease."""
-
-    id: str
-    host: str
-    pid: int
-    version: str
-    queues: str
-
-
-class Activity(msgspec.Struct, frozen=True):
-    """How long ago a worker last looked for work, wrote outcomes and looked at the schedules; None if it has not yet.
-
-    `oldest_unsettled_seconds`: the age of its oldest outcome that is not written.
-    """
-
-    claimed: float | None = None
-    settled: float | None = None
-    fired: float | None = None
-    oldest_unsettled_seconds: float | None = None
-
-
-class HeartbeatAnswer(msgspec.Struct, frozen=True):
-    """A worker's row at its heartbeat.
-
-    `alive`: it is still registered; if not, it was declared dead and owns nothing. `cancelled`: which of its running
-    jobs someone asked to cancel. `drain_requested_by`: who asked it to end in order. `now`: the database's time, in
-    seconds since 1970; None where it is not registered.
-    """
-
-    alive: bool
-    cancelled: set[int]
-    drain_requested_by: str | None = None
-    now: float | None = None
-
-
-def _register(sql: Sql) -> str:
-    return f"""
-    INSERT INTO {sql.workers} (id, host, pid, version, queues, started_at, seen_at)
-    VALUES (:id, :host, :pid, :version, :queues, {sql.now}, {sql.now})
-    ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at RETURNING {sql.epoch(sql.now)} AS now"""
-
-
-def register(store: Store, worker: WorkerIdentity) -> float:
-    """Write the worker's row, on which all its leases depend; the database's time. Repeating it is harmless."""
-    with store.single() as connection:
-        return float(store.value(connection, _register, **msgspec.structs.asdict(worker)))
-
-
-def _beat(sql: Sql) -> str:
-    ago = {name: sql.after(f"-CAST(:{name} AS double precision)") for name in ("claimed", "settled", "fired")}
-    return f"""
-    UPDATE {sql.workers} SET seen_at = {sql.now}, claimed_at = {ago["claimed"]}, settled_at = {ago["settled"]},
-        fired_at = {ago["fired"]}, oldest_unsettled_seconds = :oldest_unsettled_seconds
-    WHERE id = :worker RETURNING drain_requested_by, {sql.epoch(sql.now)} AS now"""
-
-
-def _cancels(sql: Sql) -> str:
-    return f"SELECT id FROM {sql.jobs} WHERE status = 'running' AND locked_by = :worker AND cancel_requested"
-
-
-def heartbeat(store: Store, worker: str, activity: Activity | None = None) -> HeartbeatAnswer:
-    """Renew the worker's row with its latest activity, and return what was requested of it."""
-    point("heartbeat.before")
-    with store.single() as connection:
-        row = store.one(connection, _beat, worker=worker, **msgspec.structs.asdict(activity or Activity()))
-    point("heartbeat.committed")
-    with store.read() as connection:
-        cancelled = {job.id for job in store.all(connection, _cancels, worker=worker)}
-    if row is None:
-        return HeartbeatAnswer(False, cancelled)
-    return HeartbeatAnswer(True, cancelled, row.drain_requested_by, float(row.now))
 
 
 def _leased_to(sql: Sql) -> str:
@@ -111,29 +38,6 @@ def leased_to(store: Store, connection: Connection, worker: str, registry: Regis
     """The jobs that are leased to this worker, but those that it knows of."""
     rows = store.all(connection, _leased_to, worker=worker, types=as_json(registry.names()), held=as_json(sorted(held)))
     return [job_of(row) for row in rows]
-
-
-def _deregister(sql: Sql) -> str:
-    return f"""
-    DELETE FROM {sql.workers} WHERE id = :worker
-    AND NOT EXISTS (SELECT 1 FROM {sql.jobs} WHERE status = 'running' AND locked_by = :worker)"""
-
-
-def deregister(store: Store, worker: str) -> None:
-    """Remove the row of a worker that ended in order; one that left jobs behind stays, to be found."""
-    with store.single() as connection:
-        store.write(connection, _deregister, worker=worker)
-
-
-def _end(sql: Sql) -> str:
-    return f"""
-    UPDATE {sql.workers} SET ended_at = {sql.now}, exit_code = :exit_code, end_reason = :reason WHERE id = :worker"""
-
-
-def end(store: Store, worker: str, exit_code: int, reason: str) -> None:
-    """Record that a worker ended by a fault. What it left behind may be rescued at once; its row is kept for a day."""
-    with store.single() as connection:
-        store.write(connection, _end, worker=worker, exit_code=exit_code, reason=reason)
 
 
 # -- release -----------------------------------------------------------------------------------------------------
@@ -219,34 +123,32 @@ def _mark_group(
 def _lost(sql: Sql) -> str:
     """Running jobs whose worker is silent or unknown, or whose deadline has passed.
 
-    Of unregistered types only those overdue for an hour, which no worker that knows them has taken.
+    Of unregistered types only those overdue for an hour, which no worker that knows them has taken. Where no worker of
+    the last hour is named, an hour after the row was written: its deadline may be anything.
     """
+    hour_ago, hour_ahead = (sql.after(str(seconds)) for seconds in (-UNREGISTERED_SECONDS, UNREGISTERED_SECONDS))
     return f"""
     FROM {sql.jobs} AS j
     WHERE j.status = 'running' AND (j.locked_until < {sql.now} OR NOT EXISTS (
         SELECT 1 FROM {sql.workers} AS w WHERE w.id = j.locked_by AND {sql.is_alive("w.")}))
     AND (j.job_type {sql.any_of("types")}
-        OR COALESCE(j.locked_until, j.updated_at) < {sql.after(str(-UNREGISTERED_SECONDS))})"""
+        OR COALESCE(j.locked_until, j.updated_at) < {hour_ago}
+        OR (j.updated_at < {hour_ago} OR j.updated_at > {hour_ahead}) AND NOT EXISTS (
+            SELECT 1 FROM {sql.workers} AS w WHERE w.id = j.locked_by AND w.seen_at > {hour_ago}))"""
 
 
 def _lost_jobs(sql: Sql) -> str:
+    worker = f"FROM {sql.workers} AS w WHERE w.id = j.locked_by"
     return f"""
-    SELECT {job_columns(sql, "j.")}, j.released_at IS NOT NULL AS released, j.locked_until < {sql.now} AS overdue
+    SELECT {job_columns(sql, "j.")}, j.released_at IS NOT NULL AS released, j.locked_until < {sql.now} AS overdue,
+        (SELECT {sql.epoch("w.seen_at")} {worker}) AS seen_at,
+        COALESCE((SELECT {sql.is_silent("w.")} {worker}), true) AS silent
     {_lost(sql)} AND (CAST(:only AS bigint) IS NULL OR j.id = CAST(:only AS bigint))
     ORDER BY j.id LIMIT {RESCUE_BATCH} {sql.lock(of="j")}"""
 
 
 def _lost_ids(sql: Sql) -> str:
     return f"SELECT j.id {_lost(sql)} ORDER BY j.id LIMIT {RESCUE_BATCH}"
-
-
-def _delete_dead_workers(sql: Sql) -> str:
-    return f"""
-    DELETE FROM {sql.workers} WHERE (ended_at IS NULL AND NOT {sql.is_alive()}
-        OR ended_at < {sql.after(str(-ENDED_KEPT_SECONDS))} OR ended_at IS NOT NULL AND id NOT IN (
-            SELECT id FROM {sql.workers} WHERE ended_at IS NOT NULL ORDER BY ended_at DESC, id LIMIT {ENDED_KEPT}))
-    AND NOT EXISTS (
-        SELECT 1 FROM {sql.jobs} AS j WHERE j.status = 'running' AND j.locked_by = {sql.workers}.id)"""
 
 
 def rescue(
@@ -272,7 +174,7 @@ def rescue(
         unregistered = dict.fromkeys((row.job_type for row in lost), CORE_LEDGER)
         settled = write_settlements(store, connection, settlements, {**unregistered, **ledgers})
         if len(lost) < RESCUE_BATCH:
-            store.write(connection, _delete_dead_workers, lease=lease_seconds)
+            delete_dead_workers(store, connection, lease_seconds)
     point("rescue.committed")
     return settled
 
@@ -286,19 +188,42 @@ def lost_ids(store: Store, connection: Connection, registry: Registry, lease_sec
 def _lost_settlement(row: Any, registry: Registry) -> Settlement:
     job_type = registry.get(row.job_type) if row.job_type in registry else Unregistered(row.job_type)
     released = bool(row.released) or job_type.is_released_by_claim
-    reason = (
-        "its time limit passed without an outcome from its worker" if row.overdue else "its worker stopped answering"
-    )
-    return decide(job_of(row), job_type, WorkerLost(reason), released=released)
+    return decide(job_of(row), job_type, WorkerLost(_why_lost(row)), released=released)
 
 
-def _server_uptime(sql: Sql) -> str:
-    """How long the server has been up: after a restart every worker looks silent."""
-    return f"SELECT {sql.seconds('pg_postmaster_start_time()')}"
+def _why_lost(row: Any) -> str:
+    """A deadline is the cause only where the worker was heard of: one that died lets all its deadlines pass."""
+    if row.overdue and not row.silent:
+        return "its time limit passed without an outcome from its worker"
+    if row.seen_at is None:
+        return "its worker stopped answering, and is no longer registered"
+    return f"its worker stopped answering (last heard of at {moment_text(shown_moment(row.seen_at))})"
 
 
-def seconds_up(store: Store, connection: Connection) -> float:
-    """Seconds since the database server started; endless on SQLite."""
-    if not store.is_postgresql:
-        return float("inf")
-    return float(store.value(connection, _server_uptime))
+class RescueLook(msgspec.Struct, frozen=True):
+    """What a worker sees before it rescues.
+
+    `seconds_up`: since the database server started, after which every worker looks silent; endless on SQLite.
+    `is_due`: a job is lost, or a worker's row is no longer needed.
+    """
+
+    seconds_up: float
+    is_due: bool
+
+
+def _look(sql: Sql) -> str:
+    up = sql.seconds("pg_postmaster_start_time()") if sql.postgresql else "NULL"
+    return f"""
+    SELECT {up} AS seconds_up, {sql.found(_lost(sql))} OR {sql.found(dead_workers(sql))} AS is_due"""
+
+
+def look_for_lost(store: Store, registry: Registry, lease_seconds: float) -> RescueLook:
+    """Look, by one statement that locks nothing, whether there is anything for `rescue`.
+
+    Raises:
+        StoreUnavailable: the database is unavailable.
+    """
+    with store.read() as connection:
+        row = store.one(connection, _look, lease=lease_seconds, types=as_json(registry.names()))
+    assert row is not None
+    return RescueLook(float("inf") if row.seconds_up is None else float(row.seconds_up), bool(row.is_due))

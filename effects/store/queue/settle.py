@@ -5,6 +5,7 @@ Every way out of `running` deletes the row or raises its token, so an attempt th
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,16 +16,18 @@ from sqlalchemy.exc import DBAPIError
 
 from effects.crashpoints import CrashPoint, point
 from effects.errors import ConfigurationError, EffectsError, StoreUnavailable
-from effects.job import QUARANTINE_QUEUE
-from effects.ledger import Ledger
-from effects.outcome import Apply
-from effects.settlement import MESSAGE_CHARS_MAX, Settlement
+from effects.model.job import QUARANTINE_QUEUE, Job
+from effects.model.ledger import Ledger
+from effects.model.outcome import Apply
+from effects.model.settlement import MESSAGE_CHARS_MAX, Settlement
 from effects.store.db.faults import Fault, fault_of
 from effects.store.db.store import Store, as_json
 from effects.store.limits.feedback import write_results
 from effects.store.queue import settle_sql
 from effects.store.queue.settle_sql import SettlementRow
 from effects.store.queue.unresolved import add_unresolved
+
+_log = logging.getLogger("effects.worker")
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -236,6 +239,20 @@ def _record(
             raise
         except BaseException as error:  # a package's ledger ends no thread of ours
             raise LedgerFailed from error
+
+
+def record_existing(store: Store, connection: Connection, job: Job, existing: str) -> None:
+    """Say that a job's effect was there before it: in the answer of its attempt, and in the log.
+
+    For an `apply`, which finds the attempt's row written.
+
+    Args:
+        connection: of the `apply`.
+        existing: what was there, such as `the run rep_1`; nothing personal.
+    """
+    text = f"{existing} exists already; nothing new was made"
+    store.write(connection, settle_sql.annotate, id=job.id, token=job.lease_token, text=text)
+    _log.info("job.existing", extra={"job": job.id, "type": job.job_type, "reason": text})
 
 
 def settle(

@@ -71,9 +71,12 @@ def _history_values(sql: Sql, job: str) -> str:
 
 
 def _attempt_values(sql: Sql, job: str) -> str:
+    """An attempt that was lost with its worker began, as far as anyone knows, when it was claimed."""
     finished = sql.after("-r.ago")
+    claimed = f"COALESCE({sql.smallest(f'{job}.started_at', finished)}, {finished})"
+    started = f"CASE WHEN r.lost = 1 THEN {claimed} ELSE {sql.after('-r.took', finished)} END"
     return (
-        f"{job}.id, r.token, {job}.attempts, {sql.after('-r.took', finished)}, {finished}, {job}.locked_by, r.outcome, "
+        f"{job}.id, r.token, {job}.attempts, {started}, {finished}, {job}.locked_by, r.outcome, "
         f"r.verdict, r.error_type, r.error_code, r.message, r.stack, r.detail, r.error_text"
     )
 
@@ -155,3 +158,7 @@ def recorded(sql: Sql) -> str:
     return f"""
     SELECT a.job_id, a.lease_token FROM {sql.rows("rows", {"id": "int", "token": "int", "outcome": "text"})} AS r
     JOIN {sql.job_attempts} AS a ON a.job_id = r.id AND a.lease_token = r.token AND a.outcome = r.outcome"""
+
+
+def annotate(sql: Sql) -> str:
+    return f"UPDATE {sql.job_attempts} SET message = :text WHERE job_id = :id AND lease_token = :token"

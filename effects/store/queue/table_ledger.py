@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects.ledger import Ledger, LedgerRow, fold_sql
-from effects.settlement import Execution, Settlement
+from effects.model.ledger import Ledger, LedgerRow, fold_sql
+from effects.model.settlement import Execution, Settlement
 from effects.store.db.old_rows import PAGE, Ages, kept_seconds
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json

@@ -10,7 +10,7 @@ from functools import cache
 
 from sqlalchemy import Connection
 
-from effects.ledger import Ledger
+from effects.model.ledger import Ledger
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
 from effects.store.queue.table_ledger import all_ledgers

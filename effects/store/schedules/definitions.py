@@ -1,4 +1,4 @@
-"""Schedules in the database, as an app's code and an operator declare them. Their slots: `schedule_slots`."""
+"""Schedules in the database, as code and operators declare them. Their slots: `slots`; how they stand: `states`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from sqlalchemy import Connection, Row
 
 from effects.errors import ConfigurationError
 from effects.moments import moment
-from effects.nearest import nearest
 from effects.schedules import Schedule
 from effects.store.audit_log.notes import AuditAction, note
-from effects.store.db.records import Moment, shown_moment_or_none
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
+from effects.text.nearest import nearest
 
 _ADD, _PAUSE, _RESUME = (AuditAction("schedule", name) for name in ("add", "pause", "resume"))
 
@@ -36,30 +35,6 @@ class Registered(msgspec.Struct, frozen=True):
     added: list[str]
     changed: list[str]
     retired: list[str]
-
-
-STATES = ("active", "paused", "retired", "invalid")  # of a ScheduleState
-
-
-class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule for people. `state` is `active`, `paused`, `retired` or `invalid` (its row makes no schedule);
-    `last_*` is its newest slot.
-    """
-
-    name: str
-    job_type: str
-    cron: str
-    zone: str
-    catch_up: str
-    overlap: str
-    state: str
-    paused_by: str | None
-    in_code: bool
-    next_slot: dt.datetime | None
-    last_slot: Moment | None
-    last_outcome: str | None
-    last_reason: str | None
-    last_job_id: int | None
 
 
 def register(store: Store, schedules: Sequence[Schedule], *, retire_types: Iterable[str] = ()) -> Registered:
@@ -148,38 +123,6 @@ def get(store: Store, connection: Connection, name: str) -> Definition:
     return definition_of(row)
 
 
-def states(store: Store) -> list[ScheduleState]:
-    """Every schedule by name, with its next slot and the last one."""
-    with store.read() as connection:
-        now = moment(store.now(connection))
-        return [_state(row, now) for row in store.all(connection, _states)]
-
-
-def _state(row: Row[Any], now: dt.datetime) -> ScheduleState:
-    state, next_slot = "retired" if row.retired else "active" if row.enabled else "paused", None
-    if state == "active":
-        try:
-            next_slot = next(definition_of(row).schedule.times.after(now), None)
-        except ConfigurationError:
-            state = "invalid"
-    return ScheduleState(
-        name=row.name,
-        job_type=row.job_type,
-        cron=row.cron,
-        zone=row.zone,
-        catch_up=row.catch_up,
-        overlap=row.overlap,
-        state=state,
-        paused_by=row.paused_by,
-        in_code=bool(row.in_code),
-        next_slot=next_slot,
-        last_slot=shown_moment_or_none(row.slot),
-        last_outcome=row.outcome,
-        last_reason=row.reason,
-        last_job_id=row.job_id,
-    )
-
-
 def _unknown(store: Store, connection: Connection, name: str) -> ConfigurationError:
     names = [row.name for row in store.all(connection, _rows)]
     return ConfigurationError(
@@ -258,14 +201,6 @@ def _rows(sql: Sql) -> str:
 
 def _by_name(sql: Sql) -> str:
     return f"{select_definition(sql)} FROM {sql.job_definitions} AS d WHERE d.name = :name"
-
-
-def _states(sql: Sql) -> str:
-    return f"""
-    {select_definition(sql)}, {sql.epoch("r.slot")} AS slot, r.outcome, r.reason, r.job_id
-    FROM {sql.job_definitions} AS d LEFT JOIN {sql.definition_runs} AS r ON r.definition_id = d.id
-        AND r.slot = (SELECT max(slot) FROM {sql.definition_runs} WHERE definition_id = d.id)
-    ORDER BY d.name"""
 
 
 def _upsert(sql: Sql) -> str:

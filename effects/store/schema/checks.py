@@ -16,7 +16,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import ColumnElement
 
 from effects.limits import SECONDS_MAX
-from effects.scrub import KEY_CHARS_MAX
+from effects.text.scrub import KEY_CHARS_MAX
 
 COUNT_MAX = 1_000_000_000
 TOKEN_MAX = 2**62  # a claim adds to it

@@ -18,7 +18,8 @@ from effects.store.schema.columns import (
 
 PRUNED_JOBS = "jobs"  # the row of `effects_pruned` about jobs
 FOLDED_NUMBERS = "numbers"  # the one that is held while numbers are folded
-MINUTE, HOUR = 60, 3600  # seconds of a row of numbers
+# Seconds of a row of numbers. What workers did is kept by each of them, so that no look at it reads many rows.
+MINUTE, TEN_MINUTES, HOUR, SIX_HOURS = LENGTHS = (60, 600, 3600, 21_600)
 # How attempts ended, a column each: attempts, but for the two last.
 ROLLUP_COUNTS = (
     "done", "failed", "refused", "unknown", "timed_out", "lost", "cancelled", "snoozed", "dead",
@@ -47,6 +48,8 @@ def operator_tables(metadata: MetaData) -> list[Table]:
         Column("pid", Integer, nullable=False),
         Column("version", Text, nullable=False),
         Column("queues", Text, nullable=False),
+        Column("heartbeat_seconds", Double, nullable=False),  # its own settings: others may have different ones
+        Column("lease_seconds", Double, nullable=False),
         now_column("started_at"),
         now_column("seen_at"),
         Column("claimed_at", UtcTime),  # when it last looked for work, or had no room for more
@@ -128,15 +131,15 @@ def number_checks(table: str) -> list[CheckConstraint]:
 
 
 def _numbers(metadata: MetaData) -> list[Table]:
-    """What was done and what waited, over time. `begins_at`: of a minute or an hour, `seconds` long."""
+    """What was done and what waited, over time. `begins_at`: of a stretch of time, `seconds` long."""
     rollups = Table(
         "effects_rollups",
         metadata,
         Column("seconds", Integer, primary_key=True, autoincrement=False),
+        Column("worker", Text, primary_key=True),  # empty: those of all workers, folded
         Column("begins_at", UtcTime, primary_key=True),
         Column("job_type", Text, primary_key=True),
         Column("queue", Text, primary_key=True),
-        Column("worker", Text, primary_key=True),  # empty: those of all workers, folded
         *(int_column(name) for name in ROLLUP_COUNTS),
         seconds_column("wait_seconds"),
         seconds_column("run_seconds"),

@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from effects.cli import CommandResult, Context, Table, command, limit_option, listed
+from effects.cli import CommandResult, Context, Table, command, limit_option, listed, output_file
 from effects.extend import ExitCode
 from effects_email.api import Preview, preview_email
 from effects_email.errors import EmailInvalid, TemplateError
+from effects_email.message.attachments import File
 from effects_email.state import state_of
 from effects_email.templates.lint import lint
 
@@ -22,29 +23,52 @@ from effects_email.templates.lint import lint
 @click.option("--context", "context_file", metavar="FILE", type=click.File("rb"),
               help="JSON file of the template's variables; - reads stdin. Default: no variables.")  # fmt: skip
 @click.option("--locale", metavar="LOCALE", help="Locale, such as de or de-AT. Default: the template's own.")
+@click.option(
+    "--image",
+    "images",
+    metavar="ID=FILE",
+    multiple=True,
+    help="Inline image that the HTML shows by cid:ID. Repeatable.",
+)
 @click.option("--html", is_flag=True, help="HTML part, opened in the browser.")
 @click.option(
     "--eml", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="File for the whole message."
 )
 @command
 def preview(
-    context: Context, *, template: str, context_file: Any, locale: str | None, html: bool, eml: Path | None
+    context: Context,
+    *,
+    template: str,
+    context_file: Any,
+    locale: str | None,
+    images: tuple[str, ...],
+    html: bool,
+    eml: Path | None,
 ) -> CommandResult:
     """Render TEMPLATE and show its text.
 
     Nothing is written to the database and nothing is sent.
     """
     values = _json(context_file.read()) if context_file is not None else {}
-    rendered = preview_email(template, context=values, locale=locale, effects=context.bare_app)
+    files = [_image(image) for image in images]
+    rendered = preview_email(template, context=values, locale=locale, attachments=files, effects=context.bare_app)
     facts = {"subject": rendered.source.subject, "locale": rendered.locale, "version": rendered.template_version}
     if eml is not None:
-        eml.write_bytes(rendered.eml)
+        with output_file(eml) as file:
+            file.write(rendered.eml)
         return CommandResult({**facts, "file": str(eml)}, f"{eml} has {len(rendered.eml):,} bytes")
     if html:
         url = _browse(rendered)
         return CommandResult({**facts, "url": url}, url)
     text = rendered.source.text
     return CommandResult({**facts, "text": text}, [facts, text.removesuffix("\n")])
+
+
+def _image(text: str) -> File:
+    content_id, _, path = text.partition("=")
+    if not content_id or not path:
+        raise EmailInvalid(f"--image is {text!r}; give ID=FILE, such as logo=logo.png")
+    return File(path, content_id=content_id)
 
 
 def _json(text: bytes) -> dict[str, Any]:
@@ -59,10 +83,10 @@ def _json(text: bytes) -> dict[str, Any]:
 
 def _browse(rendered: Preview) -> str:
     """Show the HTML part in the browser, and return its address."""
-    if rendered.source.html is None:
+    if rendered.html is None:
         raise TemplateError("this template has no body.html")
     with tempfile.NamedTemporaryFile("w", prefix="effects-", suffix=".html", delete=False, encoding="utf-8") as file:
-        file.write(rendered.source.html)
+        file.write(rendered.html)
     click.launch(file.name)
     return f"file://{file.name}"
 

@@ -13,8 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Attempt, ConfigurationError, Done, EffectsError, EnqueueError, JobType, Outcome, Refused, Sensitive
-from effects.extend import lazy
+from effects import (
+    Attempt,
+    ConfigurationError,
+    Done,
+    EffectsError,
+    EnqueueError,
+    Job,
+    JobType,
+    KeyUnavailable,
+    Outcome,
+    Refused,
+    Sensitive,
+)
+from effects.extend import lazy, record_existing
 
 if TYPE_CHECKING:
     from effects import Effects
@@ -53,18 +65,28 @@ class EmailCompose(JobType[EmailComposePayload]):
     def __init__(self, app: Effects) -> None:
         self._app = app
 
+    def check_declared(self, payload: EmailComposePayload) -> None:
+        request.check_template(self._app, payload.template, payload.locale, payload.transport)
+
     def perform(self, payload: EmailComposePayload, attempt: Attempt) -> Outcome:
         try:
             composed = request.render_email(self._app, _email(payload), datetime.now(UTC))
+            with self._app.store.read() as connection:
+                writing.check_digest_key(self._app, connection, composed)
+        except KeyUnavailable as error:  # the message is right, and another worker may have the key
+            return self.wait_for_operator(str(error))
         except (ConfigurationError, EnqueueError) as error:  # neither quotes an address or the context
             return _refused(error)
-        return Done(apply=lambda connection: self._write(connection, composed))
+        return Done(apply=lambda connection: self._write(connection, composed, attempt.job))
 
-    def _write(self, connection: Connection, composed: request.RenderedEmail) -> None:
+    def _write(self, connection: Connection, composed: request.RenderedEmail, job: Job) -> None:
         try:
-            writing.write_messages(self._app, connection, [composed])
+            [receipt] = writing.write_messages(self._app, connection, [composed])
         except EnqueueError as error:  # the key has other content
             raise _refused(error) from None
+        if receipt.existing:
+            message = f"the message of the key {receipt.key!r} (job {receipt.job_id})"
+            record_existing(self._app.store, connection, job, message)
 
 
 def _email(payload: EmailComposePayload) -> request.NewEmail:

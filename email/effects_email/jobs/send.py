@@ -166,8 +166,8 @@ class EmailSend(JobType[SendPayload]):
 
     def perform(self, payload: SendPayload, attempt: Attempt) -> Outcome:
         message: Message | None = attempt.loaded
-        if message is not None and message.locked_reason is not None:
-            return self.wait_for_operator(message.locked_reason)
+        if message is not None and message.unopened is not None:
+            return self.fate_of_sealed(message.unopened)
         if message is None or message.source is None:
             return Refused("what was to be sent is no longer stored", code="content_gone")
         if message.reported:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from effects import Effects
-from effects.extend import lazy, without_unsafe
+from effects.extend import described, lazy, without_unsafe
 from effects_email.errors import AddressInvalid
 from effects_email.message.source import Address
 
@@ -27,9 +27,9 @@ _QUOTED = re.compile(r'"(?P<text>(?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _ONLY_QUOTED = '"<>@:;'  # in a name without quotes: these part addresses (RFC 5322, 3.4), and one of them would be lost
 # Names of networks that the Internet does not know: reserved for that, and delivered to by relays of such networks.
-_PRIVATE = re.compile(
-    r"(?:localhost|(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){1,8}(?:local|localhost|internal|lan|home\.arpa))"
-)
+# `localhost` is not among them: whoever signs up as root@localhost would have the relay write to its own host's users.
+_LOCALHOST = re.compile(r"[@.](?:localhost|localhost\.localdomain)\.?\Z")
+_PRIVATE = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){1,8}(?:local|internal|lan|home\.arpa)")
 
 
 def parse_address(spec: str, name: str = "", *, where: str = "the address") -> Address:
@@ -47,9 +47,7 @@ def parse_address(spec: str, name: str = "", *, where: str = "the address") -> A
         AddressInvalid: it is malformed, or the name is too long or not a text.
     """
     if not isinstance(spec, str):
-        raise AddressInvalid(
-            f"{where} is a {type(spec).__name__}; give a text such as 'ann@example.com', or an Address"
-        )
+        raise AddressInvalid(f"{where} is {described(spec)}; give a text such as 'ann@example.com', or an Address")
     local, domain = _parsed(spec, where)
     return Address(local=local, domain=domain, name=display_name(name, where))
 
@@ -130,6 +128,8 @@ def _parts(spec: str) -> tuple[str, str]:
 
 
 def _parsed(spec: str, where: str) -> tuple[str, str]:
+    if _LOCALHOST.search(spec.lower()):
+        raise AddressInvalid(f"{where} is at localhost, the mail server's own host; give an address of a domain")
     try:
         local, domain = _parts(spec)
     except email_validator.EmailNotValidError as error:

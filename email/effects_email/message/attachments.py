@@ -6,14 +6,15 @@ import hashlib
 import mimetypes
 import re
 import threading
+from base64 import b64encode
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from effects import Effects, EffectsError
-from effects.extend import UNSAFE
+from effects.extend import UNSAFE, described
 from effects_email.errors import AttachmentInvalid, AttachmentMissing, ContentChanged
 from effects_email.message.source import Attachment, MessageSource
 
@@ -22,6 +23,7 @@ STORED = "storage:"
 FILENAME_BYTES_MAX = 240
 _TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}")
 _CONTENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
+_CID = re.compile(r"\bcid:([A-Za-z0-9][A-Za-z0-9._@-]{0,99})")
 _PATH = re.compile(r"[/\\]")
 _PIECE = 1024 * 1024
 _KEPT = 4  # files, of 10 MiB at most, that many messages of one batch may share
@@ -50,6 +52,8 @@ def describe(app: Effects, files: Iterable[File | str | Path]) -> tuple[Attachme
     Raises:
         AttachmentInvalid: one is missing, oddly named, or all together are over 10 MiB in base64 (7.3 MiB as files).
     """
+    if isinstance(files, str | bytes | Path | File) or not isinstance(files, Iterable):
+        raise AttachmentInvalid(f"attachments is {described(files)}; give a list of paths or Files")
     attachments = tuple(_describe(app, file if isinstance(file, File) else File(file)) for file in files)
     encoded = sum(_encoded(attachment.size_bytes) for attachment in attachments)
     if encoded > ENCODED_BYTES_MAX:
@@ -100,7 +104,25 @@ class Files:
         return data
 
 
+def inline_images(html: str, source: MessageSource, contents: Mapping[str, bytes]) -> str:
+    """The HTML with its `cid:` images as `data:` URLs, for a browser.
+
+    Args:
+        contents: the bytes of each attachment by its sha256.
+    """
+    images = {attachment.content_id: attachment for attachment in source.attachments if attachment.content_id}
+
+    def url(match: re.Match[str]) -> str:
+        image = images.get(match[1])
+        if image is None:
+            return match[0]
+        return f"data:{image.content_type};base64,{b64encode(contents[image.sha256]).decode()}"
+
+    return _CID.sub(url, html)
+
+
 def _describe(app: Effects, file: File) -> Attachment:
+    _check_types(file)
     url = _url(file.source)
     filename = file.filename if file.filename is not None else url.rpartition("/")[2]
     if not filename or UNSAFE.search(filename) or _PATH.search(filename) or len(filename.encode()) > FILENAME_BYTES_MAX:
@@ -121,6 +143,24 @@ def _describe(app: Effects, file: File) -> Attachment:
         sha256=sha256,
         content_id=file.content_id,
     )
+
+
+def _check_types(file: File) -> None:
+    if isinstance(file.source, bytes | bytearray | memoryview):
+        raise AttachmentInvalid(
+            "attachments: a file is given as bytes; write them to a path that stays until the message has left, or "
+            "store them, as `with app.storage.writer('invoice.pdf') as out: out.write(data); out.finish()`, and give "
+            "File('storage:invoice.pdf')"
+        )
+    if not isinstance(file.source, str | Path):
+        raise AttachmentInvalid(
+            f"attachments: a file is given as {described(file.source)}; give a path, or storage: and the name "
+            "of an object"
+        )
+    for name in ("filename", "content_type", "content_id"):
+        value = getattr(file, name)
+        if value is not None and not isinstance(value, str):
+            raise AttachmentInvalid(f"attachments: {name} is {described(value)}; give a text")
 
 
 def _url(source: str | Path) -> str:

@@ -11,6 +11,7 @@ from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
+from effects.extend import described
 from effects_email.errors import EmailInvalid
 from effects_email.message.source import Address
 
@@ -45,7 +46,7 @@ def check_header(name: str, value: str) -> tuple[str, str]:
             f"headers: {name} is not for the caller to set; names that begin with X- are, and {', '.join(sorted(_OWN))}"
         )
     if not isinstance(value, str):
-        raise EmailInvalid(f"headers: the value of {name} is a {type(value).__name__}; give a text")
+        raise EmailInvalid(f"headers: the value of {name} is {described(value)}; give a text")
     if _FORBIDDEN.search(value):
         raise EmailInvalid(f"headers: the value of {name} holds a line break or a control character")
     value = value.strip(" \t")

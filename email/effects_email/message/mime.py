@@ -30,6 +30,8 @@ LINE_BYTES_MAX = 990
 _LONG = re.compile(rb"[^\n]{%d}" % LINE_BYTES_MAX)
 _HIGH = bytes(range(128, 256))
 _UNSAFE = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
+_FROM = re.compile(rb"^From (.*)", re.MULTILINE)  # begins a message in a mbox: relays and stores put a > before it
+_QUOTED_FROM = rb"=46rom=\n \1"  # with a soft break, so that no line grows past 76 characters
 
 
 class _Entity(msgspec.Struct, frozen=True):
@@ -89,12 +91,12 @@ def _text(subtype: str, text: str) -> _Entity:
     if not data.endswith(b"\n"):
         data += b"\n"
     charset = "us-ascii" if data.isascii() else "utf-8"
-    if charset == "us-ascii" and not _UNSAFE.search(data) and not _LONG.search(data):
+    if charset == "us-ascii" and not any(pattern.search(data) for pattern in (_UNSAFE, _LONG, _FROM)):
         encoding, body = "7bit", data
     elif len(data.translate(None, _HIGH)) * 6 < len(data) * 5:
         encoding, body = "base64", encodebytes(data.replace(b"\n", b"\r\n"))
     else:
-        encoding, body = "quoted-printable", binascii.b2a_qp(data)
+        encoding, body = "quoted-printable", _FROM.sub(_QUOTED_FROM, binascii.b2a_qp(data))
     head = f"Content-Type: text/{subtype}; charset={charset}\r\nContent-Transfer-Encoding: {encoding}"
     return _Entity(head.encode(), body.replace(b"\n", b"\r\n"))
 

@@ -94,7 +94,8 @@ def open_content(app: Effects, key: str, clear: bytes | None, sealed: bytes | No
     """The content of a row; None where it is no longer kept.
 
     Raises:
-        KeyUnavailable: EFFECTS_KEYS does not hold its key, or the value was altered or moved.
+        KeyUnavailable: EFFECTS_KEYS does not hold its key.
+        SealInvalid: the value was altered or moved.
     """
     if sealed is not None:
         clear = app.keys.open(bytes(sealed), **_context(key))

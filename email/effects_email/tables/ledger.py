@@ -63,8 +63,10 @@ class SentLedger(TableLedger):
         self._on_recorded(connection, records)
 
     def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
-        """The messages of this key, Message-ID or event id; the newest ten to this address."""
-        rows = store.all(connection, _find, key=key, message_id=key.strip("<>"))
+        """The messages of this key, Message-ID, event id, or template and event id; the newest ten to this address."""
+        template, _, event_id = key.partition(":")
+        names = {"message_id": key.strip("<>"), "template": template, "event_id": event_id}
+        rows = store.all(connection, _find, key=key, **names)
         if not rows and "@" in key:
             rows = store.all(connection, _find_by_address, digests=as_json(self._digests(key)))
         return [LedgerRow(row.key, row.state, row.job_id) for row in rows]
@@ -115,6 +117,7 @@ def _find(sql: Sql) -> str:
     shown = f"SELECT key, state, job_id FROM {sql.sent_emails}"
     return f"""
     {shown} WHERE key = :key UNION {shown} WHERE message_id = :message_id UNION {shown} WHERE event_id = :key
+    UNION {shown} WHERE event_id = :event_id AND template = :template
     ORDER BY job_id LIMIT {FOUND_MAX}"""
 
 

@@ -77,6 +77,15 @@ def holders(store: Store, connection: Connection, keys: Sequence[str]) -> Mappin
     return {row.key: row for row in store.all(connection, _holders, keys=as_json(keys))}
 
 
+def _has_keyed_digests(sql: Sql) -> str:
+    return f"SELECT EXISTS (SELECT 1 FROM {sql.sent_emails} WHERE recipient >= 'hmac' AND recipient < 'hmad')"
+
+
+def has_keyed_digests(store: Store, connection: Connection) -> bool:
+    """Whether a message was written while there was a `digest` key."""
+    return bool(store.value(connection, _has_keyed_digests))
+
+
 def _domains(sql: Sql) -> str:
     return f"SELECT limit_key FROM {sql.limits} WHERE parent_key {sql.any_of('parents')}"
 

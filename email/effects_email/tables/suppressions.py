@@ -55,6 +55,15 @@ def active(store: Store, connection: Connection, digests: Sequence[str]) -> Sequ
     return store.all(connection, _active, digests=as_json(digests))
 
 
+def _has_keyed_digests(sql: Sql) -> str:
+    return f"SELECT EXISTS (SELECT 1 FROM {sql.email_suppressions} WHERE digest >= 'hmac' AND digest < 'hmad')"
+
+
+def has_keyed_digests(store: Store, connection: Connection) -> bool:
+    """Whether an address was suppressed while there was a `digest` key."""
+    return bool(store.value(connection, _has_keyed_digests))
+
+
 def _columns(sql: Sql) -> str:
     return f"""
     id, digest, scope, reason, source, address, sealed, actor, why, {sql.epoch("until")} AS until,

@@ -27,7 +27,7 @@ import msgspec
 from jinja2 import Environment, TemplateSyntaxError, meta
 
 from effects import ConfigurationError
-from effects.extend import OnUnknown
+from effects.extend import OnUnknown, nearest
 from effects_email.errors import TemplateError, TemplateNotFound
 from effects_email.templates.merged import MergedFolder
 
@@ -78,7 +78,7 @@ class TemplateFolder:
 
     def __init__(self, place: str | Path | Sequence[Path]) -> None:
         places = [place] if isinstance(place, str | Path) else place
-        self.place = ", ".join(map(str, places))
+        self.place = ", ".join(_shown(str(path)) for path in places)
         roots = [_root(str(path)) for path in places]
         self.root: Traversable = roots[0] if len(roots) == 1 else MergedFolder(roots)
         self._syntax = Environment(autoescape=True)  # reads, never renders
@@ -95,7 +95,10 @@ class TemplateFolder:
         for candidate in locale_chain(locale):
             if (version := self._read(name, candidate)) is not None:
                 return version
-        raise TemplateNotFound(f"there is no template {name!r} in {self.place} (see `effects email templates list`)")
+        near = nearest(name, {template for template, _ in self.names()})
+        raise TemplateNotFound(
+            f"there is no template {name!r} in {self.place}{near} (see `effects email templates list`)"
+        )
 
     def names(self) -> list[tuple[str, str | None]]:
         """Every template and every language it is in."""
@@ -247,8 +250,13 @@ def _root(place: str) -> Traversable:
     else:
         root = Path(place)
     if not root.is_dir():
-        raise ConfigurationError(f"EFFECTS_EMAIL_TEMPLATES is {place!r}; there is no such folder")
+        absolute = "" if place == _shown(place) else f" ({_shown(place)})"
+        raise ConfigurationError(f"EFFECTS_EMAIL_TEMPLATES is {place!r}; there is no such folder{absolute}")
     return root
+
+
+def _shown(place: str) -> str:
+    return place if place.startswith(PACKAGE) else str(Path(place).absolute())
 
 
 def _declared(name: str, text: str | None) -> Declared:

@@ -1,9 +1,9 @@
-"""Letters as files in a maildir, for development: nothing leaves this machine.
+"""Messages as files in a maildir, for development: nothing leaves this machine.
 
     maildir:mail            a folder, from the working directory
     maildir:/var/tmp/mail
 
-Each letter is a file in `new/`, by the maildir rules: written in `tmp/`, flushed to disk, renamed. A mail program, or
+Each message is a file in `new/`, by the maildir rules: written in `tmp/`, flushed to disk, renamed. A mail program, or
 Python's `mailbox.Maildir`, reads it. Above the message's own bytes stand a `Return-Path` and a `Delivered-To` for each
 recipient: the envelope, in which blind copies show.
 """
@@ -16,8 +16,10 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from io import BufferedWriter
 from pathlib import Path
 
+from effects.extend import create_private
 from effects_email.transport.base import OutgoingMessage, SendResult, Verdict
 from effects_email.transport.url import TransportURL
 
@@ -92,7 +94,7 @@ class MaildirTransport:
 
 
 def _name(outgoing: OutgoingMessage) -> str:
-    """By the message, not by the moment: the same letter twice is one file."""
+    """By the message, not by the moment: the same message twice is one file."""
     return f"{int(outgoing.source.date.timestamp())}.{hashlib.sha256(outgoing.message_id.encode()).hexdigest()[:24]}"
 
 
@@ -106,7 +108,7 @@ def _one_line(text: str) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+    with BufferedWriter(create_private(path)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -19,6 +19,7 @@ from effects.cli import (
     command,
     key_option,
     limit_option,
+    output_file,
     page_note,
     pass_context,
     reason_option,
@@ -27,10 +28,12 @@ from effects.cli import (
 )
 from effects_reports.admin import cancel_report, repair_reports, resume_report
 from effects_reports.api import ReportStatus, find_reports, report_status
-from effects_reports.commands.status_text import document_of, facts_of
+from effects_reports.commands.status_text import document_of, facts_of, why_not_done
 from effects_reports.results import open_result
 from effects_reports.tables.lists import RunFilters
 from effects_reports.tables.schema import RUN_STATES
+
+UNDER_WAY = ("requested", "planning", "running", "assembling")
 
 run_argument = click.argument("run_id", metavar="RUN")
 
@@ -47,8 +50,16 @@ def list_(context: Context, /, *, status: str | None, limit: int, **filters: Any
     """List runs, newest first."""
     runs = find_reports(context.app, RunFilters(state=status, limit=limit + 1, **filters))
     more, shown = len(runs) > limit, runs[:limit]
-    note = page_note("run", shown[-1].run_id if more else None, more=more)
+    note = _elsewhere(status) if not runs else page_note("run", shown[-1].run_id if more else None, more=more)
     return CommandResult([document_of(status) for status in shown], _table(shown), note=note)
+
+
+def _elsewhere(status: str | None) -> str | None:
+    """`running` is one state of a run under way, and few people know the others."""
+    if status not in UNDER_WAY:
+        return None
+    others = ", ".join(state for state in UNDER_WAY if state != status)
+    return f"a run under way may also be {others}: `effects reports list` without --status shows all"
 
 
 def _table(reports: Sequence[ReportStatus]) -> Table:
@@ -67,7 +78,8 @@ def _table(reports: Sequence[ReportStatus]) -> Table:
 def show(context: Context, *, run_id: str) -> CommandResult:
     """Show the status, progress and file of a run."""
     status = report_status(run_id, effects=context.app)
-    return CommandResult(document_of(status), facts_of(status))
+    waits = why_not_done(context, status)
+    return CommandResult({**document_of(status), "waits": waits}, facts_of(status, waits))
 
 
 @click.command()
@@ -88,10 +100,8 @@ def download(context: Context, *, run_id: str, to: Path | None) -> None:
         _copy(pieces, sys.stdout.buffer)
         return
     path = to or Path(status.filename or run_id)
-    unfinished = path.with_name(f"{path.name}.part")
-    with unfinished.open("wb") as out:
+    with output_file(path) as out:
         _copy(pieces, out)
-    unfinished.replace(path)
     click.echo(f"{path}: {path.stat().st_size:,} bytes")
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from effects.cli import duration
-from effects_reports.api import ReportStatus
+from effects.cli import Context, duration, why_unserved
+from effects_reports.api import ReportStatus, failing_step
+from effects_reports.routing import QUEUE
 
 
 def rows_of(status: ReportStatus) -> str:
@@ -31,15 +32,28 @@ def document_of(status: ReportStatus) -> dict[str, Any]:
     return {name: fact for name, fact in msgspec.structs.asdict(status).items() if name != "params"}
 
 
-def facts_of(status: ReportStatus) -> dict[str, Any]:
+def why_not_done(context: Context, status: ReportStatus) -> str | None:
+    """What a run under way waits for: a step that has failed and is tried again, or a worker."""
+    if status.ended:
+        return None
+    step = failing_step(context.app, status.run_id)
+    unserved = why_unserved(context, QUEUE)
+    failed = (
+        None if step is None else f"job {step.job_id} is tried again after: {step.error} (`effects why {step.job_id}`)"
+    )
+    return "; ".join(filter(None, (failed, unserved))) or None
+
+
+def facts_of(status: ReportStatus, waits: str | None = None) -> dict[str, Any]:
     """What is known, without what is not there."""
     progress = status.progress
     facts: dict[str, Any] = {
         "id": status.run_id, "report": status.report, "key": status.key,
         "generation": status.generation if status.generation > 1 else None, "status": status.state,
         "done": f"{progress.fraction:.0%}, {rows_of(status)}, {progress.chunks_done} of {progress.chunks_total} chunks",
-        "format": status.format, "consistency": status.consistency, "error": status.error_text,
-        "code": status.error_code, "file": status.filename, "bytes": status.bytes, "sha256": status.sha256,
+        "format": status.format, "consistency": status.consistency, "waits": waits,
+        "error": status.error_text, "code": status.error_code,
+        "file": status.filename, "bytes": status.bytes, "sha256": status.sha256,
         "created": status.created_at, "ended": status.ended_at,
         "expires": status.expires_at if status.state == "ready" else None,
     }  # fmt: skip

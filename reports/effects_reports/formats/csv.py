@@ -26,7 +26,8 @@ Cells: TypeAlias = list[str]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _quotable = re.compile(r'[",\r\n]').search
-_BETWEEN = "\x00"  # never begins a formula and is never quoted, so that a joined column can be searched at once
+# Joins a column, so that it can be searched at once: never begins a formula, is never looked through, never quoted.
+_BETWEEN = "\xa4"
 _NONE = type(None)
 
 

@@ -2,13 +2,14 @@ r"""The defence against texts that a spreadsheet would run as formulas.
 
 A text that begins with `= + - @`, or another form of these signs, gets an apostrophe before it, and so does what stands
 behind a semicolon, a tab, a bar or a line break inside it: where the list separator is not the comma, a spreadsheet
-begins a cell there, whatever our quotes say. Spaces, quotes and invisible characters before a sign are looked through,
-because programs strip them. A text that begins with a tab or a line break gets an apostrophe in any case. A plain
-number stays what it is, as the whole text (-12.50) or as a cell of its own inside it (a;-5;b). Numbers, dates and
-booleans are no texts and are never touched.
+begins a cell there, whatever our quotes say. Spaces, quotes, control and invisible characters before a sign are looked
+through, because programs strip them. Every line end and every form of a separator counts, because programs normalise
+text. A text that begins with a tab or a line break gets an apostrophe in any case. A plain number stays what it is, as
+the whole text (-12.50) or as a cell of its own inside it (a;-5;b). Numbers, dates and booleans are no texts and are
+never touched.
 
 The comma needs no look inside a field: wherever it separates, the file's own quotes hold. Sources: OWASP, "CSV
-Injection"; Unicode, compatibility forms of the four signs (full-width, small, superscript, subscript).
+Injection"; Unicode, forms of the four signs and of the separators that normalise to them (full-width, small, …).
 """
 
 from __future__ import annotations
@@ -18,10 +19,24 @@ import re
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement
 
-_SIGNS = "=+@\\-\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b\u207a\u207b\u207c\u208a\u208b\u208c"
-_BREAKS = ";|\\t\\r\\n"
-_STRIPPED = ' "\u00a0\u00ad\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff'
-_NUMBER = "[+\\-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+\\-]?[0-9]+)?"
+# Characters as escapes that Python's and PostgreSQL's regular expressions share.
+_SIGNS = (
+    "=+@\\-\\u2212\\uff1d\\uff0b\\uff0d\\uff20\\ufe62\\ufe63\\ufe66\\ufe6b\\ufb29\\u207a\\u207b\\u207c\\u208a\\u208b\\u208c"
+    "\\u2260\\u2a75\\u2a76"  # which decompose into `=` and more
+)
+_LINE_ENDS = "\\u000b\\u000c\\u001c-\\u001e\\u0085\\u2028\\u2029"  # Unicode's, and `str.splitlines`
+_SEPARATOR_FORMS = "\\u037e\\ufe14\\ufe54\\uff1b\\uff5c\\ufe10\\ufe50\\uff0c"  # of semicolon, bar and comma
+_OTHER_BREAKS = f"{_LINE_ENDS}{_SEPARATOR_FORMS}"
+_BREAKS = f";|\\t\\r\\n{_OTHER_BREAKS}"
+# Quotes, spaces, control and format characters, and whatever else has no picture of its own (Unicode's
+# Default_Ignorable_Code_Point). None is a break too: a text of nothing else is searched once, not from each of them.
+_STRIPPED = (
+    ' "\\u0000-\\u0008\\u000e-\\u001b\\u001f\\u007f-\\u0084\\u0086-\\u00a0\\u00ad\\u034f\\u0600-\\u0605\\u061c'
+    "\\u06dd\\u070f\\u0890\\u0891\\u08e2\\u115f\\u1160\\u1680\\u17b4\\u17b5\\u180b-\\u180f\\u2000-\\u200f"
+    "\\u202a-\\u202f\\u205f-\\u206f\\u2800\\u3000\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufffb"
+    "\\U000110bd\\U000110cd\\U00013430-\\U0001343f\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U000e0000-\\U000e0fff"
+)
+_NUMBER = "[+\\-\\u2212]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+\\-]?[0-9]+)?"
 
 # Regular expressions that Python and PostgreSQL read alike.
 SUSPICIOUS = f"[{_BREAKS}][{_STRIPPED}]*[{_SIGNS}]"  # inside a text
@@ -29,7 +44,7 @@ SUSPICIOUS_START = f"[{_STRIPPED}]*[{_SIGNS}]|[\\t\\r\\n]"
 _ANYWHERE = f"^({SUSPICIOUS_START})|{SUSPICIOUS}"
 # A number inside a text is one cell only between two breaks of one kind. Before a break of another kind, or at the
 # text's end, the cell continues, and what follows is part of its formula.
-_INNER = "|".join(f"{end}(?!{_NUMBER}{end})" for end in (";", "[|]", "\\t", "[\\r\\n]"))
+_INNER = "|".join((*(f"{end}(?!{_NUMBER}{end})" for end in (";", "[|]", "\\t", "[\\r\\n]")), f"[{_OTHER_BREAKS}]"))
 _CELL = f"(^(?!{_NUMBER}\\Z)|{_INNER})(?=[{_STRIPPED}]*[{_SIGNS}])"
 _FIRST_BREAK = "^(?=[\\t\\r\\n])"
 

@@ -7,13 +7,26 @@ and its followers then produce.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Attempt, ConfigurationError, Done, EffectsError, EnqueueError, JobType, Outcome, Refused
-from effects_reports.notify import Notify
+from effects import (
+    Attempt,
+    ConfigurationError,
+    Done,
+    EffectsError,
+    EnqueueError,
+    Job,
+    JobType,
+    KeyUnavailable,
+    Outcome,
+    Refused,
+)
+from effects.extend import record_existing
+from effects_reports.notify import PLACEHOLDERS, Notify
 from effects_reports.registry import ReportRegistry
 from effects_reports.request import CheckedRequest, check_request, key_of_job
 from effects_reports.routing import QUEUE, REQUEST_TYPE
@@ -45,25 +58,38 @@ class ReportRequest(JobType[ReportRequestPayload]):
     name = REQUEST_TYPE
     payload = ReportRequestPayload
     queue = QUEUE
+    placeholders = PLACEHOLDERS  # of its notices
 
     def __init__(self, app: Effects, registry: ReportRegistry) -> None:
         self._app = app
         self._registry = registry
 
+    def check_declared(self, payload: ReportRequestPayload) -> None:
+        with suppress(KeyUnavailable):  # the worker has the keys, and waits for them
+            self._check(payload, payload.key)
+
     def perform(self, payload: ReportRequestPayload, attempt: Attempt) -> Outcome:
         key = payload.key if payload.key is not None else key_of_job(payload.report, attempt.job.id)
         try:
-            definition = self._registry.get(payload.report)
-            request = check_request(self._app, definition, payload.params, payload.format, key, payload.notify)
+            request = self._check(payload, key)
+        except KeyUnavailable as error:  # the request is right, and another worker may have the key
+            return self.wait_for_operator(str(error))
         except (ConfigurationError, EnqueueError) as error:  # neither quotes a param
             return _refused(error)
-        return Done(apply=lambda connection: self._write(connection, request))
+        return Done(apply=lambda connection: self._write(connection, request, attempt.job))
 
-    def _write(self, connection: Connection, request: CheckedRequest) -> None:
+    def _check(self, payload: ReportRequestPayload, key: str | None) -> CheckedRequest:
+        definition = self._registry.get(payload.report)
+        return check_request(self._app, definition, payload.params, payload.format, key, payload.notify)
+
+    def _write(self, connection: Connection, request: CheckedRequest, job: Job) -> None:
         try:
-            write_request(self._app, connection, request)
+            receipt = write_request(self._app, connection, request)
         except EnqueueError as error:  # the key has other content
             raise _refused(error) from None
+        if receipt.existing:
+            run = f"the run {receipt.run_id} of the key {receipt.key!r} ({receipt.state})"
+            record_existing(self._app.store, connection, job, run)
 
 
 def _refused(error: EffectsError) -> Refused:

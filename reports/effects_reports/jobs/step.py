@@ -46,7 +46,8 @@ class RunPayload(msgspec.Struct, frozen=True):
 class ReportWork(JobType[P]):
     """A step of a report: few retries, a long time limit, a queue of its own.
 
-    Nothing leaves the house here: a failure is tried again, whatever it was, 5 times with 10, 20, 40 and 80 s between.
+    Nothing leaves the house here: a failure is tried again, 5 times with 10, 20, 40 and 80 s between, unless it is the
+    definition's, a value's or the statement's own, which would fail again.
     """
 
     queue = QUEUE

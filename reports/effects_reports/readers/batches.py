@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 from sqlalchemy import Connection, Row, Select
 from sqlalchemy.types import Enum, Float, Integer, NullType, String, TypeEngine
 
+from effects.extend import described
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.base import ChunkSource, MappedRow
 from effects_reports.source.wide_kinds import KINDS, ValueOutOfRange
@@ -147,7 +148,7 @@ def columns_of(source: ChunkSource, batch: Batch) -> list[tuple[Any, ...]]:
     try:
         lengths = set(map(len, batch))
     except TypeError:
-        raise _wrong(f"it is a {type(batch[0]).__name__}; give a sequence or a mapping") from None
+        raise _wrong(f"it is {described(batch[0])}; give a sequence or a mapping") from None
     if lengths != {len(source.columns)}:
         wrong = (lengths - {len(source.columns)}).pop()
         raise _wrong(f"it has {wrong} values and the report {len(source.columns)} columns")

@@ -110,12 +110,19 @@ class _Explain(sa.Executable, sa.ClauseElement):
 
 @compiles(_Explain)
 def _explain(element: _Explain, compiler: Any, **kw: Any) -> str:
-    return f"EXPLAIN (FORMAT JSON) {compiler.process(element.statement, **kw)}"
+    options = "(FORMAT JSON)" if compiler.dialect.name == "postgresql" else "QUERY PLAN"
+    return f"EXPLAIN {options} {compiler.process(element.statement, **kw)}"
 
 
 def estimated_rows(connection: Connection, statement: Statement) -> int | None:
-    """What PostgreSQL's planner expects, without reading a row; None on SQLite, which keeps no such number."""
+    """What PostgreSQL's planner expects, without reading a row; None on SQLite, which keeps no such number.
+
+    Raises:
+        DBAPIError: the database does not take the statement.
+    """
+    result = connection.execute(_Explain(statement))
     if connection.dialect.name != "postgresql":
+        result.close()
         return None
-    plan = connection.execute(_Explain(statement)).scalar_one()
+    plan = result.scalar_one()
     return int(plan[0]["Plan"]["Plan Rows"])

@@ -50,3 +50,23 @@ def _ids(names: frozenset[str]) -> Statement:
         ORDER BY r.created_at DESC, r.id DESC LIMIT :limit"""
 
     return build
+
+
+class FailingStep(msgspec.Struct, frozen=True):
+    """A live job of a run whose last attempt failed."""
+
+    job_id: int
+    error: str
+
+
+def read_failing_step(store: Store, connection: Connection, run_id: str) -> FailingStep | None:
+    row = store.one(connection, _failing, run_id=run_id)
+    return None if row is None else FailingStep(row.id, row.last_error or row.error_code)
+
+
+def _failing(sql: Sql) -> str:
+    return f"""
+    SELECT id, error_code, last_error FROM {sql.jobs} WHERE error_code IS NOT NULL AND id IN (
+        SELECT job_id FROM {sql.report_chunks} WHERE run_id = :run_id
+        UNION ALL SELECT job_id FROM {sql.generated_reports} WHERE run_id = :run_id)
+    ORDER BY id LIMIT 1"""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import Any
 import pytest
 
 from effects import Effects, EffectsError, IdempotencyConflict
-from effects.logs import JsonFormatter, TextFormatter
 from effects.retention import prune
 from effects_email import NewEmail, send_templated_email, send_templated_emails
 from effects_email.admin import get_email
 from tests.cli.conftest import effects as command
 from tests.email.messages.conftest import MakeShop, drain
 from tests.email.messages.post import Post, verdict
+from tests.support.log_lines import LogLines, log_lines
 
 CANARY = "canary"
 ADDRESS = f"{CANARY}-local@x.example"
@@ -26,26 +25,10 @@ CONTEXT = {"name": f"{CANARY}-name", "link": f"https://x.example/{CANARY}-token"
 ENDS = ["accepted", "retry", "throttle", "config", "transport_down", "refused_message", "unknown", "refused_recipient"]
 
 
-class Log(logging.Handler):
-    """Every record of every logger, in both of our forms."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines += [TextFormatter().format(record), JsonFormatter().format(record)]
-
-
 @pytest.fixture
-def log() -> Iterator[Log]:
-    handler, root = Log(), logging.getLogger()
-    level = root.level
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG)
-    yield handler
-    root.removeHandler(handler)
-    root.setLevel(level)
+def log() -> Iterator[LogLines]:
+    with log_lines() as collected:
+        yield collected
 
 
 def live_through_everything(app: Effects, post: Post) -> None:
@@ -66,7 +49,7 @@ def live_through_everything(app: Effects, post: Post) -> None:
 
 @pytest.mark.slow
 def test_logs_keys_attempts_and_commands_show_no_address(
-    make_shop: MakeShop, post: Post, log: Log, database_url: str
+    make_shop: MakeShop, post: Post, log: LogLines, database_url: str
 ) -> None:
     app = make_shop()
     live_through_everything(app, post)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,44 @@ def test_preview_shows_the_text_and_writes_the_message(run: Run, environment: Pa
     written = run("email", "preview", "welcome", "--context", "context.json", "--eml", "out.eml", url=None)
     assert written.exit_code == 0
     assert (environment / "out.eml").read_bytes().startswith(b"From: Shop <hello@shop.example>\r\n")
+    assert stat.S_IMODE((environment / "out.eml").stat().st_mode) == 0o600
     assert not (environment / "none.db").exists()
+
+
+def test_a_preview_shows_inline_images(run: Run, environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("click.launch", opened.append)
+    write(environment / "emails", {
+        "logo/subject.txt": "Logo", "logo/body.html": '<img src="cid:logo"><img src="cid:none"><p>cid:logo.</p>',
+    })  # fmt: skip
+    (environment / "logo.png").write_bytes(b"\x89PNG")
+    answer = run("email", "preview", "logo", "--html", "--image", "logo=logo.png", "--json", url=None)
+    [file] = opened
+    html = Path(file).read_text()
+    Path(file).unlink()
+    assert answer.json["url"] == f"file://{file}"
+    assert '<img src="data:image/png;base64,iVBORw==">' in html.replace("'", '"')
+    assert "cid:none" in html
+    run("email", "preview", "logo", "--eml", "out.eml", "--image", "logo=logo.png", url=None)
+    assert b"Content-ID: <logo>" in (environment / "out.eml").read_bytes()
+    for image, says in (
+        ("logo", "give ID=FILE"),
+        ("logo=gone.png", "cannot be read"),
+        ("a b=logo.png", "a content_id has"),
+    ):
+        refused = run("email", "preview", "logo", "--image", image, url=None)
+        assert (refused.exit_code, says in refused.err) == (2, True)
+
+
+def test_a_preview_goes_through_no_link_and_nowhere_it_cannot(run: Run, environment: Path) -> None:
+    (environment / "out.eml").symlink_to(environment / "planted")
+    arguments = ("email", "preview", "welcome", "--context", "context.json", "--eml")
+    assert run(*arguments, "out.eml", url=None).exit_code == 0
+    assert not (environment / "planted").exists()
+    refused = run(*arguments, "no/folder.eml", url=None)
+    assert (refused.exit_code, refused.err) == (
+        2, "error: Could not open file 'no/folder.eml': No such file or directory\n",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,9 @@ def test_content_of_another_row_does_not_open(shop: Effects, send: Send, post: P
     send(key="one", to="one@example.com")
     send(key="two", to="two@example.com")
     run_sql(shop, "UPDATE effects_sent_emails SET sealed = (SELECT sealed FROM effects_sent_emails WHERE key = 'one')")
-    drain(shop)
+    assert drain(shop) == {"succeeded": 1, "dead": 1}
     assert post.sent_to() == [("one@example.com",)]
+    assert [entry["error_code"] for entry in rows(shop, "job_history", "status = 'dead'")] == ["payload_invalid"]
 
 
 # -- looking up ------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def test_held_it_is_sent_once(shop: Effects, send: Send, post: Post) -> None:
     shop.store.shift_clock(500)
     assert drain(shop) == {}
     assert len(post.outgoing) == 1
-    assert (row(shop, "job_history")["error_code"], sent(shop)["state"]) == ("unknown", "unknown")
+    assert (row(shop, "job_history")["error_code"], sent(shop)["state"]) == ("test_unknown", "unknown")
 
 
 @pytest.mark.slow

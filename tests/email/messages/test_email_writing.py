@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -25,6 +27,7 @@ from effects_email import (
 )
 from tests.email.messages.conftest import CONTEXT, MakeShop, drain, write
 from tests.email.messages.post import Post
+from tests.support.commands import command
 from tests.support.manual_workers import row, rows, run_sql
 
 Send: TypeAlias = Callable[..., EmailReceipt]
@@ -49,6 +52,18 @@ def test_the_same_key_is_the_first_message(shop: Effects, send: Send) -> None:
     assert again.existing
     assert (again.job_id, again.key, again.message_id) == (first.job_id, first.key, first.message_id)
     assert len(rows(shop, "jobs")) == len(rows(shop, "sent_emails")) == 1
+
+
+def test_a_derived_key_is_found_by_what_the_app_knows_of_it(shop: Effects, send: Send) -> None:
+    receipt = send(event_id="signup:2")
+    send(event_id="signup:20")
+    for name in (receipt.key, "welcome:signup:2", "signup:2"):
+        assert command(shop, "why", name).out.startswith(f"{receipt.key} (email.send) is queued"), name
+    for name in ("welcome:signup:2", "signup:2"):
+        with pytest.raises(JobNotFound, match=re.escape(f"no effect with key {name!r}; is it {receipt.key!r}?")):
+            cancel(key=name, actor="app:shop", effects=shop)
+    with pytest.raises(JobNotFound, match=r"no effect with key 'code:signup:2'$"):
+        cancel(key="code:signup:2", actor="app:shop", effects=shop)
 
 
 def test_a_message_is_withdrawn_by_its_key(shop: Effects, send: Send) -> None:
@@ -190,7 +205,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"to": "Ann <ann>"}, AddressInvalid, "to is no e-mail address: An email address must have an @-sign"),
     ({"to": "a@x.example\r\nBcc: b@x.example"}, AddressInvalid, "to is no e-mail address"),
     ({"to": "a@x.example, b@x.example"}, AddressInvalid, "to is no e-mail address"),
-    ({"to": None}, EmailInvalid, "to is a NoneType; give an address"),
+    ({"to": None}, EmailInvalid, "to is None; give an address"),
     ({"to": []}, EmailInvalid, "to is a list: give group=True"),
     ({"to": [], "group": True}, EmailInvalid, "to is empty"),
     ({"to": [f"u{n}@x.example" for n in range(101)], "group": True}, EmailInvalid, "at most 100 recipients"),
@@ -198,15 +213,15 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"to": ["a@x.example"], "group": True, "bcc": "b@x.example"}, EmailInvalid, "bcc is one address; give a list"),
     ({"to": ["a@x.example"], "group": True, "category": "news"}, EmailInvalid, "a message to a group has no category"),
     ({"context": []}, EmailInvalid, "context is a list; give a dict"),
-    ({"context": {"name": object()}}, EmailInvalid, "context: object has no JSON form"),
+    ({"context": {"name": object()}}, EmailInvalid, "context.name: object has no JSON form"),
     ({"context": {**CONTEXT, "more": "x" * 300_000}}, EmailInvalid, "as JSON, and the limit is 262,144"),
-    ({"context": {**CONTEXT, "name": "\ud800"}}, EmailInvalid, "context: a value is no JSON"),
+    ({"context": {**CONTEXT, "name": "\ud800"}}, EmailInvalid, "context.name: no JSON"),
     ({"context": {**CONTEXT, "name": "x" * 2000}}, EmailInvalid, "the subject has 2010 characters"),
     ({"headers": {"Bcc": "b@x.example"}}, EmailInvalid, "headers: Bcc is not for the caller to set"),
     ({"headers": {"X-A": "a\r\nBcc: b@x.example"}}, EmailInvalid, "X-A holds a line break"),
     ({"headers": {"X-A\r\nBcc": "b"}}, EmailInvalid, "headers: a name has letters"),
     ({"headers": {"X-A": ""}}, EmailInvalid, "X-A has 0 characters"),
-    ({"headers": {"X-A": 5}}, EmailInvalid, "the value of X-A is a int"),
+    ({"headers": {"X-A": 5}}, EmailInvalid, "the value of X-A is an int"),
     ({"headers": {"X-A": "1", "x-a": "2"}}, EmailInvalid, "a name is given twice"),
     ({"headers": {"References": "ü"}}, EmailInvalid, "References must be ASCII"),
     ({"key": ""}, EmailInvalid, "the key"),
@@ -218,6 +233,20 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"on_unknown": "guess"}, EmailInvalid, "on_unknown is 'guess'"),
     ({"attachments": ["nowhere.pdf"]}, AttachmentInvalid, "'nowhere.pdf' cannot be read"),
     ({"attachments": ["https://x.example/a.pdf"]}, AttachmentInvalid, "give a path, or storage:"),
+    ({"attachments": [File(b"%PDF", filename="a.pdf")]}, AttachmentInvalid, "write them to a path"),
+    ({"attachments": [b"%PDF"]}, AttachmentInvalid, "File('storage:invoice.pdf')"),
+    ({"attachments": [bytearray(b"%PDF")]}, AttachmentInvalid, "as bytes; write them to a path"),
+    ({"attachments": [memoryview(b"%PDF")]}, AttachmentInvalid, "as bytes; write them to a path"),
+    ({"attachments": [io.BytesIO(b"%PDF")]}, AttachmentInvalid, "is given as a BytesIO; give a path, or storage:"),
+    ({"attachments": [None]}, AttachmentInvalid, "is given as None"),
+    ({"attachments": [("a.pdf", b"%PDF")]}, AttachmentInvalid, "is given as a tuple"),
+    ({"attachments": "a.pdf"}, AttachmentInvalid, "attachments is a str; give a list of paths or Files"),
+    ({"attachments": File("a.pdf")}, AttachmentInvalid, "attachments is a File; give a list"),
+    ({"attachments": b"%PDF"}, AttachmentInvalid, "attachments is a bytes; give a list"),
+    ({"attachments": 7}, AttachmentInvalid, "attachments is an int; give a list"),
+    ({"attachments": [File("a", filename=b"a.pdf")]}, AttachmentInvalid, "filename is a bytes; give a text"),
+    ({"attachments": [File("a", content_type=1)]}, AttachmentInvalid, "content_type is an int; give a text"),
+    ({"attachments": [File("a", content_id=1)]}, AttachmentInvalid, "content_id is an int; give a text"),
     ({"attachments": [File("a", filename="../b")]}, AttachmentInvalid, "no path and no control character"),
 ]
 

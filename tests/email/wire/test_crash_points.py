@@ -132,9 +132,9 @@ def _strike_and_judge(
     assert post.outcomes() == outcomes
     assert post.states() == {message_id: "done" if outcomes[-1] == "succeeded" else "unknown"}
     if outcomes[-1] != "succeeded":
-        assert post.rows("SELECT status, error_code FROM effects_job_history") == [
-            {"status": "dead", "error_code": "unknown"}
-        ]
+        [job] = post.rows("SELECT status, last_error FROM effects_job_history")
+        assert job["status"] == "dead"
+        assert "(held for an operator)" in job["last_error"]
 
 
 def _struck(child: Child, action: str, post: Post) -> None:

@@ -1,14 +1,16 @@
-"""What was sent to whom: the lists of deliveries and of events."""
+"""What was sent to whom: deliveries and events, one or a list."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
+from sqlalchemy import Row
 
-from effects import Effects, default
-from effects.extend import moment, set_filters
-from effects_webhooks.errors import EndpointNotFound, EventNotFound
+from effects import Effects
+from effects.extend import app_of, moment, set_filters
+from effects_webhooks.errors import EventNotFound, no_endpoint
 from effects_webhooks.tables import delivery_lists as table
 from effects_webhooks.tables import endpoint_rows
 from effects_webhooks.tenants import Tenant, tenant_filter
@@ -49,6 +51,57 @@ class EventSummary(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
+class EventDetail(EventSummary, frozen=True, kw_only=True):
+    """An event with the bytes that its endpoints receive."""
+
+    body: bytes
+
+    def __repr__(self) -> str:
+        return f"EventDetail(id={self.id!r})"
+
+
+def get_event(event_id: str, *, tenant: Tenant = None, effects: Effects | None = None) -> EventDetail:
+    """Read an event.
+
+    Args:
+        event_id: of the event.
+        tenant: whose. Default: those of no tenant. `ANY_TENANT`: all.
+        effects: the Effects to use; default the process's.
+
+    Raises:
+        EventNotFound: the tenant has none of this id, or it was deleted at the end of its retention.
+    """
+    app = app_of(effects)
+    owner = tenant_filter(tenant)
+    with app.store.read() as connection:
+        row = table.event(app.store, connection, event_id, owner)
+    if row is None:
+        raise EventNotFound(f"there is no event {event_id!r}")
+    return EventDetail(**msgspec.structs.asdict(_event_summary(row)), body=bytes(row.body))
+
+
+def get_delivery(
+    event_id: str, endpoint_id: str, *, tenant: Tenant = None, effects: Effects | None = None
+) -> DeliverySummary:
+    """Read the delivery of an event to an endpoint.
+
+    Args:
+        event_id, endpoint_id: of the event and of the endpoint.
+        tenant: the endpoint's. Default: no tenant. `ANY_TENANT`: any.
+        effects: the Effects to use; default the process's.
+
+    Raises:
+        EventNotFound: this event was not sent to an endpoint of the tenant with this id.
+    """
+    app = app_of(effects)
+    owner = tenant_filter(tenant)
+    with app.store.read() as connection:
+        row = table.delivery(app.store, connection, event_id, endpoint_id, owner)
+    if row is None:
+        raise EventNotFound(f"there is no delivery of {event_id!r} to {endpoint_id!r}")
+    return _delivery_summary(row)
+
+
 def list_deliveries(
     *,
     endpoint_id: str | None = None,
@@ -71,28 +124,16 @@ def list_deliveries(
     Raises:
         EndpointNotFound, EventNotFound: the tenant has none of this id.
     """
-    app = effects or default()
+    app = app_of(effects)
     owner = tenant_filter(tenant)
     filters = set_filters({"endpoint_id": endpoint_id, "event_id": event_id, "state": state, "tenant": owner})
     with app.store.read() as connection:
         if endpoint_id is not None and endpoint_rows.endpoint(app.store, connection, endpoint_id, owner) is None:
-            raise EndpointNotFound(f"there is no endpoint {endpoint_id!r}")
+            raise no_endpoint(endpoint_id)
         if event_id is not None and not table.event_exists(app.store, connection, event_id, owner):
             raise EventNotFound(f"there is no event {event_id!r}")
         rows, searched_to = table.deliveries(app.store, connection, filters, before=before, limit=limit + 1)
-    deliveries = [
-        DeliverySummary(
-            event_id=row.event_id,
-            endpoint_id=row.endpoint_id,
-            event_type=row.type,
-            state=row.state,
-            status_code=row.status_code,
-            tries=row.tries,
-            job_id=row.job_id,
-            created_at=moment(row.created_at),
-        )
-        for row in rows[:limit]
-    ]
+    deliveries = [_delivery_summary(row) for row in rows[:limit]]
     return DeliveryPage(deliveries, deliveries[-1].job_id if len(rows) > limit else searched_to)
 
 
@@ -107,17 +148,32 @@ def list_events(
         tenant: whose. Default: those of no tenant. `ANY_TENANT`: all.
         effects: the Effects to use; default the process's.
     """
-    app = effects or default()
+    app = app_of(effects)
     owner = tenant_filter(tenant)
     with app.store.read() as connection:
-        return [
-            EventSummary(
-                id=row.id,
-                tenant=row.tenant,
-                type=row.type,
-                key=row.key,
-                occurred_at=moment(row.occurred_at),
-                created_at=moment(row.created_at),
-            )
-            for row in table.events(app.store, connection, owner, before=before, limit=limit)
-        ]
+        rows = table.events(app.store, connection, owner, before=before, limit=limit)
+    return [_event_summary(row) for row in rows]
+
+
+def _delivery_summary(row: Row[Any]) -> DeliverySummary:
+    return DeliverySummary(
+        event_id=row.event_id,
+        endpoint_id=row.endpoint_id,
+        event_type=row.type,
+        state=row.state,
+        status_code=row.status_code,
+        tries=row.tries,
+        job_id=row.job_id,
+        created_at=moment(row.created_at),
+    )
+
+
+def _event_summary(row: Row[Any]) -> EventSummary:
+    return EventSummary(
+        id=row.id,
+        tenant=row.tenant,
+        type=row.type,
+        key=row.key,
+        occurred_at=moment(row.occurred_at),
+        created_at=moment(row.created_at),
+    )

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects import Effects, default
+from effects import Effects
 from effects.extend import (
     AnySession,
     AuditAction,
@@ -22,7 +22,7 @@ from effects.extend import (
 )
 from effects_webhooks.admin.endpoint_notes import note_endpoint
 from effects_webhooks.admin.endpoint_rules import Ordering, check_text, checked_patterns, checked_rules
-from effects_webhooks.errors import EndpointNotFound
+from effects_webhooks.errors import no_endpoint
 from effects_webhooks.retry_rules import Profile
 from effects_webhooks.routing import limit_key
 from effects_webhooks.sealed import seal_headers
@@ -107,7 +107,7 @@ def change_endpoint(
     owner = tenant_filter(tenant)
     with app.writing(session) as connection:
         if not table.change(app.store, connection, row, owner, replace_headers=headers is not None, headers=sealed):
-            raise EndpointNotFound(f"there is no endpoint {endpoint_id!r}")
+            raise no_endpoint(endpoint_id)
         changed = sorted(
             name for name, value in {**row, "headers": headers}.items() if value is not None and name != "id"
         )
@@ -121,7 +121,7 @@ def list_endpoints(*, tenant: Tenant = None, effects: Effects | None = None) -> 
         tenant: whose. Default: those of no tenant. `ANY_TENANT`: all.
         effects: the Effects to use; default the process's.
     """
-    app = effects or default()
+    app = app_of(effects)
     owner = tenant_filter(tenant)
     with app.store.read() as connection:
         return [_endpoint(row) for row in table.endpoints(app.store, connection, owner)]
@@ -138,12 +138,12 @@ def get_endpoint(endpoint_id: str, *, tenant: Tenant = None, effects: Effects | 
     Raises:
         EndpointNotFound: no endpoint has this id.
     """
-    app = effects or default()
+    app = app_of(effects)
     owner = tenant_filter(tenant)
     with app.store.read() as connection:
         row = table.endpoint(app.store, connection, endpoint_id, owner)
     if row is None:
-        raise EndpointNotFound(f"there is no endpoint {endpoint_id!r}")
+        raise no_endpoint(endpoint_id)
     return _endpoint(row)
 
 
@@ -217,7 +217,7 @@ def _set_status(
     reason: str | None,
 ) -> None:
     if not table.set_status(app.store, connection, endpoint_id, owner, status, reason):
-        raise EndpointNotFound(f"there is no endpoint {endpoint_id!r}")
+        raise no_endpoint(endpoint_id)
 
 
 def _endpoint(row: Row[Any]) -> Endpoint:

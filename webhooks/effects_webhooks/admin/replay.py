@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import Row
 
-from effects import Effects, JobNotFound, JobStateError, default
-from effects.extend import aware, optional, requeue, require
-from effects_webhooks.errors import EndpointInvalid, EndpointNotFound, EventNotFound
+from effects import Effects, JobNotFound, JobStateError
+from effects.extend import app_of, aware, optional, requeue, require
+from effects_webhooks.errors import EndpointInvalid, EventNotFound, no_endpoint
 from effects_webhooks.tables import endpoint_rows as endpoints
 from effects_webhooks.tables import replay as table
 from effects_webhooks.tenants import Tenant, tenant_filter
@@ -60,7 +60,7 @@ def replay_delivery(
         EventNotFound: there is no such delivery.
         JobStateError: it still waits, or is done without confirmation; the message tells which.
     """
-    app = effects or default()
+    app = app_of(effects)
     owner = tenant_filter(tenant)
     with app.store.read() as connection:
         row = table.delivery(app.store, connection, event_id, endpoint_id, owner)
@@ -92,7 +92,7 @@ def replay_event(
     Raises:
         EventNotFound: there is no such event, or no endpoint wanted it.
     """
-    app = effects or default()
+    app = app_of(effects)
     owner = tenant_filter(tenant)
     with app.store.read() as connection:
         rows = table.of_event(app.store, connection, event_id, owner)
@@ -135,7 +135,7 @@ def recover(
         EndpointNotFound: no endpoint has this id.
         EndpointInvalid: it is disabled (enable it first), or a time has no zone.
     """
-    app = effects or default()
+    app = app_of(effects)
     require("since", since, aware, EndpointInvalid)
     require("until", until, optional(aware), EndpointInvalid)
     owner = tenant_filter(tenant)
@@ -162,7 +162,7 @@ def _check_active(app: Effects, endpoint_id: str, owner: str | None) -> None:
     with app.store.read() as connection:
         row = endpoints.endpoint(app.store, connection, endpoint_id, owner)
     if row is None:
-        raise EndpointNotFound(f"there is no endpoint {endpoint_id!r}")
+        raise no_endpoint(endpoint_id)
     if row.status != "active":
         raise EndpointInvalid(f"{endpoint_id} is disabled; enable it first, or its deliveries end cancelled again")
 

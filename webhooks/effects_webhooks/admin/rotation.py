@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Effects, default
+from effects import Effects
 from effects.extend import (
     DAY_SECONDS,
     AnySession,
@@ -21,7 +21,7 @@ from effects.extend import (
     parse_secret,
 )
 from effects_webhooks.admin.endpoint_notes import note_endpoint
-from effects_webhooks.errors import EndpointInvalid, EndpointNotFound
+from effects_webhooks.errors import EndpointInvalid, EndpointNotFound, no_endpoint
 from effects_webhooks.identifiers import new_id
 from effects_webhooks.sealed import seal_secret
 from effects_webhooks.tables import endpoint_rows as table
@@ -90,7 +90,7 @@ def rotate_secret(
     sealed = seal_secret(app, endpoint_id, secret_id, key)
     with app.writing(session) as connection:
         if not table.lock(app.store, connection, endpoint_id, owner):
-            raise EndpointNotFound(f"there is no endpoint {endpoint_id!r}")
+            raise no_endpoint(endpoint_id)
         table.expire_secrets(app.store, connection, endpoint_id, overlap_seconds)
         if overlap_seconds and len(_signing(app, connection, endpoint_id, owner)) >= SIGNING_MAX:
             raise EndpointInvalid(f"{SIGNING_MAX} secrets sign already; expire one of them first")
@@ -114,12 +114,12 @@ def list_secrets(endpoint_id: str, *, tenant: Tenant = None, effects: Effects | 
     Raises:
         EndpointNotFound: no endpoint has this id.
     """
-    app = effects or default()
+    app = app_of(effects)
     owner = tenant_filter(tenant)
     with app.store.read() as connection:
         rows = table.secrets(app.store, connection, endpoint_id, owner)
         if not rows and table.endpoint(app.store, connection, endpoint_id, owner) is None:
-            raise EndpointNotFound(f"there is no endpoint {endpoint_id!r}")
+            raise no_endpoint(endpoint_id)
     return [
         SecretInfo(
             id=row.id,

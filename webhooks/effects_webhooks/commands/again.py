@@ -7,6 +7,7 @@ from datetime import datetime
 import click
 
 from effects.cli import CommandResult, Context, actor, command, parse_time, reason_option
+from effects.extend import ExitCode
 from effects_webhooks.admin.replay import Replayed, recover, replay_delivery, replay_event
 from effects_webhooks.commands.options import tenant_option
 from effects_webhooks.tenants import Tenant
@@ -28,7 +29,10 @@ def replay(
     tenant: Tenant,
     reason: str | None,
 ) -> CommandResult:
-    """Replay a delivery or an event, with the same id and bytes."""
+    """Replay a delivery or an event, with the same id and bytes.
+
+    Exit code 1 if a delivery was skipped, such as one that is still retrying.
+    """
     if (delivery is None) == (event is None):
         raise click.UsageError("give --delivery or --event")
     if event is not None:
@@ -80,4 +84,5 @@ def _result(done: Replayed) -> CommandResult:
     skipped = [{"delivery": name, "reason": reason} for name, reason in done.skipped]
     note = "\n".join(f"{name}: {reason}" for name, reason in done.skipped) or None
     text = f"{len(done.jobs):,} replayed, {len(done.skipped):,} skipped"
-    return CommandResult({"jobs": done.jobs, "skipped": skipped}, text, note=note)
+    exit_code = ExitCode.FINDINGS if done.skipped else ExitCode.DONE
+    return CommandResult({"jobs": done.jobs, "skipped": skipped}, text, note=note, exit_code=exit_code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -15,6 +15,7 @@ from effects.cli import (
     command,
     limit_option,
     listed,
+    option_group,
     reason_option,
     status_option,
 )
@@ -43,60 +44,40 @@ def endpoints() -> None:
 _SHOWN_ONCE = "Give the secret to the partner now: it is shown only once."
 
 
-def _pairs(name: str, sep: str, values: Sequence[str]) -> dict[str, str]:
-    """`404=full`, `X-Team: billing` → a mapping."""
+def _pairs(name: str, sep: str, values: Sequence[str]) -> dict[str, str] | None:
+    """`404=full`, `X-Team: billing` → a mapping; None if there are none."""
     pairs = {}
     for value in values:
         left, middle, right = value.partition(sep)
         if not middle:
             raise EndpointInvalid(f"{name} is written NAME{sep}VALUE")
         pairs[left.strip()] = right.strip()
-    return pairs
+    return pairs or None
 
 
-_profile_option = click.option(
-    "--profile",
-    type=click.Choice(PROFILES),
-    help="Retry profile: which failures are retried and for how long. Default: default.",
-)
-_retry_option = click.option(
-    "--retry", "retries", multiple=True, metavar="STATUS=CLASS",
-    help="Override of the profile: 404=full, 5xx=short, 409=none. Repeatable.",
+_delivery_options = option_group(
+    click.option("--profile", type=click.Choice(PROFILES),
+                 help="Retry profile: which failures are retried and for how long. Default: default."),
+    click.option("--retry", "retries", multiple=True, metavar="STATUS=CLASS",
+                 help="Override of the profile: 404=full, 5xx=short, 409=none. Repeatable."),
+    click.option("--ordering", type=click.Choice(ORDERINGS),
+                 help="Order of delivery: of all events, or per ordering_key."),
+    click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'",
+                 help="Header of each request, stored encrypted. Repeatable."),
 )  # fmt: skip
-_ordering_option = click.option(
-    "--ordering", type=click.Choice(ORDERINGS), help="Order of delivery: of all events, or per ordering_key."
-)
-_header_option = click.option(
-    "--header",
-    "headers",
-    multiple=True,
-    metavar="'NAME: VALUE'",
-    help="Header of each request, stored encrypted. Repeatable.",
-)
-
-
-_new_options = (
+_new_endpoint_options = option_group(
     click.option("--pattern", "patterns", multiple=True, metavar="PATTERN",
                  help="Event type, a prefix such as 'order.*', or '*'. Repeatable. Default: '*'."),
     click.option("--secret", metavar="WHSEC", help="Existing secret of the partner. Default: a new one."),
     click.option("--description", metavar="TEXT", help="Description for people."),
     click.option("--tenant", metavar="NAME", help="Tenant whose events it receives."),
+    _delivery_options,
 )  # fmt: skip
-
-
-def _new_endpoint_options(run: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_new_options):
-        run = option(run)
-    return run
 
 
 @endpoints.command()
 @click.argument("url")
 @_new_endpoint_options
-@_profile_option
-@_retry_option
-@_ordering_option
-@_header_option
 @reason_option
 @command
 def add(
@@ -130,10 +111,6 @@ def add(
 @click.argument("key")
 @click.argument("url")
 @_new_endpoint_options
-@_profile_option
-@_retry_option
-@_ordering_option
-@_header_option
 @reason_option
 @command
 def ensure(
@@ -158,8 +135,8 @@ def ensure(
     """
     endpoint = ensure_endpoint(
         key, url, patterns or ("*",), secret=secret, description=description, tenant=tenant, profile=profile,
-        overrides=_pairs("--retry", "=", retries) if retries else None, ordering=ordering,
-        headers=_pairs("--header", ":", headers) if headers else None, actor=actor(), reason=reason,
+        overrides=_pairs("--retry", "=", retries), ordering=ordering,
+        headers=_pairs("--header", ":", headers), actor=actor(), reason=reason,
         effects=context.app,
     )  # fmt: skip
     facts: dict[str, Any] = {"key": key, "id": endpoint.id, "result": endpoint.outcome, "changed": endpoint.changed}
@@ -186,10 +163,7 @@ def _same_url(others: Sequence[str]) -> str:
     metavar="PATTERN",
     help="Event type pattern. Repeatable. Replaces all patterns.",
 )
-@_profile_option
-@_retry_option
-@_ordering_option
-@_header_option
+@_delivery_options
 @tenant_option
 @reason_option
 @command
@@ -212,8 +186,8 @@ def change(
     """
     change_endpoint(
         endpoint_id, url=url, patterns=patterns or None, profile=profile, ordering=ordering,
-        overrides=_pairs("--retry", "=", retries) if retries else None,
-        headers=_pairs("--header", ":", headers) if headers else None, tenant=tenant, actor=actor(), reason=reason,
+        overrides=_pairs("--retry", "=", retries),
+        headers=_pairs("--header", ":", headers), tenant=tenant, actor=actor(), reason=reason,
         effects=context.app,
     )  # fmt: skip
     return CommandResult({"id": endpoint_id, "changed": True}, f"{endpoint_id} updated")

@@ -69,7 +69,10 @@ def send(
     event = WebhookEvent(event_type, _object(data), key=key, tenant=tenant)
     receipt = deliver_webhook(event, effects=context.app)
     repeat_note = " (it was known: nothing new is sent)" if receipt.existing else ""
-    text = f"event {receipt.event_id}: {_counted(len(receipt.deliveries), 'endpoint')}{repeat_note}"
+    reached = _counted(len(receipt.deliveries), "endpoint")
+    if receipt.unwanted:
+        reached = f"no endpoint takes it: see `effects why {receipt.event_id}`"
+    text = f"event {receipt.event_id}: {reached}{repeat_note}"
     return CommandResult(receipt, text)
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Attempt, Done, EffectsError, EnqueueError, JobType, Outcome, Refused
+from effects import Attempt, Done, EffectsError, EnqueueError, Job, JobType, Outcome, Refused
+from effects.extend import record_existing
 from effects_webhooks.api import deliver_webhook
 from effects_webhooks.request import WebhookEvent
 
@@ -40,18 +41,23 @@ class WebhookCompose(JobType[WebhookComposePayload]):
     def __init__(self, app: Effects) -> None:
         self._app = app
 
+    def check_declared(self, payload: WebhookComposePayload) -> None:
+        WebhookEvent(**msgspec.structs.asdict(payload))
+
     def perform(self, payload: WebhookComposePayload, attempt: Attempt) -> Outcome:
         try:
             event = WebhookEvent(**msgspec.structs.asdict(payload))
         except EnqueueError as error:  # neither quotes the data
             return _refused(error)
-        return Done(apply=lambda connection: self._write(connection, event))
+        return Done(apply=lambda connection: self._write(connection, event, attempt.job))
 
-    def _write(self, connection: Connection, event: WebhookEvent) -> None:
+    def _write(self, connection: Connection, event: WebhookEvent, job: Job) -> None:
         try:
-            deliver_webhook(event, session=connection, effects=self._app)
+            receipt = deliver_webhook(event, session=connection, effects=self._app)
         except EnqueueError as error:  # the key has other content
             raise _refused(error) from None
+        if receipt.existing:
+            record_existing(self._app.store, connection, job, f"the event {receipt.event_id} of the key {event.key!r}")
 
 
 def _refused(error: EffectsError) -> Refused:

@@ -141,7 +141,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
             keys = [self._key(payload.endpoint_id, *secret) for secret in addressee.secrets]
             own = self._own_headers(payload.endpoint_id, addressee.headers)
         except KeyUnavailable as error:
-            return self.wait_for_operator(str(error))
+            return self.fate_of_sealed(error)
         if not keys:
             reason = f"endpoint {payload.endpoint_id} has no secret to sign with"
             self._waiting.error(reason)

@@ -47,7 +47,32 @@ def event_exists(store: Store, connection: Connection, event_id: str, tenant: st
     return store.one(connection, _event(frozenset(filters)), **filters) is not None
 
 
+def event(store: Store, connection: Connection, event_id: str, tenant: str | None) -> Row[Any] | None:
+    """The tenant's event with its body; any tenant's if it is None."""
+    filters = set_filters({"id": event_id, "tenant": tenant})
+    return store.one(connection, _whole_event(frozenset(filters)), **filters)
+
+
+def delivery(
+    store: Store, connection: Connection, event_id: str, endpoint_id: str, tenant: str | None
+) -> Row[Any] | None:
+    """The delivery of an event to an endpoint of the tenant; of any tenant if it is None."""
+    filters = set_filters({"event_id": event_id, "endpoint_id": endpoint_id, "tenant": tenant})
+    return store.one(connection, _delivery(frozenset(filters)), **filters)
+
+
 # -- the statements --------------------------------------------------------------------------------------
+
+
+def _delivery_columns(sql: Sql) -> str:
+    return f"""d.event_id, d.endpoint_id, d.state, d.status_code, d.tries, d.job_id,
+            {sql.epoch("d.created_at")} AS created_at,
+            (SELECT m.type FROM {sql.webhook_events} AS m WHERE m.id = d.event_id) AS type"""
+
+
+def _event_columns(sql: Sql) -> str:
+    return f"""m.id, m.tenant, m.type, m.key, {sql.epoch("m.occurred_at")} AS occurred_at,
+            {sql.epoch("m.created_at")} AS created_at"""
 
 
 @cache
@@ -63,13 +88,11 @@ def _deliveries(names: frozenset[str]) -> Statement:
             endpoints = f"SELECT e.id FROM {sql.webhook_endpoints} AS e WHERE e.tenant = :tenant"
             conditions += f" AND d.endpoint_id {sql.among(f'({endpoints}) AS own')}"
         return f"""
-        SELECT page.event_id, page.endpoint_id, page.state, page.status_code, page.tries, page.job_id,
-            {sql.epoch("page.created_at")} AS created_at,
-            (SELECT m.type FROM {sql.webhook_events} AS m WHERE m.id = page.event_id) AS type
+        SELECT {_delivery_columns(sql)}
         FROM (
             SELECT d.* FROM {sql.delivered_webhooks} AS d WHERE d.job_id >= :lower AND d.job_id < :upper{conditions}
-            ORDER BY d.job_id DESC LIMIT :limit) AS page
-        ORDER BY page.job_id DESC"""
+            ORDER BY d.job_id DESC LIMIT :limit) AS d
+        ORDER BY d.job_id DESC"""
 
     return build
 
@@ -89,8 +112,7 @@ def _events(names: frozenset[str]) -> Statement:
         cursor = f"SELECT m.created_at, m.id FROM {sql.webhook_events} AS m WHERE m.id = :before{own}"
         behind = f" AND (m.created_at, m.id) < ({cursor})" if "before" in names else ""
         return f"""
-        SELECT m.id, m.tenant, m.type, m.key, {sql.epoch("m.occurred_at")} AS occurred_at,
-            {sql.epoch("m.created_at")} AS created_at
+        SELECT {_event_columns(sql)}
         FROM {sql.webhook_events} AS m WHERE true{own}{behind}
         ORDER BY m.created_at DESC, m.id DESC LIMIT :limit"""
 
@@ -102,5 +124,26 @@ def _event(names: frozenset[str]) -> Statement:
     def build(sql: Sql) -> str:
         own = " AND tenant = :tenant" if "tenant" in names else ""
         return f"SELECT id FROM {sql.webhook_events} WHERE id = :id{own}"
+
+    return build
+
+
+@cache
+def _whole_event(names: frozenset[str]) -> Statement:
+    def build(sql: Sql) -> str:
+        own = " AND m.tenant = :tenant" if "tenant" in names else ""
+        return f"SELECT {_event_columns(sql)}, m.body FROM {sql.webhook_events} AS m WHERE m.id = :id{own}"
+
+    return build
+
+
+@cache
+def _delivery(names: frozenset[str]) -> Statement:
+    def build(sql: Sql) -> str:
+        endpoints = f"SELECT 1 FROM {sql.webhook_endpoints} AS e WHERE e.id = d.endpoint_id AND e.tenant = :tenant"
+        own = f" AND EXISTS ({endpoints})" if "tenant" in names else ""
+        return f"""
+        SELECT {_delivery_columns(sql)}
+        FROM {sql.delivered_webhooks} AS d WHERE d.event_id = :event_id AND d.endpoint_id = :endpoint_id{own}"""
 
     return build

@@ -33,7 +33,6 @@ class DeliveryRow(msgspec.Struct, frozen=True):
     event_id: str
     endpoint_id: str
     digest: str
-    job_id: int
 
 
 # -- enqueue -----------------------------------------------------------------------------------------------------
@@ -61,15 +60,11 @@ def insert_events(store: Store, connection: Connection, rows: Sequence[EventRow]
     return {row.id for row in result}
 
 
-def _insert_deliveries(sql: Sql) -> str:
+def insert_deliveries(sql: Sql) -> str:
+    """Write the relation `i`: the fields of `DeliveryRow`, and the job of each."""
     return f"""
     INSERT INTO {sql.delivered_webhooks} (event_id, endpoint_id, digest, job_id, created_at, updated_at)
-    SELECT r.event_id, r.endpoint_id, r.digest, r.job_id, {sql.now}, {sql.now}
-    FROM {sql.rows("rows", DeliveryRow)} AS r"""
-
-
-def insert_deliveries(store: Store, connection: Connection, rows: Sequence[DeliveryRow]) -> None:
-    store.write(connection, _insert_deliveries, rows=as_json(rows))
+    SELECT i.event_id, i.endpoint_id, i.digest, i.job_id, {sql.now}, {sql.now} FROM i"""
 
 
 _HOLD = {"id": "text", "tenant": "text", "key": "text"}

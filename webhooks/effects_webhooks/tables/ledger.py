@@ -9,6 +9,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.extend import LedgerRow, Settlement, Sql, Store, TableLedger, as_json, fold_sql
+from effects_webhooks.tables.unwanted import why_unwanted
 
 
 class DeliveryRecord(msgspec.Struct, frozen=True):
@@ -126,10 +127,8 @@ class DeliveryLedger(TableLedger):
                 if endpoint is None
                 else f"endpoint {endpoint.id} ({_without_query(endpoint.url)}) has had no delivery yet"
             )
-        return (
-            f"event {row.id} ({row.type}) is stored and has no delivery: no active endpoint wanted it when it came, "
-            "or the job that makes its deliveries has not run yet"
-        )
+        reason = why_unwanted(store, connection, row.type, row.tenant)
+        return f"event {row.id} ({row.type}) is stored and has no delivery: {reason}"
 
 
 def _without_query(url: str) -> str:
@@ -143,7 +142,7 @@ def _endpoint_named(sql: Sql) -> str:
 
 
 def _event(sql: Sql) -> str:
-    return f"SELECT id, type FROM {sql.webhook_events} WHERE key = :key OR id = :key LIMIT 1"
+    return f"SELECT id, type, tenant FROM {sql.webhook_events} WHERE key = :key OR id = :key LIMIT 1"
 
 
 def _entry(settlement: Settlement) -> _DeliveryEntry:

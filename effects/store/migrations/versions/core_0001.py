@@ -409,6 +409,8 @@ def upgrade() -> None:
         sa.Column("pid", sa.Integer(), nullable=False),
         sa.Column("version", sa.Text(), nullable=False),
         sa.Column("queues", sa.Text(), nullable=False),
+        sa.Column("heartbeat_seconds", sa.Double(), nullable=False),
+        sa.Column("lease_seconds", sa.Double(), nullable=False),
         sa.Column("started_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("seen_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("claimed_at", UtcTime(), nullable=True),
@@ -427,10 +429,10 @@ def upgrade() -> None:
     op.create_table(
         "effects_rollups",
         sa.Column("seconds", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("worker", sa.Text(), nullable=False),
         sa.Column("begins_at", UtcTime(), nullable=False),
         sa.Column("job_type", sa.Text(), nullable=False),
         sa.Column("queue", sa.Text(), nullable=False),
-        sa.Column("worker", sa.Text(), nullable=False),
         sa.Column("done", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("failed", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("refused", sa.Integer(), server_default=sa.text("0"), nullable=False),
@@ -445,7 +447,7 @@ def upgrade() -> None:
         sa.Column("wait_counts", Json, server_default=sa.text("'[]'"), nullable=False),
         sa.Column("run_counts", Json, server_default=sa.text("'[]'"), nullable=False),
         *number_checks("effects_rollups"),
-        sa.PrimaryKeyConstraint("seconds", "begins_at", "job_type", "queue", "worker"),
+        sa.PrimaryKeyConstraint("seconds", "worker", "begins_at", "job_type", "queue"),
     )
     op.create_table(
         "effects_samples",

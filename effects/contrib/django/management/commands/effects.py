@@ -10,7 +10,12 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from effects.cli.main import cli, exit_code_of
+from effects.cli.program import called_as
+from effects.contrib.django.aliases import refuse_memory
+from effects.contrib.django.configuration import project_app
+from effects.contrib.django.project import is_through_django
 
+_PROGRAM = "manage.py effects"
 _APP = ("--app", "effects.contrib.django:app")
 
 
@@ -38,5 +43,9 @@ class Command(BaseCommand):
 
 
 def _run(arguments: Sequence[str]) -> int:
-    run = partial(cli.main, [*_APP, *arguments], "manage.py effects", standalone_mode=False)
-    return exit_code_of(run)
+    app = project_app()
+    if is_through_django(app.store):
+        raise CommandError(str(refuse_memory(app.alias)))
+    run = partial(cli.main, [*_APP, *arguments], _PROGRAM, standalone_mode=False)
+    with called_as(_PROGRAM):
+        return exit_code_of(run)

@@ -1,0 +1,28 @@
+"""The program as it was called: what advice has in place of `effects`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_NAME = "effects"
+_program: ContextVar[str] = ContextVar("effects_program", default=_NAME)
+_ADVICE = re.compile(rf'(`|"command": "){_NAME} (?=[a-z-])')
+
+
+@contextmanager
+def called_as(program: str) -> Iterator[None]:
+    """Let advice that is printed meanwhile name this program, such as `manage.py effects`."""
+    token = _program.set(program)
+    try:
+        yield
+    finally:
+        _program.reset(token)
+
+
+def as_called(text: str) -> str:
+    """A text whose advice (`` `effects jobs list` ``, or an action's command) names the program as it was called."""
+    program = _program.get()
+    return text if program == _NAME else _ADVICE.sub(rf"\g<1>{program} ", text)

@@ -1,0 +1,39 @@
+"""What a command says while it waits for workers: that none is there, and how long it goes on waiting."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from effects.cli.context import Context
+from effects.cli.output import cell, duration
+from effects.store.limits.holds import read_worker_queues
+
+_NOTICE_SECONDS = 3.0  # what a running worker takes up at once has begun by then
+
+
+def notice_after(timeout: float) -> float:
+    """Seconds of a wait that pass in silence."""
+    return min(_NOTICE_SECONDS, timeout / 2)
+
+
+def tell_wait(what: str, why: str, seconds: float) -> None:
+    """Print, on standard error, what is waited for, why it has not ended, and for how long it is waited for."""
+    click.echo(cell(f"{what}: {why}; waiting up to {duration(seconds)} more (--timeout)"), err=True)
+
+
+def why_unserved(context: Context, queue: str) -> str | None:
+    """Why no worker takes jobs of this queue, and the command that starts one; None where a worker does."""
+    app = context.app
+    with app.store.read() as connection:
+        served = read_worker_queues(app.store, connection, app.settings.lease_seconds)
+    if any(queue in queues for queues in served):
+        return None
+    running = f"no running worker serves the queue {queue}" if served else "no worker is running"
+    return f"{running}: start one with `{_work_command(context)}`"
+
+
+def _work_command(context: Context) -> str:
+    named = context.app_path is not None and context.app_path != os.environ.get("EFFECTS_APP")
+    return f"effects --app {context.app_path} work" if named else "effects work"

@@ -1,0 +1,332 @@
+"""A job type: its name, its payload, its policies and the code that carries it out."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects import errors
+from effects.arguments import optional, printable
+from effects.errors import ConfigurationError, KeyUnavailable, PayloadInvalid, SealInvalid
+from effects.frames import relative
+from effects.logs import RateLimitedLogger
+from effects.model.advice import Explanation, Instead
+from effects.model.attempt import Attempt
+from effects.model.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, PAYLOAD_BYTES_MAX, Job
+from effects.model.ledger import Ledger
+from effects.model.outcome import HandlerAnswer, Outcome, Refused, Retry, Snooze, Unknown
+from effects.retry import OnUnknown, RetryPolicy
+from effects.schedules import Schedule
+from effects.text.database_error import database_condition
+from effects.text.redact import sensitive_fields, why_invalid
+from effects.text.scrub import CODE_CHARS_MAX, class_name
+from effects.text.unfit import why_unfit
+from effects.text.wording import described
+
+P = TypeVar("P")
+OPERATOR_WAIT_SECONDS = 60.0  # while a worker lacks a setting, such as a key in EFFECTS_KEYS
+WAITS_FOR_OPERATOR = "waits_for_operator"  # the error code meanwhile
+PAYLOAD_INVALID = "payload_invalid"  # the error code of what can never be read
+SEALED = "$sealed"  # where a stored payload keeps its sensitive fields
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as an escape, not as a backslash and letters
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # construction is expensive
+_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
+
+_log = logging.getLogger("effects.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Queue, group and limit key of a job, derived from its payload where the caller gave none."""
+
+    queue: str | None = None
+    group_key: str | None = None
+    limit_key: str | None = None
+
+
+_NOWHERE_ELSE = Routing()
+
+
+class JobType(Generic[P]):
+    """Subclass it, set the names and policies, write `perform`, register an instance.
+
+    Attributes:
+        name: dotted lower-case name, stored in every row: `email.send`.
+        payload: dataclass, msgspec Struct, or `dict` (the default, unchecked). Fields marked
+            `Annotated[…, Sensitive]` are sealed in the database, and left out of its `repr`.
+        queue: Queues have threads of their own, so that one never delays another. A queue whose job types are all
+            `async def` has 1,024 attempts in flight instead; in one with both kinds an async attempt takes up a thread.
+        priority: lower runs first; any small integer. Default 5.
+        fair: limit keys take turns in the queue of this type, whosever jobs are older; jobs without a key take
+            turns as one. Within a priority. Default no: the oldest due job first.
+        reserved_share: share of the queue's threads, 0 to below 1, that no job takes whose limit key's newest attempt
+            failed (the key needs a breaker): any number of dead peers leaves so many threads to the others. Default 0.
+        retry: the RetryPolicy.
+        time_limit_seconds: an attempt is over after this; its lease is lost and its thread replaced, or its task
+            cancelled. Default 60.
+        on_unknown: what to do when the effect may have happened: `repeat` (the peer knows the same key
+            again; the default), `repeat_once`, or `hold` for an operator. A job may override it.
+        unknown_after_seconds: a repeat of what may have happened waits at least so long, unless the outcome gives its
+            own wait. Default 0.
+        ledger: the table that records the effects of this type. Default: the core's, for jobs with a key.
+        schedule: a schedule that belongs to the type; `effects init` registers it. Default: no schedule.
+        placeholders: names in braces that the type fills in itself in the texts of its payload: a schedule leaves
+            them alone. Default: none.
+        retention_days: how long its ended jobs are kept. Default: EFFECTS_RETENTION_JOBS_DAYS, 7 days.
+        retention_effects_days: how long its idempotency keys are remembered. Default: EFFECTS_RETENTION_EFFECTS_DAYS,
+            90 days.
+        captured_in_tests: whether `effects.testing.Toolkit` records such jobs instead of carrying them out: for types
+            of packages that send something. Default no.
+        keep_error_text: whether the text of an exception is kept with its attempt, sealed where EFFECTS_KEYS is set.
+            Default: EFFECTS_ERROR_TEXTS, no.
+    """
+
+    name: str = ""
+    payload: type[P] = dict  # type: ignore[assignment]
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+    fair: bool = False
+    reserved_share: float = 0.0
+    retry: RetryPolicy = RetryPolicy()
+    time_limit_seconds: float = 60.0
+    on_unknown: OnUnknown = "repeat"
+    unknown_after_seconds: float = 0.0
+    ledger: Ledger | None = None
+    schedule: Schedule | None = None
+    placeholders: tuple[str, ...] = ()
+    retention_days: float | None = None
+    retention_effects_days: float | None = None
+    captured_in_tests: bool = False
+    keep_error_text: bool | None = None
+
+    def perform(self, payload: P, attempt: Attempt) -> HandlerAnswer:
+        """Carry out one attempt, in a thread, with no transaction open. None means Done().
+
+        Write `async def perform` for what mostly waits for a peer: it runs on an event loop that all async handlers of
+        the worker share, a thousand in flight. Such a handler calls nothing that blocks, and releases by
+        `await attempt.release_async()`.
+
+        An outcome may be raised as well. Of any other exception `classify` makes one.
+        """
+        raise NotImplementedError
+
+    def load(self, connection: Connection, jobs: Sequence[tuple[Job, P]]) -> Mapping[int, Any]:
+        """Fetch what a whole claimed batch needs, by job id, in as few queries as the batch allows."""
+        return {}
+
+    def instead_of_requeue(self, key: str | None, error_code: str | None) -> Instead | None:
+        """Say what to do where requeuing an ended job of this type would not help.
+
+        `effects why` and `effects jobs show` advise it. None (the default): `effects jobs requeue` is right.
+        """
+        return None
+
+    def explain(self, key: str | None, error_code: str | None, detail: Mapping[str, Any]) -> Explanation | None:
+        """Say what the last attempt's answer means and what follows from it, by its error code and recorded detail.
+
+        `effects why` and `effects jobs show` tell it. None (the default): the answer speaks for itself.
+        """
+        return None
+
+    def can_ask(self, job: Job) -> bool:
+        """Whether the peer can report the result of an attempt that was lost after its release.
+
+        Such a job runs once more regardless of its policy, and its handler asks the peer first. Default no.
+        """
+        return False
+
+    def route(self, payload: P) -> Routing:
+        """Return queue, group key and limit key for a job whose caller gave none."""
+        return Routing()
+
+    def check_declared(self, payload: P) -> None:
+        """Refuse a payload in advance, for a schedule, that `perform` would refuse: an unknown name, a missing extra.
+
+        Called by `effects init`, `effects doctor`, `effects schedules add` and a starting worker, with the placeholders
+        filled for the schedule's next slot. Writes nothing, and asks no peer. Default: whatever fits the class will do.
+
+        Raises:
+            ConfigurationError, EnqueueError: names the field; quotes no value that may be personal.
+        """
+
+    def limit_keys_of(self, connection: Connection, tenant: str) -> Sequence[str]:
+        """Return the limit keys that belong to a tenant of the app, by which its jobs are listed. Default: none."""
+        return ()
+
+    def worker_starts(self) -> None:
+        """A worker is about to claim: check what only sending needs, such as the address of a relay.
+
+        Raises:
+            ConfigurationError: the worker does not start.
+        """
+
+    def worker_ends(self) -> None:
+        """The worker's last attempt is over: close what was kept open between attempts."""
+
+    @property
+    def is_async(self) -> bool:
+        """Whether `perform` is `async def`: it runs on the worker's event loop."""
+        return inspect.iscoroutinefunction(self.perform)
+
+    @property
+    def declared_at(self) -> str:
+        """File and line of its code."""
+        code = getattr(type(self).perform, "__code__", None)
+        return type(self).__qualname__ if code is None else f"{relative(code.co_filename)}:{code.co_firstlineno}"
+
+    @property
+    def is_released_by_claim(self) -> bool:
+        """Whether the claim counts as the release: the policy `repeat` needs no mark before the effect."""
+        return self.on_unknown == "repeat"
+
+    def wait_for_operator(self, reason: str) -> Snooze:
+        """Return the outcome for a job that this worker cannot run until its configuration is fixed (a missing key).
+
+        The job is looked at again after 60 s, by whichever worker is free: it uses up no attempt and no age, and its
+        limit key is not paused, because the other workers may have what this one lacks. The log names the reason at
+        ERROR (`job.waiting`), at most once in ten seconds.
+        """
+        self._operator_log.error(f"{self.name}: {reason}")
+        return Snooze(OPERATOR_WAIT_SECONDS, reason, ages=False, code=WAITS_FOR_OPERATOR)
+
+    def fate_of_sealed(self, error: KeyUnavailable) -> Outcome:
+        """Return the outcome for a job of which something sealed does not open.
+
+        It waits for its key (see `wait_for_operator`); what no key could open is refused at once.
+        """
+        if isinstance(error, SealInvalid):
+            return Refused(str(error), code=PAYLOAD_INVALID)
+        return self.wait_for_operator(str(error))
+
+    @cached_property
+    def _operator_log(self) -> RateLimitedLogger:
+        return RateLimitedLogger(_log, "job.waiting")
+
+    def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
+        """Delete rows of this type's own that no effect needs any more and that are older than `keep_seconds`.
+
+        In small batches, each in a transaction of its own; `go_on` is asked before each. Called by `effects prune`
+        after the ledgers have been pruned.
+
+        Returns:
+            How many rows went, or with `dry_run` would go.
+        """
+        return 0
+
+    def classify(self, error: Exception, *, released: bool) -> Outcome:
+        """Give an exception of `perform` its fate. An outcome that was raised is its own, and never comes here.
+
+        An exception that does not name its fate counts as *unknown* when the effect was released.
+        """
+        code = errors.code_of(error)[:CODE_CHARS_MAX]
+        message = safe_message(error)
+        if isinstance(error, PayloadInvalid):
+            return Refused(message, code=code)
+        return Unknown(message, code=code) if released else Retry(message, code=code)
+
+    def encode(self, payload: P | Mapping[str, Any]) -> str:
+        """The JSON text of a payload, once it is checked; see `checked`."""
+        return self.checked(payload)[1]
+
+    def checked(self, payload: P | Mapping[str, Any]) -> tuple[P, str]:
+        """Check a payload against the type; gives it as the type's payload class, and its JSON text.
+
+        Raises:
+            PayloadInvalid: it does not convert, is no JSON, or is over 64 KiB.
+        """
+        try:
+            typed, text = self._encode(payload)
+            size = len(text.encode())
+        except Exception as error:  # of a payload class's own too
+            # Without its cause, whose text may quote the value.
+            raise PayloadInvalid(f"{self.name}: the payload is not valid: {self._why_unfit(error, payload)}") from None
+        if size > PAYLOAD_BYTES_MAX:
+            raise PayloadInvalid(
+                f"{self.name}: the payload has {size:,} bytes and the limit is "
+                f"{PAYLOAD_BYTES_MAX:,}; store the large part elsewhere and give its id"
+            )
+        if "u0000" in text and _NUL.search(text):
+            raise PayloadInvalid(f"{self.name}: the payload holds a NUL character, which PostgreSQL cannot store")
+        if SEALED in text and SEALED in msgspec.json.decode(text):
+            raise PayloadInvalid(f"{self.name}: the field name {SEALED} is kept for sealed fields; use another")
+        return typed, text
+
+    def _encode(self, payload: P | Mapping[str, Any]) -> tuple[P, str]:
+        if self.payload is dict:
+            return cast("P", payload), _JSON.encode(payload)
+        typed = msgspec.convert(_plain(payload), self.payload)
+        return typed, msgspec.json.encode(typed).decode()
+
+    def _why_unfit(self, error: Exception, payload: P | Mapping[str, Any]) -> str:
+        if isinstance(error, msgspec.ValidationError):
+            return why_unfit(error, _plain(payload), self.payload)
+        return why_invalid(error)
+
+    @staticmethod
+    def canonical(text: str) -> str:
+        """Normalise JSON text so that equal values give equal texts; input of the digest."""
+        return msgspec.json.encode(msgspec.json.decode(text), order="sorted").decode()
+
+    def decode(self, text: str) -> P:
+        """The typed payload of a stored job.
+
+        Raises:
+            PayloadInvalid: the stored JSON does not fit the payload class (an older release wrote it, or
+                a plain INSERT), or the class cannot be made of it, whatever it raises: the same text fails again.
+        """
+        try:
+            return msgspec.json.decode(text, type=self.payload)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise PayloadInvalid(f"{self.name}: the stored payload is not valid: {why_invalid(error)}") from None
+
+    @cached_property
+    def sensitive(self) -> tuple[str, ...]:
+        """The payload's fields that are sealed in the database, by their names in JSON."""
+        return sensitive_fields(self.payload)
+
+
+def _plain(payload: object) -> object:
+    return payload if isinstance(payload, Mapping) else msgspec.to_builtins(payload)
+
+
+def routing_of(job_type: JobType[P], payload: P) -> Routing:
+    """Call the type's `route`, if it has one, and check its answer.
+
+    Raises:
+        ConfigurationError: it is no Routing, or names a queue or key that no job may have.
+    """
+    if getattr(job_type.route, "__func__", None) is JobType.route:
+        return _NOWHERE_ELSE
+    routing = job_type.route(payload)
+    who = f"job type {job_type.name!r}: route"
+    if not isinstance(routing, Routing):
+        raise ConfigurationError(f"{who} returned {described(routing)}; it must return a Routing")
+    for name in ("queue", "group_key", "limit_key"):
+        if (why := optional(printable())(getattr(routing, name))) is not None:
+            raise ConfigurationError(f"{who}: {name} {why}")
+    return routing
+
+
+def safe_message(error: BaseException) -> str:
+    """An error text that may be stored and logged: our own errors' words, else the class and a database's condition.
+
+    A foreign exception's text may quote a payload, a header or a URL; it is never kept.
+    """
+    try:
+        if isinstance(error, errors.EffectsError):
+            return str(error)
+        condition = database_condition(error)
+        return class_name(error) if condition is None else f"{class_name(error)}: {condition}"
+    except BaseException:  # of a subclass's own `__str__`
+        return class_name(error)

@@ -1,0 +1,121 @@
+"""What is known of an attempt, how it may end, and what its end writes: data only.
+
+claim ─▶ Execution(job, payload) ─▶ load: loaded ─▶ perform: private, outcome ─▶ decide: Settlement ─▶ record
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from effects.model.job import Job, JobStatus
+from effects.model.outcome import Apply, Detail, Outcome
+
+Verdict: TypeAlias = Literal["done", "not_done", "unknown"]
+
+MESSAGE_CHARS_MAX = 4096
+UNCOUNTED = ("snoozed", "paused")  # outcomes that are logged and use up no attempt
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """The worker vanished: its heartbeat stopped or the attempt's deadline passed."""
+
+    reason: str = "the worker stopped answering"
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The handler ran past its time limit; its thread is abandoned."""
+
+    limit_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Claimed but not started: returned unchanged, without an attempt, a loss or an unknown; at once or delayed."""
+
+    after_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Claimed after its `expires_at`: not begun, ends cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unrouted:
+    """Written by a plain INSERT: given back once its job type has routed it to its queue and limits."""
+
+    queue: str
+    priority: int
+    group_key: str | None
+    limit_key: str | None
+
+
+AttemptEnd: TypeAlias = Outcome | WorkerLost | TimedOut | Returned | Expired | Unrouted
+
+
+class Execution(msgspec.Struct, frozen=True):
+    """What is known of one attempt. Each step adds its part, to a copy.
+
+    `payload`: decoded once, by the job type. `loaded`: the job's entry from `JobType.load`. `private`: set by `perform`
+    for the ledger of its type (`Attempt.private`).
+    """
+
+    job: Job
+    payload: Any = None
+    loaded: Any = None
+    private: Any = None
+    outcome: AttemptEnd | None = None
+
+    def __repr__(self) -> str:
+        """The job alone: everything else may hold secrets."""
+        return f"Execution(job={self.job!r})"
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows that one attempt's end writes, guarded by `(job.id, job.lease_token)` alone.
+
+    `execution` is None unless this process ran the attempt: one lost with its worker has none.
+    """
+
+    job: Job
+    execution: Execution | None = None
+    status: JobStatus  # an end (succeeded, dead, cancelled) or back to work (queued, failed)
+    outcome: str  # the word in the attempt log; empty where no attempt is logged
+    verdict: Verdict | None = None
+    delay_seconds: float = 0.0
+    refund_attempt: bool = False
+    pause_seconds: float = 0.0  # how long the whole limit key rests
+    pause_parent: bool = False  # it is the key above the job's that rests
+    age_seconds_forgiven: float = 0.0  # a job without a limit key waits by itself, and is not the older for it
+    lost: bool = False
+    error_code: str | None = None
+    message: str | None = None
+    error_type: str | None = None
+    stack: str | None = None  # see `effects.frames`
+    error_text: Detail | None = None  # as stored, see `effects.error_text`
+    logged_error: BaseException | None = None  # what the log is given as `exc_info`
+    detail: Detail | None = None
+    apply: Apply | None = None
+    routing: Unrouted | None = None
+    wait_seconds: float = 0.0  # from when the job was due to its start
+    duration_seconds: float = 0.0
+    ended_at_monotonic: float = 0.0
+
+    @property
+    def ends(self) -> bool:
+        return self.status in ("succeeded", "dead", "cancelled")
+
+    @property
+    def private(self) -> Any:
+        """`Attempt.private` as the attempt ended; None if it was never set, or was lost with its worker."""
+        return None if self.execution is None else self.execution.private
+
+    @property
+    def concerns_effect(self) -> bool:
+        """False if the job was merely returned without running, which does not concern the ledger."""
+        return self.ends or self.outcome != ""

@@ -1,0 +1,179 @@
+"""`effects doctor`: is everything as it should be, and what to do where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from effects import open_files
+from effects.app import Effects
+from effects.errors import ConfigurationError, DeliveryError, SchemaMismatch
+from effects.keys import KeyRing
+from effects.settings import DEFAULT_STORAGE_URL
+from effects.store.db import revisions
+from effects.store.operator.database_checks import DoctorFinding, Level, examine_tables, examine_work
+from effects.store.operator.server_checks import examine_server, examine_waits
+from effects.store.rotate import KeyCount, count_keys
+from effects.store.schedules import definitions as schedule_definitions
+from effects.store.schedules.clock import count_ahead
+from effects.store.schedules.slots import active
+from effects_toolkit.files import MENDED_BY, foreign_distribution
+
+_EXIT: dict[Level, int] = {"ok": 0, "warning": 1, "error": 2}
+
+
+def examine(app: Effects) -> list[DoctorFinding]:
+    """Run every check; if the tables are not ours, only the checks that need no tables.
+
+    Reads statistics and catalogues, and once the tables with sealed values, jobs that succeeded left out.
+
+    Raises:
+        StoreUnavailable: the database is unavailable.
+    """
+    return list(_findings(app))
+
+
+def exit_code(findings: list[DoctorFinding]) -> int:
+    """Return 0 without problems, 1 for a warning, 2 for an error."""
+    return max((_EXIT[finding.level] for finding in findings), default=0)
+
+
+def _findings(app: Effects) -> Iterator[DoctorFinding]:
+    yield from _installation()
+    has_tables = True
+    try:
+        revisions.check(app.store)
+        yield DoctorFinding("schema", "ok", "schema is up to date")
+    except SchemaMismatch as error:
+        has_tables = False
+        text, _, advice = str(error).partition(": ")
+        yield DoctorFinding("schema", "error", text, advice)
+    yield from examine_server(app.store)
+    yield from examine_waits(app.store)
+    if has_tables:
+        yield from examine_tables(app.store)
+        yield from examine_work(app.store, app.settings.lease_seconds, app.job_types.names())
+        yield from _clock(app)
+        yield _schedules(app)
+        yield from _refused_schedules(app)
+        yield from _keys(app.keys, count_keys(app.store, quick=True))
+    yield _storage(app)
+    yield _open_files(app)
+    yield from _settings(app)
+
+
+def _installation() -> Iterator[DoctorFinding]:
+    """Another project's files in our folder: whichever was installed last has overwritten the other."""
+    if (foreign := foreign_distribution()) is not None:
+        text = f"the distribution {foreign} is another project, and writes into the same folder"
+        yield DoctorFinding("installation", "error", text, MENDED_BY)
+
+
+def _clock(app: Effects) -> Iterator[DoctorFinding]:
+    """What waits for years because the database's clock was ahead for a moment."""
+    ahead = count_ahead(app.store)
+    if ahead:
+        counts = f"{ahead.jobs:,} waiting jobs, {ahead.limits:,} limit keys, {ahead.workers:,} workers"
+        yield DoctorFinding(
+            "times ahead", "warning", f"the database's clock was ahead when these were last written: {counts}",
+            "mended every 10 minutes by a worker that stays, and by `effects prune`; then look for the clock's cause",
+        )  # fmt: skip
+
+
+def _schedules(app: Effects) -> DoctorFinding:
+    """What a deploy that does not register them leaves behind."""
+    pending = schedule_definitions.not_registered(app.store, list(app.schedules.values()))
+    if not pending:
+        return DoctorFinding("schedules", "ok", "schedules match the code")
+    return DoctorFinding(
+        "schedules",
+        "warning",
+        f"schedules missing or different from the code: {', '.join(sorted(pending))}",
+        f"run `{app.store.init_command}` with this code on every deploy; until then these schedules do not run as "
+        "declared",
+    )
+
+
+def _refused_schedules(app: Effects) -> Iterator[DoctorFinding]:
+    """Those whose next job would be refused; the app's own and those that operators added."""
+    with app.store.read() as connection:
+        stored = active(app.store, connection, app.job_types.names()).definitions
+    schedules = {**{definition.schedule.name: definition.schedule for definition in stored}, **app.schedules}
+    for _, schedule in sorted(schedules.items()):
+        try:
+            app.job_types.check_declared(schedule)
+        except ConfigurationError as error:
+            advice = "mend its payload (see `effects schedules list`), or what it names; its next job ends dead"
+            yield DoctorFinding("schedules", "error", str(error), advice)
+
+
+def _storage(app: Effects) -> DoctorFinding:
+    """Used to find out, unless nothing was ever kept in the folder of the default."""
+    url = app.settings.storage_url
+    if url == DEFAULT_STORAGE_URL and not Path(url.removeprefix("file:")).exists():
+        return DoctorFinding("storage", "ok", "no files stored yet")
+    try:
+        app.storage.check()
+    except (ConfigurationError, DeliveryError) as error:
+        return DoctorFinding("storage", "error", str(error), "jobs that store files fail: see EFFECTS_STORAGE_URL")
+    return DoctorFinding("storage", "ok", f"files can be written, read and deleted: {app.storage.url}")
+
+
+def _open_files(app: Effects) -> DoctorFinding:
+    """As this process finds it: a worker may be started otherwise."""
+    slots = app.settings.queue_threads()
+    in_flight = sum(slots.get(queue, app.settings.in_flight) for queue in app.job_types.async_queues())
+    needed, most = in_flight + open_files.BESIDES, open_files.most()
+    if needed <= most:
+        return DoctorFinding("open files", "ok", f"{in_flight:,} attempts in flight on the event loop have room")
+    return DoctorFinding(
+        "open files",
+        "warning",
+        f"at most {most:,} files and sockets may be open; {in_flight:,} attempts in flight may need {needed:,}",
+        "raise the hard limit (`ulimit -Hn`, LimitNOFILE= of systemd), or lower EFFECTS_IN_FLIGHT",
+    )
+
+
+def _keys(ring: KeyRing, counts: list[KeyCount]) -> Iterator[DoctorFinding]:
+    by_key: dict[str, int] = {}
+    for count in counts:
+        by_key[count.key_id] = by_key.get(count.key_id, 0) + count.values
+    missing = [f"{key_id} ({count:,})" for key_id, count in sorted(by_key.items()) if key_id not in ring.ids]
+    old = [f"{key_id} ({by_key[key_id]:,})" for key_id in ring.ids[1:] if key_id in by_key]
+    if missing:
+        yield DoctorFinding(
+            "keys",
+            "error",
+            f"values are encrypted with keys that are not in EFFECTS_KEYS: {', '.join(missing)}",
+            "add those keys back after the newest; without them the values are lost",
+        )
+    if old:
+        yield DoctorFinding(
+            "keys", "warning", f"values are encrypted with old keys: {', '.join(old)}", "run `effects keys rotate`"
+        )
+    if not ring.ids:
+        yield DoctorFinding(
+            "keys",
+            "warning",
+            "EFFECTS_KEYS is not set: no secret and no sensitive field can be stored",
+            "run `effects keys generate` and set what it prints",
+        )
+    elif not ring.digests_are_keyed:
+        yield DoctorFinding(
+            "keys",
+            "warning",
+            "EFFECTS_KEYS has no key named digest: payload digests can be guessed",
+            "add digest=… of 32 random bytes in base64, and never change it",
+        )
+    elif not missing and not old:
+        yield DoctorFinding("keys", "ok", f"all values are encrypted with the newest key, {ring.ids[0]}")
+
+
+def _settings(app: Effects) -> Iterator[DoctorFinding]:
+    risks = {risk: advice for settings in app.packages.values() for risk, advice in settings.risks().items()}
+    if app.settings.log_level == "DEBUG":
+        risks["EFFECTS_LOG_LEVEL is DEBUG"] = "INFO is enough, and a tenth of the volume"
+    for risk, advice in risks.items():
+        yield DoctorFinding("settings", "warning", risk, advice)
+    if not risks:
+        yield DoctorFinding("settings", "ok", "no problem found in the settings")

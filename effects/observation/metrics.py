@@ -1,0 +1,284 @@
+"""Metrics in the text format of Prometheus (exposition format 0.0.4).
+
+`effects metrics` prints them, `effects work --metrics-port` serves them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Literal, Self
+
+from effects.app import Effects
+from effects.errors import StoreUnavailable
+from effects.model.settlement import Settlement
+from effects.store.operator.counts import Numbers, read_numbers
+from effects.text.unsafe import without_unsafe
+from effects.version import VERSION
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LOOPBACK = "127.0.0.1"
+_REQUEST_SECONDS = 5.0
+
+_log = logging.getLogger("effects.metrics")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value; `suffix` is `_sum` or `_count` in a summary."""
+
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric with its help and its samples."""
+
+    name: str
+    kind: Literal["gauge", "counter", "summary"]
+    help: str
+    samples: Sequence[Sample]
+
+
+def render(families: Iterable[Family]) -> str:
+    """The exposition: for each family its HELP, its TYPE and its samples."""
+    return "".join(f"{line}\n" for family in families for line in _lines(family))
+
+
+def database_families(app: Effects) -> list[Family]:
+    """Figures of all workers, from the database.
+
+    Raises:
+        StoreUnavailable: the database is unavailable.
+    """
+    return list(_families(read_numbers(app.store, app.settings.lease_seconds)))
+
+
+class WorkerMetrics:
+    """What this worker did since it started, counted as its outcomes are recorded."""
+
+    def __init__(self) -> None:
+        self._attempts: Counter[tuple[str, str]] = Counter()
+        self._seconds: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def settled(self, settlement: Settlement) -> None:
+        """Count one recorded outcome. Attempts released without running are not counted."""
+        if settlement.outcome:
+            name = settlement.job.job_type
+            with self._lock:
+                self._attempts[name, settlement.outcome] += 1
+                self._seconds[name] += settlement.duration_seconds  # type: ignore[assignment]
+
+    def families(self) -> list[Family]:
+        with self._lock:
+            attempts, seconds = dict(self._attempts), dict(self._seconds)
+        counts: Counter[str] = Counter()
+        for (name, _), count in attempts.items():
+            counts[name] += count
+        return [
+            Family(
+                "effects_worker_attempts_total",
+                "counter",
+                "Attempts that this worker recorded, by their outcome.",
+                [Sample(n, {"job_type": name, "outcome": word}) for (name, word), n in sorted(attempts.items())],
+            ),
+            Family(
+                "effects_worker_attempt_seconds",
+                "summary",
+                "How long this worker's attempts took.",
+                [
+                    sample
+                    for name in sorted(counts)
+                    for sample in (
+                        Sample(seconds[name], {"job_type": name}, "_sum"),
+                        Sample(counts[name], {"job_type": name}, "_count"),
+                    )
+                ],
+            ),
+        ]
+
+
+class MetricsServer:
+    """Serves `GET /metrics`, in threads of its own, for as long as the `with` block lasts.
+
+    Bound to loopback by default: the numbers name job types and queues, and there is no password. While the
+    database is unavailable it answers 503.
+
+    Args:
+        port: 0 takes a free one; see `port`.
+
+    Raises:
+        OSError: the port is taken, or the address is not ours.
+    """
+
+    def __init__(self, app: Effects, worker: WorkerMetrics, *, port: int, host: str = LOOPBACK) -> None:
+        self._server = _Server((host, port), _Handler)
+        self._server.app, self._server.worker = app, worker
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="effects-metrics", daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    app: Effects
+    worker: WorkerMetrics
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self.reading = threading.Lock()  # concurrent requests use one connection of the pool, not all
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Log a disconnected client or a failed reading in one line and continue."""
+        error = sys.exc_info()[1]
+        _log.warning("metrics.failed", extra={"error": type(error).__name__})
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _REQUEST_SECONDS  # for a peer that connects and sends nothing
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != "/metrics":
+            self._answer(404, "text/plain; charset=utf-8", "the metrics are at /metrics\n")
+            return
+        try:
+            with self.server.reading:
+                families = [*database_families(self.server.app), *self.server.worker.families()]
+        except StoreUnavailable:
+            self._answer(503, "text/plain; charset=utf-8", "the database cannot be reached\n")
+            return
+        self._answer(200, CONTENT_TYPE, render(families))
+
+    def _answer(self, status: int, content_type: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the base class's name
+        """A scrape is no event."""
+
+
+def _families(numbers: Numbers) -> Iterator[Family]:
+    yield Family("effects_build_info", "gauge", "The version of effects.", [Sample(1, {"version": VERSION})])
+    yield Family(
+        "effects_jobs",
+        "gauge",
+        "Live jobs.",
+        [
+            Sample(count.jobs, {"job_type": count.job_type, "queue": count.queue, "status": count.status})
+            for count in numbers.live
+        ],
+    )
+    yield Family(
+        "effects_due_jobs",
+        "gauge",
+        "Jobs that could start now, paused and capped ones included.",
+        [Sample(count.jobs, {"queue": count.queue}) for count in numbers.due],
+    )
+    yield Family(
+        "effects_oldest_due_seconds",
+        "gauge",
+        "How long the oldest due job of a queue has waited.",
+        [Sample(count.oldest_seconds, {"queue": count.queue}) for count in numbers.due],
+    )
+    yield Family(
+        "effects_unresolved_jobs",
+        "gauge",
+        "Jobs that wait for a person: dead, or their effect may have happened.",
+        [
+            Sample(count.jobs, {"job_type": count.job_type, "effect": "unknown" if count.unknown else "not_done"})
+            for count in numbers.unresolved
+        ],
+    )
+    yield Family(
+        "effects_dead_jobs_last_hour",
+        "gauge",
+        "Jobs that died within the last hour.",
+        [Sample(count.jobs, {"job_type": count.job_type}) for count in numbers.dead],
+    )
+    yield from _bulk_families(numbers)
+    yield Family("effects_paused_limits", "gauge", "Limit keys that are paused.", [Sample(numbers.paused_limits)])
+    yield Family("effects_paused_queues", "gauge", "Queues that are paused.", [Sample(numbers.paused_queues)])
+    yield Family(
+        "effects_workers",
+        "gauge",
+        "Workers: alive; idle, which are alive and have not worked for a lease; silent for longer than a lease.",
+        [
+            Sample(numbers.workers.alive, {"state": "alive"}),
+            Sample(numbers.workers.idle, {"state": "idle"}),
+            Sample(numbers.workers.silent, {"state": "silent"}),
+        ],
+    )
+    yield Family(
+        "effects_workers_failed_last_hour",
+        "gauge",
+        "Workers that ended by a fault within the last hour, at most 50.",
+        [Sample(numbers.workers.failed)],
+    )
+    yield Family(
+        "effects_oldest_unsettled_seconds",
+        "gauge",
+        "The age of the oldest outcome that a living worker has not written.",
+        [Sample(numbers.workers.oldest_unsettled_seconds)],
+    )
+
+
+def _bulk_families(numbers: Numbers) -> Iterator[Family]:
+    bulks = {count.status: count for count in numbers.bulks}
+    yield Family(
+        "effects_bulk_actions",
+        "gauge",
+        "Bulk actions that have not ended: running; stopped, on which no job works any more.",
+        [Sample(bulks[name].bulks if name in bulks else 0, {"status": name}) for name in ("running", "stopped")],
+    )
+    yield Family(
+        "effects_bulk_jobs",
+        "gauge",
+        "Jobs of bulk actions that have not ended: expected by their previews; done, which were acted on; refused.",
+        [
+            Sample(sum(getattr(count, name) for count in numbers.bulks), {"count": name})
+            for name in ("expected", "done", "refused")
+        ],
+    )
+
+
+def _lines(family: Family) -> Iterator[str]:
+    text = family.help.replace("\\", r"\\").replace("\n", r"\n")
+    yield f"# HELP {family.name} {text}"
+    yield f"# TYPE {family.name} {family.kind}"
+    for sample in family.samples:
+        labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in sample.labels.items())
+        yield f"{family.name}{sample.suffix}{f'{{{labels}}}' if labels else ''} {sample.value:.17g}"
+
+
+def _escaped(value: str) -> str:
+    return without_unsafe(value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n"))

@@ -1,0 +1,131 @@
+"""Workers' rows: registered at the start, renewed by heartbeats, and gone or kept for a day at the end."""
+
+from __future__ import annotations
+
+import msgspec
+from sqlalchemy import Connection
+
+from effects.crashpoints import point
+from effects.store.db.sql import Sql
+from effects.store.db.store import Store
+
+ENDED_KEPT_SECONDS = 86_400  # the rows of workers that ended by a fault
+ENDED_KEPT = 50  # of them, however many there were: one that fails at each start leaves thousands a day
+
+
+class WorkerIdentity(msgspec.Struct, frozen=True):
+    """Who a worker is, and its heartbeats. The id is new with every start, and after every lost lease."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    queues: str
+    heartbeat_seconds: float
+    lease_seconds: float
+
+
+class Activity(msgspec.Struct, frozen=True):
+    """How long ago a worker last looked for work, wrote outcomes and looked at the schedules; None if it has not yet.
+
+    `oldest_unsettled_seconds`: the age of its oldest outcome that is not written.
+    """
+
+    claimed: float | None = None
+    settled: float | None = None
+    fired: float | None = None
+    oldest_unsettled_seconds: float | None = None
+
+
+class HeartbeatAnswer(msgspec.Struct, frozen=True):
+    """A worker's row at its heartbeat.
+
+    `alive`: it is still registered; if not, it was declared dead and owns nothing. `cancelled`: which of its running
+    jobs someone asked to cancel. `drain_requested_by`: who asked it to end in order. `now`: the database's time, in
+    seconds since 1970; None where it is not registered.
+    """
+
+    alive: bool
+    cancelled: set[int]
+    drain_requested_by: str | None = None
+    now: float | None = None
+
+
+def _register(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.workers} (id, host, pid, version, queues, heartbeat_seconds, lease_seconds, started_at, seen_at)
+    VALUES (:id, :host, :pid, :version, :queues, :heartbeat_seconds, :lease_seconds, {sql.now}, {sql.now})
+    ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at RETURNING {sql.epoch(sql.now)} AS now"""
+
+
+def register(store: Store, worker: WorkerIdentity) -> float:
+    """Write the worker's row, on which all its leases depend; the database's time. Repeating it is harmless."""
+    with store.single() as connection:
+        return float(store.value(connection, _register, **msgspec.structs.asdict(worker)))
+
+
+def _beat(sql: Sql) -> str:
+    ago = {name: sql.after(f"-CAST(:{name} AS double precision)") for name in ("claimed", "settled", "fired")}
+    return f"""
+    UPDATE {sql.workers} SET seen_at = {sql.now}, claimed_at = {ago["claimed"]}, settled_at = {ago["settled"]},
+        fired_at = {ago["fired"]}, oldest_unsettled_seconds = :oldest_unsettled_seconds
+    WHERE id = :worker RETURNING drain_requested_by, {sql.epoch(sql.now)} AS now"""
+
+
+def _cancels(sql: Sql) -> str:
+    return f"SELECT id FROM {sql.jobs} WHERE status = 'running' AND locked_by = :worker AND cancel_requested"
+
+
+def heartbeat(store: Store, worker: str, activity: Activity | None = None) -> HeartbeatAnswer:
+    """Renew the worker's row with its latest activity, and return what was requested of it."""
+    point("heartbeat.before")
+    with store.single() as connection:
+        row = store.one(connection, _beat, worker=worker, **msgspec.structs.asdict(activity or Activity()))
+    point("heartbeat.committed")
+    with store.read() as connection:
+        cancelled = {job.id for job in store.all(connection, _cancels, worker=worker)}
+    if row is None:
+        return HeartbeatAnswer(False, cancelled)
+    return HeartbeatAnswer(True, cancelled, row.drain_requested_by, float(row.now))
+
+
+def _deregister(sql: Sql) -> str:
+    return f"""
+    DELETE FROM {sql.workers} WHERE id = :worker
+    AND NOT EXISTS (SELECT 1 FROM {sql.jobs} WHERE status = 'running' AND locked_by = :worker)"""
+
+
+def deregister(store: Store, worker: str) -> None:
+    """Remove the row of a worker that ended in order; one that left jobs behind stays, to be found."""
+    with store.single() as connection:
+        store.write(connection, _deregister, worker=worker)
+
+
+def _end(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.workers} SET ended_at = {sql.now}, exit_code = :exit_code, end_reason = :reason WHERE id = :worker"""
+
+
+def end(store: Store, worker: str, exit_code: int, reason: str) -> None:
+    """Record that a worker ended by a fault. What it left behind may be rescued at once; its row is kept for a day."""
+    with store.single() as connection:
+        store.write(connection, _end, worker=worker, exit_code=exit_code, reason=reason)
+
+
+def dead_workers(sql: Sql) -> str:
+    """Workers whose rows are needed no more: silent ones that hold no job, and old ones that ended by a fault."""
+    return f"""
+    FROM {sql.workers} WHERE (ended_at IS NULL AND NOT {sql.is_alive()}
+        OR ended_at < {sql.after(str(-ENDED_KEPT_SECONDS))} OR ended_at IS NOT NULL AND id NOT IN (
+            SELECT id FROM {sql.workers} WHERE ended_at IS NOT NULL ORDER BY ended_at DESC, id LIMIT {ENDED_KEPT}))
+    AND NOT EXISTS (
+        SELECT 1 FROM {sql.jobs} AS j WHERE j.status = 'running' AND j.locked_by = {sql.workers}.id)"""
+
+
+def _delete_dead_workers(sql: Sql) -> str:
+    return f"DELETE {dead_workers(sql)}"
+
+
+def delete_dead_workers(store: Store, connection: Connection, lease_seconds: float) -> None:
+    """Delete those rows, with the rescue of the jobs that they held."""
+    store.write(connection, _delete_dead_workers, lease=lease_seconds)

@@ -1,0 +1,1 @@
+"""Text made fit to be stored, shown or logged, and what a mistyped name may have meant. Imports nothing of effects."""

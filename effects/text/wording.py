@@ -1,0 +1,47 @@
+"""What messages have in common: what a value is, numbers with their nouns, statuses, causes and times."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+from effects.text.scrub import class_name, clean_text
+
+_SPOKEN_VOWEL = re.compile(r"[aeio]|un(?!i)|up", re.IGNORECASE)
+_CLASS_NAME_CHARS_MAX = 128
+RETRYING = "retrying"  # what people read for the status `failed`: the job waits for its next attempt
+
+
+def described(value: object) -> str:
+    """What a value is, for an error: `a str`, `an int`, `the class Order`, `None`. Never the value itself."""
+    if value is None:
+        return "None"
+    if issubclass(type(value), type):
+        return f"the class {clean_text(type.__getattribute__(value, '__name__'), _CLASS_NAME_CHARS_MAX)}"
+    return with_article(class_name(value))
+
+
+def with_article(name: str) -> str:
+    """`an int`, `a str`, `an Unset`, `a UUID`."""
+    return f"{'an' if _SPOKEN_VOWEL.match(name) else 'a'} {name}"
+
+
+def jobs_with(count: int, verb: str) -> str:
+    """`1 job waits`, `2,000 jobs wait`, `1 job is due`, `2 jobs are due`."""
+    singular, _, plural = verb.partition("/")
+    return f"1 job {singular}" if count == 1 else f"{count:,} jobs {plural or singular.removesuffix('s')}"
+
+
+def shown_status(status: str) -> str:
+    """A job's status in words for people; `--json`, tables of the database and plain SQL keep `failed`."""
+    return RETRYING if status == "failed" else status
+
+
+def cause_of(job_type: str, error_code: str | None, jobs: int) -> str:
+    """`webhook.deliver gone (3)`: jobs of a type that ended with the same code."""
+    return f"{job_type} {error_code or 'without a code'} ({jobs:,})"
+
+
+def moment_text(value: dt.datetime | str) -> str:
+    """A time in UTC to the second; a text, which represents a time out of range, as it is."""
+    return value if isinstance(value, str) else f"{value.astimezone(dt.UTC):%Y-%m-%d %H:%M:%SZ}"
