@@ -64,10 +64,10 @@ def delivery(
 # -- the statements --------------------------------------------------------------------------------------
 
 
-def _delivery_columns(sql: Sql) -> str:
-    return f"""d.event_id, d.endpoint_id, d.state, d.status_code, d.tries, d.job_id,
-            {sql.epoch("d.created_at")} AS created_at,
-            (SELECT m.type FROM {sql.webhook_events} AS m WHERE m.id = d.event_id) AS type"""
+def _delivery_columns(sql: Sql, rows: str) -> str:
+    return f"""{rows}.event_id, {rows}.endpoint_id, {rows}.state, {rows}.status_code, {rows}.tries, {rows}.job_id,
+            {sql.epoch(f"{rows}.created_at")} AS created_at,
+            (SELECT m.type FROM {sql.webhook_events} AS m WHERE m.id = {rows}.event_id) AS type"""
 
 
 def _event_columns(sql: Sql) -> str:
@@ -88,11 +88,11 @@ def _deliveries(names: frozenset[str]) -> Statement:
             endpoints = f"SELECT e.id FROM {sql.webhook_endpoints} AS e WHERE e.tenant = :tenant"
             conditions += f" AND d.endpoint_id {sql.among(f'({endpoints}) AS own')}"
         return f"""
-        SELECT {_delivery_columns(sql)}
+        SELECT {_delivery_columns(sql, "page")}
         FROM (
             SELECT d.* FROM {sql.delivered_webhooks} AS d WHERE d.job_id >= :lower AND d.job_id < :upper{conditions}
-            ORDER BY d.job_id DESC LIMIT :limit) AS d
-        ORDER BY d.job_id DESC"""
+            ORDER BY d.job_id DESC LIMIT :limit) AS page
+        ORDER BY page.job_id DESC"""
 
     return build
 
@@ -143,7 +143,7 @@ def _delivery(names: frozenset[str]) -> Statement:
         endpoints = f"SELECT 1 FROM {sql.webhook_endpoints} AS e WHERE e.id = d.endpoint_id AND e.tenant = :tenant"
         own = f" AND EXISTS ({endpoints})" if "tenant" in names else ""
         return f"""
-        SELECT {_delivery_columns(sql)}
+        SELECT {_delivery_columns(sql, "d")}
         FROM {sql.delivered_webhooks} AS d WHERE d.event_id = :event_id AND d.endpoint_id = :endpoint_id{own}"""
 
     return build
