@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from itertools import dropwhile
 from pathlib import Path
 from types import FrameType
@@ -24,6 +25,8 @@ Frame: TypeAlias = tuple[FrameType, int]
 FRAMES_MAX = 50
 LIBRARY_FRAMES_MAX = 5
 CAUSES_MAX = 3
+GROUPS_MAX = 20  # one in another
+AWAITED_MAX = 200
 _OURS = Path(__file__).parent
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (_OURS, Path(os.__file__).parent))
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -49,8 +52,27 @@ def error_frames(error: BaseException, frames_max: int = FRAMES_MAX) -> list[str
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """The exception that led to this one, as Python's own traceback has it."""
-    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    """The exception that led to this one, as Python's own traceback has it; of a group the first that it holds."""
+    if error.__cause__ is not None:
+        return error.__cause__
+    if isinstance(error, BaseExceptionGroup):
+        return _errors_of(error)[0]
+    return None if error.__suppress_context__ else error.__context__
+
+
+def sole_error(error: BaseException) -> BaseException:
+    """What a group of one holds, as a TaskGroup raises it where one task fails; any other exception as it is."""
+    for _ in range(GROUPS_MAX):
+        if not issubclass(type(error), BaseExceptionGroup) or len(errors := _errors_of(error)) != 1:
+            break
+        error = errors[0]
+    return error
+
+
+def _errors_of(group: BaseException) -> tuple[BaseException, ...]:
+    """Of which there is always one; past what a subclass may make of the attribute."""
+    errors: tuple[BaseException, ...] = BaseExceptionGroup.__dict__["exceptions"].__get__(group)
+    return errors
 
 
 def frame_texts(frames: Iterable[Frame], frames_max: int = FRAMES_MAX) -> list[str]:
@@ -67,11 +89,17 @@ def handler_frames(frames: Iterable[Frame]) -> list[str]:
     return frame_texts(dropwhile(lambda frame: frame[0].f_code.co_filename != _WORKER, frames))
 
 
-def awaiting_frames(coroutine: Any) -> Iterator[Frame]:
-    """Where a suspended coroutine waits, through what it awaits, outermost first."""
-    while (frame := getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)) is not None:
-        yield frame, frame.f_lineno
-        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+def awaiting_frames(coroutine: Any) -> list[Frame]:
+    """Where a suspended coroutine waits, through what it awaits, outermost first; as far as that can be seen."""
+    frames: list[Frame] = []
+    with suppress(BaseException):  # of an awaitable's own attributes
+        while len(frames) < AWAITED_MAX:
+            frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+            if not isinstance(frame, FrameType):
+                break
+            frames.append((frame, frame.f_lineno))
+            coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+    return frames
 
 
 def thread_frames(frame: FrameType) -> list[Frame]:

@@ -55,7 +55,8 @@ class Attempt(Protocol):
         It waits for the database: in `async def perform` write `await attempt.release_async()`.
 
         Raises:
-            LeaseLost: the job is no longer this attempt's, or it was cancelled. The effect must not be carried out.
+            LeaseLost: the job is no longer this attempt's, it was cancelled, or its handler has answered (and left a
+                task or thread behind, which calls this). The effect must not be carried out.
             ConfigurationError: it was called on the worker's event loop, which would wait for it.
         """
         ...

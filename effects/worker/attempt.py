@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from effects.crashpoints import point
 from effects.errors import ConfigurationError, LeaseLost
-from effects.frames import Frame, awaiting_frames, thread_frames
+from effects.frames import Frame, awaiting_frames, sole_error, thread_frames
 from effects.model.decision import decide
 from effects.model.job_type import JobType
 from effects.model.outcome import OUTCOMES, Done, Outcome, Retry, Unknown
@@ -130,8 +130,7 @@ class RunningAttempt:
 
     def _must_release(self) -> bool:
         """Whether it is not released yet, and may be."""
-        if self.lost:
-            raise LeaseLost
+        self._refuse_after_end()
         if not self.released and self.remaining_seconds() <= 0:
             self._note_release(False)
         return not self.released
@@ -142,8 +141,14 @@ class RunningAttempt:
                 f"job {self.job.id}: attempt {self.number} has lost its lease or was cancelled; the effect is not begun"
             )
         self._marked = True
-        if self.lost:  # given up while the release was being written, perhaps without seeing it
+        self._refuse_after_end()  # of itself while the release was being written, perhaps without seeing it
+
+    def _refuse_after_end(self) -> None:
+        """Nothing is begun for an attempt that was given up, or by a task or thread that its handler left behind."""
+        if self.lost:
             raise LeaseLost
+        if self.execution.outcome is not None:
+            raise LeaseLost(f"job {self.job.id}: attempt {self.number} has ended; the effect is not begun")
 
     @property
     def is_async(self) -> bool:
@@ -165,7 +170,7 @@ class RunningAttempt:
     def frames(self) -> list[Frame]:
         """Where its thread or task is now, outermost first."""
         if self._coroutine is not None and getcoroutinestate(self._coroutine) != CORO_RUNNING:
-            return list(awaiting_frames(self._coroutine))
+            return awaiting_frames(self._coroutine)
         frame = None if self.frame_of_thread is None else self.frame_of_thread()
         return [] if frame is None else thread_frames(frame)
 
@@ -238,6 +243,7 @@ class RunningAttempt:
         return self._settle_answer(Done() if answer is None else answer, None)
 
     def _settle_error(self, error: BaseException) -> Settlement:
+        error = sole_error(error)
         kind = type(error)
         if issubclass(kind, LeaseLost):  # where the job is another's by now, the fence drops this
             text = "not released: the lease was gone, or the job cancelled"

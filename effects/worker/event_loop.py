@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
-from queue import Empty, SimpleQueue
-from typing import Any, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, NoReturn, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from effects.logs import error_places
+from effects.worker.helper_threads import HelperThreads, Start
 
 CLOSE_SECONDS = 1.0  # for tasks that are cancelled at the end of the loop
-HELPERS_MAX = 32  # threads for what handlers call by `asyncio.to_thread`, and for names that are resolved
-REST_SECONDS = 10.0
+CALLBACK_FAILED = "Exception in callback"
+NOT_FOR_HANDLERS = ("set_default_executor", "shutdown_asyncgens", "shutdown_default_executor")
 
 Answer = TypeVar("Answer")
-Start: TypeAlias = Callable[[Callable[[], None], str], threading.Thread]
+Unhandled: TypeAlias = Callable[[str, "BaseException | None", object], object]
 _owner: ContextVar[Any] = ContextVar("effects_attempt", default=None)
 _log = logging.getLogger("effects.worker")
 
@@ -59,7 +58,9 @@ async def answer(ask: Callable[[Callable[[Answer | Exception], None]], None]) ->
 
 
 class EventLoop:
-    """One loop. Only `call`, `stop` and `owner` may be used by other threads than the one that runs it.
+    """One loop. Only `call`, `stop`, `owner` and `after_calls` may be used by other threads than the one that runs it.
+
+    Those whose tasks run on it share it: what would end it for all of them is refused.
 
     Args:
         start: starts a thread, as `Runtime.start`.
@@ -67,9 +68,14 @@ class EventLoop:
 
     def __init__(self, start: Start) -> None:
         self._loop = asyncio.new_event_loop()
-        self._loop.set_default_executor(_DaemonThreads(start))
+        self._helpers = HelperThreads(start, _owner.get)
+        self._loop.set_default_executor(self._helpers)
         self._loop.set_task_factory(self._new_task)
-        self._loop.set_exception_handler(_log_unhandled)
+        self._loop.set_exception_handler(self._tell_unhandled)
+        self._unhandled: Unhandled = lambda *_: None
+        self._end_generators = self._loop.shutdown_asyncgens
+        for name in NOT_FOR_HANDLERS:
+            setattr(self._loop, name, partial(_refuse, name))
         self._owners: WeakKeyDictionary[asyncio.Future[Any], object] = WeakKeyDictionary()
         self._stopped = False
         self._fault: BaseException | None = None
@@ -90,7 +96,7 @@ class EventLoop:
         """
         context = copy_context()
         context.run(_owner.set, owner)
-        task = self._loop.create_task(coroutine, context=context)
+        task = asyncio.Task(coroutine, loop=self._loop, context=context)  # handlers may change what makes their own
         self._owners[task] = owner
         task.add_done_callback(lambda task: self._guarded(lambda: ended(task)))
         return task.cancel
@@ -100,15 +106,26 @@ class EventLoop:
         task = asyncio.current_task(self._loop)
         return None if task is None else self._owners.get(task)
 
-    def run(self) -> None:
+    def after_calls(self, owner: object, then: Callable[[], object]) -> None:
+        """Call `then`, on any thread, once no thread is left in a call of this owner's, as by `asyncio.to_thread`."""
+        self._helpers.after(owner, then)
+
+    def run(self, unhandled: Unhandled) -> None:
         """Run until `stop`, on the calling thread, which then calls `close`.
+
+        Args:
+            unhandled: is told of errors that no code awaits: what happened, without values; the error if there is one;
+                whose code it was, or None.
 
         Raises:
             BaseException: what a function of `call` raised.
         """
+        self._unhandled = unhandled
         while not self._stopped:
-            with suppress(KeyboardInterrupt, SystemExit):  # of a handler's own task, which has it as its result
+            try:
                 self._loop.run_forever()
+            except (KeyboardInterrupt, SystemExit) as error:  # of a handler's task, which has it too, or of a callback
+                unhandled("An exception that ends a program", error, None)
         if self._fault is not None:
             raise self._fault
 
@@ -137,75 +154,30 @@ class EventLoop:
             self._owners[task] = owner
         return task
 
+    def _tell_unhandled(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """asyncio's own handler would print the error's text, what the task returned, and arguments of callbacks."""
+        handle, task = context.get("handle"), context.get("task", context.get("future"))
+        owner = self._owners.get(task) if task is not None else None
+        if handle is not None and (its_context := getattr(handle, "_context", None)) is not None:
+            owner = its_context.get(_owner)
+        reason = CALLBACK_FAILED if handle is not None else str(context["message"])
+        self._unhandled(reason, context.get("exception"), owner)
+
     def close(self) -> None:
         """Cancel what is left, and give it a second."""
+        self._loop.set_task_factory(None)
         try:
             tasks = asyncio.all_tasks(self._loop)
             for task in tasks:
                 task.cancel()
             if tasks:
                 self._loop.run_until_complete(asyncio.wait(tasks, timeout=CLOSE_SECONDS))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._end_generators())
         except (KeyboardInterrupt, SystemExit, RuntimeError) as error:
             _log.warning("loop.end_failed", extra={"error": type(error).__name__, "at": error_places(error)})
         finally:
             self._loop.close()
 
 
-def _log_unhandled(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """asyncio's own handler would print the error's text, and what the task returned."""
-    error = context.get("exception")
-    facts = {} if error is None else {"error": type(error).__name__, "at": error_places(error)}
-    _log.error("loop.unhandled", extra={"reason": context["message"], **facts})
-
-
-class _DaemonThreads(ThreadPoolExecutor):
-    """The threads of `asyncio.to_thread`, at most 32: Python's own would keep the process alive while one hangs."""
-
-    def __init__(self, start: Start) -> None:
-        super().__init__(HELPERS_MAX)
-        self._start = start
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._alive = self._unfinished = 0
-
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-
-        def call() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                future.set_result(function(*args, **kwargs))
-            except BaseException as error:
-                future.set_exception(error)
-
-        with self._lock:
-            self._unfinished += 1
-            missing = self._alive < min(self._unfinished, HELPERS_MAX)
-            self._alive += missing
-        self._calls.put(call)
-        if missing:
-            self._start(self._work, "effects-loop-helper")
-        return future
-
-    def _work(self) -> None:
-        while (call := self._next()) is not None:
-            call()
-            del call  # or what it holds would live until the next one
-            with self._lock:
-                self._unfinished -= 1
-
-    def _next(self) -> Callable[[], None] | None:
-        while True:
-            try:
-                return self._calls.get(timeout=REST_SECONDS)
-            except Empty:
-                with self._lock:  # whoever submits now counts the threads after us
-                    if self._unfinished < self._alive:
-                        self._alive -= 1
-                        return None
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        for _ in range(self._alive):
-            self._calls.put(None)
+def _refuse(name: str, *_: object, **__: object) -> NoReturn:
+    raise RuntimeError(f"{name}: the worker's event loop is shared by all handlers; leave its end to the worker")

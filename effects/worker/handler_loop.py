@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from effects.logs import frame_places
+from effects.logs import error_places, frame_places
 from effects.model.settlement import Settlement
 from effects.worker.attempt import RunningAttempt
 from effects.worker.event_loop import EventLoop
@@ -71,6 +72,16 @@ class HandlerLoop(Service):
         settlement: Settlement = waiter.ended.get()
         return settlement
 
+    def after_calls(self, attempt: RunningAttempt, then: Callable[[], object]) -> None:
+        """Call `then` once no thread is left in what this attempt called by `asyncio.to_thread`: at once where none is.
+
+        Such a call goes on when its task is cancelled.
+        """
+        if self._loop is None:
+            then()
+        else:
+            self._loop.after_calls(attempt, then)
+
     def _running_loop(self) -> EventLoop:
         with self._starting:
             if self._loop is None:
@@ -87,7 +98,7 @@ class HandlerLoop(Service):
     def run(self) -> None:
         assert self._loop is not None
         try:
-            self._loop.run()
+            self._loop.run(_log_unhandled)
         finally:
             self._cut_short()
             self._loop.close()
@@ -176,3 +187,12 @@ class _WaitingThread:
 
     def end(self, attempt: RunningAttempt, settlement: Settlement) -> None:
         self.ended.put(settlement)
+
+
+def _log_unhandled(reason: str, error: BaseException | None, owner: object) -> None:
+    facts: dict[str, object] = {"reason": reason}
+    if error is not None:
+        facts |= {"error": type(error).__name__, "at": error_places(error)}
+    if isinstance(owner, RunningAttempt):
+        facts |= {"job": owner.job.id, "type": owner.job.job_type}
+    _log.error("loop.unhandled", extra=facts)

@@ -62,7 +62,7 @@ class Parts:
         failed: Callable[[PartFault], None],
     ) -> None:
         self._app, self._now, self._checked = app, runtime.monotonic, checked
-        self._is_interrupt = runtime.is_interrupt
+        self._is_interrupt, self._current = runtime.is_interrupt, runtime.current
         self.unknown_types = False  # when it started, jobs of types that are not registered here were waiting
         self._stopping, self._gives_up, self._recorded = stopping, gives_up, recorded
         self._caller: Watch | None = None  # of the dispatcher's thread
@@ -71,7 +71,7 @@ class Parts:
         patient, brisk = bounds(app.settings.lease_seconds)
         self.outage = Outage(
             runtime, bounded=lambda hurry: app.store.within(brisk if hurry else patient),
-            missing_seconds=app.settings.lease_seconds, came_round=self.supervisor.came_round,
+            missing_seconds=app.settings.lease_seconds, came_round=self._waits_for_database,
         )  # fmt: skip
         self.loop = HandlerLoop(runtime, self.supervisor, bound_seconds=app.settings.lease_seconds)
         self.queues = WorkerQueues(
@@ -164,6 +164,12 @@ class Parts:
             )
 
     # -- what they tell each other ---------------------------------------------------------------------------
+
+    def _waits_for_database(self) -> None:
+        """Called by each thread that does. Time limits hold meanwhile: they are the dispatcher's to see to."""
+        self.supervisor.came_round()
+        if self._caller is not None and self._caller.thread is self._current():
+            self.queues.give_up_overdue()
 
     def _activity(self) -> Activity:
         now, wrote_at = self._now(), self.settler.wrote_at

@@ -258,7 +258,7 @@ class QueueThreads:
     def _end(self, attempt: RunningAttempt, settlement: Settlement) -> bool:
         """False if it was given up meanwhile, and its answer is dropped."""
         if not self._running.pop(attempt, False):
-            self._given_up.discard(attempt)
+            self._came_back(attempt)
             return False
         self._hand_on(attempt, settlement)
         if self._written is not None:
@@ -267,6 +267,13 @@ class QueueThreads:
         if self.asked and self._takes_more():
             self._wake()
         return True
+
+    def _came_back(self, attempt: RunningAttempt) -> None:
+        """One that was given up hangs no more; an async one once no thread is left in what it called."""
+        if attempt.is_async:
+            self._loop.after_calls(attempt, partial(self._given_up.discard, attempt))
+        else:
+            self._given_up.discard(attempt)
 
     def _takes_more(self) -> bool:
         return self._buffer.qsize() <= self._low_water

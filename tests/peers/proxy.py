@@ -60,6 +60,8 @@ class Proxy:
 
     def refuse(self) -> None:
         """The server is gone: open connections end, new ones are refused."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # or the thread that accepts would hold the port
         self._listener.close()
         self._hang_up()
         self.thaw()
