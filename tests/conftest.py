@@ -18,6 +18,7 @@ from effects.sessions.constructed import living
 from tests.peers.proxy import Proxy
 from tests.support import databases
 from tests.support.database_pool import DatabasePool
+from tests.support.imported import own_imports
 from tests.support.sampling import sample
 from tests.support.scripted import Scripted
 
@@ -84,10 +85,11 @@ def pytest_report_header() -> str:
 
 
 @pytest.fixture(autouse=True)
-def _clean_process() -> Iterator[None]:
-    """No test leaves its default app, its other apps or its crash point to the next."""
+def _clean_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test leaves its modules, its default app, its other apps or its crash point to the next."""
     of_wider_scope = living(Effects)
-    yield
+    with own_imports(tmp_path_factory.getbasetemp()):
+        yield
     crashpoints.install(None)
     set_default(None)
     for app in living(Effects):

@@ -270,7 +270,7 @@ class Toolkit:
         self.app.store.shift_clock(seconds)
 
     def crash_at(self, point: str, *, nth: int = 1) -> None:
-        """Let a worker be killed (SIGKILL) where it passes `point`, then move the clock until its jobs count as lost.
+        """Let a worker be killed (SIGKILL) where it passes `point`, then move the clock by a lease: its jobs are lost.
 
         The worker is a forked child: what it wrote to the database stays, what it held in memory is gone, this
         test's lists included. The next `drain` rescues what it left. At `perform.before` the handler has not begun, at
@@ -287,8 +287,7 @@ class Toolkit:
             )
         check_point(point)
         crash_worker(self.app, point, nth, _DRAIN_SECONDS)
-        limits = [job_type.time_limit_seconds for job_type in self.app.job_types]
-        self.move_clock(self.app.settings.lease_seconds + max(limits) + 1)
+        self.move_clock(self.app.settings.lease_seconds + 1)
 
 
 def _fits(payload: Any, expected: Mapping[str, Any]) -> bool:

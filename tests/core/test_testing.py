@@ -148,6 +148,17 @@ def test_a_crash_at_a_point_of_the_apps_own_or_of_ours(
     assert (result.counts.get("dead", 0), result.exit_code) == ((1, 1) if status == "dead" else (0, 0))
 
 
+def test_a_crash_moves_the_clock_by_no_more_than_a_lease(effects_toolkit: Toolkit) -> None:
+    """What is due later in the hour, such as a schedule's slot, is not due by it."""
+    send = SendInvoice()
+    effects_toolkit.add(send)
+    enqueue("invoice.send", Invoice(7))
+    enqueue("invoice.send", Invoice(8), delay=600)
+    effects_toolkit.crash_at("perform.before")
+    effects_toolkit.drain()
+    assert send.sent == [7]
+
+
 def test_a_crash_point_that_is_not_passed_is_reported(effects_toolkit: Toolkit) -> None:
     effects_toolkit.add(SendInvoice())
     with pytest.raises(AssertionError, match=r"without passing invoice.printed"):

@@ -112,4 +112,5 @@ def plain(message: str, shop: Shop) -> str:
     message = re.sub(r"20\d\d-\d\d-\d\d[ T][\d:.]+Z", "TIME", message)
     message = re.sub(r"\b(ep|msg|run)_[0-9A-Za-z]{8,}", r"\1_…", message)
     message = re.sub(r"[\w.-]+:\d+:[0-9a-f]{8}", "WORKER", message)
+    message = re.sub(r"\b(in|due) \d+ s\b", r"\1 N s", message)
     return re.sub(r"tests/mistakes/(\w+)\.py:\d+", r"shop/\1.py:7", message)  # the line may move

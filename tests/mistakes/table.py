@@ -22,7 +22,7 @@ MISTAKES = [mistake for mistakes in CHAPTERS.values() for mistake in mistakes]
 HEAD = """# Mistakes, and what they are answered
 
 `python -m tests.mistakes --write` runs them all, prints the milliseconds of each and writes this page; the tests
-compare it. `TIME`, `WORKER`, `PORT` and `/srv/shop` take the place of what differs from run to run.
+compare it. `TIME`, `N`, `WORKER`, `PORT` and `/srv/shop` take the place of what differs from run to run.
 """
 
 
