@@ -56,6 +56,7 @@ class EffectsOptions(TypedDict, total=False):
     allow_private_addresses: bool | None
     private_networks: str | None
     webhook_notice_job_type: str | None
+    webhook_event_types: Sequence[Any] | None  # of EventType
 
     reports: Sequence[Any] | None  # of ReportDefinition
     report_engines: Mapping[str, Engine | str] | None

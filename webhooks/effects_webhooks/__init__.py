@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         EventInvalid,
         EventNotFound,
     )
+    from effects_webhooks.event_types import EventType
     from effects_webhooks.explanation import DeliveryExplanation, explain
     from effects_webhooks.jobs.deliver import WebhookDelivery
     from effects_webhooks.request import WebhookEvent
@@ -60,6 +61,7 @@ else:
             "effects_webhooks.api": "deliver_webhook, deliver_webhooks, send_test",
             "effects_webhooks.async_api": "deliver_webhook_async, deliver_webhooks_async",
             "effects_webhooks.errors": "EndpointInvalid, EndpointNotFound, EventInvalid, EventNotFound",
+            "effects_webhooks.event_types": "EventType",
             "effects_webhooks.explanation": "DeliveryExplanation, explain",
             "effects_webhooks.jobs.deliver": "WebhookDelivery",
             "effects_webhooks.request": "WebhookEvent",
@@ -82,6 +84,7 @@ __all__ = [
     "EventInvalid",
     "EventNotFound",
     "EventSummary",
+    "EventType",
     "NewEndpoint",
     "NewSecret",
     "Replayed",

@@ -10,6 +10,7 @@ from effects.extend import AnySession, AuditAction, app_of, arguments, build_eac
 from effects_webhooks.errors import EndpointInvalid, EventInvalid, no_endpoint
 from effects_webhooks.request import WebhookEvent
 from effects_webhooks.routing import Route, Routes
+from effects_webhooks.state import state_of
 from effects_webhooks.tables import endpoint_rows as endpoints
 from effects_webhooks.tables import events as table
 from effects_webhooks.tenants import Tenant, tenant_filter
@@ -18,6 +19,7 @@ from effects_webhooks.writing import (
     FAN_OUT_TYPE,
     JOB_TYPE,
     EventWriter,
+    NewEvent,
     WebhookReceipt,
     draft_event,
     write_deliveries,
@@ -43,7 +45,7 @@ def deliver_webhook(
         once, with the same id and the same bytes on every try, or ends as a dead job.
 
     Raises:
-        EventInvalid: the body has more than 256 KiB.
+        EventInvalid: the body has more than 256 KiB, or its type is not among the event types that the app declares.
         IdempotencyConflict: the event's key, or id, was used with another type or other data.
         StoreUnavailable: the database is unavailable (without `session`). With a key, calling again is safe.
     """
@@ -63,7 +65,7 @@ def deliver_webhooks(
     app = app_of(effects, session)
     now = datetime.now(UTC)
     events = list(each_of(events, WebhookEvent, "events", EventInvalid))
-    drafts = build_each("events", events, lambda _, event: draft_event(app, event, now))
+    drafts = build_each("events", events, lambda _, event: _draft(app, event, now))
     if not drafts:
         return []
     with app.writing(session, {app.job_types.get(name).queue for name in (JOB_TYPE, FAN_OUT_TYPE)}) as connection:
@@ -71,18 +73,26 @@ def deliver_webhooks(
         return write_once(app.keys, connection, drafts, EventWriter(app, connection, routes), batch=BATCH)
 
 
+def _draft(app: Effects, event: WebhookEvent, now: datetime) -> NewEvent:
+    state_of(app).event_types.check(event.type)
+    return draft_event(app, event, now)
+
+
 def send_test(
     endpoint_id: str,
     *,
+    event_type: str | None = None,
     actor: str = "app",
     reason: str | None = None,
     tenant: Tenant = None,
     effects: Effects | None = None,
 ) -> WebhookReceipt:
-    """Send an event `webhook.test` to one endpoint, ignoring its patterns. Delivered like any other.
+    """Send a test event to one endpoint, ignoring its patterns. Delivered like any other.
 
     Args:
         endpoint_id: of the endpoint: `ep_…`.
+        event_type: a declared type, whose example is sent as its data: for the partner it is an event as any other.
+            Default: `webhook.test`, with the endpoint's id.
         actor, reason: who and why, for the audit log.
         tenant: the endpoint's tenant; endpoints of others are not found. Default: no tenant. `ANY_TENANT`: any.
         effects: the Effects to use; default the process's.
@@ -90,16 +100,18 @@ def send_test(
     Raises:
         EndpointNotFound: no endpoint has this id.
         EndpointInvalid: it is disabled.
+        EventInvalid: the type is not declared, or has no example.
     """
     app = app_of(effects)
     now = datetime.now(UTC)
+    data = {"endpoint_id": endpoint_id} if event_type is None else state_of(app).event_types.example(event_type)
     with app.writing(None, {app.job_types.get(JOB_TYPE).queue}) as connection:
         endpoint = endpoints.endpoint(app.store, connection, endpoint_id, tenant_filter(tenant))
         if endpoint is None:
             raise no_endpoint(endpoint_id)
         if endpoint.status != "active":
             raise EndpointInvalid(f"{endpoint_id} is disabled; enable it first")
-        event = WebhookEvent(TEST_TYPE, {"endpoint_id": endpoint_id}, tenant=endpoint.tenant or None)
+        event = WebhookEvent(event_type or TEST_TYPE, data, tenant=endpoint.tenant or None)
         row = draft_event(app, event, now).row
         table.insert_events(app.store, connection, [row])
         deliveries = write_deliveries(app, connection, [(row, Route(endpoint_id, endpoint.ordering))])

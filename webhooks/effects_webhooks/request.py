@@ -82,6 +82,10 @@ class WebhookEvent:
             )
         return body
 
+    def plain_data(self) -> Any:
+        """The data as partners get it: nothing but JSON."""
+        return json.loads(self._data_json)
+
     def canonical(self) -> str:
         """Normalised text of type and data, independent of key order; input of the digest."""
         return msgspec.json.encode([self.type, msgspec.Raw(_sorted(self._data_json))]).decode()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from effects import ConfigurationError
 from effects.extend import PackageSettings
+from effects_webhooks.event_types import EventType, EventTypes
 from effects_webhooks.transport.guard import Private, private_networks
 
 
@@ -22,6 +25,8 @@ class WebhookSettings(PackageSettings):
             failed for 1, 24 and 72 hours, and when it is disabled. Its payload takes `notice` (`failing` or
             `disabled`), `endpoint_id`, `reason`, `failing_seconds` and `failed_messages`. Default none: only the log
             reports it.
+        webhook_event_types: the types of events that the app sends. They are code: none come from the environment.
+            Default none: every type is taken.
 
     Raises:
         ConfigurationError: names the variable and what it may hold.
@@ -30,9 +35,24 @@ class WebhookSettings(PackageSettings):
     allow_private_addresses: bool = False
     private_networks: str = ""
     webhook_notice_job_type: str = ""
+    webhook_event_types: Sequence[EventType] = ()
 
     def __post_init__(self) -> None:
         self.reachable()
+        self.event_types()
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], **overrides: Any) -> WebhookSettings:
+        """The environment's settings, with those of the caller (and not None) on top."""
+        own = {name: text for name, text in environ.items() if name != "EFFECTS_WEBHOOK_EVENT_TYPES"}
+        return super(WebhookSettings, cls).from_environment(own, **overrides)
+
+    def event_types(self) -> EventTypes:
+        """Those that are declared."""
+        declared = self.webhook_event_types
+        if isinstance(declared, str | EventType):
+            raise ConfigurationError("webhook_event_types: give a list, such as [EventType('order.paid')]")
+        return EventTypes(declared)
 
     def reachable(self) -> Private:
         """The private addresses that requests may go to: all, or those of some networks."""

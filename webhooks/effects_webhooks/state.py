@@ -1,4 +1,4 @@
-"""What webhooks keep of one Effects: settings, and which private addresses they open."""
+"""What webhooks keep of one Effects: settings, declared event types, and which private addresses they open."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ class WebhookState:
     def __init__(self, app: Effects) -> None:
         self.settings: WebhookSettings = app.packages["webhooks"]
         self.allow_private = self.settings.reachable()
+        self.event_types = self.settings.event_types()
 
 
 def state_of(app: Effects) -> WebhookState:

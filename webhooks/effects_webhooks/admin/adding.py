@@ -101,7 +101,8 @@ def add_endpoint(
     Args:
         url: https; at most 2,048 characters, no user name. Loopback, private addresses, http and ports below
             1024 (but 80 and 443) only with EFFECTS_ALLOW_PRIVATE_ADDRESSES. Vetted again at each connect.
-        patterns: event types, prefixes such as `order.*`, or `*` for all (the default); at most 100.
+        patterns: event types, prefixes such as `order.*`, or `*` for all (the default); at most 100. Where the app
+            declares its event types, each takes one of them.
         secret: the partner's own `whsec_…` of 24 to 64 bytes; default a fresh one of 32.
         description: at most 1,000 characters, for people.
         tenant: it gets the events of this tenant only; default those of none.
@@ -205,8 +206,9 @@ def _draft(
     headers: Mapping[str, str] | None,
 ) -> _Draft:
     """Check everything, and seal what is secret."""
-    check_url(url, allow_private=state_of(app).allow_private)
-    checked = checked_patterns(patterns)
+    state = state_of(app)
+    check_url(url, allow_private=state.allow_private)
+    checked = checked_patterns(patterns, state.event_types)
     check_text("description", description)
     if tenant is not None:
         check_tenant(tenant)

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from effects.extend import optional, printable, require
 from effects_webhooks.errors import EndpointInvalid
+from effects_webhooks.event_types import EventTypes
 from effects_webhooks.request import check_pattern
 from effects_webhooks.retry_rules import PROFILES, check_overrides
 
@@ -16,10 +17,16 @@ PATTERNS_MAX = 100
 TEXT_CHARS_MAX = 1000
 
 
-def checked_patterns(patterns: Iterable[str]) -> list[str]:
+def checked_patterns(patterns: Iterable[str], event_types: EventTypes) -> list[str]:
+    """
+    Raises:
+        EndpointInvalid: one has no pattern's form, or takes none of the event types that are declared.
+    """
     if isinstance(patterns, str):
         raise EndpointInvalid(f"patterns is a text; give a list, such as [{patterns!r}]")
     checked = list(dict.fromkeys(check_pattern(pattern) for pattern in patterns))
+    for pattern in checked:
+        event_types.check_pattern(pattern)
     if not 1 <= len(checked) <= PATTERNS_MAX:
         raise EndpointInvalid(f"give 1 to {PATTERNS_MAX} patterns; '*' takes every event")
     return checked

@@ -92,13 +92,14 @@ def change_endpoint(
         EndpointInvalid, KeyUnavailable: as `add_endpoint`.
     """
     app = app_of(effects, session)
+    state = state_of(app)
     if url is not None:
-        check_url(url, allow_private=state_of(app).allow_private)
+        check_url(url, allow_private=state.allow_private)
     rules = checked_rules(profile or "default", overrides, ordering or "none")
     row = {
         "id": endpoint_id,
         "url": url,
-        "patterns": None if patterns is None else checked_patterns(patterns),
+        "patterns": None if patterns is None else checked_patterns(patterns, state.event_types),
         "profile": profile,
         "overrides": None if overrides is None else rules["overrides"],
         "ordering": ordering,

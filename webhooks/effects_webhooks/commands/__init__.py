@@ -7,6 +7,7 @@ import click
 from effects_webhooks.commands.again import recover_, replay
 from effects_webhooks.commands.deliveries import deliveries_, events_
 from effects_webhooks.commands.endpoints import endpoints
+from effects_webhooks.commands.event_types import event_types_
 from effects_webhooks.commands.explain import explain_
 from effects_webhooks.commands.listen import listen
 from effects_webhooks.commands.secrets import secrets
@@ -18,5 +19,7 @@ def webhooks() -> None:
     """Manage endpoints; send and receive webhooks."""
 
 
-for _command in (endpoints, secrets, deliveries_, events_, send, test, replay, recover_, explain_, listen):
+for _command in (
+    endpoints, secrets, deliveries_, events_, event_types_, send, test, replay, recover_, explain_, listen,
+):  # fmt: skip
     webhooks.add_command(_command)

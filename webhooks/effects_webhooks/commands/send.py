@@ -25,14 +25,20 @@ from effects_webhooks.tenants import Tenant
 @click.command()
 @click.argument("endpoint_id", metavar="ENDPOINT")
 @tenant_option
+@click.option("--type", "event_type", metavar="TYPE", help="Declared event type, whose example is sent.")
 @reason_option
 @command
-def test(context: Context, *, endpoint_id: str, tenant: Tenant, reason: str | None) -> CommandResult:
+def test(
+    context: Context, *, endpoint_id: str, tenant: Tenant, event_type: str | None, reason: str | None
+) -> CommandResult:
     """Send a test event to one endpoint.
 
-    The event has the type webhook.test and ignores the endpoint's patterns; `effects work` delivers it.
+    The event has the type webhook.test unless --type names another, and ignores the endpoint's patterns; `effects work`
+    delivers it.
     """
-    receipt = send_test(endpoint_id, actor=actor(), reason=reason, tenant=tenant, effects=context.app)
+    receipt = send_test(
+        endpoint_id, event_type=event_type, actor=actor(), reason=reason, tenant=tenant, effects=context.app
+    )
     return CommandResult(receipt, f"event {receipt.event_id}: see `effects why {receipt.event_id}`")
 
 

@@ -14,6 +14,7 @@ from effects import Attempt, Done, EffectsError, EnqueueError, Job, JobType, Out
 from effects.extend import record_existing
 from effects_webhooks.api import deliver_webhook
 from effects_webhooks.request import WebhookEvent
+from effects_webhooks.state import state_of
 
 if TYPE_CHECKING:
     from effects import Effects
@@ -42,6 +43,7 @@ class WebhookCompose(JobType[WebhookComposePayload]):
         self._app = app
 
     def check_declared(self, payload: WebhookComposePayload) -> None:
+        state_of(self._app).event_types.check(payload.type)
         WebhookEvent(**msgspec.structs.asdict(payload))
 
     def perform(self, payload: WebhookComposePayload, attempt: Attempt) -> Outcome:
