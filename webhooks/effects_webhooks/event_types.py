@@ -47,7 +47,7 @@ class EventType:
             _check_schema(self.name, self.schema)
 
     def example_data(self) -> Any:
-    """What a WebhookEvent calls data and type are the example and the name here."""
+        """The example as partners get it; None without one."""
         return None if self.example is None else WebhookEvent(self.name, self.example).plain_data()
 
 
