@@ -238,7 +238,8 @@ class Dispatcher:
             self._queues.poll()
 
     def all_settled(self, give_up_at: float) -> bool:
-        """Wait for what runs; False as soon as there is room to claim more, or the time is up."""
+        """Wait for what runs; False as soon as there is room to claim more, a poll is due, or the time is up."""
+        poll_at = self._now() + self._poll_seconds
         while self._queues.busy() or self._settler.pending:
             self._came_round()
             if self._stopping.is_set() or self._now() >= give_up_at:
@@ -247,6 +248,9 @@ class Dispatcher:
             self._queues.give_up_overdue()  # even without a wake-up
             if self._queues.look_at <= self._now():
                 self._queues.ask()
+            if self._now() >= poll_at:
+                self._queues.poll()
+                return False
             if self._wake.is_set():
                 return False
         return True

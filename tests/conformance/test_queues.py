@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from effects.store.limits import queue_pauses as queues
 from effects.store.limits.queue_pauses import QueuePause
 from effects.store.operator.counts import count_unknown_due
 from effects.worker import Worker
+from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -111,6 +113,29 @@ def test_a_drain_takes_the_jobs_of_a_paused_queue_for_not_due(app: Effects, kind
     resume(app)
     with app.store.read() as connection:
         assert count_unknown_due(app.store, connection, ["scripted"], []) == 2
+
+
+def test_a_drain_looks_for_new_jobs_while_a_long_one_runs(app_factory: AppFactory) -> None:
+    """No hint tells of a plain INSERT, as of what an outcome's `apply` has written."""
+    app = app_factory(poll_seconds=0.05)
+    followed = threading.Event()
+
+    @app.job("shop.long")
+    def long(page: dict[str, str]) -> None:
+        assert followed.wait(30)
+
+    @app.job("shop.short")
+    def short(page: dict[str, str]) -> Done:
+        insert = "INSERT INTO effects_jobs (job_type, queue, payload) VALUES ('shop.next', 'emails', '{}')"
+        return Done(apply=lambda connection: connection.exec_driver_sql(insert))
+
+    @app.job("shop.next", queue="emails")
+    def next_one(page: dict[str, str]) -> None:
+        followed.set()
+
+    for job in (long, short):
+        job.enqueue({})
+    assert Worker(app).drain(60).counts == {"succeeded": 3}
 
 
 def test_an_unknown_queue_is_refused(app: Effects) -> None:
