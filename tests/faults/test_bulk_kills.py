@@ -22,7 +22,7 @@ from effects.worker import Worker
 from tests.support.manual_workers import rows, run_sql
 from tests.support.many_dead import many_dead
 from tests.support.processes import Child, Fleet
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 JOBS, CHUNK, KILLS = (20_000, 200, 30) if os.environ.get("EFFECTS_TEST_FULL") else (600, 20, 5)
 POINTS = ("bulk.before_commit", "bulk.committed", "settle.before", "settle.applied", "claim.committed", "perform.after")
@@ -43,7 +43,7 @@ def test_killed_at_random_and_cancelled_half_way_each_job_is_acted_on_once(
         kills[kill_one(step_jobs, started.bulk_id, processes, draw)] += 1
     last = worker(processes)
     last.wait_logged("worker.started")
-    wait_until(lambda: progress(step_jobs, started.bulk_id) >= JOBS // 2, seconds=30 + JOBS / 20)
+    wait_until(lambda: progress(step_jobs, started.bulk_id) >= JOBS // 2, seconds=PATIENCE_SECONDS + JOBS / 20)
     record = cancel_bulk(started.bulk_id, actor="bob", reason="enough", effects=step_jobs)
     last.send(signal.SIGTERM)
     assert last.wait() == 0, last.output
@@ -71,7 +71,7 @@ def kill_one(app: Effects, bulk_id: int, processes: Fleet, draw: random.Random) 
     point = draw.choice((*POINTS, "any time"))
     plan = {} if point == "any time" else {"EFFECTS_CRASHPOINT": f"{point}:{draw.randint(1, 3)}"}
     child = worker(processes, **plan)
-    wait_until(lambda: child.exit_code is not None or progress(app, bulk_id) > before.done, seconds=30)
+    wait_until(lambda: child.exit_code is not None or progress(app, bulk_id) > before.done)
     if child.exit_code is None:
         child.send(signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL, child.output

@@ -105,7 +105,7 @@ def _work(app: Effects, direct: Effects, stub_server: StubServer, number: int) -
     case = Case(direct, stub_server, number)
     with running(Worker(app)):
         case.enqueue()
-        wait_until(lambda: not rows(direct, "jobs", "job_type LIKE 'step_job%'"), seconds=40)
+        wait_until(lambda: not rows(direct, "jobs", "job_type LIKE 'step_job%'"))
     case.check()
 
 

@@ -135,7 +135,7 @@ def test_no_lock_of_the_app_ends_a_worker_or_loses_a_job(app_factory: AppFactory
     crashpoints.install(held.at)
     with conflicts(app) as met, running(Worker(app)):
         try:
-            wait_until(held.tried.is_set, seconds=30)
+            wait_until(held.tried.is_set)
             with suppress(AssertionError):  # nothing need wait for this lock
                 wait_until(lambda: met or scripted.effects.total() >= count, seconds=HELD_SECONDS)
         finally:

@@ -39,8 +39,8 @@ OWN = {
         "unsubscribe_token",
     },
     "effects_webhooks": {
-        "batch", "denied_headers", "event_types", "headers", "health", "identifiers", "listener", "retry_rules", "sealed",
-        "tenants",
+        "batch", "denied_headers", "event_types", "headers", "health", "identifiers", "listener", "retry_rules",
+        "sealed", "tenants",
     },
     "effects_reports": {
         "cursor", "definition", "downloads", "formats", "links", "notify", "planner", "progress", "ranges", "readers",

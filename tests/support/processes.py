@@ -17,7 +17,7 @@ from typing import Any
 
 from effects import crashpoints
 from effects.cli.main import main as effects_command
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 APP = "tests.support.step_jobs_app:app"
 # Nothing here is as patient as the defaults: a lost worker is noticed after three seconds.
@@ -94,7 +94,7 @@ class Child:
     def thaw(self) -> None:
         self.send(signal.SIGCONT)
 
-    def wait(self, seconds: float = 30.0) -> int:
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
         """Its exit code.
 
         Raises:
@@ -105,7 +105,7 @@ class Child:
         assert code is not None, f"still running after {seconds:g} s:\n{self.output}"
         return code
 
-    def wait_logged(self, text: str, seconds: float = 20.0) -> None:
+    def wait_logged(self, text: str, seconds: float = PATIENCE_SECONDS) -> None:
         try:
             wait_until(lambda: text in self.output or self.exit_code is not None, seconds=seconds)
         finally:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from effects.worker import Worker
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 class Running:
@@ -22,7 +23,7 @@ class Running:
 
     def stop(self) -> None:
         self.worker.stop()
-        self._thread.join(30)
+        self._thread.join(PATIENCE_SECONDS)
         assert self.codes == [0], "the worker did not end in order"
 
 

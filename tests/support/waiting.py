@@ -6,8 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 
+PATIENCE_SECONDS = 60.0  # for what takes moments: a machine that is busy may starve a process for long
 
-def wait_until(condition: Callable[[], object], *, seconds: float = 20.0) -> None:
+
+def wait_until(condition: Callable[[], object], *, seconds: float = PATIENCE_SECONDS) -> None:
     """Return as soon as `condition()` is true.
 
     Raises:
