@@ -120,14 +120,15 @@ _KEY = (
 )
 _HISTORY = f"""
     INSERT INTO effects_job_history (id, job_type, limit_key, status, idempotency_key, attempts, lease_token,
-        unknown_count, error_code, last_error, created_at, run_at, finished_at)
+        unknown_count, error_code, last_error, created_at, run_at, finished_at, started_at, worker, verdict)
     SELECT i, {_TYPE}, 'webhook:ep_' || (i % {{keys}}), {_STATUS}, {_KEY}, 1, 1,
-        CASE WHEN {{unknown}} THEN 1 ELSE 0 END, {_CODE}, {_ERROR}, {{then}}, {{then}}, {{then}} FROM {{s}}"""
+        CASE WHEN {{unknown}} THEN 1 ELSE 0 END, {_CODE}, {_ERROR}, {{then}}, {{then}}, {{then}},
+        CASE WHEN NOT {{dead}} THEN {{then}} END, CASE WHEN NOT {{dead}} THEN 'w' END,
+        CASE WHEN NOT {{dead}} THEN 'done' END FROM {{s}}"""
 _ATTEMPTS = f"""
-    INSERT INTO effects_job_attempts (job_id, lease_token, attempt, started_at, finished_at, worker, outcome,
+    INSERT INTO effects_attempt_log (job_id, lease_token, attempt, started_at, finished_at, worker, outcome,
         verdict, error_code)
-    SELECT i, 1, 1, {{then}}, {{then}}, 'w', CASE WHEN {{dead}} THEN 'refused' ELSE 'succeeded' END,
-        {_VERDICT}, {_CODE} FROM {{s}}"""
+    SELECT i, 1, 1, {{then}}, {{then}}, 'w', 'refused', {_VERDICT}, {_CODE} FROM {{s}} WHERE {{dead}}"""
 _LEDGER = f"""
     INSERT INTO effects_effect_ledger (job_type, key, digest, state, job_id, created_at, updated_at)
     SELECT {_TYPE}, {_KEY}, '', {_STATE}, i, {{then}}, {{then}} FROM {{s}} WHERE i > {{deliveries}}"""

@@ -32,7 +32,7 @@ _SERIES = {
 _OLD = (
     "INSERT INTO effects_job_history (id, job_type, status, idempotency_key, attempts, lease_token, finished_at) "
     "SELECT i, '{type}', 'succeeded', 'k' || i, 1, 1, {then} FROM {s}",
-    "INSERT INTO effects_job_attempts (job_id, lease_token, attempt, started_at, finished_at, outcome, verdict) "
+    "INSERT INTO effects_attempt_log (job_id, lease_token, attempt, started_at, finished_at, outcome, verdict) "
     "SELECT i, 1, 1, {then}, {then}, 'succeeded', 'done' FROM {s}",
     "INSERT INTO effects_effect_ledger (job_type, key, digest, state, job_id, created_at, updated_at) "
     "SELECT '{type}', 'k' || i, '', 'done', i, {then}, {then} FROM {s}",

@@ -97,6 +97,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     group_key: str | None = None
     limit_key: str | None = None
     quarantined_from: str | None = None
+    has_attempts: bool = False  # earlier ones, each with a row of its own
     requeued_from: int | None = None
     trace_context: str | None = None
     on_unknown: OnUnknown | None = None

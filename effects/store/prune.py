@@ -103,7 +103,7 @@ def _delete(tables: tuple[str, ...]) -> Statement:
 
 
 def _delete_attempts(sql: Sql) -> str:
-    return f"DELETE FROM {sql.job_attempts} WHERE job_id {sql.any_of('ids', 'int')}"
+    return f"DELETE FROM {sql.attempt_log} WHERE job_id {sql.any_of('ids', 'int')}"
 
 
 def _delete_actions(sql: Sql) -> str:

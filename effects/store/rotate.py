@@ -68,7 +68,7 @@ class _JobPayloads:
 class _ErrorTexts(_JobPayloads):
     """The kept texts of exceptions; a job may have several."""
 
-    table: str = "job_attempts"
+    table: str = "attempt_log"
     column: str = "error_text"
     id_column: str = "job_id"
     columns: tuple[str, ...] = ("lease_token",)

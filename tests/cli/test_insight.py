@@ -208,7 +208,7 @@ def test_a_clean_audit(app: Effects, run: Run) -> None:
 
 def test_an_audit_with_a_finding_ends_with_1(app: Effects, run: Run) -> None:
     job_id = live(app, Done())
-    run_sql(app, "DELETE FROM effects_job_attempts")
+    run_sql(app, "UPDATE effects_job_history SET started_at = NULL")
     answer = run("audit")
     assert answer.exit_code == 1
     sentence = "Every effect that is done has an attempt that did it, or an operator marked it done."

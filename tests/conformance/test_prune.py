@@ -234,7 +234,7 @@ def test_an_effect_that_lost_its_job_is_still_found(app: Effects) -> None:
     lost = ended(app, Done(), key="lost")
     live = enqueue("scripted", {}, key="live", effects=app).job_id
     run_sql(app, "DELETE FROM effects_job_history")
-    run_sql(app, "DELETE FROM effects_job_attempts")
+    run_sql(app, "DELETE FROM effects_attempt_log")
     run_sql(app, "DELETE FROM effects_jobs")
     assert {(one.check, tuple(one.job_ids)) for one in audit(app.store, app.ledgers)} == {("intent_kept", (lost, live))}
 

@@ -17,6 +17,7 @@ from effects import (
     Job,
     NewJob,
     Outcome,
+    Pause,
     Refused,
     Retry,
     Snooze,
@@ -25,6 +26,8 @@ from effects import (
     enqueue_many,
 )
 from effects.model.settlement import AttemptEnd, Expired, Returned, TimedOut, Unrouted, WorkerLost
+from effects.store.operator.audit import audit
+from effects.store.operator.lookup import read_job
 from effects.store.queue.settle import ApplyFailed, settle
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, everything, row, rows, run_sql
@@ -141,7 +144,8 @@ def test_history_keeps_the_facts_of_the_job(app: Effects) -> None:
     job = manual_worker.claim_one()
     manual_worker.settle((job, Done(detail={"status": 204})))
     ended = row(app, "job_history")
-    changed = {"attempts", "lease_token", "status", "finished_at"}
+    of_the_attempt = {"started_at", "worker", "verdict", "message", "detail"}
+    changed = {"attempts", "lease_token", "status", "finished_at", *of_the_attempt}
     assert {name: ended[name] for name in ended if name not in changed} == {
         name: live[name] for name in ended if name not in changed
     }
@@ -162,6 +166,70 @@ def test_the_attempt_log_has_a_row_an_attempt(app: Effects) -> None:
     assert logged == [(1, "failed"), (2, "snoozed"), (2, "failed"), (3, "succeeded")]
     assert [one["lease_token"] for one in rows(app, "job_attempts")] == tokens == sorted(set(tokens))
     assert row(app, "job_history")["attempts"] == 3
+
+
+def test_a_success_at_the_first_attempt_is_one_row(app: Effects) -> None:
+    enqueue("scripted", {}, key="k", effects=app)
+    manual_worker = ManualWorker(app, "first")
+    job = manual_worker.claim_one()
+    settlement = msgspec.structs.replace(manual_worker.decide(job, Done(detail={"status": 204})), duration_seconds=2.0)
+    settle(app.store, [settlement], app.ledgers)
+    ended = row(app, "job_history")
+    assert rows(app, "attempt_log") == []
+    [attempt] = rows(app, "job_attempts")
+    assert attempt == {
+        **dict.fromkeys(("error_type", "error_code", "message", "stack", "error_text")),
+        "job_id": job.id, "lease_token": job.lease_token, "attempt": 1, "worker": "first", "outcome": "succeeded",
+        "verdict": "done", "detail": ended["detail"], "started_at": ended["started_at"],
+        "finished_at": ended["finished_at"],
+    }  # fmt: skip
+    with app.store.read() as connection:
+        [shown] = read_job(app.store, connection, app.ledgers, job.id).attempts
+    assert (shown.seconds, shown.detail) == (2.0, {"status": 204})
+    assert audit(app.store, app.ledgers) == []
+
+
+@pytest.mark.parametrize("earlier", [Retry("busy"), Snooze(5), Pause(5, "later"), WorkerLost()], ids=by_name)
+def test_a_success_after_another_attempt_has_a_row_of_its_own(app: Effects, earlier: AttemptEnd) -> None:
+    enqueue("scripted", {}, limit_key="l", effects=app)
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), earlier))
+    app.store.shift_clock(100)
+    queue = "quarantine" if isinstance(earlier, WorkerLost) else "default"
+    manual_worker.settle((manual_worker.claim_one(queue=queue), Done()))
+    assert len(rows(app, "attempt_log")) == len(rows(app, "job_attempts")) == 2
+    assert row(app, "job_history")["started_at"] is None
+    assert audit(app.store, app.ledgers) == []
+
+
+def test_a_job_that_was_given_back_unstarted_is_still_one_row(app: Effects) -> None:
+    enqueue("scripted", {}, effects=app)
+    manual_worker = ManualWorker(app)
+    manual_worker.settle((manual_worker.claim_one(), Returned()))
+    manual_worker.settle((manual_worker.claim_one(), Done()))
+    assert rows(app, "attempt_log") == []
+    assert len(rows(app, "job_attempts")) == 1
+
+
+def test_a_success_with_an_error_has_a_row_of_its_own(app: Effects) -> None:
+    """What the handler answered was wrong in part, and its meaning was clear."""
+    enqueue("scripted", {}, effects=app)
+    manual_worker = ManualWorker(app)
+    decided = manual_worker.decide(manual_worker.claim_one(), Done())
+    faulty = msgspec.structs.replace(decided, error_type="TypeError", stack="app.py:3 in perform")
+    settle(app.store, [faulty], app.ledgers)
+    assert (row(app, "attempt_log")["error_type"], row(app, "job_history")["started_at"]) == ("TypeError", None)
+
+
+def test_a_batch_of_all_kinds_of_ends_writes_each_attempt_once(app: Effects) -> None:
+    enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(4)], effects=app)
+    manual_worker = ManualWorker(app)
+    jobs = manual_worker.claim()
+    ends: list[Outcome] = [Done(), Refused("no"), Done(), Cancelled("no")]
+    manual_worker.settle(*zip(jobs, ends, strict=True))
+    logged = {attempt["job_id"]: attempt["outcome"] for attempt in rows(app, "attempt_log")}
+    assert logged == {jobs[1].id: "refused", jobs[3].id: "cancelled"}
+    assert [attempt["job_id"] for attempt in rows(app, "job_attempts")] == [job.id for job in jobs]
 
 
 def test_a_long_message_is_cut(app: Effects) -> None:

@@ -250,7 +250,7 @@ def empty(app: Effects) -> None:
     tables = [
         "jobs",
         "job_history",
-        "job_attempts",
+        "attempt_log",
         "job_actions",
         "job_groups",
         "unresolved",

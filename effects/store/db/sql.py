@@ -96,6 +96,11 @@ class Sql:
             raise AttributeError(table) from None
 
     @property
+    def job_attempts(self) -> str:
+        """The view of all attempts, whichever row holds them."""
+        return self.attempt_log.removesuffix("attempt_log") + "job_attempts"
+
+    @property
     def now(self) -> str:
         """The database's clock. Stable within a statement, so that an index may be used with it."""
         if not self.shift_seconds:

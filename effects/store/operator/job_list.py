@@ -213,7 +213,8 @@ def table_conditions(sql: Sql, table: str, names: frozenset[str]) -> str:
 
 
 def _tried_by(sql: Sql) -> str:
-    return sql.found(f"FROM {sql.job_attempts} AS a WHERE a.job_id = listed.id AND a.worker = :worker")
+    logged = sql.found(f"FROM {sql.attempt_log} AS a WHERE a.job_id = listed.id AND a.worker = :worker")
+    return f"(worker = :worker OR {logged})"
 
 
 def _newest(sql: Sql) -> str:

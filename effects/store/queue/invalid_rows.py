@@ -232,7 +232,7 @@ _AS_IT_IS = ", ".join(
 
 def _log_attempt(sql: Sql) -> str:
     return f"""
-    INSERT INTO {sql.job_attempts} (job_id, lease_token, attempt, started_at, finished_at, outcome, verdict, error_code,
+    INSERT INTO {sql.attempt_log} (job_id, lease_token, attempt, started_at, finished_at, outcome, verdict, error_code,
         message)
     SELECT id, {_TOKEN}, {_ATTEMPTS}, {sql.now}, {sql.now}, :outcome, :verdict, '{CODE}', '{MESSAGE}'
     FROM {sql.jobs} WHERE id = :id"""

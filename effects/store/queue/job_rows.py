@@ -12,6 +12,7 @@ from effects.store.db.sql import Sql
 from effects.store.db.store import Store
 
 # A job's fields that a row holds as columns, in their order.
+_FLAGS = ("routed", "cancel_requested", "has_attempts")
 _FIELDS = tuple(name for name in Job.__struct_fields__ if name not in ("released", "expired", "due_seconds"))
 
 
@@ -36,7 +37,8 @@ def job_of(row: Sequence[Any], *, expired: object = False, due_seconds: float = 
     values = dict(zip(_FIELDS, row, strict=False))  # a row may have more
     if isinstance(values["payload"], bytes):
         values["payload"] = values["payload"].decode(errors="surrogateescape")
-    values["routed"], values["cancel_requested"] = bool(values["routed"]), bool(values["cancel_requested"])
+    for flag in _FLAGS:
+        values[flag] = bool(values[flag])
     return Job(**values, released=False, expired=bool(expired), due_seconds=due_seconds)
 
 

@@ -170,7 +170,15 @@ def _row_of(settlement: Settlement, now: float) -> SettlementRow:
         group_key=routing.group_key if routing else None,
         limit_key=routing.limit_key if routing else None,
         routed=routing is not None,
+        in_history=_fits_history(settlement),
     )
+
+
+def _fits_history(settlement: Settlement) -> bool:
+    """Whether the row of the ended job holds all of its attempts: one that did the effect and has no error."""
+    errors = (settlement.message, settlement.error_type, settlement.error_code, settlement.stack, settlement.error_text)
+    done = settlement.status == settlement.outcome == "succeeded"
+    return done and not settlement.job.has_attempts and all(error is None for error in errors)
 
 
 def _next_queue(settlement: Settlement) -> str:
@@ -185,11 +193,14 @@ def _next_queue(settlement: Settlement) -> str:
 def _write_ends(store: Store, connection: Connection, ends: Sequence[Settlement], now: float) -> set[int]:
     if not ends:
         return set()
-    rows = as_json([_row_of(settlement, now) for settlement in ends])
+    settlement_rows = [_row_of(settlement, now) for settlement in ends]
+    rows, in_history = as_json(settlement_rows), all(row.in_history for row in settlement_rows)
     if store.is_postgresql:
-        return {row.id for row in store.all(connection, settle_sql.end, rows=rows)}
+        statement = settle_sql.end_in_history if in_history else settle_sql.end
+        return {row.id for row in store.all(connection, statement, rows=rows)}
     store.write(connection, settle_sql.end_history, rows=rows)
-    store.write(connection, settle_sql.end_attempts, rows=rows)
+    if not in_history:
+        store.write(connection, settle_sql.end_attempts, rows=rows)
     return {row.id for row in store.all(connection, settle_sql.end_delete, rows=rows)}
 
 
@@ -251,7 +262,8 @@ def record_existing(store: Store, connection: Connection, job: Job, existing: st
         existing: what was there, such as `the run rep_1`; nothing personal.
     """
     text = f"{existing} exists already; nothing new was made"
-    store.write(connection, settle_sql.annotate, id=job.id, token=job.lease_token, text=text)
+    for statement in (settle_sql.annotate_history, settle_sql.annotate_log):
+        store.write(connection, statement, id=job.id, token=job.lease_token, text=text)
     _log.info("job.existing", extra={"job": job.id, "type": job.job_type, "reason": text})
 
 
@@ -261,7 +273,7 @@ def settle(
     """Write the outcomes in one transaction of their own.
 
     Repeating it after a lost connection is safe: the rows of an earlier, unanswered COMMIT are recognised
-    by its attempt row and counts as accepted.
+    by their attempts and count as accepted.
 
     Args:
         now: as of `write_settlements`.

@@ -37,6 +37,7 @@ class SettlementRow(msgspec.Struct, omit_defaults=True):
     group_key: str | None = None
     limit_key: str | None = None
     routed: bool = False
+    in_history: bool = False  # the attempt needs no row beside its job's
 
 
 _COLUMNS = columns_of(SettlementRow)
@@ -53,7 +54,10 @@ _ZERO = {
 _MOVED = ", ".join(
     name for name in FACTS if name not in ("attempts", "lost_count", "unknown_count", "error_code", "last_error")
 )
-_HISTORY = f"id, {_MOVED}, attempts, lost_count, unknown_count, error_code, last_error, status, finished_at"
+_HISTORY = (
+    f"id, {_MOVED}, attempts, lost_count, unknown_count, error_code, last_error, status, finished_at, "
+    "started_at, worker, verdict, detail"
+)
 _ATTEMPT = (
     "job_id, lease_token, attempt, started_at, finished_at, worker, outcome, verdict, error_type, error_code, message, "
     "stack, detail, error_text"
@@ -61,12 +65,16 @@ _ATTEMPT = (
 
 
 def _history_values(sql: Sql, job: str) -> str:
+    finished = sql.after("-r.ago")
     moved = ", ".join(f"{job}.{name}" for name in _MOVED.split(", "))
     # What ended in quarantine is remembered with its own queue, where a requeue brings it back to.
     moved = moved.replace(f"{job}.queue", f"COALESCE({job}.quarantined_from, {job}.queue)")
     return (
         f"{job}.id, {moved}, {job}.attempts - r.refund, {job}.lost_count + r.lost, {job}.unknown_count + r.unknown, "
-        f"r.error_code, r.message, r.status, {sql.after('-r.ago')}"
+        f"r.error_code, r.message, r.status, {finished}, "
+        f"CASE WHEN r.in_history THEN {sql.after('-r.took', finished)} END, "
+        f"CASE WHEN r.in_history THEN {job}.locked_by END, CASE WHEN r.in_history THEN r.verdict END, "
+        "CASE WHEN r.in_history THEN r.detail END"
     )
 
 
@@ -81,6 +89,9 @@ def _attempt_values(sql: Sql, job: str) -> str:
     )
 
 
+_HAS_OWN_ROW = "r.outcome <> '' AND NOT r.in_history"
+
+
 def _rows(sql: Sql) -> str:
     named = ", ".join(
         f"COALESCE({name}, {_ZERO[name]}) AS {name}" if name in _ZERO else name for name in columns_of(SettlementRow)
@@ -91,6 +102,20 @@ def _rows(sql: Sql) -> str:
 def end(sql: Sql) -> str:
     """PostgreSQL: delete the live rows, write history and attempts, all in one statement."""
     return f"""
+    {_moved_to_history(sql)}, attempts AS (
+        INSERT INTO {sql.attempt_log} ({_ATTEMPT})
+        SELECT {_attempt_values(sql, "gone")} FROM gone JOIN r ON r.id = gone.id WHERE {_HAS_OWN_ROW}
+    )
+    SELECT id FROM gone"""
+
+
+def end_in_history(sql: Sql) -> str:
+    """`end` where no attempt needs a row of its own."""
+    return f"{_moved_to_history(sql)} SELECT id FROM gone"
+
+
+def _moved_to_history(sql: Sql) -> str:
+    return f"""
     WITH r AS MATERIALIZED {_rows(sql)},
     gone AS (
         DELETE FROM {sql.jobs} AS j
@@ -98,11 +123,7 @@ def end(sql: Sql) -> str:
     ), history AS (
         INSERT INTO {sql.job_history} ({_HISTORY})
         SELECT {_history_values(sql, "gone")} FROM gone JOIN r ON r.id = gone.id
-    ), attempts AS (
-        INSERT INTO {sql.job_attempts} ({_ATTEMPT})
-        SELECT {_attempt_values(sql, "gone")} FROM gone JOIN r ON r.id = gone.id WHERE r.outcome <> ''
-    )
-    SELECT id FROM gone"""
+    )"""
 
 
 def end_history(sql: Sql) -> str:
@@ -114,9 +135,9 @@ def end_history(sql: Sql) -> str:
 
 def end_attempts(sql: Sql) -> str:
     return f"""
-    INSERT INTO {sql.job_attempts} ({_ATTEMPT})
+    INSERT INTO {sql.attempt_log} ({_ATTEMPT})
     SELECT {_attempt_values(sql, "j")} FROM {_rows(sql)} AS r JOIN {sql.jobs} AS j
-    ON j.id = r.id AND j.lease_token = r.token WHERE r.outcome <> ''"""
+    ON j.id = r.id AND j.lease_token = r.token WHERE {_HAS_OWN_ROW}"""
 
 
 def end_delete(sql: Sql) -> str:
@@ -139,6 +160,7 @@ def again(sql: Sql) -> str:
         queue = r.queue, priority = COALESCE(r.priority, j.priority), routed = (j.routed OR r.routed),
         group_key = COALESCE(r.group_key, j.group_key), limit_key = COALESCE(r.limit_key, j.limit_key),
         last_error = COALESCE(r.message, last_error), error_code = COALESCE(r.error_code, j.error_code),
+        has_attempts = (has_attempts OR r.outcome <> ''),
         locked_until = NULL, released_at = NULL, updated_at = {sql.now}
     FROM r WHERE j.id {sql.among("r")} AND j.id = r.id AND j.lease_token = r.token
     RETURNING {sql.own("j", "id")}, {sql.own("j", "lease_token")}, cancel_requested"""
@@ -148,17 +170,28 @@ def again_attempts(sql: Sql) -> str:
     """Of jobs that `again` has just sent back in this transaction: their tokens are new, their rows are ours."""
     return f"""
     WITH r AS {_rows(sql)}
-    INSERT INTO {sql.job_attempts} ({_ATTEMPT})
+    INSERT INTO {sql.attempt_log} ({_ATTEMPT})
     SELECT {_attempt_values(sql, "j").replace("j.attempts", "j.attempts + r.refund")}
     FROM r JOIN {sql.jobs} AS j ON j.id {sql.among("r")} AND j.id = r.id
     WHERE r.outcome <> ''"""
 
 
 def recorded(sql: Sql) -> str:
+    """From both tables rather than their view, which SQLite would read in full for a join."""
+    rows = sql.rows("rows", {"id": "int", "token": "int", "outcome": "text"})
     return f"""
-    SELECT a.job_id, a.lease_token FROM {sql.rows("rows", {"id": "int", "token": "int", "outcome": "text"})} AS r
-    JOIN {sql.job_attempts} AS a ON a.job_id = r.id AND a.lease_token = r.token AND a.outcome = r.outcome"""
+    SELECT a.job_id, a.lease_token FROM {rows} AS r
+    JOIN {sql.attempt_log} AS a ON a.job_id = r.id AND a.lease_token = r.token AND a.outcome = r.outcome
+    UNION ALL SELECT h.id, h.lease_token FROM {rows} AS r
+    JOIN {sql.job_history} AS h ON h.id = r.id AND h.lease_token = r.token
+    WHERE h.started_at IS NOT NULL AND r.outcome = 'succeeded'"""
 
 
-def annotate(sql: Sql) -> str:
-    return f"UPDATE {sql.job_attempts} SET message = :text WHERE job_id = :id AND lease_token = :token"
+def annotate_log(sql: Sql) -> str:
+    return f"UPDATE {sql.attempt_log} SET message = :text WHERE job_id = :id AND lease_token = :token"
+
+
+def annotate_history(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.job_history} SET message = :text
+    WHERE id = :id AND lease_token = :token AND started_at IS NOT NULL"""

@@ -59,6 +59,18 @@ def _facts() -> list[Column[Any]]:
 
 FACTS = tuple(column.name for column in _facts())
 
+# Every attempt: those with a row of their own, and those in the row of a job that was done at its first attempt. SQLite
+# reads it by its indexes only while both halves have the same affinities, so literals are cast.
+ATTEMPTS_VIEW = """
+    CREATE VIEW effects_job_attempts AS
+    SELECT job_id, lease_token, attempt, started_at, finished_at, worker, outcome, verdict, error_type, error_code,
+        message, stack, detail, error_text
+    FROM effects_attempt_log
+    UNION ALL
+    SELECT id, lease_token, attempts, started_at, finished_at, worker, CAST('succeeded' AS text), verdict,
+        CAST(NULL AS text), CAST(NULL AS text), message, CAST(NULL AS text), detail, CAST(NULL AS jsonb)
+    FROM effects_job_history WHERE started_at IS NOT NULL"""
+
 # SQLite continues after the highest id ever used: after one near 2^63 every enqueue would fail.
 REFUSE_FAR_IDS = """
     CREATE TRIGGER effects_jobs_far_id BEFORE INSERT ON effects_jobs
@@ -79,7 +91,7 @@ def job_checks() -> list[CheckConstraint]:
             table,
             texts=["last_error", "error_code", "trace_context", "locked_by"],
             times=["slot", "created_at", "locked_until", "released_at", "updated_at"],
-            flags=["routed", "cancel_requested"],
+            flags=["routed", "cancel_requested", "has_attempts"],
         ),
     ]
 
@@ -89,7 +101,7 @@ def job_tables(metadata: MetaData) -> list[Table]:
         _jobs(metadata),
         _history(metadata),
         _unresolved(metadata),
-        _attempts(metadata),
+        _attempt_log(metadata),
         Table(
             "effects_job_groups",
             metadata,
@@ -121,6 +133,7 @@ def _jobs(metadata: MetaData) -> Table:
         Column("released_at", UtcTime),
         Column("quarantined_from", Text),
         flag_column("cancel_requested"),
+        flag_column("has_attempts"),
         now_column("updated_at"),
         CheckConstraint(STATUS_LIVE, name="ck_effects_jobs_status"),
         CheckConstraint("on_unknown IN ('repeat', 'repeat_once', 'hold')", name="ck_effects_jobs_on_unknown"),
@@ -146,6 +159,7 @@ def _history(metadata: MetaData) -> Table:
         *_facts(),
         Column("status", Text, nullable=False),
         now_column("finished_at"),
+        *_only_attempt(),
         CheckConstraint(STATUS_ENDED, name="ck_effects_job_history_status"),
     )
     partial_index("ix_effects_job_history_failed", history, ["status", "finished_at"], "status <> 'succeeded'")
@@ -171,9 +185,21 @@ def _unresolved(metadata: MetaData) -> Table:
     return unresolved
 
 
-def _attempts(metadata: MetaData) -> Table:
+def _only_attempt() -> list[Column[Any]]:
+    """The attempt of a job that was done at its first, so that a success is one row. NULL in any other row."""
+    return [
+        Column("started_at", UtcTime),
+        Column("worker", Text),
+        Column("verdict", Text),
+        Column("message", Text),
+        Column("detail", Json),
+    ]
+
+
+def _attempt_log(metadata: MetaData) -> Table:
+    """Every attempt but those that `effects_job_history` holds; the view `effects_job_attempts` has both."""
     return Table(
-        "effects_job_attempts",
+        "effects_attempt_log",
         metadata,
         Column("job_id", BigInteger, primary_key=True, autoincrement=False),
         Column("lease_token", BigInteger, primary_key=True, autoincrement=False),
@@ -189,7 +215,7 @@ def _attempts(metadata: MetaData) -> Table:
         Column("stack", Text),
         Column("detail", Json),
         Column("error_text", Json),  # kept by opt-in only, see `effects.error_text`
-        CheckConstraint("verdict IN ('done', 'not_done', 'unknown')", name="ck_effects_job_attempts_verdict"),
+        CheckConstraint("verdict IN ('done', 'not_done', 'unknown')", name="ck_effects_attempt_log_verdict"),
     )
 
 

@@ -6,7 +6,7 @@ from alembic import op
 from effects.store.queue.enqueue_function import create_function
 from effects.store.schema.audit_tables import audit_checks
 from effects.store.schema.columns import DatabaseNow, Identity, Json, UtcTime
-from effects.store.schema.job_tables import REFUSE_FAR_IDS, job_checks
+from effects.store.schema.job_tables import ATTEMPTS_VIEW, REFUSE_FAR_IDS, job_checks
 from effects.store.schema.limit_tables import limit_checks, queue_checks
 from effects.store.schema.operator_tables import bulk_checks, number_checks
 
@@ -116,7 +116,7 @@ def upgrade() -> None:
         postgresql_where=sa.text("status = 'running'"),
     )
     op.create_table(
-        "effects_job_attempts",
+        "effects_attempt_log",
         sa.Column("job_id", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("lease_token", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
@@ -131,7 +131,7 @@ def upgrade() -> None:
         sa.Column("stack", sa.Text(), nullable=True),
         sa.Column("detail", Json, nullable=True),
         sa.Column("error_text", Json, nullable=True),
-        sa.CheckConstraint("verdict IN ('done', 'not_done', 'unknown')", name="ck_effects_job_attempts_verdict"),
+        sa.CheckConstraint("verdict IN ('done', 'not_done', 'unknown')", name="ck_effects_attempt_log_verdict"),
         sa.PrimaryKeyConstraint("job_id", "lease_token"),
     )
     op.create_table(
@@ -191,6 +191,11 @@ def upgrade() -> None:
         sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("finished_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("started_at", UtcTime(), nullable=True),
+        sa.Column("worker", sa.Text(), nullable=True),
+        sa.Column("verdict", sa.Text(), nullable=True),
+        sa.Column("message", sa.Text(), nullable=True),
+        sa.Column("detail", Json, nullable=True),
         sa.CheckConstraint("status IN ('succeeded', 'dead', 'cancelled')", name="ck_effects_job_history_status"),
         sa.PrimaryKeyConstraint("id"),
     )
@@ -244,6 +249,7 @@ def upgrade() -> None:
         sa.Column("released_at", UtcTime(), nullable=True),
         sa.Column("quarantined_from", sa.Text(), nullable=True),
         sa.Column("cancel_requested", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("has_attempts", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.CheckConstraint("on_unknown IN ('repeat', 'repeat_once', 'hold')", name="ck_effects_jobs_on_unknown"),
         sa.CheckConstraint("status IN ('queued', 'running', 'failed')", name="ck_effects_jobs_status"),
@@ -465,6 +471,7 @@ def upgrade() -> None:
         *number_checks("effects_samples"),
         sa.PrimaryKeyConstraint("seconds", "begins_at", "queue"),
     )
+    op.execute(ATTEMPTS_VIEW)
     if op.get_bind().dialect.name == "sqlite":  # ids are taken from here before rows exist
         op.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('effects_jobs', 0)")
         op.execute(REFUSE_FAR_IDS)
