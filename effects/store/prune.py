@@ -178,7 +178,7 @@ def _old_slots(sql: Sql) -> str:
     return f"""
     SELECT r.definition_id, r.slot FROM {sql.definition_runs} AS r
     LEFT JOIN {sql.job_definitions} AS d ON d.id = r.definition_id
-    WHERE {sql.seconds("r.slot")} >= {sql.number("age")} AND (d.id IS NULL OR r.slot < d.last_slot)"""
+    WHERE {sql.seconds("r.created_at")} >= {sql.number("age")} AND (d.id IS NULL OR r.slot < d.last_slot)"""
 
 
 OLD_SLOTS = old_rows("definition_runs", "definition_id, slot", _old_slots)
