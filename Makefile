@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
+# Else each of the hundreds of processes that tests start would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-all check crash soak bench clean
 
 $(VENV)/.made:

@@ -23,29 +23,31 @@ VARIATIONS = {
     "impatient": "statement_timeout = '3s'; lock_timeout = '500ms'",
     "own schema": "",
 }
+FOLDER = Path(__file__).parent
 DATABASES = ["sqlite", "postgresql", "pgbouncer", *VARIATIONS]
 SAMPLE_SIZES = {"pgbouncer": 100, **dict.fromkeys(VARIATIONS, 10)}  # tests of each, of some 400
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep a sample of each variation's tests; every process of a run keeps the same."""
-    kept: set[str] = set()
-    for variation, size in SAMPLE_SIZES.items():
-        kept.update(sample([item.nodeid for item in items if _database(item) == variation], size))
-    left_out = [item for item in items if _database(item) in SAMPLE_SIZES and item.nodeid not in kept]
-    items[:] = [item for item in items if item not in set(left_out)]
-    config.hook.pytest_deselected(items=left_out)
+    varied: dict[str, list[pytest.Item]] = {variation: [] for variation in SAMPLE_SIZES}
     for item in items:
-        if _database(item) in SAMPLE_SIZES:
+        if item.path.parent == FOLDER and (variation := _variation(item)) is not None:
+            varied[variation].append(item)
             item.add_marker("slow")
+    left_out: set[pytest.Item] = set()
+    for variation, tests in varied.items():
+        kept = set(sample([item.nodeid for item in tests], SAMPLE_SIZES[variation]))
+        left_out.update(item for item in tests if item.nodeid not in kept)
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
 
 
-def _database(item: pytest.Item) -> str | None:
+def _variation(item: pytest.Item) -> str | None:
+    """The database beside the two that this test runs on, if it does."""
     parameters = getattr(item, "callspec", None)
-    if parameters is None or not item.path.is_relative_to(Path(__file__).parent):
-        return None
-    chosen = (parameters.params.get(name) for name in ("database_url", "empty_database_url"))
-    return next((name for name in chosen if name is not None), None)
+    chosen = () if parameters is None else parameters.params.values()
+    return next((value for value in chosen if isinstance(value, str) and value in SAMPLE_SIZES), None)
 
 
 @pytest.fixture(scope="session")

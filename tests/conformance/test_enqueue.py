@@ -147,10 +147,11 @@ def test_an_invalid_session_is_refused_with_advice(app: Effects) -> None:
     assert rows(app, "jobs") == []
 
 
-def test_a_database_without_tables_names_the_command(empty_database_url: str, app_factory: AppFactory) -> None:
-    app = app_factory(empty_database_url)
+def test_a_database_without_tables_names_the_command(empty_database_url: str) -> None:
+    app = Effects(empty_database_url, job_types=[Scripted()])
     with pytest.raises(SchemaMismatch, match="run `effects init`"):
         enqueue("scripted", {}, effects=app)
+    app.dispose()
 
 
 # -- idempotency -----------------------------------------------------------------------------------

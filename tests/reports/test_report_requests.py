@@ -24,7 +24,6 @@ from effects_reports import (
 )
 from effects_reports.api import find_reports
 from effects_reports.tables.lists import RunFilters
-from tests.conftest import AppFactory
 from tests.reports.conftest import Shop, drain
 from tests.reports.shop import REPORTS, OrdersParams, fill
 from tests.support.manual_workers import row, rows, run_sql
@@ -189,7 +188,8 @@ def test_a_missing_report_is_reported(shop: Effects) -> None:
     assert [one.run_id for one in list_reports(state="requested", effects=shop)] == [run_id]
 
 
-def test_a_database_without_tables_names_the_command_to_run(empty_database_url: str, app_factory: AppFactory) -> None:
-    app = app_factory(empty_database_url, job_types=[], reports=REPORTS)
+def test_a_database_without_tables_names_the_command_to_run(empty_database_url: str) -> None:
+    app = Effects(empty_database_url, reports=REPORTS)
     with pytest.raises(SchemaMismatch, match="run `effects init`"):
         request_report("orders", effects=app)
+    app.dispose()
