@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -75,9 +76,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """The programs of worker processes, which tests import for their names, are not this process's Effects."""
+    """The programs of worker processes, which tests import for their names, are not this process's Effects.
+
+    What there is by now stays to the end: from here on, no garbage collection looks through it.
+    """
     for app in living(Effects):
         app.disposed = True
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import time
 import traceback
 from threading import Event
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from effects import Attempt, Effects, JobType, RetryPolicy, Sensitive, enqueue
 from effects.keys import generate_key
 from effects.store import rotate as rotation
 from effects.worker import Worker
+from effects.worker.runtime import Runtime
 from tests.conftest import AppFactory
 from tests.support.commands import command
 from tests.support.manual_workers import rows
@@ -148,18 +150,21 @@ def test_kept_texts_follow_a_rotation_of_the_keys(app_factory: AppFactory) -> No
 
 
 class Hanging(JobType[dict[str, str]]):
-    """Waits until the test is over, for a thread of its own."""
+    """Waits until the test is over, for a thread of its own. Once it waits, its time is up."""
 
-    name, on_unknown, time_limit_seconds = "shop.hanging", "hold", 0.2
+    name, on_unknown, time_limit_seconds = "shop.hanging", "hold", 60.0
 
     def __init__(self) -> None:
-        self.over = Event()
+        self.over, self.runtime = Event(), Runtime()
+        self.runtime.monotonic = lambda: time.monotonic() + self.seconds
+        self.seconds = 0.0
 
     def perform(self, payload: dict[str, str], attempt: Attempt) -> None:
         attempt.release()
         self.ask_the_bank(payload["number"])
 
     def ask_the_bank(self, number: str) -> None:
+        self.seconds = 60.0
         assert self.over.wait(60)
 
 
@@ -169,6 +174,7 @@ class HangingTask(Hanging):
         await self.ask_the_partner(payload["number"])
 
     async def ask_the_partner(self, number: str) -> None:
+        self.seconds = 60.0
         while not self.over.is_set():
             await asyncio.sleep(0.01)
 
@@ -187,9 +193,9 @@ def test_where_a_handler_hung_is_seen(
     app_factory: AppFactory, caplog: pytest.LogCaptureFixture, kind: type[Hanging], innermost: str
 ) -> None:
     hanging = kind()
-    app = app_factory(job_types=[hanging])
+    app = app_factory(job_types=[hanging], poll_seconds=0.1)
     enqueue("shop.hanging", {"number": "4111"}, key="k", effects=app)
-    with running(Worker(app)):
+    with running(Worker(app, runtime=hanging.runtime)):
         wait_until(lambda: rows(app, "job_attempts"))
         hanging.over.set()
     answer = command(app, "why", "k")

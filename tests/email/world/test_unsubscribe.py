@@ -124,7 +124,8 @@ def test_a_token_holds_what_went_into_it(local: str, category: str) -> None:
 def test_an_altered_token_is_invalid(data: st.DataObject) -> None:
     token = write_token(_RING, "ann@example.com", "news")
     at = data.draw(st.integers(0, len(token) - 1))
-    other = data.draw(st.sampled_from("ABCXYZabcxyz0189-_").filter(lambda one: one != token[at]))
+    replacements = "ABCXYZabcxyz0189-_".replace(token[at], "")  # the token is another one each time
+    other = replacements[data.draw(st.integers(0, 16))]
     for altered in (token[:at] + other + token[at + 1 :], token[:at], token + other, token[:at] + token[at + 1 :]):
         with pytest.raises(TokenInvalid):
             read_token(_RING, altered)
