@@ -35,6 +35,7 @@ hypothesis_settings.load_profile("effects")
 # Real processes, servers and documents: all of these take seconds.
 SLOW_FOLDERS = ("crash", "demo", "docs", "examples", "faults", "mutants", "properties")
 QUICK_POSTGRESQL_TESTS = 200  # of some 1,700
+MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4_000_000_000  # a folder in memory, and what it must have free
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,6 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the report of the run is printed
         config.add_cleanup(databases.begin_run())
         os.environ.setdefault("EFFECTS_TEST_SEED", str(random.SystemRandom().randrange(10**9)))  # for all processes
+        if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # where `tmp_path` is: no commit awaits a disk
 
 
 def pytest_collection_finish() -> None:

@@ -25,6 +25,12 @@ def modules() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
+@cache
+def nodes() -> list[tuple[Path, ast.AST]]:
+    """Every node of every module. To list them takes longer than most tests' own questions about them."""
+    return [(path, node) for path, tree in modules().items() for node in ast.walk(tree)]
+
+
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 

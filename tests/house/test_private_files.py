@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.house.source import modules, name_of
+from tests.house.source import modules, name_of, nodes
 
 HELPER = "effects/private_files.py"
 WRITERS = {"write_text", "write_bytes", "touch", "copyfile", "copy2", "mkstemp"}
@@ -28,12 +28,7 @@ def _creates(node: ast.AST) -> bool:
 
 
 def test_files_are_created_by_one_helper() -> None:
-    places = {
-        f"{name_of(path)}:{node.lineno}"
-        for path, tree in modules().items()
-        for node in ast.walk(tree)
-        if _creates(node) and name_of(path) != HELPER
-    }
+    places = {f"{name_of(path)}:{node.lineno}" for path, node in nodes() if _creates(node) and name_of(path) != HELPER}
     assert places == set()
 
 

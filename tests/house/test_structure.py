@@ -6,7 +6,7 @@ import ast
 import re
 
 from tests.house.imports import circles, imports
-from tests.house.source import PACKAGES, ROOT, functions, modules, name_of
+from tests.house.source import PACKAGES, ROOT, functions, modules, name_of, nodes
 from tests.house.state import mutable_names
 
 FUNCTION_LINES_MAX = 70
@@ -77,10 +77,9 @@ def test_a_circle_is_found() -> None:
 
 def test_a_class_name_stands_for_one_class() -> None:
     places: dict[str, list[str]] = {}
-    for path, tree in modules().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and node.name not in HANDLER_CLASSES:
-                places.setdefault(node.name, []).append(f"{name_of(path)}:{node.lineno}")
+    for path, node in nodes():
+        if isinstance(node, ast.ClassDef) and node.name not in HANDLER_CLASSES:
+            places.setdefault(node.name, []).append(f"{name_of(path)}:{node.lineno}")
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
@@ -148,12 +147,7 @@ TELLTALES = {
 
 def test_what_is_checked_or_converted_is_written_once() -> None:
     places = {
-        telltale: [
-            name_of(path)
-            for path, tree in modules().items()
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Attribute) and node.attr == telltale
-        ]
+        telltale: [name_of(path) for path, node in nodes() if isinstance(node, ast.Attribute) and node.attr == telltale]
         for telltale in TELLTALES
     }
     assert places == {telltale: [place] for telltale, place in TELLTALES.items()}
@@ -163,8 +157,7 @@ def test_the_message_for_a_number_above_0_is_written_once() -> None:
     """`arguments.positive` has it; `RetryPolicy` stands below that, and names two of its values in one message."""
     places = [
         name_of(path)
-        for path, tree in modules().items()
-        for node in ast.walk(tree)
+        for path, node in nodes()
         if isinstance(node, ast.Constant) and "must be above 0" in str(node.value)
     ]
     assert sorted(places) == ["effects/arguments.py", "effects/retry.py"]
@@ -173,10 +166,7 @@ def test_the_message_for_a_number_above_0_is_written_once() -> None:
 def test_pages_are_walked_by_one_loop() -> None:
     """A loop that asks `go_on` before each page stands in effects/walk.py alone."""
     loops = [
-        name_of(path)
-        for path, tree in modules().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.While) and "go_on" in ast.unparse(node.test)
+        name_of(path) for path, node in nodes() if isinstance(node, ast.While) and "go_on" in ast.unparse(node.test)
     ]
     assert loops == ["effects/walk.py"]
 
@@ -184,12 +174,7 @@ def test_pages_are_walked_by_one_loop() -> None:
 def test_a_conflict_of_keys_is_decided_in_one_place() -> None:
     """Only `write_once` compares the digest of a request with a stored one, and raises the error."""
     calls = {
-        name: [
-            name_of(path)
-            for path, tree in modules().items()
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and is_telltale(node)
-        ]
+        name: [name_of(path) for path, node in nodes() if isinstance(node, ast.Call) and is_telltale(node)]
         for name, is_telltale in {
             "raises": lambda call: ast.unparse(call.func) == "IdempotencyConflict",
             "compares": lambda call: any(

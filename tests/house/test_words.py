@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from effects.cli.main import cli
-from tests.house.source import PACKAGES, ROOT, modules, name_of
+from tests.house.source import PACKAGES, ROOT, name_of, nodes
 
 SUMMARY_MAX = 60
 FORMER_QUEUE_WORDS = re.compile(r"\blanes?\b", re.IGNORECASE)
@@ -188,8 +188,7 @@ VAGUE = {"one", "found", "made", "given", "known", "mine", "some", "other", "tol
 def test_a_binding_names_what_it_is() -> None:
     vague = [
         f"{name_of(path)}:{getattr(node, 'lineno', 0)} {name}"
-        for path, tree in modules().items()
-        for node in ast.walk(tree)
+        for path, node in nodes()
         if (name := _bound(node)) in VAGUE
     ]
     assert vague == []

@@ -74,8 +74,8 @@ def test_every_stage_ends_as_the_table_lists(
     kind, code = TABLE[stage][what]
     released = Released()
     with server({stage: LINES[what]}, server_tls, pipelining=pipelining) as peer:
-        transport = opened(url(peer, ca_file), "timeout=0.3&connect_timeout=5&answer_timeout=0.3")
-        send_result = transport.send(outgoing_message(), release=released, seconds=20)
+        patience = "timeout=0.5&connect_timeout=20&answer_timeout=0.5" if what == "stall" else "timeout=20"
+        send_result = opened(url(peer, ca_file), patience).send(outgoing_message(), release=released, seconds=50)
         assert (send_result.verdict.kind, send_result.verdict.code) == (kind, code)
         assert send_result.recipients[ANN] == send_result.verdict
         assert len(peer.messages) == (stage == "dot")
