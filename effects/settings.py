@@ -109,7 +109,7 @@ class Settings:
         """The environment's settings, with those given by the caller (and not None) on top."""
         values = values_of(cls, environ, overrides)
         if "database_url" not in values:
-            _refuse_misspelt_url(environ)
+            _refuse_unnamed_database(environ)
         return cls(**values)
 
     def queue_threads(self) -> dict[str, int]:
@@ -143,9 +143,11 @@ def values_of(kind: type, environ: Mapping[str, str], overrides: Mapping[str, An
     return values | {name: value for name, value in overrides.items() if value is not None}
 
 
-def _refuse_misspelt_url(environ: Mapping[str, str]) -> None:
-    """The default would be another, empty database."""
+def _refuse_unnamed_database(environ: Mapping[str, str]) -> None:
+    """Where the variable is empty or misspelt, the default would be another, empty database."""
     right = "EFFECTS_DATABASE_URL"
+    if right in environ:
+        raise ConfigurationError(f"{right} is empty; give it a URL, or unset it for {DEFAULT_DATABASE_URL}")
     for name in sorted(name for name in environ if name.upper().startswith("EFFECT")):
         if _MISSPELT.fullmatch(name.upper()) or get_close_matches(name.upper(), [right], cutoff=0.92):
             raise ConfigurationError(f"{right} is not set, and {name} is: rename it to {right}")

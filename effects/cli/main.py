@@ -11,9 +11,10 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from effects.cli import garbage
-from effects.cli.program import as_called
+from effects.cli.program import as_called, called_as, name_app
 from effects.crashpoints import install_from_environment
 from effects.entry_points import entry_points
 from effects.errors import ConfigurationError, EffectsError, JobStateError, StoreUnavailable
@@ -90,7 +91,8 @@ class EffectsGroup(click.Group):
         run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
         if not standalone_mode:
             return run()
-        sys.exit(exit_code_of(run))
+        with called_as():
+            sys.exit(exit_code_of(run))
 
 
 def _offered() -> dict[str, EntryPoint]:
@@ -154,9 +156,9 @@ def _usage(error: click.ClickException) -> str:
 
 def _reason(error: EffectsError) -> str:
     """The error's text; for an unavailable database also the first line of the driver's message."""
-    original = getattr(error.__cause__, "orig", None)
-    if isinstance(error, StoreUnavailable) and original is not None and str(original).strip():
-        return f"{error}: {str(original).strip().splitlines()[0]}"
+    words, *_ = [*str(getattr(error.__cause__, "orig", None) or "").strip().splitlines(), ""]
+    if isinstance(error, StoreUnavailable) and words and words not in str(error):
+        return f"{error}: {words}"
     if error.listed_by is None or "`effects " in str(error):
         return str(error)
     return f"{error} (see `{error.listed_by}`)"
@@ -181,6 +183,8 @@ def cli(ctx: click.Context, /, **options: str | None) -> None:
     from effects.cli.context import Context  # noqa: PLC0415 - brings the core, of which `--version` needs nothing
 
     ctx.obj = Context(**options)
+    if ctx.get_parameter_source("app_path") is ParameterSource.COMMANDLINE:
+        name_app(ctx.obj.app_path)
     ctx.call_on_close(ctx.obj.close)
 
 

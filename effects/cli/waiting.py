@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from effects.cli.context import Context
@@ -31,9 +29,4 @@ def why_unserved(context: Context, queue: str) -> str | None:
     if any(queue in queues for queues in served):
         return None
     running = f"no running worker serves the queue {queue}" if served else "no worker is running"
-    return f"{running}: start one with `{_work_command(context)}`"
-
-
-def _work_command(context: Context) -> str:
-    named = context.app_path is not None and context.app_path != os.environ.get("EFFECTS_APP")
-    return f"effects --app {context.app_path} work" if named else "effects work"
+    return f"{running}: start one with `effects work`"

@@ -134,3 +134,15 @@ def test_only_the_importing_thread_is_refused() -> None:
         thread.join()
     enqueue("this one, later")
     assert refused == ["this one"]
+
+
+def test_advice_names_the_app_that_the_command_line_named(
+    run: Run, write: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, an app that does not read the environment would be on another database. EFFECTS_APP needs no word."""
+    name = f"{write(APP)}:app"
+    assert f"(see `effects --app {name} jobs list`)" in run("--app", name, "why", "order:1").err
+    assert f"(see `effects --app {name} jobs list`)" in run("--app", name, "jobs", "show", "--key", "k").err
+    assert "(see `effects jobs list`)" in run("why", "order:1").err
+    monkeypatch.setenv("EFFECTS_APP", name)
+    assert "(see `effects jobs list`)" in run("why", "order:1").err

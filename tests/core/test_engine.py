@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from effects import ConfigurationError, Effects
+from effects import ConfigurationError, Effects, StoreUnavailable, enqueue
 from effects.store.db import engine as engines
 from effects.store.db.faults import Fault, fault_of
 from tests.conftest import AppFactory
@@ -165,3 +165,11 @@ def test_a_readers_snapshot_does_not_stop_a_writer(app: Effects, app_factory: Ap
 @pytest.mark.parametrize("error", [ValueError("locked"), RuntimeError(), KeyError("08006")], ids=repr)
 def test_a_programming_error_is_no_outage(error: Exception) -> None:
     assert fault_of(error) is Fault.BUG
+
+
+def test_a_refused_connection_is_named_with_host_port_and_reason(app_factory: AppFactory) -> None:
+    """Not with the password, in an app's own process too."""
+    with pytest.raises(StoreUnavailable) as raised:
+        enqueue("scripted", {}, effects=app_factory("postgresql://ann:hunter2@127.0.0.1:1/shop"))
+    assert '"127.0.0.1", port 1 failed: Connection refused' in str(raised.value)
+    assert "hunter2" not in str(raised.value)

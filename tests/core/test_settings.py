@@ -137,3 +137,8 @@ def test_a_misspelt_variable_is_no_reason_to_use_the_default_database(name: str)
         Settings.from_environment({name: PG})
     assert Settings.from_environment({name: PG, "EFFECTS_DATABASE_URL": PG}).database_url == PG
     assert Settings.from_environment({name: PG}, database_url=PG).database_url == PG
+
+
+def test_an_empty_url_is_no_reason_to_use_the_default_database() -> None:
+    with pytest.raises(ConfigurationError, match="EFFECTS_DATABASE_URL is empty; give it a URL"):
+        Settings.from_environment({"EFFECTS_DATABASE_URL": ""})

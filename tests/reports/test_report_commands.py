@@ -69,7 +69,7 @@ def test_why_names_the_run_by_a_command_that_works(shop: Effects) -> None:
     for name in ("orders:2026-11-23", status["run_id"]):
         sys.modules.pop("tests.reports.crash_app", None)
         told = command("--app", "tests.reports.crash_app:app", "why", name)
-        [run_id] = re.findall(r"`effects reports show (\S+)`", told.out)
+        [run_id] = re.findall(r"`effects --app tests.reports.crash_app:app reports show (\S+)`", told.out)
         assert reports("show", run_id).exit_code == 0
         assert [run_id, status["filename"]] == re.findall(r"^(?:run|file) +(\S+)$", told.out, re.MULTILINE)
 
@@ -97,7 +97,9 @@ def test_wait_without_a_worker_says_so_and_ends_in_time(shop: Effects) -> None:
     assert (
         ": no worker is running: start one with `effects --app tests.reports.crash_app:app work`; waiting up to" in told
     )
-    assert ended == f"{run_id} is still requested: see `effects reports show {run_id}`"
+    assert (
+        ended == f"{run_id} is still requested: see `effects --app tests.reports.crash_app:app reports show {run_id}`"
+    )
 
 
 def test_a_step_that_is_tried_again_is_shown(shop: Effects) -> None:
@@ -106,7 +108,8 @@ def test_a_step_that_is_tried_again_is_shown(shop: Effects) -> None:
     run_sql(shop, f"{failing} WHERE job_type = 'report.plan'")
     waits = reports("show", run_id, "--json").json["waits"]
     step = (
-        r"job (\d+) is tried again after: their disk is full \(`effects why \1`\); no worker is running: start one with"
+        r"job (\d+) is tried again after: their disk is full \(`effects --app tests.reports.crash_app:app why \1`\); "
+        "no worker is running: start one with"
     )
     assert re.match(step, waits)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -303,7 +304,7 @@ def test_an_endpoint_is_changed(run: Run) -> None:
 
 def test_a_delivery_that_is_retrying_is_not_replayed(run: Run, database_url: str, rows: Rows) -> None:
     with Receiver([503]) as receiver:
-        added(run, receiver.url)
+        endpoint = added(run, receiver.url)
         event = run("send", "--type", "a", "--data", "{}", "--json").json["event_id"]
         work(database_url)
         skipped = run("replay", "--event", event)
@@ -311,6 +312,10 @@ def test_a_delivery_that_is_retrying_is_not_replayed(run: Run, database_url: str
     assert (skipped.exit_code, skipped.out) == (1, "0 replayed, 1 skipped\n")
     assert f"job {job['id']} is retrying: only an ended job can be requeued" in skipped.err
     assert f"`effects jobs run-now {job['id']}`" in skipped.err
+    recovered = run("recover", "--endpoint", endpoint, "--since", "2000-01-01T00:00:00Z")
+    assert (recovered.exit_code, recovered.out) == (0, "0 replayed, 0 skipped\n")
+    [advice] = re.findall(r"^1 still retrying: `effects (.+)` tries them now$", recovered.err, re.MULTILINE)
+    assert effects("--database-url", database_url, *advice.split()).out == f"job {job['id']}: made due now\n"
 
 
 @pytest.mark.slow

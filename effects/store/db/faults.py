@@ -199,10 +199,16 @@ def _identifiers(error: DBAPIError | PoolTimeout, state: str | None) -> str | No
     return str(original) if state == "SQLITE_ERROR" else None
 
 
+def _unconnected(error: DBAPIError | PoolTimeout, state: str | None) -> str:
+    """Why PostgreSQL gave no connection, in the driver's words: host, port, user, database, and no value."""
+    words, *_ = [*str(getattr(error, "orig", None) or "").strip().splitlines(), ""]
+    return f": {words}" if state is None and words.startswith(("connection failed: ", "connection to server ")) else ""
+
+
 def _as_ours(fault: Fault, error: DBAPIError | PoolTimeout) -> EffectsError:
     state = state_of(error)
     cause = ", ".join(filter(None, (type(error).__name__, state, _identifiers(error, state))))
-    text = f"{_TEXTS[fault, state is not None and state.startswith('SQLITE')]} ({cause})"
+    text = f"{_TEXTS[fault, state is not None and state.startswith('SQLITE')]} ({cause}){_unconnected(error, state)}"
     if fault is Fault.CONFLICT:
         return StoreConflict(text)
     if fault in (Fault.OUTAGE, Fault.READ_ONLY):

@@ -18,6 +18,7 @@ from sqlalchemy import Row
 from effects import Effects, JobNotFound, JobStateError
 from effects.extend import app_of, aware, optional, requeue, require
 from effects_webhooks.errors import EndpointInvalid, EventNotFound, no_endpoint
+from effects_webhooks.routing import limit_key
 from effects_webhooks.tables import endpoint_rows as endpoints
 from effects_webhooks.tables import replay as table
 from effects_webhooks.tenants import Tenant, tenant_filter
@@ -26,10 +27,14 @@ PAGE = 200
 
 
 class Replayed(msgspec.Struct):
-    """What became of a replay. `skipped` has each delivery that was left as it is, and why."""
+    """What became of a replay. `skipped` has each delivery that was left as it is, and why.
+
+    `retrying` counts those of a recovered endpoint that have not ended, and are tried again by themselves.
+    """
 
     jobs: list[int] = []
     skipped: list[tuple[str, str]] = []
+    retrying: int = 0
 
 
 def replay_delivery(
@@ -140,7 +145,9 @@ def recover(
     require("until", until, optional(aware), EndpointInvalid)
     owner = tenant_filter(tenant)
     _check_active(app, endpoint_id, owner)
-    replayed, after = Replayed(), 0
+    with app.store.read() as connection:
+        retrying = table.count_retrying(app.store, connection, endpoint_id, limit_key(endpoint_id), owner)
+    replayed, after = Replayed(retrying=retrying), 0
     end = until.timestamp() if until else None
     while limit is None or len(replayed.jobs) < limit:
         with app.store.read() as connection:

@@ -10,6 +10,7 @@ from effects.cli import CommandResult, Context, actor, command, parse_time, reas
 from effects.extend import ExitCode
 from effects_webhooks.admin.replay import Replayed, recover, replay_delivery, replay_event
 from effects_webhooks.commands.options import tenant_option
+from effects_webhooks.routing import limit_key
 from effects_webhooks.tenants import Tenant
 
 
@@ -71,18 +72,20 @@ def recover_(
 ) -> CommandResult:
     """Replay an endpoint's failed deliveries.
 
-    Run it again to continue after a crash or a limit.
+    Those that are still retrying are counted and left alone. Run it again to continue after a crash or a limit.
     """
     done = recover(
         endpoint_id, since=since, until=until, actor=actor(),
         reason=reason, limit=limit, tenant=tenant, effects=context.app,
     )  # fmt: skip
-    return _result(done)
+    advice = f"`effects jobs run-now --type webhook.deliver --limit-key {limit_key(endpoint_id)} --yes` tries them now"
+    return _result(done, f"{done.retrying:,} still retrying: {advice}" if done.retrying else None)
 
 
-def _result(done: Replayed) -> CommandResult:
+def _result(done: Replayed, retrying: str | None = None) -> CommandResult:
     skipped = [{"delivery": name, "reason": reason} for name, reason in done.skipped]
-    note = "\n".join(f"{name}: {reason}" for name, reason in done.skipped) or None
+    notes = [*(f"{name}: {reason}" for name, reason in done.skipped), *filter(None, [retrying])]
     text = f"{len(done.jobs):,} replayed, {len(done.skipped):,} skipped"
     exit_code = ExitCode.FINDINGS if done.skipped else ExitCode.DONE
-    return CommandResult({"jobs": done.jobs, "skipped": skipped}, text, note=note, exit_code=exit_code)
+    document = {"jobs": done.jobs, "skipped": skipped, "retrying": done.retrying}
+    return CommandResult(document, text, note="\n".join(notes) or None, exit_code=exit_code)

@@ -40,6 +40,12 @@ def _failed(sql: Sql) -> str:
     ORDER BY h.id LIMIT :size"""
 
 
+def _retrying(sql: Sql) -> str:
+    return f"""
+    SELECT count(*) AS n FROM {_owned(sql)} JOIN {sql.jobs} AS j ON j.id = d.job_id
+    WHERE d.endpoint_id = :endpoint_id AND j.limit_key = :limit_key AND j.status = 'failed'"""
+
+
 def delivery(
     store: Store, connection: Connection, event_id: str, endpoint_id: str, tenant: str | None
 ) -> Row[Any] | None:
@@ -67,3 +73,9 @@ def failed(
     return store.all(
         connection, _failed, endpoint_id=endpoint_id, tenant=tenant, since=since, until=until, after=after, size=size
     )
+
+
+def count_retrying(store: Store, connection: Connection, endpoint_id: str, limit_key: str, tenant: str | None) -> int:
+    """How many of the endpoint's deliveries wait for their next try."""
+    row = store.one(connection, _retrying, endpoint_id=endpoint_id, limit_key=limit_key, tenant=tenant)
+    return int(row.n) if row is not None else 0
