@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, create_engine, event, text
+from sqlalchemy import Connection, MetaData, create_engine, event, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
@@ -18,6 +18,7 @@ from effects.limits import Rate
 from effects.store.db.faults import Fault, fault_of
 from effects.store.limits import rows as limits
 from effects.store.operator.audit import audit
+from effects.store.schema.tables import build_tables
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, rows, run_sql
@@ -26,11 +27,11 @@ from tests.support.sampling import sample
 from tests.support.scripted import Script, Scripted
 from tests.support.waiting import wait_until
 
-TABLES = ("jobs", "job_history", "job_attempts", "job_groups", "effect_ledger", "limits", "workers")
+TABLES = sorted(table.name for table in dict(build_tables(MetaData())).values())
 HELD_SECONDS = 6.0  # at most, where nothing waits for it
-ROWS = {f"rows of {table}": f"SELECT * FROM effects_{table} FOR UPDATE" for table in TABLES}
+ROWS = {f"rows of {table}": f"SELECT * FROM {table} FOR UPDATE" for table in TABLES}
 WHOLE = {
-    f"{mode} {table}": f"LOCK TABLE effects_{table} IN {mode} MODE"
+    f"{mode} {table}": f"LOCK TABLE {table} IN {mode} MODE"
     for table in TABLES
     for mode in ("SHARE", "EXCLUSIVE", "ACCESS EXCLUSIVE")
 }
