@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from effects.cli import garbage
+from effects.cli.process_end import leave
 from effects.cli.program import as_called, called_as, name_app
 from effects.crashpoints import install_from_environment
 from effects.entry_points import entry_points
@@ -193,4 +194,4 @@ def main() -> None:
     garbage.postpone()
     threading.excepthook = log_thread_error
     install_from_environment()  # only where a test has set EFFECTS_CRASHPOINT
-    cli.main(prog_name="effects")
+    leave(exit_code_of(partial(cli.main, prog_name="effects", standalone_mode=False)))

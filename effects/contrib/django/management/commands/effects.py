@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from effects.cli.main import cli, exit_code_of
+from effects.cli.process_end import leave
 from effects.cli.program import called_as
 from effects.contrib.django.aliases import refuse_memory
 from effects.contrib.django.configuration import project_app
@@ -27,7 +27,7 @@ class Command(BaseCommand):
 
     def run_from_argv(self, argv: list[str]) -> None:
         """The process's command line: options are ours, not Django's."""
-        sys.exit(_run(argv[2:]))
+        leave(_run(argv[2:]))
 
     def add_arguments(self, parser: Any) -> None:
         """For `call_command("effects", "jobs", "list")`."""
