@@ -19,6 +19,6 @@ def refusal_of(error: Exception) -> Refused | None:
         text = "a value is not what the report's SELECT makes of it: fix the row, or leave it out"
         return Refused(f"{text}: {database_condition(error)}", code=code)
     if is_wrong_statement(error):
-        text = "the database does not take the report's SELECT, and `effects reports explain` shows why"
+        text = "the database does not take the report's SELECT, and `effects reports explain NAME` shows why"
         return Refused(f"{text}: {database_condition(error)}", code=code)
     return None

@@ -61,6 +61,20 @@ def test_every_sqlstate_has_a_class_and_an_outage_costs_the_connection(app: Effe
     assert {state[: len(known)] for known in POSTGRESQL for state in BY_STATE} >= set(POSTGRESQL)
 
 
+def test_a_missing_table_of_the_apps_own_is_not_made_by_init(app: Effects) -> None:
+    """As a handler's `apply` may meet it."""
+    with pytest.raises(StoreRejected, match=r"^a table of the app's own is missing: create it .*shop_sessions"):
+        _write(app, "DELETE FROM shop_sessions")
+    _write(app, "DROP TABLE effects_alert_episodes")
+    with pytest.raises(StoreRejected, match=r"run `effects init` .*effects_alert_episodes"):
+        _write(app, "DELETE FROM effects_alert_episodes")
+
+
+def _write(app: Effects, statement: str) -> None:
+    with app.store.begin() as connection:
+        connection.exec_driver_sql(statement)
+
+
 @on_postgresql
 def test_a_read_only_server_is_recognised(app: Effects, app_factory: AppFactory) -> None:
     with app.store.begin() as connection:

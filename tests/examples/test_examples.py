@@ -48,6 +48,12 @@ def test_cleanup_nightly(load: Load, shell: Shell) -> None:
     app.dispose()
 
 
+def test_the_commands_of_the_readme_work_as_they_stand(shell: Shell) -> None:
+    lines = re.findall(r"^    (.+)$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+    done = shell("set -e\n" + "\n".join(lines))
+    assert "job.succeeded job=1 type=shop.cleanup_nightly" in done.stderr
+
+
 def test_send_weekly_report_for_the_last_week(load: Load, shell: Shell, tmp_path: Path) -> None:
     example = load("weekly_report")
     app: Effects = example.app

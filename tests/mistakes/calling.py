@@ -100,8 +100,8 @@ def of_an_async_app(shop: Shop) -> object:
 
 
 def unnamed_among_two(shop: Shop) -> object:
-    shop.app()
-    shop.app(url=f"sqlite:///{shop.folder}/two.db")
+    shop.bare_app()
+    shop.bare_app(url=f"sqlite:///{shop.folder}/two.db")
     return enqueue("scripted", {})
 
 

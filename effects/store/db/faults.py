@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -151,6 +152,8 @@ def _of_sqlite(original: sqlite3.Error) -> Fault:
 
 # -- what our callers see ------------------------------------------------------------------------------------
 
+_MISSING_TABLE = re.compile(r'(?:relation "|no such table: )(?:\w+\.)?(\w+)')
+
 # Execution option of the Store's connections: those whose server is unavailable are not used again.
 OURS = {"effects_store": True}
 
@@ -199,6 +202,12 @@ def _identifiers(error: DBAPIError | PoolTimeout, state: str | None) -> str | No
     return str(original) if state == "SQLITE_ERROR" else None
 
 
+def _is_of_effects(error: DBAPIError | PoolTimeout, state: str | None) -> bool:
+    """Whether what is missing may be of effects: not if it is a table of another name, as in an outcome's `apply`."""
+    table = _MISSING_TABLE.search(_identifiers(error, state) or "")
+    return table is None or table[1].startswith("effects_")
+
+
 def _unconnected(error: DBAPIError | PoolTimeout, state: str | None) -> str:
     """Why PostgreSQL gave no connection, in the driver's words: host, port, user, database, and no value."""
     words, *_ = [*str(getattr(error, "orig", None) or "").strip().splitlines(), ""]
@@ -208,7 +217,10 @@ def _unconnected(error: DBAPIError | PoolTimeout, state: str | None) -> str:
 def _as_ours(fault: Fault, error: DBAPIError | PoolTimeout) -> EffectsError:
     state = state_of(error)
     cause = ", ".join(filter(None, (type(error).__name__, state, _identifiers(error, state))))
-    text = f"{_TEXTS[fault, state is not None and state.startswith('SQLITE')]} ({cause}){_unconnected(error, state)}"
+    text = _TEXTS[fault, state is not None and state.startswith("SQLITE")]
+    if fault is Fault.SCHEMA and not _is_of_effects(error, state):
+        text = "a table of the app's own is missing: create it (its migrations, or metadata.create_all)"
+    text = f"{text} ({cause}){_unconnected(error, state)}"
     if fault is Fault.CONFLICT:
         return StoreConflict(text)
     if fault in (Fault.OUTAGE, Fault.READ_ONLY):
