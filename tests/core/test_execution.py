@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import pytest
 from sqlalchemy import Connection
 
 from effects import Attempt, Done, Effects, JobType, Outcome, Retry, enqueue
+from effects.errors import LeaseLost
 from effects.model.settlement import Execution, Settlement, TimedOut
 from effects.store.db.sql import columns_of
 from effects.store.db.store import Store
@@ -112,3 +114,21 @@ def test_the_columns_of_a_struct() -> None:
 
 def _enqueue(app: Effects) -> None:
     enqueue("core.recording", {}, key="order-1", effects=app)
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_what_a_handler_leaves_behind_releases_nothing(given_up: bool) -> None:
+    """A thread of its own, say, whose effect would follow what is recorded as not done."""
+
+    class Leaving(JobType[dict[str, Any]]):
+        name, on_unknown = "core.leaving", "hold"
+
+        def perform(self, payload: dict[str, Any], attempt: Attempt) -> Outcome:
+            return Retry("not now")
+
+    attempt = running(Leaving())
+    settlement = attempt.settle(TimedOut(1.0)) if given_up else attempt.run()
+    assert settlement.verdict == "not_done"
+    with pytest.raises(LeaseLost, match="has ended; the effect is not begun"):
+        attempt.release()
+    assert not attempt.released
