@@ -33,6 +33,7 @@ from benchmarks import (
     webhook_costs,
     webhook_fairness,
     webhooks,
+    webhooks_waiting,
 )
 from benchmarks.options import Options
 from benchmarks.rounds import Report
@@ -59,6 +60,7 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "statements": statements.run,
     "wal": wal.run,
     "webhooks": webhooks.run,
+    "webhooks_waiting": webhooks_waiting.run,
     "webhook_costs": webhook_costs.run,
     "webhook_fairness": webhook_fairness.run,
     "mail": mail.run,

@@ -24,6 +24,7 @@ PACKAGES = (
     "pgqueuer",
     "asyncpg",
     "uvloop",
+    "aiohttp",
     "huey",
     "django",
     "django-mailer",

@@ -62,7 +62,7 @@ def _statements(options: Options, count: int) -> Row:
             admin.execute(f"ALTER DATABASE {admin.info.dbname} SET log_statement = 'all'")
 
         def drain() -> None:
-            with child("deliveries", keys, database) as worker:
+            with child("deliveries", keys, "", database) as worker:
                 worker.go()
                 worker.wait()
 

@@ -41,11 +41,12 @@ if TYPE_CHECKING:
     from effects.default_app import app_of
     from effects.errors import SecretInvalid, SignatureInvalid, code_of
     from effects.exit_codes import ExitCode
-    from effects.http import stream
     from effects.http.client import HttpClient, verifying_context
     from effects.http.exchange import Exchange
+    from effects.http.loop_client import LoopHttpClient
+    from effects.http.loop_stream import LoopStream, connect_on_loop
     from effects.http.network import check_network
-    from effects.http.stream import DeadlineStream, connect
+    from effects.http.stream import DeadlineStream, clip, connect
     from effects.idempotence import NO_DIGEST, IdempotentWriter, KeyHolder, write_once
     from effects.limits import Breaker, Rate
     from effects.logs import RateLimitedLogger
@@ -111,11 +112,12 @@ else:
             "effects.default_app": "app_of",
             "effects.errors": "SecretInvalid, SignatureInvalid, code_of",
             "effects.exit_codes": "ExitCode",
-            "effects.http": "stream",
             "effects.http.client": "HttpClient, verifying_context",
             "effects.http.exchange": "Exchange",
+            "effects.http.loop_client": "LoopHttpClient",
+            "effects.http.loop_stream": "LoopStream, connect_on_loop",
             "effects.http.network": "check_network",
-            "effects.http.stream": "DeadlineStream, connect",
+            "effects.http.stream": "DeadlineStream, clip, connect",
             "effects.idempotence": "NO_DIGEST, IdempotentWriter, KeyHolder, write_once",
             "effects.limits": "Breaker, Rate",
             "effects.logs": "RateLimitedLogger",
@@ -199,6 +201,8 @@ __all__ = [
     "Json",
     "KeyHolder",
     "LedgerRow",
+    "LoopHttpClient",
+    "LoopStream",
     "ModulesNamed",
     "ObjectData",
     "OnUnknown",
@@ -233,9 +237,11 @@ __all__ = [
     "check_arguments",
     "check_network",
     "clean_text",
+    "clip",
     "code_of",
     "columns_of",
     "connect",
+    "connect_on_loop",
     "content_length",
     "create_engine",
     "create_private",
@@ -285,7 +291,6 @@ __all__ = [
     "shown",
     "sign",
     "signing",
-    "stream",
     "to_plain",
     "unblock_limit",
     "verify",

@@ -1,51 +1,49 @@
-"""The floor under deliveries: ready requests, posted by as many threads over the same transport. No queue, no record.
+"""The floor under deliveries: ready requests, as many posted at a time by aiohttp. No queue, no guard, no record.
 
 Bodies and headers are made before the clock runs; nothing is signed, decided or written.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-import queue
-import threading
 import time
 from datetime import UTC, datetime
+
+import aiohttp
 
 from benchmarks.processes import await_go
 from benchmarks.systems.deliveries import events, url_of
 from effects_webhooks import generate_secret, sign
 from effects_webhooks.transport.exchange import DEADLINE_SECONDS
-from effects_webhooks.transport.http import WebhookTransports
-from effects_webhooks.transport.network import GuardedBackend
 
 
-def work(threads: str, count: str, ports: str) -> None:
+def work(at_a_time: str, count: str, ports: str) -> None:
     """Prints the seconds that `count` events to every port took."""
-    posts: queue.SimpleQueue[tuple[str, dict[str, str], bytes] | None] = queue.SimpleQueue()
     urls = [url_of(port) for port in json.loads(ports)]
+    posts: list[tuple[str, dict[str, str], bytes]] = []
     for number, event in enumerate(events(int(count))):
         body = event.body(datetime.now(UTC))
         headers = _headers(f"msg_{number:026}", body)
-        for url in urls:
-            posts.put((url, headers, body))
-    for _ in range(int(threads)):
-        posts.put(None)
-    transports = WebhookTransports(GuardedBackend(allow_private=True))
-
-    def post() -> None:
-        while (request := posts.get()) is not None:
-            url, headers, body = request
-            exchange = transports.post(url, headers, body, seconds=DEADLINE_SECONDS)
-            assert exchange.status == 204, exchange.failure
-
-    workers = [threading.Thread(target=post) for _ in range(int(threads))]
+        posts += [(url, headers, body) for url in urls]
     await_go()
     begun = time.perf_counter()
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    asyncio.run(_post_all(posts, int(at_a_time)))
     print(time.perf_counter() - begun, flush=True)
+
+
+async def _post_all(posts: list[tuple[str, dict[str, str], bytes]], at_a_time: int) -> None:
+    waiting = iter(posts)
+
+    async def post(session: aiohttp.ClientSession) -> None:
+        for url, headers, body in waiting:
+            async with session.post(url, headers=headers, data=body, allow_redirects=False) as answer:
+                await answer.read()
+                assert answer.status == 204
+
+    timeout = aiohttp.ClientTimeout(DEADLINE_SECONDS)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+        await asyncio.gather(*(post(session) for _ in range(at_a_time)))
 
 
 def _headers(message_id: str, body: bytes) -> dict[str, str]:

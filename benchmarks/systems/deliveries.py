@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 
@@ -26,8 +27,8 @@ def new_keys() -> str:
     return f"bench={generate_key()}"
 
 
-def url_of(port: int) -> str:
-    return f"http://127.0.0.1:{port}/webhooks"
+def url_of(port: int, scheme: str = "http") -> str:
+    return f"{scheme}://127.0.0.1:{port}/webhooks"
 
 
 def events(count: int) -> Iterator[WebhookEvent]:
@@ -36,26 +37,29 @@ def events(count: int) -> Iterator[WebhookEvent]:
         yield WebhookEvent(event.type, event.data)
 
 
-def install(database: str, keys: str, ports: Sequence[int]) -> Effects:
+def install(database: str, keys: str, ports: Sequence[int], scheme: str = "http") -> Effects:
     """The tables and an endpoint for each port, in a fresh database."""
     effects = app(database, keys)
     effects.create_tables()
     for port in ports:
-        add_endpoint(url_of(port), effects=effects)
+        add_endpoint(url_of(port, scheme), effects=effects)
     return effects
 
 
-def fill(database: str, keys: str, ports: Sequence[int], count: int) -> None:
+def fill(database: str, keys: str, ports: Sequence[int], count: int, scheme: str = "http") -> None:
     """`count` events, each of which every partner wants."""
-    effects = install(database, keys, ports)
+    effects = install(database, keys, ports, scheme)
     waiting = events(count)
     while batch := list(islice(waiting, BATCH)):
         deliver_webhooks(batch, effects=effects)
     effects.dispose()
 
 
-def work(keys: str, database: str) -> None:
+def work(keys: str, in_flight: str, database: str) -> None:
+    """Drain the queue, and print how many CPU seconds that took. `in_flight`: of the queue; empty for the default."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    worker = Worker(app(database, keys))
+    worker = Worker(app(database, keys), queues={"webhooks": int(in_flight)} if in_flight else None)
     await_go()
+    begun = time.process_time()
     worker.drain(max_seconds=WORK_SECONDS)
+    print(time.process_time() - begun, flush=True)

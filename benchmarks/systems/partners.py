@@ -1,5 +1,7 @@
 """Partners: so many HTTP receivers in one process, which read each request and answer 204; until it is ended.
 
+They may answer later, and over TLS.
+
 On uvloop and without a framework: what the receivers cost, both sides of a comparison pay alike.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import ssl
 import time
 from typing import cast
 
@@ -23,8 +26,8 @@ TELL, MUTE, QUIET = "tell", "mute", "quiet"
 class Partner(asyncio.Protocol):
     """One connection. It may tell the time at which each request came: CLOCK_MONOTONIC is the same in every process."""
 
-    def __init__(self, tell: bool) -> None:
-        self._tell = tell
+    def __init__(self, tell: bool, seconds: float) -> None:
+        self._tell, self._seconds = tell, seconds
         self._data = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -36,7 +39,10 @@ class Partner(asyncio.Protocol):
             self._data = self._data[size:]
             if self._tell:
                 print(time.monotonic_ns(), flush=True)
-            self._transport.write(_ANSWER)
+            if self._seconds:
+                asyncio.get_running_loop().call_later(self._seconds, self._transport.write, _ANSWER)
+            else:
+                self._transport.write(_ANSWER)
 
 
 class Mute(asyncio.Protocol):
@@ -52,10 +58,14 @@ def _size(data: bytes) -> int | None:
     return end + 4 + (int(length[1]) if length else 0)
 
 
-async def _serve(count: int, kind: str) -> None:
+async def _serve(count: int, kind: str, seconds: float, certificate: str) -> None:
     loop = asyncio.get_running_loop()
-    make = Mute if kind == MUTE else lambda: Partner(kind == TELL)
-    servers = [await loop.create_server(make, "127.0.0.1", 0) for _ in range(count)]
+    context = None
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+    make = Mute if kind == MUTE else lambda: Partner(kind == TELL, seconds)
+    servers = [await loop.create_server(make, "127.0.0.1", 0, ssl=context, backlog=1024) for _ in range(count)]
     print(json.dumps([server.sockets[0].getsockname()[1] for server in servers]), flush=True)
     await asyncio.gather(*(server.serve_forever() for server in servers))
 
@@ -66,7 +76,7 @@ def ports(line: str) -> list[int]:
     return numbers
 
 
-def work(count: str, kind: str = QUIET) -> None:
-    """Prints the ports first, as a JSON list."""
+def work(count: str, kind: str = QUIET, seconds: str = "0", certificate: str = "") -> None:
+    """Prints the ports first, as a JSON list. `certificate`: a file with key and chain, for TLS."""
     await_go()
-    uvloop.run(_serve(int(count), kind))
+    uvloop.run(_serve(int(count), kind, float(seconds), certificate))

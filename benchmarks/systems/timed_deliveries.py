@@ -6,12 +6,14 @@ A part inside another is taken out of it, so that the parts add up to what is kn
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from benchmarks.processes import WORK_SECONDS, await_go
@@ -42,19 +44,47 @@ class Stopwatch:
 
     def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, its CPU noted under `part`."""
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def run_async(*args: Any, **kwargs: Any) -> Any:
+                return await _Steps(function(*args, **kwargs), functools.partial(self._noting, part))
+
+            return run_async
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            before, self._inner.seconds = getattr(self._inner, "seconds", 0.0), 0.0
-            begun = time.thread_time()
-            try:
+            with self._noting(part):
                 return function(*args, **kwargs)
-            finally:
-                took = time.thread_time() - begun
-                self.seconds[part] += took - self._inner.seconds  # a race between threads loses next to nothing
-                self._inner.seconds = before + took
 
         return run
+
+    @contextmanager
+    def _noting(self, part: str) -> Iterator[None]:
+        before, self._inner.seconds = getattr(self._inner, "seconds", 0.0), 0.0
+        begun = time.thread_time()
+        try:
+            yield
+        finally:
+            took = time.thread_time() - begun
+            self.seconds[part] += took - self._inner.seconds  # a race between threads loses next to nothing
+            self._inner.seconds = before + took
+
+
+class _Steps:
+    """A coroutine of which each step is noted, and no wait between two."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], noting: Callable[[], AbstractContextManager[None]]) -> None:
+        self._coroutine, self._noting = coroutine, noting
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        try:
+            while True:
+                with self._noting():
+                    future = self._coroutine.send(None)
+                yield future
+        except StopIteration as ended:
+            return ended.value
 
 
 def work(keys: str, database: str) -> None:

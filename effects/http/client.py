@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import httpcore
 
-from effects.http.connection import HttpRequest, HttpResponse
 from effects.http.exchange import Exchange
+from effects.http.messages import HttpRequest, HttpResponse
 from effects.http.pool import Pool
 from effects.http.stream import DeadlineStream, Unasked
 

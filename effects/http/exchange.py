@@ -19,8 +19,9 @@ class Exchange:
         with exchange:
             client.send(exchange, "POST", target, headers, body, body_bytes_max=65536)
 
-    The stream that carries it is pooled and knows no request; it finds the exchange of its thread, clips every wait to
-    `remaining()`, and announces each step. A package's subclass derives its phases from that.
+    The stream that carries it is pooled and knows no request; it finds the exchange of its thread (on an event loop it
+    is given it), clips every wait to `remaining()`, and announces each step. A package's subclass derives its phases
+    from that.
 
     Args:
         seconds: for everything, from now.
@@ -51,8 +52,12 @@ class Exchange:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """It is over, and so is its last phase."""
+        """It is over."""
         IN_HAND.exchange = None
+        self.end()
+
+    def end(self) -> None:
+        """It is over, and so is its last phase."""
         self.enter(self.phase)
 
     @classmethod

@@ -6,11 +6,80 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Generic, Protocol, TypeVar
 
 import httpcore
 
-from effects.http.connection import Connection, HttpRequest, HttpResponse
+from effects.http.connection import Connection
+from effects.http.messages import HttpRequest, HttpResponse
 from effects.http.stream import DeadlineStream, Unasked
+
+Kept = TypeVar("Kept", bound="Keepable")
+
+
+class Keepable(Protocol):
+    """A connection between two exchanges."""
+
+    def is_quiet(self) -> bool:
+        """Whether the peer has neither sent anything nor closed since the last exchange."""
+
+    def close(self) -> None:
+        """Give it up."""
+
+
+class IdleConnections(Generic[Kept]):
+    """The idle connections to one origin, the newest first out. Thread-safe.
+
+    Args:
+        most: so many are kept, the newest.
+        seconds: for so long.
+    """
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self._most, self._seconds = most, seconds
+        self._entries: list[tuple[float, Kept]] = []  # until when, oldest first
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def take(self) -> Kept | None:
+        """The newest that may be used; those that may not are closed."""
+        while True:
+            with self._lock:
+                if not self._entries:
+                    return None
+                until, connection = self._entries.pop()
+            if time.monotonic() < until and connection.is_quiet():
+                return connection
+            connection.close()
+
+    def put(self, connection: Kept, *, reusable: bool) -> None:
+        """An exchange on this connection is over: keep it, or close it; close what is kept for too long."""
+        now = time.monotonic()
+        with self._lock:
+            keep = reusable and not self._closed
+            leaving = self._leave([*self._entries, (now + self._seconds if keep else now, connection)], now)
+        for idle in leaving:
+            idle.close()
+
+    def close_stale(self) -> None:
+        """Close what is kept for too long."""
+        with self._lock:
+            leaving = self._leave(self._entries, time.monotonic())
+        for idle in leaving:
+            idle.close()
+
+    def _leave(self, entries: list[tuple[float, Kept]], now: float) -> list[Kept]:
+        """Keep the newest that may be kept; the others."""
+        self._entries = [entry for entry in entries[-self._most :] if entry[0] > now]
+        return [entry[1] for entry in entries if entry not in self._entries]
+
+    def close(self) -> None:
+        """Close them, and those in use when they are put back."""
+        with self._lock:
+            self._closed = True
+            leaving, self._entries = self._entries, []
+        for _, connection in leaving:
+            connection.close()
 
 
 class Pool:
@@ -32,12 +101,8 @@ class Pool:
         connections_max: int | None = None,
     ) -> None:
         self._connect = connect
-        self._idle_max = idle_max
-        self._idle_seconds = idle_seconds
         self._places = None if connections_max is None else threading.BoundedSemaphore(connections_max)
-        self._idle: list[tuple[float, Connection]] = []  # until when, oldest first
-        self._closed = False
-        self._lock = threading.Lock()
+        self._idle: IdleConnections[Connection] = IdleConnections(idle_max, idle_seconds)
 
     @contextmanager
     def ask(self, request: HttpRequest, *, seconds: float) -> Iterator[HttpResponse]:
@@ -57,15 +122,11 @@ class Pool:
                 yield answer
                 reusable = connection.finish()
             finally:
-                self._give_back(connection, reusable=reusable)
+                self._idle.put(connection, reusable=reusable)
 
     def close(self) -> None:
         """Close idle connections, and those in use when they are given back."""
-        with self._lock:
-            self._closed = True
-            leaving, self._idle = self._idle, []
-        for _, connection in leaving:
-            connection.close()
+        self._idle.close()
 
     @contextmanager
     def _place(self, seconds: float) -> Iterator[None]:
@@ -79,7 +140,7 @@ class Pool:
 
     def _begin(self, request: HttpRequest) -> tuple[Connection, HttpResponse]:
         while True:
-            kept = self._take()
+            kept = self._idle.take()
             connection = kept or Connection(self._connect())
             try:
                 return connection, connection.ask(request)
@@ -90,23 +151,3 @@ class Pool:
             except BaseException:
                 connection.close()
                 raise
-
-    def _take(self) -> Connection | None:
-        """The newest idle connection that may be used; those that may not are closed."""
-        while True:
-            with self._lock:
-                if not self._idle:
-                    return None
-                until, connection = self._idle.pop()
-            if time.monotonic() < until and connection.is_quiet():
-                return connection
-            connection.close()
-
-    def _give_back(self, connection: Connection, *, reusable: bool) -> None:
-        now = time.monotonic()
-        with self._lock:
-            kept = [*self._idle, (now + self._idle_seconds if reusable and not self._closed else now, connection)]
-            self._idle = [entry for entry in kept[-self._idle_max :] if entry[0] > now]
-            leaving = [entry for entry in kept if entry not in self._idle]
-        for _, idle in leaving:
-            idle.close()

@@ -20,7 +20,7 @@ LIBRARIES = {
     "psycopg", "rich", "sqlalchemy",
 }  # fmt: skip
 WORK = ("work", "--drain")
-FOR_JOBS = LIBRARIES - {"asyncio", "cryptography", "msgspec", "sqlalchemy"} | {"h11", "idna", "pygments"}
+FOR_JOBS = LIBRARIES - {"asyncio", "cryptography", "msgspec", "sqlalchemy"} | {"h11", "httptools", "idna", "pygments"}
 
 
 def _imported(code: str) -> set[str]:

@@ -1,11 +1,14 @@
-"""The client that every package sends its requests with: what it records of a response, and the code of each fault."""
+"""The clients that packages send their requests with, in threads and on an event loop: what they record of a response,
+and the code of each fault.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import get_args
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import TypeAlias, get_args
 
 import httpcore
 import httpx
@@ -13,6 +16,8 @@ import pytest
 
 from effects.http.client import WIRE_ERRORS, Fault, HttpClient, record_fault, verifying_context
 from effects.http.exchange import Exchange
+from effects.http.loop_client import LoopHttpClient
+from effects.http.loop_stream import LoopStream, connect_on_loop
 from effects.http.stream import DeadlineStream, Unasked, connect
 from tests.peers.raw import RawPeer, read_request
 
@@ -24,18 +29,38 @@ def dial(host: str, port: int) -> DeadlineStream:
     return connect(Exchange.current(), host, port)
 
 
+async def dial_on_loop(exchange: Exchange, host: str, port: int) -> LoopStream:
+    return await connect_on_loop(exchange, host, port)
+
+
+Send: TypeAlias = Callable[..., None]  # as HttpClient.send
+Opened: TypeAlias = Callable[[int], AbstractContextManager[Send]]
+
+
 @contextmanager
-def client(port: int) -> Iterator[HttpClient]:
+def in_thread(port: int) -> Iterator[Send]:
     client = HttpClient(httpx.URL(f"http://127.0.0.1:{port}"), dial, ssl_context=None, idle_max=2)
-    try:
-        yield client
-    finally:
-        client.close()
+    with closing(client):
+        yield client.send
 
 
-def send(http: HttpClient, headers: dict[str, str] | None = None, *, body_bytes_max: int = 1024) -> Exchange:
+@contextmanager
+def on_loop(port: int) -> Iterator[Send]:
+    with asyncio.Runner() as runner:
+        client = LoopHttpClient(httpx.URL(f"http://127.0.0.1:{port}"), dial_on_loop, ssl_context=None, idle_max=2)
+        with closing(client):
+            yield lambda *arguments, **options: runner.run(client.send(*arguments, **options))
+
+
+@pytest.fixture(params=[in_thread, on_loop], ids=["thread", "loop"])
+def client(request: pytest.FixtureRequest) -> Opened:
+    opened: Opened = request.param
+    return opened
+
+
+def send(http: Send, headers: dict[str, str] | None = None, *, body_bytes_max: int = 1024) -> Exchange:
     with Exchange(SECONDS, "connect") as exchange:
-        http.send(exchange, "POST", b"/path?q=1", headers or {}, b"{}", body_bytes_max=body_bytes_max)
+        http(exchange, "POST", b"/path?q=1", headers or {}, b"{}", body_bytes_max=body_bytes_max)
     return exchange
 
 
@@ -58,7 +83,7 @@ def closes_after(answer: bytes) -> Callable[[socket.socket], None]:
     return behave
 
 
-def test_a_response_is_recorded_and_its_connection_used_again() -> None:
+def test_a_response_is_recorded_and_its_connection_used_again(client: Opened) -> None:
     requests: list[bytes] = []
     with RawPeer(answers(OK, requests)) as peer, client(peer.port) as http:
         exchanges = [send(http, {"X-Own": "1"}) for _ in range(2)]
@@ -69,7 +94,7 @@ def test_a_response_is_recorded_and_its_connection_used_again() -> None:
     assert requests == [head.encode() + b"{}"] * 2
 
 
-def test_a_header_is_found_in_any_case_and_the_first_counts() -> None:
+def test_a_header_is_found_in_any_case_and_the_first_counts(client: Opened) -> None:
     with RawPeer(answers(OK)) as peer, client(peer.port) as http:
         exchange = send(http)
     assert (exchange.header("x-twice"), exchange.header("absent")) == ("a", None)
@@ -77,13 +102,13 @@ def test_a_header_is_found_in_any_case_and_the_first_counts() -> None:
     assert exchange.header("x-twice") == "\\xff"
 
 
-def test_of_a_long_body_only_the_beginning_is_kept() -> None:
+def test_of_a_long_body_only_the_beginning_is_kept(client: Opened) -> None:
     with RawPeer(answers(OK)) as peer, client(peer.port) as http:
         exchange = send(http, body_bytes_max=1)
     assert (exchange.status, exchange.body, exchange.body_end) == (200, b"o", "cut")
 
 
-def test_a_body_that_breaks_off_leaves_the_status() -> None:
+def test_a_body_that_breaks_off_leaves_the_status(client: Opened) -> None:
     with RawPeer(closes_after(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok")) as peer, client(peer.port) as http:
         exchange = send(http)
     assert (exchange.status, exchange.body, exchange.body_end, exchange.failure) == (200, b"ok", "broken", None)
@@ -92,13 +117,13 @@ def test_a_body_that_breaks_off_leaves_the_status() -> None:
 @pytest.mark.parametrize(
     ("answer", "code"), [(b"", "no_answer"), (b"HTTP/1.1 20", "bad_answer"), (b"220 mail ESMTP\r\n\r\n", "bad_answer")]
 )
-def test_a_connection_that_ends_without_a_response_is_a_fault(answer: bytes, code: str) -> None:
+def test_a_connection_that_ends_without_a_response_is_a_fault(client: Opened, answer: bytes, code: str) -> None:
     with RawPeer(closes_after(answer)) as peer, client(peer.port) as http:
         exchange = send(http)
     assert (exchange.status, exchange.failure, exchange.wrote) == (None, code, True)
 
 
-def test_no_connection_is_a_fault() -> None:
+def test_no_connection_is_a_fault(client: Opened) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with client(port) as http:
@@ -107,20 +132,20 @@ def test_no_connection_is_a_fault() -> None:
     assert exchange.reason == "no connection to the endpoint: Connection refused"
 
 
-def test_a_request_that_is_not_http_is_not_sent() -> None:
+def test_a_request_that_is_not_http_is_not_sent(client: Opened) -> None:
     with RawPeer(answers(OK)) as peer, client(peer.port) as http:
         exchange = send(http, {"X-Own": "a\r\nX-Other: b"})
     assert (exchange.failure, exchange.wrote) == ("bad_url", False)
 
 
-def test_what_the_exchange_raises_goes_through() -> None:
+def test_what_the_exchange_raises_goes_through(client: Opened) -> None:
     class Forbidding(Exchange):
         def writing(self) -> None:
             raise PermissionError
 
     with RawPeer(answers(OK)) as peer, client(peer.port) as http:
         with Forbidding(SECONDS, "connect") as exchange, pytest.raises(PermissionError):
-            http.send(exchange, "POST", b"/", {}, b"", body_bytes_max=1)
+            http(exchange, "POST", b"/", {}, b"", body_bytes_max=1)
         assert not exchange.wrote
 
 

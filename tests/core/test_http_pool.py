@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import httpcore
 import pytest
 
-from effects.http.connection import HttpRequest
 from effects.http.exchange import Exchange
+from effects.http.messages import HttpRequest
 from effects.http.pool import Pool
 from effects.http.stream import connect
 from tests.peers.raw import RawPeer, read_request

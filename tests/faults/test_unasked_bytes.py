@@ -6,6 +6,7 @@ up a connection on which anything came that was not asked for; so do we.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import socket
 import ssl
@@ -20,9 +21,9 @@ import trustme
 from effects_email.transport.http_client import ProviderClient
 from effects_email.transport.http_exchange import ProviderExchange
 from effects_webhooks.transport.exchange import WebhookExchange
-from effects_webhooks.transport.http import WebhookTransports
-from effects_webhooks.transport.network import GuardedBackend
+from effects_webhooks.transport.network import GuardedNetwork
 from tests.peers.raw import RawPeer, read_request
+from tests.support.blocking_posts import BlockingTransports
 
 SECONDS = 20.0
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -105,7 +106,7 @@ def client(kind: str, port: int, authority: trustme.CA | None) -> Iterator[Post]
         authority.configure_trust(context)
     origin = f"{'http' if authority is None else 'https'}://127.0.0.1:{port}"
     if kind == "webhooks":
-        transports = WebhookTransports(GuardedBackend(allow_private=True), ssl_context=context)
+        transports = BlockingTransports(GuardedNetwork(allow_private=True), ssl_context=context)
         with closing(transports):
             yield lambda **options: transports.post(f"{origin}/", {}, b"{}", seconds=SECONDS)
     else:
@@ -199,16 +200,16 @@ def speaks_first(words: bytes, spoken: threading.Event) -> Callable[[socket.sock
 def test_a_peer_that_speaks_first_is_sent_nothing(words: bytes) -> None:
     spoken = threading.Event()
 
-    class Waiting(GuardedBackend):
+    class Waiting(GuardedNetwork):
         """Connects, and waits until the peer has spoken."""
 
-        def connect_tcp(self, *arguments: Any, **options: Any) -> Any:
-            stream = super().connect_tcp(*arguments, **options)
-            assert spoken.wait(SECONDS)
+        async def connect(self, *arguments: Any, **options: Any) -> Any:
+            stream = await super().connect(*arguments, **options)
+            assert await asyncio.to_thread(spoken.wait, SECONDS)
             return stream
 
     with RawPeer(speaks_first(words, spoken)) as peer:
-        transports = WebhookTransports(Waiting(allow_private=True))
+        transports = BlockingTransports(Waiting(allow_private=True))
         exchange = transports.post(f"http://127.0.0.1:{peer.port}/", {}, b"{}", seconds=SECONDS)
         transports.close()
         assert (exchange.failure, exchange.wrote, exchange.status, peer.accepted) == ("connect_failed", False, None, 1)

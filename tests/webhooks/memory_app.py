@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from effects_webhooks.classify import classify
-from effects_webhooks.transport.http import WebhookTransports
-from effects_webhooks.transport.network import GuardedBackend
+from effects_webhooks.transport.network import GuardedNetwork
+from tests.support.blocking_posts import BlockingTransports
 
 POSTS = 4
 DEADLINE_SECONDS = 0.5
@@ -24,7 +24,7 @@ def peak_bytes() -> int:
 
 
 def main(ports: list[int]) -> None:
-    transports = WebhookTransports(GuardedBackend(allow_private=True))
+    transports = BlockingTransports(GuardedNetwork(allow_private=True))
 
     def post(port: int) -> None:
         exchange = transports.post(f"http://127.0.0.1:{port}/", {}, BODY, seconds=DEADLINE_SECONDS)

@@ -10,9 +10,9 @@ import pytest
 import trustme
 
 from effects import Refused, Retry, Unknown
-from effects_webhooks.transport.http import WebhookTransports
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer
+from tests.support.blocking_posts import BlockingTransports
 from tests.webhooks.conftest import made_transports, outcome_of
 
 BODY = b'{"type":"t","data":{"n":1}}'
@@ -22,7 +22,7 @@ LONG = 20.0
 # -- connections ---------------------------------------------------------------------------------------------------
 
 
-def test_a_refused_connection(transports: WebhookTransports) -> None:
+def test_a_refused_connection(transports: BlockingTransports) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     outcome = outcome_of(transports.post(f"http://partner.test:{port}/", {}, BODY, seconds=LONG))
@@ -30,7 +30,7 @@ def test_a_refused_connection(transports: WebhookTransports) -> None:
     assert outcome.code == "connect_failed"
 
 
-def test_a_connection_that_is_cut_after_the_request_is_unknown(transports: WebhookTransports) -> None:
+def test_a_connection_that_is_cut_after_the_request_is_unknown(transports: BlockingTransports) -> None:
     with Receiver([Answer(reset=True)]) as receiver:
         outcome = outcome_of(transports.post(receiver.url, {}, BODY, seconds=LONG))
         assert isinstance(outcome, Unknown)
@@ -38,14 +38,14 @@ def test_a_connection_that_is_cut_after_the_request_is_unknown(transports: Webho
         assert len(receiver.requests) == 1  # and nobody tried again behind our back
 
 
-def test_a_connection_that_closes_without_a_word_is_unknown(transports: WebhookTransports) -> None:
+def test_a_connection_that_closes_without_a_word_is_unknown(transports: BlockingTransports) -> None:
     with RawPeer(lambda connection: None) as peer:
         outcome = outcome_of(transports.post(f"http://partner.test:{peer.port}/", {}, BODY, seconds=LONG))
     assert isinstance(outcome, Unknown)
     assert outcome.code == "no_answer"
 
 
-def test_an_early_answer_counts_even_if_the_peer_did_not_read_all(transports: WebhookTransports) -> None:
+def test_an_early_answer_counts_even_if_the_peer_did_not_read_all(transports: BlockingTransports) -> None:
     def behave(connection: socket.socket) -> None:
         connection.recv(1000)
         connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -58,14 +58,14 @@ def test_an_early_answer_counts_even_if_the_peer_did_not_read_all(transports: We
     assert exchange.status == 413
 
 
-def test_one_connection_serves_many_requests(transports: WebhookTransports) -> None:
+def test_one_connection_serves_many_requests(transports: BlockingTransports) -> None:
     with Receiver() as receiver:
         for _ in range(10):
             assert transports.post(receiver.url, {}, BODY, seconds=LONG).status == 200
         assert len(receiver.connections) == 1
 
 
-def test_many_threads_share_an_origin(transports: WebhookTransports) -> None:
+def test_many_threads_share_an_origin(transports: BlockingTransports) -> None:
     with Receiver() as receiver:
         found: list[int | None] = []
         threads = [
@@ -120,7 +120,7 @@ def test_an_origin_in_use_stays() -> None:
 @pytest.mark.parametrize(
     "url", ["", "no-url", "http://", "gopher://partner.test/", "http://partner.test:99999/", "http://a\x00b/"]
 )
-def test_an_invalid_stored_url_is_refused(transports: WebhookTransports, url: str) -> None:
+def test_an_invalid_stored_url_is_refused(transports: BlockingTransports, url: str) -> None:
     assert isinstance(outcome_of(transports.post(url, {}, BODY, seconds=LONG)), Refused)
 
 

@@ -12,9 +12,9 @@ from effects.worker import Worker
 from effects_webhooks import WebhookDelivery, WebhookEvent, add_endpoint, deliver_webhooks, get_endpoint
 from effects_webhooks.classify import classify
 from effects_webhooks.transport.exchange import WebhookExchange
-from effects_webhooks.transport.http import WebhookTransports
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer, read_request
+from tests.support.blocking_posts import BlockingTransports
 from tests.webhooks.conftest import Rows
 
 BODY = b'{"type":"t"}'
@@ -23,7 +23,7 @@ BODY = b'{"type":"t"}'
 # -- 421 -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_421_on_a_connection_in_use_is_asked_once_more_on_a_fresh_one(transports: WebhookTransports) -> None:
+def test_a_421_on_a_connection_in_use_is_asked_once_more_on_a_fresh_one(transports: BlockingTransports) -> None:
     with Receiver([200, 421, 200]) as receiver:
         assert transports.post(receiver.url, {}, BODY, seconds=20).status == 200
         exchange = transports.post(receiver.url, {"webhook-id": "msg_1"}, BODY, seconds=20)
@@ -33,14 +33,14 @@ def test_a_421_on_a_connection_in_use_is_asked_once_more_on_a_fresh_one(transpor
         assert (first.body, first.headers) == (second.body, second.headers)
 
 
-def test_a_421_on_a_fresh_connection_stands(transports: WebhookTransports) -> None:
+def test_a_421_on_a_fresh_connection_stands(transports: BlockingTransports) -> None:
     with Receiver([421]) as receiver:
         exchange = transports.post(receiver.url, {}, BODY, seconds=20)
         assert (exchange.status, len(receiver.requests)) == (421, 1)
         assert isinstance(classify(exchange, host="h"), Retry)
 
 
-def test_a_421_whose_repeat_has_no_answer_stands(transports: WebhookTransports) -> None:
+def test_a_421_whose_repeat_has_no_answer_stands(transports: BlockingTransports) -> None:
     with Receiver([200, 421, Answer(reset=True)]) as receiver:
         transports.post(receiver.url, {}, BODY, seconds=20)
         exchange = transports.post(receiver.url, {}, BODY, seconds=20)
@@ -48,7 +48,7 @@ def test_a_421_whose_repeat_has_no_answer_stands(transports: WebhookTransports) 
         assert isinstance(classify(exchange, host="h"), Retry)
 
 
-def test_both_tries_of_a_421_share_one_deadline(transports: WebhookTransports) -> None:
+def test_both_tries_of_a_421_share_one_deadline(transports: BlockingTransports) -> None:
     def behave(connection: object) -> None:
         if peer.accepted > 1:
             peer.over.wait(20)

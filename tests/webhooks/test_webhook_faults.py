@@ -18,9 +18,10 @@ from effects import Done, Outcome
 from effects_webhooks.classify import classify
 from effects_webhooks.retry_rules import rule_of, rule_of_code
 from effects_webhooks.transport.exchange import WebhookExchange
-from effects_webhooks.transport.http import WebhookTransports
-from effects_webhooks.transport.network import GuardedBackend, Resolver, ResolverWatch
+from effects_webhooks.transport.network import GuardedNetwork, ResolverWatch
+from effects_webhooks.transport.resolving import Resolver
 from tests.peers.raw import RawPeer, read_request
+from tests.support.blocking_posts import BlockingTransports
 from tests.support.raw_answers import HEAD, Behave, goes_on, says
 
 BODY = b'{"type":"t","data":{"n":1}}'
@@ -48,7 +49,7 @@ def answer_the_path(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("hundred", range(1, 6))
-def test_every_status_by_a_real_peer_has_the_tables_class(transports: WebhookTransports, hundred: int) -> None:
+def test_every_status_by_a_real_peer_has_the_tables_class(transports: BlockingTransports, hundred: int) -> None:
     with RawPeer(answer_the_path) as peer:
         for status in range(hundred * 100, hundred * 100 + 100):
             exchange = transports.post(f"http://partner.test:{peer.port}/{status}", {}, BODY, seconds=20)
@@ -159,7 +160,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_has_its_class_and_ends_in_time(transports: WebhookTransports, fault: Fault) -> None:
+def test_a_fault_has_its_class_and_ends_in_time(transports: BlockingTransports, fault: Fault) -> None:
     with RawPeer(lambda connection: fault.behave(peer, connection)) as peer:
         exchange, took = timed(transports, f"{fault.scheme}://partner.test:{peer.port}/", fault.body)
     code = exchange.failure if exchange.status is None else f"http_{exchange.status}"
@@ -173,7 +174,7 @@ def test_a_fault_has_its_class_and_ends_in_time(transports: WebhookTransports, f
     assert exchange.wrote == (fault.scheme == "http" and code != "connect_failed")
 
 
-def timed(transports: WebhookTransports, url: str, body: bytes = BODY) -> tuple[WebhookExchange, float]:
+def timed(transports: BlockingTransports, url: str, body: bytes = BODY) -> tuple[WebhookExchange, float]:
     began = time.monotonic()
     exchange = transports.post(url, {}, body, seconds=DEADLINE)
     return exchange, time.monotonic() - began
@@ -196,14 +197,14 @@ def busy(host: str, port: int) -> list[str]:
 
 @pytest.mark.parametrize(("resolver", "code"), [(unknown, "dns_failed"), (busy, "dns_timeout")])
 def test_a_name_that_does_not_resolve_is_tried_for_long(resolver: Resolver, code: str) -> None:
-    transports = WebhookTransports(GuardedBackend(allow_private=True, resolver=resolver))
+    transports = BlockingTransports(GuardedNetwork(allow_private=True, resolver=resolver))
     exchange, _ = timed(transports, "http://partner.test/")
     assert (exchange.failure, exchange.wrote) == (code, False)
     assert retry_class_of(classify(exchange, host="h")) == "full"
 
 
 def test_when_no_name_resolves_the_fault_is_ours() -> None:
-    transports = WebhookTransports(GuardedBackend(allow_private=True, resolver=busy))
+    transports = BlockingTransports(GuardedNetwork(allow_private=True, resolver=busy))
     codes = [timed(transports, f"http://host{number}.test/")[0].failure for number in (1, 1, 1, 2, 3, 4)]
     assert codes == ["dns_timeout"] * 4 + ["our_resolver"] * 2
 
@@ -215,7 +216,7 @@ def test_one_name_that_resolves_shows_that_it_is_not() -> None:
     assert [watch.failed(name) for name in "abcd"] == [False] * 4
 
 
-def test_a_refused_connection(transports: WebhookTransports) -> None:
+def test_a_refused_connection(transports: BlockingTransports) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     exchange, _ = timed(transports, f"http://partner.test:{port}/")
@@ -249,7 +250,7 @@ def tls_context(authority: trustme.CA, name: str = "partner.test", *, expired: b
 def tls_exchange(trusted: trustme.CA, server: ssl.SSLContext) -> WebhookExchange:
     client = ssl.create_default_context()
     trusted.configure_trust(client)
-    transports = WebhookTransports(GuardedBackend(allow_private=True, resolver=local), ssl_context=client)
+    transports = BlockingTransports(GuardedNetwork(allow_private=True, resolver=local), ssl_context=client)
     with RawPeer(serve_tls(server)) as peer:
         exchange = transports.post(f"https://partner.test:{peer.port}/", {}, BODY, seconds=20)
     transports.close()
@@ -277,7 +278,7 @@ def test_a_bad_certificate_or_version_sends_nothing(authority: trustme.CA, why: 
 
 
 @pytest.mark.slow
-def test_a_reset_after_the_request_is_never_repeated_behind_our_back(transports: WebhookTransports) -> None:
+def test_a_reset_after_the_request_is_never_repeated_behind_our_back(transports: BlockingTransports) -> None:
     received: list[bytes] = []
     lock = threading.Lock()
 

@@ -15,10 +15,11 @@ from effects import ConfigurationError
 from effects_webhooks import EndpointInvalid
 from effects_webhooks.transport.exchange import WebhookExchange
 from effects_webhooks.transport.guard import allowed, check_url, private_networks
-from effects_webhooks.transport.http import WebhookTransports
-from effects_webhooks.transport.network import GuardedBackend, Resolver, system_resolver
+from effects_webhooks.transport.network import GuardedNetwork
+from effects_webhooks.transport.resolving import Resolver, system_resolver
 from tests.conftest import AppFactory
 from tests.peers.raw import RawPeer
+from tests.support.blocking_posts import BlockingTransports
 
 # Metadata services and what else clouds answer at from inside: vendor, page, address.
 METADATA = [
@@ -236,7 +237,7 @@ def test_the_setting_opens_http_private_addresses_and_ports_but_not_metadata() -
 
 
 def post(url: str, *, allow_private: bool = False, resolver: Resolver = system_resolver) -> WebhookExchange:
-    transports = WebhookTransports(GuardedBackend(allow_private=allow_private, resolver=resolver))
+    transports = BlockingTransports(GuardedNetwork(allow_private=allow_private, resolver=resolver))
     try:
         return transports.post(url, {}, b"{}", seconds=5)
     finally:

@@ -15,10 +15,11 @@ from effects import ConfigurationError
 from effects_webhooks import EndpointInvalid
 from effects_webhooks.transport.exchange import WebhookExchange
 from effects_webhooks.transport.guard import Private, allowed, check_url, private_networks
-from effects_webhooks.transport.http import WebhookTransports
-from effects_webhooks.transport.network import GuardedBackend, Resolver
+from effects_webhooks.transport.network import GuardedNetwork
+from effects_webhooks.transport.resolving import Resolver
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer
+from tests.support.blocking_posts import BlockingTransports
 
 _watching: list[list[Any]] = []
 
@@ -53,7 +54,7 @@ def hostile(host: str, port: int) -> Sequence[str]:
 
 
 def post(url: str, *, allow_private: Private = False, resolver: Resolver = hostile) -> WebhookExchange:
-    transports = WebhookTransports(GuardedBackend(allow_private=allow_private, resolver=resolver))
+    transports = BlockingTransports(GuardedNetwork(allow_private=allow_private, resolver=resolver))
     try:
         return transports.post(url, {}, b"{}", seconds=5)
     finally:
@@ -138,7 +139,7 @@ def test_a_rebound_name_is_vetted_again() -> None:
     only = private_networks("127.0.0.2/32")
     with RawPeer(lambda connection: None, host="127.0.0.2") as peer, connects() as seen:
         url = f"http://partner.example:{peer.port}/"
-        transports = WebhookTransports(GuardedBackend(allow_private=only, resolver=rebinding))
+        transports = BlockingTransports(GuardedNetwork(allow_private=only, resolver=rebinding))
         assert transports.post(url, {}, b"{}", seconds=5).failure == "no_answer"
         assert transports.post(url, {}, b"{}", seconds=5).failure == "blocked_address"
         transports.close()

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 import pytest
 
 from effects import Done, Refused, Retry, Unknown
-from effects_webhooks.transport.http import BODY_KEPT_BYTES, WebhookTransports
-from effects_webhooks.transport.network import GuardedBackend
+from effects_webhooks.transport.http import BODY_KEPT_BYTES
+from effects_webhooks.transport.network import GuardedNetwork
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer, read_request
+from tests.support.blocking_posts import BlockingTransports
 from tests.support.waiting import wait_until
 from tests.webhooks.conftest import outcome_of
 
@@ -27,7 +28,7 @@ LONG = 20.0
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 206, 299])
-def test_2xx_is_done(transports: WebhookTransports, status: int) -> None:
+def test_2xx_is_done(transports: BlockingTransports, status: int) -> None:
     with Receiver([Answer(status, b"")]) as receiver:
         outcome = outcome_of(transports.post(receiver.url, {"x-one": "1"}, BODY, seconds=LONG))
         assert isinstance(outcome, Done)
@@ -38,7 +39,7 @@ def test_2xx_is_done(transports: WebhookTransports, status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [300, 304, 400, 401, 404, 409, 410, 422, 429, 500, 503, 599])
-def test_any_other_answer_is_tried_again_or_refused(transports: WebhookTransports, status: int) -> None:
+def test_any_other_answer_is_tried_again_or_refused(transports: BlockingTransports, status: int) -> None:
     body = b"" if status == 304 else b"why \x1b[31mnot\x00"
     with Receiver([Answer(status, body)]) as receiver:
         outcome = outcome_of(transports.post(receiver.url, {}, BODY, seconds=LONG))
@@ -48,7 +49,7 @@ def test_any_other_answer_is_tried_again_or_refused(transports: WebhookTransport
         assert outcome.detail["response"] == ("" if status == 304 else "why \\x1b[31mnot\\x00")
 
 
-def test_a_redirect_is_not_followed(transports: WebhookTransports) -> None:
+def test_a_redirect_is_not_followed(transports: BlockingTransports) -> None:
     with Receiver() as elsewhere, Receiver([Answer(307, headers={"location": elsewhere.url})]) as receiver:
         outcome = outcome_of(transports.post(receiver.url, {}, BODY, seconds=LONG))
         assert isinstance(outcome, Retry)
@@ -56,7 +57,7 @@ def test_a_redirect_is_not_followed(transports: WebhookTransports) -> None:
         assert elsewhere.requests == []
 
 
-def test_the_url_is_sent_unchanged_and_never_shown(transports: WebhookTransports) -> None:
+def test_the_url_is_sent_unchanged_and_never_shown(transports: BlockingTransports) -> None:
     with Receiver([500]) as receiver:
         url = f"http://token-in-host.test:{receiver.port}/hooks/path-token?q=query-token"
         outcome = outcome_of(transports.post(url, {}, BODY, seconds=LONG))
@@ -109,7 +110,7 @@ def raw(behave: Callable[[socket.socket], None]) -> Iterator[RawPeer]:
         (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", b"", "bad_answer"),
     ],
 )
-def test_a_missing_answer_is_unknown(transports: WebhookTransports, head: bytes, piece: bytes, code: str) -> None:
+def test_a_missing_answer_is_unknown(transports: BlockingTransports, head: bytes, piece: bytes, code: str) -> None:
     seconds = SHORT if code == "answer_timeout" else LONG
     with raw(never(head, piece)) as peer:
         outcome = outcome_of(transports.post(f"http://partner.test:{peer.port}/", {}, BODY, seconds=seconds))
@@ -120,7 +121,7 @@ def test_a_missing_answer_is_unknown(transports: WebhookTransports, head: bytes,
 
 
 @pytest.mark.parametrize("status", [200, 503])
-def test_a_dripping_body_is_judged_by_its_status(transports: WebhookTransports, status: int) -> None:
+def test_a_dripping_body_is_judged_by_its_status(transports: BlockingTransports, status: int) -> None:
     head = f"HTTP/1.1 {status} X\r\nContent-Length: 1000000\r\n\r\nhello".encode()
     with raw(never(head, b".")) as peer:
         exchange = transports.post(f"http://partner.test:{peer.port}/", {}, BODY, seconds=SHORT)
@@ -130,7 +131,7 @@ def test_a_dripping_body_is_judged_by_its_status(transports: WebhookTransports, 
     assert isinstance(outcome_of(exchange), Done if status == 200 else Retry)
 
 
-def test_a_peer_that_does_not_read_blocks_no_thread(transports: WebhookTransports) -> None:
+def test_a_peer_that_does_not_read_blocks_no_thread(transports: BlockingTransports) -> None:
     def behave(connection: socket.socket) -> None:
         peer.over.wait(10)
 
@@ -140,7 +141,7 @@ def test_a_peer_that_does_not_read_blocks_no_thread(transports: WebhookTransport
     assert (exchange.failure, exchange.wrote) == ("answer_timeout", True)
 
 
-def test_a_tls_handshake_that_does_not_come_sends_nothing(transports: WebhookTransports) -> None:
+def test_a_tls_handshake_that_does_not_come_sends_nothing(transports: BlockingTransports) -> None:
     with RawPeer(lambda connection: drip(peer, connection, b"\x16")) as peer:
         outcome = outcome_of(transports.post(f"https://partner.test:{peer.port}/", {}, BODY, seconds=SHORT))
     assert isinstance(outcome, Retry)
@@ -156,7 +157,7 @@ def test_a_resolver_that_does_not_answer_is_waited_for_no_longer_than_the_deadli
         gate.wait(30)
         return ["127.0.0.1"]
 
-    transports = WebhookTransports(GuardedBackend(allow_private=True, resolver=slow))
+    transports = BlockingTransports(GuardedNetwork(allow_private=True, resolver=slow))
     exchange = transports.post("http://partner.test/", {}, BODY, seconds=SHORT)
     gate.set()
     assert (exchange.failure, exchange.wrote) == ("dns_timeout", False)
@@ -166,7 +167,7 @@ def test_a_resolver_that_does_not_answer_is_waited_for_no_longer_than_the_deadli
 # -- large and compressed bodies -----------------------------------------------------------------------------------
 
 
-def test_of_a_huge_body_little_is_read_and_less_kept(transports: WebhookTransports) -> None:
+def test_of_a_huge_body_little_is_read_and_less_kept(transports: BlockingTransports) -> None:
     sent = 0
 
     def behave(connection: socket.socket) -> None:
@@ -185,7 +186,7 @@ def test_of_a_huge_body_little_is_read_and_less_kept(transports: WebhookTranspor
         wait_until(lambda: sent > 0)
 
 
-def test_a_compressed_body_stays_compressed(transports: WebhookTransports) -> None:
+def test_a_compressed_body_stays_compressed(transports: BlockingTransports) -> None:
     bomb = gzip.compress(b"\0" * 10_000_000)
     with Receiver([Answer(200, bomb, {"content-encoding": "gzip"})]) as receiver:
         exchange = transports.post(receiver.url, {}, BODY, seconds=LONG)

@@ -46,7 +46,7 @@ class WebhookCompose(JobType[WebhookComposePayload]):
         state_of(self._app).event_types.check(payload.type)
         WebhookEvent(**msgspec.structs.asdict(payload))
 
-    def perform(self, payload: WebhookComposePayload, attempt: Attempt) -> Outcome:
+    async def perform(self, payload: WebhookComposePayload, attempt: Attempt) -> Outcome:
         try:
             event = WebhookEvent(**msgspec.structs.asdict(payload))
         except EnqueueError as error:  # neither quotes the data

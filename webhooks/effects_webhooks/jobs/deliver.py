@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import ssl
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 from sqlalchemy import Connection
@@ -81,7 +82,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
     name = "webhook.deliver"
     payload = DeliverPayload
     queue = "webhooks"
-    reserved_share = 0.3  # of the threads, for partners that answer, however many do not
+    reserved_share = 0.7  # of what is in flight, for partners that answer, however many do not
     time_limit_seconds = 20.0
     on_unknown = "repeat"
     captured_in_tests = True
@@ -102,8 +103,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
         self._deadline_seconds = deadline_seconds
         self._ssl_context = ssl_context
         self._allow_private = state_of(app).allow_private
-        self._opened: http.WebhookTransports | None = None
-        self._opening = threading.Lock()
+        self._opened: WeakKeyDictionary[asyncio.AbstractEventLoop, http.WebhookTransports] = WeakKeyDictionary()
         self._vetted = functools.lru_cache(_CACHED_URLS_MAX)(
             functools.partial(_vetted, allow_private=self._allow_private)
         )
@@ -126,7 +126,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
         """By the table of the default profile; an endpoint may have its own."""
         return explanation_of(error_code, detail)
 
-    def perform(self, payload: DeliverPayload, attempt: Attempt) -> Outcome:
+    async def perform(self, payload: DeliverPayload, attempt: Attempt) -> Outcome:
         loaded: LoadedDelivery | None = attempt.loaded
         if loaded is None:
             return Refused("the event or its endpoint is no longer stored", code="not_found")
@@ -155,7 +155,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
             )
         seconds = min(self._deadline_seconds, attempt.remaining_seconds() - _MARGIN_SECONDS)
         sent = {**own, **self._headers(payload.event_id, loaded.body, keys)}
-        exchange = self._transports.post(addressee.url, sent, loaded.body, seconds=seconds)
+        exchange = await self._transports.post(addressee.url, sent, loaded.body, seconds=seconds)
         context = RetryContext(addressee.profile, addressee.overrides, loaded.earlier, self.retry, self._short)
         outcome = classify(exchange, host=host, context=context)
         attempt.private = DeliveryRecord(
@@ -172,12 +172,13 @@ class WebhookDelivery(JobType[DeliverPayload]):
 
     @property
     def _transports(self) -> http.WebhookTransports:
-        """Made for the first request."""
-        with self._opening:
-            if self._opened is None:
-                backend = network.GuardedBackend(allow_private=self._allow_private)
-                self._opened = http.WebhookTransports(backend, ssl_context=self._ssl_context)
-            return self._opened
+        """Of this event loop; made for its first request."""
+        loop = asyncio.get_running_loop()
+        opened = self._opened.get(loop)
+        if opened is None:
+            guarded = network.GuardedNetwork(allow_private=self._allow_private)
+            opened = self._opened[loop] = http.WebhookTransports(guarded, ssl_context=self._ssl_context)
+        return opened
 
     def _own_headers(self, endpoint_id: str, sealed: bytes | None) -> dict[str, str]:
         """The partner's headers."""

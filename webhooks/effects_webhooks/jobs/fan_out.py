@@ -37,7 +37,7 @@ class WebhookFanOut(JobType[FanOutPayload]):
     def __init__(self, app: Effects) -> None:
         self._app = app
 
-    def perform(self, payload: FanOutPayload, attempt: Attempt) -> Outcome:
+    async def perform(self, payload: FanOutPayload, attempt: Attempt) -> Outcome:
         return Done(apply=lambda connection: self._write(connection, payload))
 
     def _write(self, connection: Connection, payload: FanOutPayload) -> None:

@@ -2,93 +2,118 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import ssl
-import threading
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import Context
+from typing import NamedTuple
 
 import httpx
 
-from effects.extend import HttpClient, point, verifying_context
+from effects.extend import LoopHttpClient, point, verifying_context
 from effects_webhooks.transport.exchange import WebhookExchange
 from effects_webhooks.transport.guard import AddressRefused
-from effects_webhooks.transport.network import GuardedBackend
+from effects_webhooks.transport.network import GuardedNetwork
 
 BODY_READ_BYTES = 64 * 1024
 BODY_KEPT_BYTES = 16 * 1024
 ORIGINS_MAX = 500
+URLS_MAX = 10_000  # that are parsed once; parsing takes a fifth of what a request costs
 IDLE_SECONDS = 60.0
 KEEPALIVE_CONNECTIONS = 8
+SWEEP_SECONDS = 4.0  # as long as a client keeps a connection
 MISDIRECTED = 421
 
 
-class _ClientUse:
-    """A client in use by `users` threads."""
+class _Target(NamedTuple):
+    """Where a request goes."""
 
-    def __init__(self, client: HttpClient) -> None:
+    url: httpx.URL
+    origin: str
+    path: bytes  # with its query
+
+
+class _ClientUse:
+    """A client in use by `users` requests."""
+
+    def __init__(self, client: LoopHttpClient) -> None:
         self.client = client
         self.users = 0
         self.used_at = time.monotonic()
 
 
 class WebhookTransports:
-    """The clients of up to 500 origins, least recently used first out, idle ones out after 60 s.
+    """The clients of up to 500 origins, least recently used first out, idle ones out after 60 s. For one event loop.
 
-    Thread-safe. One that a thread is using is never closed under it. Connections are closed by `close`, and
-    when the object is collected.
+    One that a request is using is never closed under it. Connections are closed by `close`, and when the loop cancels
+    its tasks at its end.
     """
 
     def __init__(
         self,
-        backend: GuardedBackend,
+        network: GuardedNetwork,
         *,
         ssl_context: ssl.SSLContext | None = None,
         origins_max: int = ORIGINS_MAX,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        self._backend = backend
+        self._network = network
         self._ssl_context = ssl_context
         self._origins_max = origins_max
         self._idle_seconds = idle_seconds
         self._entries: OrderedDict[str, _ClientUse] = OrderedDict()
-        self._lock = threading.Lock()
-        self.close = weakref.finalize(self, _close_all, self._entries)
+        self._sweeping: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
 
+    def close(self) -> None:
+        """Close idle connections, and those in use when their requests end."""
+        while self._entries:
+            self._entries.popitem()[1].client.close()
+
     @contextmanager
-    def lease(self, url: httpx.URL) -> Iterator[HttpClient]:
-        """The client of the URL's origin."""
-        origin = f"{url.scheme}://{url.netloc.decode('ascii')}"
-        with self._lock:
-            entry = self._entries.get(origin)
-            if entry is None:
-                entry = self._entries[origin] = _ClientUse(self._client(url))
-            entry.users += 1
-            self._entries.move_to_end(origin)
-            leaving = self._leaving()
-        for gone in leaving:
-            gone.client.close()
+    def _lease(self, target: _Target) -> Iterator[LoopHttpClient]:
+        """The client of the target's origin."""
+        entry = self._entries.get(target.origin)
+        if entry is None:
+            entry = self._entries[target.origin] = _ClientUse(self._client(target.url))
+        entry.users += 1
+        self._entries.move_to_end(target.origin)
+        self._close_leaving()
+        if self._sweeping is None:  # in a context of its own: it belongs to no attempt
+            self._sweeping = Context().run(asyncio.create_task, self._sweep())
         try:
             yield entry.client
         finally:
-            with self._lock:
-                entry.users -= 1
-                entry.used_at = time.monotonic()
+            entry.users -= 1
+            entry.used_at = time.monotonic()
 
-    def _client(self, url: httpx.URL) -> HttpClient:
+    async def _sweep(self) -> None:
+        """Close what is idle for too long, until there is nothing, or the loop ends."""
+        try:
+            while self._entries:
+                await asyncio.sleep(SWEEP_SECONDS)
+                self._close_leaving()
+                for entry in self._entries.values():
+                    entry.client.close_stale()
+        finally:
+            self._sweeping = None
+            self.close()
+
+    def _client(self, url: httpx.URL) -> LoopHttpClient:
         context = self._context(url.scheme)
-        return HttpClient(url, self._backend.connect_tcp, ssl_context=context, idle_max=KEEPALIVE_CONNECTIONS)
+        return LoopHttpClient(url, self._network.connect, ssl_context=context, idle_max=KEEPALIVE_CONNECTIONS)
 
     def _context(self, scheme: str) -> ssl.SSLContext | None:
         """None where there is no TLS: a cron job that sends by plain HTTP need not build one."""
         return (self._ssl_context or verifying_context(trust_env=True)) if scheme == "https" else None
 
-    def _leaving(self) -> list[_ClientUse]:
+    def _close_leaving(self) -> None:
         """Take out what is idle for too long, and the oldest idle ones while there are too many."""
         stale = time.monotonic() - self._idle_seconds
         leaving: list[str] = []
@@ -98,9 +123,10 @@ class WebhookTransports:
                 leaving.append(origin)
             elif not crowded:
                 break
-        return [self._entries.pop(origin) for origin in leaving]
+        for origin in leaving:
+            self._entries.pop(origin).client.close()
 
-    def post(self, url: str, headers: Mapping[str, str], body: bytes, *, seconds: float) -> WebhookExchange:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, seconds: float) -> WebhookExchange:
         """Send one POST and read its answer, all of it within `seconds`.
 
         Of the answer's body at most 64 KiB are read and 16 KiB kept. What goes wrong with the body after the
@@ -112,41 +138,49 @@ class WebhookTransports:
         """
         self._context(url.partition(":")[0].lower())  # before the clock runs: to build the first takes a while
         exchange = WebhookExchange(seconds)
-        with exchange:
-            try:
-                target = _checked(url)
-                exchange.secure = target.scheme == "https"
-                with self.lease(target) as client:
-                    _send(client, exchange, target, headers, body)
-                if exchange.status == MISDIRECTED and not exchange.connected:
-                    self._send_afresh(exchange, target, headers, body)
-            except AddressRefused as refusal:
-                exchange.fail("blocked_address", str(refusal))
-            except httpx.InvalidURL:
-                exchange.fail("bad_url", "the URL cannot be requested")
-            if exchange.status is not None:
-                point("webhook.answered")
+        await self.carry_out(exchange, url, headers, body)
         return exchange
 
-    def _send_afresh(self, exchange: WebhookExchange, url: httpx.URL, headers: Mapping[str, str], body: bytes) -> None:
+    async def carry_out(self, exchange: WebhookExchange, url: str, headers: Mapping[str, str], body: bytes) -> None:
+        """`post`, for an exchange that the caller has: where its task is cancelled, that has what was so until then."""
+        try:
+            target = _checked(url)
+            exchange.secure = target.url.scheme == "https"
+            with self._lease(target) as client:
+                await _send(client, exchange, target, headers, body)
+            if exchange.status == MISDIRECTED and not exchange.connected:
+                await self._send_afresh(exchange, target, headers, body)
+        except AddressRefused as refusal:
+            exchange.fail("blocked_address", str(refusal))
+        except httpx.InvalidURL:
+            exchange.fail("bad_url", "the URL cannot be requested")
+        finally:
+            exchange.end()
+        if exchange.status is not None:
+            point("webhook.answered")
+
+    async def _send_afresh(
+        self, exchange: WebhookExchange, target: _Target, headers: Mapping[str, str], body: bytes
+    ) -> None:
         """Repeat on a fresh connection. Without a response there, the first one counts."""
         exchange.bytes_read = 0
-        client = self._client(url)
+        client = self._client(target.url)
         try:
-            _send(client, exchange, url, headers, body)
+            await _send(client, exchange, target, headers, body)
         finally:
             client.close()
 
 
-def _send(
-    client: HttpClient, exchange: WebhookExchange, url: httpx.URL, headers: Mapping[str, str], body: bytes
+async def _send(
+    client: LoopHttpClient, exchange: WebhookExchange, target: _Target, headers: Mapping[str, str], body: bytes
 ) -> None:
-    client.send(exchange, "POST", url.raw_path, headers, body, body_bytes_max=BODY_READ_BYTES)
+    await client.send(exchange, "POST", target.path, headers, body, body_bytes_max=BODY_READ_BYTES)
     exchange.body = exchange.body[:BODY_KEPT_BYTES]
 
 
-def _checked(url: str) -> httpx.URL:
-    """The URL, if a request can be made of it: a row may have been written by someone else."""
+@functools.lru_cache(URLS_MAX)
+def _checked(url: str) -> _Target:
+    """The URL's target, if a request can be made of it: a row may have been written by someone else."""
     parsed = httpx.URL(url)
     try:
         host = parsed.host  # decodes `xn--` labels, which may be invalid
@@ -154,9 +188,4 @@ def _checked(url: str) -> httpx.URL:
         host = ""
     if parsed.scheme not in ("http", "https") or not host or not 0 < (parsed.port or 443) < 65536:
         raise httpx.InvalidURL("not a web address")
-    return parsed
-
-
-def _close_all(entries: OrderedDict[str, _ClientUse]) -> None:
-    while entries:
-        entries.popitem()[1].client.close()
+    return _Target(parsed, f"{parsed.scheme}://{parsed.netloc.decode('ascii')}", parsed.raw_path)
