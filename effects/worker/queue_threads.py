@@ -51,7 +51,7 @@ class QueueThreads:
         self.request = request
         self.threads = threads
         self._loop = loop
-        self._given_up: set[RunningAttempt] = set()  # their threads have not come back
+        self._given_up: set[RunningAttempt] = set()  # their threads, or those that they called, have not come back
         self.asked = True  # there may be jobs to claim; False after an empty claim
         self.look_at: float | None = None  # monotonic: when to claim again without a request
         self.rate_limited = False  # the last claim left such a key behind
@@ -261,12 +261,20 @@ class QueueThreads:
             self._came_back(attempt)
             return False
         self._hand_on(attempt, settlement)
+        if attempt.is_async:
+            self._watch_calls(attempt)
         if self._written is not None:
             self._written(settlement)
         self._learn(self._now() - attempt.started)
         if self.asked and self._takes_more():
             self._wake()
         return True
+
+    def _watch_calls(self, attempt: RunningAttempt) -> None:
+        """A thread that its handler waits for no longer, as after a timeout of its own, hangs past its time limit."""
+        attempt.released_until = attempt.deadline
+        self._given_up.add(attempt)
+        self._came_back(attempt)
 
     def _came_back(self, attempt: RunningAttempt) -> None:
         """One that was given up hangs no more; an async one once no thread is left in what it called."""

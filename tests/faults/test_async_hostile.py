@@ -317,6 +317,28 @@ def test_threads_that_hang_for_tasks_that_were_cancelled_end_the_worker(
     assert {attempt["outcome"] for attempt in rows(app, "job_attempts")} == {"timed_out"}
 
 
+def test_threads_that_hang_behind_a_handlers_own_timeout_end_the_worker(
+    app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job has its answer in time; the thread is nobody's any more, and all share 32 of them."""
+    monkeypatch.setattr(running_attempt, "RETURN_SECONDS", 0.5)
+    gate = threading.Event()
+
+    async def time_out(job: Hostile, attempt: Attempt) -> Any:
+        try:
+            async with asyncio.timeout(0.1):
+                await asyncio.to_thread(gate.wait)
+        except TimeoutError:
+            return Refused("too slow")
+
+    job_type = Hostile(time_out)
+    app = app_factory(job_types=[job_type], poll_seconds=0.1)
+    enqueue_many([NewJob(job_type="hostile", payload={})] * 4, effects=app)
+    assert Worker(app).run() == 75
+    gate.set()
+    assert {attempt["outcome"] for attempt in rows(app, "job_attempts")} == {"refused"}
+
+
 def test_threads_that_come_back_hang_no_more(app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running_attempt, "RETURN_SECONDS", 0.5)
     gate = threading.Event()
