@@ -48,7 +48,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"{item.nodeid} has an address in its name, another one in each process: give ids")
-        if item.path.relative_to(Path(__file__).parent).parts[0] in SLOW_FOLDERS:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        if folder in SLOW_FOLDERS and item.get_closest_marker("quick") is None:
             item.add_marker("slow")
     if config.getoption("quick"):
         _keep_quick(config, items)
@@ -74,8 +75,15 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the report of the run is printed
         config.add_cleanup(databases.begin_run())
         os.environ.setdefault("EFFECTS_TEST_SEED", str(random.SystemRandom().randrange(10**9)))  # for all processes
-        if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
+        if _is_roomy(MEMORY):
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # where `tmp_path` is: no commit awaits a disk
+
+
+def _is_roomy(folder: Path) -> bool:
+    """Whether tests can write and execute as much there as they do."""
+    if not folder.is_dir() or os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        return False
+    return shutil.disk_usage(folder).free > MEMORY_BYTES_MIN
 
 
 def pytest_collection_finish() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.examples.conftest import EXAMPLES, Manage
 
 PAY = """
@@ -16,6 +18,7 @@ print(answer.status_code, answer.content.decode() if answer.status_code == 200 e
 """
 
 
+@pytest.mark.quick
 def test_its_own_tests_pass(manage: Manage) -> None:
     assert "Ran 4 tests" in manage("test", "--noinput").stderr
 
@@ -45,6 +48,7 @@ def test_migrations_are_sane(manage: Manage) -> None:
     assert "is not reversible" in manage("migrate", "effects", "zero", code=1).stderr
 
 
+@pytest.mark.quick
 def test_errors_of_commands_are_one_line(manage: Manage) -> None:
     assert "run `manage.py migrate`" in manage("effects", "status", code=2).stderr
     assert "manage.py effects jobs show" in manage("effects", "jobs", "show", code=2).stderr
