@@ -355,7 +355,9 @@ def test_an_apps_alerts(app: Effects, process: Run) -> None:
     manual_worker.settle((manual_worker.claim_one(), Refused("no")))
     fired = process(*app_option, "check", "--json", cwd=ROOT)
     assert fired.exit_code == 1
-    summary = "1 jobs died within 3,600 s: scripted refused (1); see `effects dead list`"
+    summary = (
+        "1 jobs died within 3,600 s: scripted refused (1); see `effects --app tests.cli.watched_app:app dead list`"
+    )
     assert [(firing["alert"], firing["summary"]) for firing in fired.json] == [("dead", summary)]
     listed = process(*app_option, "list")
     assert "DeadLetters(more_than=0" in listed.out
