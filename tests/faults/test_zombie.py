@@ -67,8 +67,8 @@ def test_a_late_outcome_does_not_touch_the_newer_attempt(
     second = processes.worker()
     stub_server.wait_asked("letter", 2)
     truth = _truth(app)
-    stub_server.open("letter")
     freeze_between_writes(second, app)  # the newer attempt stays as it is while the zombie speaks
+    stub_server.open("letter")
     _wake(zombie)
     assert _truth(app) == truth
     assert [row["status"] for row in rows(app, "jobs")] == ["running"]
