@@ -26,6 +26,7 @@ HOOKS: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {
     "route": (("payload",), {}),
     "check_declared": (("payload",), {}),
     "limit_keys_of": (("connection", "tenant"), {}),
+    "max_in_flight": (("limit_key",), {}),
     "classify": (("error",), {"released": True}),
     "can_ask": (("job",), {}),
     "instead_of_requeue": (("key", "error_code"), {}),
@@ -81,7 +82,7 @@ def _wrong_numbers(job_type: JobType[Any]) -> Iterator[str]:
     positive = arguments.optional(arguments.positive)
     for name, rule in (
         ("retention_days", positive), ("retention_effects_days", positive),
-        ("time_limit_seconds", arguments.positive),
+        ("time_limit_seconds", arguments.positive), ("failing_after_seconds", positive),
     ):  # fmt: skip
         if (why := rule(getattr(job_type, name))) is not None:
             yield f"{name} {why}"

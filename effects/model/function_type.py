@@ -31,6 +31,7 @@ class JobPolicies(TypedDict, total=False):
     priority: int
     fair: bool
     reserved_share: float
+    failing_after_seconds: float | None
     retry: RetryPolicy
     time_limit_seconds: float
     on_unknown: OnUnknown

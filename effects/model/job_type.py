@@ -70,6 +70,8 @@ class JobType(Generic[P]):
             turns as one. Within a priority. Default no: the oldest due job first.
         reserved_share: share of the queue's threads, 0 to below 1, that no job takes whose limit key's newest attempt
             failed (the key needs a breaker): any number of dead peers leaves so many threads to the others. Default 0.
+        failing_after_seconds: an attempt that has run for longer counts its limit key as failing, for `reserved_share`,
+            until it ends; in a queue of async types it gives up its slot to others beyond that share. Default: never.
         retry: the RetryPolicy.
         time_limit_seconds: an attempt is over after this; its lease is lost and its thread replaced, or its task
             cancelled. Default 60.
@@ -96,6 +98,7 @@ class JobType(Generic[P]):
     priority: int = DEFAULT_PRIORITY
     fair: bool = False
     reserved_share: float = 0.0
+    failing_after_seconds: float | None = None
     retry: RetryPolicy = RetryPolicy()
     time_limit_seconds: float = 60.0
     on_unknown: OnUnknown = "repeat"
@@ -157,6 +160,14 @@ class JobType(Generic[P]):
         Raises:
             ConfigurationError, EnqueueError: names the field; quotes no value that may be personal.
         """
+
+    def max_in_flight(self, limit_key: str) -> int | None:
+        """Return how many attempts of this limit key one worker may have at a time, by what the peer bears: 1 or more.
+
+        Called for each key with due jobs at each claim of this type's queue, in the worker's process: answer from
+        memory. The key's own limits hold besides. None (the default): no such bound.
+        """
+        return None
 
     def limit_keys_of(self, connection: Connection, tenant: str) -> Sequence[str]:
         """Return the limit keys that belong to a tenant of the app, by which its jobs are listed. Default: none."""

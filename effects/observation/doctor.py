@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,8 +122,7 @@ def _storage(app: Effects) -> DoctorFinding:
 
 def _open_files(app: Effects) -> DoctorFinding:
     """As this process finds it: a worker may be started otherwise."""
-    slots = app.settings.queue_threads()
-    in_flight = sum(slots.get(queue, app.settings.in_flight) for queue in app.job_types.async_queues())
+    in_flight = sum(_most_in_flight(app, queue) for queue in app.job_types.async_queues())
     needed, most = in_flight + open_files.BESIDES, open_files.most()
     if needed <= most:
         return DoctorFinding("open files", "ok", f"{in_flight:,} attempts in flight on the event loop have room")
@@ -132,6 +132,13 @@ def _open_files(app: Effects) -> DoctorFinding:
         f"at most {most:,} files and sockets may be open; {in_flight:,} attempts in flight may need {needed:,}",
         "raise the hard limit (`ulimit -Hn`, LimitNOFILE= of systemd), or lower EFFECTS_IN_FLIGHT",
     )
+
+
+def _most_in_flight(app: Effects, queue: str) -> int:
+    """With those that are begun in the place of silent ones."""
+    shares = [job_type.reserved_share for job_type in app.job_types if job_type.queue == queue]
+    slots = app.settings.queue_threads().get(queue, app.settings.in_flight)
+    return slots + math.ceil(slots * max(shares, default=0.0))
 
 
 def _keys(ring: KeyRing, counts: list[KeyCount]) -> Iterator[DoctorFinding]:

@@ -196,6 +196,7 @@ class Dispatcher:
 
     def _claim(self, queue: QueueThreads, free_slots: int) -> Claimed:
         began, leased_at = self._now(), self._lease_clock()
+        queue.update_keys()
         claimed = self._claimer.claim(queue.request, self._heartbeat.worker.id, free_slots, give_up=self._gives_up)
         if claimed is None:
             self._looked = False

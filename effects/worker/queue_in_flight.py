@@ -19,6 +19,9 @@ BATCH_SECONDS = 0.02
 class QueueInFlight(QueueThreads):
     """Claims no more than is free in flight; what is claimed is begun at once.
 
+    Silent attempts beyond those that failing keys may have give up their slots: others are claimed in their place, up
+    to as many as are reserved for keys that do not fail.
+
     A job of a blocking type that was put into this queue by name runs in a thread, as in any other queue.
 
     Args:
@@ -35,15 +38,21 @@ class QueueInFlight(QueueThreads):
         self._accepted: dict[RunningAttempt, bool] = {}  # the loop has not begun them yet
         self._waits_until: float | None = None  # monotonic; for more to be free
         self._batch = 1
+        self._given_up_slots = 0  # by silent attempts
+
+    @property
+    def _free(self) -> int:
+        return self._slots + self._given_up_slots - len(self._open)
 
     @property
     def saturated(self) -> bool:
         """Whether all are in flight that may be."""
-        return len(self._open) >= self._slots
+        return self._free <= 0
 
     def free_slots(self) -> int:
         """How many more jobs to claim: all that is free, once that is worth a claim or has waited for long enough."""
-        free, now = self._slots - len(self._open), self._now()
+        self._free_slots_of_silent()
+        free, now = self._free, self._now()
         if free <= 0:
             return 0
         self._batch = self._worth_a_claim()
@@ -55,6 +64,16 @@ class QueueInFlight(QueueThreads):
         self.look_in(self._waits_until - now)
         return 0
 
+    def _free_slots_of_silent(self) -> None:
+        """Look again when the next attempt turns silent, where all are in flight that may be."""
+        reserved, after = self.request.reserved_threads, self.request.local.failing_after_seconds
+        if not reserved or after is None:
+            return
+        silent = len(self.silent())
+        self._given_up_slots = min(max(0, silent - (self._slots - reserved)), reserved)
+        if self._free <= 0 and (turning := self.running[silent : silent + 1]):
+            self.look_in(max(BATCH_SECONDS, turning[0].started + after - self._now()))
+
     def _worth_a_claim(self) -> int:
         """As many as come free within a moment, at most 64."""
         if not self._average_seconds:
@@ -62,7 +81,7 @@ class QueueInFlight(QueueThreads):
         return max(1, min(BATCH, self._slots, int(self._slots / self._average_seconds * BATCH_SECONDS)))
 
     def _takes_more(self) -> bool:
-        free = self._slots - len(self._open)
+        free = self._free
         return free >= self._batch or free == 1  # the first to end has a claim wait for more
 
     def _hold(self, attempt: RunningAttempt) -> None:

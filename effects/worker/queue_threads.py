@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -123,6 +124,21 @@ class QueueThreads:
         if waiting > self._low_water:
             return 0
         return max(0, self.threads - len(self._running) + prefetch - waiting)
+
+    def silent(self) -> list[RunningAttempt]:
+        """The attempts that have run for so long that their limit keys count as failing, the oldest first."""
+        seconds = self.request.local.failing_after_seconds
+        if seconds is None:
+            return []
+        since = self._now() - seconds
+        return list(itertools.takewhile(lambda attempt: attempt.started <= since, self.running))
+
+    def update_keys(self) -> None:
+        """Tell the next claim what this worker has in flight of each limit key, and which of them are silent."""
+        local = self.request.local
+        if local.bounds or local.failing_after_seconds is not None:
+            local.in_flight = Counter(key for attempt in self.open if (key := attempt.job.limit_key) is not None)
+            local.silent = {key for attempt in self.silent() if (key := attempt.job.limit_key) is not None}
 
     def look_in(self, seconds: float) -> None:
         """Look again after so many seconds, or earlier where that was known."""

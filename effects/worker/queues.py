@@ -9,10 +9,13 @@ from typing import Any
 
 from effects.app import Effects
 from effects.model.job import DEFAULT_QUEUE, QUARANTINE_QUEUE, Job
+from effects.model.job_type import JobType
 from effects.model.settlement import Settlement
+from effects.store.limits.local_keys import LocalKeys
 from effects.store.queue.claim import ClaimRequest
 from effects.worker.attempt import RunningAttempt
 from effects.worker.handler_loop import HandlerLoop
+from effects.worker.local_bound import LocalBound
 from effects.worker.queue_in_flight import QueueInFlight
 from effects.worker.queue_threads import QueueThreads
 from effects.worker.runtime import Runtime
@@ -39,6 +42,12 @@ def planned(app: Effects, slots_by_queue: Mapping[str, int] | None) -> list[Clai
         share = max((job_type.reserved_share for job_type in job_types if job_type.queue == queue), default=0.0)
         return min(threads - 1, math.ceil(threads * share))
 
+    def local_keys(queue: str) -> LocalKeys:
+        own = [job_type for job_type in job_types if job_type.queue == queue]
+        seconds = [job_type.failing_after_seconds for job_type in own if job_type.failing_after_seconds is not None]
+        bounds = [LocalBound(job_type) for job_type in own if type(job_type).max_in_flight is not JobType.max_in_flight]
+        return LocalKeys(min(seconds, default=None), tuple(bounds))
+
     if slots_by_queue is None:
         queues = [DEFAULT_QUEUE, *(job_type.queue for job_type in job_types), *settings.queue_threads()]
         slots_by_queue = {queue: default_slots(app, queue) for queue in queues}
@@ -49,6 +58,7 @@ def planned(app: Effects, slots_by_queue: Mapping[str, int] | None) -> list[Clai
             threads=slots,
             fair=queue in fair,
             reserved_threads=reserved(queue, slots),
+            local=local_keys(queue),
         )
         for queue, slots in {**slots_by_queue, QUARANTINE_QUEUE: 1}.items()
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,11 @@ from effects.errors import ConfigurationError
 from effects.limits import Breaker
 from effects.model.registry import Registry
 from effects.store.limits import rows as limit_rows
+from effects.worker.local_bound import LocalBound
 from effects.worker.queues import planned
 from tests.conftest import AppFactory
 from tests.support.limited_jobs import answered, limited
+from tests.support.log_lines import log_lines
 from tests.support.manual_workers import ManualWorker
 from tests.support.scripted import Scripted
 
@@ -89,6 +92,110 @@ def test_a_group_of_a_key_that_fails_counts_too(app: Effects) -> None:
     assert keys(manual_worker.claim(64)) == {"alive": 1}
     answered(manual_worker, (running[0], Retry("busy", after_seconds=7200)))
     assert len(manual_worker.claim(64)) == 1
+
+
+def silent(manual_worker: ManualWorker, running: list[Job], *names: str) -> None:
+    """The worker tells its claims what it has in flight, and that these keys are silent, as it does before each."""
+    manual_worker.request.local.in_flight = Counter(job.limit_key for job in running if job.limit_key)
+    manual_worker.request.local.silent = set(names)
+
+
+def capped(app: Effects, **options: Any) -> None:
+    """Three keys that will be silent, and one that answers, with twenty jobs behind each."""
+    with app.store.begin() as connection:
+        for key in (*FAILING, "alive"):
+            limit_rows.ensure(app.store, connection, key, max_in_flight=4, **options)
+    enqueue_many([job for key in (*FAILING, "alive") for job in limited(key, 20)], effects=app)
+
+
+@pytest.mark.parametrize("options", [{"breaker": PATIENT}, {}])
+def test_keys_that_are_silent_share_what_is_not_kept(app: Effects, options: dict[str, Any]) -> None:
+    manual_worker = keeping(app)
+    capped(app, **options)
+    silent(manual_worker, [], *FAILING)
+    first = manual_worker.claim(64)
+    taken = keys(first)
+    assert taken.pop("alive") == 4
+    assert taken.total() == 7
+    silent(manual_worker, first, *FAILING)
+    assert manual_worker.claim(64) == []
+    answered(manual_worker, *((job, Done()) for job in first if job.limit_key == "alive"))
+    silent(manual_worker, first, *FAILING)
+    assert keys(manual_worker.claim(64)) == {"alive": 4}
+
+
+def test_what_is_silent_counts_with_what_failed(app: Effects) -> None:
+    manual_worker = keeping(app)
+    fail_once(app, manual_worker)
+    enqueue_many(limited("mute", 20), effects=app)  # a key without a row: nothing in the database limits it
+    silent(manual_worker, [], "mute")
+    assert keys(manual_worker.claim(64)).total() == 7
+
+
+def test_a_silent_key_with_a_parent_counts_too(app: Effects) -> None:
+    manual_worker = keeping(app)
+    with app.store.begin() as connection:
+        limit_rows.ensure(app.store, connection, "all", max_in_flight=100)
+        for key in FAILING:
+            limit_rows.ensure(app.store, connection, key, max_in_flight=4, parent="all")
+    enqueue_many([job for key in FAILING for job in limited(key, 20)], effects=app)
+    running = manual_worker.claim(64)
+    assert len(running) == 12
+    answered(manual_worker, *((job, Done()) for job in running[:4]))
+    silent(manual_worker, running[4:], *FAILING)
+    assert manual_worker.claim(64) == []  # 8 run; 7 may
+
+
+def test_a_key_has_no_more_at_a_time_than_its_job_type_says(app: Effects) -> None:
+    manual_worker = ManualWorker(app)
+    capped(app)
+    manual_worker.request.local.bounds = (lambda key: 2 if key == "alive" else None, lambda key: 3)
+    first = manual_worker.claim(64)
+    assert keys(first) == {**dict.fromkeys(FAILING, 3), "alive": 2}
+    silent(manual_worker, first)
+    assert manual_worker.claim(64) == []
+    answered(manual_worker, *((job, Done()) for job in first if job.limit_key == "alive"))
+    silent(manual_worker, [job for job in first if job.limit_key != "alive"])
+    assert keys(manual_worker.claim(64)) == {"alive": 2}
+
+
+def test_groups_have_no_more_of_their_key_than_the_job_type_says(app: Effects) -> None:
+    manual_worker = ManualWorker(app)
+    jobs = [NewJob(job_type="scripted", payload={}, limit_key="k", group_key=f"g:{number}") for number in range(4)]
+    enqueue_many(jobs, effects=app)
+    manual_worker.request.local.bounds = (lambda key: 2,)
+    first = manual_worker.claim(64)
+    assert len(first) == 2
+    silent(manual_worker, first)
+    assert manual_worker.claim(64) == []
+
+
+def test_a_bound_that_fails_is_logged_and_bounds_nothing() -> None:
+    class Wrong(Scripted):
+        def max_in_flight(self, limit_key: str) -> Any:
+            if limit_key == "raises":
+                raise ValueError(limit_key)
+            return "many"
+
+    with log_lines("effects.worker") as log:
+        assert LocalBound(Wrong("scripted"))("raises") is None
+        assert LocalBound(Wrong("scripted"))("k") is None
+    text = "".join(log.lines)
+    assert "scripted: max_in_flight: ValueError" in text
+    assert "max_in_flight returned a str; give a count, or None" in text
+
+
+def test_a_job_type_has_its_say_in_its_queue_alone(app_factory: AppFactory) -> None:
+    class Careful(Scripted):
+        failing_after_seconds = 2.0
+
+        def max_in_flight(self, limit_key: str) -> int:
+            return 2
+
+    app = app_factory(job_types=[Careful("calls", queue="calls"), Scripted("plain")])
+    local = {request.queue: request.local for request in planned(app, {"calls": 10, "default": 10})}
+    assert (local["calls"].failing_after_seconds, local["calls"].free_slots("k", 5)) == (2.0, 2)
+    assert (local["default"].failing_after_seconds, local["default"].free_slots("k", 5)) == (None, 5)
 
 
 def test_a_queue_that_keeps_none_knows_no_difference(app: Effects) -> None:

@@ -37,3 +37,9 @@ def test_doctor_warns_where_fewer_files_may_be_open_than_attempts_are_in_flight(
     [finding] = [finding for finding in examine(app) if finding.check == "open files"]
     assert finding.level == level
     assert ("EFFECTS_IN_FLIGHT" in (finding.advice or "")) == (level == "warning")
+
+
+def test_doctor_counts_what_is_begun_in_the_place_of_silent_attempts(app_factory: AppFactory) -> None:
+    app = app_factory(job_types=[AsyncScripted(reserved_share=0.5)], in_flight=100, queues="webhooks=10")
+    [finding] = [finding for finding in examine(app) if finding.check == "open files"]
+    assert finding.text.startswith("167 attempts in flight")  # 150, and 17 for webhooks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -252,6 +253,58 @@ def test_an_async_queue_claims_what_is_free_in_flight(
     assert queue.free_slots() == at_once
     runtime.now += queue_in_flight.BATCH_SECONDS
     assert queue.free_slots() == later
+
+
+class Begun:
+    """An attempt that began then, of a key of its own."""
+
+    def __init__(self, number: int, started: float) -> None:
+        self.job, self.started = SimpleNamespace(limit_key=f"k{number}"), started
+
+
+def running_since(queue: QueueInFlight, starts: list[float]) -> None:
+    """The queue has attempts that began at these moments."""
+    attempts: list[Any] = [Begun(number, started) for number, started in enumerate(starts)]
+    queue._running, queue._open = dict.fromkeys(attempts, True), set(attempts)
+
+
+def silent_after_a_second(open_attempts: int, age_seconds: float) -> tuple[QueueInFlight, ClockRuntime]:
+    queue, runtime = in_flight(None, 0)
+    queue.request.reserved_threads, queue.request.local.failing_after_seconds = 700, 1.0
+    running_since(queue, [runtime.now - age_seconds] * open_attempts)
+    return queue, runtime
+
+
+@pytest.mark.parametrize(
+    ("open_attempts", "age_seconds", "free"),
+    [
+        (SLOTS, 0.5, 0),
+        (SLOTS, 1.0, 700),  # all but the 324 that failing keys may have
+        (SLOTS + 700, 1.0, 0),  # never more than that besides
+        (324, 1.0, 700),
+        (300, 1.0, 724),
+    ],
+)
+def test_silent_attempts_give_up_their_slots_beyond_the_share_of_failing_keys(
+    open_attempts: int, age_seconds: float, free: int
+) -> None:
+    queue, _ = silent_after_a_second(open_attempts, age_seconds)
+    assert queue.free_slots() == free
+    assert queue.saturated == (free == 0)
+
+
+def test_a_full_queue_looks_again_when_the_next_attempt_turns_silent() -> None:
+    queue, runtime = silent_after_a_second(SLOTS, 0.25)
+    assert queue.free_slots() == 0
+    assert queue.look_at == runtime.now + 0.75
+
+
+def test_a_claim_knows_what_is_in_flight_of_each_key_and_what_is_silent() -> None:
+    queue, runtime = silent_after_a_second(0, 0.0)
+    running_since(queue, [runtime.now - 2.0, runtime.now - 0.5])
+    queue.update_keys()
+    assert queue.request.local.in_flight == {"k0": 1, "k1": 1}
+    assert queue.request.local.silent == {"k0"}
 
 
 def test_the_number_of_a_queue_goes_by_the_kind_of_its_job_types(app_factory: AppFactory) -> None:

@@ -129,7 +129,7 @@ def test_what_is_in_flight_to_an_endpoint_is_capped_by_a_row_of_limits(shop: Eff
     with Receiver() as receiver:
         made = add_endpoint(receiver.url, effects=shop)
     limits = rows("SELECT limit_key, max_in_flight FROM effects_limits")
-    assert limits == [{"limit_key": limit_key(made.id), "max_in_flight": 4}]
+    assert limits == [{"limit_key": limit_key(made.id), "max_in_flight": 16}]
 
 
 # -- what is read when the request is sent -------------------------------------------------------------------------

@@ -10,10 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from effects import Effects
+from effects.store.limits.rows import set_limit
 from effects.worker import Worker
 from effects.worker.queues import planned
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhooks
 from effects_webhooks.classify import describe
+from effects_webhooks.routing import limit_key
 from effects_webhooks.transport.exchange import WebhookExchange
 from effects_webhooks.transport.network import GuardedNetwork
 from tests.peers.http import Answer, Receiver
@@ -46,8 +48,9 @@ def test_partners_that_wait_hold_up_no_others(shop: Effects) -> None:
     assert drained == [{"succeeded": 30}]
 
 
-def test_an_endpoint_has_no_more_in_flight_than_its_limit(shop: Effects) -> None:
-    gate, at_once, most = threading.Event(), 0, 0
+def most_at_once(shop: Effects, status: int = 204, limit: int | None = None) -> int:
+    """How many of sixty requests an endpoint has at a time that answers so; it may have an operator's limit."""
+    pause, at_once, most = threading.Event(), 0, 0
     lock = threading.Lock()
 
     def answer(request: object) -> Answer:
@@ -55,16 +58,52 @@ def test_an_endpoint_has_no_more_in_flight_than_its_limit(shop: Effects) -> None
         with lock:
             at_once += 1
             most = max(most, at_once)
-        gate.wait(0.05)
+        pause.wait(0.05)
         with lock:
             at_once -= 1
-        return Answer(204)
+        return Answer(status)
 
     with Receiver(answer) as receiver:
-        add_endpoint(receiver.url, effects=shop)
-        deliver_webhooks([WebhookEvent("order.paid", {"n": number}) for number in range(12)], effects=shop)
-        assert Worker(shop).drain(max_seconds=50).counts == {"succeeded": 12}
-    assert most <= 4
+        endpoint = add_endpoint(receiver.url, effects=shop)
+        if limit is not None:
+            with shop.store.begin() as connection:
+                set_limit(shop.store, connection, limit_key(endpoint.id), actor="test", max_in_flight=limit)
+        deliver_webhooks([WebhookEvent("order.paid", {"n": number}) for number in range(60)], effects=shop)
+        Worker(shop).drain(max_seconds=50)
+    return most
+
+
+def test_an_endpoint_that_answers_gets_more_at_a_time(shop: Effects) -> None:
+    assert 4 < most_at_once(shop) <= 16
+
+
+def test_an_endpoint_never_has_more_at_a_time_than_its_limit(shop: Effects) -> None:
+    assert most_at_once(shop, limit=5) <= 5
+
+
+def test_an_endpoint_that_has_too_much_gets_no_more_at_a_time(shop: Effects) -> None:
+    assert most_at_once(shop, status=503) <= 4
+
+
+def test_partners_that_are_silent_give_up_their_slots(shop: Effects) -> None:
+    """Ten slots, of which failing partners may have three. All are taken by partners that never answer."""
+    gate = threading.Event()
+    with Receiver(lambda request: Answer(wait=gate)) as mute, Receiver() as well:
+        for number in range(5):
+            add_endpoint(f"{mute.url}?{number}", ["mute"], effects=shop)
+        add_endpoint(well.url, ["well"], effects=shop)
+        deliver_webhooks([WebhookEvent("mute", {"n": number}) for number in range(4)], effects=shop)
+        worker = Worker(shop, queues={"webhooks": 10})
+        working = threading.Thread(target=worker.run)
+        working.start()
+        mute.wait_for(10)
+        deliver_webhooks([WebhookEvent("well", {"n": number}) for number in range(3)], effects=shop)
+        well.wait_for(3)
+        assert worker.counts.keys() <= {"succeeded"}  # none of the silent ones has ended
+        assert len(mute.requests) < 17  # the seven slots went to others, whose jobs are younger
+        gate.set()
+        worker.stop()
+        working.join()
 
 
 def test_a_drained_worker_leaves_no_connection_open(shop: Effects) -> None:

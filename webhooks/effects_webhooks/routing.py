@@ -13,10 +13,17 @@ from effects_webhooks.request import matches
 from effects_webhooks.tables import events as table
 from effects_webhooks.tables.events import EventRow
 
+_LIMIT = "webhook:"
+
 
 def limit_key(endpoint_id: str) -> str:
     """The key under which an endpoint's deliveries share their cap and their pauses."""
-    return f"webhook:{endpoint_id}"
+    return f"{_LIMIT}{endpoint_id}"
+
+
+def endpoint_of(limit_key: str) -> str | None:
+    """The endpoint of a limit key; None for a key of something else."""
+    return limit_key.removeprefix(_LIMIT) if limit_key.startswith(_LIMIT) else None
 
 
 class Route(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from effects.limits import Rate, refilled, whole
 from effects.model.job import Job
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
+from effects.store.limits.local_keys import LocalKeys
 from effects.store.limits.rows import limit_columns
 
 BUSY_SECONDS = 0.02  # when to look again at a key that another worker holds
@@ -44,14 +45,18 @@ class Capacity:
         want: the capacity of a key without limits.
         worker, queue, threads: who claims, for which queue and how many threads. Of one rate no more starts are claimed
             at once than there are threads: claimed ones that wait are a burst.
-        reserved_threads: number of threads withheld from keys whose newest attempt failed.
+        reserved_threads: number of threads withheld from failing keys: those whose newest attempt failed, or of which
+            one is silent in this worker.
+        local: what this worker knows of the keys by itself.
     """
 
-    def __init__(self, want: int, worker: str, *, queue: str, threads: int, reserved_threads: int) -> None:
+    def __init__(
+        self, want: int, worker: str, *, queue: str, threads: int, reserved_threads: int, local: LocalKeys
+    ) -> None:
         self.wait_seconds: float | None = None  # until a key that is full may have free slots
         self.awaits_token = False  # one of them has a rate, and no token
         self._want, self._worker = want, worker
-        self._queue, self._threads, self._reserved_threads = queue, threads, reserved_threads
+        self._queue, self._threads, self._reserved_threads, self._local = queue, threads, reserved_threads, local
         self._free_slots: dict[str, int] = {}
         self._buckets: dict[str, Row[Any]] = {}
         self._parents: dict[str, str] = {}
@@ -60,13 +65,23 @@ class Capacity:
     def lock(self, store: Store, connection: Connection, limit_refs: Iterable[LimitRef]) -> None:
         """Lock the rows of those keys that have limits, skipping locked ones, and see what they allow."""
         names: set[str] = set()
+        failing: set[str] = set()
         for ref in limit_refs:
             names.update([ref.limit_key] if ref.has_limits else [])
+            failing.update({ref.limit_key} & self._local.silent)
             if ref.parent_has_limits and ref.parent is not None:
                 names.add(ref.parent)
                 self._parents[ref.limit_key] = ref.parent
-        if not names:
-            return
+        if names:
+            failing.update(self._lock_rows(store, connection, names))
+        if failing and self._reserved_threads:
+            self._failing = failing
+            silent = as_json(sorted(self._local.silent))
+            busy = store.value(connection, _failing_in_flight, worker=self._worker, queue=self._queue, silent=silent)
+            self._free_slots[FAILING_POOL] = max(0, self._threads - self._reserved_threads - busy)
+
+    def _lock_rows(self, store: Store, connection: Connection, names: set[str]) -> set[str]:
+        """Those of them whose newest attempt failed."""
         locked = store.all(connection, _lock, keys=as_json(sorted(names)))
         self._free_slots = dict.fromkeys(names, 0)
         if len(locked) < len(names):
@@ -75,17 +90,19 @@ class Capacity:
         running = count_running(store, connection, capped)
         for row in locked:
             self._free_slots[row.limit_key] = self._free_slots_of(row, running.get(row.limit_key, 0))
-        self._failing = {row.limit_key for row in locked if row.breaker_failures} if self._reserved_threads else set()
-        if self._failing:
-            busy = store.value(connection, _failing_in_flight, worker=self._worker, queue=self._queue)
-            self._free_slots[FAILING_POOL] = max(0, self._threads - self._reserved_threads - busy)
+        return {row.limit_key for row in locked if row.breaker_failures}
 
     def free_slots(self, ref: LimitRef) -> int:
         """How many of this key may start, its pool apart."""
-        return self._free_slots.get(ref.limit_key, self._want) if ref.has_limits else self._want
+        free_slots = self._local.free_slots(ref.limit_key, self._want)
+        if ref.has_limits:
+            free_slots = min(free_slots, self._free_slots.get(ref.limit_key, self._want))
+        if ref.limit_key in self._failing:
+            free_slots = min(free_slots, self._free_slots[FAILING_POOL])
+        return free_slots
 
     def pool(self, ref: LimitRef) -> str:
-        """The pool that it draws on. A parent's comes before that of the failing keys."""
+        """The pool that it draws on. A parent's comes before that of the failing keys, whose bound holds besides."""
         return FAILING_POOL if ref.limit_key in self._failing and not ref.parent_has_limits else ref.pool
 
     def pool_free(self, ref: LimitRef) -> int:
@@ -181,8 +198,9 @@ def _in_flight(sql: Sql) -> str:
 
 def _failing_in_flight(sql: Sql) -> str:
     return f"""
-    SELECT count(*) FROM {sql.jobs} AS j JOIN {sql.limits} AS l ON l.limit_key = j.limit_key
-    WHERE j.status = 'running' AND j.locked_by = :worker AND j.queue = :queue AND l.breaker_failures > 0"""
+    SELECT count(*) FROM {sql.jobs} AS j LEFT JOIN {sql.limits} AS l ON l.limit_key = j.limit_key
+    WHERE j.status = 'running' AND j.locked_by = :worker AND j.queue = :queue
+    AND (l.breaker_failures > 0 OR j.limit_key {sql.any_of("silent")})"""
 
 
 def _spend(sql: Sql) -> str:

@@ -38,7 +38,7 @@ from effects.store.queue.lease import (
     lease_plain,
     loose_priorities,
 )
-from effects.store.queue.ready_keys import PROBES_PER_ROUND, Probed, WaitingKey, limit_ref_of, probe
+from effects.store.queue.ready_keys import PROBES_PER_ROUND, WaitingKey, limit_ref_of, probe
 from effects.store.schema.job_tables import GROUP_RUNNING
 
 CLAIM_MAX = SIZES[-1]
@@ -159,20 +159,22 @@ def _keys_in_use(sql: Sql) -> str:
 def _claim_any(store: Store, request: ClaimRequest, worker: str, limit: int) -> Claimed:
     with store.read() as connection:
         probed = probe(store, connection, request)
+    keys = [key for key in probed.keys if request.may_start(key.limit_ref.limit_key)]
     wait, rate_limited = probed.wait_seconds, probed.wait_seconds is not None
     jobs: list[Job] = []
     raced = False
-    if not probed.keys and not probed.heads:
+    if not keys and not probed.heads:
         if not looks_first(store, request) or _plain_due(store, request):
             with store.single() as connection:
                 jobs = lease_any(store, connection, request, worker, limit, [], [])
                 point("claim.before_commit")
     else:
         capacity = Capacity(
-            limit, worker, queue=request.queue, threads=request.threads, reserved_threads=request.reserved_threads
-        )
+            limit, worker, queue=request.queue, threads=request.threads, reserved_threads=request.reserved_threads,
+            local=request.local,
+        )  # fmt: skip
         try:
-            jobs = _claim_keyed(store, request, worker, limit, probed, capacity)
+            jobs = _claim_keyed(store, request, worker, limit, keys, probed.heads, capacity)
         except IntegrityError as error:
             if not _is_group_race(error):
                 raise
@@ -184,16 +186,22 @@ def _claim_any(store: Store, request: ClaimRequest, worker: str, limit: int) -> 
 
 
 def _claim_keyed(
-    store: Store, request: ClaimRequest, worker: str, limit: int, probed: Probed, capacity: Capacity
+    store: Store,
+    request: ClaimRequest,
+    worker: str,
+    limit: int,
+    keys: Sequence[WaitingKey],
+    group_heads: Sequence[Row[Any]],
+    capacity: Capacity,
 ) -> list[Job]:
     with store.begin() as connection:
         capacity.lock(
-            store, connection, [*(key.limit_ref for key in probed.keys), *(limit_ref_of(row) for row in probed.heads)]
+            store, connection, [*(key.limit_ref for key in keys), *(limit_ref_of(row) for row in group_heads)]
         )
         ready_keys = [
-            key for key in (_ready(capacity, key) for key in probed.keys) if key.free_slots > 0 and key.pool_free > 0
+            key for key in (_ready(capacity, key) for key in keys) if key.free_slots > 0 and key.pool_free > 0
         ]
-        heads = [head for row in probed.heads if (head := _head(capacity, row, limit)).free_slots > 0]
+        heads = [head for row in group_heads if (head := _head(capacity, row, limit)).free_slots > 0]
         jobs = lease_any(store, connection, request, worker, limit, ready_keys, heads)
         capacity.spend(store, connection, jobs)
         point("claim.before_commit")

@@ -17,6 +17,7 @@ from effects.errors import EffectsError
 from effects.model.job import Job
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
+from effects.store.limits.local_keys import LocalKeys
 from effects.store.limits.queue_pauses import is_paused
 from effects.store.queue.job_rows import job_columns, job_of
 
@@ -42,6 +43,14 @@ class ClaimRequest(msgspec.Struct):
     group_cursor: str = ""
     moved: deque[str] = msgspec.field(default_factory=partial(deque, maxlen=MOVED_MAX))  # groups to look at first
     last_key: str = ""  # round robin: the key served last
+    local: LocalKeys = msgspec.field(default_factory=LocalKeys)
+
+    def may_start(self, limit_key: str) -> bool:
+        """Whether this worker itself has anything free for this key, before the key's limits are looked at."""
+        if self.local.free_slots(limit_key, 1) < 1:
+            return False
+        pool = self.threads - self.reserved_threads
+        return not (self.reserved_threads and limit_key in self.local.silent and self.local.silent_in_flight >= pool)
 
 
 class ReadyKey(msgspec.Struct, frozen=True):

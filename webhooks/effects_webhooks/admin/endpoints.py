@@ -36,7 +36,7 @@ CHANGE, _DISABLE, _ENABLE = (AuditAction("endpoint", name) for name in ("change"
 
 EndpointStatus: TypeAlias = Literal["active", "disabled"]
 STATUSES: tuple[EndpointStatus, ...] = ("active", "disabled")
-MAX_IN_FLIGHT = 4
+MAX_IN_FLIGHT = 16  # of all workers together; each begins with `transport.windows.START`
 BREAKER = Breaker(failures=10, seconds=60.0)  # in a row; then one probe a minute until one is answered
 
 

@@ -34,13 +34,14 @@ from effects_webhooks.explanation import explanation_of
 from effects_webhooks.loading import LoadedDelivery, load_deliveries
 from effects_webhooks.retention import prune_events
 from effects_webhooks.retry_rules import FULL, SHORT
-from effects_webhooks.routing import limit_key
+from effects_webhooks.routing import endpoint_of, limit_key
 from effects_webhooks.sealed import open_headers, open_secret
 from effects_webhooks.state import state_of
 from effects_webhooks.tables.endpoint_rows import endpoints
 from effects_webhooks.tables.ledger import DeliveryLedger, DeliveryRecord
 from effects_webhooks.transport.exchange import DEADLINE_SECONDS
 from effects_webhooks.transport.guard import Private, check_url
+from effects_webhooks.transport.windows import Windows
 
 if TYPE_CHECKING:
     import httpx
@@ -83,6 +84,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
     payload = DeliverPayload
     queue = "webhooks"
     reserved_share = 0.7  # of what is in flight, for partners that answer, however many do not
+    failing_after_seconds = 1.0
     time_limit_seconds = 20.0
     on_unknown = "repeat"
     captured_in_tests = True
@@ -108,11 +110,16 @@ class WebhookDelivery(JobType[DeliverPayload]):
             functools.partial(_vetted, allow_private=self._allow_private)
         )
         self._keys: dict[str, bytes] = {}
+        self._windows = Windows()
         self._waiting = RateLimitedLogger(_log, "webhook.waiting")  # a fault of our own configuration
         self._user_agent = f"effects/{VERSION}"
 
     def route(self, payload: DeliverPayload) -> Routing:
         return Routing(limit_key=limit_key(payload.endpoint_id))
+
+    def max_in_flight(self, limit_key: str) -> int | None:
+        endpoint_id = endpoint_of(limit_key)
+        return None if endpoint_id is None else self._windows.size(endpoint_id)
 
     def limit_keys_of(self, connection: Connection, tenant: str) -> list[str]:
         return [limit_key(row.id) for row in endpoints(self._app.store, connection, tenant)]
@@ -155,7 +162,9 @@ class WebhookDelivery(JobType[DeliverPayload]):
             )
         seconds = min(self._deadline_seconds, attempt.remaining_seconds() - _MARGIN_SECONDS)
         sent = {**own, **self._headers(payload.event_id, loaded.body, keys)}
-        exchange = await self._transports.post(addressee.url, sent, loaded.body, seconds=seconds)
+        with self._windows.use(payload.endpoint_id) as use:
+            exchange = await self._transports.post(addressee.url, sent, loaded.body, seconds=seconds)
+            use.ended(exchange)
         context = RetryContext(addressee.profile, addressee.overrides, loaded.earlier, self.retry, self._short)
         outcome = classify(exchange, host=host, context=context)
         attempt.private = DeliveryRecord(
