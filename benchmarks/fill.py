@@ -16,7 +16,7 @@ from sqlalchemy import text
 from benchmarks.servers import effects_url
 from effects import Effects
 from effects.store.db.sql import Sql
-from effects.store.queue.enqueue import reserve_ids
+from effects.store.enqueue.insert import reserve_ids
 from effects.store.schema.operator_tables import HOUR, LENGTHS, MINUTE, SIX_HOURS, TEN_MINUTES
 from effects_email.message.address import address_digests
 

@@ -16,7 +16,7 @@ from benchmarks.rounds import Contender, Goal, Report, interleave
 from benchmarks.systems import ours
 from effects import Effects, enqueue
 from effects.retention import prune
-from effects.store.queue.enqueue import reserve_ids
+from effects.store.enqueue.insert import reserve_ids
 
 JOBS = 50_000
 ENQUEUE_EVERY_SECONDS = 0.01

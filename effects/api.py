@@ -11,12 +11,13 @@ from sqlalchemy import Connection
 
 from effects.app import Effects
 from effects.default_app import app_of
-from effects.enqueuing import enqueue_jobs, job_row
+from effects.enqueuing import enqueue_job, enqueue_jobs, job_row
 from effects.model.job import NewJob, Receipt
 from effects.retry import OnUnknown
 from effects.sessions.joining import AnySession
 from effects.store.db.store import Statement
-from effects.store.queue.enqueue import JobRow, ReservedJob, insert_jobs, insert_with_intents, reserve_rows
+from effects.store.enqueue.insert import insert_jobs, insert_with_intents, reserve_rows
+from effects.store.enqueue.new_rows import JobRow, ReservedJob
 
 
 def enqueue(
@@ -60,7 +61,7 @@ def enqueue(
         expires_at=expires_at, group_key=group_key, limit_key=limit_key, max_attempts=max_attempts,
         trace_context=trace_context, on_unknown=on_unknown,
     )  # fmt: skip
-    return enqueue_many([job], session=session, effects=effects)[0]
+    return enqueue_job(app_of(effects, session), job, session)
 
 
 def enqueue_many(

@@ -33,6 +33,18 @@ def check_arguments(values: object, rules: Mapping[str, Rule], error: type[Effec
             raise error(f"{name} {why}")
 
 
+def check_given(values: object, rules: Mapping[str, Rule], error: type[EffectsError]) -> None:
+    """Check the attributes of `values` that the rules name and that are not None.
+
+    Raises:
+        error: names the argument and what it may be.
+    """
+    for name, rule in rules.items():
+        value = getattr(values, name)
+        if value is not None and (why := rule(value)) is not None:
+            raise error(f"{name} {why}")
+
+
 def require(name: str, value: Any, rule: Rule, error: type[EffectsError]) -> None:
     """Check one value.
 

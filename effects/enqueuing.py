@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Protocol
 
 import msgspec
 from sqlalchemy import Connection
 
 from effects import arguments
-from effects.arguments import build_each, check_arguments, each_of, optional
+from effects.arguments import build_each, check_given, each_of, require
 from effects.errors import EnqueueError, KeyUnavailable
 from effects.idempotence import IdempotentWriter, KeyHolder, write_once
 from effects.keys import KeyRing
@@ -23,20 +23,21 @@ from effects.retry import ON_UNKNOWN
 from effects.sealing import seal_payload
 from effects.sessions.joining import AnySession
 from effects.store.db.store import Store
-from effects.store.queue.enqueue import JobRow, insert_jobs, key_holders
-from effects.store.queue.enqueue_function import PROVISIONAL
+from effects.store.enqueue.function import PROVISIONAL
+from effects.store.enqueue.insert import insert_jobs, key_holders
+from effects.store.enqueue.new_rows import JobRow
 from effects.store.queue.table_ledger import CORE_LEDGER
 
 _RULES = {
-    "job_type": arguments.printable(),
-    **dict.fromkeys(("key", "group_key", "limit_key", "queue"), optional(arguments.printable())),
-    "on_unknown": optional(arguments.one_of(ON_UNKNOWN)),
-    "max_attempts": optional(arguments.whole(1, 1000)),
-    "priority": optional(arguments.whole(-32000, 32000)),
-    **dict.fromkeys(("run_at", "expires_at"), optional(arguments.aware)),
-    "delay": optional(arguments.duration),
-    "trace_context": optional(arguments.printable()),
+    **dict.fromkeys(("key", "group_key", "limit_key", "queue"), arguments.printable()),
+    "on_unknown": arguments.one_of(ON_UNKNOWN),
+    "max_attempts": arguments.whole(1, 1000),
+    "priority": arguments.whole(-32000, 32000),
+    **dict.fromkeys(("run_at", "expires_at"), arguments.aware),
+    "delay": arguments.duration,
+    "trace_context": arguments.printable(),
 }
+_JOB_TYPE = arguments.printable()
 
 
 class EnqueuingApp(Protocol):
@@ -49,6 +50,15 @@ class EnqueuingApp(Protocol):
     def writing(self, session: AnySession | None, queues: Iterable[str] = ()) -> AbstractContextManager[Connection]:
         """The connection of the caller's transaction, or of one of our own."""
         ...
+
+
+def enqueue_job(app: EnqueuingApp, job: NewJob, session: AnySession | None) -> Receipt:
+    """Write one job; see `effects.enqueue`. Apps wait for it: nothing that only a batch needs is in its way."""
+    row = job_row(app, 0, job, with_digest=True)
+    with app.writing(session, (row.queue,)) as connection:
+        if row.digest is None:
+            return _receipt(row, insert_jobs(app.store, connection, [row])[row.n])
+        return write_once(app.keys, connection, [row], _JobWriter(app, connection, [job]))[0]
 
 
 def enqueue_jobs(app: EnqueuingApp, jobs: Iterable[NewJob], session: AnySession | None) -> list[Receipt]:
@@ -71,7 +81,8 @@ def job_row(app: EnqueuingApp, number: int, job: NewJob, *, with_digest: bool) -
         EnqueueError: an argument is wrong; or the job has a key and its type a ledger of its own, which would never
             hear of it.
     """
-    check_arguments(job, _RULES, EnqueueError)
+    require("job_type", job.job_type, _JOB_TYPE, EnqueueError)
+    check_given(job, _RULES, EnqueueError)
     if job.delay is not None and job.run_at is not None:
         raise EnqueueError("delay and run_at are both given; give one of them")
     job_type = app.job_types.get(job.job_type)
@@ -85,9 +96,9 @@ def job_row(app: EnqueuingApp, number: int, job: NewJob, *, with_digest: bool) -
         queue=job.queue or routing.queue or job_type.queue,
         priority=job_type.priority if job.priority is None else job.priority,
         payload=msgspec.Raw((seal_payload(app.keys, job_type, text) if job_type.sensitive else text).encode()),
-        run_at=_epoch(job.run_at),
-        delay=_seconds(job.delay),
-        expires_at=_epoch(job.expires_at),
+        run_at=None if job.run_at is None else job.run_at.timestamp(),
+        delay=None if job.delay is None else _seconds(job.delay),
+        expires_at=None if job.expires_at is None else job.expires_at.timestamp(),
         max_attempts=job.max_attempts,
         group_key=job.group_key or routing.group_key,
         limit_key=job.limit_key or routing.limit_key,
@@ -122,11 +133,7 @@ def _digest(app: EnqueuingApp, job_type: JobType[Any], payload: str) -> str:
     return app.keys.digest(job_type.canonical(payload))
 
 
-def _epoch(moment: datetime | None) -> float | None:
-    return None if moment is None else moment.timestamp()
-
-
-def _seconds(delay: timedelta | float | None) -> float | None:
+def _seconds(delay: timedelta | float) -> float:
     return delay.total_seconds() if isinstance(delay, timedelta) else delay
 
 

@@ -80,13 +80,13 @@ if TYPE_CHECKING:
     from effects.store.db.old_rows import delete_page, old_rows
     from effects.store.db.sql import ANY_TIME, Sql, Window, and_each, columns_of, set_filters
     from effects.store.db.store import Statement, Store, as_json
+    from effects.store.enqueue.new_rows import ReservedJob
     from effects.store.limits.rows import ensure as ensure_limit
     from effects.store.limits.rows import unblock as unblock_limit
     from effects.store.operator.actions import IGNORE, record_action
     from effects.store.operator.dead_letters import closed as is_resolved
     from effects.store.operator.requeue import Requeued, requeue
     from effects.store.operator.resolve import resolve as resolve_unknown
-    from effects.store.queue.enqueue import ReservedJob
     from effects.store.queue.settle import record_existing
     from effects.store.queue.table_ledger import TableLedger
     from effects.store.schema.columns import DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column
@@ -149,7 +149,7 @@ else:
             "effects.store.operator.dead_letters": "closed as is_resolved",
             "effects.store.operator.requeue": "Requeued, requeue",
             "effects.store.operator.resolve": "resolve as resolve_unknown",
-            "effects.store.queue.enqueue": "ReservedJob",
+            "effects.store.enqueue.new_rows": "ReservedJob",
             "effects.store.queue.settle": "record_existing",
             "effects.store.queue.table_ledger": "TableLedger",
             "effects.store.schema.columns": "DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column",

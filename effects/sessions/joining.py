@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -74,8 +74,7 @@ def joined(session: AnySession, database: CallersDatabase) -> AbstractContextMan
         EnqueueError: `session` has an unusable type, speaks to another database, or commits each statement by itself.
     """
     session = session_of(session)
-    driver = driver_of(session)
-    if driver is not None:
+    if not isinstance(session, Session | Connection) and (driver := driver_of(session)) is not None:
         return _borrowed(driver, database)
     connection = _connection(session, database)
     _check_database(connection, database)
@@ -99,10 +98,11 @@ def _check_database(connection: Connection, database: CallersDatabase) -> None:
 
 
 def _connection(session: Any, database: CallersDatabase) -> Connection:
-    for engine in engines_of(session):
-        refuse_outside_greenlet(engine, session)
+    binds = _binds(session)
+    for bind in binds:
+        refuse_outside_greenlet(bind.engine, session)
     if isinstance(session, Session):
-        return _connection_of_orm(session, database)
+        return _connection_of_orm(session, binds, database)
     if isinstance(session, Connection):
         return session
     refuse_async(session)
@@ -118,8 +118,8 @@ def _described(session: Any) -> str:
     return described(session) if isinstance(session, type) else with_article(f"{kind.__module__}.{kind.__name__}")
 
 
-def _connection_of_orm(session: Session, database: CallersDatabase) -> Connection:
-    bind = next((bind for bind in _binds(session) if database.has_engine(bind.engine)), None)
+def _connection_of_orm(session: Session, binds: Sequence[Engine | Connection], database: CallersDatabase) -> Connection:
+    bind = next((bind for bind in binds if database.has_engine(bind.engine)), None)
     try:
         return session.connection() if bind is None else session.connection(bind_arguments={"bind": bind})
     except UnboundExecutionError:
@@ -151,10 +151,11 @@ def hint_after_commit(notifier: Notifier, session: AnySession, queues: Iterable[
 
 def commits_alone(connection: Connection) -> bool:
     """Whether each statement of a connection commits by itself."""
-    driver, adapter = connection.connection.driver_connection, connection.connection.dbapi_connection
+    pooled = connection.connection
     if connection.dialect.name == "sqlite":  # without an isolation level Python begins no transaction; an app may
+        driver = pooled.driver_connection
         return getattr(driver, "isolation_level", "") is None and not getattr(driver, "in_transaction", True)
-    return bool(getattr(adapter, "autocommit", False))
+    return bool(getattr(pooled.dbapi_connection, "autocommit", False))
 
 
 def refuse_missing_tables(error: Exception, database: CallersDatabase) -> None:

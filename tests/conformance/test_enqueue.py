@@ -33,10 +33,21 @@ def new(**options: Any) -> NewJob:
     return NewJob(job_type="scripted", payload=options.pop("payload", {}), **options)
 
 
-@pytest.mark.parametrize("options", [{}, {"key": "order:1"}, {"limit_key": "shop"}], ids=["plain", "keyed", "limited"])
-def test_it_is_one_statement_of_the_callers_transaction(app: Effects, options: dict[str, str]) -> None:
-    """Two on SQLite, which gives the id first, and one more for the key."""
-    allowed = 1 if app.store.is_postgresql else 2 + ("key" in options)
+EVERY_FIELD: dict[str, Any] = {
+    "key": "order:1", "group_key": "orders", "limit_key": "shop", "queue": "slow", "priority": -3, "max_attempts": 4,
+    "run_at": datetime(2031, 5, 1, 12, 30, 0, 250_000, tzinfo=UTC), "expires_at": datetime(2032, 1, 1, tzinfo=UTC),
+    "trace_context": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "on_unknown": "hold",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"limit_key": "shop"}, {"key": "order:1"}, {"group_key": "orders"}, {"delay": 5}, EVERY_FIELD],
+    ids=["plain", "limited", "keyed", "grouped", "delayed", "every field"],
+)
+def test_it_is_one_statement_of_the_callers_transaction(app: Effects, options: dict[str, Any]) -> None:
+    """On SQLite, with no round trips to save, the key's row and the group's are written by one each."""
+    allowed = 1 if app.store.is_postgresql else 1 + ("key" in options) + ("group_key" in options)
     with Session(app.engine) as session:
         session.connection()
         statements: list[str] = []
@@ -45,6 +56,23 @@ def test_it_is_one_statement_of_the_callers_transaction(app: Effects, options: d
         assert len(statements) == allowed, statements
         session.commit()
     assert row(app, "jobs")
+
+
+def test_a_job_by_itself_is_written_as_one_of_many(app: Effects) -> None:
+    payload = {"name": "50 % of \N{SNOWMAN}, :all and 'quoted'"}
+    for options in ({}, EVERY_FIELD):
+        one = {**options, "key": "another"} if "key" in options else options
+        enqueue("scripted", payload, effects=app, **one)
+        enqueue_many([new(payload=payload, **options), new()], effects=app)
+    written = rows(app, "jobs")
+    own = ("id", "idempotency_key", "run_at", "age_from", "created_at", "updated_at")
+    plain, _, _, full, batched, _ = written
+    assert [{**job, **dict.fromkeys(own)} for job in (plain, full)] == [
+        {**job, **dict.fromkeys(own)} for job in (written[1], batched)
+    ]
+    assert (full["run_at"], full["age_from"], full["expires_at"]) == (
+        batched["run_at"], batched["age_from"], batched["expires_at"],
+    )  # fmt: skip
 
 
 def test_a_receipt_names_the_row(app: Effects) -> None:

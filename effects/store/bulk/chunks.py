@@ -20,7 +20,7 @@ from effects.store.bulk.operation import REJECTED, Operation, refusal_code
 from effects.store.bulk.records import BulkCounts, RunningBulk, advance, lock_running
 from effects.store.bulk.selection import groups_of, select_ids
 from effects.store.db.store import Store
-from effects.store.queue.enqueue import lock_groups
+from effects.store.enqueue.insert import lock_groups
 
 CHUNK = 200
 

@@ -19,8 +19,9 @@ from effects.model.standing import EffectState, Standing, ended_only, objection
 from effects.store.audit_log.notes import AuditAction, note, of_bulk
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store
+from effects.store.enqueue.insert import insert_jobs
+from effects.store.enqueue.new_rows import JobRow
 from effects.store.operator.actions import GIVE_UP, IGNORE, MARK_DONE, REQUEUE, record_action, wrong_state
-from effects.store.queue.enqueue import JobRow, insert_jobs
 from effects.store.queue.table_ledger import CORE_LEDGER
 
 # Words of `effects_job_actions.action` at the new job: what let it pass. `even_if_done` starts its effect afresh: the

@@ -1,1 +1,1 @@
-"""A job's way through the tables: enqueue, claim, settle, rescue."""
+"""A job's way through the tables once it is written: claim, settle, rescue."""

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from effects.store.queue.enqueue_function import create_function
+from effects.store.enqueue.function import create_function
 from effects.store.schema.audit_tables import audit_checks
 from effects.store.schema.columns import DatabaseNow, Identity, Json, UtcTime
 from effects.store.schema.job_tables import ATTEMPTS_VIEW, REFUSE_FAR_IDS, job_checks

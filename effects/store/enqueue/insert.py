@@ -1,6 +1,6 @@
 """Writing jobs and their intents, in the caller's transaction.
 
-One statement on PostgreSQL, whether one job or a thousand; a few inside the same transaction on SQLite.
+A job by itself by the statement of `enqueue_one`; of several a thousand by one on PostgreSQL, and by a few on SQLite.
 """
 
 from __future__ import annotations
@@ -15,39 +15,12 @@ from sqlalchemy import Connection
 from effects.model.job import Job
 from effects.store.db.sql import Sql, columns_of
 from effects.store.db.store import Statement, Store, as_json
-from effects.store.queue.enqueue_function import PROVISIONAL
+from effects.store.enqueue.function import PROVISIONAL
+from effects.store.enqueue.insert_one import insert_job
+from effects.store.enqueue.new_rows import JobRow, ReservedJob
 
 BATCH = 1000
 INTENTS = 500  # with their jobs, by one statement
-
-
-class JobRow(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One row to insert. `n` is its place in the batch. What is None is not sent: the database would parse it."""
-
-    n: int
-    job_type: str
-    queue: str
-    priority: int
-    payload: msgspec.Raw
-    run_at: float | None = None
-    delay: float | None = None  # seconds from now, by the clock of the database, where there is no `run_at`
-    expires_at: float | None = None
-    max_attempts: int | None = None
-    group_key: str | None = None
-    limit_key: str | None = None
-    key: str | None = None
-    digest: str | None = None
-    trace_context: str | None = None
-    on_unknown: str | None = None
-    requeued_from: int | None = None
-    id: int | None = None  # given where another table needed it first (`reserve_rows`)
-
-
-class ReservedJob(msgspec.Struct, frozen=True):
-    """A job that has its id and is checked, and not yet written."""
-
-    id: int
-    row: JobRow
 
 
 _INTO = (
@@ -104,6 +77,8 @@ def insert_jobs(store: Store, connection: Connection, rows: Sequence[JobRow]) ->
         `n` → job id of every row that was inserted. A row that is missing lost to an earlier holder of
         its key; it was not written.
     """
+    if len(rows) == 1 and rows[0].id is None:
+        return _insert_one(store, connection, rows[0])
     inserted: dict[int, int] = {}
     lock_groups(store, connection, _groups(row for row in rows if row.id is None))  # those with ids came before them
     for start in range(0, len(rows), BATCH):
@@ -111,6 +86,13 @@ def insert_jobs(store: Store, connection: Connection, rows: Sequence[JobRow]) ->
         insert = _insert_postgresql if store.is_postgresql else _insert_sqlite
         inserted.update(insert(store, connection, batch))
     return inserted
+
+
+def _insert_one(store: Store, connection: Connection, row: JobRow) -> dict[int, int]:
+    if row.group_key is not None and not store.is_postgresql:  # there the statement itself does it
+        lock_groups(store, connection, [row.group_key])
+    job_id = insert_job(store, connection, row)
+    return {} if job_id is None else {row.n: job_id}
 
 
 def _insert_postgresql(store: Store, connection: Connection, rows: Sequence[JobRow]) -> dict[int, int]:
