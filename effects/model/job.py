@@ -74,8 +74,11 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     existing: bool = False
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A claimed job. `attempts` counts this attempt; `lease_token` is the fence of every write about it."""
+class Job(msgspec.Struct, frozen=True, gc=False):
+    """A claimed job. `attempts` counts this attempt; `lease_token` is the fence of every write about it.
+
+    The fields up to `on_unknown` are columns of its row (`effects.store.queue.job_rows`), in this order.
+    """
 
     id: int
     job_type: str
@@ -87,12 +90,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     lease_token: int
     lost_count: int
     unknown_count: int
-    released: bool
     routed: bool
-    expired: bool
     cancel_requested: bool
     age_seconds: float  # since the job first fell due, by the database's clock, at the claim
-    due_seconds: float = 0.0  # how long it had been due, at the claim
     key: str | None = None
     group_key: str | None = None
     limit_key: str | None = None
@@ -101,6 +101,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     requeued_from: int | None = None
     trace_context: str | None = None
     on_unknown: OnUnknown | None = None
+    expired: bool = False  # claimed after its `expires_at`
+    due_seconds: float = 0.0  # how long it had been due, at the claim
+    released: bool = False
 
     @property
     def home_queue(self) -> str:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from effects.app import Effects
 from effects.model.decision import decide
 from effects.model.settlement import Returned, Settlement
-from effects.store.queue.claim import Claimed, ClaimRequest, looks_first, quiet_queues
-from effects.store.queue.invalid_rows import claim_valid
+from effects.store.claim.claim import Claimed, looks_first, quiet_queues
+from effects.store.claim.claim_request import ClaimRequest
+from effects.store.claim.invalid_rows import claim_valid
 from effects.store.queue.liveness import leased_to
 from effects.worker.batch_loader import BatchLoader
 from effects.worker.heartbeat import Heartbeat

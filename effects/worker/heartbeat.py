@@ -11,8 +11,8 @@ from effects.app import Effects
 from effects.errors import StoreUnavailable, WorkerCannotContinue
 from effects.logs import RateLimitedLogger, error_places
 from effects.model.settlement import Settlement
+from effects.store.claim.invalid_rows import rescue_valid
 from effects.store.db.files import DatabaseFile
-from effects.store.queue.invalid_rows import rescue_valid
 from effects.store.queue.liveness import RESCUE_BATCH, look_for_lost
 from effects.store.schedules.clock import turn_back
 from effects.store.workers.registration import Activity, WorkerIdentity, heartbeat, register

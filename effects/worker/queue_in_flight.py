@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from effects.model.settlement import Settlement
-from effects.store.queue.claim import ClaimRequest
+from effects.store.claim.claim_request import ClaimRequest
 from effects.worker.attempt import RunningAttempt
 from effects.worker.handler_loop import HandlerLoop
 from effects.worker.queue_threads import QueueThreads

@@ -10,7 +10,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from effects.model.settlement import Returned, Settlement, TimedOut
-from effects.store.queue.claim import CLAIM_MAX, ClaimRequest
+from effects.store.claim.claim_request import CLAIM_MAX, ClaimRequest
 from effects.worker.attempt import RunningAttempt
 from effects.worker.handler_loop import HandlerLoop
 from effects.worker.raised import with_frames
@@ -76,7 +76,7 @@ class QueueThreads:
 
     def _start_missing(self) -> None:
         """Start threads until there is one for each of their attempts, or as many as there may be."""
-        if (supervisor := self._supervisor) is None:
+        if (supervisor := self._supervisor) is None or self._alive >= self.threads:
             return
         with self._counting:
             missing = min(self.threads, self._threads_wanted()) - self._alive

@@ -11,8 +11,8 @@ from effects.app import Effects
 from effects.model.job import DEFAULT_QUEUE, QUARANTINE_QUEUE, Job
 from effects.model.job_type import JobType
 from effects.model.settlement import Settlement
+from effects.store.claim.claim_request import ClaimRequest
 from effects.store.limits.local_keys import LocalKeys
-from effects.store.queue.claim import ClaimRequest
 from effects.worker.attempt import RunningAttempt
 from effects.worker.handler_loop import HandlerLoop
 from effects.worker.local_bound import LocalBound

@@ -17,6 +17,7 @@ from effects.app import Effects
 from effects.exit_codes import ExitCode
 from effects.logs import RateLimitedLogger, error_places
 from effects.model.settlement import Settlement
+from effects.worker.garbage import rare_collections
 from effects.worker.parts import Parts
 from effects.worker.runtime import Runtime
 from effects.worker.shutdown import FLUSH_SECONDS, JOIN_SECONDS, LastResort, Shutdown
@@ -204,7 +205,8 @@ class Worker:
         try:
             if parts.start():
                 try:
-                    loop()
+                    with rare_collections():
+                        loop()
                 except (KeyboardInterrupt, SystemExit):  # of the program that runs us
                     raise
                 except BaseException as error:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from effects import Effects, Job, NewJob, enqueue, enqueue_many
+from effects.store.claim.claim import claim, quiet_queues
+from effects.store.claim.claim_request import CLAIM_MAX, ClaimRequest
 from effects.store.db.sql import TOKEN_STEP_MAX
 from effects.store.limits import queue_pauses
-from effects.store.queue.claim import CLAIM_MAX, ClaimRequest, claim, quiet_queues
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.query_plans import recorded

@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 
 from effects import Done, Effects, NewJob, Refused, Retry, crashpoints, enqueue, enqueue_many
 from effects.model.settlement import Returned, Unrouted
-from effects.store.queue.claim import PROBES_PER_ROUND, Claimed
+from effects.store.claim.claim import Claimed
+from effects.store.claim.ready_keys import PROBES_PER_ROUND
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, rows, run_sql

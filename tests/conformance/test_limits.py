@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from effects import Done, Effects, Job, enqueue_many
-from effects.store.queue.claim import PROBES_PER_ROUND
+from effects.store.claim.ready_keys import PROBES_PER_ROUND
 from tests.conftest import AppFactory
 from tests.support.limited_jobs import claim_all, limited
 from tests.support.manual_workers import ManualWorker, rows, run_sql

@@ -15,7 +15,8 @@ import pytest
 from sqlalchemy import event, text
 
 from effects import Effects
-from effects.store.queue.claim import ClaimRequest, claim
+from effects.store.claim.claim import claim
+from effects.store.claim.claim_request import ClaimRequest
 from tests.conftest import AppFactory
 from tests.support.query_plans import recorded, rows_touched
 

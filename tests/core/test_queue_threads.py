@@ -11,7 +11,7 @@ import pytest
 from effects import Effects, enqueue
 from effects.errors import LeaseLost
 from effects.model.settlement import Execution, Settlement
-from effects.store.queue.claim import CLAIM_MAX, ClaimRequest
+from effects.store.claim.claim_request import CLAIM_MAX, ClaimRequest
 from effects.worker import queue_in_flight, queue_threads
 from effects.worker.attempt import RunningAttempt
 from effects.worker.queue_in_flight import QueueInFlight

@@ -65,8 +65,16 @@ class FencelessStore(Store):
 
 
 SETTLING = {
-    True: frozenset({settle_sql.end, settle_sql.again}),
-    False: frozenset({settle_sql.end_history, settle_sql.end_attempts, settle_sql.end_delete, settle_sql.again}),
+    True: frozenset({settle_sql.end, settle_sql.end_done, settle_sql.again}),
+    False: frozenset(
+        {
+            settle_sql.end_history,
+            settle_sql.end_done_history,
+            settle_sql.end_attempts,
+            settle_sql.end_delete,
+            settle_sql.again,
+        }
+    ),
 }
 
 

@@ -264,7 +264,8 @@ def test_a_database_error_does_not_quote_what_was_bound(cage: Effects, ear: Ear)
 
 
 def test_the_reprs_of_everything_that_holds_a_payload(cage: Effects, receiver: Receiver) -> None:
-    from effects.store.queue.claim import ClaimRequest, claim  # noqa: PLC0415
+    from effects.store.claim.claim import claim  # noqa: PLC0415
+    from effects.store.claim.claim_request import ClaimRequest  # noqa: PLC0415
 
     letter = Letter("done")
     enqueue("letter.send", letter, effects=cage)

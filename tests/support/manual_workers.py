@@ -10,7 +10,8 @@ from sqlalchemy import text
 from effects import Effects, Job
 from effects.model.decision import decide
 from effects.model.settlement import AttemptEnd, Execution, Settlement
-from effects.store.queue.claim import Claimed, ClaimRequest, claim
+from effects.store.claim.claim import Claimed, claim
+from effects.store.claim.claim_request import ClaimRequest
 from effects.store.queue.liveness import release, rescue
 from effects.store.queue.settle import Settled, settle
 from effects.store.workers.registration import WorkerIdentity, heartbeat, register

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 from sqlalchemy import Connection, Engine, MetaData, Row, Table, TextClause, text
@@ -183,6 +183,13 @@ class Store:
 
     def all(self, connection: Connection, build: Statement, **parameters: Any) -> Sequence[Row[Any]]:
         return connection.execute(self.statement(build), parameters).all()
+
+    def tuples(self, connection: Connection, build: Statement, **parameters: Any) -> list[tuple[Any, ...]]:
+        """`all` for many rows, as the driver gives them: read by position, at a third of the cost."""
+        result = connection.execute(self.statement(build), parameters)
+        rows = cast("list[tuple[Any, ...]]", result.cursor.fetchall())
+        result.close()
+        return rows
 
     def one(self, connection: Connection, build: Statement, **parameters: Any) -> Row[Any] | None:
         return connection.execute(self.statement(build), parameters).first()

@@ -1,1 +1,1 @@
-"""A job's way through the tables once it is written: claim, settle, rescue."""
+"""A job's rows once it is written: release, settle, rescue."""

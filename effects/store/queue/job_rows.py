@@ -12,8 +12,9 @@ from effects.store.db.sql import Sql
 from effects.store.db.store import Store
 
 # A job's fields that a row holds as columns, in their order.
-_FLAGS = ("routed", "cancel_requested", "has_attempts")
-_FIELDS = tuple(name for name in Job.__struct_fields__ if name not in ("released", "expired", "due_seconds"))
+_FIELDS = Job.__struct_fields__[: Job.__struct_fields__.index("on_unknown") + 1]
+_PAYLOAD = _FIELDS.index("payload")
+_FLAGS = tuple(_FIELDS.index(name) for name in ("routed", "cancel_requested", "has_attempts"))
 
 
 def job_columns(sql: Sql, alias: str = "") -> str:
@@ -30,16 +31,18 @@ def job_columns(sql: Sql, alias: str = "") -> str:
 
 
 def job_of(row: Sequence[Any], *, expired: object = False, due_seconds: float = 0.0) -> Job:
-    """The job of a row that begins with `job_columns`. By position: by name costs four times as much.
+    """The job of a row that begins with `job_columns`. By position: by name costs four times as much."""
+    values = [*row[: len(_FIELDS)], bool(expired), due_seconds]  # a row may have more
+    if isinstance(values[_PAYLOAD], bytes):
+        _mend_sqlite(values)
+    return Job(*values)
 
-    SQLite's payload comes as bytes: those that are no UTF-8 become a text that no decoder takes, and no guess at one.
-    """
-    values = dict(zip(_FIELDS, row, strict=False))  # a row may have more
-    if isinstance(values["payload"], bytes):
-        values["payload"] = values["payload"].decode(errors="surrogateescape")
+
+def _mend_sqlite(values: list[Any]) -> None:
+    """Flags are numbers there, and a payload comes as bytes: what is no UTF-8 becomes a text that no decoder takes."""
+    values[_PAYLOAD] = values[_PAYLOAD].decode(errors="surrogateescape")
     for flag in _FLAGS:
         values[flag] = bool(values[flag])
-    return Job(**values, released=False, expired=bool(expired), due_seconds=due_seconds)
 
 
 def _payloads(sql: Sql) -> str:

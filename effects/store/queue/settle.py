@@ -16,15 +16,15 @@ from sqlalchemy.exc import DBAPIError
 
 from effects.crashpoints import CrashPoint, point
 from effects.errors import ConfigurationError, EffectsError, StoreUnavailable
-from effects.model.job import QUARANTINE_QUEUE, Job
+from effects.model.job import Job
 from effects.model.ledger import Ledger
 from effects.model.outcome import Apply
-from effects.model.settlement import MESSAGE_CHARS_MAX, Settlement
+from effects.model.settlement import Settlement
 from effects.store.db.faults import Fault, fault_of
 from effects.store.db.store import Store, as_json
 from effects.store.limits.feedback import write_results
 from effects.store.queue import settle_sql
-from effects.store.queue.settle_sql import SettlementRow
+from effects.store.queue.settlement_rows import done_row, is_one_row, row_of
 from effects.store.queue.unresolved import add_unresolved
 
 _log = logging.getLogger("effects.worker")
@@ -144,63 +144,29 @@ def _kept_open(connection: Connection) -> Iterator[None]:
             delattr(connection, way)
 
 
-def _row_of(settlement: Settlement, now: float) -> SettlementRow:
-    job, routing = settlement.job, settlement.routing
-    return SettlementRow(
-        id=job.id,
-        token=job.lease_token,
-        status=settlement.status,
-        outcome=settlement.outcome,
-        verdict=settlement.verdict,
-        delay=settlement.delay_seconds,
-        forgiven=settlement.age_seconds_forgiven,
-        refund=int(settlement.refund_attempt),
-        lost=int(settlement.lost),
-        unknown=int(settlement.verdict == "unknown"),
-        error_code=settlement.error_code,
-        message=settlement.message[:MESSAGE_CHARS_MAX] if settlement.message else None,
-        error_type=settlement.error_type,
-        stack=settlement.stack,
-        error_text=settlement.error_text,
-        detail=settlement.detail,
-        took=settlement.duration_seconds,
-        ago=max(0.0, now - settlement.ended_at_monotonic) if settlement.ended_at_monotonic else 0.0,
-        queue=_next_queue(settlement),
-        priority=routing.priority if routing else None,
-        group_key=routing.group_key if routing else None,
-        limit_key=routing.limit_key if routing else None,
-        routed=routing is not None,
-        in_history=_fits_history(settlement),
-    )
-
-
-def _fits_history(settlement: Settlement) -> bool:
-    """Whether the row of the ended job holds all of its attempts: one that did the effect and has no error."""
-    errors = (settlement.message, settlement.error_type, settlement.error_code, settlement.stack, settlement.error_text)
-    done = settlement.status == settlement.outcome == "succeeded"
-    return done and not settlement.job.has_attempts and all(error is None for error in errors)
-
-
-def _next_queue(settlement: Settlement) -> str:
-    job, routing = settlement.job, settlement.routing
-    if routing is not None:
-        return routing.queue
-    if settlement.lost:
-        return QUARANTINE_QUEUE
-    return job.home_queue if settlement.outcome else job.queue  # given back: it stays where it was
-
-
 def _write_ends(store: Store, connection: Connection, ends: Sequence[Settlement], now: float) -> set[int]:
-    if not ends:
-        return set()
-    settlement_rows = [_row_of(settlement, now) for settlement in ends]
-    rows, in_history = as_json(settlement_rows), all(row.in_history for row in settlement_rows)
+    done = [done_row(settlement, now) for settlement in ends if is_one_row(settlement)]
+    ended = set()
+    if done:
+        ended = _write_done(store, connection, as_json(done))
+    if len(done) < len(ends):
+        rows = [row_of(settlement, now) for settlement in ends if not is_one_row(settlement)]
+        ended |= _write_ended(store, connection, as_json(rows))
+    return ended
+
+
+def _write_done(store: Store, connection: Connection, rows: str) -> set[int]:
     if store.is_postgresql:
-        statement = settle_sql.end_in_history if in_history else settle_sql.end
-        return {row.id for row in store.all(connection, statement, rows=rows)}
+        return {job_id for (job_id,) in store.tuples(connection, settle_sql.end_done, rows=rows)}
+    store.write(connection, settle_sql.end_done_history, rows=rows)
+    return {job_id for (job_id,) in store.tuples(connection, settle_sql.end_delete, rows=rows)}
+
+
+def _write_ended(store: Store, connection: Connection, rows: str) -> set[int]:
+    if store.is_postgresql:
+        return {row.id for row in store.all(connection, settle_sql.end, rows=rows)}
     store.write(connection, settle_sql.end_history, rows=rows)
-    if not in_history:
-        store.write(connection, settle_sql.end_attempts, rows=rows)
+    store.write(connection, settle_sql.end_attempts, rows=rows)
     return {row.id for row in store.all(connection, settle_sql.end_delete, rows=rows)}
 
 
@@ -210,7 +176,7 @@ def _write_again(
     """Return the jobs that wait again, and end those whose cancellation was requested meanwhile."""
     if not again:
         return set(), []
-    rows = [_row_of(settlement, now) for settlement in again]
+    rows = [row_of(settlement, now) for settlement in again]
     returned = store.all(connection, settle_sql.again, rows=as_json(rows))
     resumed = {row.id for row in returned}  # without stale ones and repeats after an unanswered COMMIT
     store.write(connection, settle_sql.again_attempts, rows=as_json([row for row in rows if row.id in resumed]))
@@ -283,7 +249,7 @@ def settle(
     """
     point("settle.before")
     single = all(
-        settlement.status == "succeeded"
+        is_one_row(settlement)
         and settlement.apply is None
         and settlement.job.key is None
         and settlement.job.limit_key is None
@@ -296,7 +262,7 @@ def settle(
     if not settled.stale:
         return settled
     with store.read() as connection:
-        stale = [_row_of(settlement, 0.0) for settlement in settled.stale]
+        stale = [row_of(settlement, 0.0) for settlement in settled.stale]
         rows = store.all(connection, settle_sql.recorded, rows=as_json(stale))
         recorded = {(row.job_id, row.lease_token) for row in rows}
     return Settled(

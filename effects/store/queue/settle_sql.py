@@ -1,4 +1,4 @@
-"""Settlements as rows, and the statements that write them, fenced by `(id, lease_token)`.
+"""The statements that write settlements, fenced by `(id, lease_token)`.
 
 The predicate names no status: the write goes by the primary key, regardless of the planner's statistics.
 """
@@ -8,37 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from effects.store.db.sql import Sql, columns_of
+from effects.store.queue.settlement_rows import DoneRow, SettlementRow
 from effects.store.schema.job_tables import FACTS
-
-
-class SettlementRow(msgspec.Struct, omit_defaults=True):
-    """One settlement as a row. What is at its default is left out: to parse it was most of a settlement's cost."""
-
-    id: int
-    token: int
-    status: str
-    outcome: str
-    queue: str
-    verdict: str | None = None
-    delay: float = 0.0
-    forgiven: float = 0.0
-    refund: int = 0
-    lost: int = 0
-    unknown: int = 0
-    error_code: str | None = None
-    message: str | None = None
-    error_type: str | None = None
-    stack: str | None = None
-    detail: object = None
-    error_text: object = None
-    took: float = 0.0
-    ago: float = 0.0
-    priority: int | None = None
-    group_key: str | None = None
-    limit_key: str | None = None
-    routed: bool = False
-    in_history: bool = False  # the attempt needs no row beside its job's
-
 
 _COLUMNS = columns_of(SettlementRow)
 # What stands for a number or flag that was left out.
@@ -54,27 +25,33 @@ _ZERO = {
 _MOVED = ", ".join(
     name for name in FACTS if name not in ("attempts", "lost_count", "unknown_count", "error_code", "last_error")
 )
-_HISTORY = (
-    f"id, {_MOVED}, attempts, lost_count, unknown_count, error_code, last_error, status, finished_at, "
-    "started_at, worker, verdict, detail"
-)
+_HISTORY = f"id, {_MOVED}, attempts, lost_count, unknown_count, error_code, last_error, status, finished_at"
+_DONE = f"{_HISTORY}, started_at, worker, verdict, detail"
 _ATTEMPT = (
     "job_id, lease_token, attempt, started_at, finished_at, worker, outcome, verdict, error_type, error_code, message, "
     "stack, detail, error_text"
 )
 
 
-def _history_values(sql: Sql, job: str) -> str:
-    finished = sql.after("-r.ago")
+def _moved(job: str) -> str:
     moved = ", ".join(f"{job}.{name}" for name in _MOVED.split(", "))
     # What ended in quarantine is remembered with its own queue, where a requeue brings it back to.
-    moved = moved.replace(f"{job}.queue", f"COALESCE({job}.quarantined_from, {job}.queue)")
+    return moved.replace(f"{job}.queue", f"COALESCE({job}.quarantined_from, {job}.queue)")
+
+
+def _history_values(sql: Sql, job: str) -> str:
     return (
-        f"{job}.id, {moved}, {job}.attempts - r.refund, {job}.lost_count + r.lost, {job}.unknown_count + r.unknown, "
-        f"r.error_code, r.message, r.status, {finished}, "
-        f"CASE WHEN r.in_history THEN {sql.after('-r.took', finished)} END, "
-        f"CASE WHEN r.in_history THEN {job}.locked_by END, CASE WHEN r.in_history THEN r.verdict END, "
-        "CASE WHEN r.in_history THEN r.detail END"
+        f"{job}.id, {_moved(job)}, {job}.attempts - r.refund, {job}.lost_count + r.lost, "
+        f"{job}.unknown_count + r.unknown, r.error_code, r.message, r.status, {sql.after('-r.ago')}"
+    )
+
+
+def _done_values(sql: Sql, job: str) -> str:
+    """Of a job and its attempt in one."""
+    finished = sql.after("-r.ago")
+    return (
+        f"{job}.id, {_moved(job)}, {job}.attempts, {job}.lost_count, {job}.unknown_count, NULL, NULL, 'succeeded', "
+        f"{finished}, {sql.after('-r.took', finished)}, {job}.locked_by, 'done', r.detail"
     )
 
 
@@ -89,7 +66,7 @@ def _attempt_values(sql: Sql, job: str) -> str:
     )
 
 
-_HAS_OWN_ROW = "r.outcome <> '' AND NOT r.in_history"
+_HAS_OWN_ROW = "r.outcome <> ''"
 
 
 def _rows(sql: Sql) -> str:
@@ -102,34 +79,47 @@ def _rows(sql: Sql) -> str:
 def end(sql: Sql) -> str:
     """PostgreSQL: delete the live rows, write history and attempts, all in one statement."""
     return f"""
-    {_moved_to_history(sql)}, attempts AS (
+    WITH r AS MATERIALIZED {_rows(sql)},
+    gone AS ({_delete_live(sql)}),
+    history AS (
+        INSERT INTO {sql.job_history} ({_HISTORY})
+        SELECT {_history_values(sql, "gone")} FROM gone JOIN r ON r.id = gone.id
+    ), attempts AS (
         INSERT INTO {sql.attempt_log} ({_ATTEMPT})
         SELECT {_attempt_values(sql, "gone")} FROM gone JOIN r ON r.id = gone.id WHERE {_HAS_OWN_ROW}
     )
     SELECT id FROM gone"""
 
 
-def end_in_history(sql: Sql) -> str:
-    """`end` where no attempt needs a row of its own."""
-    return f"{_moved_to_history(sql)} SELECT id FROM gone"
-
-
-def _moved_to_history(sql: Sql) -> str:
+def end_done(sql: Sql) -> str:
+    """PostgreSQL: `end` for successes that are one row."""
     return f"""
-    WITH r AS MATERIALIZED {_rows(sql)},
-    gone AS (
+    WITH r AS MATERIALIZED {sql.rows("rows", DoneRow)},
+    gone AS ({_delete_live(sql)}),
+    history AS (
+        INSERT INTO {sql.job_history} ({_DONE})
+        SELECT {_done_values(sql, "gone")} FROM gone JOIN r ON r.id = gone.id
+    )
+    SELECT id FROM gone"""
+
+
+def _delete_live(sql: Sql) -> str:
+    return f"""
         DELETE FROM {sql.jobs} AS j
-        WHERE j.id {sql.among("r")} AND (j.id, j.lease_token) IN (SELECT id, token FROM r) RETURNING j.*
-    ), history AS (
-        INSERT INTO {sql.job_history} ({_HISTORY})
-        SELECT {_history_values(sql, "gone")} FROM gone JOIN r ON r.id = gone.id
-    )"""
+        WHERE j.id {sql.among("r")} AND (j.id, j.lease_token) IN (SELECT id, token FROM r) RETURNING j.*"""
 
 
 def end_history(sql: Sql) -> str:
     return f"""
     INSERT INTO {sql.job_history} ({_HISTORY})
     SELECT {_history_values(sql, "j")} FROM {_rows(sql)} AS r JOIN {sql.jobs} AS j
+    ON j.id = r.id AND j.lease_token = r.token"""
+
+
+def end_done_history(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.job_history} ({_DONE})
+    SELECT {_done_values(sql, "j")} FROM {sql.rows("rows", DoneRow)} AS r JOIN {sql.jobs} AS j
     ON j.id = r.id AND j.lease_token = r.token"""
 
 
@@ -141,8 +131,9 @@ def end_attempts(sql: Sql) -> str:
 
 
 def end_delete(sql: Sql) -> str:
-    return f"""
-    DELETE FROM {sql.jobs} WHERE (id, lease_token) IN (SELECT r.id, r.token FROM {_rows(sql)} AS r) RETURNING id"""
+    """Takes rows of both kinds."""
+    rows = sql.rows("rows", {"id": "int", "token": "int"})
+    return f"DELETE FROM {sql.jobs} WHERE (id, lease_token) IN (SELECT r.id, r.token FROM {rows} AS r) RETURNING id"
 
 
 def again(sql: Sql) -> str:

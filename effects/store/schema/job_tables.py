@@ -226,7 +226,6 @@ def _job_indexes(jobs: Table) -> None:
              f"{WAITING} AND limit_key IS NOT NULL AND group_key IS NULL")  # fmt: skip
     partial_index("ix_effects_jobs_group", jobs, ["group_key", "id"], "group_key IS NOT NULL")
     partial_index("ix_effects_jobs_running_worker", jobs, ["locked_by"], "status = 'running'")
-    partial_index("ix_effects_jobs_running_until", jobs, ["locked_until"], "status = 'running'")
     partial_index("ix_effects_jobs_ready_grouped", jobs, ["queue", "run_at", "id"],
              f"{WAITING} AND group_key IS NOT NULL")  # fmt: skip
     partial_index(GROUP_RUNNING, jobs, ["group_key"],

@@ -296,14 +296,6 @@ def upgrade() -> None:
         postgresql_where=sa.text("status <> 'running' AND limit_key IS NOT NULL AND group_key IS NULL"),
     )
     op.create_index(
-        "ix_effects_jobs_running_until",
-        "effects_jobs",
-        ["locked_until"],
-        unique=False,
-        sqlite_where=sa.text("status = 'running'"),
-        postgresql_where=sa.text("status = 'running'"),
-    )
-    op.create_index(
         "ix_effects_jobs_running_worker",
         "effects_jobs",
         ["locked_by"],

@@ -6,70 +6,27 @@ therefore a statement of its own.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from operator import itemgetter
 
-import msgspec
 from sqlalchemy import Connection
 
 from effects.errors import EffectsError
 from effects.model.job import Job
+from effects.store.claim.claim_request import SIZES, ClaimRequest, GroupHead, ReadyKey
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
-from effects.store.limits.local_keys import LocalKeys
 from effects.store.limits.queue_pauses import is_paused
 from effects.store.queue.job_rows import job_columns, job_of
 
-SIZES = (1, 4, 16, 64, 128, 256, 512)
 PLAIN = "status <> 'running' AND limit_key IS NULL AND group_key IS NULL"
 LIMITED = "status <> 'running' AND limit_key IS NOT NULL AND group_key IS NULL"
 GROUPED = "status <> 'running' AND group_key IS NOT NULL"
-MOVED_MAX = 1024
-
-
-class ClaimRequest(msgspec.Struct):
-    """The request of a claim, with the positions of its skip scans."""
-
-    queue: str
-    lease_seconds: Mapping[str, float]  # job type → seconds until `locked_until`; also the types that we know
-    threads: int = SIZES[-1]  # of one rate, no more are claimed at once: those that wait for a thread are a burst
-    fair: bool = False  # limit keys take turns, instead of the oldest job first
-    reserved_threads: int = 0  # threads withheld from failing keys
-    keyed: bool = False  # whether the last claim found keys in use: then it looks for them first
-    polled: bool = False  # nothing says that a job is due: the next claim looks before it takes
-    looked: bool = False  # a look has just seen that one is
-    limit_cursor: str = ""
-    group_cursor: str = ""
-    moved: deque[str] = msgspec.field(default_factory=partial(deque, maxlen=MOVED_MAX))  # groups to look at first
-    last_key: str = ""  # round robin: the key served last
-    local: LocalKeys = msgspec.field(default_factory=LocalKeys)
-
-    def may_start(self, limit_key: str) -> bool:
-        """Whether this worker itself has anything free for this key, before the key's limits are looked at."""
-        if self.local.free_slots(limit_key, 1) < 1:
-            return False
-        pool = self.threads - self.reserved_threads
-        return not (self.reserved_threads and limit_key in self.local.silent and self.local.silent_in_flight >= pool)
-
-
-class ReadyKey(msgspec.Struct, frozen=True):
-    """A key with waiting jobs of one priority, how many of it may start, and how many of its parent's children."""
-
-    limit_key: str
-    priority: int
-    free_slots: int
-    pool: str
-    pool_free: int
-
-
-class GroupHead(msgspec.Struct, frozen=True):
-    """The first live job of a group, and the capacity under its limit."""
-
-    id: int
-    free_slots: int
-    pool: str | None
-    pool_free: int
+# What `_lease` returns behind the columns of a job.
+_EXPIRED, _DUE_SECONDS, _RUN_AT = -3, -2, -1
+_BY_PRIORITY = itemgetter(Job.__struct_fields__.index("priority"), _RUN_AT, Job.__struct_fields__.index("id"))
 
 
 def keys_in_use(sql: Sql) -> str:
@@ -126,7 +83,7 @@ def _by_turns(jobs: Sequence[Job], before: str) -> list[Job]:
 def _leased(
     store: Store, connection: Connection, statement: Statement, request: ClaimRequest, worker: str, **keyed: str
 ) -> list[Job]:
-    rows = store.all(
+    rows = store.tuples(
         connection,
         statement,
         queue=request.queue,
@@ -135,8 +92,8 @@ def _leased(
         leases=as_json(request.lease_seconds),
         **keyed,
     )
-    rows = sorted(rows, key=lambda row: (row.priority, row.run_at, row.id))
-    return [job_of(row, expired=row.expired, due_seconds=row.due_seconds) for row in rows]
+    rows.sort(key=_BY_PRIORITY)
+    return [job_of(row, expired=row[_EXPIRED], due_seconds=row[_DUE_SECONDS]) for row in rows]
 
 
 def lease_and_undo(store: Store, request: ClaimRequest, worker: str, ids: Sequence[int]) -> Exception | None:
@@ -308,5 +265,4 @@ def _lease(sql: Sql, age_from: str) -> str:
             locked_by = :worker, locked_until = {sql.after(seconds)}, started_at = {sql.now}, released_at = NULL,
             updated_at = {sql.now}{aged}
         WHERE id {sql.among("picked")} AND status <> 'running'
-        RETURNING {job_columns(sql)}, {sql.epoch("run_at")} AS run_at,
-            {sql.seconds("run_at")} AS due_seconds, expires_at <= {sql.now} AS expired"""
+        RETURNING {job_columns(sql)}, expires_at <= {sql.now}, {sql.seconds("run_at")}, {sql.epoch("run_at")}"""

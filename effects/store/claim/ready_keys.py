@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
+from effects.store.claim.claim_request import ClaimRequest
+from effects.store.claim.lease import GROUPED, LIMITED, is_running
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
 from effects.store.limits.capacity import LimitRef
 from effects.store.limits.conditions import ROUNDING, is_full, limits_of, not_paused, token_wait, with_parents
 from effects.store.limits.queue_pauses import is_paused
-from effects.store.queue.lease import GROUPED, LIMITED, ClaimRequest, is_running
 
 PROBES_PER_ROUND = 128  # keys checked in one round; the next round continues after the last of them
 NEWEST = 64  # of the jobs with a group, how many of those that fell due last are looked at first

@@ -24,26 +24,19 @@ from sqlalchemy.exc import IntegrityError
 
 from effects.crashpoints import point
 from effects.model.job import Job
-from effects.store.db.sql import Sql
-from effects.store.db.store import Statement, Store
-from effects.store.limits.capacity import Capacity
-from effects.store.queue.lease import (
+from effects.store.claim.claim_request import SIZES, ClaimRequest, GroupHead, ReadyKey
+from effects.store.claim.lease import (
     PLAIN,
-    SIZES,
-    ClaimRequest,
-    GroupHead,
-    ReadyKey,
     keys_in_use,
     lease_any,
     lease_plain,
     loose_priorities,
 )
-from effects.store.queue.ready_keys import PROBES_PER_ROUND, WaitingKey, limit_ref_of, probe
+from effects.store.claim.ready_keys import WaitingKey, limit_ref_of, probe
+from effects.store.db.sql import Sql
+from effects.store.db.store import Statement, Store
+from effects.store.limits.capacity import Capacity
 from effects.store.schema.job_tables import GROUP_RUNNING
-
-CLAIM_MAX = SIZES[-1]
-
-__all__ = ["CLAIM_MAX", "PROBES_PER_ROUND", "ClaimRequest", "Claimed", "claim", "looks_first", "quiet_queues"]
 
 
 class Claimed(msgspec.Struct, frozen=True):

@@ -17,11 +17,12 @@ from effects.model.job import Job
 from effects.model.ledger import Ledger
 from effects.model.registry import Registry
 from effects.model.settlement import Settlement, Verdict
+from effects.store.claim.claim import Claimed, claim
+from effects.store.claim.claim_request import ClaimRequest
+from effects.store.claim.lease import lease_and_undo
 from effects.store.db.faults import Fault, fault_of, state_of
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
-from effects.store.queue.claim import Claimed, ClaimRequest, claim
-from effects.store.queue.lease import lease_and_undo
 from effects.store.queue.liveness import lost_ids, rescue
 from effects.store.queue.settle import Settled
 from effects.store.queue.table_ledger import CORE_LEDGER, TableLedger

@@ -1,0 +1,1 @@
+"""Claiming: which jobs a worker may take, and taking them."""
