@@ -32,6 +32,7 @@ from benchmarks import (
     wal,
     webhook_costs,
     webhook_fairness,
+    webhook_silence,
     webhooks,
     webhooks_waiting,
 )
@@ -63,6 +64,7 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "webhooks_waiting": webhooks_waiting.run,
     "webhook_costs": webhook_costs.run,
     "webhook_fairness": webhook_fairness.run,
+    "webhook_silence": webhook_silence.run,
     "mail": mail.run,
     "mail_wire": mail_wire.run,
 }

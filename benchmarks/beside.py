@@ -69,11 +69,12 @@ def _file_database() -> Iterator[str]:
         yield str(file)
 
 
-def waits(sample: Sample, count: int) -> dict[str, float]:
-    """Milliseconds of so many samples, at random gaps, after a few that do not count."""
+def waits(sample: Sample, count: int, *, begin: Callable[[], object] = lambda: None) -> dict[str, float]:
+    """Milliseconds of so many samples, at random gaps, after a few that do not count. `begin` is called between."""
     for number in range(WARM_UP):
         threading.Event().wait(WARM_UP_SECONDS)
         sample(number)
+    begin()
     gaps, milliseconds = random.Random(count), []
     for number in range(count):
         threading.Event().wait(gaps.uniform(*GAP_SECONDS))

@@ -19,8 +19,15 @@ class Child:
         self._process = process
 
     def go(self) -> None:
+        self._tell(GO)
+
+    def silence(self) -> None:
+        """Have a process that answers fall silent."""
+        self._tell("silence")
+
+    def _tell(self, word: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(GO + "\n")
+        self._process.stdin.write(word + "\n")
         self._process.stdin.flush()
 
     def line(self) -> str:

@@ -1,6 +1,6 @@
 """Partners: so many HTTP receivers in one process, which read each request and answer 204; until it is ended.
 
-They may answer later, and over TLS.
+They may answer later, and over TLS; close each connection after its answer; or fall silent, all at once, when told to.
 
 On uvloop and without a framework: what the receivers cost, both sides of a comparison pay alike.
 """
@@ -11,6 +11,7 @@ import asyncio
 import json
 import re
 import ssl
+import sys
 import time
 from typing import cast
 
@@ -20,14 +21,20 @@ from benchmarks.processes import await_go
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _ANSWER = b"HTTP/1.1 204 No Content\r\n\r\n"
-TELL, MUTE, QUIET = "tell", "mute", "quiet"
+_LAST = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"
+TELL, MUTE, QUIET, CLOSE = "tell", "mute", "quiet", "close"
+TELL_AND_CLOSE = "tell close"
 
 
 class Partner(asyncio.Protocol):
-    """One connection. It may tell the time at which each request came: CLOCK_MONOTONIC is the same in every process."""
+    """One connection. It may tell the time at which each request came: CLOCK_MONOTONIC is the same in every process.
 
-    def __init__(self, tell: bool, seconds: float) -> None:
-        self._tell, self._seconds = tell, seconds
+    Args:
+        answers: cleared once all are to be silent.
+    """
+
+    def __init__(self, kind: str, seconds: float, answers: asyncio.Event) -> None:
+        self._tell, self._close, self._seconds, self._answers = TELL in kind, CLOSE in kind, seconds, answers
         self._data = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -40,9 +47,16 @@ class Partner(asyncio.Protocol):
             if self._tell:
                 print(time.monotonic_ns(), flush=True)
             if self._seconds:
-                asyncio.get_running_loop().call_later(self._seconds, self._transport.write, _ANSWER)
+                asyncio.get_running_loop().call_later(self._seconds, self._answer)
             else:
-                self._transport.write(_ANSWER)
+                self._answer()
+
+    def _answer(self) -> None:
+        if not self._answers.is_set() or self._transport.is_closing():
+            return
+        self._transport.write(_LAST if self._close else _ANSWER)
+        if self._close:
+            self._transport.close()
 
 
 class Mute(asyncio.Protocol):
@@ -64,10 +78,19 @@ async def _serve(count: int, kind: str, seconds: float, certificate: str) -> Non
     if certificate:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
-    make = Mute if kind == MUTE else lambda: Partner(kind == TELL, seconds)
+    answers = asyncio.Event()
+    answers.set()
+    make = Mute if kind == MUTE else lambda: Partner(kind, seconds, answers)
     servers = [await loop.create_server(make, "127.0.0.1", 0, ssl=context, backlog=1024) for _ in range(count)]
     print(json.dumps([server.sockets[0].getsockname()[1] for server in servers]), flush=True)
+    loop.add_reader(sys.stdin, _fall_silent, loop, answers)
     await asyncio.gather(*(server.serve_forever() for server in servers))
+
+
+def _fall_silent(loop: asyncio.AbstractEventLoop, answers: asyncio.Event) -> None:
+    """A line has come, or the benchmark has ended."""
+    loop.remove_reader(sys.stdin)
+    answers.clear()
 
 
 def ports(line: str) -> list[int]:

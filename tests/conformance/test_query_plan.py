@@ -14,10 +14,12 @@ import sqlite3
 import pytest
 from sqlalchemy import event, text
 
-from effects import Effects
+from effects import Effects, enqueue_many
 from effects.store.claim.claim import claim
 from effects.store.claim.claim_request import ClaimRequest
+from effects.store.limits import rows as limit_rows
 from tests.conftest import AppFactory
+from tests.support.limited_jobs import limited
 from tests.support.query_plans import recorded, rows_touched
 
 WANT = 128
@@ -117,3 +119,23 @@ def test_the_claim_takes_a_bounded_number_of_steps_on_sqlite(app: Effects) -> No
 
     assert len(jobs) == WANT
     assert 0 < steps <= STEPS_MAX
+
+
+KEYS = 100
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_a_claim_from_many_keys_reads_some_rows_of_each(app: Effects, analyzed: bool) -> None:
+    with app.store.begin() as connection:
+        for key in range(KEYS):
+            limit_rows.ensure(app.store, connection, f"k{key}", max_in_flight=4)
+    enqueue_many([job for key in range(KEYS) for job in limited(f"k{key}", 20)], effects=app)
+    if analyzed:
+        _statement(app, "VACUUM ANALYZE effects_jobs")
+    with recorded(app) as statements:
+        claimed = claim(app.store, ClaimRequest("default", {"scripted": 60.0}), "w", 4)
+    with app.store.begin() as connection:
+        connection.execute(text("UPDATE effects_jobs SET status = 'queued' WHERE status = 'running'"))
+    assert len(claimed.jobs) == 4
+    assert rows_touched(app, statements) <= 30 * KEYS  # not each key's for every other

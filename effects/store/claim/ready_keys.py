@@ -76,6 +76,7 @@ def _probe_limits(sql: Sql) -> str:
     """Keys behind the cursor that have due jobs, each priority of each, without the paused, full and empty ones.
 
     That is told here without a lock, to spare a round of locks that would find nothing; `Capacity` tells it again.
+    Nothing is joined to the pairs: PostgreSQL would look up the due time of each once for every key.
     """
     waiting = f"FROM {sql.jobs} WHERE queue = :queue AND {LIMITED}"
     return f"""
@@ -95,19 +96,18 @@ def _probe_limits(sql: Sql) -> str:
         LEFT JOIN running AS theirs ON theirs.k = parent.limit_key
         WHERE keys.k IS NOT NULL AND {not_paused(sql)}
         AND NOT {is_full("l", "mine.n")} AND NOT {is_full("parent", "theirs.n")}
-    ), pairs(k, p) AS (
-        SELECT k, {sql.least("priority", f"{waiting} AND limit_key = unpaused.k")} FROM unpaused
-        WHERE wait < {ROUNDING}
+    ), pairs(k, p, parent, has_limits, parent_has_limits) AS (
+        SELECT k, {sql.least("priority", f"{waiting} AND limit_key = unpaused.k")},
+            parent, has_limits, parent_has_limits
+        FROM unpaused WHERE wait < {ROUNDING}
         UNION ALL
-        SELECT k, {sql.least("priority", f"{waiting} AND limit_key = pairs.k AND priority > pairs.p")}
+        SELECT k, {sql.least("priority", f"{waiting} AND limit_key = pairs.k AND priority > pairs.p")},
+            parent, has_limits, parent_has_limits
         FROM pairs WHERE p IS NOT NULL
-    ), due(k, p) AS (
-        SELECT k, p FROM pairs WHERE p IS NOT NULL AND
-            {sql.least("run_at", f"{waiting} AND limit_key = pairs.k AND priority = pairs.p")} <= {sql.now}
     )
-    SELECT due.k AS limit_key, p AS priority, parent, has_limits, parent_has_limits,
-        NULL AS last, 0 AS seen, 0.0 AS wait
-    FROM due JOIN unpaused ON unpaused.k = due.k
+    SELECT k AS limit_key, p AS priority, parent, has_limits, parent_has_limits, NULL AS last, 0 AS seen, 0.0 AS wait
+    FROM pairs WHERE p IS NOT NULL
+    AND {sql.least("run_at", f"{waiting} AND limit_key = pairs.k AND priority = pairs.p")} <= {sql.now}
     UNION ALL
     SELECT NULL, NULL, NULL, NULL, NULL, max(k), count(k), (SELECT min(wait) FROM unpaused WHERE wait >= {ROUNDING})
     FROM keys"""

@@ -12,7 +12,7 @@ from typing import TypeAlias
 Resolver: TypeAlias = Callable[[str, int], Sequence[str]]
 Answer: TypeAlias = list[str] | Exception | None
 
-SILENT_SECONDS = 1.0  # a name whose lookup takes longer is a silent one, until it resolves
+SILENT_SECONDS = 0.1  # a name whose lookup takes longer is a silent one, until it resolves
 QUICK_MAX = 64  # names that are not silent: so many lookups at a time
 SILENT_MAX = 32  # silent ones: no more are begun
 LOOKUPS_MAX = 256  # all, with those whose name turned out to be silent meanwhile
@@ -37,8 +37,9 @@ class ResolverThreads:
     """Asks a resolver that blocks, each time in a thread of its own. For one event loop.
 
     The system's resolver waits for a silent name server for many seconds, and cannot be stopped. So a lookup that has
-    taken a second no longer counts among the quick ones, of which there are 64 at a time, and its name is known as a
-    silent one. Of these 32 are begun at a time: the others wait for them, and never the quick ones.
+    taken a tenth of a second no longer counts among the quick ones, of which there are 64 at a time, and until it
+    resolves its name is known as a silent one. Of these 32 are begun at a time: the others wait for them, and never the
+    quick ones. A name that is only slow resolves meanwhile, and is one of the quick ones again.
     """
 
     def __init__(self, resolver: Resolver) -> None:
@@ -98,7 +99,7 @@ class ResolverThreads:
             loop.call_later(SILENT_SECONDS, self._note_silent, lookup)
 
     def _note_silent(self, lookup: _Lookup) -> None:
-        """A second has passed."""
+        """It has taken too long."""
         if self._lookups.get((lookup.host, lookup.port)) is not lookup:
             return  # it is over
         self._silent[lookup.host] = None
