@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # Else each of the hundreds of processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all check crash soak bench clean
+.PHONY: demo test test-all check crash failover soak bench clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,9 @@ check: $(VENV)/.check $(VENV)/.test
 
 crash: $(VENV)/.test
 	EFFECTS_TEST_KILLS=1000 EFFECTS_TEST_REPORT_KILLS=300 $(BIN)/python -m pytest -m crash -n 0 -s tests
+
+failover: $(VENV)/.test
+	EFFECTS_TEST_PROMOTIONS=20 EFFECTS_TEST_LOSSES=20 $(BIN)/python -m pytest -n 0 -s tests/failover
 
 # Every case of the matrices of which `make test-all` runs a sample.
 soak: $(VENV)/.test

@@ -13,7 +13,7 @@ from effects.keys import KeyRing
 from effects.settings import DEFAULT_STORAGE_URL
 from effects.store.db import revisions
 from effects.store.operator.database_checks import DoctorFinding, Level, examine_tables, examine_work
-from effects.store.operator.server_checks import examine_server, examine_waits
+from effects.store.operator.server_checks import examine_failover, examine_server, examine_waits
 from effects.store.rotate import KeyCount, count_keys
 from effects.store.schedules import definitions as schedule_definitions
 from effects.store.schedules.clock import count_ahead
@@ -51,6 +51,7 @@ def _findings(app: Effects) -> Iterator[DoctorFinding]:
         yield DoctorFinding("schema", "error", text, advice)
     yield from examine_server(app.store)
     yield from examine_waits(app.store)
+    yield from examine_failover(app.store)
     if has_tables:
         yield from examine_tables(app.store)
         yield from examine_work(app.store, app.settings.lease_seconds, app.job_types.names())

@@ -15,7 +15,9 @@ from effects.store.claim.invalid_rows import rescue_valid
 from effects.store.db.files import DatabaseFile
 from effects.store.queue.liveness import RESCUE_BATCH, look_for_lost
 from effects.store.schedules.clock import turn_back
-from effects.store.workers.registration import Activity, WorkerIdentity, heartbeat, register
+from effects.store.schema.failover_tables import FIRST
+from effects.store.workers.failovers import note_failover
+from effects.store.workers.registration import Activity, HeartbeatAnswer, WorkerIdentity, heartbeat, register
 from effects.version import VERSION
 from effects.worker.numbers import RollupRecorder
 from effects.worker.outage import Outage
@@ -80,9 +82,22 @@ class Heartbeat(Service):
             StoreUnavailable: the database is unavailable.
         """
         asked_at = self._clock()  # as for a heartbeat
-        self._numbers.set_clock(register(self._app.store, self.worker))
+        self._register()
         self._file = DatabaseFile(self._app.engine)
         self._beat_at = asked_at
+
+    def _register(self) -> None:
+        answer = register(self._app.store, self.worker)
+        assert answer.now is not None
+        self._numbers.set_clock(answer.now)
+        self._look_at_history(answer)
+
+    def _look_at_history(self, answer: HeartbeatAnswer) -> None:
+        """Write down that the database goes by another history than before: another server was promoted."""
+        if answer.other_history:
+            failover = note_failover(self._app.store, self.worker.id)
+            if failover.sign != FIRST:
+                _log.warning("database.failed_over", extra={"failover": failover.id, "history": failover.history})
 
     @property
     def lease_valid(self) -> bool:
@@ -131,7 +146,8 @@ class Heartbeat(Service):
             )
             self._on_lease_lost()
             self.worker = self._identity()
-            register(self._app.store, self.worker)
+            self._register()
+        self._look_at_history(answer)
         self._beat_at = asked_at
         if answer.now is not None:
             self._numbers.set_clock(answer.now)
@@ -147,7 +163,7 @@ class Rescuer(Service):
     """Takes back, every quarter of a lease or so, the jobs of workers that are gone.
 
     After a database outage every worker looks silent. So no worker rescues until a full lease after it
-    worker's last outage, nor within a lease of the server's start.
+    worker's last outage, nor within a lease of the server's start or promotion.
     """
 
     name = "rescuer"

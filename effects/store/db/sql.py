@@ -88,6 +88,7 @@ class Sql:
         self.postgresql = postgresql
         self._tables = tables
         self.shift_seconds = 0.0  # moved by tests only
+        self.names_histories = postgresql  # not every server that speaks its language does
 
     def __getattr__(self, table: str) -> str:
         try:
@@ -119,6 +120,17 @@ class Sql:
         if self.postgresql:
             return f"lease_token + 1 + CAST(floor(random() * {TOKEN_STEP_MAX}) AS bigint)"
         return f"lease_token + 1 + (random() & {TOKEN_STEP_MAX - 1})"
+
+    @property
+    def history(self) -> str:
+        """The name of the history that the database goes by: the cluster and its timeline, of which a promotion begins
+        another. NULL on a standby and where there are no such names.
+        """
+        if not self.names_histories:
+            return "CAST(NULL AS text)"
+        timeline = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
+        system = "(SELECT CAST(system_identifier AS text) FROM pg_control_system())"
+        return f"(CASE WHEN pg_is_in_recovery() THEN NULL ELSE {system} || '/' || {timeline} END)"
 
     @property
     def in_flight(self) -> str:

@@ -225,6 +225,11 @@ class Store:
         self._statements.clear()
         self._driver_texts.clear()
 
+    def forget_histories(self) -> None:
+        """Ask this server no more for the name of its history: it has none."""
+        self.sql.names_histories = False
+        self._statements.clear()
+
     @property
     def engines(self) -> tuple[Engine, ...]:
         """Every engine that statements go through."""

@@ -27,7 +27,8 @@ def database_url(text: str) -> sa.URL:
     """Parse the URL of a database, with the driver that effects uses.
 
     Takes `postgres://`, the drivers of asynchronous engines, and several hosts in both forms:
-    `host1:5432,host2:5432/name` (libpq) and `/name?host=host1:5432&host=host2:5432` (SQLAlchemy).
+    `host1:5432,host2:5432/name` (libpq) and `/name?host=host1:5432&host=host2:5432` (SQLAlchemy). Where it names
+    several and no `target_session_attrs`, only the one that takes writes is right: `read-write`.
 
     Raises:
         ConfigurationError: says what is wrong and what to write. No message holds a password.
@@ -127,6 +128,8 @@ def _postgresql(url: sa.URL) -> sa.URL:
         )
     if len(ports) == 1 and len(named) > 1:
         url = url.update_query_dict({"port": ",".join(ports * len(named))})
+    if len(named) > 1 and "target_session_attrs" not in url.query:
+        url = url.update_query_dict({"target_session_attrs": "read-write"})
     return url
 
 

@@ -1,18 +1,19 @@
-"""Checks of `effects doctor` for the database server: clock, durability, snapshots, pooler, file modes, timeouts."""
+"""Checks of `effects doctor` for the server: clock, durability, snapshots, pooler, file modes, timeouts, standbys."""
 
 from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from effects.store.db.engine import CONNECTION_TIMEOUTS, pooler_between
 from effects.store.db.files import wide_files
 from effects.store.db.store import Store
+from effects.store.db.urls import hosts_of
 from effects.store.operator.database_checks import DoctorFinding, Level
 
 SNAPSHOT_WARNING_SECONDS, SNAPSHOT_ERROR_SECONDS = 300.0, 3_600.0
@@ -49,6 +50,16 @@ def examine_waits(store: Store) -> Iterator[DoctorFinding]:
         )
     else:
         yield DoctorFinding("timeouts", "ok", "a host that is gone is noticed within seconds")
+
+
+def examine_failover(store: Store) -> Iterator[DoctorFinding]:
+    """What a failover of this server would lose; nothing on SQLite, or on a standby."""
+    if not store.is_postgresql:
+        return
+    with store.read() as connection:
+        yield from _about_hosts(store, connection)
+        if not connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar():
+            yield _about_standbys(connection)
 
 
 # -- server ----------------------------------------------------------------------------------------------
@@ -193,4 +204,62 @@ def _sqlite(connection: Connection) -> Iterator[DoctorFinding]:
         yield DoctorFinding("busy timeout", "ok", f"writers wait up to {busy / 1000:g} s for each other")
 
 
-# -- work ------------------------------------------------------------------------------------------------
+# -- standbys --------------------------------------------------------------------------------------------
+
+
+_LOSING = ("off", "local")  # of synchronous_commit: the acknowledgement waits for no standby
+_STANDBYS = """
+    SELECT COALESCE(NULLIF(application_name, ''), 'a standby') AS name, sync_state,
+        pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn) AS bytes, date_part('epoch', replay_lag) AS seconds
+    FROM pg_stat_replication ORDER BY name"""
+
+
+def _about_standbys(connection: Connection) -> DoctorFinding:
+    """Their names are there for every role, their states for members of pg_monitor."""
+    standbys = connection.execute(text(_STANDBYS)).all()
+    names = str(connection.exec_driver_sql("SHOW synchronous_standby_names").scalar())
+    commit = str(connection.exec_driver_sql("SHOW synchronous_commit").scalar())
+    shown = ", ".join(_shown(standby) for standby in standbys)
+    if not standbys and names:
+        return DoctorFinding(
+            "failover", "warning", "synchronous_standby_names is set, and no standby is attached: every commit waits",
+            "start the standby, or let the cluster manager take the name out",
+        )  # fmt: skip
+    if not standbys:
+        return DoctorFinding("failover", "ok", "no standby is attached (some services replicate below PostgreSQL)")
+    if names and commit not in _LOSING:
+        return DoctorFinding(
+            "failover", "ok", f"what was acknowledged survives a failover to a synchronous standby: {shown}"
+        )
+    cause = "synchronous_standby_names is empty" if not names else f"synchronous_commit is {commit}"
+    return DoctorFinding(
+        "failover",
+        "warning",
+        f"{cause}: a failover to {shown} may forget acknowledged jobs, outcomes and releases",
+        "set synchronous_standby_names (Patroni: synchronous_mode: true) and leave synchronous_commit on; until then, "
+        "workers that survive a failover write back what they remember (docs/failover.md)",
+    )
+
+
+def _shown(standby: Row[Any]) -> str:
+    facts = [str(standby.sync_state)] if standby.sync_state else []
+    if standby.bytes is not None:
+        lag = f" and {standby.seconds:,.1f} s" if standby.seconds is not None else ""
+        facts.append(f"{float(standby.bytes) / 1e6:,.1f} MB{lag} behind")
+    return f"{standby.name} ({', '.join(facts)})" if facts else str(standby.name)
+
+
+def _about_hosts(store: Store, connection: Connection) -> Iterator[DoctorFinding]:
+    """Of an engine of the app's; ours name `read-write` themselves."""
+    driver: Any = connection.connection.driver_connection
+    parameters: dict[str, str] = getattr(getattr(driver, "info", None), "get_parameters", dict)()
+    hosts = _hosts(store, parameters)
+    if len(hosts) > 1 and parameters.get("target_session_attrs", "any") == "any":
+        yield DoctorFinding(
+            "hosts", "warning", f"this engine names {len(hosts)} hosts and takes whichever answers, a standby too",
+            "add target_session_attrs=read-write to its URL",
+        )  # fmt: skip
+
+
+def _hosts(store: Store, parameters: dict[str, str]) -> Sequence[object]:
+    return str(parameters["host"]).split(",") if "host" in parameters else sorted(hosts_of(store.engine.url))

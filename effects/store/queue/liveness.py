@@ -21,6 +21,7 @@ from effects.store.db.store import Statement, Store, as_json
 from effects.store.queue.job_rows import job_columns, job_of
 from effects.store.queue.settle import Settled, write_settlements
 from effects.store.queue.table_ledger import CORE_LEDGER
+from effects.store.workers.failovers import seconds_since_failover
 from effects.store.workers.registration import dead_workers, delete_dead_workers
 from effects.text.wording import moment_text
 
@@ -203,7 +204,8 @@ def _why_lost(row: Any) -> str:
 class RescueLook(msgspec.Struct, frozen=True):
     """What a worker sees before it rescues.
 
-    `seconds_up`: since the database server started, after which every worker looks silent; endless on SQLite.
+    `seconds_up`: since the database server started, or was promoted, after which every worker looks silent; endless on
+    SQLite.
     `is_due`: a job is lost, or a worker's row is no longer needed.
     """
 
@@ -214,7 +216,8 @@ class RescueLook(msgspec.Struct, frozen=True):
 def _look(sql: Sql) -> str:
     up = sql.seconds("pg_postmaster_start_time()") if sql.postgresql else "NULL"
     return f"""
-    SELECT {up} AS seconds_up, {sql.found(_lost(sql))} OR {sql.found(dead_workers(sql))} AS is_due"""
+    SELECT {up} AS seconds_up, {seconds_since_failover(sql)} AS seconds_since,
+        {sql.found(_lost(sql))} OR {sql.found(dead_workers(sql))} AS is_due"""
 
 
 def look_for_lost(store: Store, registry: Registry, lease_seconds: float) -> RescueLook:
@@ -226,4 +229,5 @@ def look_for_lost(store: Store, registry: Registry, lease_seconds: float) -> Res
     with store.read() as connection:
         row = store.one(connection, _look, lease=lease_seconds, types=as_json(registry.names()))
     assert row is not None
-    return RescueLook(float("inf") if row.seconds_up is None else float(row.seconds_up), bool(row.is_due))
+    ages = (float(age) for age in (row.seconds_up, row.seconds_since) if age is not None)
+    return RescueLook(min(ages, default=float("inf")), bool(row.is_due))

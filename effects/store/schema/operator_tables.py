@@ -52,6 +52,8 @@ def operator_tables(metadata: MetaData) -> list[Table]:
         Column("lease_seconds", Double, nullable=False),
         now_column("started_at"),
         now_column("seen_at"),
+        Column("beat", BigInteger, nullable=False, server_default=text("0")),  # heartbeats: fewer than before are lost
+        Column("compared", BigInteger),  # the failover with which it has compared what it remembers
         Column("claimed_at", UtcTime),  # when it last looked for work, or had no room for more
         Column("settled_at", UtcTime),  # when it last wrote outcomes
         Column("fired_at", UtcTime),  # when it last looked at the schedules

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import MetaData, Table
 
 from effects.store.schema.audit_tables import audit_tables
+from effects.store.schema.failover_tables import failover_tables
 from effects.store.schema.job_tables import job_tables
 from effects.store.schema.limit_tables import limit_tables
 from effects.store.schema.operator_tables import operator_tables
@@ -19,5 +20,6 @@ def build_tables(metadata: MetaData) -> dict[str, Table]:
         *schedule_tables(metadata),
         *operator_tables(metadata),
         *audit_tables(metadata),
+        *failover_tables(metadata),
     ]
     return {table.name.removeprefix("effects_"): table for table in tables}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from effects.crashpoints import point
+from effects.errors import StoreRejected
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
+from effects.store.workers.failovers import has_other_name, present_id
 
 ENDED_KEPT_SECONDS = 86_400  # the rows of workers that ended by a fault
 ENDED_KEPT = 50  # of them, however many there were: one that fails at each start leaves thousands a day
@@ -43,33 +47,66 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True):
     `alive`: it is still registered; if not, it was declared dead and owns nothing. `cancelled`: which of its running
     jobs someone asked to cancel. `drain_requested_by`: who asked it to end in order. `now`: the database's time, in
     seconds since 1970; None where it is not registered.
+
+    `beat`: how many heartbeats the database knows of; fewer than before, and commits were lost. `other_history`: the
+    database goes by another than the newest that was noticed, whose id is `failover`.
     """
 
     alive: bool
     cancelled: set[int]
     drain_requested_by: str | None = None
     now: float | None = None
+    beat: int = 0
+    other_history: bool = False
+    failover: int | None = None
 
 
 def _register(sql: Sql) -> str:
     return f"""
     INSERT INTO {sql.workers} (id, host, pid, version, queues, heartbeat_seconds, lease_seconds, started_at, seen_at)
     VALUES (:id, :host, :pid, :version, :queues, :heartbeat_seconds, :lease_seconds, {sql.now}, {sql.now})
-    ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at RETURNING {sql.epoch(sql.now)} AS now"""
+    ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at
+    RETURNING CAST(NULL AS text) AS drain_requested_by, {_answer(sql)}"""
 
 
-def register(store: Store, worker: WorkerIdentity) -> float:
-    """Write the worker's row, on which all its leases depend; the database's time. Repeating it is harmless."""
+def _answer(sql: Sql) -> str:
+    return (
+        f"""{sql.epoch(sql.now)} AS now, beat, {has_other_name(sql)} AS other_history, {present_id(sql)} AS failover"""
+    )
+
+
+def register(store: Store, worker: WorkerIdentity) -> HeartbeatAnswer:
+    """Write the worker's row, on which all its leases depend. Repeating it is harmless."""
+    values = msgspec.structs.asdict(worker)
+    try:
+        return _registered(store, values)
+    except StoreRejected:
+        if not store.sql.names_histories:
+            raise
+        store.forget_histories()  # this server has no such names; any other cause is refused again
+        return _registered(store, values)
+
+
+def _registered(store: Store, values: dict[str, object]) -> HeartbeatAnswer:
     with store.single() as connection:
-        return float(store.value(connection, _register, **msgspec.structs.asdict(worker)))
+        row = store.one(connection, _register, **values)
+    assert row is not None
+    return _answered(row, set())
+
+
+def _answered(row: Row[Any], cancelled: set[int]) -> HeartbeatAnswer:
+    return HeartbeatAnswer(
+        True, cancelled, row.drain_requested_by, float(row.now), int(row.beat), bool(row.other_history), row.failover
+    )
 
 
 def _beat(sql: Sql) -> str:
     ago = {name: sql.after(f"-CAST(:{name} AS double precision)") for name in ("claimed", "settled", "fired")}
     return f"""
-    UPDATE {sql.workers} SET seen_at = {sql.now}, claimed_at = {ago["claimed"]}, settled_at = {ago["settled"]},
-        fired_at = {ago["fired"]}, oldest_unsettled_seconds = :oldest_unsettled_seconds
-    WHERE id = :worker RETURNING drain_requested_by, {sql.epoch(sql.now)} AS now"""
+    UPDATE {sql.workers} SET seen_at = {sql.now}, beat = beat + 1,
+        claimed_at = {ago["claimed"]}, settled_at = {ago["settled"]}, fired_at = {ago["fired"]},
+        oldest_unsettled_seconds = :oldest_unsettled_seconds
+    WHERE id = :worker RETURNING drain_requested_by, {_answer(sql)}"""
 
 
 def _cancels(sql: Sql) -> str:
@@ -86,7 +123,7 @@ def heartbeat(store: Store, worker: str, activity: Activity | None = None) -> He
         cancelled = {job.id for job in store.all(connection, _cancels, worker=worker)}
     if row is None:
         return HeartbeatAnswer(False, cancelled)
-    return HeartbeatAnswer(True, cancelled, row.drain_requested_by, float(row.now))
+    return _answered(row, cancelled)
 
 
 def _deregister(sql: Sql) -> str:

@@ -6,6 +6,7 @@ from alembic import op
 from effects.store.enqueue.function import create_function
 from effects.store.schema.audit_tables import audit_checks
 from effects.store.schema.columns import DatabaseNow, Identity, Json, UtcTime
+from effects.store.schema.failover_tables import evidence_checks, failover_checks
 from effects.store.schema.job_tables import ATTEMPTS_VIEW, REFUSE_FAR_IDS, job_checks
 from effects.store.schema.limit_tables import limit_checks, queue_checks
 from effects.store.schema.operator_tables import bulk_checks, number_checks
@@ -401,6 +402,41 @@ def upgrade() -> None:
     )
     op.create_index("ix_effects_unresolved_finished_at", "effects_unresolved", ["finished_at", "job_id"], unique=False)
     op.create_table(
+        "effects_failovers",
+        sa.Column("id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("history", sa.Text(), nullable=True),
+        sa.Column("sign", sa.Text(), nullable=False),
+        sa.Column("noticed_by", sa.Text(), nullable=False),
+        sa.Column("noticed_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("compared", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("recorded", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("unknowns", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("orphans", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("incomplete", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        *failover_checks(),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "effects_evidence",
+        sa.Column("id", Identity, autoincrement=True, nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("lease_token", sa.BigInteger(), nullable=False),
+        sa.Column("job_type", sa.Text(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=True),
+        sa.Column("worker", sa.Text(), nullable=False),
+        sa.Column("outcome", sa.Text(), nullable=True),
+        sa.Column("verdict", sa.Text(), nullable=True),
+        sa.Column("fate", sa.Text(), nullable=False),
+        sa.Column("failover_id", sa.BigInteger(), nullable=False),
+        sa.Column("happened_at", UtcTime(), nullable=True),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        *evidence_checks(),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("job_id", "lease_token", name="ux_effects_evidence_attempt"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ix_effects_evidence_key", "effects_evidence", ["key"], unique=False)
+    op.create_table(
         "effects_workers",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("host", sa.Text(), nullable=False),
@@ -411,6 +447,8 @@ def upgrade() -> None:
         sa.Column("lease_seconds", sa.Double(), nullable=False),
         sa.Column("started_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("seen_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("beat", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("compared", sa.BigInteger(), nullable=True),
         sa.Column("claimed_at", UtcTime(), nullable=True),
         sa.Column("settled_at", UtcTime(), nullable=True),
         sa.Column("fired_at", UtcTime(), nullable=True),
