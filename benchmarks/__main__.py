@@ -32,6 +32,7 @@ from benchmarks import (
     wal,
     webhook_costs,
     webhook_fairness,
+    webhook_handshakes,
     webhook_silence,
     webhooks,
     webhooks_waiting,
@@ -65,6 +66,7 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "webhook_costs": webhook_costs.run,
     "webhook_fairness": webhook_fairness.run,
     "webhook_silence": webhook_silence.run,
+    "webhook_handshakes": webhook_handshakes.run,
     "mail": mail.run,
     "mail_wire": mail_wire.run,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import select
 import socket
 import ssl
 from collections.abc import Callable
@@ -56,6 +57,7 @@ class LoopStream:
         self._watched = False  # the loop tells when there is something to read; as long as that is read
         self._reading: asyncio.Future[bytes | Exception] | None = None
         self._bytes_max = 0  # of what is being read
+        self._poll: select.poll | None = None
         connection.setblocking(False)
 
     async def connect(self, address: tuple[str, int], seconds: float) -> None:
@@ -167,12 +169,23 @@ class LoopStream:
         Under TLS it is what the peer's application sent: session tickets and other records between the two ends are no
         news.
         """
+        if not self._is_readable():
+            return None
         try:
             return self._socket.recv(1)
         except _WOULD_BLOCK:
             return None
         except OSError:
             return b""
+
+    def _is_readable(self) -> bool:
+        """Whether there is anything to look at. Most often there is not, and a read that fails costs more than this."""
+        if self._tls is not None and self._socket.pending():  # type: ignore[attr-defined]
+            return True
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._socket.fileno(), select.POLLIN)
+        return bool(self._poll.poll(0))
 
     def close(self) -> None:
         self._unwatch()

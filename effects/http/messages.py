@@ -10,8 +10,10 @@ import httpcore
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOKENS = re.compile(rf"{_TOKEN.pattern}(?:\n{_TOKEN.pattern})*")
 _TARGET = re.compile(rb"[!-~]+")
-_VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
+_VALUE = r"(?:[!-~](?:[\t -~]*[!-~])?)?"
+_VALUES = re.compile(rf"{_VALUE}(?:\n{_VALUE})*")
 
 
 class HttpRequest(NamedTuple):
@@ -37,15 +39,15 @@ def request_bytes(request: HttpRequest) -> bytes:
     Raises:
         httpcore.LocalProtocolError: it would not be one request: a space in its target, a line break in a header.
     """
-    names, values = zip(*request.headers, strict=True)
+    lines = "".join([f"{name}: {value}\r\n" for name, value in request.headers])
     if not (
-        _TOKEN.fullmatch(request.method)
+        lines.count("\n") == len(request.headers)  # none within a name or a value
+        and _TOKEN.fullmatch(request.method)
         and _TARGET.fullmatch(request.target)
-        and all(map(_TOKEN.fullmatch, names))
-        and all(map(_VALUE.fullmatch, values))
+        and _TOKENS.fullmatch("\n".join([name for name, _ in request.headers]))
+        and _VALUES.fullmatch("\n".join([value for _, value in request.headers]))
     ):
         raise httpcore.LocalProtocolError("the request is not HTTP")
-    lines = "".join([f"{name}: {value}\r\n" for name, value in request.headers])
     head = f"{request.method} {request.target.decode('ascii')} HTTP/1.1\r\n{lines}\r\n"
     return head.encode("ascii") + request.body
 

@@ -16,6 +16,7 @@ TEXT_CHARS_MAX = 4096
 CODE_CHARS_MAX = 64
 DETAIL_BYTES_MAX = 64 * 1024
 DEPTH_MAX = 16
+QUICK_DEPTH_MAX = 4
 VALUES_MAX = 10_000
 _INTEGER_MAX = 2**63  # beyond it JSON readers disagree
 
@@ -38,6 +39,8 @@ def clean_detail(detail: Mapping[str, Any], bytes_max: int = DETAIL_BYTES_MAX) -
     is too large even so is replaced by its size, under `dropped`; what cannot be read at all, by the error's class.
     """
     try:
+        if type(detail) is dict and (copy := _copy_of_clean(detail, [bytes_max])) is not None:
+            return copy
         plain = _Plain().of(detail, 0)
         size = len(msgspec.json.encode(plain))
     except BaseException as error:  # of the mapping's own methods
@@ -50,6 +53,41 @@ def clean_detail(detail: Mapping[str, Any], bytes_max: int = DETAIL_BYTES_MAX) -
 def class_name(value: object) -> str:
     """The name of a value's class, even if its metaclass overrides it."""
     return clean_text(type.__getattribute__(type(value), "__name__"), 128)
+
+
+def _copy_of_clean(detail: dict[Any, Any], room: list[int], depth: int = 0) -> dict[str, Any] | None:
+    """A copy of what has nothing to be cleaned and is small, as most details are; None where a glance does not show it.
+
+    Args:
+        room: how many bytes of JSON may still come; 6 for a character, and 32 for what is around a value, are enough.
+    """
+    if depth > QUICK_DEPTH_MAX:
+        return None
+    copy: dict[str, Any] = {}
+    for key, item in detail.items():
+        kind, value = type(item), item
+        if type(key) is not str or len(key) > KEY_CHARS_MAX or not key.isascii() or "\0" in key:
+            return None
+        room[0] -= 32 + 6 * len(key)
+        if kind is str:
+            room[0] -= 6 * len(item)
+            if len(item) > TEXT_CHARS_MAX or not item.isascii() or "\0" in item:
+                return None
+        elif kind is dict:
+            value = _copy_of_clean(item, room, depth + 1)
+            if value is None:
+                return None
+        elif not (
+            item is None
+            or kind is bool
+            or (kind is int and -_INTEGER_MAX <= item < _INTEGER_MAX)
+            or (kind is float and math.isfinite(item))
+        ):
+            return None
+        if room[0] < 0:
+            return None
+        copy[key] = value
+    return copy
 
 
 class _Plain:

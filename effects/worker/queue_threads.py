@@ -137,8 +137,9 @@ class QueueThreads:
         """Tell the next claim what this worker has in flight of each limit key, and which of them are silent."""
         local = self.request.local
         if local.bounds or local.failing_after_seconds is not None:
-            local.in_flight = Counter(key for attempt in self.open if (key := attempt.job.limit_key) is not None)
-            local.silent = {key for attempt in self.silent() if (key := attempt.job.limit_key) is not None}
+            in_flight = Counter(key for attempt in self.open if (key := attempt.job.limit_key) is not None)
+            silent = {key for attempt in self.silent() if (key := attempt.job.limit_key) is not None}
+            local.update(in_flight, silent)
 
     def look_in(self, seconds: float) -> None:
         """Look again after so many seconds, or earlier where that was known."""

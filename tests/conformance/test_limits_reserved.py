@@ -96,8 +96,7 @@ def test_a_group_of_a_key_that_fails_counts_too(app: Effects) -> None:
 
 def silent(manual_worker: ManualWorker, running: list[Job], *names: str) -> None:
     """The worker tells its claims what it has in flight, and that these keys are silent, as it does before each."""
-    manual_worker.request.local.in_flight = Counter(job.limit_key for job in running if job.limit_key)
-    manual_worker.request.local.silent = set(names)
+    manual_worker.request.local.update(Counter(job.limit_key for job in running if job.limit_key), set(names))
 
 
 def capped(app: Effects, **options: Any) -> None:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -32,6 +33,7 @@ from effects import (
 )
 from effects.model.decision import decide
 from effects.model.settlement import Execution, Settlement, WorkerLost
+from effects.text import scrub
 from effects.text.scrub import DETAIL_BYTES_MAX, clean_detail
 from effects.worker import Worker
 from effects.worker.answer import WAIT_SECONDS_MAX, accept
@@ -237,6 +239,35 @@ def test_a_detail_keeps_what_json_can_hold() -> None:
     found = clean_detail({"n": 1, "f": 0.5, "t": "é", "none": None, "list": [True, (1, 2)], "nan": math.nan})
     assert found == {"n": 1, "f": 0.5, "t": "é", "none": None, "list": [True, [1, 2]], "nan": "nan"}
     assert "20" in str(clean_detail({str(n): "x" * 4000 for n in range(50)})["dropped"])
+
+
+def nested(levels: int) -> dict[str, Any]:
+    return {"n": nested(levels - 1)} if levels else {"end": 1}
+
+
+SELF: dict[str, Any] = {}
+SELF["self"] = SELF
+DETAILS: list[dict[Any, Any]] = [
+    {}, {"t": "text", "n": 1, "f": 0.5, "b": True, "none": None, "ms": {"total": 1.5}}, {"t": "a\0b"}, {"t\0": "a"},
+    {"t": "\ud800"}, {"t": "é" * 5000}, {"t": "x" * 5000}, {"k" * 300: 1}, {1: "a"}, {None: 1}, {"n": 2**63},
+    {"n": -(2**63)}, {"n": -(2**63) - 1}, {"f": math.nan}, {"f": -math.inf}, {"list": ["a\0"]}, {"set": {1}},
+    {"at": datetime(2026, 1, 2, tzinfo=UTC)}, {"o": object()}, nested(4), nested(5), nested(30), SELF,
+    {str(n): "x" * 4000 for n in range(15)}, {str(n): "x" * 4000 for n in range(17)},
+    {str(n): 1 for n in range(12_000)},
+]  # fmt: skip
+
+
+def test_a_clean_detail_is_copied_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = [clean_detail(detail) for detail in DETAILS]
+    monkeypatch.setattr(scrub, "_copy_of_clean", lambda *_: None)
+    assert quick == [clean_detail(detail) for detail in DETAILS]
+
+
+def test_a_detail_is_as_it_was_when_it_was_returned() -> None:
+    detail = {"a": 1, "ms": {"b": 2}}
+    kept = clean_detail(detail)
+    detail["a"] = detail["ms"]["b"] = 3  # type: ignore[index]
+    assert kept == {"a": 1, "ms": {"b": 2}}
 
 
 @pytest.mark.parametrize("name", [*VALUES, *EXCEPTIONS])

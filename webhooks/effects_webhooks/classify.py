@@ -47,6 +47,8 @@ def classify(exchange: WebhookExchange, *, host: str, context: RetryContext | No
     """
     context = context or RetryContext()
     detail = describe(exchange, host=host)
+    if exchange.status is not None and 200 <= exchange.status <= 299:
+        return Done(detail=detail)
     hint = retry_after(exchange.header("retry-after"), exchange.answered_at)
     rule = rule_of(
         exchange.status,
@@ -55,8 +57,6 @@ def classify(exchange: WebhookExchange, *, host: str, context: RetryContext | No
         overrides=context.overrides,
         hinted=hint is not None,
     )
-    if rule.retry_class == "done":
-        return Done(detail=detail)
     if (control := control_of(exchange)) is not None:
         rule, detail["control"] = _ASKED_TO_STOP, control
     code, reason = _code_and_reason(exchange)

@@ -152,7 +152,8 @@ def _keys_in_use(sql: Sql) -> str:
 def _claim_any(store: Store, request: ClaimRequest, worker: str, limit: int) -> Claimed:
     with store.read() as connection:
         probed = probe(store, connection, request)
-    keys = [key for key in probed.keys if request.may_start(key.limit_ref.limit_key)]
+    full = request.full_keys()
+    keys = [key for key in probed.keys if key.limit_ref.limit_key not in full]
     wait, rate_limited = probed.wait_seconds, probed.wait_seconds is not None
     jobs: list[Job] = []
     raced = False

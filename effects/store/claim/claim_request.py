@@ -32,12 +32,13 @@ class ClaimRequest(msgspec.Struct):
     last_key: str = ""  # round robin: the key served last
     local: LocalKeys = msgspec.field(default_factory=LocalKeys)
 
-    def may_start(self, limit_key: str) -> bool:
-        """Whether this worker itself has anything free for this key, before the key's limits are looked at."""
-        if self.local.free_slots(limit_key, 1) < 1:
-            return False
-        pool = self.threads - self.reserved_threads
-        return not (self.reserved_threads and limit_key in self.local.silent and self.local.silent_in_flight >= pool)
+    def full_keys(self) -> set[str]:
+        """The keys of which this worker may start no more, whatever their limits allow."""
+        local, failing_max = self.local, self.threads - self.reserved_threads
+        pool_is_full = self.reserved_threads > 0 and local.silent_in_flight >= failing_max
+        return {
+            key for key in local.in_flight if (pool_is_full and key in local.silent) or local.free_slots(key, 1) < 1
+        }
 
 
 class ReadyKey(msgspec.Struct, frozen=True):

@@ -23,11 +23,24 @@ class LocalKeys(msgspec.Struct):
     bounds: tuple[LocalBound, ...] = ()
     in_flight: Mapping[str, int] = {}
     silent: Set[str] = frozenset()
+    _free: dict[str, int | None] = {}  # asked once for each claim
+
+    def update(self, in_flight: Mapping[str, int], silent: Set[str]) -> None:
+        """Say how it is now."""
+        self.in_flight, self.silent, self._free = in_flight, silent, {}
 
     def free_slots(self, limit_key: str, want: int) -> int:
         """How many more of this key this worker may start, at most `want`."""
+        if not self.bounds:
+            return want
+        if limit_key not in self._free:
+            self._free[limit_key] = self._under_bounds(limit_key)
+        free = self._free[limit_key]
+        return want if free is None else min(want, free)
+
+    def _under_bounds(self, limit_key: str) -> int | None:
         bounds = [most for bound in self.bounds if (most := bound(limit_key)) is not None]
-        return want if not bounds else max(0, min(want, min(bounds) - self.in_flight.get(limit_key, 0)))
+        return max(0, min(bounds) - self.in_flight.get(limit_key, 0)) if bounds else None
 
     @property
     def silent_in_flight(self) -> int:

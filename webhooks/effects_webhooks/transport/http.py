@@ -21,10 +21,10 @@ from effects_webhooks.transport.network import GuardedNetwork
 
 BODY_READ_BYTES = 64 * 1024
 BODY_KEPT_BYTES = 16 * 1024
-ORIGINS_MAX = 500
+ORIGINS_MAX = 2_000
 URLS_MAX = 10_000  # that are parsed once; parsing takes a fifth of what a request costs
 IDLE_SECONDS = 60.0
-KEEPALIVE_CONNECTIONS = 8
+KEEPALIVE_CONNECTIONS = 16
 SWEEP_SECONDS = 4.0  # as long as a client keeps a connection
 MISDIRECTED = 421
 
