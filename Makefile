@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # Else each of the hundreds of processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all check crash failover soak bench clean
+.PHONY: demo test test-all check crash failover soak bench bench-long clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -47,6 +47,10 @@ soak: $(VENV)/.test
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
+
+# What takes longer: a large backlog, a snapshot that is held for half an hour.
+bench-long: $(VENV)/.bench
+	$(BIN)/python -m benchmarks --long
 
 clean:
 	rm -rf $(VENV)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import (
+    backlog,
     drain_postgresql,
     drain_sqlite,
     enqueue_bulk,
@@ -70,6 +71,8 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "mail": mail.run,
     "mail_wire": mail_wire.run,
 }
+# Half an hour each, or more: run by their names, or all by `--long`.
+LONG: dict[str, Callable[[Options], Report]] = {"backlog": backlog.run, "held_snapshot": backlog.held}
 ROUNDS = 5
 QUICK_ROUNDS, QUICK_SCALE = 1, 0.1
 
@@ -83,8 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
         facts = {"date": time.strftime("%Y-%m-%d"), **servers.surroundings(), **server.settings()}
         _print_header(facts, rounds, parsed.quick)
         options = Options(server, rounds, QUICK_SCALE if parsed.quick else 1.0, _say)
-        for name in parsed.only or COMPARISONS:
-            report = COMPARISONS[name](options)
+        for name in parsed.only or (LONG if parsed.long else COMPARISONS):
+            report = {**COMPARISONS, **LONG}[name](options)
             all_reports.append(report)
             _say("")
             print(render(report) + "\n", flush=True)
@@ -100,8 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rounds", type=int, help=f"interleaved rounds; default {ROUNDS}")
     parser.add_argument("--quick", action="store_true", help="one small round: does it run? not for quoting")
-    parser.add_argument("--only", action="append", choices=list(COMPARISONS), metavar="NAME",
-                        help=f"this comparison alone (repeatable): {', '.join(COMPARISONS)}")  # fmt: skip
+    parser.add_argument("--only", action="append", choices=[*COMPARISONS, *LONG], metavar="NAME",
+                        help=f"this comparison alone (repeatable): {', '.join([*COMPARISONS, *LONG])}")  # fmt: skip
+    parser.add_argument("--long", action="store_true", help=f"instead of all others: {', '.join(LONG)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample as JSON")
     return parser
 

@@ -185,7 +185,7 @@ class Dispatcher:
     def _pass_over_quiet(self) -> None:
         """Where several queues are to be looked at before a claim, look at all at once; leave out the quiet ones."""
         waiting = [queue for queue in self._queues if queue.asked and self._claimer.looks_first(queue.request)]
-        queues = [queue for queue in waiting if queue.free_slots() > 0]
+        queues = [queue for queue in waiting if self._looks_at_all(queue) and queue.free_slots() > 0]
         if len(queues) < 2 or self._stopping.is_set() or not self._heartbeat.lease_valid:
             return
         for queue in queues:
@@ -197,11 +197,16 @@ class Dispatcher:
 
     def _claim(self, queue: QueueThreads, free_slots: int) -> Claimed:
         began, leased_at = self._now(), self._lease_clock()
+        queue.request.from_floors = not self._looks_at_all(queue)
         queue.update_keys()
         claimed = self._claimer.claim(queue.request, self._heartbeat.worker.id, free_slots, give_up=self._gives_up)
         if claimed is None:
             self._looked = False
             return Claimed([], more=False)
+        if queue.request.from_floors:
+            queue.look_in(queue.full_looks.next_at - self._now())
+        else:
+            queue.full_looks.note(began, self._now())
         queue.rate_limited = claimed.rate_limited
         if claimed.wait_seconds is not None:  # of this round's keys; those of the round before may open earlier
             queue.look_in(max(TOKEN_SECONDS_MIN, claimed.wait_seconds))
@@ -211,6 +216,10 @@ class Dispatcher:
             for attempt in self._intake.attempts([job for job in claimed.jobs if job.routed is routed]):
                 queue.accept(attempt, claimed_at=began, leased_at=leased_at)
         return claimed
+
+    def _looks_at_all(self, queue: QueueThreads) -> bool:
+        """Whether the next claim may read what a held snapshot keeps. A drain ends by what it sees: it always may."""
+        return self._intake.draining or queue.full_looks.is_due(self._now())
 
     def rest(self) -> None:
         """Wait for a wake-up, the next known retry, the next poll, or the next check of time limits."""

@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from effects.model.settlement import Returned, Settlement, TimedOut
 from effects.store.claim.claim_request import CLAIM_MAX, ClaimRequest
 from effects.worker.attempt import RunningAttempt
+from effects.worker.full_looks import FullLooks
 from effects.worker.handler_loop import HandlerLoop
 from effects.worker.raised import with_frames
 from effects.worker.runtime import Runtime
@@ -55,6 +56,7 @@ class QueueThreads:
         self._given_up: set[RunningAttempt] = set()  # their threads, or those that they called, have not come back
         self.asked = True  # there may be jobs to claim; False after an empty claim
         self.look_at: float | None = None  # monotonic: when to claim again without a request
+        self.full_looks = FullLooks()
         self.rate_limited = False  # the last claim left such a key behind
         self._prefetch = prefetch
         self._may_start, self._finish, self._written, self._wake = may_start, finish, written, wake

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from effects import Effects, Job, NewJob, enqueue, enqueue_many
+from effects import Done, Effects, Job, NewJob, enqueue, enqueue_many
 from effects.store.claim.claim import claim, quiet_queues
 from effects.store.claim.claim_request import CLAIM_MAX, ClaimRequest
 from effects.store.db.sql import TOKEN_STEP_MAX
 from effects.store.limits import queue_pauses
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
-from tests.support.query_plans import recorded
+from tests.support.query_plans import blocks_read, recorded
 from tests.support.scripted import Scripted
 from tests.support.threads import at_once
 
@@ -209,3 +209,60 @@ def test_a_poll_of_an_empty_queue_is_one_statement_that_locks_nothing(app: Effec
         assert worker.claim() == []
     [(statement, _)] = statements
     assert "UPDATE" not in statement
+
+
+def test_a_claim_from_the_floors_passes_over_what_lies_before_them(app: Effects) -> None:
+    manual_worker = ManualWorker(app)
+    now = datetime.now(UTC)
+    first = enqueue("scripted", {}, effects=app)
+    assert ids(manual_worker.claim()) == [first.job_id]
+    urgent, late, old = enqueue_many(
+        [new(priority=1), new(run_at=now - timedelta(seconds=1)), new(run_at=now - timedelta(seconds=60))], effects=app
+    )
+    behind = enqueue("scripted", {}, effects=app)
+    manual_worker.request.from_floors = True
+    passed_over = ids(manual_worker.claim())
+    assert passed_over == [late.job_id, behind.job_id] or not app.store.is_postgresql
+    manual_worker.request.from_floors = False
+    assert passed_over + ids(manual_worker.claim()) == (
+        [late.job_id, behind.job_id, urgent.job_id, old.job_id]
+        if app.store.is_postgresql
+        else [urgent.job_id, old.job_id, late.job_id, behind.job_id]
+    )
+
+
+def test_a_claim_from_the_floors_sees_pauses_and_keys(app: Effects) -> None:
+    manual_worker = ManualWorker(app)
+    enqueue("scripted", {}, effects=app)
+    manual_worker.claim()
+    plain = enqueue("scripted", {}, effects=app)
+    with app.store.begin() as connection:
+        queue_pauses.pause(app.store, connection, "default", actor="cli:ann")
+    manual_worker.request.from_floors = True
+    assert manual_worker.claim() == []
+    with app.store.begin() as connection:
+        queue_pauses.resume(app.store, connection, "default", actor="cli:ann")
+    limited = enqueue("scripted", {}, limit_key="l", effects=app)
+    manual_worker.request.from_floors = True
+    assert ids(manual_worker.claim()) == [plain.job_id, limited.job_id]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_claim_from_the_floors_does_not_read_what_a_held_snapshot_keeps(app: Effects) -> None:
+    manual_worker = ManualWorker(app)
+    run_sql(app, "ALTER TABLE effects_jobs SET (autovacuum_enabled = false)")
+    with app.engine.connect().execution_options(isolation_level="REPEATABLE READ") as reader:
+        reader.exec_driver_sql("SELECT 1 FROM effects_jobs")
+        hour_ago = datetime.now(UTC) - timedelta(hours=1)
+        for _ in range(4):
+            enqueue_many([new(run_at=hour_ago) for _ in range(512)], effects=app)
+            manual_worker.settle(*((job, Done()) for job in manual_worker.claim()))
+        enqueue_many([new() for _ in range(4)], effects=app)
+        manual_worker.request.floors[5] = datetime.now(UTC).timestamp()
+        blocks = []
+        for from_floors in (True, False):
+            manual_worker.request.from_floors = from_floors
+            with recorded(app) as statements:
+                assert len(manual_worker.claim(1)) == 1
+            blocks.append(blocks_read(app, statements[:1]))
+    assert 0 < blocks[0] < 100 < blocks[1], blocks

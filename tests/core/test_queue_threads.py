@@ -14,6 +14,7 @@ from effects.model.settlement import Execution, Settlement
 from effects.store.claim.claim_request import CLAIM_MAX, ClaimRequest
 from effects.worker import queue_in_flight, queue_threads
 from effects.worker.attempt import RunningAttempt
+from effects.worker.full_looks import FullLooks
 from effects.worker.queue_in_flight import QueueInFlight
 from effects.worker.queue_threads import QueueThreads
 from effects.worker.queues import planned
@@ -318,3 +319,13 @@ def test_the_number_of_a_queue_goes_by_the_kind_of_its_job_types(app_factory: Ap
     slots = {request.queue: request.threads for request in planned(app, None)}
     assert [slots[queue] for queue in ("async", "both", "few", "default", "quarantine")] == [1024, 7, 5, 7, 1]
     assert app.job_types.async_queues() & set(slots) - {"webhooks"} == {"async", "few"}
+
+
+def test_a_slow_look_at_all_jobs_is_repeated_in_a_twentieth_of_the_time() -> None:
+    looks = FullLooks()
+    assert looks.is_due(0.0)
+    looks.note(began=100.0, ended=100.04)
+    assert looks.is_due(100.04)
+    looks.note(began=100.0, ended=101.0)
+    assert not looks.is_due(120.9)
+    assert looks.is_due(121.0)

@@ -49,3 +49,15 @@ def rows_touched(app: Effects, statements: Sequence[tuple[str, Any]]) -> int:
                     touched += (node["Actual Rows"] + dropped) * node["Actual Loops"]
         connection.rollback()
     return round(touched)
+
+
+def blocks_read(app: Effects, statements: Sequence[tuple[str, Any]]) -> int:
+    """Blocks of tables and indexes that statements look at, executed and rolled back."""
+    blocks = 0
+    with app.engine.connect() as connection:
+        for statement, parameters in statements:
+            sql = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
+            plan = connection.exec_driver_sql(sql, parameters).scalar_one()[0]["Plan"]
+            blocks += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+        connection.rollback()
+    return blocks

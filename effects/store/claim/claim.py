@@ -64,6 +64,7 @@ def claim(store: Store, request: ClaimRequest, worker: str, want: int) -> Claime
         StoreUnavailable: the database is unavailable.
     """
     limit = max(size for size in SIZES if size <= max(1, want))
+    request.from_floors &= bool(request.floors) and store.is_postgresql
     claimed = Claimed([], more=False)
     if not request.keyed:
         claimed = _claim_plain(store, request, worker, limit)
@@ -92,7 +93,7 @@ def quiet_queues(store: Store, requests: Sequence[ClaimRequest]) -> set[str]:
 
 def _claim_plain(store: Store, request: ClaimRequest, worker: str, limit: int) -> Claimed:
     """Claim in one statement if no job has a key, the common case; return nothing if any has one."""
-    if looks_first(store, request):
+    if looks_first(store, request) and not request.from_floors:
         with store.read() as connection:
             seen = store.one(connection, _look, queue=request.queue)
         assert seen is not None

@@ -26,6 +26,8 @@ class ClaimRequest(msgspec.Struct):
     keyed: bool = False  # whether the last claim found keys in use: then it looks for them first
     polled: bool = False  # nothing says that a job is due: the next claim looks before it takes
     looked: bool = False  # a look has just seen that one is
+    floors: dict[int, float] = msgspec.field(default_factory=dict)  # priority → `run_at` of the last job taken
+    from_floors: bool = False  # take plain jobs from there on, without a look at what may lie before
     limit_cursor: str = ""
     group_cursor: str = ""
     moved: deque[str] = msgspec.field(default_factory=partial(deque, maxlen=MOVED_MAX))  # groups to look at first
@@ -39,6 +41,13 @@ class ClaimRequest(msgspec.Struct):
         return {
             key for key in local.in_flight if (pool_is_full and key in local.silent) or local.free_slots(key, 1) < 1
         }
+
+
+class Floor(msgspec.Struct, frozen=True):
+    """The due time of the last job of a priority that was taken, in seconds since 1970."""
+
+    priority: int
+    run_at: float
 
 
 class ReadyKey(msgspec.Struct, frozen=True):

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from operator import itemgetter
+from typing import Any
 
 from sqlalchemy import Connection
 
 from effects.errors import EffectsError
 from effects.model.job import Job
-from effects.store.claim.claim_request import SIZES, ClaimRequest, GroupHead, ReadyKey
+from effects.store.claim.claim_request import SIZES, ClaimRequest, Floor, GroupHead, ReadyKey
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
 from effects.store.limits.queue_pauses import is_paused
@@ -26,7 +27,9 @@ LIMITED = "status <> 'running' AND limit_key IS NOT NULL AND group_key IS NULL"
 GROUPED = "status <> 'running' AND group_key IS NOT NULL"
 # What `_lease` returns behind the columns of a job.
 _EXPIRED, _DUE_SECONDS, _RUN_AT = -3, -2, -1
-_BY_PRIORITY = itemgetter(Job.__struct_fields__.index("priority"), _RUN_AT, Job.__struct_fields__.index("id"))
+_PRIORITY = Job.__struct_fields__.index("priority")
+_BY_PRIORITY = itemgetter(_PRIORITY, _RUN_AT, Job.__struct_fields__.index("id"))
+LATE_SECONDS = 2.0  # what became visible so late after its `run_at` is still seen from a floor
 
 
 def keys_in_use(sql: Sql) -> str:
@@ -43,7 +46,13 @@ def is_running(sql: Sql, group: str) -> str:
 
 def lease_plain(store: Store, connection: Connection, request: ClaimRequest, worker: str, limit: int) -> list[Job]:
     """Lease plain jobs if no job of the queue has a key, the common case; else lease none."""
-    return _leased(store, connection, _plain_alone(limit), request, worker)
+    if request.from_floors:
+        floors = as_json([Floor(*floor) for floor in sorted(request.floors.items())])
+        rows = _lease_rows(store, connection, _plain_from_floors(limit), request, worker, floors=floors)
+    else:
+        rows = _lease_rows(store, connection, _plain_alone(limit), request, worker)
+    request.floors.update((row[_PRIORITY], row[_RUN_AT]) for row in rows)
+    return _jobs_of(rows)
 
 
 def lease_any(
@@ -83,6 +92,12 @@ def _by_turns(jobs: Sequence[Job], before: str) -> list[Job]:
 def _leased(
     store: Store, connection: Connection, statement: Statement, request: ClaimRequest, worker: str, **keyed: str
 ) -> list[Job]:
+    return _jobs_of(_lease_rows(store, connection, statement, request, worker, **keyed))
+
+
+def _lease_rows(
+    store: Store, connection: Connection, statement: Statement, request: ClaimRequest, worker: str, **keyed: str
+) -> list[tuple[Any, ...]]:
     rows = store.tuples(
         connection,
         statement,
@@ -93,6 +108,10 @@ def _leased(
         **keyed,
     )
     rows.sort(key=_BY_PRIORITY)
+    return rows
+
+
+def _jobs_of(rows: Sequence[tuple[Any, ...]]) -> list[Job]:
     return [job_of(row, expired=row[_EXPIRED], due_seconds=row[_DUE_SECONDS]) for row in rows]
 
 
@@ -137,12 +156,30 @@ def _plain_alone(limit: int) -> Statement:
     def build(sql: Sql) -> str:
         plain = _plain_postgresql if sql.postgresql else _plain_sqlite
         return f"""
-        WITH RECURSIVE {loose_priorities(sql, f"NOT {keys_in_use(sql)}")}, picked AS (
-            SELECT id FROM ({plain(sql, limit)}) AS due ORDER BY priority, run_at, id LIMIT {limit}
-        )
+        WITH RECURSIVE {loose_priorities(sql, f"NOT {keys_in_use(sql)}")}, {_picked(plain(sql, limit), limit)}
         {_lease(sql, "age_from")}"""
 
     return build
+
+
+@cache
+def _plain_from_floors(limit: int) -> Statement:
+    """PostgreSQL: `_plain_alone` past the index entries of jobs that were done, which a held snapshot keeps."""
+
+    def build(sql: Sql) -> str:
+        floors, late = sql.rows("floors", Floor), sql.time(f"floor - {LATE_SECONDS}")
+        plain = _plain_postgresql(sql, limit, f"AND run_at >= {late}")
+        return f"""
+        WITH priorities(p, floor) AS (
+            SELECT priority, run_at FROM {floors} AS f WHERE NOT {keys_in_use(sql)} AND NOT {is_paused(sql)}
+        ), {_picked(plain, limit)}
+        {_lease(sql, "age_from")}"""
+
+    return build
+
+
+def _picked(plain: str, limit: int) -> str:
+    return f"picked AS (SELECT id FROM ({plain}) AS due ORDER BY priority, run_at, id LIMIT {limit})"
 
 
 _TURNS = "priority, place, COALESCE(limit_key, '') <= :last_key, COALESCE(limit_key, ''), run_at, id"
@@ -206,11 +243,11 @@ def _slots(row: str) -> str:
     return f"{row}.free_slots, {row}.pool, {row}.pool_free"
 
 
-def _plain_postgresql(sql: Sql, limit: int) -> str:
+def _plain_postgresql(sql: Sql, limit: int, floor: str = "") -> str:
     return f"""SELECT j.*, {limit} AS free_slots, CAST(NULL AS text) AS pool, {limit} AS pool_free
              FROM priorities CROSS JOIN LATERAL (
                 SELECT {_COLUMNS} FROM {sql.jobs} WHERE queue = :queue AND {PLAIN} AND priority = p
-                AND {_due(sql)} ORDER BY run_at, id LIMIT {limit} {sql.lock()}) AS j
+                {floor} AND {_due(sql)} ORDER BY run_at, id LIMIT {limit} {sql.lock()}) AS j
              WHERE p IS NOT NULL LIMIT {limit}"""
 
 
