@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from effects.exit_codes import ExitCode
     from effects.http.client import HttpClient, verifying_context
     from effects.http.exchange import Exchange
+    from effects.http.idle import IdleTotal
     from effects.http.loop_client import LoopHttpClient
     from effects.http.loop_stream import LoopStream, connect_on_loop
     from effects.http.network import check_network
@@ -114,6 +115,7 @@ else:
             "effects.exit_codes": "ExitCode",
             "effects.http.client": "HttpClient, verifying_context",
             "effects.http.exchange": "Exchange",
+            "effects.http.idle": "IdleTotal",
             "effects.http.loop_client": "LoopHttpClient",
             "effects.http.loop_stream": "LoopStream, connect_on_loop",
             "effects.http.network": "check_network",
@@ -197,6 +199,7 @@ __all__ = [
     "HttpClient",
     "IdempotentWriter",
     "Identity",
+    "IdleTotal",
     "Instead",
     "Json",
     "KeyHolder",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 
-BESIDES = 128  # for the database, logs, libraries
+BESIDES = 640  # for the database, logs, libraries, and connections that are kept idle
 
 
 def raise_limit() -> None:

@@ -108,8 +108,7 @@ class HttpClient:
         Raises:
             Whatever `connect` and the exchange raise beside the errors of the network. No fault of network or peer.
         """
-        own = [("Host", self._host), ("Content-Length", str(len(body)))]
-        request = HttpRequest(method, target, [*own, *headers.items()], body)
+        request = request_to(self._host, method, target, headers, body)
         try:
             with self._pool.ask(request, seconds=exchange.remaining()) as response:
                 exchange.answered(response.status, response.headers)
@@ -122,12 +121,23 @@ class HttpClient:
         self._pool.close()
 
 
+def request_to(host: str, method: str, target: bytes, headers: Mapping[str, str], body: bytes) -> HttpRequest:
+    """The request with the headers that each one has."""
+    own = [("Host", host), ("Content-Length", str(len(body)))]
+    return HttpRequest(method, target, [*own, *headers.items()], body)
+
+
+def address_of(origin: httpx.URL) -> tuple[str, int]:
+    """The host, as names are looked up, and the port."""
+    return origin.raw_host.decode("ascii"), origin.port or (443 if origin.scheme == "https" else 80)
+
+
 def _connect(
     origin: httpx.URL, connect: Connect, context: ssl.SSLContext | None, tls_seconds: float | None
 ) -> DeadlineStream:
     """A connection to the origin; with a context, TLS for its name."""
-    host = origin.raw_host.decode("ascii")
-    stream = connect(host, origin.port or (443 if origin.scheme == "https" else 80))
+    host, port = address_of(origin)
+    stream = connect(host, port)
     return stream if context is None else stream.start_tls(context, host, tls_seconds)
 
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpcore
 
-from effects.http.client import KEEPALIVE_SECONDS, WIRE_ERRORS, record_fault
+from effects.http.client import KEEPALIVE_SECONDS, WIRE_ERRORS, address_of, record_fault, request_to
 from effects.http.connection import READ_BYTES
 from effects.http.exchange import Exchange
+from effects.http.idle import IdleConnections, IdleTotal, Trial
 from effects.http.loop_stream import LoopStream
-from effects.http.messages import HttpRequest, ResponseParser, request_bytes
-from effects.http.pool import IdleConnections
-from effects.http.stream import Unasked
+from effects.http.messages import ResponseParser, request_bytes
 
 if TYPE_CHECKING:
     import httpx
@@ -31,6 +30,7 @@ class LoopHttpClient:
         connect: opens a connection to a host and port, within the deadline of the exchange.
         ssl_context: for `https`; None for plain HTTP.
         idle_max: so many idle connections are kept, for 4 s.
+        idle_total: which they share with those of other clients.
         tls_seconds: limit of a handshake; default the exchange's deadline.
     """
 
@@ -41,11 +41,12 @@ class LoopHttpClient:
         *,
         ssl_context: ssl.SSLContext | None,
         idle_max: int,
+        idle_total: IdleTotal | None = None,
         tls_seconds: float | None = None,
     ) -> None:
         self._host = origin.netloc.decode("ascii")
         self._connect = functools.partial(_connect, origin, connect, ssl_context, tls_seconds)
-        self._idle: IdleConnections[_Connection] = IdleConnections(idle_max, KEEPALIVE_SECONDS)
+        self._idle: IdleConnections[_Connection] = IdleConnections(idle_max, KEEPALIVE_SECONDS, idle_total)
 
     async def send(
         self,
@@ -69,9 +70,8 @@ class LoopHttpClient:
         Raises:
             Whatever `connect` and the exchange raise beside the errors of the network. No fault of network or peer.
         """
-        own = [("Host", self._host), ("Content-Length", str(len(body)))]
         try:
-            data = request_bytes(HttpRequest(method, target, [*own, *headers.items()], body))
+            data = request_bytes(request_to(self._host, method, target, headers, body))
             connection = await self._begin(exchange, data)
             reusable = False
             try:
@@ -94,16 +94,8 @@ class LoopHttpClient:
         while True:
             kept = self._idle.take()
             connection = kept or _Connection(await self._connect(exchange))
-            try:
+            with Trial(connection, kept=kept is not None):
                 await connection.ask(exchange, data, quiet=kept is not None)
-            except Unasked:
-                connection.close()
-                if kept is None:
-                    raise
-            except BaseException:
-                connection.close()
-                raise
-            else:
                 return connection
 
 
@@ -165,8 +157,8 @@ async def _connect(
     exchange: Exchange,
 ) -> LoopStream:  # fmt: skip
     """A connection to the origin; with a context, TLS for its name."""
-    host = origin.raw_host.decode("ascii")
-    stream = await connect(exchange, host, origin.port or (443 if origin.scheme == "https" else 80))
+    host, port = address_of(origin)
+    stream = await connect(exchange, host, port)
     if context is not None:
         try:
             await stream.start_tls(exchange, context, host, tls_seconds)

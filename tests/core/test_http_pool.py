@@ -10,6 +10,7 @@ import httpcore
 import pytest
 
 from effects.http.exchange import Exchange
+from effects.http.idle import IdleConnections, IdleTotal
 from effects.http.messages import HttpRequest
 from effects.http.pool import Pool
 from effects.http.stream import connect
@@ -36,6 +37,19 @@ class Server:
                 connection.sendall(self._answer)
         finally:
             self.ended += 1
+
+
+class Idle:
+    """A connection that is idle."""
+
+    def __init__(self, *, quiet: bool = True) -> None:
+        self.closed, self._quiet = False, quiet
+
+    def is_quiet(self) -> bool:
+        return self._quiet
+
+    def close(self) -> None:
+        self.closed = True
 
 
 @contextmanager
@@ -75,6 +89,38 @@ def test_a_connection_is_used_again_and_at_most_so_many_are_kept() -> None:
         wait_until(lambda: server.ended == 2)
         nested(kept, 2, lambda: None)
         assert raw.accepted == 4
+
+
+def test_pools_share_a_bound_of_idle_connections_and_the_oldest_go_first() -> None:
+    total = IdleTotal(2)
+    first, second = IdleConnections[Idle](9, SECONDS, total), IdleConnections[Idle](9, SECONDS, total)
+    oldest, *others = connections = [Idle() for _ in range(4)]
+    for owner, connection in zip((first, first, second), connections, strict=False):
+        owner.put(connection, reusable=True)
+    assert [connection.closed for connection in connections] == [True, False, False, False]
+    assert first.take() is others[0]
+    assert first.take() is None
+    second.put(connections[3], reusable=True)  # the one in use does not count
+    assert not any(connection.closed for connection in others)
+    second.close()
+    assert (len(total), oldest.closed, others[0].closed) == (0, True, False)
+
+
+def test_what_is_closed_for_another_reason_leaves_the_bound() -> None:
+    total = IdleTotal(5)
+    owner = IdleConnections[Idle](1, SECONDS, total)
+    gone = Idle(quiet=False)
+    for connection in (Idle(), gone):
+        owner.put(connection, reusable=True)
+    assert len(total) == 1
+    assert owner.take() is None
+    assert gone.closed
+    owner.put(Idle(), reusable=False)
+    assert len(total) == 0
+    stale = IdleConnections[Idle](1, 0.0, total)
+    stale.put(Idle(), reusable=True)
+    stale.close_stale()
+    assert len(total) == 0
 
 
 def test_what_was_not_read_to_its_end_is_not_used_again() -> None:
