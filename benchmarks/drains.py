@@ -11,6 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,8 +46,10 @@ def _ignore(worker: Child) -> None:
     """Nothing more is asked of a worker that has drained its queue."""
 
 
-def drain_postgresql(system: System, database: str, count: int, ended: Callable[[Child], None] = _ignore) -> float:
-    """Jobs a second of one worker process on PostgreSQL; `ended` is given the worker behind the clock."""
+def drain_postgresql(
+    system: System, database: str, count: int, ended: Callable[[Child], None] = _ignore, *, processes: int = 1
+) -> float:
+    """Jobs a second of one worker process on PostgreSQL, or of several; `ended` is given each behind the clock."""
     system.fill(database, count)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE")
@@ -56,9 +59,12 @@ def drain_postgresql(system: System, database: str, count: int, ended: Callable[
             row = connection.execute(sql).fetchone()
             return None if row is None else int(row[0])
 
-        with child(system.module, *system.arguments, database) as worker:
-            rate = count / _seconds(system, query, worker)
-            ended(worker)
+        with ExitStack() as stack:
+            started = (child(system.module, *system.arguments, database) for _ in range(processes))
+            workers = [stack.enter_context(worker) for worker in started]
+            rate = count / _seconds(system, query, *workers)
+            for worker in workers:
+                ended(worker)
             return rate
 
 
@@ -81,20 +87,22 @@ def drain_sqlite(system: System, file: Path, count: int, ended: Callable[[Child]
         connection.close()
 
 
-def _seconds(system: System, query: Query, worker: Child) -> float:
+def _seconds(system: System, query: Query, *workers: Child) -> float:
     first, last = query(f"SELECT min(id) FROM {system.table}"), query(f"SELECT max(id) FROM {system.table}")
-    worker.go()
-    _until(lambda: query(f"SELECT 1 FROM {system.table} WHERE id = {first} AND {system.waiting}") is None, worker)
+    for worker in workers:
+        worker.go()
+    _until(lambda: query(f"SELECT 1 FROM {system.table} WHERE id = {first} AND {system.waiting}") is None, *workers)
     begun = time.perf_counter()
-    _until(lambda: query(f"SELECT 1 FROM {system.table} WHERE id = {last}") is None, worker)
-    _until(lambda: query(f"SELECT 1 FROM {system.table} LIMIT 1") is None, worker)
+    _until(lambda: query(f"SELECT 1 FROM {system.table} WHERE id = {last}") is None, *workers)
+    _until(lambda: query(f"SELECT 1 FROM {system.table} LIMIT 1") is None, *workers)
     return time.perf_counter() - begun
 
 
-def _until(true: Callable[[], bool], worker: Child) -> None:
+def _until(true: Callable[[], bool], *workers: Child) -> None:
     pause, deadline = threading.Event(), time.monotonic() + WORK_SECONDS
     while not true():
-        worker.check()
+        for worker in workers:
+            worker.check()
         if time.monotonic() > deadline:
             raise TimeoutError(f"the queue was not drained within {WORK_SECONDS} s")
         pause.wait(POLL_SECONDS)
