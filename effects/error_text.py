@@ -13,7 +13,7 @@ import msgspec
 
 from effects.errors import KeyUnavailable
 from effects.keys import KeyRing
-from effects.model.job_type import SEALED
+from effects.model.payload_codec import SEALED
 
 
 def store_text(keys: KeyRing, text: str, attempt: str) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from sqlalchemy import Row
 
 from effects.errors import PayloadInvalid, SealInvalid
 from effects.keys import KeyRing
-from effects.model.job_type import SEALED, JobType
+from effects.model.job_type import JobType
+from effects.model.payload_codec import SEALED
 
 _MARK = f'"{SEALED}"'
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from sqlalchemy import Connection
@@ -21,24 +20,21 @@ from effects.frames import relative
 from effects.logs import RateLimitedLogger
 from effects.model.advice import Explanation, Instead
 from effects.model.attempt import Attempt
-from effects.model.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, PAYLOAD_BYTES_MAX, Job
+from effects.model.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, Job
 from effects.model.ledger import Ledger
 from effects.model.outcome import HandlerAnswer, Outcome, Refused, Retry, Snooze, Unknown
+from effects.model.payload_codec import PayloadCodec
 from effects.retry import OnUnknown, RetryPolicy
 from effects.schedules import Schedule
 from effects.text.database_error import database_condition
-from effects.text.redact import sensitive_fields, why_invalid
+from effects.text.redact import sensitive_fields
 from effects.text.scrub import CODE_CHARS_MAX, class_name
-from effects.text.unfit import why_unfit
 from effects.text.wording import described
 
 P = TypeVar("P")
 OPERATOR_WAIT_SECONDS = 60.0  # while a worker lacks a setting, such as a key in EFFECTS_KEYS
 WAITS_FOR_OPERATOR = "waits_for_operator"  # the error code meanwhile
 PAYLOAD_INVALID = "payload_invalid"  # the error code of what can never be read
-SEALED = "$sealed"  # where a stored payload keeps its sensitive fields
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as an escape, not as a backslash and letters
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # construction is expensive
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 
 _log = logging.getLogger("effects.worker")
@@ -254,33 +250,7 @@ class JobType(Generic[P]):
         Raises:
             PayloadInvalid: it does not convert, is no JSON, or is over 64 KiB.
         """
-        try:
-            typed, text = self._encode(payload)
-            size = len(text.encode())
-        except Exception as error:  # of a payload class's own too
-            # Without its cause, whose text may quote the value.
-            raise PayloadInvalid(f"{self.name}: the payload is not valid: {self._why_unfit(error, payload)}") from None
-        if size > PAYLOAD_BYTES_MAX:
-            raise PayloadInvalid(
-                f"{self.name}: the payload has {size:,} bytes and the limit is "
-                f"{PAYLOAD_BYTES_MAX:,}; store the large part elsewhere and give its id"
-            )
-        if "u0000" in text and _NUL.search(text):
-            raise PayloadInvalid(f"{self.name}: the payload holds a NUL character, which PostgreSQL cannot store")
-        if SEALED in text and SEALED in msgspec.json.decode(text):
-            raise PayloadInvalid(f"{self.name}: the field name {SEALED} is kept for sealed fields; use another")
-        return typed, text
-
-    def _encode(self, payload: P | Mapping[str, Any]) -> tuple[P, str]:
-        if self.payload is dict:
-            return cast("P", payload), _JSON.encode(payload)
-        typed = msgspec.convert(_plain(payload), self.payload)
-        return typed, msgspec.json.encode(typed).decode()
-
-    def _why_unfit(self, error: Exception, payload: P | Mapping[str, Any]) -> str:
-        if isinstance(error, msgspec.ValidationError):
-            return why_unfit(error, _plain(payload), self.payload)
-        return why_invalid(error)
+        return self._codec.checked(payload)
 
     @staticmethod
     def canonical(text: str) -> str:
@@ -294,26 +264,16 @@ class JobType(Generic[P]):
             PayloadInvalid: the stored JSON does not fit the payload class (an older release wrote it, or
                 a plain INSERT), or the class cannot be made of it, whatever it raises: the same text fails again.
         """
-        try:
-            return self._decoder.decode(text)
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise PayloadInvalid(f"{self.name}: the stored payload is not valid: {why_invalid(error)}") from None
+        return self._codec.decode(text)
 
     @cached_property
-    def _decoder(self) -> msgspec.json.Decoder[P]:
-        """Made once: to understand the class takes as long as to decode a small payload."""
-        return msgspec.json.Decoder(self.payload)
+    def _codec(self) -> PayloadCodec[P]:
+        return PayloadCodec(self.name, self.payload)
 
     @cached_property
     def sensitive(self) -> tuple[str, ...]:
         """The payload's fields that are sealed in the database, by their names in JSON."""
         return sensitive_fields(self.payload)
-
-
-def _plain(payload: object) -> object:
-    return payload if isinstance(payload, Mapping) else msgspec.to_builtins(payload)
 
 
 def routing_of(job_type: JobType[P], payload: P) -> Routing:

@@ -21,8 +21,9 @@ from effects.errors import (
 )
 from effects.model.decision import decide
 from effects.model.job import Job
-from effects.model.job_type import PAYLOAD_INVALID, SEALED, JobType, routing_of, safe_message
+from effects.model.job_type import PAYLOAD_INVALID, JobType, routing_of, safe_message
 from effects.model.outcome import OUTCOMES, Cancelled, Outcome, Refused, Retry
+from effects.model.payload_codec import SEALED
 from effects.model.settlement import AttemptEnd, Execution, Expired, Returned, Settlement, Unrouted
 from effects.sealing import open_payload, seal_payload, sealed_document
 from effects.store.db.deadlines import Bounds

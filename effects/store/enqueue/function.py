@@ -10,7 +10,7 @@ by the worker that claims it, as after a plain INSERT.
 from __future__ import annotations
 
 from effects.model.job import PAYLOAD_BYTES_MAX
-from effects.model.job_type import SEALED
+from effects.model.payload_codec import SEALED
 from effects.text.scrub import KEY_CHARS_MAX
 
 ARGUMENTS = "text, jsonb, text, text, integer, timestamptz, timestamptz, text, text, integer"
