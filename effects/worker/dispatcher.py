@@ -203,10 +203,7 @@ class Dispatcher:
         if claimed is None:
             self._looked = False
             return Claimed([], more=False)
-        if queue.request.from_floors:
-            queue.look_in(queue.full_looks.next_at - self._now())
-        else:
-            queue.full_looks.note(began, self._now())
+        self._note_duration(queue, began)
         queue.rate_limited = claimed.rate_limited
         if claimed.wait_seconds is not None:  # of this round's keys; those of the round before may open earlier
             queue.look_in(max(TOKEN_SECONDS_MIN, claimed.wait_seconds))
@@ -216,6 +213,14 @@ class Dispatcher:
             for attempt in self._intake.attempts([job for job in claimed.jobs if job.routed is routed]):
                 queue.accept(attempt, claimed_at=began, leased_at=leased_at)
         return claimed
+
+    def _note_duration(self, queue: QueueThreads, began: float) -> None:
+        ended = self._now()
+        if queue.request.from_floors:
+            queue.full_looks.note_shorter(began, ended)
+            queue.look_in(queue.full_looks.next_at - ended)
+        else:
+            queue.full_looks.note(began, ended)
 
     def _looks_at_all(self, queue: QueueThreads) -> bool:
         """Whether the next claim may read what a held snapshot keeps. A drain ends by what it sees: it always may."""

@@ -329,3 +329,25 @@ def test_a_slow_look_at_all_jobs_is_repeated_in_a_twentieth_of_the_time() -> Non
     looks.note(began=100.0, ended=101.0)
     assert not looks.is_due(120.9)
     assert looks.is_due(121.0)
+
+
+def test_where_a_shorter_look_gains_nothing_all_jobs_are_looked_at_again() -> None:
+    looks = FullLooks()
+    looks.note(began=100.0, ended=100.06)  # the database is far away
+    assert not looks.is_due(100.1)
+    looks.note_shorter(began=101.0, ended=101.05)
+    assert looks.is_due(101.05)
+    looks.note(began=102.0, ended=102.1)
+    assert looks.is_due(102.1)
+    looks.note(began=103.0, ended=103.5)  # a snapshot is held besides
+    looks.note_shorter(began=104.0, ended=104.06)
+    assert not looks.is_due(104.1)
+
+
+def test_what_counts_as_slow_is_forgotten_with_the_reason() -> None:
+    looks = FullLooks()
+    looks.note(began=0.0, ended=0.2)
+    looks.note_shorter(began=1.0, ended=1.2)
+    looks.note(began=2.0, ended=2.01)
+    looks.note(began=3.0, ended=3.06)
+    assert not looks.is_due(3.1)
