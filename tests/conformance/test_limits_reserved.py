@@ -11,6 +11,7 @@ from effects import Done, Effects, Job, NewJob, Retry, enqueue_many
 from effects.errors import ConfigurationError
 from effects.limits import Breaker
 from effects.model.registry import Registry
+from effects.store.claim.ready_keys import PROBES_PER_ROUND
 from effects.store.limits import rows as limit_rows
 from effects.worker.local_bound import LocalBound
 from effects.worker.queues import planned
@@ -156,6 +157,19 @@ def test_a_key_has_no_more_at_a_time_than_its_job_type_says(app: Effects) -> Non
     answered(manual_worker, *((job, Done()) for job in first if job.limit_key == "alive"))
     silent(manual_worker, [job for job in first if job.limit_key != "alive"])
     assert keys(manual_worker.claim(64)) == {"alive": 2}
+
+
+def test_keys_that_are_full_here_make_no_round_longer(app: Effects) -> None:
+    manual_worker = keeping(app)
+    names = [f"a{number}" for number in range(2 * PROBES_PER_ROUND)]
+    enqueue_many([job for key in (*names, "z") for job in limited(key, 2)], effects=app)
+    manual_worker.request.local.update(dict.fromkeys(names, 1), set(names))
+    first = manual_worker.claim_round(64)
+    assert keys(first.jobs) == {"z": 2}
+    assert not first.more
+    manual_worker.request.local.update({}, set())
+    rounds = [manual_worker.claim_round(512) for _ in range(4)]
+    assert keys([job for round_ in rounds for job in round_.jobs]) == dict.fromkeys(names, 2)
 
 
 def test_groups_have_no_more_of_their_key_than_the_job_type_says(app: Effects) -> None:

@@ -32,7 +32,7 @@ from effects.store.claim.lease import (
     lease_plain,
     loose_priorities,
 )
-from effects.store.claim.ready_keys import WaitingKey, limit_ref_of, probe
+from effects.store.claim.ready_keys import Probed, WaitingKey, limit_ref_of, probe
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store
 from effects.store.limits.capacity import Capacity
@@ -153,12 +153,10 @@ def _keys_in_use(sql: Sql) -> str:
 def _claim_any(store: Store, request: ClaimRequest, worker: str, limit: int) -> Claimed:
     with store.read() as connection:
         probed = probe(store, connection, request)
-    full = request.full_keys()
-    keys = [key for key in probed.keys if key.limit_ref.limit_key not in full]
     wait, rate_limited = probed.wait_seconds, probed.wait_seconds is not None
     jobs: list[Job] = []
     raced = False
-    if not keys and not probed.heads:
+    if not probed.keys and not probed.heads:
         if not looks_first(store, request) or _plain_due(store, request):
             with store.single() as connection:
                 jobs = lease_any(store, connection, request, worker, limit, [], [])
@@ -169,7 +167,7 @@ def _claim_any(store: Store, request: ClaimRequest, worker: str, limit: int) -> 
             local=request.local,
         )  # fmt: skip
         try:
-            jobs = _claim_keyed(store, request, worker, limit, keys, probed.heads, capacity)
+            jobs = _claim_keyed(store, request, worker, limit, probed, capacity)
         except IntegrityError as error:
             if not _is_group_race(error):
                 raise
@@ -181,22 +179,16 @@ def _claim_any(store: Store, request: ClaimRequest, worker: str, limit: int) -> 
 
 
 def _claim_keyed(
-    store: Store,
-    request: ClaimRequest,
-    worker: str,
-    limit: int,
-    keys: Sequence[WaitingKey],
-    group_heads: Sequence[Row[Any]],
-    capacity: Capacity,
+    store: Store, request: ClaimRequest, worker: str, limit: int, probed: Probed, capacity: Capacity
 ) -> list[Job]:
     with store.begin() as connection:
         capacity.lock(
-            store, connection, [*(key.limit_ref for key in keys), *(limit_ref_of(row) for row in group_heads)]
+            store, connection, [*(key.limit_ref for key in probed.keys), *(limit_ref_of(row) for row in probed.heads)]
         )
         ready_keys = [
-            key for key in (_ready(capacity, key) for key in keys) if key.free_slots > 0 and key.pool_free > 0
+            key for key in (_ready(capacity, key) for key in probed.keys) if key.free_slots > 0 and key.pool_free > 0
         ]
-        heads = [head for row in group_heads if (head := _head(capacity, row, limit)).free_slots > 0]
+        heads = [head for row in probed.heads if (head := _head(capacity, row, limit)).free_slots > 0]
         jobs = lease_any(store, connection, request, worker, limit, ready_keys, heads)
         capacity.spend(store, connection, jobs)
         point("claim.before_commit")

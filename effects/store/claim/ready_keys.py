@@ -48,11 +48,13 @@ class Probed(msgspec.Struct, frozen=True):
 
 
 def probe(store: Store, connection: Connection, request: ClaimRequest) -> Probed:
-    """One round of both scans. It moves the request's cursors, back to the start where a scan came to its end.
+    """One round of both scans, past the keys of which this worker may start no more.
 
+    It moves the request's cursors, back to the start where a scan came to its end.
     An empty round at the end does not start over: if every key is paused, that would never end.
     """
-    *rows, round_ = store.all(connection, _probe_limits, queue=request.queue, cursor=request.limit_cursor)
+    full = as_json([{"limit_key": key} for key in sorted(request.full_keys())])
+    *rows, round_ = store.all(connection, _probe_limits, queue=request.queue, cursor=request.limit_cursor, full=full)
     keys = [WaitingKey(limit_ref_of(row), row.priority) for row in rows]
     request.limit_cursor = round_.last if round_.seen >= PROBES_PER_ROUND else ""
     *heads, page = _probe_groups(store, connection, request)
@@ -75,26 +77,32 @@ _LIMIT_REF = f"parent.limit_key AS parent, {_limiting('l')} AS has_limits, {_lim
 def _probe_limits(sql: Sql) -> str:
     """Keys behind the cursor that have due jobs, each priority of each, without the paused, full and empty ones.
 
+    Those that are full in this worker are passed over by one probe each, and do not count: many silent peers with
+    waiting jobs make no round longer for the others.
+
     That is told here without a lock, to spare a round of locks that would find nothing; `Capacity` tells it again.
     Nothing is joined to the pairs: PostgreSQL would look up the due time of each once for every key.
     """
     waiting = f"FROM {sql.jobs} WHERE queue = :queue AND {LIMITED}"
     return f"""
-    WITH RECURSIVE each_running(k, n) AS (
+    WITH RECURSIVE full_here(k) AS (
+        SELECT r.limit_key FROM {sql.rows("full", {"limit_key": "text"})} AS r
+    ), each_running(k, n) AS (
         SELECT limit_key, count(*) FROM {sql.jobs}
         WHERE {sql.in_flight} AND limit_key IS NOT NULL GROUP BY limit_key
     ), running(k, n) AS ({with_parents(sql, "each_running")}
     ), keys(k, n) AS (
         SELECT CASE WHEN NOT {is_paused(sql)} THEN {sql.least("limit_key", f"{waiting} AND limit_key > :cursor")} END, 1
         UNION ALL
-        SELECT {sql.least("limit_key", f"{waiting} AND limit_key > keys.k")}, n + 1
+        SELECT {sql.least("limit_key", f"{waiting} AND limit_key > keys.k")},
+            n + CASE WHEN k IN (SELECT k FROM full_here) THEN 0 ELSE 1 END
         FROM keys WHERE k IS NOT NULL AND n < {PROBES_PER_ROUND}
     ), unpaused(k, parent, has_limits, parent_has_limits, wait) AS (
         SELECT keys.k, {_LIMIT_REF}, {token_wait(sql)} FROM keys
         {limits_of(sql, "keys.k")}
         LEFT JOIN running AS mine ON mine.k = keys.k
         LEFT JOIN running AS theirs ON theirs.k = parent.limit_key
-        WHERE keys.k IS NOT NULL AND {not_paused(sql)}
+        WHERE keys.k IS NOT NULL AND keys.k NOT IN (SELECT k FROM full_here) AND {not_paused(sql)}
         AND NOT {is_full("l", "mine.n")} AND NOT {is_full("parent", "theirs.n")}
     ), pairs(k, p, parent, has_limits, parent_has_limits) AS (
         SELECT k, {sql.least("priority", f"{waiting} AND limit_key = unpaused.k")},
@@ -109,8 +117,9 @@ def _probe_limits(sql: Sql) -> str:
     FROM pairs WHERE p IS NOT NULL
     AND {sql.least("run_at", f"{waiting} AND limit_key = pairs.k AND priority = pairs.p")} <= {sql.now}
     UNION ALL
-    SELECT NULL, NULL, NULL, NULL, NULL, max(k), count(k), (SELECT min(wait) FROM unpaused WHERE wait >= {ROUNDING})
-    FROM keys"""
+    SELECT NULL, NULL, NULL, NULL, NULL, max(k), COALESCE(max(n), 0),
+        (SELECT min(wait) FROM unpaused WHERE wait >= {ROUNDING})
+    FROM keys WHERE k IS NOT NULL"""
 
 
 # -- groups --------------------------------------------------------------------------------------------------
