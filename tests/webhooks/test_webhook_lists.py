@@ -6,6 +6,7 @@ import pytest
 
 from effects import Effects
 from effects.store.operator import actions
+from effects.worker import Worker
 from effects_webhooks import (
     ANY_TENANT,
     EndpointNotFound,
@@ -18,6 +19,8 @@ from effects_webhooks import (
     list_deliveries,
     list_events,
 )
+from tests.cli.conftest import effects
+from tests.peers.http import Receiver
 from tests.webhooks.conftest import Rows
 
 URL = "http://127.0.0.1:9/"
@@ -48,6 +51,22 @@ def test_deliveries_are_listed_by_endpoint_event_state_and_tenant(shop: Effects)
     assert pairs(event_id=order, endpoint_id=second, tenant="ann") == {(order, second)}
     assert pairs(state="abandoned", tenant=ANY_TENANT) == {(user, second)}
     assert len(pairs(tenant=ANY_TENANT)) == 4
+
+
+def test_deliveries_that_are_tried_again_are_listed_as_retrying(shop: Effects, database_url: str) -> None:
+    with Receiver([503]) as busy, Receiver([400]) as strict, Receiver() as well:
+        for receiver in (busy, strict, well):
+            add_endpoint(receiver.url, effects=shop)
+        send(shop, None)
+        Worker(shop).drain(max_seconds=50)
+    send(shop, None)  # not tried yet
+    [retrying] = list_deliveries(state="retrying", effects=shop).deliveries
+    assert (retrying.state, retrying.status_code, retrying.tries, retrying.retrying) == ("intended", 503, 1, True)
+    everything = list_deliveries(effects=shop).deliveries
+    assert len(everything) == 6
+    assert [delivery for delivery in everything if delivery.retrying] == [retrying]
+    answer = effects("--database-url", database_url, "webhooks", "deliveries", "--status", "retrying")
+    assert "intended (retrying)" in answer.out
 
 
 def test_another_tenants_endpoint_or_event_is_not_found(shop: Effects) -> None:

@@ -19,14 +19,15 @@ from effects_webhooks.tenants import Tenant, tenant_filter
 class DeliverySummary(msgspec.Struct, frozen=True, kw_only=True):
     """A delivery: one event to one endpoint. The event's type is None once the event was deleted.
 
-    `state`: intended, released, done, refused, unknown or abandoned. `status_code`: of the newest answer. `job_id`: the
-    newest job.
+    `state`: intended, released, done, refused, unknown or abandoned. `retrying`: it failed and is going to be tried
+    again. `status_code`: of the newest answer. `job_id`: the newest job.
     """
 
     event_id: str
     endpoint_id: str
     event_type: str | None
     state: str
+    retrying: bool
     status_code: int | None
     tries: int
     job_id: int
@@ -116,6 +117,7 @@ def list_deliveries(
 
     Args:
         endpoint_id, event_id: of this endpoint, of this event.
+        state: as in DeliverySummary; or `retrying`.
         before: only deliveries whose newest job has a smaller id: the next page.
         limit: at most so many.
         tenant: whose. Default: those of no tenant. `ANY_TENANT`: all.
@@ -161,6 +163,7 @@ def _delivery_summary(row: Row[Any]) -> DeliverySummary:
         endpoint_id=row.endpoint_id,
         event_type=row.type,
         state=row.state,
+        retrying=bool(row.retries),
         status_code=row.status_code,
         tries=row.tries,
         job_id=row.job_id,

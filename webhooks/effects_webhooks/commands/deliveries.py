@@ -20,13 +20,14 @@ from effects.cli import (
 from effects.extend import LEDGER_STATES
 from effects_webhooks.admin.deliveries import DeliverySummary, EventSummary, list_deliveries, list_events
 from effects_webhooks.commands.options import tenant_option
+from effects_webhooks.tables.delivery_lists import RETRYING
 from effects_webhooks.tenants import Tenant
 
 
 @click.command("deliveries")
 @click.option("--endpoint", "endpoint_id", metavar="ID", help="Endpoint.")
 @click.option("--event", "event_id", metavar="ID", help="Event.")
-@status_option(LEDGER_STATES)
+@status_option([*LEDGER_STATES, RETRYING])
 @tenant_option
 @before_option("deliveries", "JOB")
 @limit_option
@@ -73,7 +74,7 @@ def _deliveries_table(deliveries: Sequence[DeliverySummary]) -> Table:
             delivery.event_id,
             delivery.event_type,
             delivery.endpoint_id,
-            delivery.state,
+            f"{delivery.state} ({RETRYING})" if delivery.retrying else delivery.state,
             delivery.status_code,
             delivery.tries,
             delivery.created_at,

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Row
 
 from effects.extend import Sql, Statement, Store, and_each, set_filters
 
+RETRYING = "retrying"  # as a state to filter by
 SPAN = 100_000  # job ids that a page searches where no index serves its filters
 
 
@@ -19,7 +20,7 @@ def deliveries(
     """A page of deliveries by their newest jobs, and where older ones remain to be searched.
 
     Args:
-        filters: any of `endpoint_id`, `event_id`, `state` and `tenant`.
+        filters: any of `endpoint_id`, `event_id`, `state` (`retrying` too) and `tenant`.
     """
     upper = before if before is not None else int(store.value(connection, _newest) or 0) + 1
     lower = upper - SPAN if _is_windowed(filters) else 0
@@ -64,8 +65,15 @@ def delivery(
 # -- the statements --------------------------------------------------------------------------------------
 
 
+def _retries(sql: Sql, rows: str) -> str:
+    """Whether its job waits for another try. What has ended has a state that says so, and its job is not looked for."""
+    job = f"SELECT j.status FROM {sql.jobs} AS j WHERE j.id = {rows}.job_id"
+    return f"({rows}.tries > 0 AND {rows}.state IN ('intended', 'unknown') AND COALESCE(({job}) = 'failed', false))"
+
+
 def _delivery_columns(sql: Sql, rows: str) -> str:
     return f"""{rows}.event_id, {rows}.endpoint_id, {rows}.state, {rows}.status_code, {rows}.tries, {rows}.job_id,
+            {_retries(sql, rows)} AS retries,
             {sql.epoch(f"{rows}.created_at")} AS created_at,
             (SELECT m.type FROM {sql.webhook_events} AS m WHERE m.id = {rows}.event_id) AS type"""
 
@@ -81,7 +89,7 @@ def _deliveries(names: frozenset[str]) -> Statement:
         by_filter = {
             "endpoint_id": "d.endpoint_id = :endpoint_id",
             "event_id": "d.event_id = :event_id",
-            "state": "d.state = :state",
+            "state": f"(d.state = :state OR (:state = '{RETRYING}' AND {_retries(sql, 'd')}))",
         }
         conditions = and_each(by_filter, names)
         if "tenant" in names and "endpoint_id" not in names:
