@@ -45,7 +45,9 @@ failover: $(VENV)/.test
 soak: $(VENV)/.test
 	EFFECTS_TEST_FULL=1 $(BIN)/python -m pytest -n auto --timeout 3600
 
+# A peer of Node runs beside it where npm is.
 bench: $(VENV)/.bench
+	-command -v npm >/dev/null && npm install --silent --no-save --prefix $(VENV)/node graphile-worker@0.17.3
 	$(BIN)/python -m benchmarks
 
 # What takes longer: a large backlog, a snapshot that is held for half an hour.

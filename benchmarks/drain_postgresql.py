@@ -5,11 +5,12 @@ from __future__ import annotations
 from benchmarks.drains import System, drain_postgresql
 from benchmarks.options import Options
 from benchmarks.rounds import Contender, Goal, Report, interleave
-from benchmarks.systems import bare, ours, pgqueuer
+from benchmarks.systems import bare, graphile, ours, pgqueuer
 
 JOBS = 30_000
 COLUMN = "jobs/s"
 OURS, BARE = "effects", "bare psycopg loop"
+GRAPHILE, GRAPHILE_SHARE = "graphile-worker", 0.8
 TWO = ", two processes"
 BARE_SHARE, BARE_SHARE_AIM = 0.4, 0.75
 TWO_SHARE = 0.85  # of what the bare loop gains by a second process
@@ -27,6 +28,15 @@ def run(options: Options) -> Report:
         for batch in (100, 500, 1000):
             setting = f"{'a pool' if driver == 'asyncpg' else 'one connection'}, uvloop, log table on"
             systems.append((f"PgQueuer on {driver}, batch {batch}", setting, pgqueuer.system(driver, batch)))
+    if graphile.available():
+        systems += [
+            (
+                f"{GRAPHILE}, {size} at a time",
+                f"{threads} at once, completed in batches",
+                graphile.system(threads, size),
+            )
+            for threads, size in ((10, 500), (24, 500))
+        ]
 
     def contender(name: str, setting: str, system: System) -> Contender:
         def measure() -> float:
@@ -46,6 +56,11 @@ def run(options: Options) -> Report:
         _beside(report, rate, "psycopg"),
         _beside(report, rate, "asyncpg", aim=True),
     ]
+    if graphile.available():
+        best = report.best(GRAPHILE)
+        report.goals.append(
+            Goal(f"effects / {best.name} (its best)", rate / best.median(COLUMN), GRAPHILE_SHARE, aim=True)
+        )
     return report
 
 
