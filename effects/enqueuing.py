@@ -21,10 +21,12 @@ from effects.model.ledger import Ledger
 from effects.model.registry import Registry
 from effects.retry import ON_UNKNOWN
 from effects.sealing import seal_payload
+from effects.sessions.forgotten import note_writing
 from effects.sessions.joining import AnySession
 from effects.store.db.store import Store
 from effects.store.enqueue.function import PROVISIONAL
-from effects.store.enqueue.insert import insert_jobs, key_holders
+from effects.store.enqueue.insert import insert_jobs
+from effects.store.enqueue.key_holders import key_holders
 from effects.store.enqueue.new_rows import JobRow
 from effects.store.queue.table_ledger import CORE_LEDGER
 
@@ -38,6 +40,7 @@ _RULES = {
     "trace_context": arguments.printable(),
 }
 _JOB_TYPE = arguments.printable()
+_NO_OPTIONS = (None,) * (len(NewJob.__struct_fields__) - 2)  # but for the job type and the payload
 
 
 class EnqueuingApp(Protocol):
@@ -68,6 +71,8 @@ def enqueue_jobs(app: EnqueuingApp, jobs: Iterable[NewJob], session: AnySession 
     if not rows:
         return []
     with app.writing(session, {row.queue for row in rows}) as connection:
+        if session is not None:
+            note_writing(connection)  # of a COPY, SQLAlchemy's events know nothing
         if all(row.digest is None for row in rows):
             ids = insert_jobs(app.store, connection, rows)
             return [_receipt(row, ids[row.n]) for row in rows]
@@ -81,32 +86,47 @@ def job_row(app: EnqueuingApp, number: int, job: NewJob, *, with_digest: bool) -
         EnqueueError: an argument is wrong; or the job has a key and its type a ledger of its own, which would never
             hear of it.
     """
-    require("job_type", job.job_type, _JOB_TYPE, EnqueueError)
-    check_given(job, _RULES, EnqueueError)
-    if job.delay is not None and job.run_at is not None:
-        raise EnqueueError("delay and run_at are both given; give one of them")
+    has_options = msgspec.structs.astuple(job)[2:] != _NO_OPTIONS
+    if type(job.job_type) is not str or job.job_type not in app.job_types:
+        require("job_type", job.job_type, _JOB_TYPE, EnqueueError)
+    if has_options:
+        _check_options(job)
     job_type = app.job_types.get(job.job_type)
     if with_digest and job.key is not None and own_ledger(job_type) is not None:
         raise EnqueueError(f"{job.job_type} with a key: {by_its_package(job_type)}")
     typed, text = job_type.checked(job.payload)
     routing = routing_of(job_type, typed)
-    return JobRow(
+    row = JobRow(
         n=number,
         job_type=job.job_type,
         queue=job.queue or routing.queue or job_type.queue,
         priority=job_type.priority if job.priority is None else job.priority,
         payload=msgspec.Raw((seal_payload(app.keys, job_type, text) if job_type.sensitive else text).encode()),
-        run_at=None if job.run_at is None else job.run_at.timestamp(),
-        delay=None if job.delay is None else _seconds(job.delay),
-        expires_at=None if job.expires_at is None else job.expires_at.timestamp(),
-        max_attempts=job.max_attempts,
         group_key=job.group_key or routing.group_key,
         limit_key=job.limit_key or routing.limit_key,
-        key=job.key,
-        digest=_digest(app, job_type, text) if with_digest and job.key is not None else None,
-        trace_context=job.trace_context,
-        on_unknown=job.on_unknown,
     )
+    if has_options:
+        _set_options(row, job)
+    if with_digest and job.key is not None:
+        row.digest = _digest(app, job_type, text)
+    return row
+
+
+def _check_options(job: NewJob) -> None:
+    check_given(job, _RULES, EnqueueError)
+    if job.delay is not None and job.run_at is not None:
+        raise EnqueueError("delay and run_at are both given; give one of them")
+
+
+def _set_options(row: JobRow, job: NewJob) -> None:
+    """Those that no job type gives."""
+    row.run_at = None if job.run_at is None else job.run_at.timestamp()
+    row.delay = None if job.delay is None else _seconds(job.delay)
+    row.expires_at = None if job.expires_at is None else job.expires_at.timestamp()
+    row.max_attempts = job.max_attempts
+    row.key = job.key
+    row.trace_context = job.trace_context
+    row.on_unknown = job.on_unknown
 
 
 def own_ledger(job_type: JobType[Any]) -> Ledger | None:

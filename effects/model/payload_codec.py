@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -12,13 +11,13 @@ import msgspec
 
 from effects.errors import PayloadInvalid
 from effects.model.job import PAYLOAD_BYTES_MAX
+from effects.text.payload_json import encode_dict
 from effects.text.redact import why_invalid
 from effects.text.unfit import why_unfit
 
 P = TypeVar("P")
 SEALED = "$sealed"  # where a stored payload keeps its sensitive fields
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as an escape, not as a backslash and letters
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # construction is expensive
 
 
 class PayloadCodec(Generic[P]):
@@ -75,7 +74,7 @@ class PayloadCodec(Generic[P]):
 
     def _encode(self, payload: P | Mapping[str, Any]) -> tuple[P, str]:
         if self._class is dict:
-            return cast("P", payload), _JSON.encode(payload)
+            return cast("P", payload), encode_dict(payload)
         typed = msgspec.convert(_plain(payload), self._class)
         return typed, msgspec.json.encode(typed).decode()
 

@@ -97,8 +97,12 @@ def _executed(
         (context.compiled is not None and not context.is_text and not context.isddl) or not WRITES.match(statement)
     ):
         return
-    if _OF_OURS in context.execution_options:
-        return
+    if _OF_OURS not in context.execution_options:
+        note_writing(connection)
+
+
+def note_writing(connection: Connection) -> None:
+    """The transaction of a caller's connection has written."""
     writings = _writings.get()
     for writing in writings:
         if writing.connection() is connection and writing.ended == connection.info.get(_ENDED, 0):

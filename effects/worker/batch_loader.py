@@ -27,7 +27,7 @@ from effects.model.payload_codec import SEALED
 from effects.model.settlement import AttemptEnd, Execution, Expired, Returned, Settlement, Unrouted
 from effects.sealing import open_payload, seal_payload, sealed_document
 from effects.store.db.deadlines import Bounds
-from effects.store.enqueue.insert import adopt, refuse_intent
+from effects.store.enqueue.key_holders import adopt, refuse_intent
 from effects.store.queue.table_ledger import CORE_LEDGER, states
 from effects.store.rotate import replace_payload
 from effects.text.wording import described

@@ -5,17 +5,15 @@ A job by itself by the statement of `enqueue_one`; of several a thousand by one 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
-from typing import Any
 
 import msgspec
 from sqlalchemy import Connection
 
-from effects.model.job import Job
 from effects.store.db.sql import Sql, columns_of
 from effects.store.db.store import Statement, Store, as_json
-from effects.store.enqueue.function import PROVISIONAL
+from effects.store.enqueue.copy import ROWS_MAX, can_copy, copy_jobs
 from effects.store.enqueue.insert_one import insert_job
 from effects.store.enqueue.new_rows import JobRow, ReservedJob
 
@@ -61,7 +59,7 @@ def _intend(sql: Sql) -> str:
     return f"""
     INSERT INTO {sql.effect_ledger} (job_type, key, digest, job_id, created_at, updated_at)
     SELECT r.job_type, r.key, r.digest, r.id, {sql.now}, {sql.now} FROM {sql.rows("rows", JobRow)} AS r
-    WHERE r.digest IS NOT NULL ON CONFLICT DO NOTHING RETURNING job_id"""
+    WHERE r.digest IS NOT NULL ORDER BY r.n ON CONFLICT DO NOTHING RETURNING job_id"""
 
 
 def _insert_given(sql: Sql) -> str:
@@ -81,10 +79,10 @@ def insert_jobs(store: Store, connection: Connection, rows: Sequence[JobRow]) ->
         return _insert_one(store, connection, rows[0])
     inserted: dict[int, int] = {}
     lock_groups(store, connection, _groups(row for row in rows if row.id is None))  # those with ids came before them
-    for start in range(0, len(rows), BATCH):
-        batch = rows[start : start + BATCH]
-        insert = _insert_postgresql if store.is_postgresql else _insert_sqlite
-        inserted.update(insert(store, connection, batch))
+    insert = _insert_postgresql if store.is_postgresql else _insert_sqlite
+    size, insert = (ROWS_MAX, _copy) if can_copy(store, connection, len(rows)) else (BATCH, insert)
+    for start in range(0, len(rows), size):
+        inserted.update(insert(store, connection, rows[start : start + size]))
     return inserted
 
 
@@ -93,6 +91,28 @@ def _insert_one(store: Store, connection: Connection, row: JobRow) -> dict[int, 
         lock_groups(store, connection, [row.group_key])
     job_id = insert_job(store, connection, row)
     return {} if job_id is None else {row.n: job_id}
+
+
+def _copy(store: Store, connection: Connection, rows: Sequence[JobRow]) -> dict[int, int]:
+    def intend(keyed: Sequence[JobRow]) -> set[int]:
+        return _intended(store, connection, keyed)
+
+    copied = copy_jobs(store, connection, rows, intend)
+    if copied is not None:
+        return copied
+    copied = {}
+    for start in range(0, len(rows), BATCH):
+        copied.update(_insert_postgresql(store, connection, rows[start : start + BATCH]))
+    return copied
+
+
+def _intended(store: Store, connection: Connection, keyed: Sequence[JobRow]) -> set[int]:
+    """Write the intents of these rows, which have their ids; the ids of those whose keys were free."""
+    free: set[int] = set()
+    for start in range(0, len(keyed), BATCH):
+        rows = as_json(keyed[start : start + BATCH])
+        free.update(row.job_id for row in store.all(connection, _intend, rows=rows))
+    return free
 
 
 def _insert_postgresql(store: Store, connection: Connection, rows: Sequence[JobRow]) -> dict[int, int]:
@@ -107,7 +127,7 @@ def _insert_sqlite(store: Store, connection: Connection, rows: Sequence[JobRow])
             row.id = next(fresh)
     keyed = [row for row in rows if row.digest is not None]
     if keyed:
-        won = {row.job_id for row in store.all(connection, _intend, rows=as_json(keyed))}
+        won = _intended(store, connection, keyed)
         rows = [row for row in rows if row.digest is None or row.id in won]
     store.write(connection, _insert_given, rows=as_json(rows))
     return {row.n: row.id for row in rows if row.id is not None}
@@ -236,48 +256,3 @@ def _both_sqlite(
         row.id = job_id
     store.write(connection, _insert_given, rows=as_json(rows))
     return ids
-
-
-# -- who has a key -----------------------------------------------------------------------------------------
-
-
-def _holders(sql: Sql) -> str:
-    return f"""
-    SELECT l.job_type, l.key, l.digest, l.job_id
-    FROM {sql.rows("rows", {"job_type": "text", "key": "text"})} AS r
-    JOIN {sql.effect_ledger} AS l ON l.job_type = r.job_type AND l.key = r.key"""
-
-
-def key_holders(
-    store: Store, connection: Connection, keys: Sequence[tuple[str, str]]
-) -> Mapping[tuple[str, str], tuple[str, int]]:
-    """(job type, key) → (digest, job id) of those that the ledger knows."""
-    pairs: list[dict[str, Any]] = [{"job_type": job_type, "key": key} for job_type, key in keys]
-    holders = store.all(connection, _holders, rows=as_json(pairs))
-    return {(row.job_type, row.key): (row.digest, row.job_id) for row in holders}
-
-
-def _adopt(sql: Sql) -> str:
-    return f"""
-    INSERT INTO {sql.effect_ledger} (job_type, key, digest, job_id, created_at, updated_at)
-    VALUES (:job_type, :key, :digest, :job_id, {sql.now}, {sql.now})
-    ON CONFLICT (job_type, key) DO UPDATE SET digest = excluded.digest
-    WHERE {sql.effect_ledger}.job_id = excluded.job_id AND {sql.effect_ledger}.digest LIKE '{PROVISIONAL}%'"""
-
-
-def _refuse(sql: Sql) -> str:
-    return f"""
-    UPDATE {sql.effect_ledger} SET state = 'refused', updated_at = {sql.now}
-    WHERE job_type = :job_type AND key = :key AND job_id = :job_id"""
-
-
-def refuse_intent(store: Store, connection: Connection, job: Job) -> None:
-    """End an intent of `adopt` whose job is refused, where its type's own ledger would never hear of it."""
-    store.write(connection, _refuse, job_type=job.job_type, key=job.key, job_id=job.id)
-
-
-def adopt(store: Store, connection: Connection, job: Job, digest: str) -> int:
-    """Write the intent of a job that came by a plain INSERT; the id of the job that holds its key."""
-    assert job.key is not None
-    store.write(connection, _adopt, job_type=job.job_type, key=job.key, digest=digest, job_id=job.id)
-    return key_holders(store, connection, [(job.job_type, job.key)])[job.job_type, job.key][1]
