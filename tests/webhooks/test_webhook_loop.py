@@ -96,14 +96,16 @@ def test_partners_that_are_silent_give_up_their_slots(shop: Effects) -> None:
         worker = Worker(shop, queues={"webhooks": 10})
         working = threading.Thread(target=worker.run)
         working.start()
-        mute.wait_for(10)
-        deliver_webhooks([WebhookEvent("well", {"n": number}) for number in range(3)], effects=shop)
-        well.wait_for(3)
-        assert worker.counts.keys() <= {"succeeded"}  # none of the silent ones has ended
-        assert len(mute.requests) < 17  # the seven slots went to others, whose jobs are younger
-        gate.set()
-        worker.stop()
-        working.join()
+        try:
+            mute.wait_for(10)
+            deliver_webhooks([WebhookEvent("well", {"n": number}) for number in range(3)], effects=shop)
+            well.wait_for(3)
+            assert worker.counts.keys() <= {"succeeded"}  # none of the silent ones has ended
+            assert len(mute.requests) < 17  # the seven slots went to others, whose jobs are younger
+        finally:
+            gate.set()
+            worker.stop()
+            working.join()
 
 
 def test_a_drained_worker_leaves_no_connection_open(shop: Effects) -> None:
