@@ -17,7 +17,7 @@ from effects.app import Effects
 from effects.exit_codes import ExitCode
 from effects.logs import RateLimitedLogger, error_places
 from effects.model.settlement import Settlement
-from effects.worker.garbage import rare_collections
+from effects.worker.lasting import lasting
 from effects.worker.parts import Parts
 from effects.worker.runtime import Runtime
 from effects.worker.shutdown import FLUSH_SECONDS, JOIN_SECONDS, LastResort, Shutdown
@@ -205,7 +205,7 @@ class Worker:
         try:
             if parts.start():
                 try:
-                    with rare_collections():
+                    with lasting():
                         loop()
                 except (KeyboardInterrupt, SystemExit):  # of the program that runs us
                     raise
