@@ -86,7 +86,7 @@ def _fill(database: str, live: int, ended: int) -> None:
             "INSERT INTO effects_job_history (id, job_type, status, attempts, lease_token, created_at, run_at, "
             "finished_at, started_at, worker, verdict) "
             f"SELECT -i, '{ours.JOB_TYPE}', 'succeeded', 1, 1, t, t, t, t, 'w', 'done' "
-            f"FROM generate_series(1, {ended}) AS s(i), LATERAL (SELECT now() - i * interval '3 s' AS t) AS then"
+            f"FROM generate_series(1, {ended}) AS s(i), LATERAL (SELECT now() - i * interval '3 s' AS t) AS moment"
         )
         connection.execute("VACUUM ANALYZE")
 
