@@ -53,14 +53,18 @@ def run(options: Options) -> Report:
     return report
 
 
-def system(port: int, count: int, threads: int | None = None) -> System:
-    """Messages as a queue that is filled and drained."""
-    keys = mail.new_keys()
+def system(port: int, count: int, options: str = "") -> System:
+    """Messages as a queue that is filled and drained.
+
+    Args:
+        options: of the transport's URL.
+    """
+    keys, place = mail.new_keys(), f"{port}{options}"
 
     def fill(database: str, jobs: int) -> None:
-        mail.fill(database, keys, str(port), jobs)
+        mail.fill(database, keys, place, jobs)
 
-    return System("mail", (keys, str(port), str(threads or "")), fill, "effects_jobs", "status = 'queued'")
+    return System("mail", (keys, place), fill, "effects_jobs", "status = 'queued'")
 
 
 def bare_seconds(threads: int, count: int, port: int, *, ready: bool = False) -> float:

@@ -10,8 +10,8 @@ from benchmarks.rounds import Contender, Goal, Report, interleave
 
 MESSAGES, MESSAGES_MIN = 200, 50
 ROUND_TRIP_MILLISECONDS = 20
-OURS, PLAIN = "effects, one thread", "smtplib.send_message"
-FACTOR = 1.7
+OURS, PLAIN = "effects, one connection", "smtplib.send_message"
+FACTOR, AIM = 3.0, 4.0
 
 
 def run(options: Options) -> Report:
@@ -19,19 +19,26 @@ def run(options: Options) -> Report:
 
     def ours() -> float:
         with options.server.database() as database, sink() as port, slow_wire(ROUND_TRIP_MILLISECONDS, port) as far:
-            return drain_postgresql(system(far, count, threads=1), database, count)
+            return drain_postgresql(system(far, count, "?connections=1"), database, count)
 
     def plain() -> float:
         with sink() as port, slow_wire(ROUND_TRIP_MILLISECONDS, port) as far:
             return count / bare_seconds(1, count, far)
 
     contenders = [
-        Contender(OURS, "MAIL, RCPT and DATA in one write; the mark's commit behind the round trip", ours),
+        Contender(
+            OURS,
+            "each message's MAIL, RCPT and DATA in one write with the dot before; the mark's commit behind that",
+            ours,
+        ),
         Contender(PLAIN, "one connection kept open", plain),
     ]
     rows = interleave(contenders, options.rounds, COLUMN, options.say)
     title = f"{count} receipts over one connection with a round trip of {ROUND_TRIP_MILLISECONDS} ms"
     report = Report("mail_wire", title, [COLUMN], rows, baseline=PLAIN, decimals=1)
     ratio = report.row(OURS).median(COLUMN) / report.row(PLAIN).median(COLUMN)
-    report.goals = [Goal("effects / smtplib.send_message", ratio, FACTOR)]
+    report.goals = [
+        Goal("effects / smtplib.send_message", ratio, FACTOR),
+        Goal("effects / smtplib.send_message", ratio, AIM, aim=True),
+    ]
     return report

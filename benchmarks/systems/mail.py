@@ -20,10 +20,14 @@ TEMPLATE, SENDER = "receipt", "Shop <shop@example.com>"
 BATCH = 500  # messages a transaction
 
 
-def app(database: str, keys: str, port: str) -> Effects:
-    """Default settings, but for the log level."""
+def app(database: str, keys: str, place: str) -> Effects:
+    """Default settings, but for the log level.
+
+    Args:
+        place: the server's port, and options of the transport's URL.
+    """
     return Effects(
-        effects_url(database), keys=keys, log_level="WARNING", smtp_url=f"smtp://127.0.0.1:{port}", email_from=SENDER,
+        effects_url(database), keys=keys, log_level="WARNING", smtp_url=f"smtp://127.0.0.1:{place}", email_from=SENDER,
         templates=TEMPLATES,
     )  # fmt: skip
 
@@ -48,9 +52,9 @@ def messages(count: int) -> Iterator[NewEmail]:
         yield NewEmail(TEMPLATE, to=recipient(number), context=context(number), event_id=f"order:{number}")
 
 
-def fill(database: str, keys: str, port: str, count: int) -> None:
+def fill(database: str, keys: str, place: str, count: int) -> None:
     """Rendered and committed."""
-    effects = app(database, keys, port)
+    effects = app(database, keys, place)
     effects.create_tables()
     waiting = messages(count)
     while batch := list(islice(waiting, BATCH)):
@@ -58,8 +62,8 @@ def fill(database: str, keys: str, port: str, count: int) -> None:
     effects.dispose()
 
 
-def work(keys: str, port: str, threads: str, database: str) -> None:
+def work(keys: str, place: str, database: str) -> None:
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    worker = Worker(app(database, keys, port), queues={"emails": int(threads)} if threads else None)
+    worker = Worker(app(database, keys, place))
     await_go()
     worker.drain(max_seconds=WORK_SECONDS)

@@ -2,7 +2,8 @@
 
 The one used last is taken first, so that the others grow old and are closed. A session serves 100 messages or 300 s;
 idle for 5 s, it is closed; idle for more than 2 s, or left within a transaction, the server is asked before it is used.
-One in which the server has sent more than it was asked for serves no more.
+One in which the server has sent more than it was asked for serves no more. Where all places are taken, a message that
+waits for one may be announced on a session behind the message that is under way there (`turn`).
 After a fork the child has none: the parent continues with its own.
 """
 
@@ -15,7 +16,10 @@ import weakref
 
 from effects_email.transport.progress import SendProgress
 from effects_email.transport.smtp_client import Client
+from effects_email.transport.smtp_envelope import Envelope
+from effects_email.transport.smtp_order import CommandOrder
 from effects_email.transport.smtp_server import Server
+from effects_email.transport.turn import Turn
 
 ASK_AFTER_SECONDS = 2.0
 _REAPER_SECONDS = 0.5  # between two looks
@@ -26,12 +30,14 @@ class SessionPool:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._order = CommandOrder(server.name)
         self._begin()
         _pools.add(self)
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._places = threading.BoundedSemaphore(self._server.connections)
+        self._free = self._server.connections
+        self._waiting: list[Turn] = []  # for a place, the first come first
         self._idle: list[Client] = []
         self._reaper: threading.Thread | None = None
 
@@ -39,35 +45,77 @@ class SessionPool:
         """Idle sessions."""
         return len(self._idle)
 
-    def take(self, progress: SendProgress, *, fresh: bool = False) -> Client | None:
-        """A session; None where all places are taken until the time is over. Give it back, or drop it.
+    def take(self, progress: SendProgress, envelope: Envelope | None = None, *, fresh: bool = False) -> Turn | None:
+        """A turn on a session; None where all places are taken until the time is over. End it.
+
+        Args:
+            envelope: what may be announced behind another message, where all places are taken.
+            fresh: a new session only.
 
         Raises:
             OSError, smtplib.SMTPException, ValueError: no session; `progress.stage` tells how far it came.
         """
-        if not self._places.acquire(timeout=max(0.0, progress.remaining_in_all())):
+        turn = Turn(self._lock, envelope, self._order, find_next=self._find_next, leave=self._leave)
+        if not self._admit(turn, max(0.0, progress.remaining_in_all())):
             return None
+        if turn.behind:
+            return turn
         try:
-            return self._idle_one(progress, fresh=fresh) or Client(self._server, progress)
+            turn.client = self._idle_one(progress, fresh=fresh) or Client(self._server, progress)
         except BaseException:
-            self._places.release()
+            self._free_place()
             raise
+        return turn
 
-    def give(self, client: Client) -> None:
-        """It may serve again."""
-        client.messages += 1
-        client.idle_since = time.monotonic()
-        with self._lock:  # a worn one too: its QUIT is for later, when the outcome of its last message is recorded
-            self._idle.append(client)
-            self._watch()
-        self._places.release()
+    def _admit(self, turn: Turn, seconds: float) -> bool:
+        """Wait for a place, or until another thread announces the message."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return True
+            self._waiting.append(turn)
+        turn.admitted.wait(seconds)
+        with self._lock:
+            if turn.admitted.is_set():
+                return True
+            self._waiting.remove(turn)
+            return False
 
-    def drop(self, client: Client) -> None:
-        """Close it without a QUIT: it is in no state for one."""
+    def _free_place(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.pop(0).admitted.set()
+            else:
+                self._free += 1
+
+    def _find_next(self, client: Client) -> Turn | None:
+        """Who has waited longest, if it may be announced on this session, behind the message that is under way there.
+
+        No one is passed over: that turn's session is then the next that comes free.
+        """
+        if client.messages + 1 >= self._server.messages_per_connection or self._is_old(client):
+            return None
+        with self._lock:
+            envelope = self._waiting[0].envelope if self._waiting else None
+            if envelope is None or not envelope.fits(client):
+                return None
+            turn = self._waiting.pop(0)
+            turn.follow(client)
+            return turn
+
+    def _leave(self, client: Client, usable: bool) -> None:
+        """A session comes back. One that is in no state for a QUIT is closed without."""
         try:
-            client.close()
+            if not usable:
+                client.close()
+                return
+            client.messages += 1
+            client.idle_since = time.monotonic()
+            with self._lock:  # a worn one too: its QUIT is for later, when the outcome of its last message is recorded
+                self._idle.append(client)
+                self._watch()
         finally:
-            self._places.release()
+            self._free_place()
 
     def close(self) -> None:
         """Close what is idle. Sessions in use end when they are given back and grow old."""
@@ -102,12 +150,14 @@ class SessionPool:
             return self._idle.pop() if self._idle else None
 
     def _worn(self, client: Client) -> bool:
-        now = time.monotonic()
         return (
             client.messages >= self._server.messages_per_connection
-            or now - client.opened_at > self._server.connection_seconds
-            or now - client.idle_since > self._server.idle_seconds
+            or self._is_old(client)
+            or time.monotonic() - client.idle_since > self._server.idle_seconds
         )
+
+    def _is_old(self, client: Client) -> bool:
+        return time.monotonic() - client.opened_at > self._server.connection_seconds
 
     # -- the reaper ------------------------------------------------------------------------------------------
 

@@ -65,6 +65,10 @@ class SendProgress:
         self._phase, self._since = phase, now
         return now
 
+    def in_phase(self) -> float:
+        """Seconds since the present phase began."""
+        return time.monotonic() - self._since
+
     def end(self) -> dict[str, float]:
         """The last phase ends; the seconds of each."""
         self.note(None)

@@ -14,10 +14,13 @@ from effects_email.transport.faults import fault_of, system_reason
 from effects_email.transport.pool import SessionPool
 from effects_email.transport.progress import SendProgress
 from effects_email.transport.sending import SendSession
-from effects_email.transport.smtp_client import WIRE_ERRORS, Client
+from effects_email.transport.smtp_announced import AnnouncedTransaction
+from effects_email.transport.smtp_client import WIRE_ERRORS
+from effects_email.transport.smtp_envelope import Envelope
 from effects_email.transport.smtp_fit import malformed, misfit
 from effects_email.transport.smtp_server import Server, server_of
 from effects_email.transport.smtp_transaction import Transaction
+from effects_email.transport.turn import Turn
 from effects_email.transport.url import TransportURL
 from effects_email.transport.verdicts import reply_of, reply_text, verdict_of_fault, verdict_of_reply
 
@@ -40,7 +43,8 @@ class SmtpTransport:
     The result's own verdict is *unknown* if any recipient's is, else *accepted* if any was served, else the one that
     leaves most open. More than 100 recipients, and those for whom the server says that they are too many at once, are
     served by further transactions of the same `send`. A session that was kept open and turns out to be dead is
-    replaced, once; nothing has been sent by then.
+    replaced, once; nothing has been sent by then. While all connections are in use, a message is announced behind
+    another one on theirs, where the server offers PIPELINING; if that comes to nothing, it has a new one.
     """
 
     key_lifetime_seconds = None
@@ -77,40 +81,42 @@ class SmtpTransport:
 
     def _transact(self, sending: SendSession, *, fresh: bool = False) -> Transaction | None:
         """Open a transaction for the waiting recipients; None without a session, and then all have their verdict."""
-        client = self._session(sending, fresh=fresh)
-        if client is None:
+        envelope = Envelope(sending.outgoing, tuple(sending.waiting[:RECIPIENTS_MAX]))
+        turn = self._turn(sending, None if fresh else envelope)
+        if turn is None:
             return None
-        if sending.refuse(misfit(client, sending.outgoing)):
-            self._pool.give(client)
+        client = turn.client
+        if not turn.behind and sending.refuse(misfit(client, sending.outgoing)):
+            turn.end(usable=True)
             return None
-        reused = client.messages > 0
-        transaction = Transaction(client, sending.outgoing, sending.waiting[:RECIPIENTS_MAX], sending.stuffed)
+        reused = turn.behind or client.messages > 0
+        transaction = (AnnouncedTransaction if turn.behind else Transaction)(
+            turn, envelope, sending.stuffed, sending.progress
+        )
         try:
             transaction.run(sending.release)
         except BaseException:
-            self._pool.drop(client)
+            turn.end(usable=False)
             raise
-        if transaction.usable:
-            self._pool.give(client)
-        else:
-            self._pool.drop(client)
+        turn.end(usable=transaction.usable)
         if transaction.stale and reused and not fresh:
             return self._transact(sending, fresh=True)
         return transaction
 
-    def _session(self, sending: SendSession, *, fresh: bool) -> Client | None:
+    def _turn(self, sending: SendSession, envelope: Envelope | None) -> Turn | None:
+        """A turn on a session; on a new one for a message that may not be announced behind another."""
         progress = sending.progress
         try:
-            client = self._pool.take(progress, fresh=fresh)
+            turn = self._pool.take(progress, envelope, fresh=envelope is None)
         except WIRE_ERRORS as error:
             sending.give_up(self._no_session(progress, error))
             return None
-        if client is None:
+        if turn is None:
             sending.give_up(_ALL_BUSY)
             return None
         self._tls_failures = 0
-        sending.note_peer(client)
-        return client
+        sending.note_peer(turn.client)
+        return turn
 
     def _no_session(self, progress: SendProgress, error: Exception) -> Verdict:
         if isinstance(error, smtplib.SMTPResponseException):

@@ -35,7 +35,7 @@ WIRE_ERRORS = (OSError, smtplib.SMTPException, ValueError)
 class Client(smtplib.SMTP):
     """An open session: greeted, in TLS where that is asked for, logged in.
 
-    `progress` is that of the message under way; whoever takes the session from the pool sets it.
+    `progress` is that of the message under way; whoever's turn it is sets it.
 
     Raises:
         OSError, smtplib.SMTPException, ValueError: there is no session; `progress.stage` tells how far it came.
@@ -46,6 +46,7 @@ class Client(smtplib.SMTP):
         self.messages = 0
         self.dirty = False  # a transaction may be open on the server's side: RSET before the next
         self.opened_at = self.idle_since = time.monotonic()
+        self.answer_seconds = 0.0  # the server's last answer to a dot took so long
         self.sock: Any = None
         self.peer = ""
         self.tls: str | None = None

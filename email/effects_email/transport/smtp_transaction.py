@@ -1,7 +1,8 @@
 """One mail transaction, driven command by command, so that the stage of every failure is known.
 
     MAIL · RCPT … · DATA ─▶ release() ─▶ 354? ─▶ body ─▶ dot ─▶ answer
-    one write, where the server offers PIPELINING (RFC 2920): two round trips a message instead of four
+    one write, where the server offers PIPELINING (RFC 2920): two round trips a message instead of four; one, where the
+    envelope goes with the dot of the message before it (`turn`, `smtp_announced`)
 
 The point of no return is marked while the server thinks about DATA, so that the mark's commit hides behind the round
 trip. Until the last piece of the body is handed over, which holds the dot, the server cannot have a whole message and
@@ -10,12 +11,15 @@ must not take half a one (RFC 5321, section 4.1.1.4); from then on silence means
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from effects.extend import declare, point
-from effects_email.transport.base import OutgoingMessage, Reply, Verdict
-from effects_email.transport.faults import Garbage, fault_of
-from effects_email.transport.smtp_client import WIRE_ERRORS, Client
+from effects_email.transport.base import Reply, Verdict
+from effects_email.transport.faults import FaultCode, Garbage, fault_of
+from effects_email.transport.progress import SendProgress
+from effects_email.transport.smtp_client import WIRE_ERRORS
+from effects_email.transport.smtp_envelope import DATA, Envelope
+from effects_email.transport.turn import Turn
 from effects_email.transport.verdicts import share, too_many_recipients, verdict_of_fault, verdict_of_reply
 
 declare(
@@ -27,6 +31,7 @@ declare(
         "email.body": "the body written but for its last piece",
         "email.dot": "the dot written, no answer read",
         "email.answered": "the answer read, nothing recorded",
+        "email.behind": "announced behind another message, nothing marked",
         "email.quit": "a session is about to be left",
     }
 )
@@ -35,7 +40,7 @@ _PIECE_BYTES = 256 * 1024  # each has the stage's time
 _LAST_BYTES_MAX = 16 * 1024  # with the dot; one TLS record
 _LATE_WORD_SECONDS = 1.0
 _END = b".\r\n"
-_OUT_OF_STEP = (500, 501, 502, 503, 504, 555)
+OUT_OF_STEP = (500, 501, 502, 503, 504, 555)
 
 
 class Transaction:
@@ -45,17 +50,18 @@ class Transaction:
     another transaction. `usable` says whether the session may serve again.
     """
 
-    def __init__(self, client: Client, outgoing: OutgoingMessage, recipients: Sequence[str], stuffed: bytes) -> None:
+    def __init__(self, turn: Turn, envelope: Envelope, stuffed: bytes, progress: SendProgress) -> None:
         self.verdicts: dict[str, Verdict] = {}
         self.left: list[str] = []
         self.usable = True
         self._dead = False
-        self._client = client
-        self._progress = client.progress
-        self._outgoing_message = outgoing
-        self._recipients = list(recipients)
+        self._turn, self._client, self._progress = turn, turn.client, progress
+        self._envelope = envelope
+        self._recipients = envelope.recipients
         self._stuffed = stuffed
+        self._pipelined = turn.pipelined
         self._taken: list[str] = []  # recipients with a 2xx
+        self._going_ahead = False  # 354 was read, and nothing behind it
         self._dot_handed_over = False
 
     def run(self, release: Callable[[], None]) -> None:
@@ -70,7 +76,7 @@ class Transaction:
     @property
     def stale(self) -> bool:
         """The session was dead or out of step before this transaction began: another one may do better."""
-        odd = (verdict.reply is not None and verdict.reply.code in _OUT_OF_STEP for verdict in self.verdicts.values())
+        odd = (verdict.reply is not None and verdict.reply.code in OUT_OF_STEP for verdict in self.verdicts.values())
         return self._dead or (bool(self.verdicts) and all(odd))
 
     def _guarded(self, step: Callable[[], bool]) -> bool:
@@ -92,34 +98,19 @@ class Transaction:
         client = self._client
         client.dirty = True
         self._progress.enter("mail")
-        if client.offers_pipelining:
-            client.write(b"".join([self._mail(), *map(self._rcpt, self._recipients), b"DATA\r\n"]))
+        if self._pipelined:
+            client.write(self._envelope.group(client))
             return True
-        if not self._judge_mail(client.command(self._mail(), "mail")):
+        if not self._judge_mail(client.command(self._envelope.mail(client), "mail")):
             return False
         for recipient in self._recipients:
-            if not self._judge_rcpt(recipient, client.command(self._rcpt(recipient), "rcpt")):
+            if not self._judge_rcpt(recipient, client.command(self._envelope.rcpt(recipient), "rcpt")):
                 return False
         if not self._taken:
             return False
         self._progress.enter("data")
-        client.write(b"DATA\r\n")
+        client.write(DATA)
         return True
-
-    def _mail(self) -> bytes:
-        client, outgoing = self._client, self._outgoing_message
-        command = f"MAIL FROM:<{outgoing.sender}>"
-        if client.offers_size:
-            command += f" SIZE={len(outgoing.data)}"
-        if client.offers_8bit and not outgoing.data.isascii():
-            command += " BODY=8BITMIME"
-        if outgoing.utf8:
-            command += " SMTPUTF8"
-        return command.encode() + b"\r\n"
-
-    @staticmethod
-    def _rcpt(recipient: str) -> bytes:
-        return f"RCPT TO:<{recipient}>\r\n".encode()
 
     def _judge_mail(self, reply: Reply) -> bool:
         verdict = self._judged(reply)
@@ -152,15 +143,16 @@ class Transaction:
 
     def _finish(self) -> bool:
         client = self._client
-        if client.offers_pipelining and not self._read_envelope():
+        if self._pipelined and not self._read_envelope():
             return False
         reply = client.read("data")
         if reply.code != 354:
             return self._no_body(reply)
-        if not self._taken:
-            return self._lone_dot()
         if client.has_unread:
             raise Garbage("an answer before there was a question")
+        self._going_ahead = True
+        if not self._taken:
+            return self._lone_dot()
         point("email.data")
         if not self._write_body():
             return False
@@ -213,13 +205,21 @@ class Transaction:
         return True
 
     def _hand_over_dot(self, piece: bytes) -> None:
-        """The last piece. An error is *before the dot* only where the kernel cannot have it."""
+        """The last piece, and with it the next message's envelope. An error is *before the dot* only where the kernel
+        cannot have it; one behind the dot is the next message's.
+        """
         client, sock = self._client, self._client.sock
         body_bytes, handed = len(piece) - len(_END), 0
-        while handed < len(piece):
-            sock.settimeout(self._progress.remaining())
-            self._dot_handed_over = client.in_tls or handed > body_bytes
-            handed += sock.send(piece[handed:] if handed else piece)
+        written = piece + self._turn.announce_next()
+        try:
+            while handed < len(written):
+                sock.settimeout(self._progress.remaining())
+                self._dot_handed_over = client.in_tls or handed > body_bytes
+                handed += sock.send(written[handed:] if handed else written)
+        except OSError:
+            self.usable = False
+            if handed < len(piece):
+                raise
         self._dot_handed_over = True
         self._progress.enter("dot")
 
@@ -235,6 +235,7 @@ class Transaction:
         return True
 
     def _answered(self, reply: Reply) -> None:
+        self._client.answer_seconds = self._progress.in_phase()
         verdict = self._judged(reply)
         point("email.answered")
         if verdict.kind == "unknown":
@@ -262,6 +263,7 @@ class Transaction:
             self._progress.stage = "dot"
         stage = self._progress.stage
         fault = fault_of(error)
+        self._note_order(fault)
         self._dead = stage == "mail" and fault == "closed"
         verdict = verdict_of_fault(stage, fault)
         if self._dot_handed_over:
@@ -270,6 +272,17 @@ class Transaction:
             self._taken = []
         else:
             self._settle(verdict)
+
+    def _note_order(self, fault: FaultCode) -> None:
+        """What it says of a server that was sent commands ahead of its answers."""
+        order = self._turn.order
+        if self._dot_handed_over and self._turn.has_next:
+            if fault == "closed":
+                order.hung_up()
+            else:
+                order.out_of_step(fault)
+        elif self._pipelined and not self._dot_handed_over and fault == "garbage":
+            order.out_of_step(fault)
 
 
 def stuffed(data: bytes) -> bytes:

@@ -87,7 +87,7 @@ def post(app_factory: AppFactory, tmp_path: Path, server: SmtpPeer) -> Post:
 
 
 def test_the_table_has_every_point_of_ours() -> None:
-    points = {name for name in crashpoints.POINTS if name.startswith("email.")}
+    points = {name for name in crashpoints.POINTS if name.startswith("email.")} - {"email.behind"}  # of two messages
     assert points
     for action in crashpoints.ACTIONS:
         assert {name for name, one in TABLE if one == action and name.startswith("email.")} == points

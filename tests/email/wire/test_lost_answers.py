@@ -84,10 +84,14 @@ def test_a_proxy_that_loses_every_answer_makes_one_copy_with_hold_and_two_with_r
 @pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.timeout(120 + 6 * KILLS)
+@pytest.mark.parametrize(("threads", "options"), [(2, ""), (8, "?connections=1")], ids=["alone", "announced"])
 def test_kills_and_lost_answers_lose_nothing(
-    app_factory: AppFactory, tmp_path: Path, database_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+    threads: int, options: str, app_factory: AppFactory, tmp_path: Path, database_url: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """Workers are killed at random moments while a proxy loses a fifth of the answers. The server keeps the books.
+
+    Over one connection, each message is announced behind another.
 
     `EFFECTS_TEST_SEED` repeats the moments; `EFFECTS_TEST_KILLS` makes it longer.
     """
@@ -102,12 +106,12 @@ def test_kills_and_lost_answers_lose_nothing(
         SmtpProxy(server.port, lose=lose, wait=lambda: pause.wait(0.03) and None) as proxy,
         fleet(database_url, tmp_path) as processes,
     ):
-        post = post_of(app_factory, tmp_path, proxy.url)
+        post = post_of(app_factory, tmp_path, f"{proxy.url}{options}")
         held = {post.write(number, on_unknown="hold") for number in range(0, MESSAGES, 2)}
         repeated = {post.write(number, on_unknown="repeat_once") for number in range(1, MESSAGES, 2)}
         for _ in range(KILLS):
             before = len(server.messages)
-            child = processes.worker("--queue", "emails=2", app="tests.email.wire.crash_app:app",
+            child = processes.worker("--queue", f"emails={threads}", app="tests.email.wire.crash_app:app",
                                      **{**post.environment, **IMPATIENCE})  # fmt: skip
             wait_until(lambda before=before: len(server.messages) > before or _idle(post))  # type: ignore[misc]
             pause.wait(draw.uniform(0, 0.1))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import trustme
@@ -17,7 +19,8 @@ from effects_email.transport.base import Transport
 from tests.conftest import AppFactory
 from tests.email.wire.conftest import BODY, SENDER, Opened, Released, outgoing_message
 from tests.email.wire.post import Post, copies, message_id_of, postfix_url, write_templates
-from tests.peers.postfix import Postfix
+from tests.peers.postfix import PASSWORD, USER, Postfix
+from tests.peers.smtp_cut import CutProxy
 from tests.support import needs
 from tests.support.waiting import wait_until
 
@@ -107,6 +110,37 @@ def test_postfix_is_not_sent_what_is_above_its_size(postfix: Postfix, opened: Op
 def test_postfix_is_not_spoken_to_without_a_certificate_of_our_authority(postfix: Postfix, opened: Opened) -> None:
     transport = opened(f"smtp+starttls://a:b@localhost:{postfix.port}", "")
     assert sent(transport) == [("config", "tls_unverified")]
+
+
+UNASKED = """
+smtpd_forbid_unauth_pipelining = yes
+smtpd_data_restrictions = reject_unauth_pipelining
+smtpd_tls_security_level = may
+smtpd_error_sleep_time = 0
+smtpd_hard_error_limit = 100
+"""
+
+
+def test_postfix_that_forbids_unasked_commands_takes_those_that_are_announced(
+    authority: trustme.CA, opened: Opened
+) -> None:
+    """A tenth of them refused, and a tenth refused for one of two recipients."""
+
+    def recipients(number: int) -> list[str]:
+        return {5: ["user1@example.org", "nobody@example.org"], 9: ["nobody@example.org"]}.get(number % 10, USERS[:1])
+
+    with Postfix(authority, UNASKED) as server, CutProxy(server.port) as proxy, ThreadPoolExecutor(8) as threads:
+        credentials = f"{quote(USER, safe='')}:{quote(PASSWORD, safe='')}"
+        transport = opened(f"smtp://{credentials}@localhost:{proxy.port}?connections=1", "")
+        verdicts = list(threads.map(lambda number: sent(transport, *recipients(number)), range(60)))
+        transport.close()
+        taken, refused = ("accepted", "smtp_250_2.0.0"), ("refused_recipient", "smtp_550_5.1.1")
+        expected = {5: [taken, refused], 9: [refused]}
+        assert verdicts == [expected.get(number % 10, [taken]) for number in range(60)]
+        assert sum(b"\r\n.\r\nMAIL FROM" in piece for piece in proxy.to_server) >= 40
+        wait_until(lambda: "auth=1 mail=60 rcpt=54/66 data=54/60" in server.log)
+        assert "pipelining" not in server.log
+        wait_until(lambda: len(server.messages()) == 54)
 
 
 # -- smtp-sink -----------------------------------------------------------------------------------------------
