@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 
-BESIDES = 640  # for the database, logs, libraries, and connections that are kept idle
+BESIDES = 1_152  # for the database, logs, libraries, and connections that are kept idle
 
 
 def raise_limit() -> None:

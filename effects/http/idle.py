@@ -86,9 +86,11 @@ class IdleConnections(Generic[Kept]):
         now = time.monotonic()
         with self._lock:
             keep = reusable and not self._closed
-            leaving = self._leave([*self._entries, (now + self._seconds if keep else now, connection)], now)
-        self._close(leaving)
-        if self._total is not None and connection not in leaving:
+            if keep:
+                self._entries.append((now + self._seconds, connection))
+            leaving = self._take_out(now)
+        self._close(leaving if keep else [*leaving, connection])
+        if self._total is not None and keep and connection not in leaving:
             self._total.add(connection, self)  # type: ignore[arg-type]
 
     def discard(self, connection: Kept) -> None:
@@ -101,7 +103,7 @@ class IdleConnections(Generic[Kept]):
     def close_stale(self) -> None:
         """Close what is kept for too long."""
         with self._lock:
-            leaving = self._leave(self._entries, time.monotonic())
+            leaving = self._take_out(time.monotonic())
         self._close(leaving)
 
     def close(self) -> None:
@@ -111,10 +113,14 @@ class IdleConnections(Generic[Kept]):
             leaving, self._entries = [entry[1] for entry in self._entries], []
         self._close(leaving)
 
-    def _leave(self, entries: list[tuple[float, Kept]], now: float) -> list[Kept]:
-        """Keep the newest that may be kept; the others."""
-        self._entries = [entry for entry in entries[-self._most :] if entry[0] > now]
-        return [entry[1] for entry in entries if entry not in self._entries]
+    def _take_out(self, now: float) -> list[Kept]:
+        """The oldest, which are too many or kept for too long."""
+        count = max(0, len(self._entries) - self._most)
+        while count < len(self._entries) and self._entries[count][0] <= now:
+            count += 1
+        leaving = [connection for _, connection in self._entries[:count]]
+        del self._entries[:count]
+        return leaving
 
     def _close(self, leaving: list[Kept]) -> None:
         for connection in leaving:

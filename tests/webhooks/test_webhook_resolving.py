@@ -61,7 +61,7 @@ async def turns(server: NameServer, count: int) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_names_that_fall_silent_all_at_once_hold_up_others_for_a_second(
+def test_names_that_fall_silent_all_at_once_hold_up_others_for_a_moment(
     server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolving, "SILENT_SECONDS", 0.05)

@@ -25,7 +25,7 @@ ORIGINS_MAX = 2_000
 URLS_MAX = 10_000  # that are parsed once; parsing takes a fifth of what a request costs
 IDLE_SECONDS = 60.0
 KEEPALIVE_CONNECTIONS = 16  # idle ones to one origin
-IDLE_MAX = 512  # idle ones to all
+IDLE_MAX = 1_024  # idle ones to all: as many as are in flight may come to rest at once
 SWEEP_SECONDS = 4.0  # as long as a client keeps a connection
 MISDIRECTED = 421
 
@@ -50,7 +50,7 @@ class _ClientUse:
 class WebhookTransports:
     """The clients of up to 2,000 origins, least recently used first out, idle ones out after 60 s. For one event loop.
 
-    One that a request is using is never closed under it. They keep 16 idle connections each, and 512 together. These
+    One that a request is using is never closed under it. They keep 16 idle connections each, and 1,024 together. These
     are closed by `close`, and when the loop cancels its tasks at its end.
     """
 
