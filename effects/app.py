@@ -243,10 +243,16 @@ class Effects:
                 return
             with joined(session, self.database) as connection:
                 yield connection
-            hint_after_commit(self.notifier, session, queues)
+                self._hint(session, connection, queues)
         except (DBAPIError, StoreRejected) as error:
             refuse_missing_tables(error, self.database)
             raise
+
+    def _hint(self, session: AnySession, connection: Connection, queues: Iterable[str]) -> None:
+        if hint_after_commit(self.notifier, session, queues) or not self.settings.notify_in_transaction:
+            return
+        if (statement := self.notifier.note(queues)) is not None:
+            connection.execution_options(no_parameters=True).exec_driver_sql(statement)
 
     def _check_not_forgotten(self) -> None:
         """The integration of a framework looks at the framework's transactions too."""

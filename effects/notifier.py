@@ -16,9 +16,8 @@ import weakref
 from collections.abc import Collection, Iterable
 from typing import Any, Self
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
 from effects.errors import StoreUnavailable
 from effects.store.db.engine import pooler_between
@@ -29,7 +28,6 @@ CLOSE_SECONDS = 5.0
 REST_SECONDS = 10.0  # without a hint, after which the thread ends
 PAYLOAD_BYTES_MAX = 7_900  # PostgreSQL takes 7,999
 WATCHED_MAX = 10_000  # jobs whose end is announced; the oldest are forgotten, and their waiters poll
-_PENDING = "effects.notifier"
 _log = logging.getLogger("effects.notifier")
 
 
@@ -54,9 +52,14 @@ def job_ids(payload: str) -> set[int]:
 
 
 def _notify(channel: str, names: Collection[str]) -> str:
-    """The command and not `pg_notify`: it is not planned. An empty list of names means all."""
+    """The command and not `pg_notify`: it is not planned. An empty list of names means all.
+
+    Its commit awaits no disk: a hint that is lost with the server is found by polling.
+    """
     payload = ",".join(sorted(names)).replace("'", "''")
-    return f"NOTIFY {channel}, '{payload if len(payload.encode()) < PAYLOAD_BYTES_MAX else ''}'"
+    if len(payload.encode()) >= PAYLOAD_BYTES_MAX:
+        payload = ""
+    return f"SET LOCAL synchronous_commit = off; NOTIFY {channel}, '{payload}'"
 
 
 class Notifier:
@@ -65,7 +68,7 @@ class Notifier:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._channel, self._end_channel = channel(store.schema), end_channel(store.schema)
-        self._enabled = store.is_postgresql
+        self.enabled = store.is_postgresql  # on SQLite workers see the file change
         self._closed = False
         self._reset()
         notifier_ref = weakref.ref(self)
@@ -102,7 +105,7 @@ class Notifier:
             self._send(self._end_channel, {str(job_id)})
 
     def _send(self, channel: str, names: set[str]) -> None:
-        if not (self._enabled and names):
+        if not (self.enabled and names):
             return
         with self._changed:
             if self._closed:
@@ -113,11 +116,13 @@ class Notifier:
                 self._thread.start()
             self._changed.notify()
 
-    def after_commit(self, session: Session, queues: Iterable[str]) -> None:
-        """Hint once the session's outermost transaction has committed; a rollback forgets it."""
-        if self._enabled:
-            pending: list[tuple[Notifier, set[str]]] = session.info.setdefault(_PENDING, [])
-            pending.append((self, set(queues)))
+    def note(self, queues: Iterable[str]) -> str | None:
+        """The hint as a statement of the transaction that it is about; None where none is needed.
+
+        NOTIFY takes a lock of the whole database at the commit: other transactions with one wait for it.
+        """
+        names = set(queues)
+        return _notify(self._channel, names).partition("; ")[2] if self.enabled and names else None
 
     def close(self) -> None:
         """Send what is waiting and end the thread; one that hangs is left to itself after 5 s."""
@@ -212,16 +217,3 @@ class EndListener:
             not hint.payload or job_id in job_ids(hint.payload)
             for hint in self._driver.notifies(timeout=seconds, stop_after=1)
         )
-
-
-@event.listens_for(Session, "after_commit")
-def _committed(session: Session) -> None:
-    if _PENDING in session.info and not session.in_nested_transaction():
-        for notifier, queues in session.info.pop(_PENDING):
-            notifier.send(queues)
-
-
-@event.listens_for(Session, "after_rollback")
-def _rolled_back(session: Session) -> None:
-    if not session.in_nested_transaction():  # after a savepoint's rollback the rest may still commit
-        session.info.pop(_PENDING, None)

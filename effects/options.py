@@ -40,6 +40,7 @@ class EffectsOptions(TypedDict, total=False):
     retention_audit_days: float | None
     error_texts: bool | None
     sessions: SessionsPolicy | None
+    notify_in_transaction: bool | None
     log_format: LogFormat | None
     log_level: LogLevel | None
 

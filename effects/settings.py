@@ -56,6 +56,9 @@ class Settings:
             place. Per job type: `keep_error_text`.
         sessions: what becomes of a call without `session=` inside the caller's own transaction that has written:
             `warn` (the default), `required` (refused) or `off`.
+        notify_in_transaction: whether workers are told by a NOTIFY inside the caller's transaction where its session
+            tells of no commit (a driver's own connection). Commits with one wait for each other. Default no: the next
+            poll finds the job.
         log_format: `text` or `json`. log_level: DEBUG, INFO, WARNING or ERROR.
 
     Raises:
@@ -79,6 +82,7 @@ class Settings:
     retention_audit_days: float = 730.0
     error_texts: bool = False
     sessions: SessionsPolicy = "warn"
+    notify_in_transaction: bool = False
     log_format: LogFormat = "text"
     log_level: LogLevel = "INFO"
 

@@ -15,6 +15,7 @@ from effects.errors import EnqueueError, SchemaMismatch
 from effects.notifier import Notifier
 from effects.sessions.asynchronous import refuse_async, refuse_outside_greenlet
 from effects.sessions.borrowed import borrowed
+from effects.sessions.commits import after_commit
 from effects.sessions.databases import CallersDatabase, describe_connection
 from effects.sessions.drivers import DjangoConnection, Psycopg2Connection, driver_of, is_of_django
 from effects.store.db.faults import Fault, fault_of
@@ -139,14 +140,22 @@ def refuse_autocommit(connection: Connection) -> None:
         )
 
 
-def hint_after_commit(notifier: Notifier, session: AnySession, queues: Iterable[str]) -> None:
-    """Wake workers once the caller has committed, if the session can tell; else they find the jobs by polling."""
+def hint_after_commit(notifier: Notifier, session: AnySession, queues: Iterable[str]) -> bool:
+    """Wake workers once the caller has committed, if they need it.
+
+    Returns:
+        Whether they will be; False where the session cannot tell of its commit, so that they find the jobs by polling.
+    """
+    names = set(queues)
     committing = session_of(session)
-    if isinstance(committing, Session):
-        notifier.after_commit(committing, queues)
+    if isinstance(committing, Session | Connection):
+        if notifier.enabled and names:
+            after_commit(committing, lambda: notifier.send(names))
     elif is_of_django(committing):
-        names = set(queues)
         committing.on_commit(lambda: notifier.send(names), robust=True)
+    else:
+        return False
+    return True
 
 
 def commits_alone(connection: Connection) -> bool:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from contextlib import closing, suppress
 from typing import Any, TypeAlias
 
 from sqlalchemy import Engine
 
 from effects.notifier import channel, job_ids, listen, watch_channel
+from effects.worker.file_changes import FileChanges
 from effects.worker.runtime import Runtime
 from effects.worker.supervisor import Service
 
-SQLITE_LOOK_SECONDS = 0.005  # `PRAGMA data_version` costs some 4 µs
+SQLITE_LOOK_SECONDS = 0.005  # where the system tells of no writes; `PRAGMA data_version` costs some 4 µs
+SQLITE_IDLE_SECONDS = 0.25  # else, between two looks without a write
+SQLITE_FOLLOW_SECONDS = (0.0005,) * 10 + (0.001,) * 15 + (0.005,) * 96  # between those that follow a write
+UNANNOUNCED_MAX = 3  # commits without a write that was told of
 LISTEN_SECONDS = 0.25  # a stop, or the end of an outage, is noticed after so long
 RECONNECT_SECONDS = (0.2, 5.0)  # first and longest wait before the next try
 
@@ -28,7 +33,8 @@ class NotificationListener(Service):
     PostgreSQL: LISTEN on a connection of its own, not through a pooler; a NOTIFY is sent after the commit
     (`effects.notifier`). After an outage it listens on a new connection at once: the old one may lead to a server that
     hangs, or that is the primary no more, and would never fail.
-    SQLite: `PRAGMA data_version` tells whether another connection has committed since the last look.
+    SQLite: `PRAGMA data_version` tells whether another connection has committed since the last look, which follows a
+    write to the file.
     Without either (a pooler, an error), polling finds the job.
     """
 
@@ -37,6 +43,7 @@ class NotificationListener(Service):
     def __init__(self, engine: Engine, schema: str | None, wake: Wake, watch: Watch, runtime: Runtime) -> None:
         super().__init__(runtime)
         self._again = runtime.event()  # connect again, now
+        self._looks: _Looks | None = None
         self._engine, self._wake, self._on_watch = engine, wake, watch
         self._channel, self._watch_channel = channel(schema), watch_channel(schema)
 
@@ -61,6 +68,9 @@ class NotificationListener(Service):
     def stop(self) -> None:
         super().stop()
         self._again.set()
+        if (looks := self._looks) is not None:
+            with suppress(OSError):  # it has just ended
+                looks.interrupt()
 
     def _listen(self) -> None:
         self._again.clear()
@@ -88,11 +98,80 @@ class NotificationListener(Service):
         connection: Any = self._engine.raw_connection()
         try:
             cursor = connection.cursor()
-            seen = None
-            while not self._ending.wait(SQLITE_LOOK_SECONDS):
-                version = cursor.execute("PRAGMA data_version").fetchone()
-                if version != seen:
-                    seen = version
+            with closing(_Looks(cursor, self._ending, self._runtime)) as looks:
+                self._looks = looks
+                if self._ending.is_set():  # it may have been stopped just before the line above
+                    return
+                while looks.until_a_commit():
                     self._wake(None)
         finally:
+            self._looks = None
             connection.close()
+
+
+class _Looks:
+    """Looks whether another connection has committed: when the file is written to, or else all the time.
+
+    A write comes before its commit is seen, by the time of an fsync, so that looks follow it for a while.
+    """
+
+    def __init__(self, cursor: Any, ending: Any, runtime: Runtime) -> None:
+        self._cursor, self._ending = cursor, ending
+        self._version: Any = None
+        self._unannounced = 0
+        self._changes = _changes_of(cursor, runtime)
+
+    def until_a_commit(self) -> bool:
+        """Wait for one; False when the service ends."""
+        while not self._ending.is_set():
+            if self._has_changed() or self._wait():
+                return True
+        return False
+
+    def _wait(self) -> bool:
+        if self._changes is None:
+            self._ending.wait(SQLITE_LOOK_SECONDS)
+            return False
+        if self._changes.wait(SQLITE_IDLE_SECONDS):
+            return self._follow()
+        if not self._ending.is_set() and self._has_changed():
+            self._unannounced += 1
+            if self._unannounced >= UNANNOUNCED_MAX:  # a file system that does not tell
+                self.close()
+            return True
+        return False
+
+    def _follow(self) -> bool:
+        for seconds in SQLITE_FOLLOW_SECONDS:
+            if self._has_changed():
+                return True
+            if self._ending.wait(seconds):
+                return False
+        return False
+
+    def _has_changed(self) -> bool:
+        before = self._version
+        self._version = self._cursor.execute("PRAGMA data_version").fetchone()
+        return bool(self._version != before)
+
+    def interrupt(self) -> None:
+        """End the wait, from another thread."""
+        if (changes := self._changes) is not None:
+            changes.interrupt()
+
+    def close(self) -> None:
+        """Look all the time from now on."""
+        changes, self._changes = self._changes, None
+        if changes is not None:
+            changes.close()
+
+
+def _changes_of(cursor: Any, runtime: Runtime) -> FileChanges | None:
+    """The changes of the database's file and of its log, if this system tells of them."""
+    cursor.execute("SELECT 1 FROM sqlite_master").fetchone()  # opens the log
+    file = next((row[2] for row in cursor.execute("PRAGMA database_list").fetchall() if row[1] == "main"), "")
+    [mode] = cursor.execute("PRAGMA journal_mode").fetchone()
+    try:
+        return runtime.file_changes([file, f"{file}-wal"] if mode == "wal" else [file]) if file else None
+    except OSError:
+        return None

@@ -12,13 +12,14 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
 from effects.worker.event_loop import EventLoop, answer, runs_here
+from effects.worker.file_changes import FileChanges
 
 
 class Runtime:
@@ -61,6 +62,14 @@ class Runtime:
     def event_loop(self) -> EventLoop:
         """A loop for async handlers, for a thread of the caller's to run."""
         return EventLoop(self.start)
+
+    def file_changes(self, paths: Sequence[str]) -> FileChanges:
+        """What tells of writes to these files.
+
+        Raises:
+            OSError: nothing does, or a file is not there.
+        """
+        return FileChanges(paths)
 
     def is_interrupt(self, error: BaseException) -> bool:
         """Whether this is Ctrl-C, which Python raises anywhere in the main thread, and not a hook's own failure."""

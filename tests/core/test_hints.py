@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
-from effects import Effects, enqueue
+from effects import Effects, enqueue, enqueue_async
 from effects.notifier import WATCHED_MAX, EndListener, channel, end_channel, job_ids
 from effects.store.db import migrate
 from effects.worker import Worker
@@ -108,6 +110,49 @@ def test_a_rollback_under_an_open_savepoint_forgets_everything(listener: Listene
         session.execute(text("SELECT 1"))
         session.commit()
     assert set().union(*listener.heard()) == {LAST}
+
+
+def test_a_commit_of_a_connection_is_heard(listener: Listener) -> None:
+    with listener.app.engine.connect() as connection:
+        with connection.begin():
+            enqueue("scripted", {}, queue="a", session=connection, effects=listener.app)
+        with connection.begin() as transaction:
+            enqueue("scripted", {}, queue="gone", session=connection, effects=listener.app)
+            transaction.rollback()
+        enqueue("scripted", {}, queue="b", session=connection, effects=listener.app)
+        savepoint = connection.begin_nested()
+        enqueue("scripted", {}, queue="c", session=connection, effects=listener.app)
+        savepoint.rollback()
+        connection.commit()
+        enqueue("scripted", {}, queue="gone too", session=connection, effects=listener.app)
+    with listener.app.engine.begin():
+        """What the closed one has left is not this one's."""
+    heard = set().union(*listener.heard())
+    assert {"a", "b", LAST} <= heard
+    assert not {"gone", "gone too"} & heard
+
+
+def test_a_commit_of_an_asynchronous_connection_is_heard(listener: Listener) -> None:
+    async def commit() -> None:
+        engine = create_async_engine(listener.app.engine.url.set(drivername="postgresql+asyncpg"))
+        async with engine.begin() as connection:
+            await enqueue_async("scripted", {}, queue="a", session=connection, effects=listener.app)
+        await engine.dispose()
+
+    asyncio.run(commit())
+    assert set().union(*listener.heard()) == {"a", LAST}
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_of_a_drivers_connection_only_a_hint_inside_is_heard(listener: Listener, inside: bool) -> None:
+    app = listener.app
+    app.settings = replace(app.settings, notify_in_transaction=inside)
+    with psycopg.connect(app.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)) as driver:
+        enqueue("scripted", {}, queue="it's", session=driver, effects=app)
+    with psycopg.connect(app.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)) as driver:
+        enqueue("scripted", {}, queue="gone", session=driver, effects=app)
+        driver.rollback()
+    assert set().union(*listener.heard()) == ({"it's", LAST} if inside else {LAST})
 
 
 def test_a_closed_app_has_sent_all_notifications(listener: Listener) -> None:

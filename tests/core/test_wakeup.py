@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from effects import Effects
-from effects.worker.notifications import NotificationListener
+from effects import Effects, enqueue
+from effects.worker.file_changes import FileChanges, FileGone
+from effects.worker.notifications import UNANNOUNCED_MAX, NotificationListener
 from effects.worker.runtime import Runtime
+from tests.support.waiting import wait_until
 
 
 class _Ending:
@@ -74,5 +78,59 @@ def test_who_begins_to_listen_looks_once_for_what_was_committed_before(app: Effe
     """Between two connections a NOTIFY is heard by no one."""
     woken: list[Collection[str] | None] = []
     for _ in range(2):  # at the start, and after a lost connection
-        NotificationListener(app.engine, app.store.schema, woken.append, lambda ids: None, _Checks(2)).run()
+        NotificationListener(app.engine, app.store.schema, woken.append, lambda ids: None, _Checks(4)).run()
     assert woken == [None, None]
+
+
+# -- writes to a SQLite file -----------------------------------------------------------------------------------
+
+
+def test_a_write_ends_the_wait(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("")
+    changes = FileChanges([str(file)])
+    assert not changes.wait(0)
+    file.write_text("more")
+    assert changes.wait(20)
+    changes.interrupt()
+    assert not changes.wait(20)
+    file.unlink()
+    with pytest.raises(FileGone):
+        changes.wait(20)
+    changes.close()
+
+
+def test_a_file_that_is_not_there_is_not_watched(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        FileChanges([str(tmp_path / "none")])
+
+
+class _Silent(FileChanges):
+    """Of a file system that tells of nothing."""
+
+    def wait(self, seconds: float) -> bool:
+        super().wait(0.01)
+        return False
+
+
+def _refuse(paths: object) -> FileChanges:
+    raise OSError("no inotify")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("kind", [FileChanges, _Silent, _refuse], ids=["told", "silent", "no inotify"])
+def test_each_commit_is_noticed(app: Effects, kind: Callable[..., FileChanges]) -> None:
+    runtime = Runtime()
+    runtime.file_changes = kind  # type: ignore[method-assign]
+    woken: list[Collection[str] | None] = []
+    listener = NotificationListener(app.engine, None, woken.append, lambda ids: None, runtime)
+    thread = threading.Thread(target=listener.run)
+    thread.start()
+    wait_until(lambda: len(woken) == 1)
+    for _ in range(UNANNOUNCED_MAX + 2):
+        before = len(woken)
+        enqueue("scripted", {}, effects=app)
+        wait_until(lambda before=before: len(woken) > before)
+    listener.stop()
+    thread.join(20)
+    assert not thread.is_alive()

@@ -9,7 +9,7 @@ from pathlib import Path
 import effects.store
 import effects.worker
 
-SEAM = ("runtime.py", "event_loop.py", "helper_threads.py")  # the loop that the first makes, and its threads
+SEAM = ("runtime.py", "event_loop.py", "helper_threads.py", "file_changes.py")  # what the first makes: a loop, waits
 MODULES = {"time", "random", "uuid", "queue", "sched", "concurrent", "asyncio", "select", "selectors", "secrets"}
 PLAIN = {"Event", "Thread", "Lock"}  # of `threading`, in annotations; a Lock may be held over a few lines
 EXCEPTIONS = {("queue", "SimpleQueue"), ("queue", "Empty")}  # a type and an exception
