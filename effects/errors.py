@@ -16,6 +16,7 @@
     ├─ LimitNotFound             an operator named a limit key that has no limits
     ├─ QueueNotFound             … an unknown queue
     ├─ WorkerNotFound            … a worker that is not registered
+    ├─ FailoverNotFound          … a failover that no worker has noticed
     ├─ BulkNotFound              … a bulk action that is not there
     ├─ SignatureInvalid          a request that is not what its sender signed; see `effects.signing`
     │   └─ SecretInvalid         the secret itself cannot be used
@@ -121,6 +122,12 @@ class WorkerNotFound(EffectsError):
     """No such worker is registered."""
 
     listed_by = "effects workers list"
+
+
+class FailoverNotFound(EffectsError):
+    """No failover has this id."""
+
+    listed_by = "effects failovers list"
 
 
 class BulkNotFound(EffectsError):

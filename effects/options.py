@@ -39,6 +39,7 @@ class EffectsOptions(TypedDict, total=False):
     retention_effects_days: float | None
     retention_audit_days: float | None
     error_texts: bool | None
+    evidence_folder: str | None
     sessions: SessionsPolicy | None
     notify_in_transaction: bool | None
     log_format: LogFormat | None

@@ -54,6 +54,8 @@ class Settings:
         error_texts: whether the text of a handler's exception is kept with its attempt, and shown by `effects why`. It
             may quote what is personal: it is sealed where EFFECTS_KEYS is set. Default no: only the class and the
             place. Per job type: `keep_error_text`.
+        evidence_folder: where each worker keeps what it released and what came of it in the last minutes, so that it
+            survives a kill of the worker together with a failover; see docs/failover.md. Default: in memory only.
         sessions: what becomes of a call without `session=` inside the caller's own transaction that has written:
             `warn` (the default), `required` (refused) or `off`.
         notify_in_transaction: whether workers are told by a NOTIFY inside the caller's transaction where its session
@@ -81,6 +83,7 @@ class Settings:
     retention_effects_days: float = 90.0
     retention_audit_days: float = 730.0
     error_texts: bool = False
+    evidence_folder: str = ""
     sessions: SessionsPolicy = "warn"
     notify_in_transaction: bool = False
     log_format: LogFormat = "text"

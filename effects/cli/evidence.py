@@ -12,6 +12,7 @@ from effects.model.standing import objection
 from effects.observation.evidence import Evidence
 from effects.observation.waits import Wait, WaitReason
 from effects.store.db.records import ActionRecord, AttemptRecord, JobRecord
+from effects.store.recovery.failover_records import EvidenceRecord
 from effects.text.wording import moment_text, shown_status
 
 DONE = "Nothing left to do."
@@ -22,6 +23,16 @@ def sentence(evidence: Evidence) -> str:
     name = evidence.key if evidence.key is not None else f"job {evidence.facts.jobs[0].id}"
     who = f"{name} ({evidence.job_type})" if evidence.job_type else name
     return f"{who} {_state(evidence)}"
+
+
+def orphan_sentence(orphan: EvidenceRecord) -> str:
+    """Say what is known of an effect whose job a failover lost."""
+    name = orphan.key if orphan.key is not None else f"job {orphan.job_id}"
+    arrived = "arrived" if orphan.verdict == "done" else "may have arrived"
+    return (
+        f"{name} ({orphan.job_type}) {arrived} at {moment_text(orphan.happened_at)}, and failover {orphan.failover_id} "
+        f"lost its job: worker {orphan.worker} remembers it. It is not repeated, and its key is free."
+    )
 
 
 def evidence_blocks(evidence: Evidence) -> list[Any]:

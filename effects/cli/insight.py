@@ -10,12 +10,12 @@ import click
 import msgspec
 
 from effects.cli.context import Context
-from effects.cli.evidence import evidence_blocks, sentence
+from effects.cli.evidence import evidence_blocks, orphan_sentence, sentence
 from effects.cli.output import Table, cell, duration
 from effects.cli.results import CommandResult, command
 from effects.exit_codes import ExitCode
 from effects.model.job import ENDED, LIVE
-from effects.observation.evidence import find_evidence
+from effects.observation.evidence import find_evidence, find_orphans
 from effects.store.operator.audit import CHECKS, AuditFinding
 from effects.store.operator.audit import audit as run_audit
 from effects.store.operator.queue_status import Status, TypeCount, WorkerState, read_status
@@ -41,10 +41,15 @@ def why(context: Context, *, key: str) -> CommandResult:
     event, a delivery (EVENT:ENDPOINT), an endpoint or its URL, a Message-ID, an address that mail was sent to.
     """
     document, blocks = [], list[Any]()
-    for evidence in find_evidence(context.app, key):
+    orphans = find_orphans(context.app, key)
+    for evidence in find_evidence(context.app, key, may_be_none=bool(orphans)):
         text = sentence(evidence)
         document.append({"sentence": text, **msgspec.structs.asdict(evidence)})
         blocks += [cell(text), *evidence_blocks(evidence)]
+    for orphan in orphans:
+        text = orphan_sentence(orphan)
+        document.append({"sentence": text, "orphan": orphan})
+        blocks.append(cell(text))
     return CommandResult(document, blocks)
 
 

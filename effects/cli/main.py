@@ -42,6 +42,7 @@ _CORE = {
     "bulk": "effects.cli.bulk:bulk",
     "queues": "effects.cli.queues:queues",
     "workers": "effects.cli.workers:workers",
+    "failovers": "effects.cli.failovers:failovers",
     "limits": "effects.cli.limits:limits",
     "schedules": "effects.cli.schedules:schedules",
     "prune": "effects.cli.prune:prune",

@@ -14,10 +14,12 @@ from effects.settings import DEFAULT_STORAGE_URL
 from effects.store.db import revisions
 from effects.store.operator.database_checks import DoctorFinding, Level, examine_tables, examine_work
 from effects.store.operator.server_checks import examine_failover, examine_server, examine_waits
+from effects.store.recovery.failover_records import list_failovers
 from effects.store.rotate import KeyCount, count_keys
 from effects.store.schedules import definitions as schedule_definitions
 from effects.store.schedules.clock import count_ahead
 from effects.store.schedules.slots import active
+from effects.text.wording import moment_text
 from effects_toolkit.files import MENDED_BY, foreign_distribution
 
 _EXIT: dict[Level, int] = {"ok": 0, "warning": 1, "error": 2}
@@ -55,6 +57,7 @@ def _findings(app: Effects) -> Iterator[DoctorFinding]:
     if has_tables:
         yield from examine_tables(app.store)
         yield from examine_work(app.store, app.settings.lease_seconds, app.job_types.names())
+        yield from _lost_commits(app)
         yield from _clock(app)
         yield _schedules(app)
         yield from _refused_schedules(app)
@@ -69,6 +72,26 @@ def _installation() -> Iterator[DoctorFinding]:
     if (foreign := foreign_distribution()) is not None:
         text = f"the distribution {foreign} is another project, and writes into the same folder"
         yield DoctorFinding("installation", "error", text, MENDED_BY)
+
+
+def _lost_commits(app: Effects) -> Iterator[DoctorFinding]:
+    """What failovers lost, as far as workers remember it."""
+    with app.store.read() as connection:
+        failovers = list_failovers(app.store, connection)
+    for failover in failovers:
+        if failover.is_open:
+            forgot = f", {failover.incomplete} of them without a part" if failover.incomplete else ""
+            yield DoctorFinding(
+                "lost commits",
+                "warning",
+                f"failover {failover.id} ({moment_text(failover.noticed_at)}): {failover.orphans:,} effects of lost "
+                f"jobs, {failover.recorded:,} outcomes written back, {failover.unknowns:,} unknown; "
+                f"{failover.compared} of {failover.workers} workers compared what they remember{forgot}",
+                f"see `effects failovers orphans`, then `effects failovers resolve {failover.id}` (docs/failover.md)",
+            )
+    if not any(failover.is_open for failover in failovers):
+        newest = f"; the last failover was at {moment_text(failovers[0].noticed_at)}" if failovers else ""
+        yield DoctorFinding("lost commits", "ok", f"no failover has lost what workers remember{newest}")
 
 
 def _clock(app: Effects) -> Iterator[DoctorFinding]:

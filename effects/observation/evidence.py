@@ -26,6 +26,7 @@ from effects.store.limits.holds import moment_in, read_holds
 from effects.store.operator import lookup
 from effects.store.operator.requeue import BY_POLICY, EVEN_IF_DONE, EVEN_IF_UNKNOWN, read_standing
 from effects.store.operator.resolve import is_open
+from effects.store.recovery.failover_records import EvidenceRecord, list_orphans
 
 EvidenceState: TypeAlias = Literal["waiting", "running", "done", "refused", "unknown", "abandoned"]
 
@@ -80,8 +81,17 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     standing: Standing | None
 
 
-def find_evidence(app: Effects, key: str) -> list[Evidence]:
+def find_orphans(app: Effects, key: str) -> list[EvidenceRecord]:
+    """Effects with this key that arrived, or may have, and whose jobs a failover lost."""
+    with app.store.read() as connection:
+        return list_orphans(app.store, connection, key)
+
+
+def find_evidence(app: Effects, key: str, *, may_be_none: bool = False) -> list[Evidence]:
     """The effects that `key` may mean, over the core's ledger and those of every package; else the job of this id.
+
+    Args:
+        may_be_none: an unknown key is no error.
 
     Raises:
         JobNotFound: no ledger knows the key, and it is no job's id.
@@ -92,6 +102,8 @@ def find_evidence(app: Effects, key: str) -> list[Evidence]:
             stories = lookup.find_effects(app.store, connection, app.ledgers, key)
         except JobNotFound:
             if not _JOB_ID.fullmatch(key) or not lookup.chain_ids(app.store, connection, int(key)):
+                if may_be_none:
+                    return []
                 raise
             stories = [lookup.read_job(app.store, connection, app.ledgers, int(key), earlier=True)]
         return [_evidence(app, connection, story) for story in stories]

@@ -189,6 +189,18 @@ def bulks(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Pag
     return delete_page(store, OLD_BULKS, seconds, cursor, dry_run=dry_run)
 
 
+def evidence(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:
+    """One page of what workers remembered of failovers long ago."""
+    return delete_page(store, OLD_EVIDENCE, seconds, cursor, dry_run=dry_run)
+
+
+def _old_evidence(sql: Sql) -> str:
+    return f"SELECT id FROM {sql.evidence} WHERE {sql.seconds('created_at')} >= {sql.number('age')}"
+
+
+OLD_EVIDENCE = old_rows("evidence", "id", _old_evidence)
+
+
 def audit_log(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:
     """One page of entries of the audit log that are past their retention."""
     return delete_page(store, entries.OLD_ENTRIES, seconds, cursor, dry_run=dry_run)

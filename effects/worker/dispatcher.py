@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from effects.app import Effects
 from effects.model.decision import decide
@@ -14,6 +14,7 @@ from effects.store.claim.claim_request import ClaimRequest
 from effects.store.claim.invalid_rows import claim_valid
 from effects.store.queue.liveness import leased_to
 from effects.worker.batch_loader import BatchLoader
+from effects.worker.failover_evidence import FailoverEvidence
 from effects.worker.heartbeat import Heartbeat
 from effects.worker.outage import Outage
 from effects.worker.queue_threads import QueueThreads
@@ -39,12 +40,20 @@ class Claimer:
     Args:
         held: the ids of all jobs that this worker holds, and of those whose outcome is not yet written.
         finish: takes the settlements of the jobs that go back.
+        evidence: is compared before a claim where commits may have been lost.
     """
 
     def __init__(
-        self, app: Effects, outage: Outage, held: Callable[[], set[int]], finish: Callable[[Settlement], None]
+        self,
+        app: Effects,
+        outage: Outage,
+        held: Callable[[], set[int]],
+        finish: Callable[[Settlement], None],
+        evidence: FailoverEvidence,
     ) -> None:
         self._app, self._outage, self._held, self._finish = app, outage, held, finish
+        self._evidence = evidence
+        self._leases: dict[str, Mapping[str, float]] = {}  # by queue, of all job types
         self._unanswered = False
 
     def claim(
@@ -61,12 +70,21 @@ class Claimer:
         """Queues in which there is nothing to claim; None once `give_up()` is true."""
         return self._outage.retry_until_available(lambda: quiet_queues(self._app.store, requests), give_up=give_up)
 
+    def compare(self, worker: str, *, give_up: Callable[[], bool]) -> None:
+        """Compare what this worker remembers with the database, if there is a reason to."""
+        if self._evidence.is_due:
+            self._outage.retry_until_available(lambda: self._evidence.compare(worker), give_up=give_up)
+
     def _try(self, request: ClaimRequest, worker: str, free_slots: int) -> Claimed:
+        if self._evidence.is_due and not self._evidence.compare(worker):
+            return Claimed([], more=False)  # until the heartbeat has registered this worker again
         if self._unanswered:
             self.give_back(worker)
+        request.lease_seconds = self._evidence.permitted(self._leases.setdefault(request.queue, request.lease_seconds))
         self._unanswered = True
         claimed = claim_valid(self._app.store, self._app.ledgers, request, worker, free_slots)
         self._unanswered = False
+        self._evidence.claimed(claimed.jobs)
         return claimed
 
     def give_back(self, worker: str) -> None:
@@ -162,6 +180,7 @@ class Dispatcher:
 
     def _round(self) -> tuple[bool, bool]:
         self._came_round()
+        self._claimer.compare(self._heartbeat.worker.id, give_up=self._gives_up)
         self._wake.clear()
         claimed_any = remains = False
         self._looked = True

@@ -16,9 +16,10 @@ from effects.store.db.files import DatabaseFile
 from effects.store.queue.liveness import RESCUE_BATCH, look_for_lost
 from effects.store.schedules.clock import turn_back
 from effects.store.schema.failover_tables import FIRST
-from effects.store.workers.failovers import note_failover
+from effects.store.workers.failovers import Failover, note_failover
 from effects.store.workers.registration import Activity, HeartbeatAnswer, WorkerIdentity, heartbeat, register
 from effects.version import VERSION
+from effects.worker.failover_evidence import FailoverEvidence
 from effects.worker.numbers import RollupRecorder
 from effects.worker.outage import Outage
 from effects.worker.runtime import Runtime
@@ -37,6 +38,7 @@ class Heartbeat(Service):
         cancelled: called with the running jobs whose cancellation was requested.
         drain_requested: called once, when a drain of this worker was requested.
         numbers: written with each heartbeat.
+        evidence: is told of each sign that commits were lost.
     """
 
     name = "heartbeat"
@@ -53,8 +55,10 @@ class Heartbeat(Service):
         cancelled: Callable[[set[int]], None],
         drain_requested: Callable[[], None],
         numbers: RollupRecorder,
+        evidence: FailoverEvidence,
     ) -> None:
         super().__init__(runtime)
+        self._evidence, self._beats, self._failover_id = evidence, 0, 0
         self._numbers, self._numbers_failed = numbers, RateLimitedLogger(_log, "numbers.failed")
         self._app, self._outage, self._queues, self._activity = app, outage, queues, activity
         self.bound_seconds = app.settings.lease_seconds / 2
@@ -90,14 +94,29 @@ class Heartbeat(Service):
         answer = register(self._app.store, self.worker)
         assert answer.now is not None
         self._numbers.set_clock(answer.now)
-        self._look_at_history(answer)
+        failover = answer.failover or self._note_failover()
+        self._beats, self._failover_id = answer.beat, failover.id
+        self._evidence.begin(self.worker.id, failover)
+
+    def _note_failover(self, rewound: int | None = None) -> Failover:
+        """Write down that the database goes by another history than before: another server was promoted."""
+        failover = note_failover(self._app.store, self.worker.id, rewound=rewound)
+        if failover.sign != FIRST:
+            _log.warning("database.failed_over", extra={"failover": failover.id, "history": failover.history})
+        return failover
 
     def _look_at_history(self, answer: HeartbeatAnswer) -> None:
-        """Write down that the database goes by another history than before: another server was promoted."""
-        if answer.other_history:
-            failover = note_failover(self._app.store, self.worker.id)
-            if failover.sign != FIRST:
-                _log.warning("database.failed_over", extra={"failover": failover.id, "history": failover.history})
+        """Whether commits were lost: by the name of the database's history, or because our heartbeats went back."""
+        if not answer.alive:
+            return
+        failover, is_rewound = answer.failover, answer.beat <= self._beats
+        if failover is None:
+            failover = self._note_failover()
+        elif is_rewound:  # unless it is another history already than at the last heartbeat
+            failover = self._note_failover(rewound=self._failover_id)
+        if is_rewound or failover.id != self._failover_id:
+            self._evidence.suspect()
+        self._beats, self._failover_id = answer.beat, failover.id
 
     @property
     def lease_valid(self) -> bool:
@@ -146,8 +165,11 @@ class Heartbeat(Service):
             )
             self._on_lease_lost()
             self.worker = self._identity()
+            if not answer.alive:
+                self._evidence.suspect()
             self._register()
-        self._look_at_history(answer)
+        else:
+            self._look_at_history(answer)
         self._beat_at = asked_at
         if answer.now is not None:
             self._numbers.set_clock(answer.now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from effects.store.operator.counts import count_unknown
 from effects.store.workers.registration import Activity
 from effects.worker.batch_loader import BatchLoader
 from effects.worker.dispatcher import Claimer, Dispatcher
+from effects.worker.failover_evidence import FailoverEvidence
 from effects.worker.handler_loop import HandlerLoop
 from effects.worker.heartbeat import Heartbeat, Rescuer
 from effects.worker.notifications import NotificationListener
@@ -81,25 +82,31 @@ class Parts:
             may_start=self._may_start, finish=self._settle, written=self._wait_written,
         )  # fmt: skip
         ask = self.queues.ask
+        self.evidence = FailoverEvidence(
+            app, self.outage, runtime,
+            running=lambda: [attempt for queue in self.queues for attempt in queue.open],
+            unwritten=lambda: self.settler.unwritten, opened=ask,
+        )  # fmt: skip
         self._numbers = RollupRecorder(app.store, runtime, lease_seconds=app.settings.lease_seconds)
         self.heartbeat = Heartbeat(
             app, self.outage, runtime, queues=",".join(queue.request.queue for queue in self.queues),
             activity=self._activity, on_lease_lost=self.queues.fence_off, cancelled=self.queues.pass_on_cancel,
-            drain_requested=drain_requested, numbers=self._numbers,
+            drain_requested=drain_requested, numbers=self._numbers, evidence=self.evidence,
         )  # fmt: skip
         rescuer = Rescuer(app, self.outage, runtime, recorded=recorded, rescued=ask, numbers=self._numbers)
         self._rescuer = rescuer if rescue else None
         self._scheduler = Scheduler(app, self.outage, runtime, fired=ask)
         self.settler = Settler(
             app.store, app.job_types, app.ledgers, self.outage, runtime, bound_seconds=app.settings.lease_seconds,
-            max_linger=self.queues.max_linger, wake=ask, count=self._numbers.count, settled=self._settled,
+            max_linger=self.queues.max_linger, wake=ask, count=self._count, settled=self._settled,
+            refused=self.evidence.refused,
         )  # fmt: skip
         releases = ReleaseBatcher(self._mark, runtime)
         self.releases = ReleaseThread(releases, runtime, self.supervisor, bound_seconds=app.settings.lease_seconds)
         self.loader = BatchLoader(
             app, releases.release, self.settler.add, runtime, bounded=self.outage.bounded, releases_async=self.releases
         )
-        self.claimer = Claimer(app, self.outage, self._held, self.settler.add)
+        self.claimer = Claimer(app, self.outage, self._held, self.settler.add, self.evidence)
         self.dispatcher = Dispatcher(
             self.queues, self.claimer, self.loader, self.settler, self.heartbeat, runtime, supervisor=self.supervisor,
             stopping=stopping, gives_up=gives_up, wake=self.wake, poll_seconds=app.settings.poll_seconds,
@@ -195,7 +202,13 @@ class Parts:
         self.settler.wait_written(settlement)
 
     def _mark(self, executions: list[Execution]) -> set[int] | None:
-        return mark_released(self._app, self.outage, executions, give_up=self._stopping.is_set)
+        marked = mark_released(self._app, self.outage, executions, give_up=self._stopping.is_set)
+        self.evidence.released(executions, marked or ())
+        return marked
+
+    def _count(self, settlements: Sequence[Settlement]) -> None:
+        self.evidence.settled(settlements)
+        self._numbers.count(settlements)
 
     def _held(self) -> set[int]:
         """WorkerQueues first: what leaves one is known to the settler before."""

@@ -42,6 +42,7 @@ class Settler(Service):
         wake: called after every write with the queues in which it may have made jobs claimable.
         count: called with the accepted settlements of each batch (numbers over time).
         settled: called with every one of them (progress).
+        refused: called with each outcome that the fence refused.
     """
 
     name = "settler"
@@ -59,8 +60,10 @@ class Settler(Service):
         wake: Callable[[Collection[str]], None],
         count: Callable[[Sequence[Settlement]], None],
         settled: Callable[[Settlement], None],
+        refused: Callable[[Settlement], None] = lambda settlement: None,
     ) -> None:
         super().__init__(runtime)
+        self._refused = refused
         self._now = runtime.monotonic
         self._outage = outage
         self._writer = VerdictWriter(
@@ -224,6 +227,7 @@ class Settler(Service):
                 _log.error("settle.unreported", extra=fields)
         for settlement in written.stale:
             _log_stale(settlement)
+            self._refused(settlement)
         self._wake({queue for settlement in written.accepted for queue in _opened_queues(settlement)})
 
     def _remember_retry(self, settlement: Settlement) -> None:

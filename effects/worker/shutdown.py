@@ -93,6 +93,8 @@ class Shutdown:
         for job_type in self._app.job_types:
             self._try("worker_ends", job_type.worker_ends)
         self._try("deregister", lambda: self._deregister(fault))
+        if fault is None and not parts.outage.under_way and not parts.settler.unwritten:
+            self._try("evidence", parts.evidence.close)
 
     def _deregister(self, fault: tuple[ExitCode, str] | None) -> None:
         store, worker = self._app.store, self._parts.heartbeat.worker.id

@@ -201,9 +201,9 @@ def test_status_of_nothing(run: Run) -> None:
 
 def test_a_clean_audit(app: Effects, run: Run) -> None:
     live(app, Done())
-    assert run("audit").out == "clean: 14 checks, no findings\n"
+    assert run("audit").out == "clean: 16 checks, no findings\n"
     answer = run("audit", "--json")
-    assert (answer.exit_code, answer.json) == (0, {"clean": True, "checks": 14, "findings": []})
+    assert (answer.exit_code, answer.json) == (0, {"clean": True, "checks": 16, "findings": []})
 
 
 def test_an_audit_with_a_finding_ends_with_1(app: Effects, run: Run) -> None:

@@ -142,6 +142,11 @@ PLANTED = [
     ("state_folded", "done", "UPDATE effects_effect_ledger SET state = 'unknown' WHERE job_id = :id"),
     ("unresolved_kept", "done", "INSERT INTO effects_unresolved (job_id, job_type, queue) VALUES (:id, 'x', 'q')"),
     ("unresolved_kept", "dead", "DELETE FROM effects_job_actions WHERE job_id = :id"),
+    ("failovers_compared", "queued",
+        "INSERT INTO effects_failovers (id, sign, noticed_by, workers) VALUES (:id, 'name', 'w', 1)"),
+    ("effects_known", "queued",
+        "INSERT INTO effects_evidence (job_id, lease_token, job_type, worker, fate, failover_id)"
+        " VALUES (:id, 1, 'x', 'w', 'orphan', 1)"),
     ("state_folded", "requeued", "UPDATE effects_effect_ledger SET state = 'abandoned' WHERE job_id = :id"),
 ]  # fmt: skip
 

@@ -36,8 +36,11 @@ from effects.store.operator.dead_letters import DeadFilters
 from effects.store.operator.job_list import Filters
 from effects.store.operator.requeue import requeue
 from effects.store.operator.resolve import ignore, resolve
+from effects.store.recovery.comparison import Comparison, report
+from effects.store.recovery.failover_records import resolve_failover
 from effects.store.rotate import rotate
 from effects.store.schedules import definitions
+from effects.store.workers.failovers import note_failover
 from effects_email import send_templated_email
 from effects_email.admin import requeue_email, send_test_email
 from effects_email.suppression import suppress, unsuppress
@@ -305,7 +308,20 @@ def prepare_bulk_end(app: Effects) -> Act:
     return one_chunk(app, bulk_id)
 
 
+def prepare_compare(app: Effects) -> Act:
+    worker = ManualWorker(app).name
+    failover = note_failover(app.store, worker)
+    return lambda: report(app.store, worker, failover, Comparison(orphans=1), first=True, **WHO)
+
+
+def prepare_resolve_failover(app: Effects) -> Act:
+    run_sql(app, "INSERT INTO effects_failovers (id, sign, noticed_by) VALUES (7, 'name', 'w')")
+    return lambda: resolve_failover(app.store, 7, **WHO)
+
+
 MATRIX: dict[tuple[str, str], Prepare] = {
+    ("failover", "compare"): prepare_compare,
+    ("failover", "resolve"): prepare_resolve_failover,
     ("job", "cancel"): prepare_cancel,
     ("job", "run_now"): prepare_run_now,
     ("job", "requeue"): prepare_requeue,

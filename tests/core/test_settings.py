@@ -88,6 +88,9 @@ def test_defaults_are_a_file_in_the_working_directory() -> None:
     assert settings.database_url == "sqlite:///effects.db"
 
 
+WRITABLE = "target_session_attrs=read-write"  # of several hosts, the one that is meant
+
+
 @pytest.mark.parametrize(
     ("written", "taken"),
     [
@@ -97,10 +100,13 @@ def test_defaults_are_a_file_in_the_working_directory() -> None:
         ("postgresql+psycopg2://u@h:5433/d", "postgresql+psycopg://u@h:5433/d"),
         ("sqlite+aiosqlite:///shop.db", "sqlite:///shop.db"),
         (" postgresql://u@h/d\n", "postgresql+psycopg://u@h/d"),
-        ("postgresql://u@a:5432,b:5433/d", "postgresql+psycopg://u@/d?host=a%2Cb&port=5432%2C5433"),
-        ("postgresql://u@a,b/d", "postgresql+psycopg://u@/d?host=a%2Cb&port=5432%2C5432"),
-        ("postgresql://u@/d?host=a:5432&host=b:5433", "postgresql+psycopg://u@/d?host=a%3A5432&host=b%3A5433"),
-        ("postgresql://u@/d?host=a,b&port=1", "postgresql+psycopg://u@/d?host=a%2Cb&port=1%2C1"),
+        ("postgresql://u@a:5432,b:5433/d", "postgresql+psycopg://u@/d?host=a%2Cb&port=5432%2C5433&" + WRITABLE),
+        ("postgresql://u@a,b/d", "postgresql+psycopg://u@/d?host=a%2Cb&port=5432%2C5432&" + WRITABLE),
+        (
+            "postgresql://u@/d?host=a:5432&host=b:5433",
+            "postgresql+psycopg://u@/d?host=a%3A5432&host=b%3A5433&" + WRITABLE,
+        ),
+        ("postgresql://u@/d?host=a,b&port=1", "postgresql+psycopg://u@/d?host=a%2Cb&port=1%2C1&" + WRITABLE),
     ],
 )
 def test_urls_of_the_same_database_are_taken_in_any_form(written: str, taken: str) -> None:

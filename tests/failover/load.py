@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -14,13 +14,14 @@ from effects import Effects, enqueue
 from effects.errors import StoreUnavailable
 from effects.store.operator.audit import audit
 from tests.peers.stub_server import StubServer
-from tests.support.manual_workers import rows
+from tests.support.manual_workers import rows, run_sql
 from tests.support.step_jobs import StepJob
 from tests.support.waiting import wait_until
 
 TYPES = ("step_job", "step_job.held", "step_job.async", "step_job.async_held")
-STEPS = {"step_job": ("do",), "step_job.async": ("do",)}
-HELD = ("release", "do")
+# A question takes a while: before the effect, or after it.
+KINDS = {"brief": ("do",), "later": ("do",), "slow": ("ask", "do"), "long": ("do", "ask")}
+SLOW_SECONDS, LATER_SECONDS = 0.8, 1.5
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Load:
     app: Effects
     port: int
     interval_seconds: float
+    kinds: Sequence[str] = ("brief",)
     acknowledged: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -41,11 +43,12 @@ class Load:
         for number in itertools.count():
             if self.stopping.wait(self.interval_seconds):
                 return
-            job_type = TYPES[number % len(TYPES)]
-            name = f"{job_type}:{number}"
-            payload = StepJob(name, self.port, STEPS.get(job_type, HELD))
+            job_type, kind = TYPES[number % len(TYPES)], self.kinds[number // len(TYPES) % len(self.kinds)]
+            name = f"{job_type}:{kind}:{number}"
+            steps = ("release", *KINDS[kind]) if job_type.endswith("held") else KINDS[kind]
+            delay = LATER_SECONDS if kind == "later" else None
             try:
-                enqueue(job_type, payload, key=name, effects=self.app)
+                enqueue(job_type, StepJob(name, self.port, steps), key=name, delay=delay, effects=self.app)
             except StoreUnavailable:
                 self.refused.append(name)
             else:
@@ -53,9 +56,9 @@ class Load:
 
 
 @contextmanager
-def load(app: Effects, port: int, *, jobs_per_second: float) -> Iterator[Load]:
+def load(app: Effects, port: int, *, jobs_per_second: float, kinds: Sequence[str] = ("brief",)) -> Iterator[Load]:
     """Under way within, stopped at the end."""
-    under_way = Load(app, port, 1 / jobs_per_second)
+    under_way = Load(app, port, 1 / jobs_per_second, kinds)
     thread = threading.Thread(target=under_way.run)
     thread.start()
     try:
@@ -66,13 +69,16 @@ def load(app: Effects, port: int, *, jobs_per_second: float) -> Iterator[Load]:
 
 
 class TimedStubServer(StubServer):
-    """Knows when each effect arrived, by the monotonic clock."""
+    """Knows when each effect arrived, by the monotonic clock. A question takes `SLOW_SECONDS`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.arrived_at: list[float] = []
+        self._pause = threading.Event()
 
     def answer(self, line: str) -> str:
+        if line.startswith("ask"):
+            self._pause.wait(SLOW_SECONDS)
         answer = super().answer(line)
         self.arrived_at.append(time.monotonic())
         return answer
@@ -124,10 +130,11 @@ def judge(app: Effects, under_way: Load, received: Counter[str]) -> Verdict:
 
 
 def await_end(app: Effects) -> None:
-    """Returns when no job is live. The first look may find its connection dead."""
+    """Returns when no job is live; nothing waits for its time. The first look may find its connection dead."""
 
     def ended() -> bool:
         try:
+            run_sql(app, "UPDATE effects_jobs SET run_at = now() WHERE status = 'failed' AND run_at > now()")
             return not rows(app, "jobs")
         except StoreUnavailable:
             return False

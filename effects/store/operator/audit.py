@@ -21,6 +21,7 @@ from effects.store.operator.dead_letters import closed
 from effects.store.operator.requeue import EVEN_IF_DONE
 from effects.store.queue.table_ledger import all_ledgers
 from effects.store.queue.unresolved import is_unknown, needs_person
+from effects.store.recovery.failover_records import compared_failovers, known_effects
 from effects.store.schema.operator_tables import PRUNED_JOBS
 
 IDS_MAX = 20
@@ -73,6 +74,9 @@ CHECKS: dict[str, str] = {
     "intent_written": "Every live job with a key that has been routed is the one that a ledger names.",
     "done_proved": "Every effect that is done has an attempt that did it, or an operator marked it done.",
     "state_folded": "Every effect's state is what the verdicts of its attempts add up to.",
+    "failovers_compared": "After a failover every worker that was alive has compared what it remembers (`effects "
+    "failovers list`; the numbers are of failovers).",
+    "effects_known": "No effect arrived of a job that a failover lost (`effects failovers orphans`).",
     "unresolved_kept": "The unresolved jobs are those that are dead or unknown without a resolution, and no others.",
 }
 
@@ -180,6 +184,8 @@ _CORE: dict[str, Statement] = {
     "attempts_logged": _attempts_logged,
     "attempts_fenced": _attempts_fenced,
     "requeued_ended": _requeued_ended,
+    "failovers_compared": compared_failovers,
+    "effects_known": known_effects,
 }
 
 

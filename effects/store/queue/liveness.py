@@ -141,11 +141,22 @@ def _lost(sql: Sql) -> str:
 def _lost_jobs(sql: Sql) -> str:
     worker = f"FROM {sql.workers} AS w WHERE w.id = j.locked_by"
     return f"""
-    SELECT {job_columns(sql, "j.")}, j.released_at IS NOT NULL AS released, j.locked_until < {sql.now} AS overdue,
+    SELECT {job_columns(sql, "j.")}, (j.released_at IS NOT NULL OR {_may_have_lost_its_release(sql)}) AS released,
+        j.locked_until < {sql.now} AS overdue,
         (SELECT {sql.epoch("w.seen_at")} {worker}) AS seen_at,
         COALESCE((SELECT {sql.is_silent("w.")} {worker}), true) AS silent
     {_lost(sql)} AND (CAST(:only AS bigint) IS NULL OR j.id = CAST(:only AS bigint))
     ORDER BY j.id LIMIT {RESCUE_BATCH} {sql.lock(of="j")}"""
+
+
+def _may_have_lost_its_release(sql: Sql) -> str:
+    """Of a worker that has not told what it remembers since a failover that lost commits: a release may be among them.
+
+    Where no worker has seen a loss, none is supposed.
+    """
+    return f"""EXISTS (SELECT 1 FROM {sql.failovers} AS f JOIN {sql.workers} AS w ON w.id = j.locked_by
+            WHERE f.sign <> 'first' AND f.recorded + f.unknowns + f.orphans > 0
+            AND j.started_at < f.noticed_at AND COALESCE(w.compared, 0) < f.id)"""
 
 
 def _lost_ids(sql: Sql) -> str:

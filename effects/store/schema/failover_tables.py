@@ -30,11 +30,13 @@ def failover_tables(metadata: MetaData) -> list[Table]:
         Column("sign", Text, nullable=False),  # what it was noticed by; the first row is no failover
         Column("noticed_by", Text, nullable=False),
         now_column("noticed_at"),
+        int_column("workers"),  # that were alive then
         int_column("compared"),  # workers that have compared what they remember
         int_column("recorded"),  # of what they remember: outcomes that were lost, and are written back
         int_column("unknowns"),  # releases without an outcome
         int_column("orphans"),  # effects of jobs that the database does not know
         int_column("incomplete"),  # workers that may have forgotten more than they remember
+        Column("resolved_at", UtcTime),  # a person has looked into it
         *failover_checks(),
     )
     evidence = Table(

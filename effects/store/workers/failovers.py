@@ -22,11 +22,6 @@ class Failover(msgspec.Struct, frozen=True):
     history: str | None
     sign: str
     seconds: float = 0.0
-    compared: int = 0
-    recorded: int = 0
-    unknowns: int = 0
-    orphans: int = 0
-    incomplete: int = 0
 
 
 def has_other_name(sql: Sql) -> str:
@@ -51,7 +46,15 @@ def present_id(sql: Sql) -> str:
     return f"(SELECT max(id) FROM {sql.failovers})"
 
 
-_COLUMNS = "id, history, sign, compared, recorded, unknowns, orphans, incomplete"
+def newest_columns(sql: Sql) -> str:
+    """The newest row in the answer of a statement about a worker, and whether the database goes by that history."""
+    newest = f"FROM {sql.failovers} ORDER BY id DESC LIMIT 1"
+    return f"""
+    {has_other_name(sql)} AS other_history, {present_id(sql)} AS failover, (SELECT history {newest}) AS history,
+    (SELECT sign {newest}) AS sign, (SELECT {sql.seconds("noticed_at")} {newest}) AS failover_seconds"""
+
+
+_COLUMNS = "id, history, sign"
 
 
 def _newest(sql: Sql) -> str:
@@ -67,11 +70,13 @@ def read_failover(store: Store, connection: Connection) -> Failover | None:
 def _note(sql: Sql) -> str:
     """One row for all who notice it: the second finds its id taken, or the name as it should be."""
     count = f"SELECT count(*) FROM {sql.failovers}"
+    alive = f"""SELECT count(*) FROM {sql.workers} AS w
+        WHERE w.ended_at IS NULL AND w.seen_at >= {sql.after("-w.lease_seconds")}"""
     return f"""
-    INSERT INTO {sql.failovers} (id, history, sign, noticed_by, noticed_at)
+    INSERT INTO {sql.failovers} (id, history, sign, noticed_by, noticed_at, workers)
     SELECT COALESCE({present_id(sql)}, 0) + 1, {sql.history},
         CASE WHEN ({count}) = 0 THEN '{FIRST}' WHEN {has_other_name(sql)} THEN '{BY_NAME}' ELSE '{BY_HEARTBEAT}' END,
-        :worker, {sql.now}
+        :worker, {sql.now}, ({alive})
     WHERE {has_other_name(sql)} OR {present_id(sql)} = CAST(:rewound AS bigint)
     ON CONFLICT (id) DO NOTHING RETURNING {_COLUMNS}"""
 

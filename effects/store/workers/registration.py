@@ -11,7 +11,7 @@ from effects.crashpoints import point
 from effects.errors import StoreRejected
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
-from effects.store.workers.failovers import has_other_name, present_id
+from effects.store.workers.failovers import Failover, newest_columns
 
 ENDED_KEPT_SECONDS = 86_400  # the rows of workers that ended by a fault
 ENDED_KEPT = 50  # of them, however many there were: one that fails at each start leaves thousands a day
@@ -48,8 +48,8 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True):
     jobs someone asked to cancel. `drain_requested_by`: who asked it to end in order. `now`: the database's time, in
     seconds since 1970; None where it is not registered.
 
-    `beat`: how many heartbeats the database knows of; fewer than before, and commits were lost. `other_history`: the
-    database goes by another than the newest that was noticed, whose id is `failover`.
+    `beat`: how many heartbeats the database knows of; fewer than before, and commits were lost. `failover`: the newest
+    that was noticed; None where the database goes by another history.
     """
 
     alive: bool
@@ -57,8 +57,7 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True):
     drain_requested_by: str | None = None
     now: float | None = None
     beat: int = 0
-    other_history: bool = False
-    failover: int | None = None
+    failover: Failover | None = None
 
 
 def _register(sql: Sql) -> str:
@@ -70,9 +69,7 @@ def _register(sql: Sql) -> str:
 
 
 def _answer(sql: Sql) -> str:
-    return (
-        f"""{sql.epoch(sql.now)} AS now, beat, {has_other_name(sql)} AS other_history, {present_id(sql)} AS failover"""
-    )
+    return f"{sql.epoch(sql.now)} AS now, beat, {newest_columns(sql)}"
 
 
 def register(store: Store, worker: WorkerIdentity) -> HeartbeatAnswer:
@@ -95,9 +92,10 @@ def _registered(store: Store, values: dict[str, object]) -> HeartbeatAnswer:
 
 
 def _answered(row: Row[Any], cancelled: set[int]) -> HeartbeatAnswer:
-    return HeartbeatAnswer(
-        True, cancelled, row.drain_requested_by, float(row.now), int(row.beat), bool(row.other_history), row.failover
-    )
+    failover = None
+    if not row.other_history:
+        failover = Failover(row.failover, row.history, row.sign, float(row.failover_seconds))
+    return HeartbeatAnswer(True, cancelled, row.drain_requested_by, float(row.now), int(row.beat), failover)
 
 
 def _beat(sql: Sql) -> str:

@@ -408,11 +408,13 @@ def upgrade() -> None:
         sa.Column("sign", sa.Text(), nullable=False),
         sa.Column("noticed_by", sa.Text(), nullable=False),
         sa.Column("noticed_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("workers", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("compared", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("recorded", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("unknowns", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("orphans", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("incomplete", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("resolved_at", UtcTime(), nullable=True),
         *failover_checks(),
         sa.PrimaryKeyConstraint("id"),
     )
