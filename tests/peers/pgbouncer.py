@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -66,6 +67,12 @@ class PgBouncer:
         self._process.kill()
         self._process.wait()
         self._folder.cleanup()
+
+    def lead_to(self, server_url: str) -> None:
+        """From now on it leads to another server, as a cluster manager's callback has it."""
+        self._server = make_url(server_url)
+        (Path(self._folder.name) / "pgbouncer.ini").write_text(self._configuration())
+        self._process.send_signal(signal.SIGHUP)
 
     def _configuration(self) -> str:
         server = self._server

@@ -169,6 +169,11 @@ class ServerPair:
         rows = self.primary.sql("SELECT state, sync_state FROM pg_stat_replication")
         return any(row[: len(states)] == states for row in rows)
 
+    def await_replay(self) -> None:
+        """Returns when the standby has all that is committed by now."""
+        [[position]] = self.primary.sql("SELECT pg_current_wal_insert_lsn()")
+        wait_until(lambda: self.standby.sql(f"SELECT pg_last_wal_replay_lsn() >= '{position}'") == [(True,)])
+
     def cut_off(self) -> None:
         """From now on the standby gets nothing: what the primary commits will be lost."""
         self.standby.configure(primary_conninfo="")
