@@ -18,6 +18,10 @@ class Child:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def go(self) -> None:
         self._tell(GO)
 

@@ -1,9 +1,10 @@
-"""Waiting for a write to a file, where the system tells of it (Linux: inotify): idle workers look at nothing."""
+"""Waiting for a notification, and for a write to a file where the system tells of it (Linux: inotify)."""
 
 from __future__ import annotations
 
 import os
-import select
+import selectors
+import socket
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,33 @@ _READ_BYTES = 64 * 1024
 
 class FileGone(OSError):
     """A file that was watched was deleted or moved: whoever opens its name has another one."""
+
+
+class Readiness:
+    """Waits until there is something to read, for a thread that another one may wake. Close it.
+
+    Args:
+        file: a descriptor, which stays open; of a socket where the system waits for nothing else.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._own, self._others = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for each in (file, self._own):
+            self._selector.register(each, selectors.EVENT_READ)
+
+    def wait(self, seconds: float) -> bool:
+        """Return when there is something, or after so many seconds; whether there is. `interrupt` ends it, for good."""
+        return any(key.fd == self._file for key, _ in self._selector.select(seconds))
+
+    def interrupt(self) -> None:
+        """End each wait, from any thread."""
+        self._others.send(b"!")
+
+    def close(self) -> None:
+        for each in (self._selector, self._own, self._others):
+            each.close()
 
 
 class FileChanges:
@@ -30,16 +58,9 @@ class FileChanges:
     def __init__(self, paths: Sequence[str]) -> None:
         if not sys.platform.startswith("linux"):
             raise OSError("no inotify")
-        self._interrupted = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._file = -1
-        try:
-            self._file = _watch(paths)
-        except OSError:
-            self.close()
-            raise
-        self._poll = select.poll()
-        for file in (self._file, self._interrupted):
-            self._poll.register(file, select.POLLIN)
+        self._file = _watch(paths)
+        self._readiness = Readiness(self._file)
+        self.interrupt = self._readiness.interrupt
 
     def wait(self, seconds: float) -> bool:
         """Return at the next write, or after so many seconds; whether there was one. `interrupt` ends it, for good.
@@ -47,22 +68,16 @@ class FileChanges:
         Raises:
             FileGone: a file was deleted or moved.
         """
-        ready = self._poll.poll(seconds * 1000)
-        if not any(file == self._file for file, _ in ready):
+        if not self._readiness.wait(seconds):
             return False
         masks = _masks(os.read(self._file, _READ_BYTES))
         if any(mask & GONE for mask in masks):
             raise FileGone("deleted or moved")
         return any(mask & MODIFIED for mask in masks)
 
-    def interrupt(self) -> None:
-        """End each wait, from any thread."""
-        os.eventfd_write(self._interrupted, 1)
-
     def close(self) -> None:
-        for file in (self._file, self._interrupted):
-            if file >= 0:
-                os.close(file)
+        self._readiness.close()
+        os.close(self._file)
 
 
 def _watch(paths: Sequence[str]) -> int:

@@ -10,15 +10,15 @@ from typing import Any, TypeAlias
 from sqlalchemy import Engine
 
 from effects.notifier import channel, job_ids, listen, watch_channel
-from effects.worker.file_changes import FileChanges
+from effects.worker.file_changes import FileChanges, Readiness
 from effects.worker.runtime import Runtime
 from effects.worker.supervisor import Service
 
 SQLITE_LOOK_SECONDS = 0.005  # where the system tells of no writes; `PRAGMA data_version` costs some 4 µs
-SQLITE_IDLE_SECONDS = 0.25  # else, between two looks without a write
+SQLITE_IDLE_SECONDS = 0.5  # else, between two looks without a write
 SQLITE_FOLLOW_SECONDS = (0.0005,) * 10 + (0.001,) * 15 + (0.005,) * 96  # between those that follow a write
 UNANNOUNCED_MAX = 3  # commits without a write that was told of
-LISTEN_SECONDS = 0.25  # a stop, or the end of an outage, is noticed after so long
+LISTEN_SECONDS = 5.0  # between two looks without a notification
 RECONNECT_SECONDS = (0.2, 5.0)  # first and longest wait before the next try
 
 _log = logging.getLogger("effects.worker")
@@ -43,7 +43,7 @@ class NotificationListener(Service):
     def __init__(self, engine: Engine, schema: str | None, wake: Wake, watch: Watch, runtime: Runtime) -> None:
         super().__init__(runtime)
         self._again = runtime.event()  # connect again, now
-        self._looks: _Looks | None = None
+        self._waits: Readiness | _Looks | None = None
         self._engine, self._wake, self._on_watch = engine, wake, watch
         self._channel, self._watch_channel = channel(schema), watch_channel(schema)
 
@@ -64,13 +64,17 @@ class NotificationListener(Service):
     def reconnect(self) -> None:
         """An outage is over."""
         self._again.set()
+        self._interrupt()
 
     def stop(self) -> None:
         super().stop()
         self._again.set()
-        if (looks := self._looks) is not None:
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        if (waits := self._waits) is not None:
             with suppress(OSError):  # it has just ended
-                looks.interrupt()
+                waits.interrupt()
 
     def _listen(self) -> None:
         self._again.clear()
@@ -82,10 +86,14 @@ class NotificationListener(Service):
             return
         self._wake(None)  # no one heard what was committed before this connection listened
         try:
-            while not (self._ending.is_set() or self._again.is_set()):
-                for hint in driver.notifies(timeout=LISTEN_SECONDS, stop_after=1):
-                    self._heard(hint)
+            with closing(self._runtime.readiness(driver.fileno())) as readiness:
+                self._waits = readiness
+                while not (self._ending.is_set() or self._again.is_set()):
+                    for hint in driver.notifies(timeout=0):
+                        self._heard(hint)
+                    readiness.wait(LISTEN_SECONDS)
         finally:
+            self._waits = None
             driver.close()  # the pool's way would first roll back, and log a traceback where the server is gone
 
     def _heard(self, hint: Any) -> None:
@@ -99,13 +107,13 @@ class NotificationListener(Service):
         try:
             cursor = connection.cursor()
             with closing(_Looks(cursor, self._ending, self._runtime)) as looks:
-                self._looks = looks
+                self._waits = looks
                 if self._ending.is_set():  # it may have been stopped just before the line above
                     return
                 while looks.until_a_commit():
                     self._wake(None)
         finally:
-            self._looks = None
+            self._waits = None
             connection.close()
 
 

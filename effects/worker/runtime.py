@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from effects.worker.event_loop import EventLoop, answer, runs_here
-from effects.worker.file_changes import FileChanges
+from effects.worker.file_changes import FileChanges, Readiness
 
 
 class Runtime:
@@ -62,6 +62,10 @@ class Runtime:
     def event_loop(self) -> EventLoop:
         """A loop for async handlers, for a thread of the caller's to run."""
         return EventLoop(self.start)
+
+    def readiness(self, file: int) -> Readiness:
+        """What waits until there is something to read."""
+        return Readiness(file)
 
     def file_changes(self, paths: Sequence[str]) -> FileChanges:
         """What tells of writes to these files.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty
 from typing import Any
 
-from effects.worker.file_changes import FileChanges
+from effects.worker.file_changes import FileChanges, Readiness
 from effects.worker.runtime import Runtime
 
 PATIENCE_SECONDS = 60.0  # of the machine's: a test that waits longer is wrong
@@ -18,6 +18,13 @@ REST_SECONDS = 0.3  # of the machine's: threads that are busy elsewhere are not 
 
 class KilledError(BaseException):
     """What ends a thread; no handler of ordinary errors stops it."""
+
+
+class _BriefReadiness(Readiness):
+    """Comes back soon, for `kill` and `freeze`."""
+
+    def wait(self, seconds: float) -> bool:
+        return super().wait(min(seconds, REST_SECONDS))
 
 
 class StagedRuntime(Runtime):
@@ -47,6 +54,9 @@ class StagedRuntime(Runtime):
 
     def queue(self) -> Any:
         return _StagedQueue(self)
+
+    def readiness(self, file: int) -> Readiness:
+        return _BriefReadiness(file)
 
     def file_changes(self, paths: Sequence[str]) -> FileChanges:
         """None: whoever waited for them would wait in the machine's time."""

@@ -1,0 +1,147 @@
+"""What an idle worker costs: CPU, threads, statements and connections that listen. And what a hint costs committers."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+from sqlalchemy.orm import Session
+
+from benchmarks import servers
+from benchmarks.options import Options
+from benchmarks.processes import child
+from benchmarks.rounds import Contender, Goal, Report, Row, interleave
+from benchmarks.statements import counted, logging_server
+from benchmarks.systems import ours
+from effects import Effects, enqueue
+
+TICKS = os.sysconf("SC_CLK_TCK")
+SETTLE_SECONDS, IDLE_SECONDS = 12.0, 60.0  # threads of the start end after 10 s
+CPU, STATEMENTS, THREADS, LISTENING = "% of a core", "statements/s", "threads", "listening"
+BOUNDS = {CPU: 0.2, STATEMENTS: 2.0, THREADS: 8.0, LISTENING: 1.0}
+COMMITTERS, SLICE_SECONDS, SLICES = 64, 1.0, 30
+P50, P99 = "p50 ms", "p99 ms"
+WITHOUT, WITH, INSIDE = "without a hint", "hint after the commit", "NOTIFY inside"
+WORSE_MAX = 1.03
+
+
+# -- an idle worker --------------------------------------------------------------------------------------------
+
+
+def run(options: Options) -> Report:
+    """Nothing to do: with LISTEN, and on SQLite."""
+    seconds = max(5.0, IDLE_SECONDS * options.scale)
+    with logging_server(options) as server:
+        contenders = [
+            Contender("PostgreSQL", "defaults: LISTEN", lambda: _postgresql(server, seconds)),
+            Contender("SQLite", "defaults", lambda: _sqlite(seconds)),
+        ]
+        rows = interleave(contenders, options.rounds, CPU, options.say)
+    report = Report("idle", f"an idle worker, {seconds:g} s, defaults", list(BOUNDS), rows, decimals=2)
+    report.goals = [
+        Goal(f"{row.name}: {column}", row.median(column), bound, at_least=False)
+        for row in rows
+        for column, bound in BOUNDS.items()
+        if column in row.samples
+    ]
+    report.notes = ["Statements without BEGIN and COMMIT, heartbeats and numbers over time included."]
+    return report
+
+
+def _postgresql(server: servers.PostgresServer, seconds: float) -> dict[str, float]:
+    assert server.log is not None
+    with server.database() as database, psycopg.connect(database, autocommit=True) as admin:
+        ours.install(database).dispose()
+        admin.execute(f"ALTER DATABASE {admin.info.dbname} SET log_statement = 'all'")
+        with child("ours_idle", database) as worker:
+            worker.go()
+            threading.Event().wait(SETTLE_SECONDS)
+            found: dict[str, float] = {}
+            count = counted(server.log, lambda: found.update(_used(worker.pid, seconds)))
+            [(listening,)] = admin.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+            ).fetchall()
+        return {**found, STATEMENTS: (count.work + count.hints) / seconds, LISTENING: float(listening)}
+
+
+def _sqlite(seconds: float) -> dict[str, float]:
+    with servers.sqlite_file() as file:
+        ours.install(str(file)).dispose()
+        with child("ours_idle", str(file)) as worker:
+            worker.go()
+            threading.Event().wait(SETTLE_SECONDS)
+            return _used(worker.pid, seconds)
+
+
+def _used(pid: int, seconds: float) -> dict[str, float]:
+    before, began = _cpu_seconds(pid), time.monotonic()
+    threading.Event().wait(seconds)
+    used = (_cpu_seconds(pid) - before) / (time.monotonic() - began)
+    return {CPU: 100 * used, THREADS: float(len(list(Path(f"/proc/{pid}/task").iterdir())))}
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+# -- committers ------------------------------------------------------------------------------------------------
+
+
+def committers(options: Options) -> Report:
+    """64 threads that commit a job each, all the time; the kinds take turns of a second, in one database."""
+    report = Report("committers", f"commit of a job, {COMMITTERS} threads at once", [P50, P99], [], decimals=2)
+    slices = max(2, options.size(SLICES) * options.rounds // 5)
+    with options.server.database() as database:
+        ours.install(database).dispose()
+        effects = ours.app(database)
+        kinds: dict[str, Callable[[], None]] = {
+            WITHOUT: lambda: _commit(effects, hint=False),
+            WITH: lambda: _commit(effects, hint=True),
+            INSIDE: lambda: _commit(effects, hint=False, inside=True),
+        }
+        waits: dict[str, list[float]] = {name: [] for name in kinds}
+        for _ in range(slices):
+            for name, commit in kinds.items():
+                options.say(name)
+                waits[name] += _slice(commit)
+        effects.dispose()
+    for name, samples in waits.items():
+        row = Row(name, f"{len(samples):,} commits")
+        row.add({P50: statistics.median(samples), P99: statistics.quantiles(samples, n=100)[98]}, P99)
+        report.rows.append(row)
+    report.baseline = WITHOUT
+    worse = report.row(WITH).median(P99) / report.row(WITHOUT).median(P99)
+    report.goals = [Goal(f"{P99}: {WITH} / {WITHOUT}", worse, WORSE_MAX, at_least=False)]
+    report.notes = [f"{INSIDE}: what the option notify_in_transaction costs, which is off."]
+    return report
+
+
+def _commit(effects: Effects, *, hint: bool, inside: bool = False) -> None:
+    with Session(effects.engine) as session, session.begin():
+        enqueue(ours.JOB_TYPE, {}, session=session if hint else session.connection().connection.driver_connection,
+                effects=effects)  # fmt: skip
+        if inside:
+            session.connection().exec_driver_sql("NOTIFY effects, 'default'")
+
+
+def _slice(commit: Callable[[], None]) -> list[float]:
+    until = time.monotonic() + SLICE_SECONDS
+    waits: list[float] = []
+
+    def work() -> None:
+        while (began := time.monotonic()) < until:
+            commit()
+            waits.append((time.monotonic() - began) * 1000)
+
+    threads = [threading.Thread(target=work) for _ in range(COMMITTERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return waits
