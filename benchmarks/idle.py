@@ -7,15 +7,18 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psycopg
+from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from benchmarks import servers
 from benchmarks.options import Options
 from benchmarks.processes import child
 from benchmarks.rounds import Contender, Goal, Report, Row, interleave
+from benchmarks.servers import effects_url
 from benchmarks.statements import counted, logging_server
 from benchmarks.systems import ours
 from effects import Effects, enqueue
@@ -99,18 +102,17 @@ def committers(options: Options) -> Report:
     slices = max(2, options.size(SLICES) * options.rounds // 5)
     with options.server.database() as database:
         ours.install(database).dispose()
-        effects = ours.app(database)
-        kinds: dict[str, Callable[[], None]] = {
-            WITHOUT: lambda: _commit(effects, hint=False),
-            WITH: lambda: _commit(effects, hint=True),
-            INSIDE: lambda: _commit(effects, hint=False, inside=True),
-        }
+        engine = create_engine(effects_url(database), pool_size=COMMITTERS)  # none waits for a connection
+        effects = Effects(engine=engine, job_types=[ours.Noop()], log_level="WARNING")
+        kinds = (WITHOUT, WITH, INSIDE)
         waits: dict[str, list[float]] = {name: [] for name in kinds}
         for _ in range(slices):
-            for name, commit in kinds.items():
+            for name in kinds:
                 options.say(name)
-                waits[name] += _slice(commit)
+                effects.notifier.enabled = name == WITH
+                waits[name] += _slice(partial(_commit, effects, inside=name == INSIDE))
         effects.dispose()
+        engine.dispose()
     for name, samples in waits.items():
         row = Row(name, f"{len(samples):,} commits")
         row.add({P50: statistics.median(samples), P99: statistics.quantiles(samples, n=100)[98]}, P99)
@@ -122,10 +124,9 @@ def committers(options: Options) -> Report:
     return report
 
 
-def _commit(effects: Effects, *, hint: bool, inside: bool = False) -> None:
+def _commit(effects: Effects, *, inside: bool) -> None:
     with Session(effects.engine) as session, session.begin():
-        enqueue(ours.JOB_TYPE, {}, session=session if hint else session.connection().connection.driver_connection,
-                effects=effects)  # fmt: skip
+        enqueue(ours.JOB_TYPE, {}, session=session, effects=effects)
         if inside:
             session.connection().exec_driver_sql("NOTIFY effects, 'default'")
 
