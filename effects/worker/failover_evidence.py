@@ -262,8 +262,16 @@ class FailoverEvidence:
 
 
 def _remembered(settlement: Settlement, at: float) -> Remembered:
-    """Without what was decoded and loaded for the attempt."""
+    """Without what was decoded and loaded for the attempt. The garbage collector sees nothing of a plain success."""
     job, execution = settlement.job, settlement.execution
+    if (
+        settlement.outcome == "succeeded" == settlement.status
+        and settlement.apply is None
+        and settlement.detail is None
+        and settlement.message is None
+        and settlement.private is None
+    ):
+        return Remembered(job, at, None, True)
     outcome = None if execution is None else execution.outcome
     kept = Execution(job, private=settlement.private, outcome=outcome)
     return Remembered(job, at, replace(settlement, execution=kept))

@@ -20,7 +20,7 @@ COMPARED = AuditAction("failover", "compare")
 
 
 class Remembered(msgspec.Struct, frozen=True, gc=False):
-    """An attempt as its worker remembers it. `settlement` is None where only its release is known.
+    """An attempt as its worker remembers it: its release, or what came of it. Of a plain success the flag is enough.
 
     Args:
         claimed: its claim was its release.
@@ -29,15 +29,27 @@ class Remembered(msgspec.Struct, frozen=True, gc=False):
 
     job: Job
     at: float
-    settlement: Settlement | None = None
+    written: Settlement | None = None
+    is_done: bool = False
     claimed: bool = False
     digest: str | None = None  # of the payload, where the job was read from a file without it
+
+    @property
+    def settlement(self) -> Settlement | None:
+        """What came of it; None where only its release is known."""
+        if not self.is_done:
+            return self.written
+        return Settlement(job=self.job, status="succeeded", outcome="succeeded", verdict="done")
 
     def is_of(self, job_type: str, key: str | None, payload: str) -> bool:
         """Whether this job is the attempt's: ids are handed out again after commits were lost."""
         if (job_type, key) != (self.job.job_type, self.job.key):
             return False
         return payload == self.job.payload if self.digest is None else payload_digest(payload) == self.digest
+
+    @property
+    def is_settled(self) -> bool:
+        return self.is_done or self.written is not None
 
     @property
     def attempt(self) -> tuple[int, int]:
@@ -72,7 +84,7 @@ def find_missing(store: Store, attempts: Sequence[Remembered]) -> list[Remembere
     missing: set[tuple[int, int]] = set()
     for start in range(0, len(attempts), BATCH):
         rows = [
-            _AttemptRow(*remembered.attempt, remembered.settlement is not None, remembered.claimed)
+            _AttemptRow(*remembered.attempt, remembered.is_settled, remembered.claimed)
             for remembered in attempts[start : start + BATCH]
         ]
         with store.read() as connection:
