@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row
 
 from effects import Effects, NewJob
 from effects.extend import IdempotentWriter, KeyHolder, ReservedJob, insert_reserved, reserve_jobs, write_once
-from effects_email.message.address import address_digest
+from effects_email.message.address import address_digest, address_digests
 from effects_email.message.source import seal_content
 from effects_email.request import RenderedEmail
 from effects_email.state import state_of
@@ -39,15 +39,26 @@ class EmailReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_messages(app: Effects, connection: Connection, messages: Sequence[RenderedEmail]) -> list[EmailReceipt]:
-    """Write rendered messages, 500 in four statements, and one that looks for derived keys of another form.
+    """Write rendered messages, 500 in four statements. One of them shows whether any key or recipient needs a closer
+    look: a suppressed address, or a key that was derived before there was a `digest` key.
 
     Raises:
         IdempotencyConflict: a key is taken by other content.
         KeyUnavailable: whether a message was written before, or its recipient is suppressed, cannot be told without the
             `digest` key, which was set when those rows were written.
     """
-    messages = _with_stored_keys(app, connection, messages)
-    return write_once(app.keys, connection, messages, _MessageWriter(app, connection), batch=BATCH)
+    ordinary = _are_ordinary(app, connection, messages)
+    if not ordinary:
+        messages = _with_stored_keys(app, connection, messages)
+    return write_once(app.keys, connection, messages, _MessageWriter(app, connection, ordinary=ordinary), batch=BATCH)
+
+
+def _are_ordinary(app: Effects, connection: Connection, messages: Sequence[RenderedEmail]) -> bool:
+    plain_keys = sorted({message.plain_key for message in messages if message.plain_key is not None})
+    addresses = {address.spec for message in messages for _, address in message.source.recipients()}
+    digests = sorted({digest for spec in addresses for digest in address_digests(app, spec)})
+    keyed = app.keys.digests_are_keyed
+    return sent.is_ordinary(app.store, connection, plain_keys, digests, keyed=keyed)
 
 
 def _with_stored_keys(
@@ -79,14 +90,19 @@ def check_digest_key(app: Effects, connection: Connection, message: RenderedEmai
 
 
 class _MessageWriter(IdempotentWriter[RenderedEmail, EmailReceipt]):
-    def __init__(self, app: Effects, connection: Connection) -> None:
+    """Args:
+    ordinary: no recipient needs a look at the suppression list.
+    """
+
+    def __init__(self, app: Effects, connection: Connection, *, ordinary: bool) -> None:
         self._app = app
         self._connection = connection
+        self._ordinary = ordinary
 
     def insert(self, requests: Sequence[RenderedEmail]) -> list[EmailReceipt | None]:
         app, connection = self._app, self._connection
         jobs = reserve_jobs(app, connection, [_job(app, connection, message) for message in requests])
-        blocked = _suppressed(app, connection, requests)
+        blocked = [False] * len(requests) if self._ordinary else _suppressed(app, connection, requests)
         rows = [_row(app, *fields) for fields in zip(requests, jobs, blocked, strict=True)]
         # In the order of the keys: of two transactions with the same keys one waits for the other, and never both.
         written = sent.insert(app.store, connection, sorted(rows, key=lambda row: row.key))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection, Row, Table
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningInsert
 
 from effects.extend import Sql, Store, as_json
 
@@ -50,10 +52,16 @@ class RecipientRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def insert(store: Store, connection: Connection, rows: Sequence[SentRow]) -> set[int]:
     """Insert messages whose key is free, and return their jobs. Contents are bound as bytes to skip text encoding."""
-    dialect = postgresql if store.is_postgresql else sqlite
-    table = store.tables["sent_emails"]
-    statement = dialect.insert(table).on_conflict_do_nothing().returning(table.c.job_id)
-    return {row.job_id for row in connection.execute(statement, [msgspec.structs.asdict(row) for row in rows])}
+    statement = _insert(store.tables["sent_emails"], is_postgresql=store.is_postgresql)
+    values = [msgspec.structs.asdict(row) for row in rows]
+    return set(connection.execute(statement, values[0] if len(values) == 1 else values).scalars())
+
+
+@lru_cache(8)
+def _insert(table: Table, *, is_postgresql: bool) -> ReturningInsert[Any]:
+    dialect = postgresql if is_postgresql else sqlite
+    statement: ReturningInsert[Any] = dialect.insert(table).on_conflict_do_nothing().returning(table.c.job_id)
+    return statement
 
 
 def _insert_recipients(sql: Sql) -> str:
@@ -84,6 +92,33 @@ def _has_keyed_digests(sql: Sql) -> str:
 def has_keyed_digests(store: Store, connection: Connection) -> bool:
     """Whether a message was written while there was a `digest` key."""
     return bool(store.value(connection, _has_keyed_digests))
+
+
+def _is_ordinary(sql: Sql) -> str:
+    return f"""
+    SELECT NOT EXISTS (SELECT 1 FROM {sql.sent_emails} WHERE key {sql.any_of("keys")})
+        AND NOT EXISTS (SELECT 1 FROM {sql.email_suppressions} WHERE digest {sql.any_of("digests")})"""
+
+
+def _is_ordinary_without_key(sql: Sql) -> str:
+    return f"""
+    SELECT NOT EXISTS (SELECT 1 FROM {sql.sent_emails} WHERE recipient >= 'hmac' AND recipient < 'hmad')
+        AND NOT EXISTS (SELECT 1 FROM {sql.email_suppressions} WHERE digest >= 'hmac' AND digest < 'hmad')
+        AND NOT EXISTS (SELECT 1 FROM {sql.email_suppressions} WHERE digest {sql.any_of("digests")})"""
+
+
+def is_ordinary(
+    store: Store, connection: Connection, plain_keys: Sequence[str], digests: Sequence[str], *, keyed: bool
+) -> bool:
+    """Whether none of these keys is taken, none of these addresses was ever suppressed, and nothing that is stored
+    needs a `digest` key that is missing. One statement.
+
+    Args:
+        keyed: there is a `digest` key.
+    """
+    if keyed:
+        return bool(store.quick(connection, _is_ordinary, {"keys": as_json(plain_keys), "digests": as_json(digests)}))
+    return bool(store.quick(connection, _is_ordinary_without_key, {"digests": as_json(digests)}))
 
 
 def _domains(sql: Sql) -> str:

@@ -24,11 +24,13 @@ from effects_email import (
     email_key,
     send_templated_email,
     send_templated_emails,
+    suppress,
 )
 from tests.email.messages.conftest import CONTEXT, MakeShop, drain, write
 from tests.email.messages.post import Post
 from tests.support.commands import command
 from tests.support.manual_workers import row, rows, run_sql
+from tests.webhooks.conftest import statements
 
 Send: TypeAlias = Callable[..., EmailReceipt]
 
@@ -44,6 +46,18 @@ def test_one_call_writes_the_message_and_its_job(shop: Effects, send: Send) -> N
     assert len(message["template_version"]) == 16
     assert "ann" not in str(job).lower()
     assert audit(shop.store, shop.ledgers) == []
+
+
+@pytest.mark.parametrize(("suppressed", "count"), [(False, 4), (True, 6)])
+def test_a_message_is_four_statements_and_a_suppressed_address_is_looked_up(
+    shop: Effects, send: Send, *, suppressed: bool, count: int
+) -> None:
+    send(event_id="signup:0")
+    if suppressed:
+        suppress("ann@example.com", effects=shop)
+    with statements(shop) as seen:
+        assert send(event_id="signup:1").suppressed is suppressed
+    assert len([one for one in seen if not one.startswith("BEGIN") and "NOTIFY" not in one]) == count
 
 
 def test_the_same_key_is_the_first_message(shop: Effects, send: Send) -> None:
