@@ -77,7 +77,7 @@ class Parts:
         )  # fmt: skip
         self.loop = HandlerLoop(runtime, self.supervisor, bound_seconds=app.settings.lease_seconds)
         self.queues = WorkerQueues(
-            planned(app, queues), self.wake, runtime, self.loop,
+            planned(app, queues, runtime), self.wake, runtime, self.loop,
             in_flight=app.job_types.async_queues(), threads=app.settings.threads,
             may_start=self._may_start, finish=self._settle, written=self._wait_written,
         )  # fmt: skip

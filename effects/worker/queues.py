@@ -31,7 +31,7 @@ def default_slots(app: Effects, queue: str) -> int:
     return settings.queue_threads().get(queue, slots)
 
 
-def planned(app: Effects, slots_by_queue: Mapping[str, int] | None) -> list[ClaimRequest]:
+def planned(app: Effects, slots_by_queue: Mapping[str, int] | None, runtime: Runtime) -> list[ClaimRequest]:
     """The queues that the app's job types and settings name, or those given (queue → slots), and quarantine."""
     job_types, settings = list(app.job_types), app.settings
     margin = settings.lease_seconds / 2
@@ -45,8 +45,8 @@ def planned(app: Effects, slots_by_queue: Mapping[str, int] | None) -> list[Clai
     def local_keys(queue: str) -> LocalKeys:
         own = [job_type for job_type in job_types if job_type.queue == queue]
         seconds = [job_type.failing_after_seconds for job_type in own if job_type.failing_after_seconds is not None]
-        bounds = [LocalBound(job_type) for job_type in own if type(job_type).max_in_flight is not JobType.max_in_flight]
-        return LocalKeys(min(seconds, default=None), tuple(bounds))
+        bounded = [job_type for job_type in own if type(job_type).max_in_flight is not JobType.max_in_flight]
+        return LocalKeys(min(seconds, default=None), tuple(LocalBound(job_type, runtime) for job_type in bounded))
 
     if slots_by_queue is None:
         queues = [DEFAULT_QUEUE, *(job_type.queue for job_type in job_types), *settings.queue_threads()]

@@ -15,6 +15,7 @@ from effects.store.claim.ready_keys import PROBES_PER_ROUND
 from effects.store.limits import rows as limit_rows
 from effects.worker.local_bound import LocalBound
 from effects.worker.queues import planned
+from effects.worker.runtime import Runtime
 from tests.conftest import AppFactory
 from tests.support.limited_jobs import answered, limited
 from tests.support.log_lines import log_lines
@@ -191,8 +192,8 @@ def test_a_bound_that_fails_is_logged_and_bounds_nothing() -> None:
             return "many"
 
     with log_lines("effects.worker") as log:
-        assert LocalBound(Wrong("scripted"))("raises") is None
-        assert LocalBound(Wrong("scripted"))("k") is None
+        assert LocalBound(Wrong("scripted"), Runtime())("raises") is None
+        assert LocalBound(Wrong("scripted"), Runtime())("k") is None
     text = "".join(log.lines)
     assert "scripted: max_in_flight: ValueError" in text
     assert "max_in_flight returned a str; give a count, or None" in text

@@ -313,7 +313,9 @@ def test_an_error_of_a_hook_ends_neither_the_worker_nor_its_neighbours(
     app = app_factory(job_types=[failing, neighbour], **OPTIONS)
     schedule_definitions.add(app.store, Schedule("yearly", "failing", payload={}, cron="0 0 1 1 *"), actor="ann")
     with app.store.begin() as connection:  # past `route`, which enqueue would call
-        connection.exec_driver_sql("INSERT INTO effects_jobs (job_type, payload) VALUES ('failing', '{}')")
+        connection.exec_driver_sql(
+            "INSERT INTO effects_jobs (job_type, payload, limit_key) VALUES ('failing', '{}', 'l')"
+        )
     enqueue("scripted", {}, effects=app)
     result = Worker(app).drain(30)
     assert result.finished

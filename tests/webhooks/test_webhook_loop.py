@@ -13,6 +13,7 @@ from effects import Effects
 from effects.store.limits.rows import set_limit
 from effects.worker import Worker
 from effects.worker.queues import planned
+from effects.worker.runtime import Runtime
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhooks
 from effects_webhooks.classify import describe
 from effects_webhooks.routing import limit_key
@@ -29,7 +30,7 @@ SECONDS = 20.0
 
 
 def test_the_queue_has_many_in_flight_by_default(shop: Effects) -> None:
-    [request] = [request for request in planned(shop, None) if request.queue == "webhooks"]
+    [request] = [request for request in planned(shop, None, Runtime()) if request.queue == "webhooks"]
     assert (request.threads, request.reserved_threads) == (1024, 717)  # failing keys share the other 30 %
 
 
