@@ -101,8 +101,10 @@ class FailoverEvidence:
             self._file.add(batch, self._worker)
 
     def close(self) -> None:
-        """The worker ended in order: what it remembered was acknowledged by a database that it could still reach."""
-        if self._file is not None:
+        """The worker ended in order: what it remembers was acknowledged by a database that it can still reach. Where
+        that is in doubt the file stays, for the next worker.
+        """
+        if self._file is not None and not self.is_due:
             self._file.close()
             self._file = None
 

@@ -70,3 +70,18 @@ def test_what_was_done_stays_done(app: Effects, job_type: str, tmp_path: Path) -
     }
     assert row(app, "effect_ledger")["state"] == "done"
     assert [finding.check for finding in audit(app.store, app.ledgers)] == ["effects_known"]
+
+
+def test_a_worker_that_ends_in_order_leaves_no_file(app: Effects, tmp_path: Path) -> None:
+    """Its file is for its owner alone, and names no payload."""
+    folder = tmp_path / "evidence"
+    keeping = step_jobs_app(app.engine.url.render_as_string(), evidence_folder=str(folder))
+    with StubServer() as stub_server, running(Worker(keeping)):
+        enqueue("step_job.held", StepJob("one", stub_server.port, STEPS), key="one", effects=keeping)
+        wait_until(lambda: stub_server.done and not rows(app, "jobs"))
+        wait_until(lambda: any(b'"succeeded"' in file.read_bytes() for file in folder.iterdir()))
+        files = list(folder.iterdir())
+        assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+        assert not any(b'"steps"' in file.read_bytes() for file in files)
+    assert list(folder.iterdir()) == []
+    keeping.dispose()
