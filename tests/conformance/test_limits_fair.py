@@ -11,6 +11,7 @@ from effects.limits import Rate
 from effects.store.limits import rows as limit_rows
 from effects.worker import Worker
 from effects.worker.queues import planned
+from effects.worker.runtime import Runtime
 from tests.conftest import AppFactory
 from tests.support.limited_jobs import limited
 from tests.support.manual_workers import ManualWorker
@@ -70,7 +71,7 @@ def test_a_parents_room_is_shared_by_turns(app: Effects) -> None:
 def test_a_job_type_asks_for_it(app_factory: AppFactory) -> None:
     fair, plain = Scripted("fair", fair=True, queue="mails"), Scripted("plain")
     app = app_factory(job_types=[fair, plain])
-    requests = {request.queue: request for request in planned(app, None)}
+    requests = {request.queue: request for request in planned(app, None, Runtime())}
     assert requests["mails"].fair
     assert not requests["default"].fair
     names = [{"name": "big", "limit": "big"}] * 20 + [{"name": "small", "limit": "small"}] * 2

@@ -207,7 +207,7 @@ def test_a_job_type_has_its_say_in_its_queue_alone(app_factory: AppFactory) -> N
             return 2
 
     app = app_factory(job_types=[Careful("calls", queue="calls"), Scripted("plain")])
-    local = {request.queue: request.local for request in planned(app, {"calls": 10, "default": 10})}
+    local = {request.queue: request.local for request in planned(app, {"calls": 10, "default": 10}, Runtime())}
     assert (local["calls"].failing_after_seconds, local["calls"].free_slots("k", 5)) == (2.0, 2)
     assert (local["default"].failing_after_seconds, local["default"].free_slots("k", 5)) == (None, 5)
 
@@ -220,9 +220,11 @@ def test_a_queue_that_keeps_none_knows_no_difference(app: Effects) -> None:
 
 def test_a_job_type_asks_for_it(app_factory: AppFactory) -> None:
     app = app_factory(job_types=[Scripted("calls", reserved_share=0.3, queue="calls"), Scripted("plain")])
-    reserved = {request.queue: request.reserved_threads for request in planned(app, {"calls": 10, "default": 10})}
+    reserved = {
+        request.queue: request.reserved_threads for request in planned(app, {"calls": 10, "default": 10}, Runtime())
+    }
     assert (reserved["calls"], reserved["default"]) == (3, 0)
-    [request, _] = planned(app, {"calls": 1})
+    [request, _] = planned(app, {"calls": 1}, Runtime())
     assert request.reserved_threads == 0  # never the only thread
 
 

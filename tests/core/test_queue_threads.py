@@ -316,7 +316,7 @@ def test_the_number_of_a_queue_goes_by_the_kind_of_its_job_types(app_factory: Ap
         ],
         queues="few=5", threads=7,
     )  # fmt: skip
-    slots = {request.queue: request.threads for request in planned(app, None)}
+    slots = {request.queue: request.threads for request in planned(app, None, Runtime())}
     assert [slots[queue] for queue in ("async", "both", "few", "default", "quarantine")] == [1024, 7, 5, 7, 1]
     assert app.job_types.async_queues() & set(slots) - {"webhooks"} == {"async", "few"}
 
