@@ -142,6 +142,16 @@ def await_end(app: Effects) -> None:
     wait_until(ended)
 
 
+def await_orphans(app: Effects, under_way: Load, stub_server: StubServer) -> None:
+    """Returns when each effect is of a job that is known, or listed: attempts of lost jobs may still run."""
+
+    def listed() -> bool:
+        orphans = {row["key"] for row in rows(app, "evidence", "fate = 'orphan'")}
+        return set(judge(app, under_way, received_by(stub_server)).unlisted) <= orphans
+
+    wait_until(listed)
+
+
 def received_by(stub_server: StubServer) -> Counter[str]:
     """How often each effect arrived."""
     return Counter(stub_server.done)

@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.failover.load import KINDS, TimedStubServer, audit_findings, await_end, judge, load, received_by
+from tests.failover.load import (
+    KINDS,
+    TimedStubServer,
+    audit_findings,
+    await_end,
+    await_orphans,
+    judge,
+    load,
+    received_by,
+)
 from tests.support import databases
 from tests.support.manual_workers import rows
 from tests.support.processes import fleet
@@ -45,6 +54,7 @@ def test_what_a_failover_lost_is_written_back_or_listed(tmp_path: Path, capsys: 
                 pause.wait(2.0)
                 pair.rejoin()
         await_end(app)
+        await_orphans(app, under_way, stub_server)
         received = received_by(stub_server)
         verdict, findings = judge(app, under_way, received), audit_findings(app)
         evidence = rows(app, "evidence")

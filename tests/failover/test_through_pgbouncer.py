@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.failover.load import KINDS, TimedStubServer, audit_findings, await_end, judge, load, received_by
+from tests.failover.load import (
+    KINDS,
+    TimedStubServer,
+    audit_findings,
+    await_end,
+    await_orphans,
+    judge,
+    load,
+    received_by,
+)
 from tests.peers.pgbouncer import PgBouncer
 from tests.support import databases
 from tests.support.manual_workers import rows
@@ -38,6 +47,7 @@ def test_a_failover_behind_a_pooler(synchronous: bool, tmp_path: Path) -> None:
                 acknowledged = len(under_way.acknowledged)
                 wait_until(lambda: len(under_way.acknowledged) > acknowledged + 40)
             await_end(app)
+            await_orphans(app, under_way, stub_server)
             verdict, findings = judge(app, under_way, received_by(stub_server)), audit_findings(app)
             orphans = {row["key"] for row in rows(app, "evidence", "fate = 'orphan'")}
             app.dispose()
