@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -31,6 +30,7 @@ from effects_email.message import attachments as files
 from effects_email.message.address import Recipient, normal_form, parse_mailbox, recipient
 from effects_email.message.attachments import File
 from effects_email.message.headers import check_header
+from effects_email.message.key import key_of, plain_key_of
 from effects_email.message.source import Address, MessageSource, StoredContent
 from effects_email.settings import DEFAULT_TRANSPORT, check_transport_name
 from effects_email.state import state_of
@@ -139,7 +139,7 @@ def render_email(app: Effects, email: NewEmail, now: datetime) -> RenderedEmail:
     if len(source.recipients()) > RECIPIENTS_MAX:
         raise EmailInvalid(f"a message to a group has at most {RECIPIENTS_MAX} recipients")
     return RenderedEmail(
-        key=_key(app, email, to),
+        key=key_of(app, email.template, email.event_id, to, own=email.key),
         plain_key=_plain_key(app, email, to),
         event_id=email.event_id,
         canonical=_canonical(email, source, context),
@@ -258,36 +258,10 @@ def _expires_at(email: NewEmail, seconds: float | None, date: datetime) -> datet
     return email.expires_at
 
 
-def _key(app: Effects, email: NewEmail, to: Sequence[Address]) -> str:
-    """The caller's; else recipients, template and event id; else one that no other call has.
-
-    Keys are shown to operators: of an address there is a digest in it.
-    """
-    if email.key is not None:
-        key = email.key
-    elif email.event_id is None:
-        key = f"{email.template}:{uuid.uuid4().hex}"
-    else:
-        key = _derived(email, app.keys.digest(_recipients_of_key(to)))
-    require("event_id", email.event_id, optional(printable()), EmailInvalid)
-    require("the key (of template, event_id and recipient)", key, printable(), EmailInvalid)
-    return key
-
-
 def _plain_key(app: Effects, email: NewEmail, to: Sequence[Address]) -> str | None:
-    """The derived key of a message that was written before there was a `digest` key."""
     if email.key is not None or email.event_id is None:
         return None
-    return _derived(email, app.keys.digest(_recipients_of_key(to), like="sha256:"))
-
-
-def _derived(email: NewEmail, digest: str) -> str:
-    return f"{email.template}:{email.event_id}:{hashlib.sha256(digest.encode()).hexdigest()[:16]}"
-
-
-def _recipients_of_key(to: Sequence[Address]) -> str:
-    who = "\0".join(sorted(normal_form(address.spec) for address in to))
-    return f"email key\0{who}"
+    return plain_key_of(app, email.template, email.event_id, to)
 
 
 def email_key(
@@ -306,7 +280,7 @@ def email_key(
     one_recipient = isinstance(to, str | Address)
     email = NewEmail(template, to=to, context={}, event_id=event_id, group=not one_recipient)
     require("event_id", event_id, printable(), EmailInvalid)
-    return _key(app_of(effects), email, _to(email))
+    return key_of(app_of(effects), template, event_id, _to(email))
 
 
 def _canonical(email: NewEmail, source: MessageSource, context: str) -> str:
