@@ -207,6 +207,12 @@ def test_a_missing_index(healthy: Effects) -> None:
     assert "effects_jobs (queue, priority, run_at, id)" in finding.text
 
 
+def test_a_missing_table(healthy: Effects) -> None:
+    run_sql(healthy, "DROP TABLE effects_job_actions")
+    finding = found_by(healthy)["tables"]
+    assert (finding.level, finding.text) == ("error", "the table effects_job_actions is missing")
+
+
 def test_an_index_that_is_not_valid(healthy: Effects) -> None:
     if not healthy.store.is_postgresql:
         pytest.skip("SQLite has no invalid indexes")

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 from sqlalchemy import Connection, inspect
+from sqlalchemy.exc import NoSuchTableError
 
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
@@ -98,7 +99,12 @@ def _indexes(store: Store, connection: Connection) -> Iterator[DoctorFinding]:
     inspector = inspect(connection)
     missing = []
     for table in store.tables.values():
-        there = {tuple(index["column_names"]) for index in inspector.get_indexes(table.name, schema=store.schema)}
+        try:
+            there = {tuple(index["column_names"]) for index in inspector.get_indexes(table.name, schema=store.schema)}
+        except NoSuchTableError:
+            cure = "restore it from a backup, or make a new database with `effects init` of this version"
+            yield DoctorFinding("tables", "error", f"the table {table.name} is missing", cure)
+            continue
         missing += [
             f"{table.name} ({', '.join(index.columns.keys())})"
             for index in table.indexes
