@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import itertools
 import socket
 import ssl
 import struct
@@ -90,6 +91,7 @@ class SmtpPeer:
         self.mechanisms = tuple(mechanisms)
         self._lock = threading.Lock()
         self._sessions: list[_Session] = []
+        self._numbers = itertools.count(1)  # of connections, whichever thread comes first
         self._raw = RawPeer(self._serve)
 
     def __enter__(self) -> Self:
@@ -134,7 +136,7 @@ class SmtpPeer:
             return found
 
     def _serve(self, connection: socket.socket) -> None:
-        session = _Session(self, connection, self._raw.accepted)
+        session = _Session(self, connection, next(self._numbers))
         self._sessions.append(session)
         with suppress(_Left):
             try:
