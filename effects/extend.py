@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from effects import lazy
 
 if TYPE_CHECKING:
-    from effects import arguments, signing, web
+    from effects import arguments, signing, web_apps
     from effects.api import insert_intended, insert_reserved, reserve_jobs
     from effects.arguments import aware, build_each, check_arguments, each_of, optional, printable, require, shown
     from effects.crashpoints import declare, point
@@ -101,12 +101,12 @@ if TYPE_CHECKING:
     from effects.text.wording import described
     from effects.version import VERSION
     from effects.walk import Page, walk
-    from effects.web import AsgiApp, Receive, Scope, Send, content_length, lifespan
+    from effects.web_apps import AsgiApp, Receive, Scope, Send, content_length, lifespan
 else:
     __getattr__, __dir__ = lazy.names(
         __name__,
         {
-            "effects": "arguments, signing, web",
+            "effects": "arguments, signing, web_apps",
             "effects.api": "insert_intended, insert_reserved, reserve_jobs",
             "effects.arguments": "aware, build_each, check_arguments, each_of, optional, printable, require, shown",
             "effects.crashpoints": "declare, point",
@@ -165,7 +165,7 @@ else:
             "effects.text.wording": "described",
             "effects.version": "VERSION",
             "effects.walk": "Page, walk",
-            "effects.web": "AsgiApp, Receive, Scope, Send, content_length, lifespan",
+            "effects.web_apps": "AsgiApp, Receive, Scope, Send, content_length, lifespan",
         },
     )
 
@@ -300,7 +300,7 @@ __all__ = [
     "verify_with",
     "verifying_context",
     "walk",
-    "web",
+    "web_apps",
     "why_unfilled",
     "why_unfit",
     "without_unsafe",

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
         type_option,
         window_options,
     )
-    from effects.cli.output import Table, cell, duration
+    from effects.cli.output import Table, cell
     from effects.cli.results import CommandResult, command, json_option, listed, page_note
     from effects.cli.waiting import notice_after, tell_wait, why_unserved
-    from effects.text.wording import shown_status
+    from effects.text.wording import duration, shown_status
 else:
     __getattr__, __dir__ = lazy.names(
         __name__,
@@ -41,9 +41,9 @@ else:
                 "type_option, window_options"
             ),
             "effects.cli.files": "output_file",
-            "effects.cli.output": "Table, cell, duration",
+            "effects.cli.output": "Table, cell",
             "effects.cli.waiting": "notice_after, tell_wait, why_unserved",
-            "effects.text.wording": "shown_status",
+            "effects.text.wording": "duration, shown_status",
         },
     )
 

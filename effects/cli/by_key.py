@@ -10,7 +10,6 @@ import click
 
 from effects import control
 from effects.cli.context import Context, actor
-from effects.cli.evidence import advice
 from effects.cli.options import JobId, key_option, parse_age, parse_time, reason_option, type_option
 from effects.cli.results import CommandResult, command
 from effects.cli.waiting import notice_after, tell_wait
@@ -18,6 +17,7 @@ from effects.control import CancelResult
 from effects.errors import JobStateError
 from effects.exit_codes import ExitCode
 from effects.observation.evidence import job_evidence
+from effects.observation.sentences import advice
 from effects.store.effects.by_key import EffectStatus
 from effects.text.wording import shown_status
 

@@ -10,16 +10,17 @@ import click
 import msgspec
 
 from effects.cli.context import Context
-from effects.cli.evidence import evidence_blocks, orphan_sentence, sentence
-from effects.cli.output import Table, cell, duration
+from effects.cli.evidence import evidence_blocks
+from effects.cli.output import Table, cell
 from effects.cli.results import CommandResult, command
 from effects.exit_codes import ExitCode
 from effects.model.job import ENDED, LIVE
 from effects.observation.evidence import find_evidence, find_orphans
+from effects.observation.sentences import orphan_sentence, sentence
 from effects.store.operator.audit import CHECKS, AuditFinding
 from effects.store.operator.audit import audit as run_audit
 from effects.store.operator.queue_status import Status, TypeCount, WorkerState, read_status
-from effects.text.wording import jobs_with, shown_status
+from effects.text.wording import duration, jobs_with, shown_status
 
 
 @click.command()

@@ -10,7 +10,7 @@ import msgspec
 
 from effects.cli.by_key import cancel_by_key, chosen_job, job_or_key, reschedule_, wait_, with_what_remains
 from effects.cli.context import Context, actor
-from effects.cli.evidence import advice, evidence_blocks
+from effects.cli.evidence import evidence_blocks
 from effects.cli.many import Scope, act_on_many, many_options, tenant_limit_keys
 from effects.cli.options import (
     Decorator,
@@ -34,6 +34,7 @@ from effects.cli.output import Table
 from effects.cli.results import CommandResult, command, page_note
 from effects.model.job import ENDED, LIVE
 from effects.observation.evidence import Evidence, job_evidence
+from effects.observation.sentences import advice
 from effects.store.bulk.operation import BulkAction
 from effects.store.db.records import JobRecord
 from effects.store.db.sql import ANY_TIME

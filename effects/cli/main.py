@@ -49,6 +49,7 @@ _CORE = {
     "keys": "effects.cli.keys:keys",
     "metrics": "effects.cli.metrics:metrics",
     "alerts": "effects.cli.alerts:alerts",
+    "web": "effects.cli.web:web",
     "doctor": "effects.cli.doctor:doctor",
 }
 

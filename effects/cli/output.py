@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -82,20 +81,6 @@ def cell(value: Any) -> str:
         return ", ".join(map(cell, value)) or "-"
     text = value if isinstance(value, str) else str(value)
     return as_called(without_unsafe(text))
-
-
-def duration(seconds: float) -> str:
-    """A length of time in its two largest units: `3 s`, `2 min 5 s`, `1 h 10 min`, `3 d 4 h`."""
-    if not math.isfinite(seconds):
-        return str(seconds)
-    whole = max(0, round(seconds))
-    units = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-    parts: list[str] = []
-    for size, unit in units:
-        if whole >= size or (size == 1 and not parts):
-            parts.append(f"{whole // size} {unit}")
-            whole %= size
-    return " ".join(parts[:2])
 
 
 def _print_table(table: Table) -> None:

@@ -8,10 +8,11 @@ import click
 
 from effects.cli.context import Context
 from effects.cli.options import queue_option, type_option, window_options
-from effects.cli.output import Table, duration
+from effects.cli.output import Table
 from effects.cli.results import CommandResult, command
 from effects.observation.stats import QueueStats, Stats, TypeStats, read_stats
 from effects.store.db.sql import Window
+from effects.text.wording import duration
 
 BARS = "▁▂▃▄▅▆▇█"
 NOTHING, GAP = "·", " "

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from effects.cli.context import Context
-from effects.cli.output import cell, duration
+from effects.cli.output import cell
 from effects.store.limits.holds import read_worker_queues
+from effects.text.wording import duration
 
 _NOTICE_SECONDS = 3.0  # what a running worker takes up at once has begun by then
 

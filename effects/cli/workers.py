@@ -8,10 +8,11 @@ import click
 
 from effects.cli.context import Context, actor
 from effects.cli.options import limit_option, reason_option
-from effects.cli.output import Table, duration
+from effects.cli.output import Table
 from effects.cli.results import CommandResult, command, listed
 from effects.store.operator.actions import request_drain
 from effects.store.operator.queue_status import WorkerState, read_workers
+from effects.text.wording import duration
 
 
 @click.group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 
 from effects.text.scrub import class_name, clean_text
@@ -45,3 +46,17 @@ def cause_of(job_type: str, error_code: str | None, jobs: int) -> str:
 def moment_text(value: dt.datetime | str) -> str:
     """A time in UTC to the second; a text, which represents a time out of range, as it is."""
     return value if isinstance(value, str) else f"{value.astimezone(dt.UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its two largest units: `3 s`, `2 min 5 s`, `1 h 10 min`, `3 d 4 h`."""
+    if not math.isfinite(seconds):
+        return str(seconds)
+    whole = max(0, round(seconds))
+    units = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+    parts: list[str] = []
+    for size, unit in units:
+        if whole >= size or (size == 1 and not parts):
+            parts.append(f"{whole // size} {unit}")
+            whole %= size
+    return " ".join(parts[:2])

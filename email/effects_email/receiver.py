@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from effects import ConfigurationError, Effects, StoreUnavailable
-from effects.extend import app_of, web
+from effects.extend import app_of, web_apps
 from effects_email import events
 from effects_email.event_parsers import NotAnEvent, Reading, read_postmark, read_resend
 from effects_email.signature import knows_password, passwords, signed_id, signing_keys
@@ -85,24 +85,24 @@ class EventReceiver:
             return 500
         return 204
 
-    def answer(self, request: web.Request) -> web.Answer:
-        """For `web.asgi_app` and `web.wsgi_app`."""
+    def answer(self, request: web_apps.Request) -> web_apps.Answer:
+        """For `web_apps.asgi_app` and `web_apps.wsgi_app`."""
         status = self.take(request.headers, request.body)
         further = {401: {"www-authenticate": 'Basic realm="events"'}, 503: {"retry-after": str(_RETRY_SECONDS)}}
-        return web.Answer(status, headers=further.get(status, {}))
+        return web_apps.Answer(status, headers=further.get(status, {}))
 
 
-def asgi_app(provider: ProviderName, *, secrets: Iterable[str] | str, effects: Effects | None = None) -> web.AsgiApp:
+def asgi_app(provider: ProviderName, *, secrets: Iterable[str] | str, effects: Effects | None = None) -> web_apps.AsgiApp:
     """An ASGI app that takes one provider's events at every path: run it, or mount it.
 
     Args and Raises: as `EventReceiver`. At most 1 MiB of a body is read; more is answered 413, another method 405.
     """
-    return web.asgi_app(EventReceiver(provider, secrets=secrets, effects=effects).answer, methods=_METHODS)
+    return web_apps.asgi_app(EventReceiver(provider, secrets=secrets, effects=effects).answer, methods=_METHODS)
 
 
-def wsgi_app(provider: ProviderName, *, secrets: Iterable[str] | str, effects: Effects | None = None) -> web.WsgiApp:
+def wsgi_app(provider: ProviderName, *, secrets: Iterable[str] | str, effects: Effects | None = None) -> web_apps.WsgiApp:
     """The same as a WSGI app (PEP 3333)."""
-    return web.wsgi_app(EventReceiver(provider, secrets=secrets, effects=effects).answer, methods=_METHODS)
+    return web_apps.wsgi_app(EventReceiver(provider, secrets=secrets, effects=effects).answer, methods=_METHODS)
 
 
 def _document(body: bytes) -> Mapping[str, Any]:

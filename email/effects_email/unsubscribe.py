@@ -14,7 +14,7 @@ from typing import TypeAlias
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from effects import ConfigurationError, Effects, StoreUnavailable
-from effects.extend import AnySession, app_of, web
+from effects.extend import AnySession, app_of, web_apps
 from effects_email import pages
 from effects_email.errors import TokenInvalid
 from effects_email.settings import EmailSettings
@@ -109,7 +109,7 @@ def unsubscribe(
 # -- the endpoint --------------------------------------------------------------------------------------------------
 
 
-def asgi_app(*, effects: Effects | None = None, page: Page = pages.page) -> web.AsgiApp:
+def asgi_app(*, effects: Effects | None = None, page: Page = pages.page) -> web_apps.AsgiApp:
     """An ASGI app that answers at every path: run it, or mount it. A mounted app's address ends with a slash: without
     it most frameworks redirect, which RFC 8058 forbids.
 
@@ -120,16 +120,16 @@ def asgi_app(*, effects: Effects | None = None, page: Page = pages.page) -> web.
     Answers 200 to a good token, 404 to another, 405 to a method that is not GET, HEAD or POST, 413 to more than 16 KiB,
     503 while the database is unavailable.
     """
-    return web.asgi_app(_handler(effects, page), methods=_METHODS, body_bytes_max=BODY_BYTES_MAX)
+    return web_apps.asgi_app(_handler(effects, page), methods=_METHODS, body_bytes_max=BODY_BYTES_MAX)
 
 
-def wsgi_app(*, effects: Effects | None = None, page: Page = pages.page) -> web.WsgiApp:
+def wsgi_app(*, effects: Effects | None = None, page: Page = pages.page) -> web_apps.WsgiApp:
     """The same as a WSGI app (PEP 3333)."""
-    return web.wsgi_app(_handler(effects, page), methods=_METHODS, body_bytes_max=BODY_BYTES_MAX)
+    return web_apps.wsgi_app(_handler(effects, page), methods=_METHODS, body_bytes_max=BODY_BYTES_MAX)
 
 
-def _handler(effects: Effects | None, page: Page) -> web.Handle:
-    def handle(request: web.Request) -> web.Answer:
+def _handler(effects: Effects | None, page: Page) -> web_apps.Handle:
+    def handle(request: web_apps.Request) -> web_apps.Answer:
         app = app_of(effects)
         token = parse_qs(request.query).get(PARAMETER, [""])[-1]
         try:
@@ -146,8 +146,8 @@ def _handler(effects: Effects | None, page: Page) -> web.Handle:
 
 def _shown(
     status: int, page: Page, state: pages.State, category: str, more: dict[str, str] | None = None
-) -> web.Answer:
-    return web.Answer(status, page(state, category).encode(), {**pages.HEADERS, **(more or {})})
+) -> web_apps.Answer:
+    return web_apps.Answer(status, page(state, category).encode(), {**pages.HEADERS, **(more or {})})
 
 
 def _settings(app: Effects) -> EmailSettings:

@@ -26,6 +26,7 @@ from effects.firing import fire_now
 from effects.keys import generate_key
 from effects.retention import prune
 from effects.store.audit_log.entries import LogFilters, list_entries
+from effects.store.audit_log.looks import note_look_up, note_reveal
 from effects.store.audit_log.notes import AuditAction
 from effects.store.bulk.chunks import ChunkActor
 from effects.store.bulk.operation import ActionName, BulkAction
@@ -40,6 +41,7 @@ from effects.store.recovery.comparison import Comparison, report
 from effects.store.recovery.failover_records import resolve_failover
 from effects.store.rotate import rotate
 from effects.store.schedules import definitions
+from effects.store.web_sessions import sign_ins
 from effects.store.workers.failovers import note_failover
 from effects_email import send_templated_email
 from effects_email.admin import requeue_email, send_test_email
@@ -319,7 +321,40 @@ def prepare_resolve_failover(app: Effects) -> Act:
     return lambda: resolve_failover(app.store, 7, **WHO)
 
 
+def link(app: Effects, actor: str = "set-up") -> str:
+    options = {"person": "ann", "role": "viewer", "personal": False, "session_seconds": 60.0}
+    return sign_ins.mint_link(app.store, **options, actor=actor, reason="because")  # type: ignore[arg-type]
+
+
+def session(app: Effects) -> str:
+    secret = sign_ins.sign_in(app.store, link(app), actor="set-up")
+    assert secret is not None
+    return secret
+
+
+def prepare_sign_in(app: Effects) -> Act:
+    secret = link(app)
+    return lambda: sign_ins.sign_in(app.store, secret, **WHO)
+
+
+def prepare_sign_out(app: Effects) -> Act:
+    secret = session(app)
+    return lambda: sign_ins.sign_out(app.store, secret, **WHO)
+
+
+def prepare_session_end(app: Effects) -> Act:
+    session(app)
+    [listed] = sign_ins.list_sessions(app.store)
+    return lambda: sign_ins.end_session(app.store, listed.id, **WHO)
+
+
 MATRIX: dict[tuple[str, str], Prepare] = {
+    ("web_link", "mint"): lambda app: lambda: link(app, WHO["actor"]),
+    ("web_session", "sign_in"): prepare_sign_in,
+    ("web_session", "sign_out"): prepare_sign_out,
+    ("web_session", "end"): prepare_session_end,
+    ("address", "look_up"): lambda app: lambda: note_look_up(app.store, app.keys.digest(ADDRESS), **WHO),
+    ("job", "reveal"): lambda app: lambda: note_reveal(app.store, 7, **WHO),
     ("failover", "compare"): prepare_compare,
     ("failover", "resolve"): prepare_resolve_failover,
     ("job", "cancel"): prepare_cancel,

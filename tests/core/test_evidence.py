@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import event
 
 from effects import Done, Effects, Retry, enqueue, enqueue_many
-from effects.cli.evidence import wait_text
 from effects.limits import Breaker, Rate
 from effects.observation.evidence import Evidence, find_evidence, job_evidence
+from effects.observation.sentences import wait_text
 from effects.observation.waits import Wait
 from effects.store.limits import queue_pauses
 from effects.store.limits import rows as limit_rows

@@ -7,11 +7,11 @@ import logging
 import pytest
 
 from effects import Effects, Pause, enqueue
-from effects.cli.evidence import advice
 from effects.exit_codes import ExitCode
 from effects.observation.doctor import examine
 from effects.observation.evidence import job_evidence
 from effects.observation.metrics import database_families
+from effects.observation.sentences import advice
 from effects.retry import OnUnknown
 from effects.store.numbers.samples import take_sample
 from effects.store.operator.database_checks import DoctorFinding, examine_work

@@ -19,6 +19,7 @@ LAZY = [
     "effects",
     "effects.cli",
     "effects.extend",
+    "effects.web",
     "effects_email",
     "effects_reports",
     "effects_webhooks",

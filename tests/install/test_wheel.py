@@ -11,7 +11,7 @@ import pytest
 from tests.house.source import PACKAGES
 from tests.install.wheel import ROOT, Environment, build, foreign_wheel, run
 
-WHEEL_BYTES_MAX = 1_048_576  # 1 MiB
+WHEEL_BYTES_MAX = 1_310_720  # 1.25 MiB: the library outgrew a million bytes, and the dashboard brings its pages
 README = [
     f"tests/docs/test_documents.py::test_its_examples_run[{database}-README.md]"
     for database in ("sqlite", "postgresql")

@@ -11,10 +11,10 @@ from typing import Any
 from click.testing import CliRunner
 
 from effects import Attempt, Effects, JobType, RetryPolicy, enqueue, set_default
-from effects.cli.evidence import sentence
 from effects.cli.main import cli
 from effects.keys import generate_key
 from effects.observation.evidence import find_evidence
+from effects.observation.sentences import sentence
 from effects.store.db import migrate
 from effects.worker import Worker
 from tests.support.scripted import Scripted

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from effects.signing import verify
-from effects.web import Answer, content_length, wsgi_app
+from effects.web_apps import Answer, content_length, wsgi_app
 from effects_email.transport.http_table import wait_of
 from effects_reports.ranges import UnsatisfiableError, asked_range
 from effects_webhooks.classify import http_date, retry_after

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import Column, Connection, DateTime, Engine, MetaData, Table, Text, delete
 from sqlalchemy.dialects import postgresql, sqlite
 
-from effects.extend import TOLERANCE_SECONDS, SecretInvalid, SignatureInvalid, parse_secret, verify, web
+from effects.extend import TOLERANCE_SECONDS, SecretInvalid, SignatureInvalid, parse_secret, verify, web_apps
 
 _METHODS = ("POST",)
 KEEP_DAYS = 14.0  # a sender tries for days, and an operator may replay later still
@@ -130,9 +130,9 @@ class Receiving:
             return 500
         return 204
 
-    def answer(self, request: web.Request) -> web.Answer:
-        """For `web.asgi_app` and `web.wsgi_app`."""
-        return web.Answer(self.take(request.headers, request.body))
+    def answer(self, request: web_apps.Request) -> web_apps.Answer:
+        """For `web_apps.asgi_app` and `web_apps.wsgi_app`."""
+        return web_apps.Answer(self.take(request.headers, request.body))
 
 
 def _event(message_id: str, body: bytes) -> Event | None:
@@ -148,21 +148,21 @@ def _event(message_id: str, body: bytes) -> Event | None:
 
 def asgi_app(
     handle: Handler, *, secrets: Iterable[str] | str, seen: SeenMessages, tolerance_seconds: float = TOLERANCE_SECONDS
-) -> web.AsgiApp:
+) -> web_apps.AsgiApp:
     """An ASGI app that takes webhooks at every path: run it, or mount it. The handler runs in a thread.
 
     Args and Raises: as `Receiving`. At most 1 MiB of a body is read; more is answered 413, another method 405.
     """
     receiving = Receiving(handle, secrets=secrets, seen=seen, tolerance_seconds=tolerance_seconds)
-    return web.asgi_app(receiving.answer, methods=_METHODS)
+    return web_apps.asgi_app(receiving.answer, methods=_METHODS)
 
 
 def wsgi_app(
     handle: Handler, *, secrets: Iterable[str] | str, seen: SeenMessages, tolerance_seconds: float = TOLERANCE_SECONDS
-) -> web.WsgiApp:
+) -> web_apps.WsgiApp:
     """A WSGI app (PEP 3333) that takes webhooks at every path.
 
     Args and Raises: as `Receiving`. Limits as `asgi_app`; a body without Content-Length counts as empty.
     """
     receiving = Receiving(handle, secrets=secrets, seen=seen, tolerance_seconds=tolerance_seconds)
-    return web.wsgi_app(receiving.answer, methods=_METHODS)
+    return web_apps.wsgi_app(receiving.answer, methods=_METHODS)

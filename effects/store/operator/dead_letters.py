@@ -94,6 +94,20 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     last_at: Moment
 
 
+class Unresolved(msgspec.Struct, frozen=True):
+    """How many jobs wait for a person, and of how many of them the effect may have happened."""
+
+    jobs: int
+    unknown: int
+
+
+def count_unresolved(store: Store, connection: Connection) -> Unresolved:
+    """What waits for a person, in numbers."""
+    row = store.one(connection, _count)
+    assert row is not None
+    return Unresolved(row.jobs, row.unknown)
+
+
 def list_dead(store: Store, ledgers: Mapping[str, Ledger], filters: DeadFilters) -> list[DeadLetter]:
     """Those that match, newest end first, at most `filters.limit`.
 
@@ -233,6 +247,11 @@ def _resolved(tables: tuple[str, ...], names: frozenset[str]) -> Statement:
         ORDER BY picked.action_id DESC"""
 
     return build
+
+
+def _count(sql: Sql) -> str:
+    unknown = "sum(CASE WHEN unknown THEN 1 ELSE 0 END)"
+    return f"SELECT count(*) AS jobs, COALESCE({unknown}, 0) AS unknown FROM {sql.unresolved}"
 
 
 def _causes(sql: Sql) -> str:

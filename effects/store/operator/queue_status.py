@@ -23,6 +23,7 @@ from effects.store.operator.counts import (
     does_nothing,
     read_operator_waits,
 )
+from effects.store.operator.dead_letters import count_unresolved
 
 ERRORS_SECONDS = 86_400
 ENDED_MAX = 10_000  # ids of ended jobs that are counted
@@ -127,8 +128,7 @@ def read_status(store: Store, lease_seconds: float) -> Status:
         StoreUnavailable: the database is unavailable.
     """
     with store.read() as connection:
-        unresolved = store.one(connection, _unresolved)
-        assert unresolved is not None
+        unresolved = count_unresolved(store, connection)
         live = store.all(connection, _live)
         ended = _newest_ended(store, connection)
         lacking = any(row.error_code == WAITS_FOR_OPERATOR for row in live)
@@ -240,11 +240,6 @@ def _ended(sql: Sql) -> str:
 
 def _newest(sql: Sql) -> str:
     return f"SELECT max(id) FROM {sql.job_history}"
-
-
-def _unresolved(sql: Sql) -> str:
-    unknown = "sum(CASE WHEN unknown THEN 1 ELSE 0 END)"
-    return f"SELECT count(*) AS jobs, COALESCE({unknown}, 0) AS unknown FROM {sql.unresolved}"
 
 
 def _ago(sql: Sql) -> str:

@@ -10,6 +10,7 @@ from effects.store.schema.failover_tables import evidence_checks, failover_check
 from effects.store.schema.job_tables import ATTEMPTS_VIEW, REFUSE_FAR_IDS, job_checks
 from effects.store.schema.limit_tables import limit_checks, queue_checks
 from effects.store.schema.operator_tables import bulk_checks, number_checks
+from effects.store.schema.web_tables import web_session_checks
 
 revision = "core_0001"
 down_revision = None
@@ -503,6 +504,22 @@ def upgrade() -> None:
         *number_checks("effects_samples"),
         sa.PrimaryKeyConstraint("seconds", "begins_at", "queue"),
     )
+    op.create_table(
+        "effects_web_sessions",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("person", sa.Text(), nullable=False),
+        sa.Column("role", sa.Text(), nullable=False),
+        sa.Column("personal", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("session_seconds", sa.Double(), server_default=sa.text("0"), nullable=False),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("seen_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("ends_at", UtcTime(), nullable=False),
+        sa.Column("ended_at", UtcTime(), nullable=True),
+        *web_session_checks(),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("ix_effects_web_sessions_ends_at", "effects_web_sessions", ["ends_at"], unique=False)
     op.execute(ATTEMPTS_VIEW)
     if op.get_bind().dialect.name == "sqlite":  # ids are taken from here before rows exist
         op.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('effects_jobs', 0)")

@@ -1,4 +1,7 @@
-"""Adapters that turn a function from request to response into an ASGI and a WSGI app."""
+"""Adapters that turn a function from request to response into an ASGI and a WSGI app, for what providers call.
+
+Pages for people are in `effects.web`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any, TypeAlias
 
 BODY_BYTES_MAX = 1024 * 1024
 _LENGTH_DIGITS = 18
+_WSGI_HEADERS = ("CONTENT_TYPE", "CONTENT_LENGTH")  # these two come without the prefix (PEP 3333)
 
 Scope: TypeAlias = Mapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -20,7 +24,10 @@ WsgiApp: TypeAlias = Callable[[Mapping[str, Any], Callable[..., Any]], Iterable[
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A received request: header names in lower case, the query undecoded. Its repr shows no contents."""
+    """A received request: header names in lower case, repeated headers joined, the query undecoded.
+
+    Its repr shows no contents.
+    """
 
     method: str
     query: str = field(repr=False)
@@ -74,7 +81,7 @@ async def _take_asgi(
             return Answer(413)
         if not message.get("more_body"):
             break
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    headers = _joined((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
     query = scope.get("query_string", b"").decode("latin-1")
     return await asyncio.to_thread(handle, Request(scope["method"], query, headers, bytes(body)))
 
@@ -114,12 +121,21 @@ def _take_wsgi(handle: Handle, environ: Mapping[str, Any], methods: Collection[s
     if length > body_bytes_max:
         return Answer(413)
     body = environ["wsgi.input"].read(length) if length else b""
-    headers = {
-        name.removeprefix("HTTP_").replace("_", "-").lower(): value
+    headers = _joined(
+        (name.removeprefix("HTTP_").replace("_", "-"), value)
         for name, value in environ.items()
-        if name.startswith("HTTP_")
-    }
+        if name.startswith("HTTP_") or name in _WSGI_HEADERS
+    )
     return handle(Request(environ["REQUEST_METHOD"], environ.get("QUERY_STRING", ""), headers, body))
+
+
+def _joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Headers by name in lower case; the values of a repeated one joined, as HTTP allows (RFC 9110 §5.3, RFC 6265)."""
+    headers: dict[str, str] = {}
+    for name, value in pairs:
+        key = name.lower()
+        headers[key] = f"{headers[key]}{'; ' if key == 'cookie' else ', '}{value}" if key in headers else value
+    return headers
 
 
 def content_length(text: str) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from effects.web import Answer, Handle, Request, asgi_app, wsgi_app
+from effects.web_apps import Answer, Handle, Request, asgi_app, wsgi_app
 from tests.support.web_clients import WebClient, asgi_client, gone, lifespan, wsgi_client
 
 METHODS = ("GET", "HEAD", "POST")

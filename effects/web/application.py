@@ -1,0 +1,245 @@
+"""The dashboard as an app to mount: ASGI, WSGI or Django's URLs, behind the host's own guard."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from effects.app import Effects
+from effects.arguments import optional, printable, require
+from effects.default_app import app_of
+from effects.errors import ConfigurationError
+from effects.logs import error_places
+from effects.text.wording import described
+from effects.web import failures
+from effects.web.database import beside
+from effects.web.doors import asgi_door, django_urls, wsgi_door
+from effects.web.exchange import BadRequestError, PageAnswer, PageRequest, cookie
+from effects.web.people import Guard, Person
+from effects.web.routes import PageRoute, RouteTable
+from effects.web.security import (
+    FORM_FIELD,
+    HEADERS,
+    RateLimit,
+    comes_from_own_page,
+    is_form_token,
+    is_own_host,
+    new_nonce,
+)
+from effects.web.sessions import SignIn
+from effects.web.table import build_routes
+from effects.web.visit import Site, Visit
+
+THREADS = 3
+ACTS_PER_MINUTE = 60
+NONCE_COOKIE = "effects-form"
+_FRAMES_MAX = 12
+
+_log = logging.getLogger("effects.web")
+
+
+def dashboard(
+    *,
+    guard: Guard,
+    effects: Effects | None = None,
+    sign_in_url: str | None = None,
+    title: str = "effects",
+    hosts: Collection[str] | None = None,
+) -> Dashboard:
+    """Make the dashboard, to mount in an app: what it returns is an ASGI app.
+
+        app.mount("/effects", dashboard(guard=guard))                                    # FastAPI, Starlette
+        DispatcherMiddleware(flask_app, {"/effects": dashboard(guard=guard).wsgi})       # Flask, any WSGI server
+        path("effects/", include(dashboard(guard=guard).django_urls))                    # Django
+
+    Args:
+        guard: called for each request with a `PageRequest`, in a thread; returns the `Person` whom the host app knows,
+            or None: no one whom it knows, and the page is 404. If it raises, the answer is 500, and no one is admitted.
+        effects: the Effects to look at; default the process's. Its database is read over connections of the
+            dashboard's own: at most three of each kind, each statement at most 2 seconds.
+        sign_in_url: where a person whom the guard does not know is sent (303); default none.
+        title: shown at the top of each page, such as the name of the environment; at most 100 characters.
+        hosts: names by which the dashboard may be called, such as `admin.example.com`; others are answered 400.
+            Default: any; the host app sees to it.
+
+    Raises:
+        ConfigurationError: no guard: a dashboard without one is open to all. Or another argument is wrong.
+    """
+    if not callable(guard):
+        raise ConfigurationError(
+            f"guard is {described(guard)}; give a function that returns the Person who asks, or None: without a guard "
+            "the dashboard would be open to all"
+        )
+    require("title", title, printable(100), ConfigurationError)
+    require("sign_in_url", sign_in_url, optional(printable(2_000)), ConfigurationError)
+    return Dashboard(app_of(effects, None), guard, sign_in_url=sign_in_url, title=title, hosts=hosts)
+
+
+class Dashboard:
+    """The pages behind a guard. An ASGI app itself; `wsgi` and `django_urls` are the same for other hosts.
+
+    It keeps no state but short readings; any number of processes may serve it. `close` ends its threads and its
+    connections, as does `Effects.dispose`.
+    """
+
+    def __init__(
+        self,
+        app: Effects,
+        guard: Guard | None,
+        *,
+        sign_in_url: str | None = None,
+        title: str = "effects",
+        hosts: Collection[str] | None = None,
+        sign_in: SignIn | None = None,
+        https: bool = False,
+    ) -> None:
+        self._guard = guard if sign_in is None else sign_in.guard
+        self._sign_in, self._sign_in_url = sign_in, sign_in_url
+        self._hosts = None if hosts is None else {host.lower() for host in hosts}
+        self.routes = RouteTable(build_routes(sign_in))
+        self._app, self._title, self._https = app, title, https
+        self._acts = RateLimit(ACTS_PER_MINUTE)
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="effects-web")
+        self._door = asgi_door(self.handle, self._threads)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer as an ASGI app."""
+        await self._door(scope, receive, send)
+
+    @cached_property
+    def wsgi(self) -> Any:
+        """The dashboard as a WSGI app (PEP 3333)."""
+        return wsgi_door(self)
+
+    @cached_property
+    def django_urls(self) -> list[Any]:
+        """The dashboard as URLs of Django, for `include`. The guard's `request.host` is Django's request."""
+        return django_urls(self.answer, self.admit, self._threads)
+
+    def close(self) -> None:
+        """End the threads, and close the connections; the dashboard is not used again."""
+        self._threads.shutdown()
+        if "site" in self.__dict__:
+            self.site.app.store.dispose()
+
+    @cached_property
+    def site(self) -> Site:
+        """What all visits share; the database is not asked before the first."""
+        with self._lock:
+            return Site(beside(self._app), self._app, self.routes, self._title, can_sign_out=self._sign_in is not None)
+
+    # -- a request ---------------------------------------------------------------------------------------------
+
+    def handle(self, request: PageRequest) -> PageAnswer:
+        """Answer a request. Never raises: what goes wrong is a page that says so."""
+        return self.answer(request, self.admit(request))
+
+    def admit(self, request: PageRequest) -> Person | Exception | None:
+        """Ask the guard who it is; an error of the guard is its answer."""
+        try:
+            person = self._guard(request) if self._guard is not None else None
+            if person is not None and not isinstance(person, Person):
+                raise ConfigurationError(f"the guard returned {described(person)}; it must return a Person or None")
+        except Exception as error:
+            return error
+        return person
+
+    def answer(self, request: PageRequest, person: Person | Exception | None) -> PageAnswer:
+        """Answer a request of this person, whom the guard admits."""
+        if self._https:  # a proxy ends TLS
+            request = replace(request, scheme="https")
+        visit = Visit(self.site, request, person if isinstance(person, Person) else None)
+        visit.secure = request.scheme == "https"
+        try:
+            if isinstance(person, Exception):
+                raise person
+            answer = self._answer(visit)
+        except BadRequestError as error:
+            answer = failures.bad_request(visit, str(error))
+        except Exception as error:
+            answer = self._failed(visit, error)
+        return PageAnswer(answer.status, answer.body, answer.content_type, (*HEADERS, *answer.headers))
+
+    def _answer(self, visit: Visit) -> PageAnswer:
+        request = visit.request
+        if not is_own_host(request, self._hosts):
+            return failures.plain(400, "this name is not one of the dashboard's")
+        if not request.path.startswith("/"):
+            return PageAnswer(308, headers=(("location", f"{request.mount}/"),))
+        match = self.routes.match(request.path)
+        if match is not None and match[0].role == "public":
+            return self._see(visit, *match)
+        if visit.person is None:
+            return self._unknown(visit)
+        self._give_nonce(visit)
+        if match is None:
+            return self._with_nonce(visit, failures.not_found(visit, "there is no such page"))
+        return self._with_nonce(visit, self._see(visit, *match))
+
+    def _see(self, visit: Visit, route: PageRoute, values: Mapping[str, str]) -> PageAnswer:
+        request, visit.route, visit.values = visit.request, route, dict(values)
+        method = "GET" if request.method == "HEAD" else request.method
+        if method not in route.methods:
+            return failures.plain(405, "this page has no such method", ("allow", ", ".join(route.methods)))
+        if request.is_unsafe and not comes_from_own_page(request):
+            return failures.plain(403, "the form did not come from a page of this dashboard")
+        if route.role == "public":
+            return route.view(visit)
+        person = visit.someone
+        if not person.may(route.role, personal=route.personal):
+            return failures.forbidden(visit, route)
+        if request.is_unsafe:
+            if not is_form_token(visit.form.get(FORM_FIELD, ""), visit.nonce, person):
+                return failures.forbidden(visit, route, "the form is too old, or not yours: open the page again")
+            if route.acts and not self._acts.admits(person.name):
+                return failures.too_many(visit)
+        return route.view(visit)
+
+    def _unknown(self, visit: Visit) -> PageAnswer:
+        """No one is signed in: what exists is not said."""
+        if self._sign_in is not None and not visit.request.is_unsafe:
+            return PageAnswer(303, headers=(("location", f"{visit.request.mount}/sign-in"),))
+        if self._sign_in_url is not None and not visit.request.is_unsafe:
+            return PageAnswer(303, headers=(("location", self._sign_in_url),))
+        return failures.plain(404, "not found")
+
+    # -- the cookie of form tokens -----------------------------------------------------------------------------
+
+    def _give_nonce(self, visit: Visit) -> None:
+        if self._sign_in is not None:
+            visit.nonce = self._sign_in.secret_of(visit.request) or ""
+        else:
+            visit.nonce = visit.request.cookies.get(_nonce_cookie(visit.request), "")
+        visit.nonce = visit.nonce or new_nonce()
+
+    def _with_nonce(self, visit: Visit, answer: PageAnswer) -> PageAnswer:
+        """With the cookie, where the browser does not have it yet."""
+        request, name = visit.request, _nonce_cookie(visit.request)
+        if self._sign_in is not None or request.cookies.get(name):
+            return answer
+        secure = request.scheme == "https"
+        header = cookie(name, visit.nonce, path="/" if secure else request.mount or "/", secure=secure)
+        return PageAnswer(answer.status, answer.body, answer.content_type, (*answer.headers, header))
+
+    def _failed(self, visit: Visit, error: Exception) -> PageAnswer:
+        """What an error is for the person; one that was not foreseen is logged under a reference, without its text."""
+        answer = failures.answer_of(visit, error)
+        if answer is not None:
+            return answer
+        reference = secrets.token_hex(4)
+        name = visit.route.name if visit.route is not None else "guard"
+        _log.error(
+            "page %s failed (%s): %s at %s", name, reference, type(error).__name__, error_places(error, _FRAMES_MAX)
+        )
+        return failures.plain(500, f"this page has failed; the log has it under the reference {reference}")
+
+
+def _nonce_cookie(request: PageRequest) -> str:
+    return f"__Host-{NONCE_COOKIE}" if request.scheme == "https" else NONCE_COOKIE

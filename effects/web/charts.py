@@ -1,0 +1,62 @@
+"""Charts as SVG of numbers alone: no text of a row is drawn, and a table or a sentence stands beside each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from markupsafe import Markup
+
+BAR_WIDTH, BAR_GAP, BARS_HEIGHT = 6, 2, 36
+POINTS_MAX = 120
+TRACK_WIDTH, TRACK_HEIGHT = 600, 12
+_TRACK_MIN = 1.5  # of the width, so that a short phase is seen
+PHASES_MAX = 12
+_RECT = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>')
+
+
+def bars(points: Sequence[float | None], label: str) -> Markup:
+    """Bars over time; a gap is no bar at all, and 0 is a line: nothing happened.
+
+    Args:
+        points: at most 120, oldest first; None where no worker measured.
+        label: what it shows, for those who do not see it.
+    """
+    shown = list(points)[-POINTS_MAX:]
+    most = max((point for point in shown if point is not None), default=0) or 1
+    rects = [
+        _RECT.format("bar", at * (BAR_WIDTH + BAR_GAP), BARS_HEIGHT - height, BAR_WIDTH, height)
+        for at, point in enumerate(shown)
+        if point is not None
+        for height in [max(1.0, float(point) / most * BARS_HEIGHT)]
+    ]
+    width = max(1, len(shown)) * (BAR_WIDTH + BAR_GAP)
+    return _svg("bars", width, BARS_HEIGHT, label, rects)
+
+
+def waterfall(phases_ms: Mapping[str, float], whole_ms: float, label: str) -> Markup:
+    """The phases of an attempt, one behind the other, on the scale of the longest attempt of the page.
+
+    Args:
+        phases_ms: phase → milliseconds, `total` left aside; at most 12 are drawn.
+        whole_ms: what the whole width stands for.
+    """
+    scale = TRACK_WIDTH / max(whole_ms, 0.001)
+    rects, x = [], 0.0
+    for at, milliseconds in enumerate(steps(phases_ms).values()):
+        width = max(_TRACK_MIN, min(milliseconds * scale, TRACK_WIDTH))
+        rects.append(_RECT.format(f"phase p{at % 6}", min(x, TRACK_WIDTH - _TRACK_MIN), 0, width, TRACK_HEIGHT))
+        x += milliseconds * scale
+    return _svg("waterfall", TRACK_WIDTH, TRACK_HEIGHT, label, rects)
+
+
+def steps(phases_ms: Mapping[str, float]) -> dict[str, float]:
+    """The phases that are drawn: numbers that a row may have, negative ones and infinity left out."""
+    usual = {name: each for name, each in phases_ms.items() if name != "total" and 0 <= each < 1e12}
+    return dict(list(usual.items())[:PHASES_MAX])
+
+
+def _svg(kind: str, width: int, height: int, label: str, rects: Sequence[Markup]) -> Markup:
+    head = Markup('<svg class="{}" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">').format(
+        kind, width, height, label
+    )
+    return head + Markup("").join(rects) + Markup("</svg>")

@@ -1,0 +1,143 @@
+"""The ways in: ASGI by Starlette's request, WSGI by a2wsgi, and a view of Django. All lead to one function."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, TypeAlias
+
+from effects.errors import ConfigurationError
+from effects.web.exchange import BODY_BYTES_MAX, PageAnswer, PageRequest
+from effects.web.people import Person
+from effects.web_apps import AsgiApp, Receive, Scope, Send, WsgiApp, lifespan
+
+Handler: TypeAlias = Callable[[PageRequest], PageAnswer]
+_METHODS = ("GET", "HEAD", "POST")
+
+
+def asgi_door(handle: Handler, threads: Executor) -> AsgiApp:
+    """An ASGI app; `handle` runs in one of these threads. A body of more than 16 KiB is answered 413, unread."""
+    requests = load("starlette.requests")
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await lifespan(receive, send)
+        elif scope["type"] == "http":
+            request = requests.Request(scope, receive)
+            answer = await _take(request, requests.ClientDisconnect, handle, threads)
+            if answer is not None:
+                await _send(answer, scope["method"], send)
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    return app
+
+
+async def _take(request: Any, gone: type[Exception], handle: Handler, threads: Executor) -> PageAnswer | None:
+    """The answer; None where the client has left."""
+    if request.method not in _METHODS:
+        return PageAnswer(405, headers=(("allow", ", ".join(_METHODS)),))
+    body = bytearray()
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > BODY_BYTES_MAX:
+                return PageAnswer(413)
+    except gone:
+        return None
+    return await asyncio.get_running_loop().run_in_executor(threads, handle, _of_starlette(request, bytes(body)))
+
+
+def _of_starlette(request: Any, body: bytes) -> PageRequest:
+    scope = request.scope
+    mount = scope.get("root_path", "").rstrip("/")
+    path = scope["path"]
+    return PageRequest(
+        method=request.method,
+        path=path[len(mount) :] if path == mount or path.startswith(f"{mount}/") else path,
+        mount=mount,
+        query=scope.get("query_string", b"").decode("latin-1"),
+        headers={name: ", ".join(request.headers.getlist(name)) for name in request.headers},
+        cookies=dict(request.cookies),
+        body=body,
+        scheme=scope.get("scheme", "http"),
+        client=request.client.host if request.client is not None else None,
+        host=scope,
+    )
+
+
+async def _send(answer: PageAnswer, method: str, send: Send) -> None:
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in _headers(answer)]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
+
+
+def _headers(answer: PageAnswer) -> list[tuple[str, str]]:
+    kind = [("content-type", answer.content_type)] if answer.body else []
+    return [*kind, ("content-length", str(len(answer.body))), *answer.headers]
+
+
+def wsgi_door(app: AsgiApp) -> WsgiApp:
+    """The same as a WSGI app, by a2wsgi, which calls it on an event loop in a thread of its own."""
+    door: WsgiApp = load("a2wsgi").ASGIMiddleware(app)
+    return door
+
+
+def django_urls(
+    answer: Callable[[PageRequest, Person | Exception | None], PageAnswer],
+    admit: Callable[[PageRequest], Person | Exception | None],
+    threads: Executor,
+) -> list[Any]:
+    """URLs of Django that lead every path to the dashboard.
+
+    The guard is asked in Django's own thread: it may use Django's session, user and models.
+    """
+    http, urls = load("django.http"), load("django.urls")
+
+    def view(request: Any, path: str = "") -> Any:
+        if request.method not in _METHODS:
+            return http.HttpResponseNotAllowed(_METHODS)
+        page_request = _of_django(request, path)
+        answered = threads.submit(answer, page_request, admit(page_request)).result()
+        response = http.HttpResponse(answered.body, status=answered.status, content_type=answered.content_type)
+        for name, value in answered.headers:
+            if name == "set-cookie":
+                response.cookies.load(value)
+            else:
+                response[name] = value
+        return response
+
+    view.csrf_exempt = True  # type: ignore[attr-defined] # each form has a token of ours
+    return [urls.re_path(r"^(?P<path>.*)$", view, name="effects-dashboard")]
+
+
+def _of_django(request: Any, path: str) -> PageRequest:
+    return PageRequest(
+        method=request.method,
+        path=f"/{path}",
+        mount=request.path[: len(request.path) - len(path)].rstrip("/"),
+        query=request.META.get("QUERY_STRING", ""),
+        headers={name.lower(): value for name, value in request.headers.items()},
+        cookies=dict(request.COOKIES),
+        body=request.body,
+        scheme=request.scheme,
+        client=request.META.get("REMOTE_ADDR"),
+        host=request,
+    )
+
+
+def load(name: str) -> Any:
+    """A library that comes with an extra.
+
+    Raises:
+        ConfigurationError: it is not installed; names the extra.
+    """
+    package = name.partition(".")[0]
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise ConfigurationError(f"the dashboard needs {package}: pip install 'effects-toolkit[web]'") from None

@@ -1,0 +1,79 @@
+"""Pages about what went wrong: what it was, and what to do. No trace, no statement, no value."""
+
+from __future__ import annotations
+
+from effects.errors import (
+    ConfigurationError,
+    EffectsError,
+    FailoverNotFound,
+    JobNotFound,
+    JobStateError,
+    LimitNotFound,
+    QueueNotFound,
+    SchemaMismatch,
+    StoreConflict,
+    StoreRejected,
+    StoreUnavailable,
+    WorkerNotFound,
+)
+from effects.web.exchange import PageAnswer
+from effects.web.routes import PageRoute
+from effects.web.visit import Visit
+
+_NOT_FOUND = (JobNotFound, LimitNotFound, QueueNotFound, WorkerNotFound, FailoverNotFound)
+_PLAIN = "text/plain; charset=utf-8"
+
+
+def plain(status: int, text: str, *headers: tuple[str, str]) -> PageAnswer:
+    """A line without a frame, for those whom we do not know, or where no page can be made."""
+    return PageAnswer(status, f"{text}\n".encode(), _PLAIN, (("cache-control", "no-store"), *headers))
+
+
+def not_found(visit: Visit, text: str) -> PageAnswer:
+    return _page(visit, 404, "Not found", text)
+
+
+def bad_request(visit: Visit, text: str) -> PageAnswer:
+    return plain(400, text) if visit.person is None else _page(visit, 400, "This request cannot be read", text)
+
+
+def forbidden(visit: Visit, route: PageRoute, text: str | None = None) -> PageAnswer:
+    """The person lacks a role or a capability, which the page names."""
+    if text is None:
+        capability = " and the capability personal" if route.personal else ""
+        text = f"this needs the role {route.role}{capability}; you are {visit.someone.role}"
+    return _page(visit, 403, "Not allowed", text)
+
+
+def too_many(visit: Visit) -> PageAnswer:
+    return _page(visit, 429, "Too many actions", "wait a minute; for many jobs at once there are bulk actions")
+
+
+def answer_of(visit: Visit, error: Exception) -> PageAnswer | None:
+    """The page about a known error; None for any other."""
+    if isinstance(error, _NOT_FOUND):
+        return not_found(visit, str(error))
+    if isinstance(error, JobStateError):
+        return _page(visit, 409, "Something else happened meanwhile", f"{error}. Nothing was changed.")
+    if isinstance(error, SchemaMismatch):
+        return _page(visit, 503, "The tables are not of this version", str(error))
+    if isinstance(error, StoreConflict):
+        text = "the database was busy for longer than 2 seconds; nothing was changed. Try it again."
+        return _page(visit, 503, "This took too long", text)
+    if isinstance(error, StoreUnavailable):
+        text = "the database cannot be reached. Workers keep trying; this page can be loaded again."
+        return _page(visit, 503, "The database is unavailable", text)
+    if isinstance(error, StoreRejected):
+        return _page(visit, 503, "The database refuses", "see the section about the database in `effects doctor`")
+    if isinstance(error, EffectsError) and not isinstance(error, ConfigurationError):
+        return _page(visit, 422, "This cannot be done", str(error))
+    if isinstance(error, ConfigurationError) and visit.person is not None and visit.request.is_unsafe:
+        return _page(visit, 422, "This cannot be done", str(error))
+    return None
+
+
+def _page(visit: Visit, status: int, heading: str, text: str) -> PageAnswer:
+    """With the frame where a person is known."""
+    if visit.person is None:
+        return plain(status, text)
+    return visit.page("failure.html", code=status, heading=heading, text=text)

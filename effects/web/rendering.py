@@ -1,0 +1,134 @@
+"""Pages from templates. Every text of a row is escaped, and cleaned of what could turn or hide it.
+
+Whatever looks like an e-mail address is shown as `•••@domain`, unless what is personal was asked for.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from effects.text.unsafe import lines_without_unsafe
+from effects.text.wording import duration, moment_text, shown_status
+from effects.web import charts
+
+_ADDRESS = re.compile(r"[^\s@<>()\[\]\"',;:=/]+@(?=[^\s@<>()\[\]\"',;:=/]+\.[^\s@.])")
+_COMMAND = re.compile(r"`([^`]+)`")
+STATIC_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+HIDDEN_NAME = "•••@"
+
+# What a status, an outcome or a state of an effect looks like: never by its colour alone.
+_TONES = {
+    "succeeded": "good", "done": "good", "alive": "good", "active": "good", "closed": "good", "ok": "good",
+    "queued": "calm", "running": "live", "retrying": "warn", "failed": "warn", "waiting": "calm", "snoozed": "calm",
+    "dead": "bad", "refused": "bad", "unknown": "odd", "lost": "odd", "timed_out": "warn", "released": "live",
+    "intended": "calm", "cancelled": "calm", "abandoned": "calm", "silent": "bad", "draining": "warn", "idle": "warn",
+    "paused": "warn", "retired": "calm", "invalid": "bad", "open": "bad", "half_open": "warn", "warning": "warn",
+    "error": "bad",
+}  # fmt: skip
+_SHAPES = {"good": "●", "calm": "○", "live": "◐", "warn": "▲", "bad": "■", "odd": "◆"}
+
+
+class StaticFiles:
+    """The files that pages load, each under the beginning of its own SHA-256: it may be kept forever."""
+
+    def __init__(self) -> None:
+        folder = files("effects.web") / "static"
+        self._files = {file.name: file.read_bytes() for file in folder.iterdir() if file.name.count(".") == 1}
+        self.hashes = {name: hashlib.sha256(body).hexdigest()[:12] for name, body in self._files.items()}
+
+    def find(self, digest: str, name: str) -> tuple[bytes, str] | None:
+        """The file and its content type; None where no file has this name and hash."""
+        if self.hashes.get(name) != digest:
+            return None
+        return self._files[name], STATIC_TYPES[name.rpartition(".")[2]]
+
+
+class PageRenderer:
+    """The templates, with addresses hidden and, where a person has asked for them, as they are."""
+
+    def __init__(self) -> None:
+        self.static = StaticFiles()
+        self._environments = {revealed: _environment(revealed=revealed) for revealed in (False, True)}
+
+    def render(self, template: str, values: Mapping[str, Any], *, revealed: bool) -> bytes:
+        text = self._environments[revealed].get_template(template).render(values)
+        return text.encode("utf-8", errors="replace")
+
+
+def _environment(*, revealed: bool) -> Environment:
+    cleaned: Callable[[Any], Any] = partial(shown, revealed=revealed)
+    environment = Environment(
+        loader=PackageLoader("effects.web"), autoescape=True, undefined=StrictUndefined, finalize=cleaned,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters.update(
+        time=_time,
+        duration=duration,
+        count=lambda value: f"{value:,}",
+        seconds=_seconds,
+        status=shown_status,
+        words=lambda value: str(value).replace("_", " "),
+        code=lambda value: _with_commands(cleaned(str(value))),
+        name=_name,
+        chip=_chip,
+    )
+    environment.globals.update(charts=charts)
+    return environment
+
+
+def shown(value: Any, *, revealed: bool) -> Any:
+    """A value as a page may have it; markup of our own stays as it is."""
+    if value is None:
+        return "–"
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    text = lines_without_unsafe(value)
+    return text if revealed or "@" not in text else _ADDRESS.sub(HIDDEN_NAME, text)
+
+
+def _name(value: str) -> Markup:
+    """Who acted: an address may be a colleague's name, and is not hidden."""
+    return escape(lines_without_unsafe(value))
+
+
+def _time(value: dt.datetime | str | None) -> Markup:
+    """A time in UTC, which `app.js` shows in the viewer's own zone beside."""
+    if value is None:
+        return Markup("–")
+    if isinstance(value, str):
+        return escape(value)
+    stamp = value.astimezone(dt.UTC).isoformat(timespec="milliseconds")
+    return Markup('<time datetime="{}">{}</time>').format(stamp, moment_text(value))
+
+
+def _seconds(value: float | None) -> str:
+    """A short length of time: `4 ms`, `1.25 s`, `2 min 5 s`."""
+    if value is None:
+        return "–"
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:.3g} s" if value < 60 else duration(value)
+
+
+def _with_commands(text: str) -> Markup:
+    """A text whose commands, in backticks, are shown as such."""
+    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped before
+
+
+def _chip(value: object) -> Markup:
+    """A status as a word with a shape and a colour."""
+    word = shown_status(str(value))
+    tone = _TONES.get(word, "calm")
+    shape = Markup('<span aria-hidden="true">{}</span>').format(_SHAPES[tone])
+    return Markup('<span class="chip {}">{} {}</span>').format(
+        tone, shape, lines_without_unsafe(word.replace("_", " "))
+    )

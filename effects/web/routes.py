@@ -1,0 +1,65 @@
+"""The table of routes: each says which role and which capability it needs. Nothing is served that is not in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+from urllib.parse import quote
+
+from effects.web.exchange import PageAnswer
+from effects.web.people import Role
+
+View: TypeAlias = Callable[[Any], PageAnswer]  # of a `Visit`, which knows the routes
+_PARAMETER = re.compile(r"\{(\w+)\}")
+_PARAMETERS = {"id": "[1-9][0-9]{0,17}", "hash": "[0-9a-f]{12}", "file": r"[a-z]+\.[a-z]+"}
+
+
+@dataclass(frozen=True, slots=True)
+class PageRoute:
+    """One page or action.
+
+    Args:
+        name: by which pages link to it.
+        methods: `GET`, `POST` or both; `HEAD` comes with `GET`.
+        pattern: below the mount, such as `/jobs/{id}`; a parameter is one of `id`, `hash`, `file`.
+        view: what answers.
+        role: the least role that may use it; `public` needs none. No default.
+        personal: whether it needs the capability `personal`. No default.
+        acts: whether its POST changes something beyond the person's own session; it counts towards the rate.
+    """
+
+    name: str
+    methods: tuple[Literal["GET", "POST"], ...]
+    pattern: str
+    view: View
+    role: Role | Literal["public"]
+    personal: bool
+    acts: bool = False
+    compiled: re.Pattern[str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = _PARAMETER.split(self.pattern)
+        texts = [f"(?P<{part}>{_PARAMETERS[part]})" if at % 2 else re.escape(part) for at, part in enumerate(parts)]
+        object.__setattr__(self, "compiled", re.compile("".join(texts)))
+
+    def url(self, values: dict[str, object]) -> str:
+        """The path with these parameters, which are taken out of `values`."""
+        return _PARAMETER.sub(lambda match: quote(str(values.pop(match[1])), safe=""), self.pattern)
+
+
+class RouteTable:
+    """All routes, by path and by name."""
+
+    def __init__(self, routes: Iterable[PageRoute]) -> None:
+        self.routes: Sequence[PageRoute] = tuple(routes)
+        self.by_name = {route.name: route for route in self.routes}
+        assert len(self.by_name) == len(self.routes), "two routes have one name"
+
+    def match(self, path: str) -> tuple[PageRoute, dict[str, str]] | None:
+        """The route of a path, with its parameters."""
+        for route in self.routes:
+            if (match := route.compiled.fullmatch(path)) is not None:
+                return route, match.groupdict()
+        return None

@@ -1,0 +1,97 @@
+"""What keeps the pages closed: headers of every answer, where a form may come from, and its token."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from effects.web.exchange import PageRequest
+from effects.web.people import Person
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-src 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types effects"
+)
+HEADERS = (
+    ("content-security-policy", CSP),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "same-origin"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
+)
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+FORM_FIELD = "form_token"
+_NONCE_BYTES = 16
+_KEYS_MAX = 10_000
+
+
+def is_own_host(request: PageRequest, hosts: Collection[str] | None) -> bool:
+    """Whether the request names one of our hosts, so that no foreign name may be bound to our address.
+
+    Args:
+        hosts: names, each with its port or for any; None admits all: the host app sees to it.
+    """
+    if hosts is None:
+        return True
+    name = request.headers.get("host", "").lower()
+    bare = name if name.endswith("]") else name.rpartition(":")[0] or name
+    return name in hosts or bare in hosts
+
+
+def comes_from_own_page(request: PageRequest) -> bool:
+    """Whether the browser says that the form was on a page of this host.
+
+    `Sec-Fetch-Site` decides where the browser sends it; over plain http to a name that is not loopback it does not,
+    and `Origin` decides.
+    """
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = request.headers.get("origin", "")
+    host = request.headers.get("host", "")
+    return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
+
+
+def new_nonce() -> str:
+    """A value for the cookie that form tokens are made of."""
+    return secrets.token_urlsafe(_NONCE_BYTES)
+
+
+def form_token(nonce: str, person: Person) -> str:
+    """The token of this person's forms; it cannot be made without the cookie."""
+    text = f"effects form\0{person.name}\0{person.role}"
+    return hmac.new(nonce.encode(errors="replace"), text.encode(), hashlib.sha256).hexdigest()
+
+
+def is_form_token(token: str, nonce: str, person: Person) -> bool:
+    """Whether the form has this person's token."""
+    return hmac.compare_digest(token.encode(errors="replace"), form_token(nonce, person).encode())
+
+
+class RateLimit:
+    """At most so many calls a minute for each name; of this process."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_minute = per_minute
+        self._lock = threading.Lock()
+        self._calls: OrderedDict[str, list[float]] = OrderedDict()
+
+    def admits(self, name: str) -> bool:
+        """Count a call; whether it is one of those that are allowed."""
+        now = time.monotonic()
+        with self._lock:
+            recent = [moment for moment in self._calls.pop(name, []) if moment > now - 60]
+            allowed = len(recent) < self._per_minute
+            self._calls[name] = [*recent, now] if allowed else recent
+            while len(self._calls) > _KEYS_MAX:
+                self._calls.popitem(last=False)
+        return allowed

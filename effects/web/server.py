@@ -1,0 +1,83 @@
+"""The stand-alone dashboard: a server of its own, for people who sign in by links from the command line."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from typing import Any
+from urllib.parse import urlsplit
+
+from effects.app import Effects
+from effects.arguments import optional, printable, require
+from effects.errors import ConfigurationError
+from effects.web.application import Dashboard
+from effects.web.doors import load
+from effects.web.security import LOOPBACK_NAMES
+from effects.web.sessions import SignIn
+
+DEFAULT_PORT = 8765
+LOOPBACK_ADDRESSES = ("127.0.0.1", "::1", "localhost")
+_URL_CHARS_MAX = 500
+
+
+class DashboardServer:
+    """A socket that listens, and the dashboard behind it.
+
+    Args:
+        host: the address to listen on. Anything but loopback needs `public_url`.
+        port: 0: any that is free.
+        public_url: how people call it, such as `https://effects.example.com`: where a proxy in front of it ends TLS.
+
+    Raises:
+        ConfigurationError: another address without an https `public_url`, a URL with a path, or a port that is taken.
+    """
+
+    def __init__(self, app: Effects, *, host: str, port: int, public_url: str | None, title: str) -> None:
+        require("--public-url", public_url, optional(printable(_URL_CHARS_MAX)), ConfigurationError)
+        secure = public_url is not None
+        if public_url is not None:
+            _check_public(public_url)
+        elif host not in LOOPBACK_ADDRESSES:
+            raise ConfigurationError(
+                f"--host is {host}, which is not loopback: give --public-url https://…, by which people call it"
+            )
+        self.socket = _listen(host, port)
+        self.port = int(self.socket.getsockname()[1])
+        local = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        self.url = public_url.rstrip("/") if public_url is not None else local
+        hosts = LOOPBACK_NAMES if public_url is None else (*LOOPBACK_NAMES, str(urlsplit(public_url).netloc))
+        sign_in = SignIn(app, port=self.port, secure=secure)
+        self.dashboard = Dashboard(app, None, title=title, hosts=hosts, sign_in=sign_in, https=secure)
+
+    def run(self) -> None:
+        """Serve until SIGINT or SIGTERM; requests under way are answered first."""
+        uvicorn: Any = load("uvicorn")
+        config = uvicorn.Config(
+            self.dashboard, log_config=None, log_level="warning", access_log=False, proxy_headers=False,
+            server_header=False, ws="none", lifespan="off", timeout_graceful_shutdown=10,
+        )  # fmt: skip
+        before = signal.signal(signal.SIGTERM, lambda *_: None)  # the server raises it again when it has ended
+        try:
+            uvicorn.Server(config).run(sockets=[self.socket])
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            self.dashboard.close()
+            self.socket.close()
+
+
+def sign_in_url(base_url: str, secret: str) -> str:
+    """The address of a one-time link."""
+    return f"{base_url.rstrip('/')}/sign-in?token={secret}"
+
+
+def _check_public(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not parts.netloc or parts.path not in ("", "/") or parts.query or "@" in parts.netloc:
+        raise ConfigurationError(f"--public-url is {url!r}; give https:// and a name, such as https://ops.example.com")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {host} port {port}: {error.strerror}") from None

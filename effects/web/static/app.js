@@ -1,0 +1,119 @@
+// Everything works without this file. It adds: the viewer's own zone, live regions, and keys.
+"use strict";
+(() => {
+  const POLL_MS = 5000, POLL_MAX_MS = 60000, JITTER = 0.2, PREFIX_MS = 1200;
+  const policy = window.trustedTypes
+    ? window.trustedTypes.createPolicy("effects", { createHTML: (text) => text })
+    : { createHTML: (text) => text };
+  const state = { paused: false, wait: POLL_MS, prefix: 0, row: -1 };
+
+  // -- times in the viewer's zone, UTC beside ---------------------------------------------------------------
+  const two = (number) => String(number).padStart(2, "0");
+  function zoned(moment) {
+    const ahead = -moment.getTimezoneOffset(), whole = Math.floor(Math.abs(ahead) / 60), rest = Math.abs(ahead) % 60;
+    const day = `${moment.getFullYear()}-${two(moment.getMonth() + 1)}-${two(moment.getDate())}`;
+    const clock = `${two(moment.getHours())}:${two(moment.getMinutes())}:${two(moment.getSeconds())}`;
+    return `${day} ${clock} ${ahead < 0 ? "-" : "+"}${two(whole)}${rest ? `:${two(rest)}` : ""}`;
+  }
+  function localise(root) {
+    for (const time of root.querySelectorAll("time[datetime]")) {
+      const moment = new Date(time.dateTime);
+      if (Number.isNaN(moment.valueOf()) || moment.getTimezoneOffset() === 0) continue;
+      time.title = `UTC: ${time.textContent}`;
+      time.textContent = zoned(moment);
+    }
+  }
+
+  // -- live regions -----------------------------------------------------------------------------------------
+  const regions = () => [...document.querySelectorAll("[data-live][id]")];
+  function busy() {
+    const active = document.activeElement;
+    const selection = document.getSelection();
+    return document.hidden || state.paused || (selection && !selection.isCollapsed)
+      || (active && active.matches("input, select, textarea, [data-live] *"))
+      || document.querySelector("[data-live] details[open]");
+  }
+  function tell(text) {
+    const line = document.getElementById("live-state");
+    if (line) line.textContent = text;
+  }
+  async function poll() {
+    if (!regions().length) return;
+    if (!busy()) {
+      try {
+        const answer = await fetch(location.href, { headers: { "x-effects-live": "1" }, credentials: "same-origin" });
+        if (!answer.ok || answer.redirected) throw new Error(String(answer.status));
+        const fresh = new DOMParser().parseFromString(policy.createHTML(await answer.text()), "text/html");
+        if (!busy()) swap(fresh);
+        state.wait = POLL_MS;
+        tell("· live");
+      } catch {
+        state.wait = Math.min(state.wait * 2, POLL_MAX_MS);
+        tell("· stale: the dashboard does not answer");
+      }
+    }
+    setTimeout(poll, state.wait * (1 + JITTER * (Math.random() - 0.5)));
+  }
+  function swap(fresh) {
+    for (const region of regions()) {
+      const next = fresh.getElementById(region.id);
+      if (next && next.innerHTML !== region.dataset.was) {
+        const was = next.innerHTML;
+        localise(next);
+        region.replaceWith(document.adoptNode(next));
+        next.dataset.was = was;
+      }
+    }
+    const read = fresh.querySelector(".foot time"), shown = document.querySelector(".foot time");
+    if (read && shown) shown.replaceWith(document.adoptNode(read));
+  }
+
+  // -- keys -------------------------------------------------------------------------------------------------
+  const keysOff = () => localStorage.getItem("effects-keys") === "off";
+  function move(by) {
+    const rows = [...document.querySelectorAll("tr[data-row]")];
+    if (!rows.length) return;
+    state.row = Math.max(0, Math.min(rows.length - 1, state.row + by));
+    const link = rows[state.row].querySelector("a");
+    if (link) link.focus();
+  }
+  function press(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || keysOff()) return;
+    if (event.target.matches("input, select, textarea")) {
+      if (event.key === "Escape") event.target.blur();
+      return;
+    }
+    const wanted = performance.now() - state.prefix < PREFIX_MS ? `g ${event.key}` : event.key;
+    state.prefix = event.key === "g" ? performance.now() : 0;
+    if (wanted === "j" || wanted === "k") move(wanted === "j" ? 1 : -1);
+    else if (wanted === ".") {
+      state.paused = !state.paused;
+      tell(state.paused ? "· paused" : "· live");
+    } else {
+      const target = document.querySelector(`[data-key="${CSS.escape(wanted).replace("\\ ", " ")}"]`);
+      if (!target) return;
+      event.preventDefault();
+      if (target.matches("input")) target.focus();
+      else target.click();
+    }
+  }
+
+  // -- reasons are remembered while this window is open -----------------------------------------------------
+  function remember() {
+    for (const field of document.querySelectorAll("[data-remember]")) {
+      const name = `effects-${field.dataset.remember}`;
+      field.value ||= sessionStorage.getItem(name) || "";
+      field.form.addEventListener("submit", () => sessionStorage.setItem(name, field.value));
+    }
+    const off = document.getElementById("keys-off");
+    if (off) {
+      off.checked = keysOff();
+      off.addEventListener("change", () => localStorage.setItem("effects-keys", off.checked ? "off" : "on"));
+    }
+  }
+
+  localise(document);
+  remember();
+  document.addEventListener("keydown", press);
+  setTimeout(poll, POLL_MS);
+})();

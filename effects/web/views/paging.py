@@ -1,0 +1,51 @@
+"""Parameters of lists, each with its bound."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from effects.arguments import printable
+from effects.web.exchange import BadRequestError
+from effects.web.visit import Visit
+
+PAGE_ROWS = 50
+TEXT_CHARS_MAX = 255
+_ID = re.compile("[1-9][0-9]{0,17}")
+_text = printable(TEXT_CHARS_MAX)
+
+
+def before_of(visit: Visit) -> int | None:
+    """The id before which the page begins; None: the first page.
+
+    Raises:
+        BadRequestError: it is no id.
+    """
+    text = visit.query.get("before")
+    if text is None:
+        return None
+    if not _ID.fullmatch(text):
+        raise BadRequestError("before is not the id of a row")
+    return int(text)
+
+
+def filters_of(visit: Visit, names: Sequence[str]) -> dict[str, Any]:
+    """The filters of these names; None where one is not set.
+
+    Raises:
+        BadRequestError: as `text_of`.
+    """
+    return {name: text_of(visit, name) for name in names}
+
+
+def text_of(visit: Visit, name: str) -> str | None:
+    """A filter that is a name.
+
+    Raises:
+        BadRequestError: it has more than 255 characters, or control characters.
+    """
+    text = visit.query.get(name)
+    if text is not None and _text(text) is not None:
+        raise BadRequestError(f"{name} {_text(text)}")
+    return text

@@ -1,0 +1,27 @@
+"""What the tables hold, to see that something changed nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import text
+
+from effects import Effects
+from effects.store.audit_log.entries import LogFilters, list_entries
+
+if TYPE_CHECKING:
+    from tests.web.conftest import Shop
+
+
+def digest(shop: Shop) -> dict[str, object]:
+    """What all our tables hold."""
+    with shop.app.store.read() as connection:
+        return {
+            name: sorted(map(str, connection.execute(text(f"SELECT * FROM {table.fullname}")).all()))
+            for name, table in shop.app.store.tables.items()
+        }
+
+
+def audit_actions(app: Effects) -> list[tuple[str, str]]:
+    """Who did what, oldest first."""
+    return [(entry.actor, entry.action) for entry in reversed(list_entries(app.store, LogFilters()))]

@@ -1,0 +1,106 @@
+"""Goal: no stored text becomes markup. Method: the corpus in every text column, by plain SQL; every page is parsed, and
+has no element, attribute or address that a page with harmless texts does not have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from html.parser import HTMLParser
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from effects.limits import FOREVER_SECONDS
+from effects.store.limits import queue_pauses
+from effects.store.limits import rows as limit_rows
+from tests.support.sampling import sample
+from tests.web.conftest import Shop, Visiting
+from tests.web.hostile import CORPUS, FIELDS
+
+LISTS = ("/", "/needs", "/jobs", "/queues", "/workers", "/schedules", "/limits", "/audit")
+HARMLESS = "harmless"
+
+
+class Shape(HTMLParser):
+    """The elements of a page with the names of their attributes, and every address in it."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        self.addresses: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements[tag, tuple(sorted(name for name, _ in attrs))] += 1
+        self.addresses += [value or "" for name, value in attrs if name in ("href", "src", "action")]
+
+
+def plant(shop: Shop, value: str) -> int:
+    """Write the text into each column of each row; how many took it (keys are unique, and bounded)."""
+    store, planted = shop.app.store, 0
+    for table, columns in FIELDS.items():
+        for column in columns:
+            name = getattr(store.sql, table)
+            with suppress(DBAPIError), store.engine.begin() as connection:
+                connection.execute(text(f"UPDATE {name} SET {column} = :value"), {"value": value[:250]})
+                planted += 1
+    return planted
+
+
+@pytest.fixture
+def full(shop: Shop) -> Shop:
+    """With a pause of each kind, so that every list has a row with a reason."""
+    store = shop.app.store
+    with store.begin() as connection:
+        queue_pauses.pause(store, connection, "default", actor="cli:ann", reason="r")
+        limit_rows.pause(store, connection, "smtp", actor="cli:ann", reason="r", seconds=FOREVER_SECONDS)
+    return shop
+
+
+def test_no_text_of_a_row_becomes_markup(full: Shop, visiting: Visiting) -> None:
+    pages = [*LISTS, *(f"/jobs/{job}" for job in (full.dead, full.unknown, full.done, full.queued))]
+    assert plant(full, HARMLESS) > 20
+    visitor = visiting("operator")
+    usual = {element for page in pages for element in Shape(visitor.get(page).text).elements}
+    for value in sample(CORPUS, 12):
+        plant(full, value)
+        visitor.app.site.readings.forget()
+        for page in pages:
+            answer = visitor.get(page)
+            assert answer.status_code == 200, (page, value)
+            shape = Shape(answer.text)
+            assert shape.elements.keys() - usual == set(), (page, value)
+            assert [each for each in shape.addresses if not each.startswith(("/", "#"))] == [], (page, value)
+
+
+def test_no_field_of_a_query_becomes_markup(shop: Shop, visiting: Visiting) -> None:
+    visitor = visiting("operator")
+    names = ("job_type", "queue", "error_code", "worker", "actor", "action", "subject", "did", "range", "status", "age")
+    pages = ("/", "/jobs", "/needs", "/audit", "/queues/pause")
+    expected = {page: Shape(visitor.get(page, params=dict.fromkeys(("name", *names), HARMLESS)).text) for page in pages}
+    for value in CORPUS:
+        fields = dict.fromkeys(("name", *names), value[:250])
+        for page in pages:
+            answer = visitor.get(page, params=fields)
+            assert answer.status_code in (200, 400), (page, value)
+            if answer.status_code == 200:
+                assert Shape(answer.text).elements == expected[page].elements, (page, value)
+
+
+def test_what_was_written_is_shown_as_it_is(full: Shop, visiting: Visiting) -> None:
+    visitor = visiting("operator")
+    value = "<img src=x onerror=pwn()> & \"quotes\" 'too'"
+    plant(full, value)
+    assert "&lt;img src=x onerror=pwn()&gt; &amp; &#34;quotes&#34; &#39;too&#39;" in visitor.get("/needs").text
+
+
+def test_the_templates_leave_no_door_open() -> None:
+    from importlib.resources import files  # noqa: PLC0415 - this test alone
+
+    folder = files("effects.web") / "templates"
+    texts = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}
+    assert len(texts) > 10
+    for word in ("|safe", "style=", "onclick", "onload", "<style", "javascript:", "autoescape"):
+        assert [name for name, template in texts.items() if word in template] == [], word

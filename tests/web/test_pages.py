@@ -1,0 +1,248 @@
+"""What pages say and do, over rows in every state: as a person reads them, one action after the other."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from sqlalchemy import Engine, event, text
+
+from effects import Unknown, enqueue
+from effects.store.limits import queue_pauses
+from effects.web import Dashboard, PageRequest, Person, dashboard
+from tests.support.manual_workers import ManualWorker
+from tests.support.scripted import Script
+from tests.web.browsing import Visitor
+from tests.web.conftest import HELD, Shop, Visiting
+from tests.web.rows import audit_actions
+
+PAGES = (
+    "/",
+    "/needs",
+    "/jobs",
+    "/queues",
+    "/workers",
+    "/schedules",
+    "/limits",
+    "/health",
+    "/audit",
+    "/why",
+    "/settings",
+)
+STATEMENTS_MAX = 16  # of a page, before anything was read
+
+
+def plain(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def test_the_overview_says_what_needs_a_person(visiting: Visiting) -> None:
+    words = plain(visiting("viewer").get("/").text)
+    assert "1 effect may have happened and waits for a decision; 1 job is dead ." in words
+    assert "1 of 1 worker is alive." in words
+
+
+def test_the_story_of_an_effect_is_that_of_the_command(shop: Shop, visiting: Visiting) -> None:
+    page = visiting("operator").get(f"/jobs/{shop.unknown}").text
+    words = plain(page)
+    assert (
+        "charge:1 (held) is unknown (it may or may not have happened) after 1 attempt, last answer: no reply" in words
+    )
+    assert f"<code>effects dead resolve {shop.unknown} --as mark-done</code>" in page
+    assert all(button in words for button in ("It happened", "Leave it unknown", "Try it again", "Ignore it"))
+
+
+def test_a_viewer_is_told_which_role_an_action_needs(shop: Shop, visiting: Visiting) -> None:
+    words = plain(visiting("viewer").get(f"/jobs/{shop.dead}").text)
+    assert "Requeue it: needs the role operator" in words
+
+
+def test_why_it_waits_is_said(shop: Shop, visiting: Visiting) -> None:
+    with shop.app.store.begin() as connection:
+        queue_pauses.pause(shop.app.store, connection, "default", actor="cli:ann", reason="maintenance")
+    words = plain(visiting("operator").get(f"/jobs/{shop.queued}").text)
+    assert "Why it waits It its queue default is paused by cli:ann until it is resumed (maintenance)." in words
+    assert "Resume default" in words
+
+
+@pytest.mark.parametrize(
+    ("action", "job", "did", "noted"),
+    [
+        ("run-now", "queued", "due", "run_now"),
+        ("cancel", "queued", "cancelled", "cancel"),
+        ("requeue", "dead", "requeued", "requeue"),
+        ("requeue-unknown", "unknown", "requeued", "requeue"),
+        ("requeue-done", "done", "requeued", "requeue"),
+        ("mark-done", "unknown", "mark-done", "mark_done"),
+        ("give-up", "unknown", "give-up", "give_up"),
+        ("ignore", "dead", "ignored", "ignore"),
+    ],
+)
+def test_each_action_on_a_job(action: str, job: str, did: str, noted: str, shop: Shop, visiting: Visiting) -> None:
+    visitor = visiting("admin")
+    path = f"/jobs/{getattr(shop, job)}/{action}"
+    answer = visitor.act(path, reason="because")
+    assert answer.status_code == 303
+    assert answer.headers["location"].endswith(f"?did={did}")
+    assert visitor.get(answer.headers["location"]).status_code == 200
+    assert audit_actions(shop.app)[-1] == ("web:ann", noted)
+    again = visitor.post(path, {"form_token": visitor.token(), "reason": "because"})
+    assert again.status_code == (303 if action == "run-now" else 409)
+
+
+@pytest.mark.parametrize("path", ["/jobs/{done}/requeue", "/jobs/{queued}/ignore", "/jobs/{dead}/mark-done"])
+def test_an_action_that_is_not_possible_says_so(path: str, shop: Shop, visiting: Visiting) -> None:
+    answer = visiting("admin").get(path.format(**vars(shop)))
+    assert answer.status_code == 409
+    assert "Nothing was changed" in answer.text
+
+
+def test_to_ignore_needs_a_reason(shop: Shop, visiting: Visiting) -> None:
+    answer = visiting("operator").act(f"/jobs/{shop.dead}/ignore", reason="")
+    assert answer.status_code == 422
+    assert "a reason is needed" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "action"),
+    [
+        ("/queues/pause?name=default", ("queue", "pause")),
+        ("/queues/resume?name=default", ("queue", "resume")),
+        ("/limits/pause?name=smtp", ("limit", "pause")),
+        ("/limits/resume?name=smtp", ("limit", "resume")),
+        ("/workers/drain?name=w1", ("worker", "drain")),
+    ],
+)
+def test_each_action_on_what_has_a_name(path: str, action: tuple[str, str], shop: Shop, visiting: Visiting) -> None:
+    visitor = visiting("operator")
+    if action[1] == "resume":
+        visitor.act(path.replace("resume", "pause"))
+    answer = visitor.act(path, reason="because")
+    assert answer.status_code == 303
+    assert visitor.get(answer.headers["location"]).status_code == 200
+    assert audit_actions(shop.app)[-1] == ("web:ann", action[1])
+    assert visitor.get(path.replace(path.partition("=")[2], "nothing")).status_code == 200
+    unknown = visitor.act(path.replace(path.partition("=")[2], "nothing"), reason="because")
+    assert unknown.status_code == 404
+
+
+def test_what_is_looked_up_leads_to_its_story(shop: Shop, visiting: Visiting) -> None:
+    visitor = visiting("viewer")
+    token = visitor.token()
+
+    def why(question: str) -> object:
+        answer = visitor.post("/why", {"form_token": token, "q": question})
+        return answer.headers.get("location") or (answer.status_code, plain(answer.text))
+
+    assert why("dead:1") == f"/jobs/{shop.dead}"
+    assert why(str(shop.unknown)) == f"/jobs/{shop.unknown}"
+    assert "No ledger knows this" in str(why("no such key"))
+    assert "needs the capability personal" in str(why("ann@example.com"))
+    assert "No ledger knows this" in str(why("<1@example.com>"))
+
+
+def test_a_look_up_of_an_address_is_noted_without_it(shop: Shop, visiting: Visiting) -> None:
+    visitor = visiting("viewer", personal=True)
+    assert visitor.post("/why", {"form_token": visitor.token(), "q": "ann@example.com"}).status_code == 200
+    assert audit_actions(shop.app)[-1] == ("web:ann", "look_up")
+    with shop.app.store.read() as connection:
+        log = str(connection.execute(text(f"SELECT * FROM {shop.app.store.sql.audit_log}")).all())
+    assert "example.com" not in log
+
+
+def test_addresses_in_stored_texts_are_hidden_until_they_are_asked_for(shop: Shop, visiting: Visiting) -> None:
+    with shop.app.store.begin() as connection:
+        words = "550 ann@example.com is unknown; see http://x.test/@a"
+        connection.execute(text(f"UPDATE {shop.app.store.sql.job_history} SET last_error = :words"), {"words": words})
+    visitor = visiting("admin", personal=True)
+    assert "550 •••@example.com is unknown; see http://x.test/@a" in visitor.get("/needs").text
+    path = f"/jobs/{shop.dead}"
+    assert "ann@example.com" not in visitor.get(path).text
+
+
+def test_lists_have_pages_and_filters(shop: Shop, visiting: Visiting) -> None:
+    for number in range(120):
+        enqueue("scripted", Script(), key=f"n:{number}", effects=shop.app)
+    visitor = visiting("viewer")
+    seen: set[str] = set()
+    path: str | None = "/jobs?status=queued"
+    for _ in range(5):
+        if path is None:
+            break
+        page = visitor.get(path).text
+        rows = set(re.findall(r'href="/jobs/(\d+)"', page))
+        assert not rows & seen
+        seen |= rows
+        older = re.search(r'href="([^"]+)" rel="next"', page)
+        path = older[1].replace("&amp;", "&") if older else None
+    assert (path, len(seen)) == (None, 121)
+    assert set(re.findall(r'href="/jobs/(\d+)"', visitor.get("/jobs?limit_key=smtp").text)) == {str(shop.queued)}
+    assert set(re.findall(r'href="/jobs/(\d+)"', visitor.get("/needs?effect=unknown").text)) == {str(shop.unknown)}
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_no_page_asks_the_database_once_for_each_row(rows: int, shop: Shop) -> None:
+    """The same statements, whether a list has one row or forty."""
+    worker = ManualWorker(shop.app, "w2")
+    for number in range(rows):
+        enqueue(HELD, Script(), key=f"many:{number}", effects=shop.app)
+        job = worker.claim_one()
+        worker.release(job)
+        worker.settle((job, Unknown("no reply")), released=True)
+        ManualWorker(shop.app, f"worker{number}")
+    statements: list[str] = []
+
+    def count(*arguments: object) -> None:
+        statements.append(str(arguments[2]))
+
+    counts = {}
+    event.listen(Engine, "before_cursor_execute", count)
+    try:
+        for page in PAGES:
+            board = dashboard(guard=lambda request: Person("ann", role="admin"), effects=shop.app)
+            visitor = Visitor(board)
+            visitor.get("/settings")  # opens the connection
+            board.site.readings.forget()
+            statements.clear()
+            assert visitor.get(page).status_code == 200
+            counts[page] = len([each for each in statements if each not in ("BEGIN", "COMMIT")])
+            board.close()
+    finally:
+        event.remove(Engine, "before_cursor_execute", count)
+    del counts["/health"]  # what `effects doctor` asks
+    assert {page: number for page, number in counts.items() if number > STATEMENTS_MAX} == {}
+
+
+def test_an_error_of_the_guard_admits_no_one(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    def guard(request: PageRequest) -> Person:
+        raise RuntimeError("secret: rosebud")
+
+    board = dashboard(guard=guard, effects=shop.app)
+    answer = Visitor(board).get("/")
+    board.close()
+    assert answer.status_code == 500
+    assert "rosebud" not in answer.text + caplog.text
+    assert re.search(r"reference [0-9a-f]{8}", answer.text)
+
+
+def test_without_tables_the_page_says_what_to_run(shop: Shop, visiting: Visiting) -> None:
+    visitor = visiting("viewer")
+    with shop.app.store.begin() as connection:
+        connection.execute(text(f"ALTER TABLE {shop.app.store.sql.unresolved} RENAME TO away"))
+    answer = visitor.get("/needs")
+    assert answer.status_code == 503
+    assert "effects doctor" in answer.text
+
+
+def test_dashboards_have_connections_of_their_own(shop: Shop, visiting: Visiting) -> None:
+    visitor = visiting("viewer")
+    assert isinstance(visitor.app, Dashboard)
+    store = visitor.app.site.app.store
+    assert store.engine is not shop.app.engine
+    if store.is_postgresql:
+        with store.read() as connection:
+            settings = [
+                connection.exec_driver_sql(f"SHOW {name}").scalar()
+                for name in ("statement_timeout", "application_name")
+            ]
+        assert settings == ["2s", "effects-web"]
