@@ -92,7 +92,9 @@ class EventReceiver:
         return web_apps.Answer(status, headers=further.get(status, {}))
 
 
-def asgi_app(provider: ProviderName, *, secrets: Iterable[str] | str, effects: Effects | None = None) -> web_apps.AsgiApp:
+def asgi_app(
+    provider: ProviderName, *, secrets: Iterable[str] | str, effects: Effects | None = None
+) -> web_apps.AsgiApp:
     """An ASGI app that takes one provider's events at every path: run it, or mount it.
 
     Args and Raises: as `EventReceiver`. At most 1 MiB of a body is read; more is answered 413, another method 405.
@@ -100,7 +102,9 @@ def asgi_app(provider: ProviderName, *, secrets: Iterable[str] | str, effects: E
     return web_apps.asgi_app(EventReceiver(provider, secrets=secrets, effects=effects).answer, methods=_METHODS)
 
 
-def wsgi_app(provider: ProviderName, *, secrets: Iterable[str] | str, effects: Effects | None = None) -> web_apps.WsgiApp:
+def wsgi_app(
+    provider: ProviderName, *, secrets: Iterable[str] | str, effects: Effects | None = None
+) -> web_apps.WsgiApp:
     """The same as a WSGI app (PEP 3333)."""
     return web_apps.wsgi_app(EventReceiver(provider, secrets=secrets, effects=effects).answer, methods=_METHODS)
 
