@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import event
+from psycopg import sql
+from sqlalchemy import Connection, event
 
 from effects import Effects
+
+_PLACE = re.compile(r"%\((\w+)\)s")
 
 
 @contextmanager
@@ -38,17 +42,45 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def rows_touched(app: Effects, statements: Sequence[tuple[str, Any]]) -> int:
     """Rows that scans of our tables gave or threw away, for statements executed and rolled back."""
-    touched = 0.0
     with app.engine.connect() as connection:
-        for statement, parameters in statements:
-            explained = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).scalar()
-            plan = (json.loads(explained) if isinstance(explained, str) else explained)[0]["Plan"]
-            for node in _nodes(plan):
-                if "Relation Name" in node and node["Node Type"] != "ModifyTable":
-                    dropped = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
-                    touched += (node["Actual Rows"] + dropped) * node["Actual Loops"]
+        touched = sum(_touched(connection, statement, parameters) for statement, parameters in statements)
         connection.rollback()
     return round(touched)
+
+
+def rows_touched_as_prepared(connection: Connection, statements: Sequence[tuple[str, Any]]) -> int:
+    """The same for those of the statements that the session of this connection has prepared; what they write stays.
+
+    Raises:
+        LookupError: it has prepared none of them.
+    """
+    names = dict(connection.exec_driver_sql("SELECT statement, name FROM pg_prepared_statements").all())
+    executions = {}
+    for statement, values in statements:
+        text, places = _as_prepared(statement)
+        if name := names.get(text):
+            literals = sql.SQL(", ").join(sql.Literal(values[place]) for place in places)
+            executions[name] = f"EXECUTE {name}({literals.as_string()})" if places else f"EXECUTE {name}"
+    if not executions:
+        raise LookupError("none of the statements is prepared")
+    return round(sum(_touched(connection, execution, None) for execution in executions.values()))
+
+
+def _as_prepared(statement: str) -> tuple[str, list[str]]:
+    """The statement as psycopg sends it, and the names of its values by their numbers."""
+    numbers = {name: f"${number}" for number, name in enumerate(dict.fromkeys(_PLACE.findall(statement)), 1)}
+    return _PLACE.sub(lambda place: numbers[place[1]], statement).replace("%%", "%"), list(numbers)
+
+
+def _touched(connection: Connection, statement: str, parameters: Any) -> float:
+    explained = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).scalar()
+    plan = (json.loads(explained) if isinstance(explained, str) else explained)[0]["Plan"]
+    scans = [node for node in _nodes(plan) if "Relation Name" in node and node["Node Type"] != "ModifyTable"]
+    return sum(
+        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0))
+        * node["Actual Loops"]
+        for node in scans
+    )
 
 
 def blocks_read(app: Effects, statements: Sequence[tuple[str, Any]]) -> int:

@@ -117,6 +117,8 @@ def fault_of(error: BaseException) -> Fault:
     original: Any = error.orig
     if isinstance(original, sqlite3.Error):
         return _of_sqlite(original)
+    if _preparation_is_stale(error):
+        return Fault.CONFLICT
     if (state := state_of(error)) is not None:
         return _of_state(state)
     if error.connection_invalidated:
@@ -132,6 +134,15 @@ def state_of(error: BaseException) -> str | None:
     original = getattr(error, "orig", None)
     state = getattr(original, "sqlstate", None) or getattr(original, "sqlite_errorname", None)
     return str(state) if state is not None else None
+
+
+def _preparation_is_stale(error: BaseException) -> bool:
+    """Whether a statement that we prepared holds no longer: a migration changed a column's type, or it is gone."""
+    state = state_of(error)
+    if state == "0A000":  # "cached plan must not change result type": the text is translated, this name is not
+        diagnostics: Any = getattr(getattr(error, "orig", None), "diag", None)
+        return getattr(diagnostics, "source_function", None) == "RevalidateCachedQuery"
+    return state == "26000"
 
 
 def _of_state(state: str) -> Fault:
@@ -159,7 +170,8 @@ OURS = {"effects_store": True}
 
 
 def drop_connections(engine: Engine) -> None:
-    """Invalidate the engine's connections after an outage: only a fresh one reaches the current server.
+    """Invalidate the engine's connections after an outage, since only a fresh one reaches the current server, and when
+    a statement that was prepared holds no longer.
 
     Holds for statements of the Store. What an app does on an engine of its own is left as it is.
     """
@@ -170,7 +182,8 @@ def _drop_connection(context: ExceptionContext) -> None:
     connection = context.connection
     if connection is None or not connection.get_execution_options().get("effects_store"):
         return
-    if fault_of(context.sqlalchemy_exception or context.original_exception) in (Fault.OUTAGE, Fault.READ_ONLY):
+    error = context.sqlalchemy_exception or context.original_exception
+    if _preparation_is_stale(error) or fault_of(error) in (Fault.OUTAGE, Fault.READ_ONLY):
         driver: Any = connection.connection.driver_connection
         if isinstance(driver, sqlite3.Connection):  # closed with a statement under way it would keep its write lock
             with suppress(sqlite3.Error):

@@ -27,6 +27,9 @@ def examine_server(store: Store) -> Iterator[DoctorFinding]:
     with store.read() as connection:
         yield _clock(store, connection)
         yield from _postgresql(connection) if store.is_postgresql else _sqlite(connection)
+    if store.is_postgresql:
+        with store.begin() as connection:  # of the engine that an app may have made itself
+            yield _pooler(connection)
 
 
 def examine_waits(store: Store) -> Iterator[DoctorFinding]:
@@ -102,7 +105,6 @@ def _postgresql(connection: Connection) -> Iterator[DoctorFinding]:
     else:
         yield DoctorFinding("durability", "ok", "an acknowledged commit survives a power cut of this server")
     yield _snapshot(connection)
-    yield _pooler(connection)
 
 
 _SNAPSHOTS = """
@@ -152,7 +154,7 @@ def _pooler(connection: Connection) -> DoctorFinding:
         )
     if between:
         return DoctorFinding("pooler", "ok", "behind a pooler: notifications do not pass it, polling finds the jobs")
-    return DoctorFinding("pooler", "ok", "prepared statements are off: a transaction pooler may be used")
+    return DoctorFinding("pooler", "ok", "no pooler is in between; a transaction pooler may be used")
 
 
 def _modes(connection: Connection) -> Iterator[DoctorFinding]:
