@@ -181,7 +181,7 @@ def _claim_any(store: Store, request: ClaimRequest, worker: str, limit: int) -> 
 def _claim_keyed(
     store: Store, request: ClaimRequest, worker: str, limit: int, probed: Probed, capacity: Capacity
 ) -> list[Job]:
-    with store.begin() as connection:
+    with store.begin_own() as connection:
         capacity.lock(
             store, connection, [*(key.limit_ref for key in probed.keys), *(limit_ref_of(row) for row in probed.heads)]
         )

@@ -71,6 +71,7 @@ class Store:
             drop_connections(own)
         is_ours = autocommit is not None
         self._transactions = self._connecting(engine, None if is_ours else "READ COMMITTED")
+        self._own_transactions = self._connecting(autocommit or engine, "READ COMMITTED")
         self._alone = self._connecting(autocommit or engine, None if is_ours else "AUTOCOMMIT", readonly=True)
         self._repeatable = self._connecting(engine, "REPEATABLE READ")
 
@@ -89,8 +90,7 @@ class Store:
 
     # -- transactions --------------------------------------------------------------------------------------
 
-    @contextmanager
-    def begin(self) -> Iterator[Connection]:
+    def begin(self) -> AbstractContextManager[Connection]:
         """A transaction that may write, READ COMMITTED.
 
         Raises:
@@ -99,10 +99,22 @@ class Store:
             StoreConflict: another transaction was in the way. Nothing was written.
             StoreRejected: the database refuses a statement.
         """
+        return self._begin(self._transactions)
+
+    def begin_own(self) -> AbstractContextManager[Connection]:
+        """As `begin`, for a transaction that no code of an app sees: its statements are prepared where the engine is ours.
+
+        Raises:
+            StoreUnavailable, StoreConflict, StoreRejected: as `begin`.
+        """
+        return self._begin(self._own_transactions)
+
+    @contextmanager
+    def _begin(self, connect: Callable[[], Connection]) -> Iterator[Connection]:
         call = self.deadlines.enter()
         try:
             with (
-                self._writer, translated(), self._transactions() as connection, connection.begin(),
+                self._writer, translated(), connect() as connection, connection.begin(),
                 self._whole(connection, "BEGIN IMMEDIATE"), self._any_text(connection),
             ):  # fmt: skip
                 if call is not None:
