@@ -102,7 +102,7 @@ class Store:
         return self._begin(self._transactions)
 
     def begin_own(self) -> AbstractContextManager[Connection]:
-        """As `begin`, for a transaction that no code of an app sees: its statements are prepared where the engine is ours.
+        """As `begin`, where no code of an app takes part: its statements are prepared if the engine is ours.
 
         Raises:
             StoreUnavailable, StoreConflict, StoreRejected: as `begin`.

@@ -17,7 +17,7 @@ from effects_reports.source.wide_values import columns_of_type, read_wide_values
 Batch: TypeAlias = Sequence[MappedRow]
 T = TypeVar("T")
 BATCH_BYTES = 4 * 1024 * 1024  # of texts and bytes; a batch ends with the fetch that reaches it
-FETCH_ROWS = 100
+FETCH_ROWS = 500  # each fetch is a round trip
 FETCH_BYTES = 1024 * 1024  # so few rows are fetched at once that, as large as the largest so far, they stay below
 _UNREADABLE = (ValueError, LookupError, ArithmeticError)  # raised by types for values that they cannot convert
 
@@ -80,10 +80,22 @@ def _fetched(fetch: Callable[[int], Sequence[Row[Any]]]) -> Iterator[tuple[Seque
     """A few rows at a time: fewer once one of them was large."""
     count, largest = 1, 1
     while rows := fetch(count):
-        sizes = [_bytes_of(row) for row in rows]
-        yield rows, sum(sizes)
-        largest = max(largest, *sizes)
+        size, widest = _measured(rows)
+        yield rows, size
+        largest = max(largest, widest)
         count = max(1, min(2 * count, FETCH_ROWS, FETCH_BYTES // largest))
+
+
+def _measured(rows: Sequence[Row[Any]]) -> tuple[int, int]:
+    """About the memory of these rows' long values, and of a row that had the longest of each column."""
+    total = widest = 0
+    for column in zip(*rows, strict=True):
+        kinds = _LENGTHS.keys() & set(map(type, column))
+        if kinds:
+            lengths = [_LENGTHS[type(value)](value) for value in column if type(value) in kinds]
+            total += sum(lengths)
+            widest += max(lengths)
+    return total, widest
 
 
 def _bytes_of(values: Any) -> int:
