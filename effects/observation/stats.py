@@ -12,7 +12,7 @@ from effects.store.db.records import Moment, shown_moment
 from effects.store.db.sql import ANY_TIME, Window
 from effects.store.db.store import Store
 from effects.store.numbers.fold import MINUTES_SECONDS
-from effects.store.numbers.rows import AttemptCount, Rollup, read_attempts, read_totals
+from effects.store.numbers.rows import AttemptCount, Rollup, read_attempts, read_steps, read_totals
 from effects.store.numbers.samples import QueueSample, read_newest_samples, read_samples
 from effects.store.schema.operator_tables import HOUR, MINUTE, ROLLUP_COUNTS
 
@@ -66,6 +66,24 @@ class QueueStats(msgspec.Struct, frozen=True):
     points: list[float | None]
 
 
+class PointStats(msgspec.Struct, frozen=True):
+    """What attempts came to that ended in one stretch of time; `dead`: jobs that ended dead."""
+
+    outcomes: dict[str, int]
+    dead: int
+    wait: Durations
+    run: Durations
+
+
+class Series(msgspec.Struct, frozen=True):
+    """A point for each `point_seconds`, the first of which begins at `since`; None where no worker was."""
+
+    since: Moment
+    until: Moment
+    point_seconds: int
+    points: list[PointStats | None]
+
+
 class Stats(msgspec.Struct, frozen=True):
     """`point_seconds`: the stretch of time that each point stands for; the first begins at `since`."""
 
@@ -100,6 +118,39 @@ def read_stats(
         shown_moment(points.start), shown_moment(points.stop), points.step, _types(shown, attempts, points, covered),
         _queues(samples, newest, points, covered, queue),
     )  # fmt: skip
+
+
+def read_series(
+    store: Store, window: Window = ANY_TIME, *, job_type: str | None = None, queue: str | None = None
+) -> Series:
+    """Outcomes and durations over time, of all job types and queues or of one; default the last hour.
+
+    Raises:
+        StoreUnavailable: the database is unavailable.
+    """
+    with store.read() as connection:
+        now = store.now(connection)
+        points = _points(window, now)
+        if not points:
+            return Series(shown_moment(now), shown_moment(now), MINUTE, [])
+        rollups = read_steps(store, connection, points, job_type=job_type, queue=queue)
+        samples = read_samples(store, connection, points)
+    covered = {_point(row.begins_at, points) for rows in (rollups, samples) for row in rows}
+    by_point = {_point(rollup.begins_at, points): rollup for rollup in rollups}
+    nothing = Rollup(0.0, points.step, "", "")
+    shown = [_point_stats(by_point.get(point, nothing)) if point in covered else None for point in range(len(points))]
+    return Series(shown_moment(points.start), shown_moment(points.stop), points.step, shown)
+
+
+def _point_stats(rollup: Rollup) -> PointStats:
+    outcomes = {name: getattr(rollup, name) for name in ROLLUP_COUNTS if name != "dead"}
+    wait, run = (
+        _durations(counts, seconds)
+        for counts, seconds in (
+            (rollup.wait_counts, rollup.wait_seconds), (rollup.run_counts, rollup.run_seconds),
+        )
+    )  # fmt: skip
+    return PointStats(outcomes, rollup.dead, wait, run)
 
 
 def _points(window: Window, now: float) -> range:

@@ -7,6 +7,8 @@ def guard(request):
     return Person(user.email, role="operator") if user.is_staff else None
 
 app.mount("/effects", dashboard(guard=guard))
+
+A package adds pages of its own by an entry point `effects.pages` (`Pages`); the other names are for that.
 """
 
 from __future__ import annotations
@@ -16,17 +18,55 @@ from typing import TYPE_CHECKING
 from effects import lazy
 
 if TYPE_CHECKING:
+    from effects.web.actions import ActionCall, ActionEnd, ActionField, PageAction
     from effects.web.application import Dashboard, dashboard
-    from effects.web.exchange import PageRequest
+    from effects.web.exchange import PageAnswer, PageRequest
+    from effects.web.pages import Pages, StandingLine, StoryLink
     from effects.web.people import Person, Role
+    from effects.web.routes import PageRoute
+    from effects.web.views.notices import notice
+    from effects.web.views.paging import PAGE_ROWS, before_of, filters_of, text_of
+    from effects.web.views.story import story_values
+    from effects.web.visit import LIVE_SECONDS, NavigationEntry, Visit
 else:
     __getattr__, __dir__ = lazy.names(
         __name__,
         {
+            "effects.web.actions": "ActionCall, ActionEnd, ActionField, PageAction",
             "effects.web.application": "Dashboard, dashboard",
-            "effects.web.exchange": "PageRequest",
+            "effects.web.exchange": "PageAnswer, PageRequest",
+            "effects.web.pages": "Pages, StandingLine, StoryLink",
             "effects.web.people": "Person, Role",
+            "effects.web.routes": "PageRoute",
+            "effects.web.views.notices": "notice",
+            "effects.web.views.paging": "PAGE_ROWS, before_of, filters_of, text_of",
+            "effects.web.views.story": "story_values",
+            "effects.web.visit": "LIVE_SECONDS, NavigationEntry, Visit",
         },
     )
 
-__all__ = ["Dashboard", "PageRequest", "Person", "Role", "dashboard"]
+__all__ = [
+    "LIVE_SECONDS",
+    "PAGE_ROWS",
+    "ActionCall",
+    "ActionEnd",
+    "ActionField",
+    "Dashboard",
+    "NavigationEntry",
+    "PageAction",
+    "PageAnswer",
+    "PageRequest",
+    "PageRoute",
+    "Pages",
+    "Person",
+    "Role",
+    "StandingLine",
+    "StoryLink",
+    "Visit",
+    "before_of",
+    "dashboard",
+    "filters_of",
+    "notice",
+    "story_values",
+    "text_of",
+]

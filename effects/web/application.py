@@ -21,7 +21,9 @@ from effects.web import failures
 from effects.web.database import beside
 from effects.web.doors import asgi_door, django_urls, wsgi_door
 from effects.web.exchange import BadRequestError, PageAnswer, PageRequest, cookie
+from effects.web.pages import installed_pages
 from effects.web.people import Guard, Person
+from effects.web.rendering import PageRenderer
 from effects.web.routes import PageRoute, RouteTable
 from effects.web.security import (
     FORM_FIELD,
@@ -34,6 +36,7 @@ from effects.web.security import (
 )
 from effects.web.sessions import SignIn
 from effects.web.table import build_routes
+from effects.web.views.notices import notices
 from effects.web.visit import Site, Visit
 
 THREADS = 3
@@ -102,7 +105,8 @@ class Dashboard:
         self._guard = guard if sign_in is None else sign_in.guard
         self._sign_in, self._sign_in_url = sign_in, sign_in_url
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
-        self.routes = RouteTable(build_routes(sign_in))
+        self._packages = installed_pages()
+        self.routes = RouteTable(build_routes(sign_in, self._packages))
         self._app, self._title, self._https = app, title, https
         self._acts = RateLimit(ACTS_PER_MINUTE)
         self._lock = threading.Lock()
@@ -133,7 +137,11 @@ class Dashboard:
     def site(self) -> Site:
         """What all visits share; the database is not asked before the first."""
         with self._lock:
-            return Site(beside(self._app), self._app, self.routes, self._title, can_sign_out=self._sign_in is not None)
+            return Site(
+                beside(self._app), self._app, self.routes, self._title,
+                PageRenderer({pages.name: pages.package for pages in self._packages}),
+                can_sign_out=self._sign_in is not None, packages=self._packages, notices=notices(self._packages),
+            )  # fmt: skip
 
     # -- a request ---------------------------------------------------------------------------------------------
 
@@ -165,7 +173,8 @@ class Dashboard:
             answer = failures.bad_request(visit, str(error))
         except Exception as error:
             answer = self._failed(visit, error)
-        return PageAnswer(answer.status, answer.body, answer.content_type, (*HEADERS, *answer.headers))
+        own = {name for name, _ in answer.headers}
+        return replace(answer, headers=(*(pair for pair in HEADERS if pair[0] not in own), *answer.headers))
 
     def _answer(self, visit: Visit) -> PageAnswer:
         request = visit.request
@@ -226,7 +235,7 @@ class Dashboard:
             return answer
         secure = request.scheme == "https"
         header = cookie(name, visit.nonce, path="/" if secure else request.mount or "/", secure=secure)
-        return PageAnswer(answer.status, answer.body, answer.content_type, (*answer.headers, header))
+        return replace(answer, headers=(*answer.headers, header))
 
     def _failed(self, visit: Visit, error: Exception) -> PageAnswer:
         """What an error is for the person; one that was not foreseen is logged under a reference, without its text."""

@@ -8,6 +8,10 @@ from markupsafe import Markup
 
 BAR_WIDTH, BAR_GAP, BARS_HEIGHT = 6, 2, 36
 POINTS_MAX = 120
+CHART_STEP, CHART_HEIGHT = 12, 120
+CELL_STEP = 10
+_CELLS = {"done": "good", "refused": "bad", "unknown": "odd", "abandoned": "bad"}
+CELL_HEIGHTS = {"done": 10.0, "refused": 20.0, "unknown": 20.0, "abandoned": 20.0}  # seen without colours, too
 TRACK_WIDTH, TRACK_HEIGHT = 600, 12
 _TRACK_MIN = 1.5  # of the width, so that a short phase is seen
 PHASES_MAX = 12
@@ -31,6 +35,57 @@ def bars(points: Sequence[float | None], label: str) -> Markup:
     ]
     width = max(1, len(shown)) * (BAR_WIDTH + BAR_GAP)
     return _svg("bars", width, BARS_HEIGHT, label, rects)
+
+
+def stack(points: Sequence[Sequence[float] | None], kinds: Sequence[str], label: str) -> Markup:
+    """Bars over time, each of parts on top of each other; a gap is no bar at all.
+
+    Args:
+        points: at most 120, oldest first; for each the size of every part, or None where no worker measured.
+        kinds: what each part looks like, from the bottom up: the names of classes of the style sheet.
+    """
+    shown = list(points)[-POINTS_MAX:]
+    most = max((sum(parts) for parts in shown if parts is not None), default=0) or 1
+    rects = [_RECT.format("floor", 0, CHART_HEIGHT - 1, max(1, len(shown)) * CHART_STEP, 1)]
+    for at, parts in enumerate(shown):
+        top = float(CHART_HEIGHT)
+        for kind, size in zip(kinds, parts or (), strict=False):
+            height = size / most * (CHART_HEIGHT - 2)
+            top -= height
+            if size:
+                rects.append(_RECT.format(f"part {kind}", at * CHART_STEP + 1, top, CHART_STEP - 2, max(height, 0.8)))
+    return _svg("chart", max(1, len(shown)) * CHART_STEP, CHART_HEIGHT, label, rects)
+
+
+def lines(series: Mapping[str, Sequence[float | None]], label: str) -> Markup:
+    """Lines over time on one scale from 0; a gap breaks a line.
+
+    Args:
+        series: what a line looks like → its points, oldest first, as many for each line.
+    """
+    width = max(1, max((len(points) for points in series.values()), default=1)) * CHART_STEP
+    most = max((point for points in series.values() for point in points if point is not None), default=0) or 1
+    drawn = [_RECT.format("floor", 0, CHART_HEIGHT - 1, width, 1)]
+    for kind, points in series.items():
+        path, pen = [], "M"
+        for at, point in enumerate(points[-POINTS_MAX:]):
+            if point is None:
+                pen = "M"
+                continue
+            x, y = (at + 0.5) * CHART_STEP, CHART_HEIGHT - 1 - point / most * (CHART_HEIGHT - 3)
+            path.append(f"{pen}{x - 2:.1f} {y:.1f}H{x + 2:.1f}" if pen == "M" else f"L{x:.1f} {y:.1f}")
+            pen = "L"
+        drawn.append(Markup('<path class="line {}" d="{}"/>').format(kind, "".join(path)))
+    return _svg("chart", width, CHART_HEIGHT, label, drawn)
+
+
+def strip(states: Sequence[str], label: str) -> Markup:
+    """A cell for each state of an effect, oldest first."""
+    rects = [
+        _RECT.format(f"cell {_CELLS.get(state, 'calm')}", at * CELL_STEP, 0, CELL_STEP - 2, CELL_HEIGHTS.get(state, 14))
+        for at, state in enumerate(states[-POINTS_MAX:])
+    ]
+    return _svg("strip", max(1, len(states[-POINTS_MAX:])) * CELL_STEP, 20, label, rects)
 
 
 def waterfall(phases_ms: Mapping[str, float], whole_ms: float, label: str) -> Markup:

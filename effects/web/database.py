@@ -38,6 +38,7 @@ def beside(app: Effects) -> Effects:
         _bound_statements(own)
         app.own_engine(own)
     twin = copy.copy(app)
+    twin._states = {}  # what packages keep is of the app on these connections, and the app's own stays on its own
     twin.engine = engine
     twin.store = Store(engine, schema=app.settings.schema, builders=list(installed_tables()), autocommit=autocommit)
     twin.store.init_command = app.store.init_command

@@ -28,7 +28,7 @@ def asgi_door(handle: Handler, threads: Executor) -> AsgiApp:
             request = requests.Request(scope, receive)
             answer = await _take(request, requests.ClientDisconnect, handle, threads)
             if answer is not None:
-                await _send(answer, scope["method"], send)
+                await _send(answer, scope["method"], send, threads)
         else:
             await send({"type": "websocket.close", "code": 1000})
 
@@ -68,13 +68,19 @@ def _of_starlette(request: Any, body: bytes) -> PageRequest:
     )
 
 
-async def _send(answer: PageAnswer, method: str, send: Send) -> None:
+async def _send(answer: PageAnswer, method: str, send: Send, threads: Executor) -> None:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in _headers(answer)]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    if answer.pieces is not None and method != "HEAD":
+        loop = asyncio.get_running_loop()
+        while piece := await loop.run_in_executor(threads, next, answer.pieces, b""):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
 
 
 def _headers(answer: PageAnswer) -> list[tuple[str, str]]:
+    if answer.pieces is not None:
+        return [("content-type", answer.content_type), *answer.headers]
     kind = [("content-type", answer.content_type)] if answer.body else []
     return [*kind, ("content-length", str(len(answer.body))), *answer.headers]
 
@@ -101,7 +107,12 @@ def django_urls(
             return http.HttpResponseNotAllowed(_METHODS)
         page_request = _of_django(request, path)
         answered = threads.submit(answer, page_request, admit(page_request)).result()
-        response = http.HttpResponse(answered.body, status=answered.status, content_type=answered.content_type)
+        if answered.pieces is not None:
+            kind: Any = http.StreamingHttpResponse
+        else:
+            kind = http.HttpResponse
+        body = answered.body if answered.pieces is None else answered.pieces
+        response = kind(body, status=answered.status, content_type=answered.content_type)
         for name, value in answered.headers:
             if name == "set-cookie":
                 response.cookies.load(value)

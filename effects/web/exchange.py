@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
@@ -47,12 +47,18 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class PageAnswer:
-    """What to send back; `headers` are pairs, since some are repeated."""
+    """What to send back; `headers` are pairs, since some are repeated.
+
+    Args:
+        pieces: the body of a file, piece by piece, in place of `body`. The headers name its length. What it raises ends
+            the connection, so that the file is seen to be incomplete.
+    """
 
     status: int
     body: bytes = b""
     content_type: str = "text/html; charset=utf-8"
     headers: tuple[tuple[str, str], ...] = ()
+    pieces: Iterator[bytes] | None = None
 
 
 class BadRequestError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from effects.errors import (
+    BulkNotFound,
     ConfigurationError,
     EffectsError,
     FailoverNotFound,
@@ -20,7 +21,7 @@ from effects.web.exchange import PageAnswer
 from effects.web.routes import PageRoute
 from effects.web.visit import Visit
 
-_NOT_FOUND = (JobNotFound, LimitNotFound, QueueNotFound, WorkerNotFound, FailoverNotFound)
+_NOT_FOUND = (BulkNotFound, JobNotFound, LimitNotFound, QueueNotFound, WorkerNotFound, FailoverNotFound)
 _PLAIN = "text/plain; charset=utf-8"
 
 
@@ -51,7 +52,8 @@ def too_many(visit: Visit) -> PageAnswer:
 
 def answer_of(visit: Visit, error: Exception) -> PageAnswer | None:
     """The page about a known error; None for any other."""
-    if isinstance(error, _NOT_FOUND):
+    missing = tuple(kind for pages in visit.site.packages for kind in pages.missing)
+    if isinstance(error, (*_NOT_FOUND, *missing)):
         return not_found(visit, str(error))
     if isinstance(error, JobStateError):
         return _page(visit, 409, "Something else happened meanwhile", f"{error}. Nothing was changed.")

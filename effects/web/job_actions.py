@@ -65,6 +65,8 @@ def job_action_view(action: JobAction) -> View:
             raise EnqueueError("a reason is needed: it stands in the audit log")
         with visit.acting():
             notice = action.run(visit, job_id, reason)
+        if visit.form.get("next") == "desk":
+            return visit.redirect("desk", after=job_id, did=notice)
         return visit.redirect("job", id=int(visit.values["id"]), did=notice)
 
     return view
@@ -76,7 +78,7 @@ def _ask(visit: Visit, action: JobAction, evidence: Evidence, job_id: int) -> Pa
     return visit.page(
         "confirm.html", action=action, heading=f"{action.button}: job {job_id}", sentence=sentence(evidence),
         consequence=action.consequence, target=visit.url(f"job_{action.name}", id=job_id),
-        back=visit.url("job", id=job_id), hidden={}, seconds=False,
+        back=visit.url("job", id=job_id), hidden={}, fields=(),
     )  # fmt: skip
 
 
@@ -87,7 +89,7 @@ def _cancel(visit: Visit, job_id: int, reason: str | None) -> str:
 
 def _run_now(visit: Visit, job_id: int, reason: str | None) -> str:
     queue = actions.run_now(visit.app.store, job_id, actor=visit.someone.actor, reason=reason)
-    visit.site.notifier_app.notifier.send([queue])
+    visit.notify([queue])
     return "due"
 
 
@@ -97,7 +99,7 @@ def _requeue(*, unknown: bool = False, done: bool = False) -> Run:
             visit.app.store, visit.app.job_types, job_id, confirm_unknown=unknown, confirm_done=done,
             actor=visit.someone.actor, reason=reason,
         )  # fmt: skip
-        visit.site.notifier_app.notifier.send([requeued.queue])
+        visit.notify([requeued.queue])
         visit.values["id"] = str(requeued.job_id)
         return "requeued"
 
@@ -138,3 +140,6 @@ JOB_ACTIONS = (
     JobAction("ignore", "operator", "Ignore it", "It is resolved without an action: the effect is not made, and "
               "retention may delete the job.", _ignore, needs_reason=True),
 )  # fmt: skip
+
+# What decides about an effect that may have happened.
+DECISIONS = tuple(action for action in JOB_ACTIONS if action.name in ("mark-done", "requeue-unknown", "give-up"))

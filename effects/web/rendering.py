@@ -13,7 +13,7 @@ from functools import partial
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from effects.text.unsafe import lines_without_unsafe
@@ -32,7 +32,9 @@ _TONES = {
     "dead": "bad", "refused": "bad", "unknown": "odd", "lost": "odd", "timed_out": "warn", "released": "live",
     "intended": "calm", "cancelled": "calm", "abandoned": "calm", "silent": "bad", "draining": "warn", "idle": "warn",
     "paused": "warn", "retired": "calm", "invalid": "bad", "open": "bad", "half_open": "warn", "warning": "warn",
-    "error": "bad",
+    "error": "bad", "failing": "bad", "disabled": "warn", "ready": "good", "requested": "calm", "planning": "live",
+    "assembling": "live", "cancelling": "warn", "expired": "calm", "pending": "calm", "split": "calm",
+    "stopped": "bad", "accepted": "good", "suppressed": "warn", "lacking": "warn",
 }  # fmt: skip
 _SHAPES = {"good": "●", "calm": "○", "live": "◐", "warn": "▲", "bad": "■", "odd": "◆"}
 
@@ -53,21 +55,27 @@ class StaticFiles:
 
 
 class PageRenderer:
-    """The templates, with addresses hidden and, where a person has asked for them, as they are."""
+    """The templates, with addresses hidden and, where a person has asked for them, as they are.
 
-    def __init__(self) -> None:
+    Args:
+        packages: what the names of a package's templates begin with → the package that has them.
+    """
+
+    def __init__(self, packages: Mapping[str, str]) -> None:
         self.static = StaticFiles()
-        self._environments = {revealed: _environment(revealed=revealed) for revealed in (False, True)}
+        theirs = PrefixLoader({name: PackageLoader(package) for name, package in packages.items()})
+        loader = ChoiceLoader([PackageLoader("effects.web"), theirs])
+        self._environments = {revealed: _environment(loader, revealed=revealed) for revealed in (False, True)}
 
     def render(self, template: str, values: Mapping[str, Any], *, revealed: bool) -> bytes:
         text = self._environments[revealed].get_template(template).render(values)
         return text.encode("utf-8", errors="replace")
 
 
-def _environment(*, revealed: bool) -> Environment:
+def _environment(loader: BaseLoader, *, revealed: bool) -> Environment:
     cleaned: Callable[[Any], Any] = partial(shown, revealed=revealed)
     environment = Environment(
-        loader=PackageLoader("effects.web"), autoescape=True, undefined=StrictUndefined, finalize=cleaned,
+        loader=loader, autoescape=True, undefined=StrictUndefined, finalize=cleaned,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters.update(

@@ -13,6 +13,7 @@ from effects.web.people import Role
 
 View: TypeAlias = Callable[[Any], PageAnswer]  # of a `Visit`, which knows the routes
 _PARAMETER = re.compile(r"\{(\w+)\}")
+_NAME = "[A-Za-z0-9_-]{1,100}"  # an id of a package, such as `run_…`
 _PARAMETERS = {"id": "[1-9][0-9]{0,17}", "hash": "[0-9a-f]{12}", "file": r"[a-z]+\.[a-z]+"}
 
 
@@ -23,7 +24,8 @@ class PageRoute:
     Args:
         name: by which pages link to it.
         methods: `GET`, `POST` or both; `HEAD` comes with `GET`.
-        pattern: below the mount, such as `/jobs/{id}`; a parameter is one of `id`, `hash`, `file`.
+        pattern: below the mount, such as `/jobs/{id}`; a parameter is a number (`id`), the `hash` or name of a
+            `file` of ours, or an id of up to 100 letters, digits, `_` and `-`.
         view: what answers.
         role: the least role that may use it; `public` needs none. No default.
         personal: whether it needs the capability `personal`. No default.
@@ -41,7 +43,10 @@ class PageRoute:
 
     def __post_init__(self) -> None:
         parts = _PARAMETER.split(self.pattern)
-        texts = [f"(?P<{part}>{_PARAMETERS[part]})" if at % 2 else re.escape(part) for at, part in enumerate(parts)]
+        texts = [
+            f"(?P<{part}>{_PARAMETERS.get(part, _NAME)})" if at % 2 else re.escape(part)
+            for at, part in enumerate(parts)
+        ]
         object.__setattr__(self, "compiled", re.compile("".join(texts)))
 
     def url(self, values: dict[str, object]) -> str:
@@ -53,7 +58,8 @@ class RouteTable:
     """All routes, by path and by name."""
 
     def __init__(self, routes: Iterable[PageRoute]) -> None:
-        self.routes: Sequence[PageRoute] = tuple(routes)
+        # `/runs/cancel` before `/runs/{run}`, whoever declares them.
+        self.routes: Sequence[PageRoute] = sorted(routes, key=lambda route: "{" in route.pattern)
         self.by_name = {route.name: route for route in self.routes}
         assert len(self.by_name) == len(self.routes), "two routes have one name"
 

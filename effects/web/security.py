@@ -16,7 +16,7 @@ from effects.web.people import Person
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-src 'none'; frame-ancestors 'none'; "
+    "form-action 'self'; base-uri 'none'; frame-src 'self'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types effects"
 )
 HEADERS = (
@@ -32,6 +32,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 FORM_FIELD = "form_token"
 _NONCE_BYTES = 16
 _KEYS_MAX = 10_000
+_TIME_DIGITS_MAX = 12
 
 
 def is_own_host(request: PageRequest, hosts: Collection[str] | None) -> bool:
@@ -75,6 +76,20 @@ def form_token(nonce: str, person: Person) -> str:
 def is_form_token(token: str, nonce: str, person: Person) -> bool:
     """Whether the form has this person's token."""
     return hmac.compare_digest(token.encode(errors="replace"), form_token(nonce, person).encode())
+
+
+def ticket(nonce: str, person: Person, what: str, ends: float) -> str:
+    """A text that lets this person see `what` until then (seconds since 1970); it cannot be made without the cookie."""
+    text = f"effects ticket\0{person.name}\0{person.role}\0{person.personal}\0{what}\0{ends:.0f}"
+    return f"{ends:.0f}.{hmac.new(nonce.encode(errors='replace'), text.encode(), hashlib.sha256).hexdigest()}"
+
+
+def is_ticket(text: str, nonce: str, person: Person, what: str, now: float) -> bool:
+    """Whether it is this person's ticket for this, and its time is not over."""
+    end = text.partition(".")[0]
+    if not (end.isascii() and end.isdecimal() and len(end) < _TIME_DIGITS_MAX) or int(end) < now:
+        return False
+    return hmac.compare_digest(text.encode(errors="replace"), ticket(nonce, person, what, float(end)).encode())
 
 
 class RateLimit:

@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from effects.web.actions import page_action_view
 from effects.web.exchange import PageAnswer
 from effects.web.job_actions import JOB_ACTIONS, job_action_view
+from effects.web.pages import Pages
 from effects.web.routes import PageRoute
 from effects.web.sessions import SignIn
-from effects.web.subject_actions import SUBJECT_ACTIONS, subject_action_view
-from effects.web.views import audit, health, jobs, lists, needs, overview, settings, story
+from effects.web.subject_actions import SUBJECT_ACTIONS
+from effects.web.views import audit, bulk_pages, desk, health, jobs, lists, needs, numbers, overview, settings, story
 from effects.web.visit import Visit
 
 FOREVER = "public, max-age=31536000, immutable"
 
 
-def build_routes(sign_in: SignIn | None) -> Iterator[PageRoute]:
+def build_routes(sign_in: SignIn | None, packages: Sequence[Pages]) -> Iterator[PageRoute]:
     """Every route; those of sessions where they are ours."""
+    yield from _core_routes()
+    for pages in packages:
+        yield from pages.routes
+    for action in (
+        *SUBJECT_ACTIONS,
+        *bulk_pages.BULK_ACTIONS,
+        *(action for pages in packages for action in pages.actions),
+    ):
+        yield PageRoute(
+            action.name, ("GET", "POST"), action.pattern, page_action_view(action), role=action.role, personal=False,
+            acts=True,
+        )  # fmt: skip
+    if sign_in is not None:
+        yield PageRoute("sign_in", ("GET",), "/sign-in", sign_in.ask, role="public", personal=False)
+        yield PageRoute("enter", ("POST",), "/sign-in/enter", sign_in.enter, role="public", personal=False)
+        yield PageRoute("sign_out", ("POST",), "/sign-out", sign_in.leave, role="viewer", personal=False)
+
+
+def _core_routes() -> Iterator[PageRoute]:
     yield PageRoute("static", ("GET",), "/-/static/{hash}/{file}", _static, role="public", personal=False)
     yield PageRoute("alive", ("GET",), "/-/alive", _alive, role="public", personal=False)
     yield PageRoute("overview", ("GET",), "/", overview.overview, role="viewer", personal=False)
     yield PageRoute("needs", ("GET",), "/needs", needs.needs, role="viewer", personal=False)
+    yield PageRoute("needs_bulk", ("GET", "POST"), "/needs/bulk", bulk_pages.of_needs, role="operator", personal=False,
+                    acts=True)  # fmt: skip
+    yield PageRoute("desk", ("GET",), "/decisions", desk.desk, role="viewer", personal=False)
+    yield PageRoute("numbers", ("GET",), "/numbers", numbers.numbers, role="viewer", personal=False)
     yield PageRoute("why", ("GET", "POST"), "/why", story.why, role="viewer", personal=False)
     yield PageRoute("jobs", ("GET",), "/jobs", jobs.jobs, role="viewer", personal=False)
+    yield PageRoute("jobs_bulk", ("GET", "POST"), "/jobs/bulk", bulk_pages.of_jobs, role="operator", personal=False,
+                    acts=True)  # fmt: skip
     yield PageRoute("job", ("GET",), "/jobs/{id}", story.job, role="viewer", personal=False)
     yield PageRoute("job_reveal", ("POST",), "/jobs/{id}/reveal", story.reveal, role="viewer", personal=True, acts=True)
     for job_action in JOB_ACTIONS:
@@ -34,18 +61,11 @@ def build_routes(sign_in: SignIn | None) -> Iterator[PageRoute]:
     yield PageRoute("workers", ("GET",), "/workers", lists.workers, role="viewer", personal=False)
     yield PageRoute("schedules", ("GET",), "/schedules", lists.schedules, role="viewer", personal=False)
     yield PageRoute("limits", ("GET",), "/limits", lists.limits, role="viewer", personal=False)
-    for action in SUBJECT_ACTIONS:
-        yield PageRoute(
-            action.name, ("GET", "POST"), f"/{action.page}/{action.verb}", subject_action_view(action),
-            role=action.role, personal=False, acts=True,
-        )  # fmt: skip
+    yield PageRoute("bulks", ("GET",), "/bulk", bulk_pages.bulks, role="viewer", personal=False)
+    yield PageRoute("bulk", ("GET",), "/bulk/{id}", bulk_pages.bulk, role="viewer", personal=False)
     yield PageRoute("health", ("GET",), "/health", health.health, role="viewer", personal=False)
     yield PageRoute("audit", ("GET",), "/audit", audit.audit, role="viewer", personal=False)
     yield PageRoute("settings", ("GET", "POST"), "/settings", settings.settings, role="viewer", personal=False)
-    if sign_in is not None:
-        yield PageRoute("sign_in", ("GET",), "/sign-in", sign_in.ask, role="public", personal=False)
-        yield PageRoute("enter", ("POST",), "/sign-in/enter", sign_in.enter, role="public", personal=False)
-        yield PageRoute("sign_out", ("POST",), "/sign-out", sign_in.leave, role="viewer", personal=False)
 
 
 def _static(visit: Visit) -> PageAnswer:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from effects.app import Effects
+from effects.observation.evidence import Evidence, job_evidence
+from effects.store.audit_log.looks import note_look
+from effects.store.audit_log.notes import AuditAction
+from effects.store.limits.status import Limit, list_limits
 from effects.store.operator.dead_letters import Unresolved, count_unresolved
 from effects.version import VERSION
 from effects.web.database import ACT_BOUNDS
@@ -20,18 +24,46 @@ from effects.web.people import Person
 from effects.web.readings import Readings
 from effects.web.rendering import PageRenderer
 from effects.web.routes import PageRoute, RouteTable
-from effects.web.security import FORM_FIELD, form_token
+from effects.web.security import FORM_FIELD, form_token, is_ticket, ticket
+
+T = TypeVar("T")
 
 LIVE_SECONDS = 2.0  # for how long a reading of what moves is shared
 THEMES = ("dark", "light")
 THEME_COOKIE = "effects-theme"
 YEAR_SECONDS = 31_536_000
 
-# Page → its name in the navigation, and the key that leads to it after `g`.
+TICKET_SECONDS = 120.0
+LIMITS_MAX = 500
+
+
+class NavigationEntry(NamedTuple):
+    """A page in the navigation: the name of its route, what it is called, and the key that leads to it after `g`."""
+
+    route: str
+    label: str
+    key: str
+
+
+class NavigationGroup(NamedTuple):
+    """Entries under one heading; None for the core's first ones."""
+
+    label: str | None
+    entries: Sequence[NavigationEntry]
+
+
 NAVIGATION = (
-    ("overview", "Overview", "o"), ("needs", "Needs you", "n"), ("jobs", "Jobs", "j"), ("queues", "Queues", "q"),
-    ("workers", "Workers", "w"), ("schedules", "Schedules", "s"), ("limits", "Limits", "l"),
-    ("health", "Health", "h"), ("audit", "Audit log", "a"),
+    NavigationGroup(None, [
+        NavigationEntry("overview", "Overview", "o"), NavigationEntry("needs", "Needs you", "n"),
+        NavigationEntry("desk", "Decisions", "d"), NavigationEntry("jobs", "Jobs", "j"),
+        NavigationEntry("numbers", "Numbers", "u"),
+    ]),
+    NavigationGroup("Machinery", [
+        NavigationEntry("queues", "Queues", "q"), NavigationEntry("workers", "Workers", "w"),
+        NavigationEntry("schedules", "Schedules", "s"), NavigationEntry("limits", "Limits", "l"),
+        NavigationEntry("bulks", "Bulk actions", "b"), NavigationEntry("health", "Health", "h"),
+        NavigationEntry("audit", "Audit log", "a"),
+    ]),
 )  # fmt: skip
 
 
@@ -44,16 +76,20 @@ class Site:
         notifier_app: the host's own Effects, whose notifier tells workers of new work.
         title: shown at the top, such as the name of the environment.
         can_sign_out: whether sessions are ours.
+        packages: the pages of installed packages.
+        notices: what is said after an action, by its name.
     """
 
     app: Effects
     notifier_app: Effects
     routes: RouteTable
     title: str
+    renderer: PageRenderer
     can_sign_out: bool = False
-    renderer: PageRenderer = field(default_factory=PageRenderer)
+    packages: Sequence[Any] = ()  # `Pages`, which know visits
+    notices: Mapping[str, str] = field(default_factory=dict)
     readings: Readings = field(default_factory=Readings)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    clock: Callable[[], float] = time.time
 
     def unresolved(self) -> Unresolved:
         """What needs a person, in numbers."""
@@ -63,6 +99,21 @@ class Site:
                 return count_unresolved(self.app.store, connection)
 
         return self.readings.get("unresolved", LIVE_SECONDS, read)
+
+    def limits(self, *, paused: bool = False) -> Sequence[Limit]:
+        """The first limit keys, or the first of those that are paused; one more than are shown."""
+
+        def read() -> Sequence[Limit]:
+            with self.app.store.read() as connection:
+                return list_limits(self.app.store, connection, paused=paused, limit=LIMITS_MAX + 1)
+
+        return self.readings.get(("limits", paused), LIVE_SECONDS, read)
+
+    @cached_property
+    def navigation(self) -> Sequence[NavigationGroup]:
+        """The core's entries, and those of packages."""
+        theirs = [NavigationGroup(pages.label, pages.navigation) for pages in self.packages if pages.navigation]
+        return [*NAVIGATION, *theirs]
 
 
 @dataclass
@@ -109,6 +160,51 @@ class Visit:
             yield
         self.site.readings.forget()
 
+    def read(self, question: Hashable, seconds: float, read: Callable[[], T]) -> T:
+        """A reading that is shared: at most `seconds` old, or a hundred times as long as it took.
+
+        Args:
+            question: names it; of few values, none of which a person types freely.
+        """
+        return self.site.readings.get(question, seconds, read)
+
+    def notify(self, queues: Collection[str]) -> None:
+        """Tell workers of these queues that there is work."""
+        self.site.notifier_app.notifier.send(queues)
+
+    def note_look(self, subject_kind: str, action: str, subject: str | int) -> None:
+        """Note in the audit log that this person is about to see what may be personal; to be called before it is read.
+
+        Args:
+            subject_kind, action: such as `message` and `reveal`.
+            subject: nothing personal: an id, or the digest of an address.
+        """
+        with self.app.store.within(ACT_BOUNDS):
+            note_look(
+                self.app.store, AuditAction(subject_kind, action), subject, actor=self.someone.actor,
+                reason=self.form.get("reason"),
+            )  # fmt: skip
+
+    def note_address(self, address: str) -> None:
+        """Note that an address is looked up; by its digest."""
+        self.note_look("address", "look_up", self.app.keys.digest(address))
+
+    def evidence(self, job_id: int) -> Evidence:
+        """The story of an effect as one job of it has it, with those that it was requeued from."""
+        return job_evidence(self.app, job_id, earlier=True)
+
+    def limit_of(self, key: str) -> Limit | None:
+        """The state of a limit key, of a reading that is shared; None where it is not among the first 500."""
+        return next((limit for limit in self.site.limits() if limit.limit_key == key), None)
+
+    def ticket(self, what: str) -> str:
+        """A text that lets this person see `what` for two minutes by GET, such as in a frame of the page."""
+        return ticket(self.nonce, self.someone, what, self.site.clock() + TICKET_SECONDS)
+
+    def has_ticket(self, what: str) -> bool:
+        """Whether the query's `ticket` was made for this person and this, and its time is not over."""
+        return is_ticket(self.query.get("ticket", ""), self.nonce, self.someone, what, self.site.clock())
+
     def url(self, name: str, /, **values: Any) -> str:
         """The address of a page; what its path does not take becomes the query, None left out."""
         route = self.site.routes.by_name[name]
@@ -128,7 +224,7 @@ class Visit:
         """
         shared = {
             "visit": self, "person": self.person, "url": self.url, "asset": self.asset, "title": self.site.title,
-            "theme": self.theme, "navigation": NAVIGATION, "version": VERSION, "form_field": FORM_FIELD,
+            "theme": self.theme, "navigation": self.site.navigation, "version": VERSION, "form_field": FORM_FIELD,
             "form_token": form_token(self.nonce, self.person) if self.person is not None else "",
             "here": self.route.name if self.route is not None else "", "now": dt.datetime.now(dt.UTC),
             "database": "PostgreSQL" if self.app.store.is_postgresql else "SQLite",
@@ -152,7 +248,11 @@ class Visit:
 
     def redirect(self, name: str, /, **values: Any) -> PageAnswer:
         """Lead the browser to a page by GET."""
-        return PageAnswer(303, headers=(("location", self.url(name, **values)), ("cache-control", "no-store")))
+        return self.lead_to(self.url(name, **values))
+
+    def lead_to(self, url: str) -> PageAnswer:
+        """Lead the browser to an address of ours by GET."""
+        return PageAnswer(303, headers=(("location", url), ("cache-control", "no-store")))
 
     def theme_cookie(self, theme: str) -> tuple[str, str]:
         seconds = YEAR_SECONDS if theme in THEMES else 0

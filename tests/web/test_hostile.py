@@ -4,9 +4,7 @@ has no element, attribute or address that a page with harmless texts does not ha
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import suppress
-from html.parser import HTMLParser
 
 import pytest
 from sqlalchemy import text
@@ -18,23 +16,10 @@ from effects.store.limits import rows as limit_rows
 from tests.support.sampling import sample
 from tests.web.conftest import Shop, Visiting
 from tests.web.hostile import CORPUS, FIELDS
+from tests.web.shapes import Shape
 
 LISTS = ("/", "/needs", "/jobs", "/queues", "/workers", "/schedules", "/limits", "/audit")
 HARMLESS = "harmless"
-
-
-class Shape(HTMLParser):
-    """The elements of a page with the names of their attributes, and every address in it."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: Counter[tuple[str, tuple[str, ...]]] = Counter()
-        self.addresses: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements[tag, tuple(sorted(name for name, _ in attrs))] += 1
-        self.addresses += [value or "" for name, value in attrs if name in ("href", "src", "action")]
 
 
 def plant(shop: Shop, value: str) -> int:

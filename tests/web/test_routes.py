@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
+from effects.web.pages import installed_pages
 from effects.web.people import ROLES, Role
 from effects.web.routes import PageRoute
 from effects.web.sessions import SignIn
@@ -12,16 +13,20 @@ from effects.web.table import build_routes
 from tests.web.conftest import Shop, Visiting
 from tests.web.rows import digest
 
-ROUTES = list(build_routes(None))
+ROUTES = list(build_routes(None, installed_pages()))
 PUBLIC = {"static", "alive"}
+PERSONAL = {
+    "job_reveal", "webhooks_reveal", "email_address", "email_reveal", "email_frame", "email_suppressed",
+    "email_suppress", "email_lift", "reports_rows", "reports_file",
+}  # fmt: skip
 SIGN_IN = {"sign_in", "enter"}
 
 
 def test_every_route_declares_its_role_and_only_these_are_public(shop: Shop) -> None:
-    routes = list(build_routes(SignIn(shop.app, port=1, secure=False)))
+    routes = list(build_routes(SignIn(shop.app, port=1, secure=False), installed_pages()))
     assert {route.name for route in routes if route.role == "public"} == PUBLIC | SIGN_IN
     assert {route.role for route in routes} <= {*ROLES, "public"}
-    assert {route.name for route in routes if route.personal} == {"job_reveal"}
+    assert {route.name for route in routes if route.personal} == PERSONAL
 
 
 def test_every_route_that_posts_beyond_the_own_settings_counts_as_an_act() -> None:
@@ -30,8 +35,15 @@ def test_every_route_that_posts_beyond_the_own_settings_counts_as_an_act() -> No
 
 
 def path_of(route: PageRoute, shop: Shop) -> str:
-    values: dict[str, object] = {"id": shop.dead, "hash": "0" * 12, "file": "app.css"}
-    return route.url(values)
+    values: dict[str, object] = {
+        "id": shop.dead,
+        "hash": "0" * 12,
+        "file": "app.css",
+        "event": "msg_1",
+        "endpoint": "ep_1",
+        "run": "run_1",
+    }
+    return route.url({name: value for name, value in values.items() if f"{{{name}}}" in route.pattern})
 
 
 def test_nobody_sees_or_posts_anything(shop: Shop, visiting: Visiting) -> None:

@@ -121,6 +121,14 @@ def read_attempts(
     return [AttemptCount(float(row.begins), row.job_type, row.queue, int(row.attempts)) for row in rows]
 
 
+def read_steps(
+    store: Store, connection: Connection, steps: range, *, job_type: str | None = None, queue: str | None = None
+) -> list[Rollup]:
+    """What was done in each step, added up over the job types and queues that are meant; oldest first, none empty."""
+    parameters = {**_bounds(steps), "step": steps.step, "job_type": job_type, "queue": queue}
+    return [rollup_of(row) for row in store.all(connection, _steps, **parameters)]
+
+
 def _bounds(steps: range) -> dict[str, float]:
     """Of the fewest rows that tell each step exactly: those of the greatest length that divides it."""
     length = max(length for length in LENGTHS if steps.step % length == 0)
@@ -181,15 +189,28 @@ def step_of(sql: Sql) -> str:
 
 def _totals(sql: Sql) -> str:
     """By few groups: of many, PostgreSQL would sort all histograms on its disk."""
-    counts = [f"sum({name}) AS {name}" for name in ROLLUP_COUNTS]
-    seconds = [f"sum({sql.finite(name)}) AS {name}" for name in ("wait_seconds", "run_seconds")]
-    histograms = [f"{sql.joined(f'{name}_counts', ord(_SEPARATOR))} AS {name}_text" for name in ("wait", "run")]
     seconds_read = f"{sql.number('until')} - {sql.number('since')}"
     return f"""
     SELECT {sql.number("since")} AS begins, {seconds_read} AS seconds, job_type, queue,
-        {", ".join([*counts, *seconds, *histograms])}
+        {_added_up(sql)}
     FROM {sql.rollups} WHERE {_done_within(sql)} AND {sql.matches("queue", "queue")}
     GROUP BY job_type, queue ORDER BY job_type, queue"""
+
+
+def _added_up(sql: Sql) -> str:
+    """What `rollup_of` reads of rows that are added up; the histograms are joined."""
+    counts = [f"sum({name}) AS {name}" for name in ROLLUP_COUNTS]
+    seconds = [f"sum({sql.finite(name)}) AS {name}" for name in ("wait_seconds", "run_seconds")]
+    histograms = [f"{sql.joined(f'{name}_counts', ord(_SEPARATOR))} AS {name}_text" for name in ("wait", "run")]
+    return ", ".join([*counts, *seconds, *histograms])
+
+
+def _steps(sql: Sql) -> str:
+    return f"""
+    SELECT {step_of(sql)} AS begins, {sql.number("step")} AS seconds, '' AS job_type, '' AS queue, {_added_up(sql)}
+    FROM {sql.rollups}
+    WHERE {_done_within(sql)} AND {sql.matches("queue", "queue")} AND {sql.matches("job_type", "job_type")}
+    GROUP BY begins ORDER BY begins"""
 
 
 def _done_within(sql: Sql) -> str:

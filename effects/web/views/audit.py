@@ -13,7 +13,7 @@ _NAMES = ("actor", "action", "subject_kind", "subject")
 
 
 def audit(visit: Visit) -> PageAnswer:
-    chosen = filters_of(visit, _NAMES)
+    chosen = filters_of(visit.query, _NAMES)
     filters = LogFilters(**chosen, before=before_of(visit), limit=PAGE_ROWS + 1)
     entries = list_entries(visit.app.store, filters)
     return visit.page(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from effects.observation.stats import Stats, read_stats
 from effects.store.limits.queue_pauses import QueueState, list_queues
-from effects.store.limits.status import list_limits
 from effects.store.operator.queue_status import WorkerState, read_workers
 from effects.store.schedules.states import read_states
 from effects.web.exchange import PageAnswer
 from effects.web.subject_actions import known_queues
 from effects.web.views.notices import notice
-from effects.web.visit import LIVE_SECONDS, Visit
+from effects.web.visit import LIMITS_MAX, LIVE_SECONDS, Visit
 
 STATS_SECONDS = 15.0
-LIMITS_MAX = 500
 
 
 def queues(visit: Visit) -> PageAnswer:
@@ -42,13 +40,7 @@ def schedules(visit: Visit) -> PageAnswer:
 
 def limits(visit: Visit) -> PageAnswer:
     paused = visit.query.get("paused") == "yes"
-    store = visit.app.store
-
-    def read() -> object:
-        with store.read() as connection:
-            return list_limits(store, connection, paused=paused, limit=LIMITS_MAX + 1)
-
-    rows = visit.site.readings.get(("limits", paused), LIVE_SECONDS, read)
+    rows = visit.site.limits(paused=paused)
     return visit.page("limits.html", limits=rows, paused=paused, most=LIMITS_MAX, notice=notice(visit))
 
 

@@ -1,10 +1,15 @@
-"""What a page says after an action led to it: a closed list, by a word in the address."""
+"""What a page says after an action led to it: a closed list, by a word in the address, with a number at most."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from effects.web.pages import Pages
+from effects.web.subject_actions import SUBJECT_ACTIONS
 from effects.web.visit import Visit
 
-NOTICES = {
+_DIGITS_MAX = 9
+_OF_JOBS = {
     "cancelled": "Cancelled.",
     "cancel_requested": "It is running: asked to stop, and will not be tried again.",
     "due": "It is due now.",
@@ -12,18 +17,24 @@ NOTICES = {
     "mark-done": "Recorded as done, on your word.",
     "give-up": "Left unknown.",
     "ignored": "Ignored.",
-    "queue_pause": "The queue is paused.",
-    "queue_resume": "The queue runs again.",
-    "limit_pause": "The limit key is paused.",
-    "limit_resume": "The limit key runs again.",
-    "schedule_pause": "The schedule is paused.",
-    "schedule_resume": "The schedule runs again from its next slot on.",
-    "schedule_run": "A job was enqueued for this moment.",
-    "worker_drain": "The worker will drain from its next heartbeat on.",
     "settings": "Saved.",
+    "bulk_cancel": "Cancelled: what it has done stays done.",
+    "bulk_started": "It has started: a worker carries it out. This page can be left.",
 }
+
+
+def notices(packages: Sequence[Pages]) -> Mapping[str, str]:
+    """What is said after each action, by its name."""
+    words = {name: text for pages in packages for name, text in pages.notices.items()}
+    actions = [*SUBJECT_ACTIONS, *(action for pages in packages for action in pages.actions)]
+    return {**_OF_JOBS, **words, **{action.name: action.notice for action in actions}}
 
 
 def notice(visit: Visit) -> str | None:
     """The sentence about what was just done."""
-    return NOTICES.get(visit.query.get("did", ""))
+    text = visit.site.notices.get(visit.query.get("did", ""))
+    if text is None or "{n}" not in text:
+        return text
+    count = visit.query.get("n", "")
+    is_count = count.isascii() and count.isdecimal() and len(count) <= _DIGITS_MAX
+    return text.replace("{n}", f"{int(count):,}" if is_count else "Some")

@@ -9,6 +9,7 @@ from effects.store.db.sql import Window
 from effects.store.operator.dead_letters import Cause, count_causes
 from effects.store.operator.queue_status import Status, read_status
 from effects.web.exchange import PageAnswer
+from effects.web.pages import StandingLine
 from effects.web.visit import LIVE_SECONDS, Visit
 
 STATS_SECONDS = 15.0
@@ -25,7 +26,7 @@ def overview(visit: Visit) -> PageAnswer:
     return visit.page(
         "overview.html", status=status, causes=causes[:CAUSES_SHOWN], more_causes=len(causes) - CAUSES_SHOWN,
         stats=stats, span=span, ranges=list(RANGES), alive=[worker for worker in status.workers if worker.alive],
-        live=_live(status),
+        live=_live(status), standing=visit.read("standing", STATS_SECONDS, lambda: _standing(visit)),
     )  # fmt: skip
 
 
@@ -40,6 +41,11 @@ def _causes(visit: Visit) -> Sequence[Cause]:
 
 def _stats(visit: Visit, span: str) -> Stats:
     return read_stats(visit.app.store, Window(newer=RANGES[span]))
+
+
+def _standing(visit: Visit) -> list[StandingLine]:
+    """What packages have to say."""
+    return [line for pages in visit.site.packages for line in pages.standing(visit)]
 
 
 def _live(status: Status) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from effects.arguments import printable
@@ -22,30 +22,39 @@ def before_of(visit: Visit) -> int | None:
     Raises:
         BadRequestError: it is no id.
     """
-    text = visit.query.get("before")
+    return id_of(visit, "before")
+
+
+def id_of(visit: Visit, name: str) -> int | None:
+    """A field of the query that is the id of a row; None where it is not set.
+
+    Raises:
+        BadRequestError: it is no id.
+    """
+    text = visit.query.get(name)
     if text is None:
         return None
     if not _ID.fullmatch(text):
-        raise BadRequestError("before is not the id of a row")
+        raise BadRequestError(f"{name} is not the id of a row")
     return int(text)
 
 
-def filters_of(visit: Visit, names: Sequence[str]) -> dict[str, Any]:
-    """The filters of these names; None where one is not set.
+def filters_of(fields: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
+    """The filters of these names, of a query or a form; None where one is not set.
 
     Raises:
         BadRequestError: as `text_of`.
     """
-    return {name: text_of(visit, name) for name in names}
+    return {name: text_of(fields, name) for name in names}
 
 
-def text_of(visit: Visit, name: str) -> str | None:
+def text_of(fields: Mapping[str, str], name: str) -> str | None:
     """A filter that is a name.
 
     Raises:
         BadRequestError: it has more than 255 characters, or control characters.
     """
-    text = visit.query.get(name)
+    text = fields.get(name)
     if text is not None and _text(text) is not None:
         raise BadRequestError(f"{name} {_text(text)}")
     return text

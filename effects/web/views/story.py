@@ -7,7 +7,6 @@ from typing import Any
 
 from effects.observation.evidence import Evidence, find_evidence, find_orphans, job_evidence
 from effects.observation.sentences import orphan_sentence, sentence, wait_text
-from effects.store.audit_log.looks import note_look_up, note_reveal
 from effects.store.db.records import AttemptRecord
 from effects.web import failures
 from effects.web.charts import steps
@@ -29,10 +28,7 @@ def job(visit: Visit) -> PageAnswer:
 def reveal(visit: Visit) -> PageAnswer:
     """The story with what may be personal: addresses, and kept texts of exceptions; noted in the audit log first."""
     evidence = job_evidence(visit.app, int(visit.values["id"]), earlier=True)
-    with visit.acting():
-        note_reveal(
-            visit.app.store, int(visit.values["id"]), actor=visit.someone.actor, reason=visit.form.get("reason")
-        )
+    visit.note_look("job", "reveal", int(visit.values["id"]))
     return _story(visit, evidence, revealed=True)
 
 
@@ -45,8 +41,7 @@ def why(visit: Visit) -> PageAnswer:
         if not visit.someone.personal:
             assert visit.route is not None
             return failures.forbidden(visit, visit.route, "looking up an address needs the capability personal")
-        with visit.acting():
-            note_look_up(visit.app.store, visit.app.keys.digest(question), actor=visit.someone.actor)
+        visit.note_address(question)
     orphans = find_orphans(visit.app, question)
     stories = find_evidence(visit.app, question, may_be_none=True)
     if len(stories) == 1 and stories[0].facts.jobs and not orphans:
@@ -60,13 +55,19 @@ def why(visit: Visit) -> PageAnswer:
 
 
 def _story(visit: Visit, evidence: Evidence, *, revealed: bool = False) -> PageAnswer:
+    return visit.page("story.html", **story_values(visit, evidence), revealed=revealed)
+
+
+def story_values(visit: Visit, evidence: Evidence) -> dict[str, Any]:
+    """What a template shows of an effect."""
     attempts = evidence.facts.attempts
-    return visit.page(
-        "story.html", evidence=evidence, job=evidence.facts.jobs[0], attempts=attempts, sentence=sentence(evidence),
-        wait=wait_text(evidence.waits) if evidence.waits is not None else None, actions=_actions(visit, evidence),
-        timeline=_timeline(evidence), steps=steps, whole_ms=max(map(_whole_ms, attempts), default=0.0),
-        notice=notice(visit), revealed=revealed,
-    )  # fmt: skip
+    return {
+        "evidence": evidence, "job": evidence.facts.jobs[0], "attempts": attempts, "sentence": sentence(evidence),
+        "wait": wait_text(evidence.waits) if evidence.waits is not None else None,
+        "actions": _actions(visit, evidence), "timeline": _timeline(evidence), "steps": steps,
+        "whole_ms": max(map(_whole_ms, attempts), default=0.0), "notice": notice(visit),
+        "links": [link for pages in visit.site.packages for link in pages.links(visit, evidence)],
+    }  # fmt: skip
 
 
 def _whole_ms(attempt: AttemptRecord) -> float:

@@ -43,7 +43,7 @@ def lint(folder: TemplateFolder) -> list[LintFinding]:
             findings.append(LintFinding(name, locale, str(error)))
             continue
         findings += [LintFinding(name, locale, problem) for problem in _problems(version)]
-        variables.setdefault(name, {})[locale] = _variables(version)
+        variables.setdefault(name, {})[locale] = variables_of(version)
     return findings + [finding for name, by_locale in variables.items() for finding in _uneven(name, by_locale)]
 
 
@@ -70,7 +70,8 @@ def _problems(version: Version) -> Iterator[str]:
             yield f"template.toml: {error}"
 
 
-def _variables(version: Version) -> set[str]:
+def variables_of(version: Version) -> set[str]:
+    """What a template takes from its context, by the names at the top."""
     environment = Environment(autoescape=True)  # reads, never renders
     sources = [source for path, source in version.sources.items() if not path.endswith(".toml")]
     return {name for source in sources for name in meta.find_undeclared_variables(environment.parse(source))}

@@ -1,0 +1,129 @@
+"""An action on what has a name: a page that says what will happen and asks why, and a button that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+from urllib.parse import urlencode
+
+from effects.errors import EnqueueError
+from effects.web.exchange import PageAnswer
+from effects.web.people import Role
+from effects.web.routes import View
+from effects.web.visit import Visit
+
+RunAction: TypeAlias = "Callable[[ActionCall], ActionEnd | None]"
+
+
+@dataclass(frozen=True, slots=True)
+class ActionField:
+    """A further question of an action's form.
+
+    Args:
+        kind: `choice` of one of `choices`, of which the first is the default; or `tick`, which is `yes` or left out.
+    """
+
+    name: str
+    label: str
+    kind: Literal["choice", "tick"]
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ActionCall:
+    """What a person has asked for.
+
+    Args:
+        subject: what the action is about, as its form has it: it may hold any character.
+        reason: why, for the audit log; None where none was given.
+        fields: the answers to the further questions, each one of its choices.
+    """
+
+    visit: Visit
+    subject: str
+    reason: str | None
+    fields: Mapping[str, str]
+
+    @property
+    def actor(self) -> str:
+        return self.visit.someone.actor
+
+
+@dataclass(frozen=True, slots=True)
+class ActionEnd:
+    """Where an action leads to: default to where it came from. `count`: how many, for `{n}` in its notice."""
+
+    url: str | None = None
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PageAction:
+    """One action on what has a name.
+
+    Args:
+        name: of its route, and in addresses.
+        pattern: of its route; what it is about is the query's or the form's `name`.
+        noun: what is named, such as `queue`.
+        button: what the person presses; an imperative.
+        consequence: what will happen, in a sentence or two.
+        notice: what is said once it is done; `{n}` is the count of its `ActionEnd`.
+        run: does it, in a transaction of its own that notes it in the audit log.
+        back: the address of the page that it belongs to.
+        needs_reason: it is refused without a reason.
+        danger: whether an effect may be made twice, or waiting ones are lost.
+    """
+
+    name: str
+    pattern: str
+    noun: str
+    role: Role
+    button: str
+    consequence: str
+    notice: str
+    run: RunAction
+    back: Callable[[Visit, str], str]
+    fields: tuple[ActionField, ...] = ()
+    needs_reason: bool = False
+    danger: bool = False
+
+
+def page_action_view(action: PageAction) -> View:
+    """The page that asks, and by POST does it."""
+
+    def view(visit: Visit) -> PageAnswer:
+        fields = visit.form if visit.request.is_unsafe else visit.query
+        name = fields.get("name")
+        if name is None:
+            raise EnqueueError(f"the name of the {action.noun} is missing")
+        if not visit.request.is_unsafe:
+            return visit.page(
+                "confirm.html", action=action, heading=f"{action.button}: {action.noun} {name}", sentence=None,
+                consequence=action.consequence, target=visit.url(action.name), back=action.back(visit, name),
+                hidden={"name": name}, fields=action.fields,
+            )  # fmt: skip
+        reason = visit.form.get("reason")
+        if action.needs_reason and reason is None:
+            raise EnqueueError("a reason is needed: it stands in the audit log")
+        with visit.acting():
+            end = action.run(ActionCall(visit, name, reason, _answers(visit, action))) or ActionEnd()
+        return visit.lead_to(_with_notice(end.url or action.back(visit, name), action.name, end.count))
+
+    return view
+
+
+def _answers(visit: Visit, action: PageAction) -> dict[str, str]:
+    answers = {}
+    for field in action.fields:
+        answer = visit.form.get(field.name, field.choices[0] if field.kind == "choice" else "")
+        if answer not in (field.choices if field.kind == "choice" else ("", "yes")):
+            raise EnqueueError(f"{field.label}: there is no such answer")
+        answers[field.name] = answer
+    return answers
+
+
+def _with_notice(url: str, name: str, count: int | None) -> str:
+    query = urlencode({"did": name, **({} if count is None else {"n": count})})
+    address, mark, anchor = url.partition("#")
+    return f"{address}{'&' if '?' in address else '?'}{query}{mark}{anchor}"

@@ -1,0 +1,76 @@
+"""Numbers over time: outcomes, how long jobs waited, how long attempts ran; of all job types, or of one."""
+
+from __future__ import annotations
+
+from effects.observation.stats import PointStats, Series, read_series, read_stats
+from effects.store.db.sql import Window
+from effects.web.exchange import PageAnswer
+from effects.web.views.overview import RANGES, STATS_SECONDS
+from effects.web.visit import Visit
+
+# What an outcome is drawn as, from the bottom up: outcomes → the class and the word of their part.
+PARTS = (
+    (("done",), "good", "done"),
+    (("snoozed", "cancelled"), "calm", "put off or cancelled"),
+    (("failed", "timed_out"), "warn", "failed, tried again"),
+    (("refused",), "bad", "refused"),
+    (("unknown", "lost"), "odd", "unknown or lost"),
+)
+
+
+def numbers(visit: Visit) -> PageAnswer:
+    span = visit.query.get("range", "24h")
+    span = span if span in RANGES else "24h"
+    window = Window(newer=RANGES[span])
+    store = visit.app.store
+    stats = visit.read(("stats", span), STATS_SECONDS, lambda: read_stats(store, window))
+    pairs = sorted({(each.job_type, each.queue) for each in stats.types})
+    pair = _pair(visit, pairs)
+    series = visit.read(
+        ("series", span, pair), STATS_SECONDS,
+        lambda: read_series(store, window, job_type=pair and pair[0], queue=pair and pair[1]),
+    )  # fmt: skip
+    return visit.page(
+        "numbers.html", series=series, stats=stats, span=span, ranges=list(RANGES), pairs=pairs, pair=pair,
+        parts=PARTS, stacked=[None if point is None else _parts(point) for point in series.points],
+        times=_times(series), drawn=_lines(series), most=_most(series),
+    )  # fmt: skip
+
+
+def _pair(visit: Visit, pairs: list[tuple[str, str]]) -> tuple[str, str] | None:
+    """The job type and queue that are asked for, if there are numbers about them."""
+    pair = (visit.query.get("job_type", ""), visit.query.get("queue", ""))
+    return pair if pair in pairs else None
+
+
+def _parts(point: PointStats) -> list[int]:
+    return [sum(point.outcomes[outcome] for outcome in outcomes) for outcomes, _, _ in PARTS]
+
+
+def _lines(series: Series) -> dict[str, dict[str, list[float | None]]]:
+    """Of each chart the lines."""
+    return {
+        "wait": {
+            "p95": [None if point is None else point.wait.p95 for point in series.points],
+            "p50": [None if point is None else point.wait.p50 for point in series.points],
+        },
+        "run": {
+            "p95": [None if point is None else point.run.p95 for point in series.points],
+            "p50": [None if point is None else point.run.p50 for point in series.points],
+        },
+    }
+
+
+def _most(series: Series) -> dict[str, float | None]:
+    """What the top of each chart stands for."""
+    points = [point for point in series.points if point is not None]
+    return {
+        "attempts": max((sum(point.outcomes.values()) for point in points), default=None),
+        "wait": max((point.wait.p95 for point in points if point.wait.p95 is not None), default=None),
+        "run": max((point.run.p95 for point in points if point.run.p95 is not None), default=None),
+    }
+
+
+def _times(series: Series) -> list[float]:
+    """Seconds from the beginning to that of each point."""
+    return [float(number * series.point_seconds) for number in range(len(series.points))]

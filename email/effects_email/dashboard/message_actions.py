@@ -1,0 +1,37 @@
+"""What a person may do with a message: the functions of the commands."""
+
+from __future__ import annotations
+
+from effects.web import ActionCall, ActionEnd, ActionField, PageAction, Visit
+from effects_email.admin import requeue_email
+from effects_email.errors import EmailNotFound
+
+
+def _requeue(call: ActionCall) -> ActionEnd:
+    _check(call.subject)
+    requeued = requeue_email(
+        call.visit.app, call.subject, actor=call.actor, reason=call.reason,
+        render_again=call.fields["render_again"] == "yes", confirm_unknown=call.fields["even_if_unknown"] == "yes",
+    )  # fmt: skip
+    return ActionEnd(call.visit.url("job", id=requeued.job_id))
+
+
+def _to_message(visit: Visit, name: str) -> str:
+    _check(name)
+    return visit.url("email_message", id=name)
+
+
+def _check(name: str) -> None:
+    """A message is named by the id of its job here."""
+    if not (name.isascii() and name.isdecimal() and 0 < len(name) < 18):
+        raise EmailNotFound("there is no message of this job")
+
+
+ACTIONS = (
+    PageAction("email_requeue", "/email/messages/requeue", "message of job", "operator", "Send again",
+               "A new job sends the message with the same bytes. A group's message goes to those who do not have it.",
+               "It is sent again: this is the new job.", _requeue, _to_message, fields=(
+                   ActionField("render_again", "Rendered again from the newest template", "tick"),
+                   ActionField("even_if_unknown", "Even if it may have been sent: then it may arrive twice", "tick"),
+               )),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Pages of the dashboard about reports: runs, their chunks and their files."""

@@ -1,0 +1,139 @@
+"""Goal: one action on a whole list does what was previewed, and can be watched and ended; decisions, one by one."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from effects import Refused, Unknown, enqueue
+from effects.bulk_job import BulkJob
+from effects.store.limits import queue_pauses
+from tests.support.manual_workers import ManualWorker
+from tests.support.scripted import Script
+from tests.web.browsing import plain
+from tests.web.conftest import HELD, Shop, Visiting
+from tests.web.rows import audit_actions, digest
+
+DEAD = "/needs/bulk?do=requeue&effect=not_done"
+
+
+def die(shop: Shop, jobs: int) -> None:
+    """So many more dead letters of one cause."""
+    worker = ManualWorker(shop.app, "w9")
+    for number in range(jobs):
+        enqueue("scripted", Script(), key=f"gone:{number}", effects=shop.app)
+    with shop.app.store.begin() as connection:  # the shop's own waits
+        queue_pauses.pause(shop.app.store, connection, "other", actor="test", app_queues={"other"})
+    for _ in range(jobs + 1):
+        worker.settle((worker.claim_one(), Refused("no", code="gone")))
+
+
+def unresolved(shop: Shop) -> int:
+    with shop.app.store.read() as connection:
+        return int(connection.execute(text(f"SELECT count(*) FROM {shop.app.store.sql.unresolved}")).scalar_one())
+
+
+def test_few_are_acted_on_at_once(shop: Shop, visiting: Visiting) -> None:
+    die(shop, 3)
+    visitor = visiting("operator")
+    assert "Requeue all: 4 jobs" in plain(visitor.get(f"{DEAD}&error_code=gone").text)
+    answer = visitor.act(f"{DEAD}&error_code=gone", reason="partner is back")
+    assert answer.status_code == 200
+    assert "4 done" in plain(answer.text)
+    assert unresolved(shop) == 2  # the others of the shop
+    assert audit_actions(shop.app)[-4:] == [("web:ann", "requeue")] * 4
+
+
+def test_many_are_acted_on_by_a_worker_and_can_be_cancelled(shop: Shop, visiting: Visiting) -> None:
+    die(shop, 110)
+    visitor = visiting("operator")
+    answer = visitor.act(f"{DEAD}&error_code=gone", reason="partner is back")
+    assert answer.status_code == 303
+    page = answer.headers["location"]
+    bulk_id = page.partition("?")[0].rpartition("/")[2]
+    assert "0 of 111" in plain(visitor.get(page).text)
+    assert "cancel" in plain(visitor.get(f"/bulk/cancel?name={bulk_id}").text).lower()
+    ended = visitor.act(f"/bulk/cancel?name={bulk_id}", reason="wrong ones")
+    assert ended.headers["location"] == f"/bulk/{bulk_id}?did=bulk_cancel"
+    assert "What it has done stays done" not in visitor.get(f"/bulk/{bulk_id}").text
+    assert visitor.post("/bulk/cancel", {"form_token": visitor.token(), "name": bulk_id}).status_code == 409
+    assert unresolved(shop) == 113
+    assert BulkJob.name in visitor.get("/jobs?status=queued").text
+    assert plain(visitor.get("/bulk").text).count("cancelled") == 1
+
+
+def test_a_list_that_has_changed_is_shown_again(shop: Shop, visiting: Visiting) -> None:
+    die(shop, 30)
+    visitor = visiting("operator")
+    fields = visitor.form(f"{DEAD}&error_code=gone", "/needs/bulk")
+    assert fields["expected"] == "31"
+    before = digest(shop)
+    changed = visitor.post("/needs/bulk", {**fields, "expected": "12"})
+    assert changed.status_code == 409
+    assert "It was 12 when you looked, and is 31 now" in plain(changed.text)
+    assert digest(shop) == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"as_of": "x"}, {"as_of": "nan"}, {"as_of": "1e400"}, {"expected": "-1"}, {"expected": "many"}, {"do": "drop"},
+        {"do": "mark_done"}, {"effect": ""}, {"effect": "unknown"}, {"error_code": "x" * 300},
+    ],
+)  # fmt: skip
+def test_a_form_that_no_page_made_does_nothing(changes: dict[str, str], shop: Shop, visiting: Visiting) -> None:
+    visitor = visiting("operator")
+    fields = visitor.form(f"{DEAD}&error_code=refused_by_peer", "/needs/bulk")
+    before = digest(shop)
+    assert visitor.post("/needs/bulk", {**fields, **changes}).status_code in (400, 409, 422)
+    assert digest(shop) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "button"),
+    [
+        ("/jobs?status=queued", "Run all now"), ("/jobs?status=queued", "Cancel all"), ("/jobs?status=dead", "Requeue"),
+        ("/needs?effect=unknown", "All of them happened"), ("/needs?effect=not_done", "Ignore all"),
+    ],
+)  # fmt: skip
+def test_a_list_offers_what_may_be_done_with_all(path: str, button: str, visiting: Visiting) -> None:
+    assert button in plain(visiting("operator").get(path).text)
+    assert button not in plain(visiting("viewer").get(path).text)
+
+
+def test_all_queued_jobs_are_cancelled(shop: Shop, visiting: Visiting) -> None:
+    answer = visiting("operator").act("/jobs/bulk?do=cancel&status=queued&limit_key=smtp")
+    assert "1 done" in plain(answer.text)
+    assert audit_actions(shop.app)[-1] == ("web:ann", "cancel")
+
+
+def test_ignoring_all_needs_a_reason(shop: Shop, visiting: Visiting) -> None:
+    before = digest(shop)
+    assert visiting("operator").act("/needs/bulk?do=ignore&effect=not_done").status_code == 422
+    assert digest(shop) == before
+
+
+def test_decisions_come_one_after_the_other(shop: Shop, visiting: Visiting) -> None:
+    worker = ManualWorker(shop.app, "w2")
+    enqueue(HELD, Script(), key="charge:2", effects=shop.app)
+    worker.settle((worker.claim_one(), Unknown("cut off")))  # the shop's own that waits
+    job = worker.claim_one()
+    worker.release(job)
+    worker.settle((job, Unknown("no reply")), released=True)
+    visitor = visiting("operator")
+    assert "charge:1" in visitor.get("/decisions").text
+    fields = {"form_token": visitor.token(), "next": "desk", "reason": "it is in the provider's list"}
+    answer = visitor.post(f"/jobs/{shop.unknown}/mark-done", fields)
+    assert answer.headers["location"] == f"/decisions?after={shop.unknown}&did=mark-done"
+    following = visitor.get(answer.headers["location"]).text
+    assert "Recorded as done, on your word." in following
+    assert "charge:2" in following
+    again = visitor.post(f"/jobs/{shop.unknown}/mark-done", fields)
+    assert again.status_code == 409
+    assert audit_actions(shop.app)[-1] == ("web:ann", "mark_done")
+
+
+def test_a_viewer_sees_cases_and_decides_none(visiting: Visiting) -> None:
+    page = visiting("viewer").get("/decisions").text
+    assert "To decide needs the role operator" in page
+    assert "<button>It happened" not in page

@@ -1,0 +1,147 @@
+"""Goal: pages of packages show what happened and act as the commands do. Method: a shop with each of them."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from effects.web import Dashboard, Person, dashboard
+from effects.web.people import Role
+from effects_email import find_suppressions
+from tests.support.sampling import sample
+from tests.web.browsing import Visitor, plain
+from tests.web.full_shop import FullShop, fill, full_app, pages_of, partner
+from tests.web.hostile import CORPUS, FIELDS
+from tests.web.rows import audit_actions
+from tests.web.shapes import Shape
+
+
+@pytest.fixture
+def full(database_url: str, tmp_path: Path) -> Iterator[FullShop]:
+    app = full_app(database_url, tmp_path)
+    app.create_tables()
+    with partner() as receiver:
+        yield fill(app, receiver)
+    app.dispose()
+
+
+@pytest.fixture
+def person(full: FullShop) -> Iterator[Callable[..., Visitor]]:
+    boards: list[Dashboard] = []
+
+    def make(role: Role = "operator", *, personal: bool = True) -> Visitor:
+        boards.append(dashboard(guard=lambda request: Person("ann", role=role, personal=personal), effects=full.app))
+        return Visitor(boards[-1])
+
+    yield make
+    for board in boards:
+        board.close()
+
+
+def test_each_page_shows_what_happened_without_what_is_personal(full: FullShop, person: Callable[..., Visitor]) -> None:
+    visitor = person("viewer", personal=False)
+    pages = {path: visitor.get(path) for path in pages_of(full) if "requeue" not in path}
+    assert {path: answer.status_code for path, answer in pages.items() if answer.status_code != 200} == {}
+    personal = ("ann@example.com", "bob@example.com", "eve@example.com", "12 €")
+    assert [(path, word) for path, answer in pages.items() for word in personal if word in answer.text] == []
+    texts = {path: plain(answer.text) for path, answer in pages.items()}
+    assert "It has failed since" in texts[f"/webhooks/endpoints/{full.gone}"]
+    assert "503" in texts[f"/webhooks/deliveries/{full.event}/{full.gone}"]
+    assert "1 of 1 rows, 1 of 1 chunks" in texts[f"/reports/runs/{full.run}"]
+    assert "hard bounce" in texts["/email/suppressions"]
+    assert "as it is now" in texts["/email/templates/show?name=welcome"]
+    assert "/gone?token=x: " in texts["/"]
+
+
+def test_what_is_personal_is_shown_to_whom_may_see_it_and_noted(full: FullShop, person: Callable[..., Visitor]) -> None:
+    visitor = person("viewer")
+    form = {"form_token": visitor.token()}
+    message = visitor.post(f"/email/messages/{full.mail}/reveal", form)
+    assert "ann@example.com" in message.text
+    address = re.search(r'src="([^"]*ticket[^"]*)"', message.text)
+    assert address is not None
+    frame = visitor.get(html.unescape(address[1]))
+    assert frame.status_code == 200
+    assert frame.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+    assert visitor.get(html.unescape(address[1]).replace("ticket=1", "ticket=2")).status_code == 404
+    assert person("viewer").get(html.unescape(address[1])).status_code == 404  # another browser
+    rows = visitor.post(f"/reports/runs/{full.run}/rows", form)
+    assert "=a, b" in rows.text
+    assert visitor.post(f"/reports/runs/{full.run}/file", form).content == b'\xef\xbb\xbfid,name\r\n1,"\'=a, b"\r\n'
+    assert "12 €" in visitor.post(f"/webhooks/events/{full.event}/reveal", form).text
+    found = visitor.post("/email/address", {**form, "address": "bob@example.com"}).text
+    assert "It is not written to: hard bounce." in plain(found)
+    assert [action for _, action in audit_actions(full.app)[-5:]] == [
+        "reveal", "reveal", "download", "reveal", "look_up",
+    ]  # fmt: skip
+
+
+def test_an_address_is_lifted_after_a_question(full: FullShop, person: Callable[..., Visitor]) -> None:
+    visitor = person()
+    form = {"form_token": visitor.token(), "address": "bob@example.com"}
+    asked = visitor.post("/email/suppressions/lift", form)
+    assert "make sure that the person wants it" in asked.text
+    assert find_suppressions("bob@example.com", effects=full.app)
+    assert visitor.post("/email/suppressions/lift", {**form, "sure": "yes"}).status_code == 303
+    assert find_suppressions("bob@example.com", effects=full.app) == []
+    assert visitor.post("/email/suppressions/add", {**form, "reason": "asked by phone"}).status_code == 303
+    assert [each.why for each in find_suppressions("bob@example.com", effects=full.app)] == ["asked by phone"]
+
+
+@pytest.mark.parametrize(
+    ("path", "leads_to", "noted"),
+    [
+        ("/webhooks/endpoints/disable?name={gone}", "/webhooks/endpoints/{gone}?did=webhooks_disable", "disable"),
+        ("/webhooks/endpoints/test?name={good}", "/webhooks/deliveries/msg_", "send_test"),
+        ("/webhooks/endpoints/recover?name={gone}", "did=webhooks_recover&n=", "requeue"),
+        ("/webhooks/deliveries/replay?name={event}:{gone}", "/webhooks/deliveries/{event}/{gone}?did", "requeue"),
+        ("/webhooks/events/replay?name={event}", "/webhooks/events/{event}?did=webhooks_replay_event&n=1", "requeue"),
+        ("/limits/pause?name=webhook:{gone}", "/limits?did=limit_pause", "pause"),
+    ],
+)  # fmt: skip
+def test_each_action(path: str, leads_to: str, noted: str, full: FullShop, person: Callable[..., Visitor]) -> None:
+    visitor = person()
+    answer = visitor.act(path.format(**vars(full)), reason="because")
+    assert answer.status_code == 303, plain(answer.text)
+    assert leads_to.format(**vars(full)) in answer.headers["location"]
+    assert visitor.get(answer.headers["location"]).status_code == 200
+    assert ("web:ann", noted) in audit_actions(full.app)[-2:]
+
+
+def test_what_is_not_there_is_404(full: FullShop, person: Callable[..., Visitor]) -> None:
+    visitor = person()
+    paths = (
+        "/webhooks/endpoints/ep_x", "/webhooks/deliveries/msg_x/ep_x", "/webhooks/events/msg_x", "/reports/runs/rep_x",
+        "/email/messages/999999", "/email/templates/show?name=nothing", "/email/templates/show?name=../../etc",
+        "/webhooks/deliveries?endpoint_id=ep_x", "/reports?before=rep_x",
+    )  # fmt: skip
+    assert {path: visitor.get(path).status_code for path in paths} == dict.fromkeys(paths, 404)
+    assert visitor.get("/webhooks/explain?what=nonsense").status_code == 422
+
+
+def test_no_text_of_a_row_becomes_markup(full: FullShop, person: Callable[..., Visitor]) -> None:
+    visitor, store = person("admin"), full.app.store
+    pages = pages_of(full)
+    usual = {element for path in pages for element in Shape(visitor.get(path).text).elements}
+    for value in ["harmless", *sample(CORPUS, 5)]:
+        for table, columns in FIELDS.items():
+            for column in columns:
+                with suppress(DBAPIError), store.engine.begin() as connection:
+                    planted = text(f"UPDATE {getattr(store.sql, table)} SET {column} = :value")
+                    connection.execute(planted, {"value": value[:250]})
+        visitor.app.site.readings.forget()
+        for path in pages:
+            answer = visitor.get(path)
+            assert answer.status_code in (200, 404), (path, value)
+            shape = Shape(answer.text)
+            if value == "harmless":
+                usual |= shape.elements.keys()
+            assert shape.elements.keys() - usual == set(), (path, value)
+            assert [each for each in shape.addresses if not each.startswith(("/", "#"))] == [], (path, value)
