@@ -64,12 +64,12 @@ def _postgresql(server: servers.PostgresServer, seconds: float) -> dict[str, flo
         with child("ours_idle", database) as worker:
             worker.go()
             threading.Event().wait(SETTLE_SECONDS)
-            found: dict[str, float] = {}
-            count = counted(server.log, lambda: found.update(_used(worker.pid, seconds)))
+            usage: dict[str, float] = {}
+            count = counted(server.log, lambda: usage.update(_used(worker.pid, seconds)))
             [(listening,)] = admin.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
             ).fetchall()
-        return {**found, STATEMENTS: (count.work + count.hints) / seconds, LISTENING: float(listening)}
+        return {**usage, STATEMENTS: (count.work + count.hints) / seconds, LISTENING: float(listening)}
 
 
 def _sqlite(seconds: float) -> dict[str, float]:

@@ -27,20 +27,20 @@ def run(options: Options) -> Report:
     with options.server.database() as database:
         report_orders.fill(database, count)
 
-        def made(report: str, rows: int) -> Callable[[], dict[str, float]]:
+        def measured(report: str, rows: int) -> Callable[[], dict[str, float]]:
             return partial(_measure, "report_runs", report, database, rows)
 
         def bare(how: str) -> Callable[[], dict[str, float]]:
             return partial(_measure, "report_bare", how, database, count)
 
         contenders = [
-            Contender(COPY, "dialect raw: quoting, no defence", made("orders_raw", count)),
-            Contender(EXCEL, "the default dialect: defence in SQL, CRLF", made("orders_excel", count)),
+            Contender(COPY, "dialect raw: quoting, no defence", measured("orders_raw", count)),
+            Contender(EXCEL, "the default dialect: defence in SQL, CRLF", measured("orders_excel", count)),
             Contender(BARE_COPY, "COPY table TO STDOUT, rows to a file", bare("copy")),
-            Contender(MAPPED, "map_row, dialect raw", made("orders_mapped", count)),
+            Contender(MAPPED, "map_row, dialect raw", measured("orders_mapped", count)),
             Contender(BARE_CORE, "partitions(5000), the same mapping, csv.writer", bare("core")),
-            Contender(COPY + SMALL, "", made("orders_raw", small)),
-            Contender(MAPPED + SMALL, "", made("orders_mapped", small)),
+            Contender(COPY + SMALL, "", measured("orders_raw", small)),
+            Contender(MAPPED + SMALL, "", measured("orders_mapped", small)),
         ]
         rows = interleave(contenders, options.rounds, SPEED, options.say)
     title = f"{count:,} rows of 8 columns from PostgreSQL to a CSV file, one worker process"

@@ -174,22 +174,22 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 @pytest.fixture
 def proxy(database_url: str) -> Iterator[Proxy]:
     """Stands between the test's workers and the PostgreSQL server."""
-    with Proxy(database_url) as made:
-        yield made
+    with Proxy(database_url) as proxy:
+        yield proxy
 
 
 @pytest.fixture
 def app_factory(database_url: str) -> Iterator[AppFactory]:
     """Makes any number of apps on the test's database: `app_factory(job_types=[…], threads=2)`."""
-    made: list[Effects] = []
+    apps: list[Effects] = []
 
     def make(url: str = database_url, *, job_types: list[JobType[Any]] | None = None, **options: Any) -> Effects:
         app = Effects(url, job_types=[Scripted()] if job_types is None else job_types, **options)
-        made.append(app)
+        apps.append(app)
         return app
 
     yield make
-    for app in made:
+    for app in apps:
         app.dispose()
 
 

@@ -52,8 +52,8 @@ def _variation(item: pytest.Item) -> str | None:
 
 @pytest.fixture(scope="session")
 def pgbouncer(postgresql_server: str) -> Iterator[PgBouncer]:
-    with PgBouncer(postgresql_server) as made:
-        yield made
+    with PgBouncer(postgresql_server) as pooler:
+        yield pooler
 
 
 @pytest.fixture(scope="session")

@@ -50,15 +50,15 @@ def test_the_deadline_is_the_job_types_own(app_factory: AppFactory) -> None:
 @pytest.mark.parametrize("keys", [{}, {"limit_key": "l"}], ids=["plain", "limited"])
 def test_the_order_is_priority_then_due_time_then_id(app: Effects, keys: dict[str, str]) -> None:
     now = datetime.now(UTC)
-    wanted = [(1, 30), (1, 20), (5, 90), (5, 50), (5, 50), (9, 99)]
-    shuffled = [wanted[place] for place in (5, 3, 4, 2, 1, 0)]
+    expected = [(1, 30), (1, 20), (5, 90), (5, 50), (5, 50), (9, 99)]
+    shuffled = [expected[place] for place in (5, 3, 4, 2, 1, 0)]
     receipts = enqueue_many(
         [new(priority=p, run_at=now - timedelta(seconds=age), **keys) for p, age in shuffled], effects=app
     )
     by_place = dict(zip((5, 3, 4, 2, 1, 0), receipts, strict=True))
     manual_worker = ManualWorker(app)
-    claimed = [manual_worker.claim_one().id for _ in wanted]
-    assert claimed == [by_place[place].job_id for place in range(len(wanted))]
+    claimed = [manual_worker.claim_one().id for _ in expected]
+    assert claimed == [by_place[place].job_id for place in range(len(expected))]
 
 
 def test_one_batch_comes_in_that_order_too(app: Effects) -> None:
@@ -96,8 +96,8 @@ def test_only_known_job_types_are_claimed(app: Effects, app_factory: AppFactory)
         run_sql(app, f"{into} VALUES ('other', '{{}}', {keys})")
     receipt = enqueue("scripted", {}, effects=app)
     assert ids(ManualWorker(app).claim()) == [receipt.job_id]
-    other = app_factory(job_types=[Scripted("other")])
-    assert len(ManualWorker(other, "w2").claim()) == 2
+    second_app = app_factory(job_types=[Scripted("other")])
+    assert len(ManualWorker(second_app, "w2").claim()) == 2
 
 
 @pytest.mark.parametrize(("want", "least", "most"), [(1, 1, 1), (3, 1, 3), (20, 16, 20), (9999, 300, 300)])
@@ -136,9 +136,9 @@ def test_concurrent_claims_never_share_a_job(app: Effects, app_factory: AppFacto
     def work(number: int) -> None:
         misses = 0
         while misses < 3:
-            found = manual_workers[number].claim((3, 16, 64, 7)[number])
-            misses = 0 if found else misses + 1
-            claimed[number].extend(found)
+            jobs = manual_workers[number].claim((3, 16, 64, 7)[number])
+            misses = 0 if jobs else misses + 1
+            claimed[number].extend(jobs)
 
     at_once(len(manual_workers), work)
     everyone = [job for jobs in claimed for job in jobs]
@@ -170,16 +170,16 @@ POLLED: list[dict[str, Any]] = [
 def test_a_poll_finds_what_a_notified_claim_finds(app: Effects, options: dict[str, Any]) -> None:
     enqueue_many([new(**options)], effects=app)
     worker = ManualWorker(app)
-    found = []
+    claims = []
     for polled in (True, False):
         worker.request = worker.request_of("default")
         worker.request.polled = polled
         claimed = worker.claim()
-        found.append((len(claimed), worker.request.keyed))
+        claims.append((len(claimed), worker.request.keyed))
         assert not worker.request.polled
         run_sql(app, "UPDATE effects_jobs SET status = 'queued', locked_by = NULL")
-    assert found[0] == found[1]
-    assert found[0][0] == int("run_at" not in options)
+    assert claims[0] == claims[1]
+    assert claims[0][0] == int("run_at" not in options)
 
 
 @pytest.mark.parametrize("options", POLLED, ids=["plain", "priority", "limit", "group", "later"])

@@ -21,12 +21,12 @@ def now(app: Effects) -> float:
 
 @pytest.mark.parametrize("seconds", [90.0, -3600.0, 0.5])
 def test_a_shift_moves_this_store_only(app: Effects, app_factory: AppFactory, seconds: float) -> None:
-    other = app_factory()
+    second_app = app_factory()
     app.store.shift_clock(seconds)
-    assert abs(now(app) - now(other) - seconds) < 30
-    assert abs(now(other) - time.time()) < 30
+    assert abs(now(app) - now(second_app) - seconds) < 30
+    assert abs(now(second_app) - time.time()) < 30
     app.store.shift_clock(-seconds)
-    assert abs(now(app) - now(other)) < 30
+    assert abs(now(app) - now(second_app)) < 30
 
 
 def test_rows_are_written_by_the_shifted_clock(app: Effects) -> None:

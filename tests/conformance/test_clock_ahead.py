@@ -56,7 +56,7 @@ def waits(app: Effects, table: str = "jobs", column: str = "run_at") -> dict[Any
 
 
 def finding(app: Effects) -> str | None:
-    return next((found.text for found in examine(app) if found.check == "times ahead"), None)
+    return next((finding.text for finding in examine(app) if finding.check == "times ahead"), None)
 
 
 def in_the_round(app: Effects, worker: ManualWorker) -> dict[str, int]:

@@ -46,7 +46,7 @@ def listed(app: Effects, **filters: Any) -> list[DeadLetter]:
 
 
 def ids(app: Effects, **filters: Any) -> list[int]:
-    return [one.id for one in listed(app, **filters)]
+    return [letter.id for letter in listed(app, **filters)]
 
 
 def state(app: Effects, key: str = "k") -> str:
@@ -54,7 +54,9 @@ def state(app: Effects, key: str = "k") -> str:
 
 
 def noted(app: Effects) -> list[tuple[Any, ...]]:
-    return [(one["job_id"], one["action"], one["actor"], one["reason"]) for one in rows(app, "job_actions")]
+    return [
+        (action["job_id"], action["action"], action["actor"], action["reason"]) for action in rows(app, "job_actions")
+    ]
 
 
 def test_what_is_dead_or_unknown_is_open_and_nothing_else_is(app: Effects) -> None:
@@ -69,7 +71,7 @@ def test_what_is_dead_or_unknown_is_open_and_nothing_else_is(app: Effects) -> No
     cancel(app.store, app.ledgers, cancelled, actor="ann")
 
     assert sorted(ids(app)) == [gone, held, unsure]
-    assert {one.id: (one.status, one.unknown) for one in listed(app)} == {
+    assert {letter.id: (letter.status, letter.unknown) for letter in listed(app)} == {
         gone: ("dead", False),
         held: ("dead", True),
         unsure: ("cancelled", True),
@@ -138,16 +140,16 @@ def test_the_filters(app: Effects) -> None:
 def test_a_requeue_closes_the_old_one_and_leaves_it_as_it_is(app: Effects) -> None:
     first = ended(app, Refused("no"))
     before = row(app, "job_history")
-    made = requeue(app.store, app.job_types, first, actor="ann", reason="fixed")
+    successor = requeue(app.store, app.job_types, first, actor="ann", reason="fixed")
     assert row(app, "job_history") == before
     assert ids(app) == []
     assert ids(app, closed=True) == [first]
     assert noted(app) == [(first, "requeue", "ann", "fixed")]
-    with pytest.raises(JobStateError, match=f"job {first} was requeued already: job {made.job_id} is queued"):
+    with pytest.raises(JobStateError, match=f"job {first} was requeued already: job {successor.job_id} is queued"):
         requeue(app.store, app.job_types, first, actor="ann")
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Refused("still no")))
-    assert ids(app) == [made.job_id]
+    assert ids(app) == [successor.job_id]
     assert audit(app.store, app.ledgers) == []
 
 
@@ -226,14 +228,14 @@ def test_give_up_leaves_the_effect_unknown(app: Effects) -> None:
 
 def test_a_requeued_unknown_stays_unknown_until_it_is_done(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), job_type="held")
-    made = resolve(app.store, app.job_types, app.ledgers, held, "requeue", actor="ann")
-    assert made is not None
+    successor = resolve(app.store, app.job_types, app.ledgers, held, "requeue", actor="ann")
+    assert successor is not None
     assert state(app) == "unknown"
     assert ids(app) == []
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Refused("no")))
-    assert (ids(app, unknown=True), state(app)) == ([made.job_id], "unknown")
-    resolve(app.store, app.job_types, app.ledgers, made.job_id, "requeue", actor="ann")
+    assert (ids(app, unknown=True), state(app)) == ([successor.job_id], "unknown")
+    resolve(app.store, app.job_types, app.ledgers, successor.job_id, "requeue", actor="ann")
     manual_worker.settle((manual_worker.claim_one(), Done()))
     assert (ids(app), state(app)) == ([], "done")
     assert audit(app.store, app.ledgers) == []
@@ -278,7 +280,7 @@ def test_of_few_jobs_each_has_its_own_transaction(app: Effects) -> None:
     third = put(app, key="c")
     result = act_on(BulkAction("requeue"), [first, third, second, 4711], actor="ann", effects=app)
     assert list(result.done) == [first, second]
-    assert all(made is not None and made > third for made in result.done.values())
+    assert all(new_id is not None and new_id > third for new_id in result.done.values())
     assert list(result.refused) == [third, 4711]
     assert "is queued" in result.refused[third]
     assert audit(app.store, app.ledgers) == []
@@ -299,11 +301,11 @@ def test_a_jobs_own_word_about_the_unknown_is_kept_over_its_requeue(app: Effects
     held = ended(app, Unknown("no reply"), on_unknown="hold")
     with pytest.raises(JobStateError, match="may have happened"):
         requeue(app.store, app.job_types, held, actor="ann")
-    made = requeue(app.store, app.job_types, held, actor="ann", confirm_unknown=True)
-    assert row(app, "jobs", "id = :id", id=made.job_id)["on_unknown"] == "hold"
+    successor = requeue(app.store, app.job_types, held, actor="ann", confirm_unknown=True)
+    assert row(app, "jobs", "id = :id", id=successor.job_id)["on_unknown"] == "hold"
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Unknown("again no reply")))
-    assert row(app, "job_history", "id = :id", id=made.job_id)["status"] == "dead"
+    assert row(app, "job_history", "id = :id", id=successor.job_id)["status"] == "dead"
 
 
 def test_one_that_was_given_repeat_is_requeued_like_one_of_such_a_type(app: Effects) -> None:

@@ -61,8 +61,8 @@ def test_it_is_one_statement_of_the_callers_transaction(app: Effects, options: d
 def test_a_job_by_itself_is_written_as_one_of_many(app: Effects) -> None:
     payload = {"name": "50 % of \N{SNOWMAN}, :all and 'quoted'"}
     for options in ({}, EVERY_FIELD):
-        one = {**options, "key": "another"} if "key" in options else options
-        enqueue("scripted", payload, effects=app, **one)
+        arguments = {**options, "key": "another"} if "key" in options else options
+        enqueue("scripted", payload, effects=app, **arguments)
         enqueue_many([new(payload=payload, **options), new()], effects=app)
     written = rows(app, "jobs")
     own = ("id", "idempotency_key", "run_at", "age_from", "created_at", "updated_at")
@@ -97,8 +97,8 @@ def test_options_of_a_job_reach_its_row(app: Effects) -> None:
         group_key="g", limit_key="l", trace_context="00-aa-bb-01", key="k", effects=app,
     )  # fmt: skip
     written = row(app, "jobs")
-    wanted = {"queue": "slow", "priority": -7, "max_attempts": 3, "group_key": "g", "limit_key": "l"}
-    assert {name: written[name] for name in wanted} == wanted
+    expected = {"queue": "slow", "priority": -7, "max_attempts": 3, "group_key": "g", "limit_key": "l"}
+    assert {name: written[name] for name in expected} == expected
     assert (written["trace_context"], written["idempotency_key"]) == ("00-aa-bb-01", "k")
     assert written["run_at"] == written["expires_at"]
     [job] = rows(app, "jobs", f"run_at > {app.store.sql.after('86000')}")
@@ -155,11 +155,11 @@ def test_a_rolled_back_savepoint_leaves_nothing_and_the_rest_stays(app: Effects)
 
 
 def test_a_worker_sees_nothing_before_the_commit(app: Effects, app_factory: AppFactory) -> None:
-    other = app_factory()
-    manual_worker = ManualWorker(other)
+    reader = app_factory()
+    manual_worker = ManualWorker(reader)
     with app.engine.begin() as connection:
         enqueue("scripted", {}, session=connection, effects=app)
-        assert rows(other, "jobs") == []
+        assert rows(reader, "jobs") == []
         if app.store.is_postgresql:  # on SQLite, which has one writer, a claim would wait here
             assert manual_worker.claim() == []
     assert len(manual_worker.claim()) == 1

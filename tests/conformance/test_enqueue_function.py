@@ -41,9 +41,9 @@ Writer = tuple[Effects, psycopg.Connection]
 
 
 def call(connection: psycopg.Connection, arguments: str) -> int:
-    found = connection.execute(f"SELECT effects_enqueue({arguments})").fetchone()
-    assert found is not None
-    return int(found[0])
+    answer = connection.execute(f"SELECT effects_enqueue({arguments})").fetchone()
+    assert answer is not None
+    return int(answer[0])
 
 
 @pytest.mark.slow

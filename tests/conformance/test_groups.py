@@ -110,7 +110,8 @@ def test_many_workers_keep_the_order_of_many_groups(app: Effects, app_factory: A
     names = [f"g{n}" for n in range(6)]
     receipts = enqueue_many([grouped(names[n % len(names)]) for n in range(120)], effects=app)
     expected = {
-        name: [one.job_id for place, one in enumerate(receipts) if names[place % len(names)] == name] for name in names
+        name: [receipt.job_id for place, receipt in enumerate(receipts) if names[place % len(names)] == name]
+        for name in names
     }
     manual_workers = [ManualWorker(app_factory(), f"w{n}") for n in range(3)]
     ran: list[tuple[str | None, int]] = []  # list.append is atomic; a job's entry is made before it is settled
@@ -120,7 +121,7 @@ def test_many_workers_keep_the_order_of_many_groups(app: Effects, app_factory: A
         while rows(app, "jobs"):
             for job in manual_worker.claim(16):
                 running = rows(app, "jobs", "status = 'running' AND group_key = :group", group=job.group_key)
-                assert [one["id"] for one in running] == [job.id]
+                assert [job_row["id"] for job_row in running] == [job.id]
                 ran.append((job.group_key, job.id))
                 manual_worker.settle((job, Done()))
 
@@ -278,9 +279,9 @@ def test_what_waits_is_not_locked(app: Effects, state: str, limit: str | None) -
         tables = ("effects_jobs", "effects_job_groups", "effects_limits")
         with app.store.read() as connection:
             return [
-                str(found)
+                str(versions)
                 for table in tables
-                for found in connection.exec_driver_sql(f"SELECT ctid, xmin, xmax FROM {table} ORDER BY 1").all()
+                for versions in connection.exec_driver_sql(f"SELECT ctid, xmin, xmax FROM {table} ORDER BY 1").all()
             ]
 
     before = touched()
@@ -320,8 +321,8 @@ def test_an_older_job_comes_up_among_many_groups_that_wait(app: Effects) -> None
     enqueue_many(waiting, effects=app)
     manual_worker = ManualWorker(app)
     rounds = [manual_worker.claim_round() for _ in range(3)]
-    assert [len(one.jobs) for one in rounds] == [0, 0, 1]
-    assert [one.unseen for one in rounds] == [True, True, False]
+    assert [len(claimed.jobs) for claimed in rounds] == [0, 0, 1]
+    assert [claimed.unseen for claimed in rounds] == [True, True, False]
     manual_worker.settle((rounds[-1].jobs[0], Done()))
     manual_worker.request.moved.append("z")
     assert [job.group_key for job in manual_worker.claim()] == ["z"]
@@ -334,4 +335,4 @@ def test_a_drain_ends_behind_many_groups_that_wait(app: Effects) -> None:
     run_sql(app, f"UPDATE effects_jobs SET run_at = {app.store.sql.after('-86400')} WHERE group_key = 'z'")
     result = Worker(app).drain(60)
     assert (result.finished, result.counts) == (True, {"succeeded": 2})
-    assert {one["id"] for one in rows(app, "job_history")} == {receipt.job_id for receipt in last}
+    assert {job["id"] for job in rows(app, "job_history")} == {receipt.job_id for receipt in last}

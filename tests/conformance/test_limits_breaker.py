@@ -20,8 +20,8 @@ def guard(app: Effects, key: str = "k", parent: str | None = None) -> None:
 
 def state(app: Effects, key: str = "k") -> tuple[str | None, int]:
     with app.store.read() as connection:
-        found = limit_status.show(app.store, connection, key)
-    return found.breaker_state, found.failures_in_a_row
+        status = limit_status.show(app.store, connection, key)
+    return status.breaker_state, status.failures_in_a_row
 
 
 def wait(manual_worker: ManualWorker, seconds: float) -> None:

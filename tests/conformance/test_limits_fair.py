@@ -39,10 +39,10 @@ def backlog(app: Effects) -> None:
 def test_every_key_has_its_turn(app: Effects, want: int) -> None:
     backlog(app)
     manual_worker = fair_worker(app)
-    found: list[Job] = []
-    while len(found) < 16:
-        found += manual_worker.claim(want)
-    served = keys(found[:16])
+    claimed: list[Job] = []
+    while len(claimed) < 16:
+        claimed += manual_worker.claim(want)
+    served = keys(claimed[:16])
     assert served[None] == served["a"] == served["b"] == served["z"] == 3
     assert served["big"] == 4
 

@@ -24,10 +24,10 @@ def wait(manual_worker: ManualWorker, seconds: float) -> None:
 def paused_for(app: Effects, key: str = "k") -> float:
     seconds = app.store.sql.seconds(app.store.sql.now, "paused_until")
     with app.store.read() as connection:
-        found = connection.execute(
+        pause = connection.execute(
             text(f"SELECT {seconds} FROM effects_limits WHERE limit_key = :key"), {"key": key}
         ).scalar()
-    return float(found or 0.0)
+    return float(pause or 0.0)
 
 
 def test_a_throttle_rests_the_key_and_uses_up_no_attempt(app: Effects) -> None:
@@ -36,8 +36,8 @@ def test_a_throttle_rests_the_key_and_uses_up_no_attempt(app: Effects) -> None:
     first = next(job for job in manual_worker.claim(1))
     assert first.limit_key == "k"
     manual_worker.settle((first, Pause(600, "429 Too Many Requests", detail={"status": 429})))
-    found = row(app, "jobs", "id = :id", id=first.id)
-    assert (found["status"], found["attempts"], found["error_code"]) == ("queued", 0, "throttled")
+    written = row(app, "jobs", "id = :id", id=first.id)
+    assert (written["status"], written["attempts"], written["error_code"]) == ("queued", 0, "throttled")
     logged = row(app, "job_attempts")
     assert (logged["outcome"], logged["verdict"], logged["attempt"]) == ("paused", "not_done", 1)
     assert row(app, "limits")["pause_reason"] == "429 Too Many Requests"
@@ -62,8 +62,8 @@ def test_a_failure_may_rest_the_key_as_well(app: Effects, ending: AttemptEnd, st
     manual_worker = ManualWorker(app)
     job = manual_worker.claim_one()
     manual_worker.settle((job, ending))
-    found = row(app, "jobs", "id = :id", id=job.id)
-    assert (found["status"], found["attempts"]) == (status, attempts)
+    written = row(app, "jobs", "id = :id", id=job.id)
+    assert (written["status"], written["attempts"]) == (status, attempts)
     assert 590 < paused_for(app) <= 600
     assert manual_worker.claim() == []
 
@@ -86,9 +86,9 @@ def test_the_longest_pause_holds_and_the_limits_stay(app: Effects) -> None:
     assert 890 < paused_for(app) <= 900
     manual_worker.settle((jobs[3], Pause(10, "c")))
     assert 890 < paused_for(app) <= 900
-    found = row(app, "limits")
-    assert found["max_in_flight"] == 4
-    assert found["paused_seconds"] == pytest.approx(900, abs=1)
+    limit = row(app, "limits")
+    assert limit["max_in_flight"] == 4
+    assert limit["paused_seconds"] == pytest.approx(900, abs=1)
 
 
 def test_a_late_pause_changes_nothing(app: Effects) -> None:
@@ -106,7 +106,7 @@ def test_a_job_without_a_key_waits_by_itself(app: Effects) -> None:
     job = manual_worker.claim_one()
     wait(manual_worker, 100)
     manual_worker.settle((job, Pause(LONG, "later")))
-    assert [one.id for one in manual_worker.claim()] == [job.id + 1]
+    assert [claimed.id for claimed in manual_worker.claim()] == [job.id + 1]
     wait(manual_worker, LONG + 1)
     again = manual_worker.claim_one()
     assert (again.id, again.attempts) == (job.id, 1)
@@ -203,8 +203,8 @@ def test_a_fault_of_the_parent_rests_all_its_children(app: Effects) -> None:
         (jobs["a"], Pause(600, "no route", parent=True)), (jobs["alone"], Pause(600, "no way", parent=True))
     )
     manual_worker.settle((jobs["b"], Retry("busy")))
-    found = {one["limit_key"]: one["pause_reason"] for one in rows(app, "limits")}
-    assert found == {"a": None, "b": None, "above": "no route", "alone": "no way"}
+    reasons = {limit["limit_key"]: limit["pause_reason"] for limit in rows(app, "limits")}
+    assert reasons == {"a": None, "b": None, "above": "no route", "alone": "no way"}
     wait(manual_worker, 300)
     assert claim_all(manual_worker) == []
     wait(manual_worker, 301)

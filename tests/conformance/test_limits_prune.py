@@ -26,4 +26,4 @@ def test_what_only_a_pause_made_goes_when_it_is_long_over(app: Effects) -> None:
     app.store.shift_clock(20 * DAY)
     assert prune(app, dry_run=True).limits == 1
     assert prune(app).limits == 1
-    assert [one["limit_key"] for one in rows(app, "limits")] == ["capped", "child", "held", "parent", "rated"]
+    assert [limit["limit_key"] for limit in rows(app, "limits")] == ["capped", "child", "held", "parent", "rated"]

@@ -39,11 +39,11 @@ def test_the_bucket_is_what_may_start_at_once_and_fills_with_time(app: Effects) 
     enqueue_many(limited("k", 30), effects=app)
     manual_worker = ManualWorker(app)
     for count in (5, 0):  # a claim that takes the last token says when the next one comes, as one does that finds none
-        told = manual_worker.claim_round()
-        assert len(told.jobs) == count
-        assert told.rate_limited
-        assert told.wait_seconds is not None
-        assert 0 < told.wait_seconds <= 60.0
+        claimed = manual_worker.claim_round()
+        assert len(claimed.jobs) == count
+        assert claimed.rate_limited
+        assert claimed.wait_seconds is not None
+        assert 0 < claimed.wait_seconds <= 60.0
     app.store.shift_clock(121)
     manual_worker.heartbeat()
     assert len(claim_all(manual_worker)) == 2
@@ -69,8 +69,8 @@ def test_fractions_of_a_token_are_kept_from_claim_to_claim(app: Effects) -> None
 def test_a_key_without_tokens_does_not_hold_up_another(app: Effects) -> None:
     ensure(app, "k", rate=HOURLY)
     enqueue_many([*limited("k", 20, priority=1), *limited("other", 3)], effects=app)
-    found = claim_all(ManualWorker(app))
-    assert keys_of(found) == ["k"] * 5 + ["other"] * 3
+    jobs = claim_all(ManualWorker(app))
+    assert keys_of(jobs) == ["k"] * 5 + ["other"] * 3
 
 
 @pytest.mark.parametrize(
@@ -154,10 +154,10 @@ def test_what_a_parent_may_counts_all_its_children(app: Effects, limit: dict[str
     ensure(app, "b", parent="transport")
     enqueue_many([*limited("a", 9), *limited("b", 9), *limited("transport", 9), *limited("free", 2)], effects=app)
     manual_worker = ManualWorker(app)
-    found = keys_of(claim_all(manual_worker))
-    assert found.count("free") == 2
-    assert found.count("a") <= 2
-    assert len(found) == 5 + 2
+    claimed = keys_of(claim_all(manual_worker))
+    assert claimed.count("free") == 2
+    assert claimed.count("a") <= 2
+    assert len(claimed) == 5 + 2
     assert claim_all(manual_worker) == []
 
 
@@ -198,10 +198,10 @@ def test_a_key_that_another_worker_holds_is_looked_at_again_soon(app: Effects) -
     manual_worker = ManualWorker(app)
     with app.store.begin() as connection:
         connection.execute(text("SELECT 1 FROM effects_limits WHERE limit_key = 'held' FOR NO KEY UPDATE"))
-        told = manual_worker.claim_round()
-        assert keys_of(told.jobs) == ["free"] * 2
-        assert told.wait_seconds == BUSY_SECONDS
-        assert not told.rate_limited
+        claimed = manual_worker.claim_round()
+        assert keys_of(claimed.jobs) == ["free"] * 2
+        assert claimed.wait_seconds == BUSY_SECONDS
+        assert not claimed.rate_limited
     assert len(manual_worker.claim()) == 3
 
 
@@ -223,5 +223,5 @@ def test_a_row_that_is_there_stays_as_it_is(app: Effects) -> None:
     with app.store.begin() as connection:
         limit_rows.set_limit(app.store, connection, "k", actor="ann", max_in_flight=7)
     ensure(app, "k", max_in_flight=4, rate=HOURLY)
-    found = row(app, "limits")
-    assert (found["max_in_flight"], found["rate_tokens"]) == (7, None)
+    limit = row(app, "limits")
+    assert (limit["max_in_flight"], limit["rate_tokens"]) == (7, None)

@@ -49,7 +49,7 @@ def test_a_heartbeat_keeps_the_lease(app_factory: AppFactory) -> None:
     for _ in range(3):
         silence(app, manual_worker, rescuer)
         assert rescuer.rescue().accepted == []
-    assert [one.job.id for one in manual_worker.settle((job, Done())).accepted] == [job.id]
+    assert [settlement.job.id for settlement in manual_worker.settle((job, Done())).accepted] == [job.id]
 
 
 def test_a_worker_that_was_declared_dead_learns_of_it(app: Effects) -> None:
@@ -214,9 +214,9 @@ def test_a_lost_attempt_goes_by_its_release_and_its_policy(
     logged = row(app, "job_attempts")
     assert (logged["outcome"], logged["verdict"], logged["worker"]) == ("lost", verdict, "gone")
     assert row(app, "effect_ledger")["state"] == ledger
-    found = row(app, "jobs" if status == "failed" else "job_history")
-    assert (found["lost_count"], found["unknown_count"]) == (1, unknowns)
-    assert found["error_code"] == "lost"
+    written = row(app, "jobs" if status == "failed" else "job_history")
+    assert (written["lost_count"], written["unknown_count"]) == (1, unknowns)
+    assert written["error_code"] == "lost"
 
 
 def test_repeat_once_repeats_once(app_factory: AppFactory) -> None:
@@ -296,7 +296,7 @@ def test_a_job_that_loses_its_workers_is_poison(app: Effects) -> None:
             assert ManualWorker(app, f"victim {loss}").claim_one(queue="quarantine").id == job.id
     ended = row(app, "job_history")
     assert (ended["status"], ended["error_code"], ended["lost_count"]) == ("dead", "poison", POISON_LOSSES)
-    assert [one["outcome"] for one in rows(app, "job_attempts")] == ["lost"] * POISON_LOSSES
+    assert [attempt["outcome"] for attempt in rows(app, "job_attempts")] == ["lost"] * POISON_LOSSES
 
 
 def test_the_innocent_neighbours_of_poison_live(app: Effects) -> None:
@@ -334,10 +334,10 @@ def test_a_settle_that_comes_first_leaves_rescue_nothing(app: Effects) -> None:
 
 
 def test_jobs_of_unknown_types_are_left_to_who_knows_them(app: Effects, app_factory: AppFactory) -> None:
-    other = app_factory(job_types=[Scripted("other")])
+    second_app = app_factory(job_types=[Scripted("other")])
     lost_job(app)
-    manual_worker = ManualWorker(other, "rescuer")
-    other.store.shift_clock(LEASE_SECONDS + 1)
+    manual_worker = ManualWorker(second_app, "rescuer")
+    second_app.store.shift_clock(LEASE_SECONDS + 1)
     assert manual_worker.rescue().accepted == []
     assert row(app, "jobs")["status"] == "running"
 
@@ -413,7 +413,7 @@ def test_a_lost_job_of_an_unregistered_type_goes_back_to_wait_for_those_who_know
     assert manual_worker.rescue().accepted == []  # a worker of the older code may come yet
     app.store.shift_clock(UNREGISTERED_SECONDS + 60)
     manual_worker.heartbeat()
-    assert [one.job.id for one in manual_worker.rescue().accepted] == [job.id]
+    assert [settlement.job.id for settlement in manual_worker.rescue().accepted] == [job.id]
     waiting = row(app, "jobs", "id = :id", id=job.id)
     assert (waiting["status"], waiting["queue"], waiting["lost_count"]) == ("failed", "quarantine", 1)
     assert waiting["lease_token"] > job.lease_token
@@ -426,14 +426,14 @@ def test_a_lost_job_of_an_unregistered_type_goes_back_to_wait_for_those_who_know
     assert again.id == job.id
     knowing.settle((again, Done()))
     manual_worker.heartbeat()
-    assert [one.id for one in manual_worker.claim()] == [behind.job_id]
+    assert [claimed.id for claimed in manual_worker.claim()] == [behind.job_id]
 
 
 def test_a_released_job_of_an_unregistered_type_is_held_for_a_person(app: Effects, older: Effects) -> None:
     job = left_running(older, released=True)
     app.store.shift_clock(UNREGISTERED_SECONDS + 600)
     manual_worker = ManualWorker(app)
-    assert [one.job.id for one in manual_worker.rescue().accepted] == [job.id]
+    assert [settlement.job.id for settlement in manual_worker.rescue().accepted] == [job.id]
     ended = row(app, "job_history")
     assert (ended["status"], ended["error_code"]) == ("dead", "lost")
     assert row(app, "effect_ledger")["state"] == "unknown"
@@ -471,7 +471,9 @@ def test_the_doctor_reports_lost_jobs_of_unregistered_types(app: Effects, older:
     left_running(older)
     app.store.shift_clock(3600)
     [finding] = [
-        one for one in examine_work(app.store, LEASE_SECONDS, app.job_types.names()) if one.check == "job types"
+        finding
+        for finding in examine_work(app.store, LEASE_SECONDS, app.job_types.names())
+        if finding.check == "job types"
     ]
     assert finding.level == "warning"
     assert "gone (1, 1 of them left running by a worker)" in finding.text

@@ -56,8 +56,8 @@ def described(connection: Connection, name: str) -> dict[str, Any]:
         "columns": sorted((column["name"], str(column["type"]), column["nullable"], str(column["default"]))
                           for column in inspector.get_columns(name)),
         "key": inspector.get_pk_constraint(name)["constrained_columns"],
-        "unique": sorted(str(one["column_names"]) for one in inspector.get_unique_constraints(name)),
-        "checks": sorted((str(one["name"]), one["sqltext"]) for one in inspector.get_check_constraints(name)),
+        "unique": sorted(str(unique["column_names"]) for unique in inspector.get_unique_constraints(name)),
+        "checks": sorted((str(check["name"]), check["sqltext"]) for check in inspector.get_check_constraints(name)),
         "indexes": sorted(
             (str(index.name), index.unique, str(index.columns.keys()),
              [f"{option}: {value}" for option, value in index.dialect_kwargs.items()])
@@ -113,7 +113,7 @@ def test_revisions_are_called_as_their_files() -> None:
     config.set_main_option("version_locations", "\n".join(map(str, revisions.folders())))
     script = ScriptDirectory.from_config(config)
     assert set(script.get_heads()) == revisions.newest()
-    assert {one.revision for one in script.walk_revisions()} == {
+    assert {revision.revision for revision in script.walk_revisions()} == {
         path.stem for folder in revisions.folders() for path in folder.glob("[!_]*.py")
     }
 
@@ -141,10 +141,10 @@ def test_init_that_fails_half_way_leaves_nothing(empty: Effects) -> None:
 
 
 def test_two_inits_at_once_make_one_set_of_tables(empty: Effects, empty_database_url: str) -> None:
-    other = Effects(empty_database_url)
+    second = Effects(empty_database_url)
     with ThreadPoolExecutor() as threads:
-        applied = list(threads.map(lambda app: migrate.init(app.store), (empty, other)))
-    other.dispose()
+        applied = list(threads.map(lambda app: migrate.init(app.store), (empty, second)))
+    second.dispose()
     assert sorted(map(bool, applied)) == [False, True]
     revisions.check(empty.store)
 

@@ -113,13 +113,13 @@ def test_each_outcome_has_its_column(app: Effects) -> None:
     counting.count(settled("", status="cancelled", ran=False))  # it expired before an attempt
     counting.count(settled("refused", status="dead", ran=False))
     counting.write()
-    [found] = all_rollups(app)
+    [rollup] = all_rollups(app)
     expected = Counter[str]()
     for number, name in enumerate(words.values(), start=1):
         expected[name] += number
     expected.update({"cancelled": 1, "refused": 1, "dead": 1})
-    assert {name: getattr(found, name) for name in ROLLUP_COUNTS} == dict(expected)
-    assert sum(found.run_counts) == sum(range(1, len(words) + 1))  # of those that ran
+    assert {name: getattr(rollup, name) for name in ROLLUP_COUNTS} == dict(expected)
+    assert sum(rollup.run_counts) == sum(range(1, len(words) + 1))  # of those that ran
 
 
 def test_writing_again_changes_nothing_and_a_minute_goes_on(app: Effects) -> None:
@@ -131,8 +131,8 @@ def test_writing_again_changes_nothing_and_a_minute_goes_on(app: Effects) -> Non
     counting.runtime.seconds += 10
     counting.count(settled(wait_seconds=1.0, duration_seconds=0.5))
     counting.write()
-    [found] = all_rollups(app)
-    assert (found.begins_at, found.done, found.wait_seconds, found.run_seconds) == (START, 2, 2.0, 1.0)
+    [rollup] = all_rollups(app)
+    assert (rollup.begins_at, rollup.done, rollup.wait_seconds, rollup.run_seconds) == (START, 2, 2.0, 1.0)
     counting.runtime.seconds += 60
     counting.count(settled())
     counting.write()
@@ -213,11 +213,11 @@ def _random_numbers(app: Effects, draw: random.Random) -> Rollup:
     return summed
 
 
-def _same(found: Rollup, expected: Rollup) -> bool:
+def _same(rollup: Rollup, expected: Rollup) -> bool:
     sums = ("wait_seconds", "run_seconds")
-    return all(getattr(found, name) == getattr(expected, name) for name in ROLLUP_COUNTS) and all(
-        getattr(found, name) == pytest.approx(getattr(expected, name)) for name in sums
-    ) and (found.wait_counts, found.run_counts) == (expected.wait_counts, expected.run_counts)  # fmt: skip
+    return all(getattr(rollup, name) == getattr(expected, name) for name in ROLLUP_COUNTS) and all(
+        getattr(rollup, name) == pytest.approx(getattr(expected, name)) for name in sums
+    ) and (rollup.wait_counts, rollup.run_counts) == (expected.wait_counts, expected.run_counts)  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -267,8 +267,8 @@ def test_a_late_row_joins_what_is_folded(app: Effects) -> None:
         late.count(settled())
         late.write()
         prune(app)
-    found = [(row["seconds"], row["worker"], row["done"]) for row in rows(app, "rollups")]
-    assert sorted(found) == [(HOUR, "", 3), (SIX_HOURS, "", 3)]
+    rollups = [(row["seconds"], row["worker"], row["done"]) for row in rows(app, "rollups")]
+    assert sorted(rollups) == [(HOUR, "", 3), (SIX_HOURS, "", 3)]
 
 
 def fold(app: Effects) -> None:
@@ -307,9 +307,9 @@ def test_a_fleet_samples_once_a_minute(app: Effects) -> None:
     taken = [take_sample(app.store, LEASE) for _ in range(3)]
     assert taken[0]
     assert sum(taken) == len(rows(app, "samples", "queue = ''"))  # 1, unless a minute ended meanwhile
-    found = {sample["queue"]: sample for sample in rows(app, "samples")}
-    assert {name: sample["due"] for name, sample in found.items()} == {"": 2, "default": 1, "slow": 1}
-    assert found[""]["workers"] == 2
+    samples = {sample["queue"]: sample for sample in rows(app, "samples")}
+    assert {name: sample["due"] for name, sample in samples.items()} == {"": 2, "default": 1, "slow": 1}
+    assert samples[""]["workers"] == 2
     app.store.shift_clock(MINUTE)
     assert take_sample(app.store, LEASE)
     assert rows(app, "samples", "queue = 'slow' AND oldest_due_seconds >= 50")
@@ -341,8 +341,11 @@ def test_a_sample_counts_what_limits_hold_and_what_is_unresolved(app_factory: Ap
         enqueue("scripted", {}, limit_key=key, effects=app)
     enqueue("scripted", {}, limit_key="full", run_at=datetime(2100, 1, 1, tzinfo=UTC), effects=app)
     take_sample(app.store, LEASE)
-    found = {sample["queue"]: sample for sample in rows(app, "samples")}
-    counts = {name: (one["due"], one["held"], one["running"], one["unresolved"]) for name, one in found.items()}
+    samples = {sample["queue"]: sample for sample in rows(app, "samples")}
+    counts = {
+        name: (sample["due"], sample["held"], sample["running"], sample["unresolved"])
+        for name, sample in samples.items()
+    }
     assert counts == {"": (7, 4, 1, 2), "default": (7, 4, 1, 0), "needs-person": (0, 0, 0, 2)}
     shown = {queue.queue: (queue.held, queue.unresolved) for queue in stats(app, 3600).queues}
     assert shown == {"default": (4, 0), "needs-person": (0, 2)}
@@ -358,9 +361,9 @@ def test_samples_become_those_of_an_hour(app: Effects) -> None:
     longest = max(sample["oldest_due_seconds"] for sample in rows(app, "samples"))
     app.store.shift_clock(3 * 86_400)
     prune(app)
-    found = {sample["queue"]: sample for sample in rows(app, "samples")}
-    assert sorted(found) == ["", "default"]
-    for sample in found.values():
+    samples = {sample["queue"]: sample for sample in rows(app, "samples")}
+    assert sorted(samples) == ["", "default"]
+    for sample in samples.values():
         assert (sample["seconds"], sample["minutes"], sample["due"]) == (HOUR, 3, 1)
         assert sample["oldest_due_seconds"] == longest
     assert worker.claim()
@@ -375,9 +378,9 @@ def test_a_drain_writes_its_numbers_at_its_end(app_factory: AppFactory) -> None:
         enqueue("scripted", {"moves": moves}, effects=app)
     app.store.shift_clock(30)
     Worker(app).drain(60)
-    found = total(all_rollups(app))
-    assert (found.done, found.refused, found.failed, found.dead) == (1, 1, 1, 1)
-    assert (percentile(found.wait_counts, 0.5) or 0) > 20  # they were due for half a minute
+    numbers = total(all_rollups(app))
+    assert (numbers.done, numbers.refused, numbers.failed, numbers.dead) == (1, 1, 1, 1)
+    assert (percentile(numbers.wait_counts, 0.5) or 0) > 20  # they were due for half a minute
     assert rows(app, "samples", "queue = ''")
     with app.store.read() as connection:
         ago = seconds_without_worker(app.store, connection)
@@ -413,9 +416,9 @@ def test_a_time_without_a_worker_is_a_gap(app: Effects) -> None:
     enqueue("scripted", {}, effects=app)
     app.store.shift_clock(300)
     take_sample(app.store, LEASE)
-    found = stats(app, 660)
-    [series], [queue] = found.types, found.queues
-    assert found.point_seconds == MINUTE
+    numbers = stats(app, 660)
+    [series], [queue] = numbers.types, numbers.queues
+    assert numbers.point_seconds == MINUTE
     points = {number: point for number, point in enumerate(series.points) if point is not None}
     assert sorted(points.values()) == [0, 0, 2]
     assert len(series.points) - len(points) == len(series.points) - 3
@@ -430,10 +433,10 @@ def test_a_drawing_has_at_most_sixty_points(app: Effects, seconds: float, point:
     counting = Counting(app, now(app))
     counting.count(settled())
     counting.write()
-    found = stats(app, seconds)
-    assert found.point_seconds == point
-    assert 30 <= len(found.types[0].points) <= 61 or seconds == MINUTE
-    [series] = found.types
+    numbers = stats(app, seconds)
+    assert numbers.point_seconds == point
+    assert 30 <= len(numbers.types[0].points) <= 61 or seconds == MINUTE
+    [series] = numbers.types
     assert 1 <= len(series.points) <= 61
     assert sum(point or 0 for point in series.points) == series.attempts == 1
 
@@ -442,8 +445,11 @@ def test_filters_and_empty_windows(app: Effects) -> None:
     counting = Counting(app, now(app))
     counting.count(settled(of=job("a", "q")), settled(of=job("b", "q")), settled(of=job("a", "r")))
     counting.write()
-    assert [(one.job_type, one.queue) for one in stats(app, 60, job_type="a").types] == [("a", "q"), ("a", "r")]
-    assert [(one.job_type, one.queue) for one in stats(app, 60, queue="q").types] == [("a", "q"), ("b", "q")]
+    assert [(series.job_type, series.queue) for series in stats(app, 60, job_type="a").types] == [
+        ("a", "q"),
+        ("a", "r"),
+    ]
+    assert [(series.job_type, series.queue) for series in stats(app, 60, queue="q").types] == [("a", "q"), ("b", "q")]
     assert read_stats(app.store, Window(newer=60, older=120)).types == []
 
 
@@ -456,7 +462,7 @@ def test_a_histogram_that_is_none_stops_no_reading(app: Effects, histogram: str)
             "(seconds, begins_at, job_type, queue, worker, done, wait_counts, run_counts) "
             f"VALUES (60, {app.store.sql.now}, 'a', 'q', 'w', 3, '{quoted}', '{quoted}')"
         )
-    [found] = stats(app, 3600).types
-    assert (found.attempts, found.run.p50) == (3, None)
+    [series] = stats(app, 3600).types
+    assert (series.attempts, series.run.p50) == (3, None)
     assert isinstance(prune(app).numbers, int)
     assert row(app, "rollups")["done"] == 3

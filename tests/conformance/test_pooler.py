@@ -20,8 +20,8 @@ on_postgresql = pytest.mark.parametrize("database_url", ["postgresql", "pgbounce
 
 
 def finding(app: Effects) -> DoctorFinding:
-    [found] = [one for one in examine(app) if one.check == "pooler"]
-    return found
+    [result] = [finding for finding in examine(app) if finding.check == "pooler"]
+    return result
 
 
 @on_postgresql
@@ -59,14 +59,14 @@ def _listening(app: Effects) -> int:
         connections = [stack.enter_context(app.store.begin())]
         count = connections[0].execute(backends).scalar_one()
         connections += [stack.enter_context(app.store.begin()) for _ in range(count - 1)]
-        return sum(one.execute(channels).scalar_one() for one in connections)
+        return sum(connection.execute(channels).scalar_one() for connection in connections)
 
 
 @through_pgbouncer
 def test_two_clients_share_a_backend(app_factory: AppFactory) -> None:
     """That the suite really goes through a pooler of transactions."""
     pids = []
-    for made in (app_factory(), app_factory()):
-        with made.store.begin() as connection:
+    for app in (app_factory(), app_factory()):
+        with app.store.begin() as connection:
             pids.append(connection.execute(text("SELECT pg_backend_pid()")).scalar())
     assert pids[0] == pids[1]

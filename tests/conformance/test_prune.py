@@ -66,11 +66,11 @@ def later(app: Effects, days: float) -> None:
 
 
 def history(app: Effects) -> list[int]:
-    return [int(one["id"]) for one in rows(app, "job_history")]
+    return [int(job["id"]) for job in rows(app, "job_history")]
 
 
 def keys(app: Effects) -> set[str]:
-    return {str(one["key"]) for one in rows(app, "effect_ledger")}
+    return {str(effect["key"]) for effect in rows(app, "effect_ledger")}
 
 
 def test_an_ended_job_goes_with_its_attempts_and_actions_after_its_days(app: Effects) -> None:
@@ -222,7 +222,7 @@ def test_live_jobs_and_their_effects_stay_however_old(app: Effects) -> None:
     manual_worker.settle((manual_worker.claim_one(), Retry("not now")))
     later(app, 1000)
     assert prune(app) == Pruned()
-    assert [one["id"] for one in rows(app, "jobs")] == [waiting]
+    assert [job["id"] for job in rows(app, "jobs")] == [waiting]
     assert keys(app) == {"waiting"}
     assert len(rows(app, "job_attempts")) == 1
 
@@ -237,7 +237,9 @@ def test_an_effect_that_lost_its_job_is_still_found(app: Effects) -> None:
     run_sql(app, "DELETE FROM effects_job_history")
     run_sql(app, "DELETE FROM effects_attempt_log")
     run_sql(app, "DELETE FROM effects_jobs")
-    assert {(one.check, tuple(one.job_ids)) for one in audit(app.store, app.ledgers)} == {("intent_kept", (lost, live))}
+    assert {(finding.check, tuple(finding.job_ids)) for finding in audit(app.store, app.ledgers)} == {
+        ("intent_kept", (lost, live))
+    }
 
 
 def test_groups_without_jobs_go_unless_they_are_blocked(app: Effects) -> None:
@@ -246,7 +248,7 @@ def test_groups_without_jobs_go_unless_they_are_blocked(app: Effects) -> None:
     run_sql(app, "UPDATE effects_job_groups SET blocked = true WHERE group_key = 'blocked'")
     enqueue("scripted", {}, group_key="live", effects=app)
     assert prune(app).groups == 1
-    assert [one["group_key"] for one in rows(app, "job_groups")] == ["blocked", "live"]
+    assert [group["group_key"] for group in rows(app, "job_groups")] == ["blocked", "live"]
 
 
 @pytest.mark.slow
@@ -266,13 +268,13 @@ def test_the_order_of_a_group_holds_while_its_row_is_pruned(app: Effects) -> Non
     thread.start()
     manual_worker = ManualWorker(app)
     order: dict[str, list[int]] = {"a": [], "b": []}
-    wanted: dict[str, list[int]] = {"a": [], "b": []}
+    expected: dict[str, list[int]] = {"a": [], "b": []}
     try:
         for _ in range(25):
             for group in ("a", "b"):
-                wanted[group].append(enqueue("scripted", {}, group_key=group, effects=app).job_id)
+                expected[group].append(enqueue("scripted", {}, group_key=group, effects=app).job_id)
             deadline = datetime.now(UTC) + timedelta(seconds=30)
-            while order != wanted and datetime.now(UTC) < deadline:
+            while order != expected and datetime.now(UTC) < deadline:
                 for job in manual_worker.claim():
                     order[str(job.group_key)].append(job.id)
                     manual_worker.settle((job, Done()))
@@ -280,7 +282,7 @@ def test_the_order_of_a_group_holds_while_its_row_is_pruned(app: Effects) -> Non
         stop.set()
         thread.join(30)
     assert failures == []
-    assert order == wanted
+    assert order == expected
     assert audit(app.store, app.ledgers) == []
 
 
@@ -362,7 +364,7 @@ def test_two_at_once_and_a_requeue_between(app: Effects) -> None:
             except Exception as error:
                 failures.append(error)
 
-    threads = [threading.Thread(target=one) for one in (pruning, pruning, requeuing)]
+    threads = [threading.Thread(target=target) for target in (pruning, pruning, requeuing)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -398,24 +400,24 @@ def test_a_slice_that_is_over_comes_back_and_costs_no_attempt(app: Effects, monk
     assert row(app, "jobs")["attempts"] == 0
     app.store.shift_clock(1.1)
     assert Worker(app).drain(30).counts == {"succeeded": 1}
-    assert [one["job_type"] for one in rows(app, "job_history")] == [Prune.name]
+    assert [job["job_type"] for job in rows(app, "job_history")] == [Prune.name]
     assert audit(app.store, app.ledgers) == []
 
 
 def test_a_type_prunes_rows_of_its_own(app_factory: AppFactory) -> None:
-    asked: list[tuple[float, bool]] = []
+    calls: list[tuple[float, bool]] = []
 
     class Own(Scripted):
         retention_effects_days = 3.0
 
         def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Any) -> int:
-            asked.append((keep_seconds, dry_run))
+            calls.append((keep_seconds, dry_run))
             return 4 if go_on() else 0
 
     app = app_factory(job_types=[Own()])
     assert prune(app).packages == {"scripted": 4}
     assert prune(app, dry_run=True).packages == {"scripted": 4}
-    assert asked == [(3 * DAY, False), (3 * DAY, True)]
+    assert calls == [(3 * DAY, False), (3 * DAY, True)]
 
 
 @pytest.mark.slow

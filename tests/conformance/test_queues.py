@@ -44,11 +44,11 @@ def resume(app: Effects, queue: str = "default") -> bool:
 def test_a_paused_queue_is_not_claimed_from(app: Effects, kind: str) -> None:
     put(app, count=2, **KINDS[kind])
     put(app, "emails", **KINDS[kind] | ({"group_key": "other"} if "group_key" in KINDS[kind] else {}))
-    manual_worker, other = ManualWorker(app), ManualWorker(app, "emails", queue="emails")
+    manual_worker, emails_worker = ManualWorker(app), ManualWorker(app, "emails", queue="emails")
     pause(app)
     for _ in range(3):  # a queue that is known to have keys is looked at another way
         assert manual_worker.claim_round(1).more is False
-    assert [job.queue for job in other.claim()] == ["emails"]
+    assert [job.queue for job in emails_worker.claim()] == ["emails"]
     assert resume(app)
     assert not resume(app)
     assert manual_worker.claim_one().queue == "default"
@@ -147,7 +147,7 @@ def test_an_unknown_queue_is_refused(app: Effects) -> None:
     assert rows(app, "queues") == []
     pause(app, "emails", create=False)
     pause(app, "reports", create=False, app_queues=["reports"])
-    assert [found["queue"] for found in rows(app, "queues")] == ["emails", "reports"]
+    assert [queue["queue"] for queue in rows(app, "queues")] == ["emails", "reports"]
 
 
 def test_who_did_it_and_why_is_kept(app: Effects) -> None:
@@ -157,7 +157,7 @@ def test_who_did_it_and_why_is_kept(app: Effects) -> None:
     assert (under_way.waiting, under_way.reason) == (2, "their release")
     assert str(pause(app)) == "queue default is paused by ann until it is resumed"
     resume(app)
-    found = row(app, "queues")
-    assert (found["paused_until"], found["paused_by"], found["reason"]) == (None, None, None)
+    queue = row(app, "queues")
+    assert (queue["paused_until"], queue["paused_by"], queue["reason"]) == (None, None, None)
     log = [(entry["actor"], entry["action"], entry["reason"]) for entry in rows(app, "audit_log")]
     assert log == [("ann", "pause", "their release"), ("ann", "pause", None), ("ben", "resume", None)]

@@ -32,8 +32,8 @@ def schedule(name: str = "tidy", **options: Any) -> Schedule:
     return Schedule(name, "scripted", **{"payload": {"name": name}, **HOURLY, **options})
 
 
-def register(app: Effects, *given: Schedule) -> Registered:
-    return schedule_definitions.register(app.store, list(given), retire_types=app.job_types.names())
+def register(app: Effects, *schedules: Schedule) -> Registered:
+    return schedule_definitions.register(app.store, list(schedules), retire_types=app.job_types.names())
 
 
 def look(app: Effects) -> float:
@@ -59,14 +59,14 @@ def look_until_quiet(app: Effects) -> None:
         pass
 
 
-def slot_of(found: dict[str, Any]) -> datetime:
+def slot_of(record: dict[str, Any]) -> datetime:
     """A slot as the database has it: a time, or milliseconds."""
-    value = found["slot"]
+    value = record["slot"]
     return moment(value / 1000) if isinstance(value, int) else value.astimezone(UTC)
 
 
 def outcomes(app: Effects) -> list[str]:
-    return [str(one["outcome"]) for one in rows(app, "definition_runs")]
+    return [str(run["outcome"]) for run in rows(app, "definition_runs")]
 
 
 # -- a slot ----------------------------------------------------------------------------------------------
@@ -79,10 +79,10 @@ def test_a_slot_makes_one_job_with_its_key_and_its_name(app: Effects) -> None:
 
     hour = to_the_next_hour(app)
     look_until_quiet(app)
-    made = row(app, "jobs")
-    assert made["idempotency_key"] == f"schedule:tidy:{hour:%Y-%m-%dT%H:%M:%SZ}"
-    assert made["max_attempts"] == 3
-    assert slot_of(made) == hour
+    job = row(app, "jobs")
+    assert job["idempotency_key"] == f"schedule:tidy:{hour:%Y-%m-%dT%H:%M:%SZ}"
+    assert job["max_attempts"] == 3
+    assert slot_of(job) == hour
     job = ManualWorker(app).claim_one()
     assert f'"{hour.date()}"' in job.payload
     done = row(app, "definition_runs")
@@ -129,12 +129,12 @@ def test_eight_workers_make_each_slot_once(app_factory: AppFactory) -> None:
     assert failures == []
     for app in apps:  # a row that another held at the last moment is looked at again
         look_until_quiet(app)
-    made = rows(first, "jobs")
-    slots = sorted((one["definition_id"], slot_of(one)) for one in made)
+    jobs = rows(first, "jobs")
+    slots = sorted((job["definition_id"], slot_of(job)) for job in jobs)
     assert len(slots) == len(set(slots))
     assert 12 <= len(slots) <= 14  # the real clock may pass an hour meanwhile
-    assert sorted((one["definition_id"], slot_of(one)) for one in rows(first, "definition_runs")) == slots
-    assert {one["job_id"] for one in rows(first, "definition_runs")} == {one["id"] for one in made}
+    assert sorted((run["definition_id"], slot_of(run)) for run in rows(first, "definition_runs")) == slots
+    assert {run["job_id"] for run in rows(first, "definition_runs")} == {run["id"] for run in jobs}
 
 
 def test_slot_and_job_are_one_commit(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_a_job_enqueued_under_the_slots_key_is_not_duplicated(app: Effects) -> N
     day = to_the_next_hour(app).date()
     first = enqueue("scripted", {"name": "x"}, key=f"report:{day}", effects=app)
     look_until_quiet(app)
-    assert [one["id"] for one in rows(app, "jobs")] == [first.job_id]
+    assert [job["id"] for job in rows(app, "jobs")] == [first.job_id]
     done = row(app, "definition_runs")
     assert (done["outcome"], done["job_id"]) == ("existing", first.job_id)
 
@@ -202,7 +202,7 @@ def test_one_broken_schedule_does_not_keep_the_others(app: Effects) -> None:
     run_sql(app, "UPDATE effects_job_definitions SET payload = '{\"moves\": 7}' WHERE name = 'b'")
     to_the_next_hour(app)
     look_until_quiet(app)
-    assert [one["idempotency_key"].split(":")[1] for one in rows(app, "jobs")] == ["c"]
+    assert [job["idempotency_key"].split(":")[1] for job in rows(app, "jobs")] == ["c"]
     assert sorted(outcomes(app)) == ["enqueued", "failed"]
 
 
@@ -227,11 +227,11 @@ def test_a_worker_that_was_down_for_three_days(app: Effects, options: dict[str, 
     for _ in range(3):
         look_until_quiet(app)
     last = slot + timedelta(days=2)
-    assert [slot_of(one) for one in rows(app, "jobs")] == [last - timedelta(days=days) for days in days_back]
+    assert [slot_of(job) for job in rows(app, "jobs")] == [last - timedelta(days=days) for days in days_back]
     app.store.shift_clock(DAY)
     look_until_quiet(app)
-    wanted = 0 if options["catch_up"] == "none" else 1  # a day later the slot is 22 hours old
-    assert len(rows(app, "definition_runs")) == len(days_back) + wanted
+    newly_due = 0 if options["catch_up"] == "none" else 1  # a day later the slot is 22 hours old
+    assert len(rows(app, "definition_runs")) == len(days_back) + newly_due
 
 
 @pytest.mark.slow
@@ -242,10 +242,10 @@ def test_a_catch_up_of_many_goes_in_commits_of_fifty(app: Effects) -> None:
     [definition] = definitions(app)
     assert len(fire_due(app, definition)) == 50
     look_until_quiet(app)
-    made = [slot_of(one) for one in rows(app, "jobs")]
-    assert len(made) == 120
-    assert made == [made[0] + timedelta(minutes=number) for number in range(120)]
-    assert now(app) - made[-1] < timedelta(minutes=1)
+    slots = [slot_of(job) for job in rows(app, "jobs")]
+    assert len(slots) == 120
+    assert slots == [slots[0] + timedelta(minutes=number) for number in range(120)]
+    assert now(app) - slots[-1] < timedelta(minutes=1)
 
 
 # -- overlap ---------------------------------------------------------------------------------------------
@@ -318,11 +318,11 @@ def test_a_pause_survives_a_deploy_and_its_slots_are_not_caught_up(app: Effects)
 
 
 def test_registering_again_changes_nothing(app: Effects) -> None:
-    one, other = schedule("a"), schedule("b", payload={"name": "{slot}", "moves": ["done"]})
-    assert register(app, one, other) == Registered(["a", "b"], [], [])
-    before = [{**found, "updated_at": None} for found in rows(app, "job_definitions")]
-    assert register(app, one, other) == Registered([], [], [])
-    assert [{**found, "updated_at": None} for found in rows(app, "job_definitions")] == before
+    first, second = schedule("a"), schedule("b", payload={"name": "{slot}", "moves": ["done"]})
+    assert register(app, first, second) == Registered(["a", "b"], [], [])
+    before = [{**definition, "updated_at": None} for definition in rows(app, "job_definitions")]
+    assert register(app, first, second) == Registered([], [], [])
+    assert [{**definition, "updated_at": None} for definition in rows(app, "job_definitions")] == before
 
 
 def test_what_is_no_longer_in_code_stops_and_comes_back_with_its_next_slot(app: Effects) -> None:
@@ -330,7 +330,7 @@ def test_what_is_no_longer_in_code_stops_and_comes_back_with_its_next_slot(app: 
     schedule_definitions.add(app.store, schedule("by_hand"), actor="ann")
     assert register(app, schedule("a")).retired == ["b"]
     assert register(app, schedule("a")).retired == []
-    assert {one.name: one.state for one in read_states(app.store)} == {
+    assert {schedule_state.name: schedule_state.state for schedule_state in read_states(app.store)} == {
         "a": "active",
         "b": "retired",
         "by_hand": "active",
@@ -340,13 +340,13 @@ def test_what_is_no_longer_in_code_stops_and_comes_back_with_its_next_slot(app: 
     app.store.shift_clock(DAY)
     assert register(app, schedule("a"), schedule("b")).changed == ["b"]
     look_until_quiet(app)
-    assert sorted(one["idempotency_key"].split(":")[1] for one in rows(app, "jobs")) == ["a", "by_hand"]
+    assert sorted(job["idempotency_key"].split(":")[1] for job in rows(app, "jobs")) == ["a", "by_hand"]
 
 
 def test_another_apps_schedules_are_left_alone(app: Effects, app_factory: AppFactory) -> None:
     register(app, schedule("a"))
-    other = app_factory(job_types=[])
-    assert register(other).retired == []
+    second_app = app_factory(job_types=[])
+    assert register(second_app).retired == []
     assert read_states(app.store)[0].state == "active"
 
 
@@ -375,13 +375,13 @@ def test_one_name_is_one_schedule(app: Effects) -> None:
 def test_a_run_by_hand_is_a_slot_of_its_own(app: Effects) -> None:
     register(app, schedule(key="report:{slot_date}", payload={"name": "{slot_date}"}))
     schedule_definitions.pause(app.store, "tidy", actor="ann")
-    wanted = datetime(2026, 1, 14, 6, tzinfo=UTC)
-    fired = fire_now(app, "tidy", actor="ann", slot=wanted)
-    assert (fired.outcome, fired.slot) == ("enqueued", wanted)
+    slot = datetime(2026, 1, 14, 6, tzinfo=UTC)
+    fired = fire_now(app, "tidy", actor="ann", slot=slot)
+    assert (fired.outcome, fired.slot) == ("enqueued", slot)
     assert row(app, "jobs")["idempotency_key"] == "report:2026-01-14"
     with pytest.raises(EnqueueError, match="has run already"):
-        fire_now(app, "tidy", actor="ann", slot=wanted)
-    again = fire_now(app, "tidy", actor="ann", slot=wanted + timedelta(hours=1))
+        fire_now(app, "tidy", actor="ann", slot=slot)
+    again = fire_now(app, "tidy", actor="ann", slot=slot + timedelta(hours=1))
     assert (again.outcome, again.job_id) == ("existing", fired.job_id)
     assert len(rows(app, "jobs")) == 1
     assert outcomes(app) == ["enqueued", "existing"]
@@ -462,7 +462,7 @@ def test_a_clock_that_was_ahead_for_a_moment_does_not_silence_a_schedule(
     look_until_quiet(app)
     app.store.shift_clock(-ahead)
     look(app)  # some worker does, within ten seconds
-    early = {slot_of(one) for one in rows(app, "definition_runs")}
+    early = {slot_of(run) for run in rows(app, "definition_runs")}
     assert bool(early) == (catch_up != "none")
 
     hour = to_the_next_hour(app)
@@ -470,9 +470,9 @@ def test_a_clock_that_was_ahead_for_a_moment_does_not_silence_a_schedule(
         look_until_quiet(app)
         hour = to_the_next_hour(app)
     look_until_quiet(app)
-    assert hour in {slot_of(one) for one in rows(app, "definition_runs")}
+    assert hour in {slot_of(run) for run in rows(app, "definition_runs")}
     assert "schedule.turned_back" in {record.message for record in caplog.records}
-    assert len(rows(app, "definition_runs")) == len({slot_of(one) for one in rows(app, "definition_runs")})
+    assert len(rows(app, "definition_runs")) == len({slot_of(run) for run in rows(app, "definition_runs")})
 
 
 def test_a_clock_that_goes_back_within_a_period_does_nothing_twice(
@@ -485,5 +485,5 @@ def test_a_clock_that_goes_back_within_a_period_does_nothing_twice(
     look_until_quiet(app)
     app.store.shift_clock(600)
     look_until_quiet(app)
-    assert [slot_of(one) for one in rows(app, "definition_runs")] == [hour]
+    assert [slot_of(run) for run in rows(app, "definition_runs")] == [hour]
     assert "schedule.turned_back" not in {record.message for record in caplog.records}

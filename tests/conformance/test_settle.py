@@ -104,18 +104,22 @@ def test_every_ending_writes_its_own_rows(app: Effects, ending: AttemptEnd, expe
     manual_worker = ManualWorker(app, "w1")
     job = manual_worker.claim_one()
     settled = manual_worker.settle((job, ending))
-    assert ([one.job.id for one in settled.accepted], settled.stale) == ([receipt.job_id], [])
+    assert ([settlement.job.id for settlement in settled.accepted], settled.stale) == ([receipt.job_id], [])
     ended = expected.status in ("succeeded", "dead", "cancelled")
     assert len(rows(app, "jobs")) == (not ended)
-    found = row(app, "job_history" if ended else "jobs")
-    assert {name: found[name] for name in FACTS} == {name: getattr(expected, name) for name in FACTS}
-    logged = [(one["outcome"], one["verdict"], one["worker"], one["attempt"]) for one in rows(app, "job_attempts")]
+    written = row(app, "job_history" if ended else "jobs")
+    assert {name: written[name] for name in FACTS} == {name: getattr(expected, name) for name in FACTS}
+    logged = [
+        (attempt["outcome"], attempt["verdict"], attempt["worker"], attempt["attempt"])
+        for attempt in rows(app, "job_attempts")
+    ]
     assert logged == ([(expected.logged, expected.verdict, "w1", 1)] if expected.logged else [])
     assert row(app, "effect_ledger")["state"] == expected.ledger
 
 
 @pytest.mark.parametrize(
-    ("ending", "expected"), [(ending, one) for ending, one in ENDINGS if one.wait or one.queue != "default"],
+    ("ending", "expected"),
+    [(ending, expected) for ending, expected in ENDINGS if expected.wait or expected.queue != "default"],
     ids=by_name,
 )  # fmt: skip
 def test_a_job_that_goes_back_waits_where_and_as_long_as_it_should(
@@ -162,9 +166,9 @@ def test_the_attempt_log_has_a_row_an_attempt(app: Effects) -> None:
         tokens.append(job.lease_token)
         manual_worker.settle((job, ending))
         app.store.shift_clock(100)
-    logged = [(one["attempt"], one["outcome"]) for one in rows(app, "job_attempts")]
+    logged = [(attempt["attempt"], attempt["outcome"]) for attempt in rows(app, "job_attempts")]
     assert logged == [(1, "failed"), (2, "snoozed"), (2, "failed"), (3, "succeeded")]
-    assert [one["lease_token"] for one in rows(app, "job_attempts")] == tokens == sorted(set(tokens))
+    assert [attempt["lease_token"] for attempt in rows(app, "job_attempts")] == tokens == sorted(set(tokens))
     assert row(app, "job_history")["attempts"] == 3
 
 
@@ -251,14 +255,14 @@ def test_a_stale_token_changes_nothing(app: Effects, ending: AttemptEnd, meanwhi
     zombie, rescuer = ManualWorker(app, "zombie"), ManualWorker(app, "rescuer")
     job = zombie.claim_one()
     run_sql(app, "DELETE FROM effects_workers WHERE id = 'zombie'")
-    assert [one.job.id for one in rescuer.rescue().accepted] == [job.id]
+    assert [settlement.job.id for settlement in rescuer.rescue().accepted] == [job.id]
     if meanwhile != "rescued":
         again = rescuer.claim_one(queue="quarantine")
         if meanwhile == "ended":
             rescuer.settle((again, Done()))
     before = everything(app)
     late = zombie.settle((job, ending))
-    assert (late.accepted, [one.job.id for one in late.stale]) == ([], [job.id])
+    assert (late.accepted, [settlement.job.id for settlement in late.stale]) == ([], [job.id])
     assert everything(app) == before
 
 
@@ -269,7 +273,7 @@ def test_a_batch_keeps_its_good_rows_beside_a_stale_one(app: Effects) -> None:
     jobs = jobs if len(jobs) == 5 else jobs + manual_worker.claim()
     manual_worker.settle((jobs[2], Returned()))
     settled = manual_worker.settle(*((job, Done()) for job in jobs))
-    assert [one.job.id for one in settled.stale] == [jobs[2].id]
+    assert [settlement.job.id for settlement in settled.stale] == [jobs[2].id]
     assert len(settled.accepted) == len(rows(app, "job_history")) == 4
 
 
@@ -297,7 +301,7 @@ def test_two_hands_settle_many_jobs_each_exactly_once(app: Effects, app_factory:
         manual_worker = manual_workers[number]
         while jobs := manual_worker.claim(64):
             settled = manual_worker.settle(*((job, Done()) for job in jobs))
-            accepted.extend(one.job.id for one in settled.accepted)
+            accepted.extend(settlement.job.id for settlement in settled.accepted)
 
     at_once(2, work)
     assert len(accepted) == len(set(accepted)) == count
@@ -395,9 +399,9 @@ def attempts_until_end(
     manual_worker: ManualWorker, answer: Callable[[Job], AttemptEnd], *, released: bool = False
 ) -> dict[str, Any]:
     for _ in range(50):
-        found = manual_worker.claim() or manual_worker.claim(queue="quarantine")
-        if found:
-            manual_worker.settle((found[0], answer(found[0])), released=released)
+        claimed = manual_worker.claim() or manual_worker.claim(queue="quarantine")
+        if claimed:
+            manual_worker.settle((claimed[0], answer(claimed[0])), released=released)
         ended = rows(manual_worker.app, "job_history")
         if ended:
             return ended[0]

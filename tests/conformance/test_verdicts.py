@@ -37,7 +37,7 @@ def writer(app: Effects, ledgers: dict[str, Any] | None = None) -> VerdictWriter
 
 def write(app: Effects, *settlements: Settlement, ledgers: dict[str, Any] | None = None) -> list[Settlement]:
     """What was accepted."""
-    return [one for written in writer(app, ledgers).write(settlements) for one in written.accepted]
+    return [settlement for written in writer(app, ledgers).write(settlements) for settlement in written.accepted]
 
 
 def claimed(app: Effects, count: int = 1) -> tuple[ManualWorker, Sequence[Any]]:
@@ -60,7 +60,7 @@ def test_a_verdict_outlives_what_cannot_be_stored(app: Effects, field: str, outc
     manual_worker, [job, neighbour] = claimed(app, 2)
     settlement = manual_worker.decide(job, outcome)
     accepted = write(app, replace(settlement, **UNSTORABLE[field]), manual_worker.decide(neighbour, Done()))
-    assert {one.job.id for one in accepted} == {job.id, neighbour.id}
+    assert {accepted_settlement.job.id for accepted_settlement in accepted} == {job.id, neighbour.id}
     attempt = row(app, "job_attempts", "job_id = :id", id=job.id)
     assert (attempt["outcome"], attempt["verdict"]) == (settlement.outcome, settlement.verdict)
     assert "could not be stored" in attempt["message"]
@@ -84,7 +84,7 @@ class Broken(TableLedger):
 def test_a_ledger_that_fails_keeps_no_verdict_from_its_effect(app: Effects, error: BaseException) -> None:
     manual_worker, [job] = claimed(app)
     accepted = write(app, manual_worker.decide(job, Done()), ledgers={"scripted": Broken(error)})
-    assert [one.status for one in accepted] == ["succeeded"]
+    assert [settlement.status for settlement in accepted] == ["succeeded"]
     assert row(app, "effect_ledger")["state"] == "done"
 
 
@@ -131,8 +131,12 @@ def test_only_a_failing_apply_makes_an_unknown_of_a_done(app: Effects, apply: Ca
         (job, apply),
         (after, mark(after.id)),
     ]
-    accepted = write(app, *(manual_worker.decide(one, Done(apply=made)) for one, made in applies))  # type: ignore[arg-type]
-    outcomes = {one.job.id: (one.status, one.verdict, one.error_code) for one in accepted}
+    accepted = write(
+        app, *(manual_worker.decide(claimed_job, Done(apply=function)) for claimed_job, function in applies)
+    )  # type: ignore[arg-type]
+    outcomes = {
+        settlement.job.id: (settlement.status, settlement.verdict, settlement.error_code) for settlement in accepted
+    }
     assert outcomes == {
         before.id: ("succeeded", "done", None),
         job.id: ("failed", "unknown", "apply_failed"),
@@ -165,11 +169,11 @@ def test_a_stale_outcome_never_passes_with_a_fresh_one(
         replace(manual_worker.decide(fresh, Done()), apply=lambda connection: applied.append("fresh")),
     ]
     settled = settle(app.store, batch if late_first else batch[::-1], app.ledgers)
-    assert [one.job.lease_token for one in settled.accepted] == [fresh.lease_token]
-    assert [one.job.lease_token for one in settled.stale] == [stale.lease_token]
+    assert [settlement.job.lease_token for settlement in settled.accepted] == [fresh.lease_token]
+    assert [settlement.job.lease_token for settlement in settled.stale] == [stale.lease_token]
     assert applied == ["fresh"]
     assert row(app, "effect_ledger")["state"] == "done"
-    assert {one["outcome"] for one in rows(app, "job_attempts")} == {"lost", "succeeded"}
+    assert {attempt["outcome"] for attempt in rows(app, "job_attempts")} == {"lost", "succeeded"}
 
 
 def test_the_text_of_attempts_bounds_a_batch(app: Effects) -> None:

@@ -153,14 +153,14 @@ def test_a_duplicate_is_on_record(app: Effects, rival: ManualWorker) -> None:
     survivor = ManualWorker(app, "survivor")
     job = survivor.claim_one()
     _lose_claim(app, job)
-    other = rival.claim_one()
-    rival.release(other)
+    rivals_job = rival.claim_one()
+    rival.release(rivals_job)
     assert _write_back(app, _remembered(survivor, job, Done())) == "repeated"
     assert [(attempt["worker"], attempt["verdict"]) for attempt in rows(app, "job_attempts")] in (
         [("rival", "unknown"), ("survivor", "done")],
         [("survivor", "done"), ("rival", "unknown")],
     )
-    assert rival.settle((other, Done()), released=True).accepted == []  # it was fenced off
+    assert rival.settle((rivals_job, Done()), released=True).accepted == []  # it was fenced off
     assert audit(app.store, app.ledgers) == []
 
 
@@ -212,15 +212,15 @@ def test_a_job_that_is_not_known_leaves_an_orphan(
 def test_what_the_database_knows_is_not_missing(app: Effects) -> None:
     """Neither an attempt that is recorded, in whichever table, nor a release that is marked."""
     survivor = ManualWorker(app, "survivor")
-    known = []
+    recorded = []
     for ending in (Done(), Retry("busy", after_seconds=60), Refused("no")):
         enqueue("scripted", {}, effects=app)
         job = survivor.claim_one()
         survivor.settle((job, ending), released=True)
-        known.append(_remembered(survivor, job, ending))
+        recorded.append(_remembered(survivor, job, ending))
     enqueue("scripted", {}, effects=app)
     released = survivor.claim_one()
     survivor.release(released)
-    known.append(_remembered(survivor, released, None))
-    assert find_missing(app.store, known) == []
-    assert find_missing(app.store, known * 300) == []
+    recorded.append(_remembered(survivor, released, None))
+    assert find_missing(app.store, recorded) == []
+    assert find_missing(app.store, recorded * 300) == []

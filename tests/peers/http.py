@@ -72,10 +72,10 @@ class Receiver:
 
     def bodies_by_id(self) -> dict[str, list[bytes]]:
         """webhook-id → the bodies received under it, in order."""
-        found: dict[str, list[bytes]] = {}
+        bodies: dict[str, list[bytes]] = {}
         for request in list(self.requests):
-            found.setdefault(request.message_id, []).append(request.body)
-        return found
+            bodies.setdefault(request.message_id, []).append(request.body)
+        return bodies
 
     def wait_for(self, count: int, *, seconds: float = 20.0) -> None:
         """Return once so many requests have come."""

@@ -43,8 +43,8 @@ class PgBouncer:
         self._folder = tempfile.TemporaryDirectory(prefix="effects-bouncer-")
 
     def url(self, database: str) -> str:
-        made = URL.create("postgresql", "effects", host="127.0.0.1", port=self._port, database=database)
-        return made.set(query={"sslmode": "disable", "gssencmode": "disable"}).render_as_string(hide_password=False)
+        url = URL.create("postgresql", "effects", host="127.0.0.1", port=self._port, database=database)
+        return url.set(query={"sslmode": "disable", "gssencmode": "disable"}).render_as_string(hide_password=False)
 
     def __enter__(self) -> Self:
         folder = Path(self._folder.name)

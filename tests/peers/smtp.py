@@ -125,15 +125,15 @@ class SmtpPeer:
 
     def said(self, verb: str) -> list[str]:
         """The commands that begin so."""
-        return [one for one in self.commands if one.upper().startswith(verb)]
+        return [command for command in self.commands if command.upper().startswith(verb)]
 
     def step(self, stage: str) -> Step | None:
         """What the script has for this stage now."""
         with self._lock:
-            found = self.script.get(stage)
-            if isinstance(found, list):
-                return found.pop(0) if found else None
-            return found
+            step = self.script.get(stage)
+            if isinstance(step, list):
+                return step.pop(0) if step else None
+            return step
 
     def _serve(self, connection: socket.socket) -> None:
         session = _Session(self, connection, next(self._numbers))
@@ -273,7 +273,7 @@ class _Session:
             offers.append("STARTTLS")
         if self._peer.accounts:
             offers.append(f"AUTH {' '.join(self._peer.mechanisms)}")
-        return "\r\n".join([*(f"250-{one}" for one in offers[:-1]), f"250 {offers[-1]}"])
+        return "\r\n".join([*(f"250-{offer}" for offer in offers[:-1]), f"250 {offers[-1]}"])
 
     def _login(self, line: str) -> str:
         _, mechanism, *initial = line.split(" ")
@@ -282,15 +282,15 @@ class _Session:
         match mechanism.upper():
             case "PLAIN":
                 _, user, password = _decoded(*(initial or [self._asked("")])).split("\0")
-                known = self._peer.accounts.get(user) == password
+                authenticated = self._peer.accounts.get(user) == password
             case "LOGIN":
                 user = _decoded(*(initial or [self._asked("Username:")]))
-                known = self._peer.accounts.get(user) == _decoded(self._asked("Password:"))
+                authenticated = self._peer.accounts.get(user) == _decoded(self._asked("Password:"))
             case _:
                 user, _, digest = _decoded(self._asked("<1@peer>")).partition(" ")
                 secret = self._peer.accounts.get(user, "").encode()
-                known = hmac.new(secret, b"<1@peer>", "md5").hexdigest() == digest
-        return "235 2.7.0 welcome" if known else "535 5.7.8 no such account"
+                authenticated = hmac.new(secret, b"<1@peer>", "md5").hexdigest() == digest
+        return "235 2.7.0 welcome" if authenticated else "535 5.7.8 no such account"
 
     def _asked(self, challenge: str) -> str:
         self._say(f"334 {base64.b64encode(challenge.encode()).decode()}")

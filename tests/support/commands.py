@@ -17,10 +17,10 @@ def command(app: Effects, *arguments: object) -> Answer:
     context = Context()
     vars(context).update(bare_app=app, app=app)
     name, *rest = map(str, arguments)
-    found = cli.get_command(click.Context(cli), name)
-    assert found is not None, f"there is no command {name}"
+    chosen = cli.get_command(click.Context(cli), name)
+    assert chosen is not None, f"there is no command {name}"
     with CliRunner().isolation() as (out, err, _):
-        code = exit_code_of(lambda: found.main(rest, f"effects {name}", standalone_mode=False, obj=context))
+        code = exit_code_of(lambda: chosen.main(rest, f"effects {name}", standalone_mode=False, obj=context))
         return Answer(code, out.getvalue().decode(), err.getvalue().decode())
 
 

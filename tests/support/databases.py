@@ -73,8 +73,8 @@ def server_url() -> str:
     Raises:
         NoServerError: there is neither.
     """
-    given = os.environ.get("EFFECTS_TEST_DATABASE_URL")
-    return given or start_server(run_directory())
+    configured = os.environ.get("EFFECTS_TEST_DATABASE_URL")
+    return configured or start_server(run_directory())
 
 
 def start_server(directory: Path) -> str:

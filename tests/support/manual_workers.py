@@ -69,14 +69,14 @@ def rows(app: Effects, table: str, where: str = "true", **parameters: Any) -> li
     """The rows of one of our tables, oldest first, as the database has them."""
     name = getattr(app.store.sql, table)
     with app.store.read() as connection:
-        found = connection.execute(text(f"SELECT * FROM {name} WHERE {where} ORDER BY 1, 2"), parameters)
-        return [dict(row._mapping) for row in found]
+        records = connection.execute(text(f"SELECT * FROM {name} WHERE {where} ORDER BY 1, 2"), parameters)
+        return [dict(row._mapping) for row in records]
 
 
 def row(app: Effects, table: str, where: str = "true", **parameters: Any) -> dict[str, Any]:
     """The only such row."""
-    [found] = rows(app, table, where, **parameters)
-    return found
+    [only] = rows(app, table, where, **parameters)
+    return only
 
 
 def run_sql(app: Effects, statement: str, **parameters: Any) -> None:
@@ -88,10 +88,10 @@ def run_sql(app: Effects, statement: str, **parameters: Any) -> None:
 def everything(app: Effects) -> dict[str, list[dict[str, Any]]]:
     """All that the core has recorded about jobs: equal before and after means that nothing was changed."""
     tables: Sequence[str] = ("jobs", "job_history", "job_attempts", "effect_ledger")
-    found = {}
+    contents = {}
     with app.store.read() as connection:
         for table in tables:
             name = getattr(app.store.sql, table)
             answer = connection.exec_driver_sql(f"SELECT * FROM {name} ORDER BY 1, 2")
-            found[table] = [dict(one) for one in answer.mappings()]
-    return found
+            contents[table] = [dict(record) for record in answer.mappings()]
+    return contents

@@ -16,14 +16,14 @@ NODE_MODULES = Path(__file__).parents[2] / ".venv" / "node" / "node_modules"
 
 def program(name: str) -> str:
     """The path of this program, from the Debian packages that `.ci/programs` lists."""
-    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{ADMIN_PATH}")
-    return found or missing(f"the program {name} is not installed (.ci/programs has its Debian packages)")
+    path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{ADMIN_PATH}")
+    return path or missing(f"the program {name} is not installed (.ci/programs has its Debian packages)")
 
 
 def npm(package: str) -> str:
     """The folder with this package of npm's: one of NODE_PATH, or where CI installs it."""
-    given = os.environ.get("NODE_PATH", "").split(os.pathsep)
-    for folder in [*filter(None, given), str(NODE_MODULES)]:
+    folders = os.environ.get("NODE_PATH", "").split(os.pathsep)
+    for folder in [*filter(None, folders), str(NODE_MODULES)]:
         if (Path(folder) / package).is_dir():
             return folder
     return missing(f"npm's {package} is not installed: npm install --no-save --prefix .venv/node {package}")

@@ -163,8 +163,8 @@ class Fleet:
 
 @contextmanager
 def fleet(database_url: str, folder: Path) -> Iterator[Fleet]:
-    made = Fleet(database_url, folder)
+    workers = Fleet(database_url, folder)
     try:
-        yield made
+        yield workers
     finally:
-        made.close()
+        workers.close()

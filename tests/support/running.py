@@ -30,10 +30,10 @@ class Running:
 @contextmanager
 def running(worker: Worker, *, start: bool = True) -> Iterator[Running]:
     """The worker, stopped at the end."""
-    made = Running(worker)
+    run = Running(worker)
     if start:
-        made.start()
+        run.start()
     try:
-        yield made
+        yield run
     finally:
-        made.stop()
+        run.stop()

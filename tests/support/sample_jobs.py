@@ -8,9 +8,9 @@ from effects import Job
 
 
 def job(**facts: Any) -> Job:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "id": 1, "job_type": "scripted", "payload": "{}", "queue": "default", "priority": 5, "attempts": 1,
         "max_attempts": None, "lease_token": 1, "lost_count": 0, "unknown_count": 0, "released": False,
         "routed": True, "expired": False, "cancel_requested": False, "age_seconds": 0.0,
     }  # fmt: skip
-    return Job(**{**given, **facts})
+    return Job(**{**defaults, **facts})

@@ -107,6 +107,6 @@ def step_jobs_app(url: str | None = None, **options: object) -> Effects:
     limits = {name: options.pop(name) for name in ("time_limit_seconds",) if name in options}
     types = step_job_types(**limits)  # type: ignore[arg-type]
     app = Effects(url, job_types=types, **options)
-    for one in types:
-        one.app = app
+    for job_type in types:
+        job_type.app = app
     return app

@@ -38,10 +38,10 @@ def wsgi_client(app: Any) -> Iterator[WebClient]:
 def asgi_client(app: Any) -> Iterator[WebClient]:
     """The app called by its protocol."""
 
-    def request(method: str, url: str, **given: Any) -> httpx.Response:
+    def request(method: str, url: str, **options: Any) -> httpx.Response:
         async def send() -> httpx.Response:
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
-                return await client.request(method, url, **given)
+                return await client.request(method, url, **options)
 
         return asyncio.run(send())
 
