@@ -45,7 +45,7 @@ def _logging() -> Iterator[None]:
     yield
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
-    for handler in [one for one in loggers[0].handlers if isinstance(one, StderrHandler)]:
+    for handler in [handler for handler in loggers[0].handlers if isinstance(handler, StderrHandler)]:
         loggers[0].removeHandler(handler)
 
 
@@ -61,7 +61,7 @@ def run(database_url: str) -> Run:
 
 def effects(*arguments: object) -> Answer:
     """`effects …` in this process."""
-    result = CliRunner().invoke(cli, [str(one) for one in arguments], prog_name="effects")
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments], prog_name="effects")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Answer(result.exit_code, result.stdout, result.stderr)

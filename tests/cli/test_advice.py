@@ -72,9 +72,9 @@ def parse(words: list[str]) -> None:
     parent, name = None, "effects"
     while isinstance(command, click.Group) and words:
         parent = click.Context(command, parent=parent, info_name=name)
-        found, subcommand, words = command.resolve_command(parent, words)
+        resolved, subcommand, words = command.resolve_command(parent, words)
         assert subcommand is not None
-        command, name = subcommand, str(found)
+        command, name = subcommand, str(resolved)
     if words:
         command.make_context(name, list(words), parent=parent)
 

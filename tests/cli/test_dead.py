@@ -33,7 +33,7 @@ def test_list_and_its_filters(app: Effects, run: Run) -> None:
     held = dead(app, "b", unknown=True)
 
     def ids(*options: object) -> list[int]:
-        return [one["id"] for one in run("dead", "list", "--json", *options).json]
+        return [letter["id"] for letter in run("dead", "list", "--json", *options).json]
 
     assert ids() == [held, card]
     assert ids("--type", "held") == [held]
@@ -80,11 +80,11 @@ def test_show_has_every_attempt_of_the_whole_chain(app: Effects, run: Run) -> No
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Refused("still no")))
     shown = run("dead", "show", second, "--json")
-    assert [(one["job_id"], one["message"]) for one in shown.json["facts"]["attempts"]] == [
+    assert [(attempt["job_id"], attempt["message"]) for attempt in shown.json["facts"]["attempts"]] == [
         (first, "a said no"),
         (second, "still no"),
     ]
-    assert [(one["job_id"], one["action"], one["reason"]) for one in shown.json["facts"]["actions"]] == [
+    assert [(action["job_id"], action["action"], action["reason"]) for action in shown.json["facts"]["actions"]] == [
         (first, "requeue", "fixed")
     ]
     text = run("dead", "show", second).out
@@ -106,22 +106,22 @@ def test_requeue_by_id_acts_at_once_and_once(app: Effects, run: Run) -> None:
 
 def test_a_filter_shows_first_and_acts_with_yes(app: Effects, run: Run) -> None:
     ids = [dead(app, key, code="card") for key in "abc"]
-    other = dead(app, "d")
+    last = dead(app, "d")
     preview = run("dead", "requeue", "--code", "card")
     assert preview.exit_code == 0
-    told = run("dead", "requeue", "--code", "card", "--yes", "--dry-run", "--json").json
-    as_of = told.pop("as_of")
-    assert told == {"preview": True, "jobs": 3, "at_least": False, "newest": ids[::-1], "job_ids": ids}
+    preview_json = run("dead", "requeue", "--code", "card", "--yes", "--dry-run", "--json").json
+    as_of = preview_json.pop("as_of")
+    assert preview_json == {"preview": True, "jobs": 3, "at_least": False, "newest": ids[::-1], "job_ids": ids}
     assert "3 would be requeued; nothing was done (use --yes; with --as-of " in preview.out
-    assert run("dead", "requeue", "--all", "--as-of", as_of, "--dry-run", "--json").json["job_ids"] == [*ids, other]
+    assert run("dead", "requeue", "--all", "--as-of", as_of, "--dry-run", "--json").json["job_ids"] == [*ids, last]
     assert run("dead", "requeue", "--all", "--as-of", "2026-01-01", "--yes").out == "no jobs match\n"
     assert rows(app, "jobs") == []
     done = run("dead", "requeue", "--code", "card", "--limit", 2, "--yes", "--json").json
     assert list(done["done"]) == [str(ids[1]), str(ids[2])]
-    assert sorted(one["id"] for one in run("dead", "list", "--json").json) == [ids[0], other]
+    assert sorted(letter["id"] for letter in run("dead", "list", "--json").json) == [ids[0], last]
     assert run("dead", "requeue", "--all", "--yes").exit_code == 0
     assert run("dead", "requeue", "--all", "--yes").out == "no jobs match\n"
-    assert {one["actor"].split(":")[0] for one in rows(app, "job_actions")} == {"cli"}
+    assert {action["actor"].split(":")[0] for action in rows(app, "job_actions")} == {"cli"}
 
 
 def test_list_and_causes_have_one_word_for_an_effect(app: Effects, run: Run) -> None:
@@ -166,16 +166,16 @@ def test_ignore_wants_a_reason(app: Effects, run: Run) -> None:
     noted = row(app, "job_actions")
     assert (noted["action"], noted["reason"]) == ("ignore", "a test order")
     assert "already resolved" in run("dead", "ignore", first, "--reason", "again").out
-    assert [one["id"] for one in run("dead", "list", "--resolved", "--json").json] == [first]
+    assert [letter["id"] for letter in run("dead", "list", "--resolved", "--json").json] == [first]
 
 
 def test_what_may_have_happened_is_resolved_and_not_requeued_blindly(app: Effects, run: Run) -> None:
     first, second, third = (dead(app, key, unknown=True) for key in "abc")
-    known = dead(app, "d")
+    certain = dead(app, "d")
     keyless = dead(app, "", unknown=True)
     refused = run("dead", "requeue", "--all", "--yes", "--json")
     assert refused.exit_code == 1
-    assert list(refused.json["done"]) == [str(known)]
+    assert list(refused.json["done"]) == [str(certain)]
     assert list(refused.json["refused"]) == [str(job_id) for job_id in (first, second, third, keyless)]
     assert f"`effects dead resolve {first} --as mark-done`" in refused.json["refused"][str(first)]
     run("dead", "resolve", keyless, "--as", "give-up")
@@ -183,7 +183,7 @@ def test_what_may_have_happened_is_resolved_and_not_requeued_blindly(app: Effect
     assert run("dead", "resolve", first, "--as", "mark-done").out == f"job {first}: marked as done\n"
     assert run("dead", "resolve", second, "--as", "give-up", "--reason", "too late").exit_code == 0
     assert ": requeued as job" in run("dead", "resolve", third, "--as", "requeue").out
-    states = {one["key"]: one["state"] for one in rows(app, "effect_ledger")}
+    states = {effect["key"]: effect["state"] for effect in rows(app, "effect_ledger")}
     assert states == {"a": "done", "b": "unknown", "c": "unknown", "d": "intended"}
     assert run("dead", "list", "--json").json == []
     assert run("audit").exit_code == 0
@@ -201,7 +201,7 @@ def test_a_type_that_repeats_by_itself_is_requeued_from_unknown_too(app: Effects
     job_id = enqueue("scripted", {}, key="k", max_attempts=1, effects=app).job_id
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Unknown("no reply")))
-    assert [one["unknown"] for one in run("dead", "list", "--json").json] == [True]
+    assert [letter["unknown"] for letter in run("dead", "list", "--json").json] == [True]
     third_party = run("dead", "requeue", job_id)  # this command's app does not know the type
     assert third_party.exit_code == 1
     assert "may have happened" in third_party.out

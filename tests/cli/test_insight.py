@@ -36,8 +36,8 @@ def live(app: Effects, *endings: Any, key: str = "k", job_type: str = "scripted"
 def why(run: Run, key: str = "k") -> str:
     """The sentence, which the JSON form repeats."""
     text = run("why", key).out.splitlines()[0]
-    told = run("why", key, "--json").json[0]["sentence"]
-    first, again = (re.sub(r"\d+ s\b", "N s", each).split(" in ")[0].split(" for ")[0] for each in (text, told))
+    repeated = run("why", key, "--json").json[0]["sentence"]
+    first, again = (re.sub(r"\d+ s\b", "N s", each).split(" in ")[0].split(" for ")[0] for each in (text, repeated))
     assert first == again  # a second may pass between the two
     return text
 
@@ -130,15 +130,15 @@ def test_the_story_goes_over_requeued_jobs(app: Effects, run: Run) -> None:
     manual_worker.settle((manual_worker.claim_one(), Done()))
     assert "after 2 attempts in 2 jobs" in why(run)
     [story] = run("why", "k", "--json").json
-    assert [one["job_id"] for one in story["facts"]["attempts"]] == [first, second]
-    assert [one["id"] for one in story["facts"]["jobs"]] == [second, first]
+    assert [attempt["job_id"] for attempt in story["facts"]["attempts"]] == [first, second]
+    assert [job["id"] for job in story["facts"]["jobs"]] == [second, first]
     assert story["facts"]["actions"][0]["actor"] == "ann"
 
 
 def test_one_key_of_two_job_types_is_two_effects(app: Effects, run: Run) -> None:
     live(app)
     live(app, job_type="held")
-    assert [one["job_type"] for one in run("why", "k", "--json").json] == ["held", "scripted"]
+    assert [effect["job_type"] for effect in run("why", "k", "--json").json] == ["held", "scripted"]
 
 
 def test_an_unknown_key(run: Run) -> None:
@@ -159,15 +159,15 @@ def test_status(app: Effects, run: Run) -> None:
     live(app, key="d", limit_key="partner")
     pause(app, "partner")
     status = run("status", "--json").json
-    counts = {(one["job_type"], one["status"]): one["jobs"] for one in status["counts"]}
+    counts = {(count["job_type"], count["status"]): count["jobs"] for count in status["counts"]}
     assert counts == {
         ("scripted", "succeeded"): 1, ("scripted", "dead"): 1, ("scripted", "failed"): 1, ("scripted", "queued"): 1,
     }  # fmt: skip
     assert status["oldest_due_seconds"] >= 0
     assert status["dead_last_hour"] == 1
-    assert {(one["error_code"], one["jobs"]) for one in status["errors"]} == {("gone", 1), ("busy", 1)}
-    assert [(one["limit_key"], one["waiting"]) for one in status["paused"]] == [("partner", 1)]
-    assert {one["alive"] for one in status["workers"]} == {True}
+    assert {(error["error_code"], error["jobs"]) for error in status["errors"]} == {("gone", 1), ("busy", 1)}
+    assert [(limit["limit_key"], limit["waiting"]) for limit in status["paused"]] == [("partner", 1)]
+    assert {worker["alive"] for worker in status["workers"]} == {True}
     text = run("status").out
     for word in ("scripted", "oldest due job", "gone", "they asked us to slow down", "alive"):
         assert word in text
@@ -213,7 +213,7 @@ def test_an_audit_with_a_finding_ends_with_1(app: Effects, run: Run) -> None:
     assert answer.exit_code == 1
     sentence = "Every effect that is done has an attempt that did it, or an operator marked it done."
     assert f"done_proved: {sentence} Violated by 1: {job_id}" in answer.out
-    found = run("audit", "--json")
-    assert found.exit_code == 1
-    assert found.json["clean"] is False
-    assert {"check", "sentence", "count", "job_ids"} == set(found.json["findings"][0])
+    as_json = run("audit", "--json")
+    assert as_json.exit_code == 1
+    assert as_json.json["clean"] is False
+    assert {"check", "sentence", "count", "job_ids"} == set(as_json.json["findings"][0])

@@ -22,8 +22,8 @@ def test_the_list_is_newest_first_live_and_ended_alike(app: Effects, run: Run) -
     first = put(app, "a")
     manual_worker.settle((manual_worker.claim_one(), Done()))
     second = put(app, "b", queue="mails")
-    found = run("jobs", "list", "--json").json
-    assert [(one["id"], one["status"]) for one in found] == [(second, "queued"), (first, "succeeded")]
+    listed = run("jobs", "list", "--json").json
+    assert [(job["id"], job["status"]) for job in listed] == [(second, "queued"), (first, "succeeded")]
     lines = run("jobs", "list").out.splitlines()
     assert lines[0].split()[:3] == ["id", "type", "status"]
     assert [line.split()[:3] for line in lines[1:]] == [
@@ -40,7 +40,7 @@ def test_the_list_is_filtered(app: Effects, run: Run) -> None:
     plain = put(app, "plain")
 
     def ids(*options: object) -> list[int]:
-        return [one["id"] for one in run("jobs", "list", "--json", *options).json]
+        return [job["id"] for job in run("jobs", "list", "--json", *options).json]
 
     assert ids("--status", "dead") == [dead]
     assert ids("--status", "queued") == [plain, mail]
@@ -73,8 +73,12 @@ def test_a_job_is_shown_with_its_attempts_and_without_its_payload(app: Effects, 
     assert shown.json["facts"]["jobs"][0]["status"] == "failed"
     assert shown.json["facts"]["jobs"][0]["run_at"].endswith("Z")
     assert (shown.json["state"], shown.json["facts"]["ledger_state"]) == ("waiting", "intended")
-    assert [(one["outcome"], one["detail"]) for one in shown.json["facts"]["attempts"]] == [("failed", {"status": 503})]
-    assert [(one["action"], one["reason"]) for one in shown.json["facts"]["actions"]] == [("run_now", "they called")]
+    assert [(attempt["outcome"], attempt["detail"]) for attempt in shown.json["facts"]["attempts"]] == [
+        ("failed", {"status": 503})
+    ]
+    assert [(action["action"], action["reason"]) for action in shown.json["facts"]["actions"]] == [
+        ("run_now", "they called")
+    ]
     text = run("jobs", "show", job_id).out
     assert "retrying (failed)" in text
     assert "HTTP 503, not now" in text
@@ -182,13 +186,13 @@ def test_requeue(app: Effects, run: Run) -> None:
     manual_worker = ManualWorker(app)
     job_id = put(app, "k")
     manual_worker.settle((manual_worker.claim_one(), Refused("no")))
-    made = run("jobs", "requeue", job_id, "--json").json
-    assert (made["requeued_from"], made["result"]) == (job_id, "queued")
-    assert f"job {made['job_id']} is queued" in error_line(run("jobs", "requeue", job_id), ExitCode.FINDINGS)
+    successor = run("jobs", "requeue", job_id, "--json").json
+    assert (successor["requeued_from"], successor["result"]) == (job_id, "queued")
+    assert f"job {successor['job_id']} is queued" in error_line(run("jobs", "requeue", job_id), ExitCode.FINDINGS)
     manual_worker.settle((manual_worker.claim_one(), Done()))
-    assert "only --even-if-done" in error_line(run("jobs", "requeue", made["job_id"]), ExitCode.FINDINGS)
-    assert run("jobs", "requeue", made["job_id"], "--even-if-done").exit_code == 0
-    assert [one["action"] for one in rows(app, "job_actions")] == ["requeue", "requeue", "even_if_done"]
+    assert "only --even-if-done" in error_line(run("jobs", "requeue", successor["job_id"]), ExitCode.FINDINGS)
+    assert run("jobs", "requeue", successor["job_id"], "--even-if-done").exit_code == 0
+    assert [action["action"] for action in rows(app, "job_actions")] == ["requeue", "requeue", "even_if_done"]
 
 
 def test_a_job_that_is_not_there(run: Run) -> None:

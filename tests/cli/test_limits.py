@@ -41,7 +41,7 @@ def test_what_is_set_is_shown_and_kept(app: Effects, run: Run) -> None:
     [entry] = run("log", "--subject", "limit:domain", "--json").json
     assert (entry["action"], entry["via"], entry["detail"]["max_in_flight"]) == ("set", "cli", 2)
     listed = run("limits", "list", "--json").json
-    assert [one["limit_key"] for one in listed] == ["domain", "mail"]
+    assert [limit["limit_key"] for limit in listed] == ["domain", "mail"]
     assert (listed[1]["running"], listed[1]["waiting"]) == (2, 3)  # a parent stands for its children
 
 
@@ -50,8 +50,8 @@ def test_what_is_not_named_stays_and_none_takes_it_away(app: Effects, run: Run) 
     assert run("limits", "set", "k", "--in-flight", 3).out == "k: 3 in flight, 5 per 60 s (burst 2)\n"
     assert run("limits", "set", "k", "--in-flight", "none").out == "k: 5 per 60 s (burst 2)\n"
     assert run("limits", "set", "k", "--rate", "none").out == "k: no limits\n"
-    found = row(app, "limits", "limit_key = 'k'")
-    assert (found["rate_tokens"], found["rate_burst"], found["max_in_flight"]) == (None, None, None)
+    limit = row(app, "limits", "limit_key = 'k'")
+    assert (limit["rate_tokens"], limit["rate_burst"], limit["max_in_flight"]) == (None, None, None)
 
 
 @pytest.mark.slow

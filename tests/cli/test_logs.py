@@ -37,9 +37,9 @@ def test_text_is_one_line_of_an_event_and_its_facts(monkeypatch: pytest.MonkeyPa
 
 def test_json_is_one_object_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     [line] = logged(monkeypatch, "json", lambda: log.warning("job.failed", extra={"job": 12, "event": "forged"}))
-    found = json.loads(line)
-    assert found.pop("time").endswith("Z")
-    assert found == {"level": "WARNING", "event": "job.failed", "logger": "effects.test", "job": 12}
+    logged_object = json.loads(line)
+    assert logged_object.pop("time").endswith("Z")
+    assert logged_object == {"level": "WARNING", "event": "job.failed", "logger": "effects.test", "job": 12}
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])

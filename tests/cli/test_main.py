@@ -185,10 +185,10 @@ def test_the_app_is_found_in_the_working_directory(process: Run, tmp_path: Path)
 
 def test_version_and_help(run: Run) -> None:
     assert run("--version", url=None).out.startswith("effects, version ")
-    told = run("--help", url=None)
-    assert told.exit_code == 0
+    answer = run("--help", url=None)
+    assert answer.exit_code == 0
     for command in ("init", "work", "status", "why", "audit", "jobs", "keys"):
-        assert f"\n  {command} " in told.out
+        assert f"\n  {command} " in answer.out
     for command in cli.list_commands(click.Context(cli)):
         assert run(command, "--help", url=None).exit_code == 0
 

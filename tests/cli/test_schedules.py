@@ -17,15 +17,20 @@ ADD = ("schedules", "add", "nightly", "--type", "effects.prune", "--cron", "0 3 
 def test_add_list_pause_resume(app: Effects, run: Run) -> None:
     assert run("schedules", "list").out == "no schedules\n"
     assert "next slot" in run(*ADD, "--zone", "Europe/Berlin").out
-    [one] = run("schedules", "list", "--json").json
-    assert (one["name"], one["cron"], one["zone"], one["state"]) == ("nightly", "0 3 * * *", "Europe/Berlin", "active")
-    assert one["next_slot"].endswith("Z")
+    [listed] = run("schedules", "list", "--json").json
+    assert (listed["name"], listed["cron"], listed["zone"], listed["state"]) == (
+        "nightly",
+        "0 3 * * *",
+        "Europe/Berlin",
+        "active",
+    )
+    assert listed["next_slot"].endswith("Z")
 
     assert run("schedules", "pause", "nightly", "--reason", "too loud").out == "schedule nightly paused\n"
-    [one] = run("schedules", "list", "--json").json
-    assert (one["state"], one["next_slot"]) == ("paused", None)
-    assert one["paused_by"].startswith("cli:")
-    assert one["paused_by"].endswith(": too loud")
+    [listed] = run("schedules", "list", "--json").json
+    assert (listed["state"], listed["next_slot"]) == ("paused", None)
+    assert listed["paused_by"].startswith("cli:")
+    assert listed["paused_by"].endswith(": too loud")
     assert "too loud" in run("schedules", "list").out
     assert run("schedules", "resume", "nightly", "--json").json == {"name": "nightly", "result": "active"}
     assert run("schedules", "list", "--json").json[0]["state"] == "active"
@@ -72,12 +77,12 @@ def test_a_name_that_is_taken_or_unknown(app: Effects, run: Run) -> None:
 def test_run_makes_the_job_of_a_slot_once(app: Effects, run: Run) -> None:
     run(*ADD, "--key", "prune:{slot_date}")
     slot = ("--slot", "2026-01-14T03:00+00:00")
-    made = run("schedules", "run", "nightly", *slot, "--json").json
-    assert (made["outcome"], made["slot"]) == ("enqueued", "2026-01-14T03:00:00Z")
+    fired = run("schedules", "run", "nightly", *slot, "--json").json
+    assert (fired["outcome"], fired["slot"]) == ("enqueued", "2026-01-14T03:00:00Z")
     assert row(app, "jobs")["idempotency_key"] == "prune:2026-01-14"
     assert "has run already" in error_line(run("schedules", "run", "nightly", *slot))
-    known = run("schedules", "run", "nightly", "--slot", "2026-01-14T04:00")
-    assert known.out == f"schedule nightly, slot 2026-01-14 04:00:00Z: job {made['job_id']} " \
+    repeated = run("schedules", "run", "nightly", "--slot", "2026-01-14T04:00")
+    assert repeated.out == f"schedule nightly, slot 2026-01-14 04:00:00Z: job {fired['job_id']} " \
         "(its key already exists: nothing new runs)\n"  # fmt: skip
     assert "is not a time; give one such as" in error_line(run("schedules", "run", "nightly", "--slot", "yesterday"))
     assert len(rows(app, "jobs")) == 1
@@ -115,7 +120,7 @@ def test_a_deploy_registers_changes_and_stops(process: Run, database_url: str, t
     answer = process("--app", "deployed:app", "init", cwd=tmp_path)
     assert "schedules removed from the app's code, stopped: b" in answer.out
     listed = effects("--database-url", database_url, "schedules", "list", "--json").json
-    assert {one["name"]: one["state"] for one in listed} == {
+    assert {schedule["name"]: schedule["state"] for schedule in listed} == {
         "a": "paused",
         "b": "retired",
         "effects.prune": "active",

@@ -49,7 +49,7 @@ def test_what_a_drain_did_is_shown(app: Effects, run: Run) -> None:
     assert columns[:5] == ["type", "queue", "done", "retried", "refused"]
     assert [cell.strip() for cell in line if cell.strip()][:5] == ["scripted", "default", "2", "0", "1"]
     document = json.loads(run("stats", "--json", "--newer", "2h", "--queue", "default").out)
-    [series] = [one for one in document["types"] if one["job_type"] == "scripted"]
+    [series] = [series for series in document["types"] if series["job_type"] == "scripted"]
     assert (series["attempts"], series["outcomes"]["done"], series["dead"]) == (3, 2, 1)
     assert series["run"]["p95"] > 0
     assert None in series["points"]

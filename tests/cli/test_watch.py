@@ -54,30 +54,30 @@ def test_metrics(app: Effects, run: Run) -> None:
         manual_worker = ManualWorker(app)
         manual_worker.settle((manual_worker.claim_one(), outcome))
     enqueue("scripted", {}, queue='odd "queue"\\', effects=app)
-    found = parsed(run("metrics").out)
-    assert found["effects_jobs", labels(job_type="scripted", queue="default", status="failed")] == 1
-    assert found["effects_jobs", labels(job_type="scripted", queue='odd "queue"\\', status="queued")] == 1
-    assert found["effects_due_jobs", labels(queue='odd "queue"\\')] == 1
-    assert found["effects_oldest_due_seconds", labels(queue='odd "queue"\\')] >= 0
-    assert found["effects_unresolved_jobs", labels(job_type="scripted", effect="not_done")] == 1
-    assert found["effects_dead_jobs_last_hour", labels(job_type="scripted")] == 1
-    assert found["effects_workers", labels(state="alive")] == 1
-    assert found["effects_workers", labels(state="silent")] == 0
+    samples = parsed(run("metrics").out)
+    assert samples["effects_jobs", labels(job_type="scripted", queue="default", status="failed")] == 1
+    assert samples["effects_jobs", labels(job_type="scripted", queue='odd "queue"\\', status="queued")] == 1
+    assert samples["effects_due_jobs", labels(queue='odd "queue"\\')] == 1
+    assert samples["effects_oldest_due_seconds", labels(queue='odd "queue"\\')] >= 0
+    assert samples["effects_unresolved_jobs", labels(job_type="scripted", effect="not_done")] == 1
+    assert samples["effects_dead_jobs_last_hour", labels(job_type="scripted")] == 1
+    assert samples["effects_workers", labels(state="alive")] == 1
+    assert samples["effects_workers", labels(state="silent")] == 0
     run_sql(app, f"UPDATE effects_workers SET seen_at = {app.store.sql.after('-600')}")
     assert parsed(run("metrics").out)["effects_workers", labels(state="silent")] == 1
 
 
 def test_metrics_of_nothing_are_valid(run: Run) -> None:
-    found = parsed(run("metrics").out)
-    assert found["effects_paused_limits", labels()] == 0
-    assert found["effects_workers", labels(state="alive")] == 0
+    samples = parsed(run("metrics").out)
+    assert samples["effects_paused_limits", labels()] == 0
+    assert samples["effects_workers", labels(state="alive")] == 0
 
 
 def test_what_would_break_a_line_is_escaped() -> None:
     odd = 'a\\b"c\nd'
     family = Family("odd_things", "gauge", "One\nline \\ only.", [Sample(0.1, {"what": odd}), Sample(float("inf"))])
-    found = parsed(render([family]))
-    assert found["odd_things", labels(what=odd)] == 0.1
+    samples = parsed(render([family]))
+    assert samples["odd_things", labels(what=odd)] == 0.1
     assert len(render([family]).splitlines()) == 4
 
 
@@ -115,12 +115,12 @@ def test_a_worker_serves_its_own_counts(database_url: str, app: Effects, tmp_pat
         port = port_of(worker.output)
         wait_until(lambda: "outcome" in fetch(port)[2])
         wait_until(lambda: ("effects_worker_attempts_total", attempts("refused")) in parsed(fetch(port)[2]))
-        found = parsed(fetch(port)[2])
-        assert found["effects_worker_attempts_total", attempts("succeeded")] == 1
-        assert found["effects_worker_attempts_total", attempts("refused")] == 1
-        assert found["effects_worker_attempt_seconds_count", labels(job_type="scripted")] == 2
-        assert found["effects_worker_attempt_seconds_sum", labels(job_type="scripted")] >= 0
-        assert found["effects_workers", labels(state="alive")] == 1
+        samples = parsed(fetch(port)[2])
+        assert samples["effects_worker_attempts_total", attempts("succeeded")] == 1
+        assert samples["effects_worker_attempts_total", attempts("refused")] == 1
+        assert samples["effects_worker_attempt_seconds_count", labels(job_type="scripted")] == 2
+        assert samples["effects_worker_attempt_seconds_sum", labels(job_type="scripted")] >= 0
+        assert samples["effects_workers", labels(state="alive")] == 1
         worker.send(signal.SIGTERM)
         assert worker.wait() == 0, worker.output
 
@@ -134,7 +134,7 @@ def attempts(outcome: str) -> frozenset[tuple[str, str]]:
 
 
 def port_of(output: str) -> int:
-    [line] = [one for one in output.splitlines() if "metrics.served" in one] or [""]
+    [line] = [line for line in output.splitlines() if "metrics.served" in line] or [""]
     return int(line.rpartition("port=")[2] or 0)
 
 
@@ -151,16 +151,16 @@ def found_by(app: Effects) -> dict[str, DoctorFinding]:
     """The worst finding of each check."""
     levels = ["ok", "warning", "error"]
     worst: dict[str, DoctorFinding] = {}
-    for one in examine(app):
-        before = worst.get(one.check)
-        if before is None or levels.index(one.level) > levels.index(before.level):
-            worst[one.check] = one
-    assert all((one.advice is None) == (one.level == "ok") for one in worst.values())
+    for finding in examine(app):
+        before = worst.get(finding.check)
+        if before is None or levels.index(finding.level) > levels.index(before.level):
+            worst[finding.check] = finding
+    assert all((finding.advice is None) == (finding.level == "ok") for finding in worst.values())
     return worst
 
 
 def unwell(app: Effects) -> dict[str, str]:
-    return {check: one.level for check, one in found_by(app).items() if one.level != "ok"}
+    return {check: finding.level for check, finding in found_by(app).items() if finding.level != "ok"}
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_an_old_snapshot_and_who_holds_it(healthy: Effects, monkeypatch: pytest.
         connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
         pid = connection.execute(text("SELECT pg_backend_pid()")).scalar()
         connection.execute(text("SELECT count(*) FROM effects_jobs"))
-        finding = next(one for one in examine(healthy) if one.check == "snapshot")
+        finding = next(candidate for candidate in examine(healthy) if candidate.check == "snapshot")
         assert finding.level == "warning"
         assert f"connection {pid}" in finding.text
         assert "a long report" in finding.text
@@ -276,8 +276,8 @@ def test_a_sqlite_engine_of_the_apps_own(tmp_path: Path) -> None:
     app = Effects(f"sqlite:///{tmp_path / 'own.db'}", engine=engine)
     with engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA journal_mode=DELETE")
-    found = unwell(app)
-    assert (found["journal"], found["busy timeout"]) == ("warning", "warning")
+    levels = unwell(app)
+    assert (levels["journal"], levels["busy timeout"]) == ("warning", "warning")
     app.dispose()
 
 
@@ -297,9 +297,9 @@ def test_silent_workers_and_a_backlog(healthy: Effects) -> None:
     enqueue("scripted", {}, effects=healthy)
     ManualWorker(healthy, "quiet")
     healthy.store.shift_clock(1000)
-    found = found_by(healthy)
-    assert "1 of 1 workers are silent" in found["workers"].text
-    assert (found["backlog"].level, found["backlog"].advice) == (
+    worst = found_by(healthy)
+    assert "1 of 1 workers are silent" in worst["workers"].text
+    assert (worst["backlog"].level, worst["backlog"].advice) == (
         "error", "start `effects work`, or see why `effects work --drain` no longer runs",
     )  # fmt: skip
     ManualWorker(healthy, "alive")
@@ -318,29 +318,29 @@ def test_keys(app_factory: Any, healthy: Effects) -> None:
     assert found_by(newer)["keys"].advice == "run `effects keys rotate`"
     without = app_factory(keys=f"new={DIGEST}")
     assert (found_by(without)["keys"].level, "k (1)" in found_by(without)["keys"].text) == ("error", True)
-    assert [one.text for one in examine(without) if "digest" in one.text]
+    assert [finding.text for finding in examine(without) if "digest" in finding.text]
     assert found_by(app_factory(keys=""))["keys"].level == "error"
 
 
 def test_settings_that_open_doors(app_factory: Any) -> None:
     app = app_factory(allow_private_addresses=True, log_level="DEBUG", keys=f"k={KEY},digest={DIGEST}")
-    assert [one.level for one in examine(app) if one.check == "settings"] == ["warning", "warning"]
+    assert [finding.level for finding in examine(app) if finding.check == "settings"] == ["warning", "warning"]
 
 
 def test_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = run("doctor")
     assert answer.exit_code == 1
     assert "EFFECTS_KEYS is not set" in answer.out
-    found = run("doctor", "--json").json
-    assert {"check", "level", "text", "advice"} == set(found[0])
-    assert {one["level"] for one in run("doctor", "--quiet", "--json").json} == {"warning"}
+    findings = run("doctor", "--json").json
+    assert {"check", "level", "text", "advice"} == set(findings[0])
+    assert {finding["level"] for finding in run("doctor", "--quiet", "--json").json} == {"warning"}
     monkeypatch.setenv("EFFECTS_KEYS", f"k={KEY},digest={DIGEST}")
     run("doctor")
 
 
 def test_the_exit_code_is_the_worst() -> None:
     ok, warning, error = (DoctorFinding("c", level, "t") for level in ("ok", "warning", "error"))  # type: ignore[arg-type]
-    assert [exit_code(list(found)) for found in ([], [ok], [ok, warning], [error, warning])] == [0, 0, 1, 2]
+    assert [exit_code(list(findings)) for findings in ([], [ok], [ok, warning], [error, warning])] == [0, 0, 1, 2]
 
 
 # -- alerts --------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def test_a_drain_does_what_is_due_and_ends(app: Effects, process: Run) -> None:
     answer = process(*APP, "work", "--drain", "--max-seconds", 30)
     assert answer.exit_code == 0, answer.err
     assert rows(app, "jobs") == []
-    assert {one["status"] for one in rows(app, "job_history")} == {"succeeded"}
+    assert {job["status"] for job in rows(app, "job_history")} == {"succeeded"}
     assert rows(app, "workers") == []
     assert audit(app.store, app.ledgers) == []
     assert answer.err.count(" INFO job.succeeded job=") == 20
@@ -68,18 +68,18 @@ def test_a_drain_whose_time_runs_out_reports_it(app: Effects, process: Run) -> N
 @pytest.mark.slow
 def test_only_the_named_queues_are_served(app: Effects, process: Run) -> None:
     put(app, queue="mails")
-    other = put(app, queue="reports")
+    unserved = put(app, queue="reports")
     answer = process(*APP, "work", "--drain", "--queue", "mails=2", "--queue", "letters", "--threads", 3)
     assert answer.exit_code == 0, answer.err
     assert 'queues="mails=2 letters=3 quarantine=1"' in answer.err
-    assert row(app, "jobs")["id"] == other
+    assert row(app, "jobs")["id"] == unserved
 
 
 @pytest.mark.slow
 def test_logs_as_json(app: Effects, process: Run) -> None:
     job_id = put(app)
     answer = process("--log-format", "json", *APP, "work", "--drain")
-    events = {found["event"]: found for found in map(json.loads, answer.err.splitlines())}
+    events = {event["event"]: event for event in map(json.loads, answer.err.splitlines())}
     assert events["job.succeeded"]["job"] == job_id
     assert events["job.succeeded"]["type"] == "scripted"
     assert {"worker.started", "worker.stopped"} < set(events)
@@ -100,21 +100,21 @@ def test_a_progress_bar_stands_in_for_the_job_lines(app: Effects, process: Run) 
 @pytest.fixture
 def start(database_url: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """`effects work …` that goes on; its output is in `log`."""
-    made: list[subprocess.Popen[bytes]] = []
+    workers: list[subprocess.Popen[bytes]] = []
 
     def begin(*arguments: str) -> subprocess.Popen[bytes]:
         with (tmp_path / "log").open("wb") as log:
-            made.append(
+            workers.append(
                 subprocess.Popen(
                     [*COMMAND, *APP, "work", *arguments], cwd=ROOT, env=environment(database_url), stderr=log
                 )
             )
-        return made[-1]
+        return workers[-1]
 
     yield begin
-    for one in made:
-        one.kill()
-        one.wait(20)
+    for worker in workers:
+        worker.kill()
+        worker.wait(20)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from tests.support.manual_workers import ManualWorker, row, rows
 
 
 def test_a_wish_is_written_once_and_heard_of_with_the_heartbeat(app: Effects, run: Run) -> None:
-    manual_worker, other = ManualWorker(app, "host:1:aa"), ManualWorker(app, "host:2:bb")
+    manual_worker, second = ManualWorker(app, "host:1:aa"), ManualWorker(app, "host:2:bb")
     assert heartbeat(app.store, manual_worker.name).drain_requested_by is None
     answer = run("workers", "drain", manual_worker.name, "--reason", "new version")
     assert answer.out == "worker host:1:aa will drain from its next heartbeat\n"
@@ -19,11 +19,11 @@ def test_a_wish_is_written_once_and_heard_of_with_the_heartbeat(app: Effects, ru
     assert row(app, "workers", "id = :id", id=manual_worker.name) == first
     assert (first["drain_reason"], first["drain_requested_by"][:4]) == ("new version", "cli:")
     assert heartbeat(app.store, manual_worker.name).drain_requested_by == first["drain_requested_by"]
-    assert heartbeat(app.store, other.name).drain_requested_by is None
+    assert heartbeat(app.store, second.name).drain_requested_by is None
     states = {state["id"]: state for state in run("workers", "list", "--json").json}
     assert {worker: state["state"] for worker, state in states.items()} == {
         manual_worker.name: "draining",
-        other.name: "alive",
+        second.name: "alive",
     }
     shown = run("workers", "list").out
     assert "draining, drain requested by cli:" in shown

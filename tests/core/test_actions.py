@@ -157,14 +157,14 @@ def test_a_dead_job_is_tried_again_as_a_new_job(app: Effects) -> None:
     before = row(app, "job_history")
     assert state(app) == "refused"
 
-    made = requeue(app.store, app.job_types, first, actor="ann", reason="try")
+    successor = requeue(app.store, app.job_types, first, actor="ann", reason="try")
     assert state(app) == "intended"
-    assert row(app, "effect_ledger")["job_id"] == made.job_id
+    assert row(app, "effect_ledger")["job_id"] == successor.job_id
     assert row(app, "job_history") == before
     assert audit(app.store, app.ledgers) == []
 
     job = manual_worker.claim_one()
-    assert (job.id, job.requeued_from, job.key) == (made.job_id, first, "k")
+    assert (job.id, job.requeued_from, job.key) == (successor.job_id, first, "k")
     assert app.job_types.get("scripted").decode(job.payload) == Script(name="x")
     assert (job.priority, job.limit_key, job.max_attempts, job.attempts) == (2, "l", 3, 1)
     manual_worker.settle((job, Done()))
@@ -246,7 +246,7 @@ def test_what_is_done_is_not_sent_again_without_the_word(app: Effects) -> None:
     assert rows(app, "jobs") == []
 
     second = requeue(app.store, app.job_types, first, actor="ann", reason="they lost it", confirm_done=True).job_id
-    assert [(one["job_id"], one["action"]) for one in rows(app, "job_actions")] == [
+    assert [(action["job_id"], action["action"]) for action in rows(app, "job_actions")] == [
         (first, "requeue"),
         (second, "even_if_done"),
     ]

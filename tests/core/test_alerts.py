@@ -62,7 +62,7 @@ def test_one_job_an_episode(app_factory: AppFactory) -> None:
     assert pages(app) == ["alert:watch:1:"]
     app.store.shift_clock(3700)
     assert check_alerts(app) == []
-    assert [(one.open, one.number) for one in episodes(app.store)] == [(False, 1)]
+    assert [(episode.open, episode.number) for episode in episodes(app.store)] == [(False, 1)]
     die(app, times=2)
     assert check_alerts(app)[0].job_id is not None
     assert pages(app) == ["alert:watch:1:", "alert:watch:2:"]
@@ -84,7 +84,7 @@ def test_the_same_error_counts_jobs_that_wait_to_be_retried(app_factory: AppFact
     enqueue("scripted", {}, effects=app)
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Retry("not now", code="busy")))
-    assert [one.subject for one in check_alerts(app)] == ["scripted: busy"]
+    assert [alerted.subject for alerted in check_alerts(app)] == ["scripted: busy"]
     assert check_alerts(watching(app_factory, alert(SameError(times=2, job_type="page"), "other"))) == []
 
 
@@ -94,10 +94,12 @@ def test_each_subject_has_episodes_of_its_own(app_factory: AppFactory) -> None:
         enqueue("scripted", {}, queue=queue, effects=app)
     assert check_alerts(app) == []
     app.store.shift_clock(61)
-    assert {one.subject for one in check_alerts(app)} == {"a", "b"}
+    assert {alerted.subject for alerted in check_alerts(app)} == {"a", "b"}
     ManualWorker(app, queue="a").claim()
-    assert [(one.subject, one.job_id) for one in check_alerts(app) if one.subject != "pages"] == [("b", None)]
-    assert {(one.subject, one.open) for one in episodes(app.store)} == {("a", False), ("b", True)}
+    assert [(alerted.subject, alerted.job_id) for alerted in check_alerts(app) if alerted.subject != "pages"] == [
+        ("b", None)
+    ]
+    assert {(episode.subject, episode.open) for episode in episodes(app.store)} == {("a", False), ("b", True)}
     assert watching(app_factory, alert(OldDueJobs(queue="c"))).alerts[0].rule == OldDueJobs(queue="c")
 
 
@@ -105,19 +107,19 @@ def test_many_checks_at_once_enqueue_one_job(app_factory: AppFactory) -> None:
     app = watching(app_factory, alert(DeadLetters()))
     die(app)
     start = threading.Barrier(4)
-    told: list[int | None] = []
+    job_ids: list[int | None] = []
 
     def check() -> None:
         start.wait()
-        told.extend(one.job_id for one in check_alerts(app))
+        job_ids.extend(alerted.job_id for alerted in check_alerts(app))
 
     threads = [threading.Thread(target=check) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(told) == 4
-    assert sum(job_id is not None for job_id in told) == 1
+    assert len(job_ids) == 4
+    assert sum(job_id is not None for job_id in job_ids) == 1
     assert len(pages(app)) == 1
 
 

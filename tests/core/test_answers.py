@@ -76,12 +76,12 @@ def settled(perform: Callable[[], Any], *, released: bool = True, payload: Any =
     )
     blocking.start()
     on_loop.start()
-    found, same = blocking.run(), finished(on_loop.run_async())
+    settlement, same = blocking.run(), finished(on_loop.run_async())
     for name in ("status", "outcome", "verdict", "error_code", "message", "error_type"):
-        expected = getattr(found, name)  # no coroutine can raise StopIteration
+        expected = getattr(settlement, name)  # no coroutine can raise StopIteration
         assert getattr(same, name) == ("RuntimeError" if expected == "StopIteration" else expected)
-    assert (same.stack is None) == (found.stack is None)
-    return found
+    assert (same.stack is None) == (settlement.stack is None)
+    return settlement
 
 
 def finished(coroutine: Coroutine[Any, Any, Settlement]) -> Settlement:
@@ -118,38 +118,38 @@ def test_every_field_of_every_outcome_with_every_value() -> None:
     for name, make in outcome_makers():
         fate, field = name.split(":")[0].split(".")
         for perform in (make, lambda make=make: raising(make())()):
-            found = settled(perform)
-            check_storable(found)
+            settlement = settled(perform)
+            check_storable(settlement)
             expected = VERDICTS[fate]
-            if found.error_code == "outcome_invalid":
+            if settlement.error_code == "outcome_invalid":
                 wrong += 1
-                assert field in str(found.message), name
+                assert field in str(settlement.message), name
                 expected = "unknown" if fate == "Done" else "not_done" if fate == "Snooze" else expected
-            assert found.verdict == expected, name
-            assert found.outcome != "timed_out"
+            assert settlement.verdict == expected, name
+            assert settlement.outcome != "timed_out"
     assert wrong > 500
 
 
 @pytest.mark.parametrize("released", [False, True])
 @pytest.mark.parametrize("name", VALUES)
 def test_what_is_no_outcome_is_recorded_as_an_error(name: str, released: bool) -> None:
-    found = settled(VALUES[name], released=released)
-    check_storable(found)
+    settlement = settled(VALUES[name], released=released)
+    check_storable(settlement)
     if name == "none":
-        assert found.status == "succeeded"
+        assert settlement.status == "succeeded"
     else:
-        assert (found.error_code, found.verdict) == ("no_outcome", "unknown" if released else "not_done")
-        assert "it must return an outcome" in str(found.message)
+        assert (settlement.error_code, settlement.verdict) == ("no_outcome", "unknown" if released else "not_done")
+        assert "it must return an outcome" in str(settlement.message)
 
 
 @pytest.mark.parametrize("released", [False, True])
 @pytest.mark.parametrize("name", EXCEPTIONS)
 def test_every_exception_is_an_outcome_with_its_traceback(name: str, released: bool) -> None:
-    found = settled(raising(EXCEPTIONS[name]()), released=released)
-    check_storable(found)
-    assert (found.status, found.verdict) == ("failed", "unknown" if released else "not_done")
-    assert "test_answers.py" in str(found.stack)
-    assert "rosebud" not in str((found.message, found.detail, found.stack, found.error_code))
+    settlement = settled(raising(EXCEPTIONS[name]()), released=released)
+    check_storable(settlement)
+    assert (settlement.status, settlement.verdict) == ("failed", "unknown" if released else "not_done")
+    assert "test_answers.py" in str(settlement.stack)
+    assert "rosebud" not in str((settlement.message, settlement.detail, settlement.stack, settlement.error_code))
 
 
 @pytest.mark.parametrize("answer", [*VALUES, *EXCEPTIONS])
@@ -164,33 +164,33 @@ def test_whatever_classify_returns_or_raises(answer: str) -> None:
         Execution(job()), Classified(raising(ValueError())), lambda execution: True, now=time.monotonic
     )
     attempt.start()
-    found = attempt.run()
-    check_storable(found)
-    assert (found.status, found.verdict) == ("failed", "unknown")
-    assert "classify" in str(found.error_code)
+    settlement = attempt.run()
+    check_storable(settlement)
+    assert (settlement.status, settlement.verdict) == ("failed", "unknown")
+    assert "classify" in str(settlement.error_code)
 
 
 def test_a_wrong_answer_is_recorded_with_the_place_that_made_it(caplog: pytest.LogCaptureFixture) -> None:
-    found = settled(lambda: Retry("busy", after_seconds="5"))  # type: ignore[arg-type]
-    assert (found.status, found.outcome, found.verdict) == ("failed", "failed", "not_done")
-    assert found.error_code == "outcome_invalid"
-    assert found.message == (
+    settlement = settled(lambda: Retry("busy", after_seconds="5"))  # type: ignore[arg-type]
+    assert (settlement.status, settlement.outcome, settlement.verdict) == ("failed", "failed", "not_done")
+    assert settlement.error_code == "outcome_invalid"
+    assert settlement.message == (
         "busy (scripted: perform answered a wrong Retry: after_seconds is a str; give a number of seconds)"
     )
-    assert found.error_type == "OutcomeInvalid"
-    assert "test_answers.py" in str(found.stack)
+    assert settlement.error_type == "OutcomeInvalid"
+    assert "test_answers.py" in str(settlement.stack)
     assert [record.message for record in caplog.records] == ["job.wrong_answer"] * 2  # of both handlers
 
 
 def test_a_wrong_wait_uses_up_an_attempt() -> None:
-    found = settled(lambda: Snooze("1"))  # type: ignore[arg-type]
-    assert (found.status, found.refund_attempt, found.error_code) == ("failed", False, "outcome_invalid")
+    settlement = settled(lambda: Snooze("1"))  # type: ignore[arg-type]
+    assert (settlement.status, settlement.refund_attempt, settlement.error_code) == ("failed", False, "outcome_invalid")
 
 
 def test_what_was_done_is_done_whatever_its_detail() -> None:
-    found = settled(lambda: Done(detail="id 7"))  # type: ignore[arg-type]
-    assert (found.status, found.verdict) == ("succeeded", "done")
-    assert "detail is a str; give a mapping" in found.detail["outcome_invalid"]  # type: ignore[index]
+    settlement = settled(lambda: Done(detail="id 7"))  # type: ignore[arg-type]
+    assert (settlement.status, settlement.verdict) == ("succeeded", "done")
+    assert "detail is a str; give a mapping" in settlement.detail["outcome_invalid"]  # type: ignore[index]
     assert settled(lambda: Done(detail={"body": "x" * 50_000_000})).detail == {"body": "x" * 4096}
 
 
@@ -230,14 +230,14 @@ def test_a_payload_whose_secrets_cannot_be_read_hides_the_reason() -> None:
     sealed = Sealed(lambda: Unknown("token rosebud", detail={"echo": "rosebud"}))
     attempt = RunningAttempt(Execution(job(), Secretive(NoText())), sealed, lambda execution: True, now=time.monotonic)
     attempt.start()
-    found = attempt.run()
-    assert found.verdict == "unknown"
-    assert "rosebud" not in str((found.message, found.detail))
+    settlement = attempt.run()
+    assert settlement.verdict == "unknown"
+    assert "rosebud" not in str((settlement.message, settlement.detail))
 
 
 def test_a_detail_keeps_what_json_can_hold() -> None:
-    found = clean_detail({"n": 1, "f": 0.5, "t": "é", "none": None, "list": [True, (1, 2)], "nan": math.nan})
-    assert found == {"n": 1, "f": 0.5, "t": "é", "none": None, "list": [True, [1, 2]], "nan": "nan"}
+    detail = clean_detail({"n": 1, "f": 0.5, "t": "é", "none": None, "list": [True, (1, 2)], "nan": math.nan})
+    assert detail == {"n": 1, "f": 0.5, "t": "é", "none": None, "list": [True, [1, 2]], "nan": "nan"}
     assert "20" in str(clean_detail({str(n): "x" * 4000 for n in range(50)})["dropped"])
 
 
@@ -278,9 +278,9 @@ def test_whatever_can_ask_returns_or_raises_a_lost_attempt_is_decided(name: str)
                 raise EXCEPTIONS[name]()
             return VALUES[name]()
 
-    found = decide(job(), Askable(Done, released=False), WorkerLost(), released=True)
-    assert found.verdict == "unknown"
-    assert found.status == ("failed" if name == "true" else "dead")  # asked once more, or held for a person
+    settlement = decide(job(), Askable(Done, released=False), WorkerLost(), released=True)
+    assert settlement.verdict == "unknown"
+    assert settlement.status == ("failed" if name == "true" else "dead")  # asked once more, or held for a person
 
 
 BACKOFFS: dict[str, Any] = {
@@ -293,8 +293,8 @@ BACKOFFS: dict[str, Any] = {
 @pytest.mark.parametrize("name", BACKOFFS)
 def test_no_backoff_makes_a_decision_fail(name: str) -> None:
     policy = RetryPolicy(backoff=BACKOFFS[name], max_delay_seconds=60.0, jitter=0.0)
-    found = settled(lambda: Retry("busy", policy=policy, tries=9))
-    assert found.delay_seconds == (0.0 if name == "negative" else 60.0)
+    settlement = settled(lambda: Retry("busy", policy=policy, tries=9))
+    assert settlement.delay_seconds == (0.0 if name == "negative" else 60.0)
 
 
 @pytest.mark.parametrize("field", ["max_attempts", "max_age_seconds", "max_delay_seconds", "jitter", "backoff"])

@@ -94,14 +94,14 @@ class Shop:
         jobs = [NewJob(job_type="shop.pack", payload=Parcel(n), group_key=key, key=f"{key}:{n}") for n in range(3)]
         many = await enqueue_many_async([*jobs, NewJob(job_type="shop.pack", payload=Parcel(9))], **common)
         event = WebhookEvent("order.placed", {"order": key, "total": 1.5}, key=f"{key}:placed", ordering_key=key)
-        told = await deliver_webhook_async(event, **common)
+        delivery = await deliver_webhook_async(event, **common)
         others = await deliver_webhooks_async([WebhookEvent("order.seen", {"order": key})], **common)
         mail = await send_templated_email_async("hi", to="ann@example.com", context={}, event_id=key, **common)
         mails = await send_templated_emails_async([NewEmail("hi", to=f"{n}@example.com", context={}) for n in "ab"],
                                                   **common)  # fmt: skip
         notify = Notify(job_type="shop.pack", payload={"order": 7})
-        made = await request_report_async("orders", key=f"{key}:report", notify=notify, **common)
-        return [first, *many, told, *others, mail, *mails, made]
+        report = await request_report_async("orders", key=f"{key}:report", notify=notify, **common)
+        return [first, *many, delivery, *others, mail, *mails, report]
 
     def written(self) -> dict[str, int]:
         tables = ("jobs", "effect_ledger", "webhook_events", "delivered_webhooks", "sent_emails", "report_runs")
@@ -428,13 +428,13 @@ def test_what_is_not_open_or_cannot_be_waited_for_is_refused(run: Run) -> None:
 def test_an_awaitable_form_has_the_signature_of_its_call(form: Callable[..., Coroutine[Any, Any, Any]]) -> None:
     [call] = [getattr(package, name) for package in PACKAGES for name in package.__all__
               if f"{name}_async" == form.__name__]  # fmt: skip
-    own, other = inspect.signature(form), inspect.signature(call)
-    assert own.return_annotation == other.return_annotation
-    assert list(own.parameters) == list(other.parameters)
+    own, expected_signature = inspect.signature(form), inspect.signature(call)
+    assert own.return_annotation == expected_signature.return_annotation
+    assert list(own.parameters) == list(expected_signature.parameters)
     for name, parameter in own.parameters.items():
-        expected = "AnyAsyncSession | None" if name == "session" else other.parameters[name].annotation
+        expected = "AnyAsyncSession | None" if name == "session" else expected_signature.parameters[name].annotation
         assert (parameter.annotation, parameter.default, parameter.kind) == (
-            expected, other.parameters[name].default, other.parameters[name].kind,
+            expected, expected_signature.parameters[name].default, expected_signature.parameters[name].kind,
         )  # fmt: skip
     assert inspect.iscoroutinefunction(form)
 

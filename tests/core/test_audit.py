@@ -77,15 +77,15 @@ def test_every_short_life_of_a_job_is_clean_and_folds_to_its_state(app: Effects,
 def assert_folded(app: Effects) -> None:
     """The pure function says what the audit's SQL says, for effects whose newest job was cancelled at the end."""
     verdicts: dict[str, list[Any]] = {}
-    keys = {one["id"]: one["idempotency_key"] for one in rows(app, "job_history")}
+    keys = {job["id"]: job["idempotency_key"] for job in rows(app, "job_history")}
     for attempt in rows(app, "job_attempts"):
         verdicts.setdefault(keys[attempt["job_id"]], []).append(attempt["verdict"])
     for effect in rows(app, "effect_ledger"):
         newest = row(app, "job_history", "id = :id", id=effect["job_id"])
-        told = verdicts.get(effect["key"], [])
+        history = verdicts.get(effect["key"], [])
         if newest["status"] == "cancelled":
-            told = [*told, None]
-        assert effect["state"] == fold(told, ended=True), effect["key"]
+            history = [*history, None]
+        assert effect["state"] == fold(history, ended=True), effect["key"]
 
 
 @pytest.fixture
@@ -154,10 +154,10 @@ PLANTED = [
 @pytest.mark.parametrize(("check", "which", "planted"), PLANTED)
 def test_a_planted_violation_is_found(app: Effects, busy: dict[str, int], check: str, which: str, planted: str) -> None:
     run_sql(app, planted, id=busy[which])
-    found = {finding.check: finding for finding in audit(app.store, app.ledgers)}
-    assert check in found
-    assert (found[check].job_ids, found[check].count) == ([busy[which]], 1)
-    assert found[check].sentence == CHECKS[check]
+    findings = {finding.check: finding for finding in audit(app.store, app.ledgers)}
+    assert check in findings
+    assert (findings[check].job_ids, findings[check].count) == ([busy[which]], 1)
+    assert findings[check].sentence == CHECKS[check]
 
 
 def test_two_running_jobs_of_one_group_are_found(app: Effects, busy: dict[str, int]) -> None:
@@ -165,8 +165,8 @@ def test_two_running_jobs_of_one_group_are_found(app: Effects, busy: dict[str, i
     del busy
     run_sql(app, "DROP INDEX ux_effects_jobs_group_running")
     run_sql(app, "UPDATE effects_jobs SET status = 'running', group_key = 'g'")
-    found = {finding.check: finding for finding in audit(app.store, app.ledgers)}
-    assert found["group_order"].job_ids == [one["id"] for one in rows(app, "jobs")]
+    findings = {finding.check: finding for finding in audit(app.store, app.ledgers)}
+    assert findings["group_order"].job_ids == [job["id"] for job in rows(app, "jobs")]
 
 
 def test_every_check_is_planted() -> None:
@@ -187,10 +187,10 @@ def test_the_audit_asks_as_often_for_many_jobs_as_for_none(app: Effects) -> None
 
 
 def count_statements(app: Effects) -> int:
-    asked: list[str] = []
+    statements: list[str] = []
 
     def listen(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        asked.append(statement)
+        statements.append(statement)
 
     for engine in app.store.engines:
         event.listen(engine, "before_cursor_execute", listen)
@@ -199,7 +199,9 @@ def count_statements(app: Effects) -> int:
     finally:
         for engine in app.store.engines:
             event.remove(engine, "before_cursor_execute", listen)
-    return len([one for one in asked if "effects_" in one])  # a new connection asks things of its own
+    return len(
+        [statement for statement in statements if "effects_" in statement]
+    )  # a new connection asks things of its own
 
 
 def test_a_job_of_a_plain_insert_is_no_finding(app: Effects) -> None:

@@ -443,9 +443,9 @@ IN_BULK: dict[ActionName, str] = {
 
 
 def modules(package: ModuleType) -> Iterator[ModuleType]:
-    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not any(part in found.name for part in ("migrations", "pytest_plugin", "contrib.django.")):
-            yield importlib.import_module(found.name)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not any(part in module.name for part in ("migrations", "pytest_plugin", "contrib.django.")):
+            yield importlib.import_module(module.name)
 
 
 def declared() -> set[tuple[str, str]]:

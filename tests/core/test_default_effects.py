@@ -124,11 +124,11 @@ def test_the_apps_own_takes_the_place_of_the_same_one_of_the_environment(make: M
 
 def test_a_session_leads_to_the_one_of_its_database(engine: sa.Engine, make: Make, database_url: str) -> None:
     """Each has an engine of its own, and so has the session."""
-    app, other = make(database_url), make()
+    app, twin_app = make(database_url), make()
     with Session(engine) as session, session.begin():
         enqueue("scripted", {}, session=session)
     assert len(rows(app, "jobs")) == 1
-    other.dispose()
+    twin_app.dispose()
     second = make(database_url)
     with Session(engine) as session, pytest.raises(EnqueueError, match="2 Effects have the database of this session"):
         enqueue("scripted", {}, session=session)

@@ -61,12 +61,12 @@ def test_a_forked_child_opens_its_own_connections(app: Effects, database_url: st
 def test_sqlite_is_set_up_to_keep_what_it_acknowledges(tmp_path: Path) -> None:
     engine = engines.create_engine(f"sqlite:///{tmp_path / 'x.db'}")
     with engine.connect() as connection:
-        found = {
+        pragmas = {
             name: connection.execute(text(f"PRAGMA {name}")).scalar()
             for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
         }
     engine.dispose()
-    assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
+    assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
 
 
 def test_switching_to_wal_waits_for_another_connection_that_switches(tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_an_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_readers_snapshot_does_not_stop_a_writer(app: Effects, app_factory: AppFactory) -> None:
-    other = app_factory()
+    second_app = app_factory()
     with app.store.read() as connection:
         connection.execute(text("SELECT count(*) FROM effects_jobs"))
-        with other.store.begin() as writer:
+        with second_app.store.begin() as writer:
             writer.execute(text("INSERT INTO effects_jobs (job_type, payload) VALUES ('scripted', '{}')"))
     assert len(rows(app, "jobs")) == 1
 

@@ -9,10 +9,10 @@ import pytest
 from effects import errors
 from effects.crashpoints import CrashPoint
 
-CLASSES = [one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, Exception)]
+CLASSES = [member for _, member in inspect.getmembers(errors, inspect.isclass) if issubclass(member, Exception)]
 
 
-@pytest.mark.parametrize("error", CLASSES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
 def test_every_error_is_ours_and_has_its_docstring_as_message(error: type[errors.EffectsError]) -> None:
     assert issubclass(error, errors.EffectsError)
     assert error.__doc__
@@ -23,7 +23,7 @@ def test_every_error_is_ours_and_has_its_docstring_as_message(error: type[errors
 
 def test_the_tree_is_drawn_at_the_top_of_its_module() -> None:
     drawn = str(errors.__doc__)
-    assert [one.__name__ for one in CLASSES if one.__name__ not in drawn] == []
+    assert [error.__name__ for error in CLASSES if error.__name__ not in drawn] == []
 
 
 def test_a_delivery_error_names_its_code() -> None:

@@ -59,7 +59,7 @@ def test_every_sqlstate_has_a_class_and_an_outage_costs_the_connection(app: Effe
         assert isinstance(error, OURS[fault]), state
         assert (_backend(app.store) != before) is (fault in (Fault.OUTAGE, Fault.READ_ONLY) or state == STALE), state
     assert heard == BY_STATE
-    assert {state[: len(known)] for known in POSTGRESQL for state in BY_STATE} >= set(POSTGRESQL)
+    assert {state[: len(prefix)] for prefix in POSTGRESQL for state in BY_STATE} >= set(POSTGRESQL)
 
 
 def test_a_missing_table_of_the_apps_own_is_not_made_by_init(app: Effects) -> None:
@@ -115,14 +115,14 @@ def _query(url: str) -> str:
 @on_postgresql
 def test_an_engine_of_ours_bounds_every_wait_for_its_server(database_url: str) -> None:
     """A value of the URL goes before ours."""
-    made = Effects(f"{database_url.partition('?')[0]}?{_query(database_url)}keepalives_idle=7")
+    app = Effects(f"{database_url.partition('?')[0]}?{_query(database_url)}keepalives_idle=7")
     expected = {**{name: str(value) for name, value in CONNECTION_TIMEOUTS.items()}, "keepalives_idle": "7"}
-    for engine in made.store.engines:
+    for engine in app.store.engines:
         with engine.connect() as connection:
             driver: Any = connection.connection.driver_connection
         parameters = driver.info.get_parameters()
         assert {name: parameters.get(name, "1") for name in expected} == expected  # libpq does not name a default
-    made.dispose()
+    app.dispose()
 
 
 @pytest.mark.slow

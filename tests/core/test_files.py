@@ -36,9 +36,9 @@ def test_a_new_database_and_its_companions_are_its_owners_alone(tmp_path: Path, 
     app = Effects(form.format(file=tmp_path / "new.db"))
     migrate.init(app.store)
     enqueue("effects.prune", {}, effects=app)
-    found = modes(tmp_path)
+    actual = modes(tmp_path)
     app.dispose()
-    assert found == {"new.db": 0o600, "new.db-wal": 0o600, "new.db-shm": 0o600}
+    assert actual == {"new.db": 0o600, "new.db-wal": 0o600, "new.db-shm": 0o600}
 
 
 def test_an_existing_file_is_left_as_it_is(tmp_path: Path) -> None:

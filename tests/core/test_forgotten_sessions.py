@@ -218,13 +218,13 @@ def _while_reading(app: Effects) -> None:
 
 
 def _beside_a_second_engine(app: Effects) -> None:
-    other = sa.create_engine("sqlite://")
-    Base.metadata.create_all(other)
-    with Session(other) as session:
+    engine = sa.create_engine("sqlite://")
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
         session.execute(INSERT)
         session.add(Order(item="table"))
         enqueue("scripted", {}, effects=app)
-    other.dispose()
+    engine.dispose()
 
 
 def _after_a_table_was_created_that_sqlite_has_committed(app: Effects) -> None:

@@ -36,11 +36,11 @@ class Listener:
         """The queues of each notification up to that of `LAST`."""
         self.connection.execute("SELECT 1")
         enqueue("scripted", {}, queue=LAST, effects=self.app)
-        found = []
+        notifications = []
         for note in self.connection.notifies(timeout=30):
-            found.append(set(note.payload.split(",")))
-            if LAST in found[-1]:
-                return found
+            notifications.append(set(note.payload.split(",")))
+            if LAST in notifications[-1]:
+                return notifications
         raise AssertionError("the last hint never came")
 
 

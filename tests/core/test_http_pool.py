@@ -55,11 +55,11 @@ class Idle:
 @contextmanager
 def pool(server: Server, **options: float) -> Iterator[Pool]:
     settings: dict[str, float] = {"idle_max": 2, "idle_seconds": SECONDS, **options}
-    made = Pool(lambda: connect(Exchange.current(), "127.0.0.1", server.raw.port), **settings)  # type: ignore[arg-type]
+    connections = Pool(lambda: connect(Exchange.current(), "127.0.0.1", server.raw.port), **settings)  # type: ignore[arg-type]
     try:
-        yield made
+        yield connections
     finally:
-        made.close()
+        connections.close()
 
 
 def ask(pool: Pool, *, read: bool = True) -> int:

@@ -59,7 +59,7 @@ def test_the_registry_knows_its_types_by_name() -> None:
     registry = Registry([Scripted("b"), Scripted("a")])
     assert registry.names() == ["a", "b"]
     assert "a" in registry
-    assert [one.name for one in registry] == ["b", "a"]
+    assert [job_type.name for job_type in registry] == ["b", "a"]
     with pytest.raises(ConfigurationError, match="'a' is registered twice"):
         registry.add(Scripted("a"))
     with pytest.raises(UnknownJobType, match=r"no job type 'c' is registered \(known: a, b\)"):
@@ -78,9 +78,9 @@ def test_a_type_may_be_replaced_by_one_of_its_name() -> None:
 # -- payloads ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", [Order(7, "x"), {"id": 7, "note": "x"}], ids=["object", "mapping"])
-def test_a_payload_goes_there_and_back(given: Any) -> None:
-    assert Typed().decode(Typed().encode(given)) == Order(7, "x")
+@pytest.mark.parametrize("payload", [Order(7, "x"), {"id": 7, "note": "x"}], ids=["object", "mapping"])
+def test_a_payload_goes_there_and_back(payload: Any) -> None:
+    assert Typed().decode(Typed().encode(payload)) == Order(7, "x")
 
 
 @pytest.mark.parametrize(

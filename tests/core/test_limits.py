@@ -72,7 +72,7 @@ FIFTY = Rate(50, 1.0)  # holds 10
 
 
 @pytest.mark.parametrize(
-    ("tokens", "elapsed", "found"),
+    ("tokens", "elapsed", "expected"),
     [
         (None, 0.0, 10.0),  # new: full
         (0.0, 0.0, 0.0),
@@ -86,8 +86,8 @@ FIFTY = Rate(50, 1.0)  # holds 10
         (-2.0, 0.02, -1.0),
     ],
 )
-def test_what_is_in_the_bucket(tokens: float | None, elapsed: float, found: float) -> None:
-    assert refilled(tokens, elapsed, FIFTY) == pytest.approx(found)
+def test_what_is_in_the_bucket(tokens: float | None, elapsed: float, expected: float) -> None:
+    assert refilled(tokens, elapsed, FIFTY) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("tokens", "starts"), [(0.0, 0), (0.99, 0), (1.0, 1), (0.9999999, 1), (2.5, 2), (-1.0, 0)])
@@ -106,10 +106,10 @@ def test_no_span_holds_more_than_its_rate_and_one_bucket(
     rate = Rate(tokens, period)
     bucket: float | None = None
     now, starts = 0.0, []
-    for gap, wanted in looks:
+    for gap, starting in looks:
         now += gap
         bucket = refilled(bucket, gap, rate)
-        taken = min(wanted, whole(bucket))
+        taken = min(starting, whole(bucket))
         bucket -= taken
         starts.append((now, taken))
     for first, (begin, _) in enumerate(starts):

@@ -92,8 +92,12 @@ def test_raising_an_outcome_is_returning_it(outcome: Outcome, released: bool) ->
 def test_what_is_exported_under_a_fates_name_is_that_outcome() -> None:
     exported = {name: getattr(effects, name) for name in effects.__all__}
     fates = {name for name, value in exported.items() if isinstance(value, type) and issubclass(value, OUTCOMES)}
-    assert {one.__name__ for one in OUTCOMES} <= fates
-    assert fates - {one.__name__ for one in OUTCOMES} == {"StorageUnavailable", "StorageRefused", "ObjectMissing"}
+    assert {outcome.__name__ for outcome in OUTCOMES} <= fates
+    assert fates - {outcome.__name__ for outcome in OUTCOMES} == {
+        "StorageUnavailable",
+        "StorageRefused",
+        "ObjectMissing",
+    }
     assert not {"Permanent", "Temporary", "Ambiguous"} & set(effects.__all__)
 
 

@@ -28,8 +28,8 @@ def test_the_environment_speaks_where_no_option_does(tmp_path: Path, monkeypatch
     monkeypatch.setenv("EFFECTS_EMAIL_FROM", "env@shop.example")
     monkeypatch.setenv("EFFECTS_EMAIL_REDIRECT", "team@shop.example")
     url = f"sqlite:///{tmp_path / 'x.db'}"
-    made = Effects(url, email_from="given@shop.example").packages["email"]
-    assert (made.email_from, made.email_redirect) == ("given@shop.example", "team@shop.example")
+    configured = Effects(url, email_from="given@shop.example").packages["email"]
+    assert (configured.email_from, configured.email_redirect) == ("given@shop.example", "team@shop.example")
     plain = Effects(settings=Settings(database_url=url)).packages["email"]
     assert (plain.email_from, plain.email_redirect) == (None, None)
 

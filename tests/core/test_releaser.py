@@ -54,20 +54,20 @@ def released(marks: Marks, threads: ThreadPoolExecutor) -> list[Future[bool]]:
 def test_those_who_come_meanwhile_share_one_commit() -> None:
     marks = Marks()
     with ThreadPoolExecutor(THREADS) as threads:
-        assert [one.result(20) for one in released(marks, threads)] == [True] * THREADS
+        assert [future.result(20) for future in released(marks, threads)] == [True] * THREADS
     assert [sorted(batch) for batch in marks.batches] == [[0], list(range(1, THREADS))]
 
 
 def test_each_learns_of_its_own_mark() -> None:
     marks = Marks(refused=frozenset({3, 7}))
     with ThreadPoolExecutor(THREADS) as threads:
-        answers = [one.result(20) for one in released(marks, threads)]
+        answers = [future.result(20) for future in released(marks, threads)]
     assert [number for number, marked in enumerate(answers) if not marked] == [3, 7]
 
 
 def test_no_attempt_is_released_while_the_database_is_unavailable() -> None:
     with ThreadPoolExecutor(THREADS) as threads:
-        assert [one.result(20) for one in released(Marks(away=True), threads)] == [False] * THREADS
+        assert [future.result(20) for future in released(Marks(away=True), threads)] == [False] * THREADS
 
 
 def test_a_failed_release_releases_no_attempt_and_blocks_none() -> None:
@@ -85,6 +85,6 @@ def test_a_failed_release_releases_no_attempt_and_blocks_none() -> None:
         second = threads.submit(releaser.release, execution(1))
         wait_until(lambda: len(releaser._waiting) == 1)
         go.set()
-        for one in (first, second):
+        for future in (first, second):
             with pytest.raises(RuntimeError, match="no"):
-                one.result(20)
+                future.result(20)

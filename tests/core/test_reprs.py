@@ -31,5 +31,5 @@ def test_an_apps_repr_names_it_and_shows_no_secret(tmp_path: Path) -> None:
     remote = Effects(settings=SETTINGS)
     assert "hunter2" not in repr(remote)
     assert "db.example" in repr(remote)
-    for made in (app, remote):
-        made.dispose()
+    for each_app in (app, remote):
+        each_app.dispose()

@@ -103,10 +103,10 @@ def check_pass(app: Effects, effect: Effect, flags: tuple[str, ...], entrance: s
     [job] = rows(app, "jobs")
     assert job["requeued_from"] == effect.newest
     actions = rows(app, "job_actions", "job_id IN (:old, :new)", old=effect.newest, new=job["id"])
-    because = [(one["job_id"], one["action"]) for one in actions if one["reason"] == "because"]
+    because = [(action["job_id"], action["action"]) for action in actions if action["reason"] == "because"]
     expected = [(effect.newest, "requeue"), *((job["id"], word) for word in pass_word(effect, flags, entrance))]
     assert because == expected
-    assert all(one["actor"].startswith("cli:") for one in actions if one["reason"] == "because")
+    assert all(action["actor"].startswith("cli:") for action in actions if action["reason"] == "because")
 
 
 CASES = [

@@ -34,11 +34,11 @@ def test_an_exponential_wait_never_overflows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backoff", "given", "attempts"),
+    ("backoff", "options", "attempts"),
     [(Polynomial(), {}, 10), (FixedSchedule([1, 2, 3]), {}, 4), (FixedSchedule([1]), {"max_attempts": 7}, 7)],
 )
-def test_the_number_of_attempts_follows_from_the_schedule(backoff: Backoff, given: Any, attempts: int) -> None:
-    assert RetryPolicy(backoff=backoff, **given).max_attempts == attempts
+def test_the_number_of_attempts_follows_from_the_schedule(backoff: Backoff, options: Any, attempts: int) -> None:
+    assert RetryPolicy(backoff=backoff, **options).max_attempts == attempts
 
 
 @pytest.mark.parametrize(("draw", "wait"), [(0.0, 100.0), (0.5, 110.0), (1.0, 120.0)], ids=["least", "middle", "most"])

@@ -21,7 +21,7 @@ def schedule(**options: Any) -> Schedule:
 
 
 def test_the_placeholders_stand_for_the_slot_by_the_schedules_own_clock() -> None:
-    one = schedule(
+    daily = schedule(
         payload={
             "day": "{slot_date}",
             "list": ["{previous_slot_date}", 3],
@@ -30,13 +30,13 @@ def test_the_placeholders_stand_for_the_slot_by_the_schedules_own_clock() -> Non
         },
         key="sales_report:{slot_date}",
     )
-    assert one.payload_of(SLOT) == {
+    assert daily.payload_of(SLOT) == {
         "day": "2026-01-14",
         "list": ["2026-01-13", 3],
         "deep": {"at": "2026-01-14T06:00:00+01:00"},
         "other": "{name}",
     }
-    assert one.key_of(SLOT) == "sales_report:2026-01-14"
+    assert daily.key_of(SLOT) == "sales_report:2026-01-14"
 
 
 def test_the_date_is_that_of_the_zone() -> None:
@@ -144,7 +144,7 @@ DAYS = [SLOT - timedelta(days=days) for days in (3, 2, 1, 0)]
 
 
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("options", "expected"),
     [
         ({"catch_up": "none"}, DAYS[-1:]),
         ({"catch_up": "latest"}, DAYS[-1:]),
@@ -153,9 +153,9 @@ DAYS = [SLOT - timedelta(days=days) for days in (3, 2, 1, 0)]
     ],
 )
 def test_what_is_wanted_of_an_absence_that_ends_just_after_a_slot(
-    options: dict[str, Any], wanted: list[datetime]
+    options: dict[str, Any], expected: list[datetime]
 ) -> None:
-    assert schedule(**options).missed(SLOT - timedelta(days=4), NOW) == wanted
+    assert schedule(**options).missed(SLOT - timedelta(days=4), NOW) == expected
 
 
 def test_what_is_wanted_of_an_absence_that_ends_between_slots() -> None:
@@ -166,9 +166,9 @@ def test_what_is_wanted_of_an_absence_that_ends_between_slots() -> None:
     assert schedule(catch_up="all", overlap="allow").missed(since, later) == DAYS
 
 
-@pytest.mark.parametrize(("late", "wanted"), [(300, [SLOT]), (301, [])])
-def test_a_slot_is_on_time_for_five_minutes(late: int, wanted: list[datetime]) -> None:
-    assert schedule(catch_up="none").missed(SLOT - timedelta(hours=1), SLOT + timedelta(seconds=late)) == wanted
+@pytest.mark.parametrize(("late", "expected"), [(300, [SLOT]), (301, [])])
+def test_a_slot_is_on_time_for_five_minutes(late: int, expected: list[datetime]) -> None:
+    assert schedule(catch_up="none").missed(SLOT - timedelta(hours=1), SLOT + timedelta(seconds=late)) == expected
 
 
 def test_a_clock_that_went_back_finds_nothing() -> None:

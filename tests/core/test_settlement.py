@@ -97,8 +97,8 @@ TABLE: list[tuple[AttemptEnd, dict[str, Any], tuple[str, str, str | None, str | 
 
 @pytest.mark.parametrize(("ending", "special", "expected"), TABLE, ids=lambda value: str(value)[:60])
 def test_what_follows(ending: AttemptEnd, special: dict[str, Any], expected: tuple[Any, ...]) -> None:
-    found = decided(ending, **special)
-    assert (found.status, found.outcome, found.verdict, found.error_code) == expected
+    settlement = decided(ending, **special)
+    assert (settlement.status, settlement.outcome, settlement.verdict, settlement.error_code) == expected
 
 
 ENDINGS: list[AttemptEnd] = [
@@ -114,20 +114,20 @@ def test_what_holds_for_every_decision(ending: AttemptEnd, policy: str) -> None:
     for released, unknowns, attempts, losses, age in itertools.product(
         (False, True), (0, 1), (1, 3), (0, POISON_LOSSES - 1), (0.0, OLD)
     ):
-        found = decided(
+        settlement = decided(
             ending, policy=policy, released=released, unknown_count=unknowns, attempts=attempts,
             lost_count=losses, age_seconds=age,
         )  # fmt: skip
-        assert found.ends == (found.status in ("succeeded", "dead", "cancelled"))
-        assert (found.verdict == "done") == (found.status == "succeeded")
-        assert found.lost == isinstance(ending, WorkerLost)
-        assert found.refund_attempt == isinstance(ending, Snooze | Pause | Returned | Expired | Unrouted)
-        assert found.status != "dead" or (found.error_code and found.message)
-        assert found.delay_seconds >= 0
-        if found.verdict == "unknown":
+        assert settlement.ends == (settlement.status in ("succeeded", "dead", "cancelled"))
+        assert (settlement.verdict == "done") == (settlement.status == "succeeded")
+        assert settlement.lost == isinstance(ending, WorkerLost)
+        assert settlement.refund_attempt == isinstance(ending, Snooze | Pause | Returned | Expired | Unrouted)
+        assert settlement.status != "dead" or (settlement.error_code and settlement.message)
+        assert settlement.delay_seconds >= 0
+        if settlement.verdict == "unknown":
             assert released or isinstance(ending, Unknown)
         if isinstance(ending, WorkerLost | TimedOut) and released:
-            assert found.verdict == "unknown"
+            assert settlement.verdict == "unknown"
 
 
 def test_a_wait_is_the_policys_or_the_peers() -> None:
@@ -185,8 +185,8 @@ def test_a_lone_jobs_pause_does_not_count_towards_its_greatest_age() -> None:
 
 
 def test_evidence_is_carried() -> None:
-    found = decided(Refused("no", code="550", detail={"reply": "550 5.1.1"}))
-    assert (found.message, found.detail) == ("no", {"reply": "550 5.1.1"})
+    settlement = decided(Refused("no", code="550", detail={"reply": "550 5.1.1"}))
+    assert (settlement.message, settlement.detail) == ("no", {"reply": "550 5.1.1"})
     assert "gave up after 3 attempts" in str(decided(RETRY, attempts=3).message)
     assert "older than 3600 s" in str(decided(RETRY, age_seconds=OLD).message)
     assert "held for an operator" in str(decided(UNKNOWN, policy="hold").message)
@@ -235,5 +235,5 @@ def test_what_may_have_happened_is_not_repeated_too_soon(
     policy: Any, ending: AttemptEnd, released: bool, seconds: float
 ) -> None:
     job_type = Scripted(on_unknown=policy, retry=POLICY, unknown_after_seconds=900.0)
-    found = decide(job(), job_type, ending, released=released, draw=lambda: 0.0)  # type: ignore[arg-type]
-    assert (found.status, found.delay_seconds) == ("failed", seconds)
+    settlement = decide(job(), job_type, ending, released=released, draw=lambda: 0.0)  # type: ignore[arg-type]
+    assert (settlement.status, settlement.delay_seconds) == ("failed", seconds)

@@ -100,9 +100,9 @@ def test_the_slots_do_not_depend_on_where_one_looks_from(case: str) -> None:
     last = now = begin
     while now < end:
         now = min(now + timedelta(minutes=7), end)
-        found = cron.newest(now, since=last, most=10_000)
-        seen += found
-        last = found[-1] if found else last
+        slots = cron.newest(now, since=last, most=10_000)
+        seen += slots
+        last = slots[-1] if slots else last
     assert seen == at_once
     assert len(set(seen)) == len(seen)
 
@@ -126,8 +126,8 @@ def test_the_slot_before() -> None:
 def test_the_newest_of_a_long_absence() -> None:
     now = datetime(2026, 11, 21, 12, 0, 30, tzinfo=UTC)
     minutely = Cron("* * * * *", "Europe/Berlin")
-    found = minutely.newest(now, since=now - timedelta(days=3650), most=3)
-    assert [slot.minute for slot in found] == [58, 59, 0]
+    slots = minutely.newest(now, since=now - timedelta(days=3650), most=3)
+    assert [slot.minute for slot in slots] == [58, 59, 0]
     assert minutely.newest(now, since=now - timedelta(seconds=20)) == []
     assert Cron("0 0 1 1 *").newest(now, since=now - timedelta(days=3), most=3) == []
 

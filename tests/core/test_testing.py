@@ -64,8 +64,8 @@ def test_enqueue_and_drain(effects_toolkit: Toolkit) -> None:
     effects_toolkit.add(send)
     assert default() is effects_toolkit.app
     enqueue("invoice.send", Invoice(7, "DE00 secret"), key="invoice:7")
-    [found] = effects_toolkit.assert_enqueued("invoice.send", number=7, iban="DE00 secret", key="invoice:7")
-    assert (found.status, found.queue, found.payload) == ("queued", "default", Invoice(7, "DE00 secret"))
+    [enqueued] = effects_toolkit.assert_enqueued("invoice.send", number=7, iban="DE00 secret", key="invoice:7")
+    assert (enqueued.status, enqueued.queue, enqueued.payload) == ("queued", "default", Invoice(7, "DE00 secret"))
     result = effects_toolkit.drain()
     assert (result.exit_code, send.sent) == (0, [7])
     assert effects_toolkit.enqueued("invoice.send")[0].status == "succeeded"

@@ -100,10 +100,10 @@ class Shop:
 
 @pytest.fixture
 def shop(database_url: str) -> Iterator[Shop]:
-    made = Shop(database_url)
-    metadata.create_all(made.app.engine)
-    yield made
-    made.app.dispose()
+    shop_app = Shop(database_url)
+    metadata.create_all(shop_app.app.engine)
+    yield shop_app
+    shop_app.app.dispose()
 
 
 @pytest.fixture
@@ -370,19 +370,19 @@ def test_the_default_of_before_comes_back_although_a_test_failed(tmp_path: Path)
 
 @pytest.mark.parametrize("inner_first", [False, True])
 def test_another_effects_is_refused_unless_it_has_a_toolkit_too(tmp_path: Path, inner_first: bool) -> None:
-    app, other = (Effects(f"sqlite:///{tmp_path / name}.db", job_types=[Broken()]) for name in ("shop", "other"))
+    app, second_app = (Effects(f"sqlite:///{tmp_path / name}.db", job_types=[Broken()]) for name in ("shop", "other"))
     with Toolkit(app):
         with pytest.raises(ConfigurationError, match="another Effects than the toolkit's was used in a test"):
-            enqueue("shop.broken", {"at": "perform"}, effects=other)
+            enqueue("shop.broken", {"at": "perform"}, effects=second_app)
         enqueue("shop.broken", {"at": "perform"}, effects=app)
-    first, second = (other, app) if inner_first else (app, other)
+    first, second = (second_app, app) if inner_first else (app, second_app)
     with Toolkit(first) as toolkit, Toolkit(second) as second_toolkit:
-        for named in (app, other):
+        for named in (app, second_app):
             enqueue("shop.broken", {"at": "perform"}, effects=named)
         assert (len(toolkit.jobs), len(second_toolkit.jobs)) == (1, 1)
     assert not list(tmp_path.glob("*.db"))
     app.dispose()
-    other.dispose()
+    second_app.dispose()
 
 
 @pytest.mark.slow

@@ -40,8 +40,8 @@ def stub_server() -> StubServer:
 
 @pytest.fixture(params=["asgi", "wsgi"])
 def web_client(request: pytest.FixtureRequest, stub_server: StubServer) -> Iterator[WebClient]:
-    with opened(request.param, stub_server) as made:
-        yield made
+    with opened(request.param, stub_server) as client:
+        yield client
 
 
 def test_a_request_comes_whole_and_its_answer_goes_back(stub_server: StubServer, web_client: WebClient) -> None:

@@ -28,8 +28,8 @@ REASON = "settler stalled"
 
 
 def state(app: Effects, name: str = "manual") -> WorkerState:
-    [found] = [worker for worker in read_status(app.store, LEASE).workers if worker.id == name]
-    return found
+    [match] = [worker for worker in read_status(app.store, LEASE).workers if worker.id == name]
+    return match
 
 
 def findings(app: Effects, check: str) -> list[DoctorFinding]:
@@ -74,7 +74,7 @@ def test_a_worker_that_misses_heartbeats_is_silent_long_before_its_lease_ends(ap
 
 
 def examine_leases(app: Effects, lease_seconds: float) -> list[DoctorFinding]:
-    return [found for found in examine_work(app.store, lease_seconds, ["scripted"]) if found.check == "leases"]
+    return [finding for finding in examine_work(app.store, lease_seconds, ["scripted"]) if finding.check == "leases"]
 
 
 @pytest.mark.parametrize(("policy", "status"), [("hold", "dead"), ("repeat", "succeeded")])
@@ -118,11 +118,11 @@ def test_a_worker_that_lives_and_does_not_work_is_seen(app: Effects, activity: A
 def test_the_row_shows_when_a_worker_last_worked(app: Effects) -> None:
     manual_worker = ManualWorker(app)
     heartbeat(app.store, manual_worker.name, WORKING)
-    found = state(app)
-    assert 1.0 <= (found.claimed_seconds or 0) < 60
-    assert 1.0 <= (found.settled_seconds or 0) < 60
-    assert 1.0 <= (found.fired_seconds or 0) < 60
-    assert found.oldest_unsettled_seconds == 0.5
+    worker = state(app)
+    assert 1.0 <= (worker.claimed_seconds or 0) < 60
+    assert 1.0 <= (worker.settled_seconds or 0) < 60
+    assert 1.0 <= (worker.fired_seconds or 0) < 60
+    assert worker.oldest_unsettled_seconds == 0.5
     assert metric(app, "effects_oldest_unsettled_seconds") == 0.5
 
 
@@ -134,8 +134,8 @@ def test_a_worker_that_ended_by_a_fault_is_listed(app: Effects) -> None:
     end(app.store, "manual1", ExitCode.PART_FAILED, REASON)
     [finding] = findings(app, "failed workers")
     assert (finding.level, REASON in finding.text) == ("warning", True)
-    found = state(app, "manual1")
-    assert (found.state, found.alive, found.exit_code, found.reason) == ("failed", False, 70, REASON)
+    worker = state(app, "manual1")
+    assert (worker.state, worker.alive, worker.exit_code, worker.reason) == ("failed", False, 70, REASON)
     assert metric(app, "effects_workers", state="alive") == 1
     assert metric(app, "effects_workers_failed_last_hour") == 2
     app.store.shift_clock(3700)
@@ -161,7 +161,7 @@ def test_rows_of_ended_workers_are_few_and_go(app: Effects) -> None:
     app.store.shift_clock(ENDED_KEPT_SECONDS + 1)
     survivor.heartbeat()
     survivor.rescue()
-    assert [found["id"] for found in rows(app, "workers")] == ["survivor"]
+    assert [worker["id"] for worker in rows(app, "workers")] == ["survivor"]
 
 
 def test_a_worker_keeps_its_row_when_too_many_handlers_hang(app_factory: AppFactory) -> None:
@@ -173,8 +173,8 @@ def test_a_worker_keeps_its_row_when_too_many_handlers_hang(app_factory: AppFact
         assert Worker(app, queues={"default": 5}).run() == ExitCode.HANDLERS_HANG
     finally:
         scripted.gate.set()
-    found = row(app, "workers")
-    assert (found["exit_code"], found["end_reason"]) == (75, "handlers hang")
+    worker = row(app, "workers")
+    assert (worker["exit_code"], worker["end_reason"]) == (75, "handlers hang")
 
 
 class OpensTheGate(logging.Handler):
