@@ -146,7 +146,9 @@ class ReceiverRecord:
     @property
     def requests(self) -> list[Request]:
         """The whole ones."""
-        return [one for one in self.receiver.requests if len(one.body) == int(one.headers["content-length"])]
+        return [
+            request for request in self.receiver.requests if len(request.body) == int(request.headers["content-length"])
+        ]
 
     @property
     def repeats(self) -> int:
@@ -154,18 +156,18 @@ class ReceiverRecord:
 
     def bodies(self) -> dict[str, list[bytes]]:
         """webhook-id → the bodies that came under it; every signature is checked."""
-        found: dict[str, list[bytes]] = {}
-        for one in self.requests:
-            assert verify(self.endpoint.secret, one.headers, one.body) == one.message_id
-            found.setdefault(one.message_id, []).append(one.body)
-        return found
+        bodies: dict[str, list[bytes]] = {}
+        for request in self.requests:
+            assert verify(self.endpoint.secret, request.headers, request.body) == request.message_id
+            bodies.setdefault(request.message_id, []).append(request.body)
+        return bodies
 
 
 def faults(app: Effects, acknowledged: list[str], receiver_records: list[ReceiverRecord]) -> list[str]:
     """Everything that should not be so."""
-    found: list[str] = [f"stuck: job {job['id']} is {job['status']}" for job in rows(app, "jobs")]
+    problems: list[str] = [f"stuck: job {job['id']} is {job['status']}" for job in rows(app, "jobs")]
     if len(set(acknowledged)) != len(acknowledged):
-        found.append("two events for one key")
+        problems.append("two events for one key")
     jobs = {job["id"]: job for job in rows(app, "job_history")}
     losses = Counter(row["job_id"] for row in rows(app, "job_attempts", "outcome IN ('lost', 'unknown')"))
     deliveries = {(row["event_id"], row["endpoint_id"]): row for row in rows(app, "delivered_webhooks")}
@@ -175,13 +177,15 @@ def faults(app: Effects, acknowledged: list[str], receiver_records: list[Receive
             delivery = deliveries.get((event_id, endpoint_id))
             job = jobs.get(delivery["job_id"]) if delivery else None
             if event_id not in bodies and (job is None or job["status"] != "dead"):
-                found.append(f"lost: {event_id} to {endpoint_id}")
+                problems.append(f"lost: {event_id} to {endpoint_id}")
         for event_id, received in bodies.items():
             delivery = deliveries.get((event_id, endpoint_id))
             if delivery is None:
-                found.append(f"invented: {event_id} to {endpoint_id}")
+                problems.append(f"invented: {event_id} to {endpoint_id}")
             elif len(received) > 1 + losses[delivery["job_id"]]:
-                found.append(f"unexplained: {event_id} to {endpoint_id}, {len(received)} times")
+                problems.append(f"unexplained: {event_id} to {endpoint_id}, {len(received)} times")
             if len(set(received)) > 1:
-                found.append(f"changed: {event_id} came with different bytes: {sorted(map(len, received))}")
-    return found + [f"audit: {one.sentence} {one.count} {one.job_ids}" for one in audit(app.store, app.ledgers)]
+                problems.append(f"changed: {event_id} came with different bytes: {sorted(map(len, received))}")
+    return problems + [
+        f"audit: {finding.sentence} {finding.count} {finding.job_ids}" for finding in audit(app.store, app.ledgers)
+    ]

@@ -34,28 +34,30 @@ def test_kills_lose_nothing_and_explain_every_repeat(
     keys = f"k1={generate_key()}"
     app = impatient(app_factory(job_types=[], keys=keys, allow_private_addresses=True))
     with (
-        Receiver(slow_answers(seed)) as one,
+        Receiver(slow_answers(seed)) as first,
         Receiver(slow_answers(seed + 1)) as two,
         fleet(database_url, tmp_path) as processes,
     ):
         receiver_records = [
-            ReceiverRecord(add_endpoint(receiver.url, effects=app), receiver) for receiver in (one, two)
+            ReceiverRecord(add_endpoint(receiver.url, effects=app), receiver) for receiver in (first, two)
         ]
         _open_limits(app)
         loop = KillLoop(app, processes, tmp_path, keys, seed)
         loop.run(KILLS)
         loop.drain()
-        found = faults(app, loop.acknowledged(), receiver_records)
-        assert len(faults(app, ["msg_never_sent"], receiver_records)) == len(found) + 2  # the judges do notice a loss
+        problems = faults(app, loop.acknowledged(), receiver_records)
+        assert (
+            len(faults(app, ["msg_never_sent"], receiver_records)) == len(problems) + 2
+        )  # the judges do notice a loss
     lost = len(rows(app, "job_attempts", "outcome = 'lost'"))
     summary = (
         f"seed {seed}, {app.engine.dialect.name}: {loop.killed.total()} kills, {len(loop.acknowledged())} events "
-        f"acknowledged, {lost} attempts lost, {sum(one.repeats for one in receiver_records)} requests repeated, "
-        f"{sum(one.cut_short for one in receiver_records)} cut short"
+        f"acknowledged, {lost} attempts lost, {sum(record.repeats for record in receiver_records)} requests repeated, "
+        f"{sum(record.cut_short for record in receiver_records)} cut short"
     )
     with capsys.disabled():
         print(f"\n{summary}")
-    assert found == [], summary
+    assert problems == [], summary
     assert lost > 0, summary  # else nothing was under way when the kills came
 
 

@@ -66,8 +66,8 @@ def test_send_weekly_report_for_the_last_week(load: Load, shell: Shell, tmp_path
     run = "effects --app weekly_report:app schedules run shop.weekly_report --slot"
     shell(f"{run} 2026-01-12T05:00")
     done = shell("effects --app weekly_report:app work --drain")
-    told = "the orders of the week from 2026-01-05 are in orders-2026-01-05.csv"
-    assert done.stdout.splitlines() == [told], done.stderr
+    message = "the orders of the week from 2026-01-05 are in orders-2026-01-05.csv"
+    assert done.stdout.splitlines() == [message], done.stderr
     report = tmp_path / "orders-2026-01-05.csv"
     assert report.read_text().split() == ["id,ordered_on,cents", "1,2026-01-05,100", "2,2026-01-11,200"]
     shell(f"{run} 2026-01-12T05:00", code=2)  # this slot has run already
@@ -148,12 +148,12 @@ def test_the_lines_of_the_crontab_run(shell: Shell, settings: dict[str, str], tm
     commands = []
     for line in (EXAMPLES / "crontab").read_text().splitlines():
         if line and not line.startswith("#") and not re.match(r"[A-Z]+=", line):
-            found = CRON_LINE.fullmatch(line)
-            assert found is not None, line
-            assert Cron(found[1].strip(), "UTC").newest(dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+            entry = CRON_LINE.fullmatch(line)
+            assert entry is not None, line
+            assert Cron(entry[1].strip(), "UTC").newest(dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
                                                         since=dt.datetime(2025, 12, 31, tzinfo=dt.UTC))  # fmt: skip
-            assert "%" not in found[2]  # cron would make a line end of it
-            commands.append(found[2])
+            assert "%" not in entry[2]  # cron would make a line end of it
+            commands.append(entry[2])
     assert len(commands) == 3
     shell(f"set -a; . {env_file}; effects --app shop:effects init")  # as the deploy does
     for command in commands:

@@ -66,10 +66,10 @@ def test_with_the_crm_down_the_mail_arrives_and_the_webhook_ends_dead_and_visibl
     dead = shell("effects dead list").stdout
     assert dead.count("webhook.deliver") == 2
     assert "connect_failed" in dead
-    told = shell("effects --app signup:app why user:1:created").stdout
-    assert "(email.send) was done" in told
-    assert "(webhook.deliver) was refused" in told
-    assert "gave up after 2 attempts" in told
+    story = shell("effects --app signup:app why user:1:created").stdout
+    assert "(email.send) was done" in story
+    assert "(webhook.deliver) was refused" in story
+    assert "gave up after 2 attempts" in story
     app.dispose()
 
 

@@ -15,8 +15,8 @@ from tests.support.step_jobs import step_jobs_app
 
 @pytest.fixture
 def stub_server() -> Iterator[StubServer]:
-    with StubServer() as made:
-        yield made
+    with StubServer() as server:
+        yield server
 
 
 @pytest.fixture
@@ -29,5 +29,5 @@ def step_jobs(database_url: str) -> Iterator[Effects]:
 
 @pytest.fixture
 def processes(database_url: str, tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(database_url, tmp_path) as made:
-        yield made
+    with fleet(database_url, tmp_path) as workers:
+        yield workers

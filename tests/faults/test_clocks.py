@@ -35,10 +35,10 @@ def wrong(database_url: str, tmp_path: Path) -> Iterator[dict[str, WrongClock]]:
     """One worker a clock, each with a thread for jobs that are held, and four for the others."""
     needs.program("faketime")
     env = {"EFFECTS_QUEUES": "held=1", "EFFECTS_LEASE_SECONDS": str(LEASE_SECONDS)}
-    made = {by: WrongClock(by, database_url, tmp_path / f"{by}.log", "work", **env) for by in WRONG}
-    yield made
-    for one in made.values():
-        one.end()
+    clocks = {by: WrongClock(by, database_url, tmp_path / f"{by}.log", "work", **env) for by in WRONG}
+    yield clocks
+    for clock in clocks.values():
+        clock.end()
 
 
 @pytest.mark.timeout(300)
@@ -52,21 +52,21 @@ def test_no_wrong_clock_claims_early_or_rescues_early(
     ]
     enqueue_many(held, effects=step_jobs)
     _wait_until(lambda: stub_server.asked.count("held") >= len(WRONG))
-    for by, one in wrong.items():
-        assert one.first_log_time == pytest.approx(_now(step_jobs) + WRONG[by], abs=100)
+    for by, clock in wrong.items():
+        assert clock.first_log_time == pytest.approx(_now(step_jobs) + WRONG[by], abs=100)
     due = _enqueue_for_the_future(step_jobs, stub_server)
 
     _wait_until(lambda: len(rows(step_jobs, "job_attempts")) >= SOON)
     _wait_for_leases(step_jobs, 1.5)
     attempts = rows(step_jobs, "job_attempts")
-    assert [one for one in attempts if one["started_at"] < due[one["job_id"]]] == []
-    assert {one["outcome"] for one in attempts} == {"succeeded"}
-    assert len({one["worker"] for one in attempts}) == len(WRONG)
+    assert [attempt for attempt in attempts if attempt["started_at"] < due[attempt["job_id"]]] == []
+    assert {attempt["outcome"] for attempt in attempts} == {"succeeded"}
+    assert len({attempt["worker"] for attempt in attempts}) == len(WRONG)
     standing = rows(step_jobs, "jobs", "queue = 'held'")
-    assert [(one["status"], one["attempts"]) for one in standing] == [("running", 1)] * len(WRONG)
-    assert len({one["locked_by"] for one in standing}) == len(WRONG)
+    assert [(job["status"], job["attempts"]) for job in standing] == [("running", 1)] * len(WRONG)
+    assert len({job["locked_by"] for job in standing}) == len(WRONG)
     later = rows(step_jobs, "jobs", "queue <> 'held'")
-    assert [(one["status"], one["attempts"]) for one in later] == [("queued", 0)] * len(LATER_SECONDS)
+    assert [(job["status"], job["attempts"]) for job in later] == [("queued", 0)] * len(LATER_SECONDS)
 
     _lose_one(step_jobs, wrong["+1h"], stub_server)
     assert len(stub_server.done) == SOON + len(WRONG)  # the lost one had not been done
@@ -91,9 +91,9 @@ def _enqueue_for_the_future(step_jobs: Effects, stub_server: StubServer) -> dict
     first, last = SOON_SECONDS
     delays = [*(first + (last - first) * number / SOON for number in range(SOON)), *LATER_SECONDS]
     step_job = StepJob("soon", stub_server.port)
-    jobs = [NewJob(job_type="step_job", payload=step_job, run_at=now + dt.timedelta(seconds=one)) for one in delays]
+    jobs = [NewJob(job_type="step_job", payload=step_job, run_at=now + dt.timedelta(seconds=delay)) for delay in delays]
     ids = {receipt.job_id for receipt in enqueue_many(jobs, effects=step_jobs)}
-    due = {one["id"]: one["run_at"] for one in rows(step_jobs, "jobs") if one["id"] in ids}
+    due = {job["id"]: job["run_at"] for job in rows(step_jobs, "jobs") if job["id"] in ids}
     assert len(due) == len(jobs)  # none was claimed and done before we looked
     return due
 
@@ -102,8 +102,10 @@ def _wait_for_leases(step_jobs: Effects, leases: float) -> None:
     """Until every worker has lived that long by the database's clock: leases that are alive outlive themselves."""
 
     def all_old() -> bool:
-        found = rows(step_jobs, "workers")
-        return len(found) == len(WRONG) and all(one["seen_at"] - one["started_at"] > leases * LEASE for one in found)
+        workers = rows(step_jobs, "workers")
+        return len(workers) == len(WRONG) and all(
+            worker["seen_at"] - worker["started_at"] > leases * LEASE for worker in workers
+        )
 
     _wait_until(all_old)
 

@@ -30,9 +30,9 @@ ON_LOOP = [
 
 @pytest.fixture
 def app(database_url: str) -> Any:
-    made = step_jobs_app(database_url, lease_seconds=LEASE_SECONDS, heartbeat_seconds=0.2, poll_seconds=0.2)
-    yield made
-    made.dispose()
+    step_app = step_jobs_app(database_url, lease_seconds=LEASE_SECONDS, heartbeat_seconds=0.2, poll_seconds=0.2)
+    yield step_app
+    step_app.dispose()
 
 
 def test_the_table_and_the_points_name_each_other() -> None:
@@ -99,10 +99,10 @@ def enqueue_one(kind: str, step_job: StepJob, app: Effects | None = None) -> Non
 
 def _state(app: Effects) -> str:
     """Where the one job is, as the database has it."""
-    found = rows(app, "jobs", "idempotency_key = :key", key=KEY) or rows(app, "job_history")
-    if not found:
+    jobs = rows(app, "jobs", "idempotency_key = :key", key=KEY) or rows(app, "job_history")
+    if not jobs:
         return "absent"
-    return "released" if found[0].get("released_at") else str(found[0]["status"])
+    return "released" if jobs[0].get("released_at") else str(jobs[0]["status"])
 
 
 def _recover(row: Row, app: Effects, child: Child) -> None:
@@ -150,7 +150,9 @@ def _end(row: Row, child: Child) -> None:
 def _check(row: Row, app: Effects, stub_server: StubServer) -> None:
     assert stub_server.done.count("one") in row.effects
     assert _state(app) == row.ended
-    outcomes = tuple(one["outcome"] for one in rows(app, "job_attempts", "attempt > 0") if one["job_id"] == 1)
+    outcomes = tuple(
+        attempt["outcome"] for attempt in rows(app, "job_attempts", "attempt > 0") if attempt["job_id"] == 1
+    )
     if row.outcomes is None:
         assert outcomes[-1] == "succeeded"
         assert stub_server.done.count("one") <= 1 + outcomes.count("lost")
@@ -167,8 +169,8 @@ def _check(row: Row, app: Effects, stub_server: StubServer) -> None:
 
 
 def _payload(app: Effects) -> Any:
-    found = rows(app, "job_history")[0]["payload"]
-    return msgspec.json.decode(found) if isinstance(found, str) else found
+    payload = rows(app, "job_history")[0]["payload"]
+    return msgspec.json.decode(payload) if isinstance(payload, str) else payload
 
 
 def _heard_lately(app: Effects) -> bool:

@@ -54,7 +54,7 @@ def test_a_slot_that_a_crash_interrupts_happens_once(
         child.thaw()  # it holds the schedule's row, on SQLite the file
     wait_until(lambda: _drained(step_jobs, child) and rows(step_jobs, "job_history"))
     assert stub_server.done == ["one"]
-    assert [one["outcome"] for one in rows(step_jobs, "definition_runs")] == ["enqueued"]
+    assert [run["outcome"] for run in rows(step_jobs, "definition_runs")] == ["enqueued"]
     assert audit(step_jobs.store, step_jobs.ledgers) == []
     child.thaw()
     if action != "kill":

@@ -111,9 +111,9 @@ def _work(app: Effects, direct: Effects, stub_server: StubServer, number: int) -
 
 @pytest.fixture
 def direct(database_url: str) -> Iterator[Effects]:
-    made = step_jobs_app(database_url, **OPTIONS)
-    yield made
-    made.dispose()
+    step_app = step_jobs_app(database_url, **OPTIONS)
+    yield step_app
+    step_app.dispose()
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

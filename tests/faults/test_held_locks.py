@@ -36,12 +36,14 @@ def test_jobs_run_beside_what_an_open_transaction_holds(app_factory: AppFactory,
             named = {name: f"{value}{number}" for name, value in options.items()}
             enqueue("scripted", {}, session=session, effects=app, **named)  # type: ignore[arg-type]
             run_sql(app, f"INSERT INTO effects_jobs (job_type, {column}) VALUES ('scripted', 'held{number}')")
-        others = {one.job_id for one in enqueue_many([NewJob(job_type="scripted", payload={})] * OTHERS, effects=app)}
+        others = {
+            receipt.job_id for receipt in enqueue_many([NewJob(job_type="scripted", payload={})] * OTHERS, effects=app)
+        }
         with running(Worker(app)):
-            wait_until(lambda: others <= {one["id"] for one in rows(app, "job_history", "status = 'succeeded'")})
+            wait_until(lambda: others <= {job["id"] for job in rows(app, "job_history", "status = 'succeeded'")})
             session.commit()
             wait_until(lambda: not rows(app, "jobs"))
-    ended = [one["status"] for one in rows(app, "job_history")]
+    ended = [job["status"] for job in rows(app, "job_history")]
     assert ended.count("cancelled") == (count if column == "idempotency_key" else 0)  # the key is another job's
     assert ended.count("succeeded") + ended.count("cancelled") == OTHERS + 2 * count
     assert audit(app.store, app.ledgers) == []

@@ -144,7 +144,7 @@ def test_the_release_is_lost_and_the_job_was_taken_back(app: Effects, copy: Rewi
 
     second.store.shift_clock(LEASE_SECONDS + 1)
     manual_worker = ManualWorker(second, "two")
-    assert [one.job.id for one in manual_worker.rescue().accepted] == [survivor.id]
+    assert [settlement.job.id for settlement in manual_worker.rescue().accepted] == [survivor.id]
     second.store.shift_clock(600)
     manual_worker.heartbeat()
     job = manual_worker.claim_one(queue="quarantine")

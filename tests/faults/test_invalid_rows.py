@@ -55,7 +55,7 @@ def test_one_row_among_many_ends_alone(app: Effects) -> None:
     facts = job_evidence(app, jobs[7]).facts
     assert (facts.jobs[0].status, facts.jobs[0].error_code, facts.ledger_state) == ("dead", "row_invalid", "refused")
     assert [attempt.verdict for attempt in facts.attempts] == ["not_done"]
-    assert {one.check for one in audit(app.store, app.ledgers)} <= {
+    assert {finding.check for finding in audit(app.store, app.ledgers)} <= {
         "attempts_logged",
         "attempts_fenced",
     }  # its own count is what is wrong
@@ -66,20 +66,20 @@ def test_a_running_one_ends_alone_and_its_effect_is_unknown(app: Effects) -> Non
     run_sql(app, "UPDATE effects_jobs SET status = 'running', locked_by = 'gone', attempts = 1, lease_token = 1")
     break_row(app, jobs[2])
     accepted = rescue_valid(app.store, app.job_types, app.ledgers, lease_seconds=30).accepted
-    assert {one.job.id for one in accepted} == set(jobs) - {jobs[2]}
+    assert {settlement.job.id for settlement in accepted} == set(jobs) - {jobs[2]}
     facts = job_evidence(app, jobs[2]).facts
     assert (facts.jobs[0].status, facts.jobs[0].error_code, facts.ledger_state) == ("dead", "row_invalid", "unknown")
 
 
 def test_the_search_takes_halves() -> None:
-    asked: list[int] = []
+    sizes: list[int] = []
 
     def trial(ids: list[int]) -> Exception | None:
-        asked.append(len(ids))
+        sizes.append(len(ids))
         return ValueError() if {17, 300} & set(ids) else None
 
     assert [job_id for job_id, _ in find_faulty(list(range(512)), trial)] == [17, 300]  # type: ignore[arg-type]
-    assert len(asked) < 40
+    assert len(sizes) < 40
 
 
 def test_a_conflict_between_rows_is_no_rows_fault(app: Effects) -> None:

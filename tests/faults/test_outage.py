@@ -35,16 +35,16 @@ on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 @pytest.fixture
 def direct(database_url: str) -> Iterator[Effects]:
-    made = step_jobs_app(database_url, **OPTIONS)
-    yield made
-    made.dispose()
+    step_app = step_jobs_app(database_url, **OPTIONS)
+    yield step_app
+    step_app.dispose()
 
 
 @pytest.fixture
 def proxied(proxy: Proxy) -> Iterator[Effects]:
-    made = step_jobs_app(proxy.url, **OPTIONS)
-    yield made
-    made.dispose()
+    step_app = step_jobs_app(proxy.url, **OPTIONS)
+    yield step_app
+    step_app.dispose()
 
 
 @on_postgresql
@@ -130,12 +130,12 @@ def test_a_worker_can_be_stopped_during_an_outage(
     """Twice asked, it leaves without having written; what it held is found by its silence."""
     stub_server.hold("one")
     enqueue("step_job", StepJob("one", stub_server.port, ("ask", "do")), effects=direct)
-    with running(Worker(proxied)) as made:
+    with running(Worker(proxied)) as run:
         stub_server.wait_asked("one")
         proxy.refuse()
         stub_server.open("one")
         wait_until(lambda: "database.away" in caplog.messages)
-        made.worker.stop()
+        run.worker.stop()
     assert [row["status"] for row in rows(direct, "jobs")] == ["running"]
     _assert_calm(caplog)
 

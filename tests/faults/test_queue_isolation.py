@@ -49,12 +49,12 @@ def options(smtp: SmtpPeer, tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def shop(database_url: str, options: dict[str, str]) -> Iterator[Effects]:
-    made = backlog_app(database_url, **options)
-    metadata.create_all(made.engine)
-    with made.engine.begin() as connection:
+    app = backlog_app(database_url, **options)
+    metadata.create_all(app.engine)
+    with app.engine.begin() as connection:
         connection.execute(flights.insert(), [{"id": number} for number in range(1, CHUNKS + 1)])
-    yield made
-    made.dispose()
+    yield app
+    app.dispose()
 
 
 def test_a_backlog_of_chunks_does_not_delay_a_password_reset(
@@ -78,7 +78,7 @@ def test_a_backlog_of_chunks_does_not_delay_a_password_reset(
     wait_until(lambda: _state(shop, run.run_id) == "ready", seconds=60)
     mails, chunks = (_attempts(shop, name) for name in ("email.send", "report.chunk"))
     assert len(chunks) == CHUNKS
-    assert max(one["started_at"] for one in mails) < max(one["started_at"] for one in chunks)
+    assert max(attempt["started_at"] for attempt in mails) < max(attempt["started_at"] for attempt in chunks)
     assert audit(shop.store, shop.ledgers) == []
     assert [worker.exit_code for worker in workers] == [None] * WORKERS
 
@@ -112,8 +112,8 @@ def _ended(shop: Effects, job_type: str) -> int:
 
 
 def _attempts(shop: Effects, job_type: str) -> list[dict[str, Any]]:
-    ids = {one["id"] for one in rows(shop, "job_history", "job_type = :name", name=job_type)}
-    return [one for one in rows(shop, "job_attempts") if one["job_id"] in ids]
+    ids = {job["id"] for job in rows(shop, "job_history", "job_type = :name", name=job_type)}
+    return [attempt for attempt in rows(shop, "job_attempts") if attempt["job_id"] in ids]
 
 
 def _state(shop: Effects, run_id: str) -> str:

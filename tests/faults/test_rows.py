@@ -162,8 +162,8 @@ def odd_ids(app: Effects) -> list[int]:
     odd = "WHERE job_type <> 'good' AND id > 0"
     jobs, history = app.store.sql.jobs, app.store.sql.job_history
     with app.store.read() as connection:
-        found = connection.exec_driver_sql(f"SELECT id FROM {jobs} {odd} UNION ALL SELECT id FROM {history} {odd}")
-        return sorted(row.id for row in found)
+        result = connection.exec_driver_sql(f"SELECT id FROM {jobs} {odd} UNION ALL SELECT id FROM {history} {odd}")
+        return sorted(row.id for row in result)
 
 
 def looking(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -30,22 +30,22 @@ PATIENCE = {"EFFECTS_LEASE_SECONDS": str(LEASE_SECONDS), "EFFECTS_HEARTBEAT_SECO
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[OwnServer]:
-    with own_server() as made:
-        yield made
+    with own_server() as database_server:
+        yield database_server
 
 
 @pytest.fixture
 def app(server: OwnServer) -> Iterator[Effects]:
-    made = file_jobs_app(server.url, lease_seconds=LEASE_SECONDS, heartbeat_seconds=0.5)
-    migrate.init(made.store)
-    yield made
-    made.dispose()
+    jobs_app = file_jobs_app(server.url, lease_seconds=LEASE_SECONDS, heartbeat_seconds=0.5)
+    migrate.init(jobs_app.store)
+    yield jobs_app
+    jobs_app.dispose()
 
 
 @pytest.fixture
 def processes(server: OwnServer, tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(server.url, tmp_path) as made:
-        yield made
+    with fleet(server.url, tmp_path) as workers:
+        yield workers
 
 
 @pytest.mark.timeout(300)
@@ -71,7 +71,7 @@ def test_twenty_crashes_of_the_server_lose_nothing(
 
     for worker in workers:
         assert worker.exit_code is None, worker.output
-    ended = {one["id"]: one["status"] for one in rows(app, "job_history")}
+    ended = {job["id"]: job["status"] for job in rows(app, "job_history")}
     assert {ended.get(receipt.job_id) for receipt in acknowledged} == {"succeeded"}
     assert len(ended) == JOBS
     _assert_written(app, file_jobs)
@@ -121,7 +121,7 @@ def _assert_written(app: Effects, file_jobs: Path) -> None:
 def _assert_calm(worker: Child) -> None:
     """A line now and then about the database, none about ourselves."""
     events = [json.loads(line) for line in worker.output.splitlines()]
-    assert [one for one in events if one["level"] == "ERROR"] == []
-    away = [one for one in events if one["event"] == "database.away"]
+    assert [event for event in events if event["level"] == "ERROR"] == []
+    away = [event for event in events if event["event"] == "database.away"]
     assert 1 <= len(away) <= CRASHES + 1
-    assert len([one for one in events if one["event"] == "database.back"]) <= len(away)
+    assert len([event for event in events if event["event"] == "database.back"]) <= len(away)

@@ -32,9 +32,9 @@ on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect
 
 @pytest.fixture
 def app(database_url: str) -> Iterator[Effects]:
-    made = step_jobs_app(database_url, **OPTIONS)
-    yield made
-    made.dispose()
+    step_app = step_jobs_app(database_url, **OPTIONS)
+    yield step_app
+    step_app.dispose()
 
 
 @on_postgresql

@@ -69,8 +69,8 @@ class Stage:
     def names(self) -> list[str]:
         """Of all threads that the running worker has, as the interpreter knows them."""
         ours = set(self.alive())
-        known = {thread.name for thread in threading.enumerate() if thread.name.startswith(("effects-", RUNNER))}
-        assert ours == known - {"effects-notifier"}  # that one is the app's, which enqueues here
+        started = {thread.name for thread in threading.enumerate() if thread.name.startswith(("effects-", RUNNER))}
+        assert ours == started - {"effects-notifier"}  # that one is the app's, which enqueues here
         return sorted(ours)
 
     def ended(self) -> bool:
@@ -103,10 +103,10 @@ def staged(app: Effects, scripted: Scripted) -> Iterator[Stage]:
 def every_thread(app: Effects, scripted: Scripted) -> list[str]:
     with staged(app, scripted) as stage:
         stage.begin()
-        found = stage.names()
+        names = stage.names()
     _finish(app, scripted)
-    assert len(found) >= 8, found
-    return found
+    assert len(names) >= 8, names
+    return names
 
 
 def _finish(app: Effects, scripted: Scripted) -> None:

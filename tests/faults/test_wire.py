@@ -98,9 +98,9 @@ SITES = [
 
 @pytest.fixture
 def direct(database_url: str) -> Iterator[Effects]:
-    made = step_jobs_app(database_url, **OPTIONS)
-    yield made
-    made.dispose()
+    step_app = step_jobs_app(database_url, **OPTIONS)
+    yield step_app
+    step_app.dispose()
 
 
 @pytest.mark.parametrize("when", WHENS)
@@ -185,8 +185,8 @@ def test_an_event_that_was_cut_may_be_repeated_by_its_key(when: When, database_u
     options: dict[str, Any] = {"keys": f"k1={generate_key()}", "allow_private_addresses": True}
     shop, through = Effects(database_url, **options), Effects(proxy.url, **options)
     event = WebhookEvent("order.paid", {"n": 1}, key="order:1:paid")
-    with Receiver() as one, Receiver() as two:
-        for receiver in (one, two):
+    with Receiver() as first, Receiver() as second:
+        for receiver in (first, second):
             add_endpoint(receiver.url, effects=shop)
         proxy.arm(Cut("INSERT INTO effects_webhook_events", when, True))
         with pytest.raises(StoreUnavailable):
@@ -195,7 +195,7 @@ def test_an_event_that_was_cut_may_be_repeated_by_its_key(when: When, database_u
         receipt = deliver_webhook(event, effects=through)
         assert receipt.existing is (when == "after")
         Worker(shop).drain()
-        assert [request.message_id for request in one.requests + two.requests] == [receipt.event_id] * 2
+        assert [request.message_id for request in first.requests + second.requests] == [receipt.event_id] * 2
     assert audit(shop.store, shop.ledgers) == []
     for app in (shop, through):
         app.dispose()

@@ -30,9 +30,9 @@ OPTIONS: dict[str, Any] = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds": 
 
 @pytest.fixture
 def app(database_url: str) -> Iterator[Effects]:
-    made = step_jobs_app(database_url, **OPTIONS)
-    yield made
-    made.dispose()
+    step_app = step_jobs_app(database_url, **OPTIONS)
+    yield step_app
+    step_app.dispose()
 
 
 def test_a_woken_worker_is_refused_the_release_and_sends_nothing(

@@ -29,7 +29,7 @@ class Memory:
 
 
 def columns_of(select: Select[Any]) -> tuple[Column, ...]:
-    return tuple(Column(str(one.key), str(one.key), one.type) for one in select.selected_columns)
+    return tuple(Column(str(column.key), str(column.key), column.type) for column in select.selected_columns)
 
 
 def part(
@@ -58,7 +58,7 @@ def both_routes(
 def whole(columns: Sequence[Column], parts: Iterable[bytes], name: str, dialect: Dialect = "excel") -> bytes:
     """The file of these parts."""
     out = Memory()
-    open_format(name, dialect).assemble(columns, ([one] for one in parts), out)
+    open_format(name, dialect).assemble(columns, ([chunk] for chunk in parts), out)
     return bytes(out.data)
 
 

@@ -42,6 +42,6 @@ def test_every_nth_key_and_the_last(connection: sa.Connection, count: int, size:
 
 def test_no_more_rows_are_looked_at_than_asked(connection: sa.Connection) -> None:
     connection.execute(sa.insert(PLACES), [{"region": "x", "number": number} for number in range(50)])
-    found = list(read_bounds(connection, sa.select(PLACES), KEY, 10, 25))
-    assert found[-1][1] == 26
-    assert [number for _, number in found[:-1]] == [10, 20]
+    bounds = list(read_bounds(connection, sa.select(PLACES), KEY, 10, 25))
+    assert bounds[-1][1] == 26
+    assert [number for _, number in bounds[:-1]] == [10, 20]

@@ -30,7 +30,7 @@ PLAIN = ("csv", "ndjson", "xlsx")
 PACKED = ("csv.gz", "csv.zst", "ndjson.gz", "ndjson.zst")
 
 
-def made(
+def file_of(
     rows: list[Any], columns: tuple[Column, ...] = COLUMNS, name: str = "csv", dialect: Dialect = "excel"
 ) -> bytes:
     """A file of one part for every two rows."""
@@ -40,27 +40,27 @@ def made(
 
 @pytest.mark.parametrize("name", [*PLAIN, *PACKED])
 def test_the_same_rows_give_the_same_bytes(name: str) -> None:
-    first = made(ROWS * 100, name=name)
+    first = file_of(ROWS * 100, name=name)
     began = time.time()
     while time.time() - began < 0.001:  # the clock has moved on
         pass
-    assert made(ROWS * 100, name=name) == first
+    assert file_of(ROWS * 100, name=name) == first
 
 
 def test_csv_in_its_three_dialects() -> None:
-    assert made(ROWS) == (
+    assert file_of(ROWS) == (
         b"\xef\xbb\xbfOrder no.,'=Note,Amount\r\n1,plain,12.50\r\n"
         b'2,"a ""quoted"", one\r\nand a line",-0.10\r\n3,\'=1+1,\r\n'
     )
-    assert made(ROWS, dialect="rfc4180") == made(ROWS)[3:]
-    assert made(ROWS, dialect="raw") == (
+    assert file_of(ROWS, dialect="rfc4180") == file_of(ROWS)[3:]
+    assert file_of(ROWS, dialect="raw") == (
         b'Order no.,=Note,Amount\n1,plain,12.50\n2,"a ""quoted"", one\r\nand a line",-0.10\n3,=1+1,\n'
     )
 
 
 @pytest.mark.parametrize("dialect", ["excel", "rfc4180", "raw"])
 def test_csv_is_read_back(dialect: Dialect) -> None:
-    text = made(ROWS, dialect=dialect).decode("utf-8-sig")
+    text = file_of(ROWS, dialect=dialect).decode("utf-8-sig")
     read = list(csv.reader(io.StringIO(text, newline="")))
     guard = "" if dialect == "raw" else "'"
     assert read[0] == ["Order no.", f"{guard}=Note", "Amount"]
@@ -69,7 +69,7 @@ def test_csv_is_read_back(dialect: Dialect) -> None:
 
 
 def test_ndjson_is_read_back() -> None:
-    lines = made(ROWS, name="ndjson").decode().splitlines()
+    lines = file_of(ROWS, name="ndjson").decode().splitlines()
     assert [json.loads(line, parse_float=Decimal) for line in lines] == [
         dict(zip(("id", "note", "amount"), row, strict=True)) for row in ROWS
     ]
@@ -77,13 +77,13 @@ def test_ndjson_is_read_back() -> None:
 
 @pytest.mark.parametrize("name", PACKED)
 def test_a_packed_file_holds_the_plain_one(name: str) -> None:
-    packed = made(ROWS * 50, name=name)
+    packed = file_of(ROWS * 50, name=name)
     if name.endswith("gz"):
-        assert gzip.decompress(packed) == made(ROWS * 50, name=name[:-3])
+        assert gzip.decompress(packed) == file_of(ROWS * 50, name=name[:-3])
         assert packed[4:8] == bytes(4)  # no time
     else:
         with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
-            assert reader.read() == made(ROWS * 50, name=name[:-4])
+            assert reader.read() == file_of(ROWS * 50, name=name[:-4])
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_more_rows_than_a_sheet_holds_are_refused(monkeypatch: pytest.MonkeyPatc
 
 def sheet(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
     columns = tuple(Column(f"c{number}", f"c{number}") for number in range(len(rows[0])))
-    book = CalamineWorkbook.from_filelike(io.BytesIO(made(list(rows), columns, "xlsx")))
+    book = CalamineWorkbook.from_filelike(io.BytesIO(file_of(list(rows), columns, "xlsx")))
     return book.get_sheet_by_index(0).to_python(skip_empty_area=False)
 
 

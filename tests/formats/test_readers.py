@@ -116,10 +116,10 @@ class Stop(Exception):
 def test_what_progress_raises_ends_the_chunk_and_leaves_the_connection_usable(
     connection: sa.Connection, mapped: bool
 ) -> None:
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
 
     def progress(rows: int, size: int) -> None:
-        told.append((rows, size))
+        reports.append((rows, size))
         if rows > 2000:
             raise Stop
 
@@ -128,9 +128,9 @@ def test_what_progress_raises_ends_the_chunk_and_leaves_the_connection_usable(
     out = Memory()
     with pytest.raises(Stop), connection.begin_nested():
         write_chunk(source, open_format("csv", "raw"), connection, out, progress=progress)
-    assert told == sorted(set(told))
-    assert told[-1][0] < COUNT
-    assert told[-1][1] == len(out.data)
+    assert reports == sorted(set(reports))
+    assert reports[-1][0] < COUNT
+    assert reports[-1][1] == len(out.data)
     assert connection.scalar(sa.select(sa.func.count()).select_from(NUMBERS)) == COUNT
 
 

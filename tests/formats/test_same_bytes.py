@@ -98,7 +98,7 @@ def test_a_column_alone(postgresql: sa.Connection, kind: str, dialect: Dialect) 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_all_types_in_one_row(postgresql: sa.Connection, dialect: Dialect) -> None:
     longest = max(map(len, TYPES.values()))
-    rows = [[given[number % len(given)] for given in TYPES.values()] for number in range(longest)]
+    rows = [[values[number % len(values)] for values in TYPES.values()] for number in range(longest)]
     check(postgresql, list(TYPES), [*rows, [None] * len(TYPES)], dialect)
 
 

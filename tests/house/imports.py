@@ -20,7 +20,9 @@ def imports() -> dict[str, set[str]]:
 def circles(graph: Graph) -> list[list[str]]:
     """The strongly connected components of more than one module, each in order of its names."""
     reached = {name: _reachable(graph, name) for name in graph}
-    components = {tuple(sorted(other for other in names if name in reached[other])) for name, names in reached.items()}
+    components = {
+        tuple(sorted(member for member in names if name in reached[member])) for name, names in reached.items()
+    }
     return sorted(list(component) for component in components if len(component) > 1)
 
 

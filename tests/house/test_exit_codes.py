@@ -19,5 +19,7 @@ def test_no_command_has_exit_codes_of_its_own() -> None:
     """They are constants of one module, so that one code never has two meanings."""
     folders = ["effects", "email/effects_email", "webhooks/effects_webhooks", "reports/effects_reports"]
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if path.name != "exit_codes.py"]
-    own = {path.name: found for path in files if (found := re.findall(r"^EXIT_\w+ = \d+", path.read_text(), re.M))}
+    own = {
+        path.name: constants for path in files if (constants := re.findall(r"^EXIT_\w+ = \d+", path.read_text(), re.M))
+    }
     assert own == {}

@@ -22,8 +22,8 @@ WIDER = {"reports": "Sequence[Any]", "webhook_event_types": "Sequence[Any]"}
 def test_each_setting_is_an_option_of_its_type() -> None:
     declared = {field.name: str(field.type) for kind in KINDS for field in fields(kind)}
     options = {name: _without_none(annotation.__forward_arg__) for name, annotation in _annotations().items()}
-    wanted = {name: _without_none(WIDER.get(name, kind)) for name, kind in declared.items()}
-    assert options == {name: kind for name, kind in wanted.items() if name not in OWN_PARAMETERS}
+    expected = {name: _without_none(WIDER.get(name, kind)) for name, kind in declared.items()}
+    assert options == {name: kind for name, kind in expected.items() if name not in OWN_PARAMETERS}
 
 
 def test_no_parameter_hides_an_option() -> None:

@@ -44,6 +44,6 @@ def test_only_the_runtime_asks_the_machine() -> None:
         for path in folder.glob("*.py")
         if path.name not in SEAM
     }
-    assert {name: found for name, found in uses.items() if found} == {}
+    assert {name: calls for name, calls in uses.items() if calls} == {}
     for name in SEAM:
         assert list(_uses(ast.parse((folder / name).read_text()))), "the test no longer sees what it looks for"

@@ -78,8 +78,8 @@ def test_another_projects_effects_in_the_same_environment_is_named(
     assert "error: the distribution effects 0.0.1 is another project" in run(effects, "init", cwd=tmp_path, code=2)
     environment.install(wheel)
     run(effects, "init", cwd=tmp_path)
-    found = run(effects, "doctor", cwd=tmp_path, code=2, COLUMNS="200")
-    assert "effects 0.0.1 is another project" in found
-    assert "pip uninstall effects effects-toolkit" in found
+    report = run(effects, "doctor", cwd=tmp_path, code=2, COLUMNS="200")
+    assert "effects 0.0.1 is another project" in report
+    assert "pip uninstall effects effects-toolkit" in report
     environment.uninstall("effects")
     assert "files of effects-toolkit are missing" in run(effects, "status", cwd=tmp_path, code=2)

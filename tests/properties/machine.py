@@ -31,7 +31,7 @@ from tests.support.scripted import Scripted
 CAP = 2
 POLICY = RetryPolicy(backoff=Fixed(20), max_attempts=4, jitter=0.0)
 
-Found: TypeAlias = dict[str, list[dict[str, Any]]]
+Contents: TypeAlias = dict[str, list[dict[str, Any]]]
 
 KEYS = st.one_of(st.none(), st.sampled_from(["k1", "k2", "k3"]))
 ENDINGS: st.SearchStrategy[AttemptEnd] = st.sampled_from(
@@ -80,10 +80,10 @@ class QueueMachine(OperatorMachine):
         self, job_type: str, key: str | None, group: str | None, limit: str | None, own: OnUnknown | None
     ) -> None:
         receipt = enqueue(job_type, {}, key=key, group_key=group, limit_key=limit, on_unknown=own, effects=self.app)
-        known = self.model.holder(job_type, key)
-        assert receipt.existing == (known is not None)
-        if known is not None:
-            assert receipt.job_id == known.id
+        holder = self.model.holder(job_type, key)
+        assert receipt.existing == (holder is not None)
+        if holder is not None:
+            assert receipt.job_id == holder.id
             return
         assert receipt.job_id not in self.model.jobs
         job = ModelJob(receipt.job_id, job_type, key, group, limit, self.model.clock)
@@ -120,13 +120,13 @@ class QueueMachine(OperatorMachine):
         capped = [job.id for job in expected if job.limit is not None]
         free = {job.id for job in expected} - set(capped)
         room = max(0, CAP - self.model.running("l"))
-        found = {job.id: job for job in self.manual_workers[worker].claim(64, queue=queue)}
-        assert free <= found.keys() <= free | set(capped)
-        assert len(found) == len(free) + min(room, len(capped))
-        for job_id, job in found.items():
+        claimed = {job.id: job for job in self.manual_workers[worker].claim(64, queue=queue)}
+        assert free <= claimed.keys() <= free | set(capped)
+        assert len(claimed) == len(free) + min(room, len(capped))
+        for job_id, job in claimed.items():
             self.model.jobs[job_id].claimed(worker, self.model.clock, job.lease_token)
             assert job.attempts == self.model.jobs[job_id].attempts
-        taken = [Ticket(worker, job) for job in found.values()]
+        taken = [Ticket(worker, job) for job in claimed.values()]
         self.held += taken
         return multiple(*taken)
 
@@ -176,11 +176,11 @@ class QueueMachine(OperatorMachine):
     def rescue(self, worker: str) -> None:
         expected = self.model.lost()
         settled = self.manual_workers[worker].rescue()
-        assert {one.job.id for one in settled.accepted} == expected
+        assert {settlement.job.id for settlement in settled.accepted} == expected
         assert settled.stale == []
-        for one in settled.accepted:
-            self._check_rescue(self.model.jobs[one.job.id], one)
-            self.model.jobs[one.job.id].settled(one, self.model.clock)
+        for settlement in settled.accepted:
+            self._check_rescue(self.model.jobs[settlement.job.id], settlement)
+            self.model.jobs[settlement.job.id].settled(settlement, self.model.clock)
         self.model.bury()
 
     @precondition(lambda self: any(job.status == "running" for job in self.model.jobs.values()))
@@ -202,43 +202,44 @@ class QueueMachine(OperatorMachine):
 
     @invariant()
     def the_database_tells_the_models_story(self) -> None:
-        found = everything(self.app)
-        self._nothing_lost_and_nothing_twice(found)
-        self._every_job_stands_where_the_model_says(found)
-        self._the_log_holds_the_owners_words_and_no_others(found)
-        states = {one["job_id"]: one["state"] for one in found["effect_ledger"]}
+        contents = everything(self.app)
+        self._nothing_lost_and_nothing_twice(contents)
+        self._every_job_stands_where_the_model_says(contents)
+        self._the_log_holds_the_owners_words_and_no_others(contents)
+        states = {effect["job_id"]: effect["state"] for effect in contents["effect_ledger"]}
         assert states == {job.id: job.state for job in self.model.jobs.values() if job.key is not None and job.holds}
 
-    def _nothing_lost_and_nothing_twice(self, found: Found) -> None:
+    def _nothing_lost_and_nothing_twice(self, contents: Contents) -> None:
         """Jobs are those that were acknowledged, but for old ones; a group runs one at a time; the cap holds."""
-        ids = [one["id"] for table in ("jobs", "job_history") for one in found[table]]
+        ids = [job["id"] for table in ("jobs", "job_history") for job in contents[table]]
         assert sorted(ids) == sorted(job.id for job in self.model.present)
-        running = [one for one in found["jobs"] if one["status"] == "running"]
-        assert sum(one["group_key"] == "g" for one in running) <= 1
-        leased = [one for one in running if self.model.is_leased(self.model.jobs[one["id"]])]
-        assert sum(one["limit_key"] == "l" for one in leased) <= CAP
+        running = [job for job in contents["jobs"] if job["status"] == "running"]
+        assert sum(job["group_key"] == "g" for job in running) <= 1
+        leased = [job for job in running if self.model.is_leased(self.model.jobs[job["id"]])]
+        assert sum(job["limit_key"] == "l" for job in leased) <= CAP
 
-    def _every_job_stands_where_the_model_says(self, found: Found) -> None:
-        for one in found["jobs"] + found["job_history"]:
-            job = self.model.jobs[one["id"]]
-            assert (one["status"], one["attempts"], one["lost_count"], one["unknown_count"]) == (
+    def _every_job_stands_where_the_model_says(self, contents: Contents) -> None:
+        for job_row in contents["jobs"] + contents["job_history"]:
+            job = self.model.jobs[job_row["id"]]
+            assert (job_row["status"], job_row["attempts"], job_row["lost_count"], job_row["unknown_count"]) == (
                 job.status, job.attempts, job.lost, job.unknowns,
             )  # fmt: skip
-        for one in found["jobs"]:
-            job = self.model.jobs[one["id"]]
+        for job_row in contents["jobs"]:
+            job = self.model.jobs[job_row["id"]]
             if job.rises:
-                job.raised(one["lease_token"])
-            assert (one["lease_token"], one["queue"], bool(one["cancel_requested"])) == (
+                job.raised(job_row["lease_token"])
+            assert (job_row["lease_token"], job_row["queue"], bool(job_row["cancel_requested"])) == (
                 job.token,
                 job.queue,
                 job.cancel,
             )
-            assert (one["released_at"] is not None) == job.marked
-            assert job.owner is None or one["locked_by"] == job.owner
+            assert (job_row["released_at"] is not None) == job.marked
+            assert job.owner is None or job_row["locked_by"] == job.owner
 
-    def _the_log_holds_the_owners_words_and_no_others(self, found: Found) -> None:
+    def _the_log_holds_the_owners_words_and_no_others(self, contents: Contents) -> None:
         logged = {
-            (one["job_id"], one["lease_token"]): (one["outcome"], one["verdict"]) for one in found["job_attempts"]
+            (attempt["job_id"], attempt["lease_token"]): (attempt["outcome"], attempt["verdict"])
+            for attempt in contents["job_attempts"]
         }
         said = {(job.id, token): words for job in self.model.present for token, words in job.log.items()}
         assert logged == said

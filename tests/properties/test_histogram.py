@@ -27,9 +27,9 @@ def exact(durations: Sequence[float], share: float) -> float:
 
 @given(DURATIONS, SHARES)
 def test_a_percentile_is_within_a_quarter_of_the_exact_one(durations: list[float], share: float) -> None:
-    found, right = histogram.percentile(counted(durations), share), exact(durations, share)
-    assert found is not None
-    assert abs(found - right) <= max(0.25 * right, histogram.BOUNDS[0] / 2)
+    estimate, exact_value = histogram.percentile(counted(durations), share), exact(durations, share)
+    assert estimate is not None
+    assert abs(estimate - exact_value) <= max(0.25 * exact_value, histogram.BOUNDS[0] / 2)
 
 
 @given(st.lists(DURATIONS, min_size=1, max_size=5), SHARES)

@@ -19,12 +19,12 @@ __all__ = ["_logging"]
 @pytest.fixture
 def vault(database_url: str) -> Iterator[VaultFactory]:
     """`vault(keys)` makes an app."""
-    made: list[Effects] = []
+    apps: list[Effects] = []
 
     def make(keys: str = OLD_KEYS) -> Effects:
-        made.append(vault_app(database_url, keys))
-        return made[-1]
+        apps.append(vault_app(database_url, keys))
+        return apps[-1]
 
     yield make
-    for app in made:
+    for app in apps:
         app.dispose()

@@ -156,8 +156,8 @@ def live_and_die(app: Effects, receiver: Receiver) -> None:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with Receiver(lambda request: 200 if request.path.startswith("/taken") else 410) as made:
-        yield made
+    with Receiver(lambda request: 200 if request.path.startswith("/taken") else 410) as http_receiver:
+        yield http_receiver
 
 
 @pytest.mark.slow
@@ -200,7 +200,7 @@ def test_nothing_sings_in_what_an_attempt_left(cage: Effects, receiver: Receiver
                     plain = bytes(value) if isinstance(value, memoryview) else value
                     sung = canaries(f"{plain!r} {json.dumps(plain, default=str)}")
                     if name in own.get(table.name, set()):
-                        sung = [one for one in sung if SEALED in one or SECRET_INSIDE in one]
+                        sung = [canary for canary in sung if SEALED in canary or SECRET_INSIDE in canary]
                     assert sung == [], (table.name, name)
 
 

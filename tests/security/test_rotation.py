@@ -44,7 +44,7 @@ def keys(app: Effects, *arguments: str, with_keys: str = BOTH_KEYS, monkeypatch:
 
 
 def in_use(app: Effects) -> set[tuple[str, str, int]]:
-    return {(one.place, one.key_id, one.values) for one in count_keys(app.store)}
+    return {(count.place, count.key_id, count.values) for count in count_keys(app.store)}
 
 
 def fill(app: Effects) -> None:
@@ -59,12 +59,12 @@ def test_every_place_is_counted_and_rotated(vault: VaultFactory) -> None:
     fill(vault())
     app = vault(BOTH_KEYS)
     assert in_use(app) == {("jobs", "old", 1), ("job_history", "old", 1), ("webhook_secrets", "old", 1)}
-    quick = {one.place for one in count_keys(app.store, quick=True)}
+    quick = {count.place for count in count_keys(app.store, quick=True)}
     assert quick == {"jobs", "webhook_secrets"}  # the job in the history succeeded
-    told: list[tuple[str, int]] = []
-    result = rotate(app.store, app.keys, lambda place, count: told.append((place, count)), actor="ann")
+    reported: list[tuple[str, int]] = []
+    result = rotate(app.store, app.keys, lambda place, count: reported.append((place, count)), actor="ann")
     assert (result.newest, result.rotated, result.left, result.unreadable) == ("new", 3, [], [])
-    assert sorted(told) == [("job_history", 1), ("jobs", 1), ("webhook_secrets", 1)]
+    assert sorted(reported) == [("job_history", 1), ("jobs", 1), ("webhook_secrets", 1)]
     assert in_use(app) == {("jobs", "new", 1), ("job_history", "new", 1), ("webhook_secrets", "new", 1)}
     assert rotate(app.store, app.keys, actor="ann").rotated == 0
     open_all(vault(NEW_KEYS))
@@ -72,17 +72,17 @@ def test_every_place_is_counted_and_rotated(vault: VaultFactory) -> None:
 
 def open_all(app: Effects) -> int:
     """Open every sealed value there is; how many."""
-    found = 0
+    opened = 0
     for table in ("jobs", "job_history"):
         for row in rows(app, table, "job_type = 'card.charge'"):
             text = row["payload"] if isinstance(row["payload"], str) else json.dumps(row["payload"])
             assert sealed_document(text) is not None
             assert app.job_types.get(row["job_type"]).decode(open_payload(app.keys, row["job_type"], text)).card
-            found += 1
+            opened += 1
     for row in rows(app, "webhook_secrets"):
         assert open_secret(app, row["endpoint_id"], row["id"], bytes(row["sealed"]))
-        found += 1
-    return found
+        opened += 1
+    return opened
 
 
 def test_what_is_not_sealed_stays_as_it_is(vault: VaultFactory) -> None:
@@ -106,9 +106,9 @@ def test_status_lists_keys_and_what_needs_them(vault: VaultFactory, monkeypatch:
     fill(app)
     out = keys(app, "status", monkeypatch=monkeypatch).out.splitlines()
     assert [line.split()[:3] for line in out[1:]] == [["new", "seals", "0"], ["old", "opens", "3"]]
-    found = keys(app, "status", "--json", with_keys=NEW_KEYS, monkeypatch=monkeypatch).json
-    assert [(one["key"], one["role"]) for one in found["keys"]] == [("new", "seals"), ("old", "missing")]
-    assert found["keys"][1]["values"] == {"jobs": 1, "job_history": 1, "webhook_secrets": 1}
+    status = keys(app, "status", "--json", with_keys=NEW_KEYS, monkeypatch=monkeypatch).json
+    assert [(key["key"], key["role"]) for key in status["keys"]] == [("new", "seals"), ("old", "missing")]
+    assert status["keys"][1]["values"] == {"jobs": 1, "job_history": 1, "webhook_secrets": 1}
 
 
 def test_a_key_in_use_is_not_let_go(vault: VaultFactory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_a_process_that_seals_with_the_old_key_is_noticed(vault: VaultFactory, m
     old, app = vault(), vault(BOTH_KEYS)
     fill(old)
     result = rotate(app.store, app.keys, lambda place, count: old_enqueues(old), actor="ann")
-    assert [(one.place, one.key_id) for one in result.left] == [("jobs", "old")]
+    assert [(count.place, count.key_id) for count in result.left] == [("jobs", "old")]
     assert rotate(app.store, app.keys, actor="ann").left == []
 
 
@@ -170,7 +170,7 @@ def test_a_locked_row_is_left_to_the_next_pass(vault: VaultFactory) -> None:
     fill(vault())
     with app.store.begin() as connection:
         connection.exec_driver_sql("SELECT id FROM effects_jobs FOR UPDATE")
-        assert [(one.place, one.values) for one in rotate(app.store, app.keys, actor="ann").left] == [("jobs", 1)]
+        assert [(count.place, count.values) for count in rotate(app.store, app.keys, actor="ann").left] == [("jobs", 1)]
     assert rotate(app.store, app.keys, actor="ann").rotated == 1
 
 
@@ -182,7 +182,7 @@ def test_ten_thousand_with_senders_running_and_kills(database_url: str, vault: V
         rotate_beside_senders(app, receiver, tmp_path)
         assert {message_of(request) for request in receiver.requests} == {f"tick {n}" for n in range(KILLS)}
         assert len(receiver.requests) >= KILLS * LISTENING
-    assert {one.key_id for one in count_keys(app.store)} == {"new"}
+    assert {count.key_id for count in count_keys(app.store)} == {"new"}
     assert {row["status"] for row in rows(app, "job_history")} == {"succeeded"}
     assert open_all(vault(NEW_KEYS)) == SECRETS
     app.dispose()
@@ -220,9 +220,9 @@ def rotate_beside_senders(app: Effects, receiver: Receiver, folder: Path) -> Non
         assert last.wait(60) == 0, last.output
         ended = DUE + KILLS * LISTENING
         wait_until(lambda: len(rows(app, "job_history")) == ended, seconds=60)
-        for one in workers:
-            one.send(signal.SIGTERM)
-            assert one.wait() == 0, one.output
+        for worker in workers:
+            worker.send(signal.SIGTERM)
+            assert worker.wait() == 0, worker.output
 
 
 def charge(number: int) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def test_the_batch_that_a_kill_cut_is_done_or_not_done(vault: VaultFactory) -> N
     rotate(
         app.store,
         app.keys,
-        lambda place, count: sums.append(sum(one.values for one in count_keys(app.store))),
+        lambda place, count: sums.append(sum(key_count.values for key_count in count_keys(app.store))),
         actor="ann",
     )
     assert set(sums) == {3}

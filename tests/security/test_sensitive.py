@@ -48,9 +48,9 @@ class LoginType(JobType[Login]):
 
 
 def charge_type(app: Effects) -> ChargeCard:
-    found = app.job_types.get("card.charge")
-    assert isinstance(found, ChargeCard)
-    return found
+    job_type = app.job_types.get("card.charge")
+    assert isinstance(job_type, ChargeCard)
+    return job_type
 
 
 def stored(app: Effects, table: str = "jobs") -> dict[str, Any]:
@@ -68,9 +68,9 @@ def test_the_declared_fields_are_found_by_their_names_in_json() -> None:
 def test_sealed_in_the_database_and_clear_for_the_handler(vault: VaultFactory) -> None:
     app = vault()
     enqueue("card.charge", CARD, effects=app)
-    found = stored(app)
-    assert set(found) == {"orderId", "$sealed"}
-    assert "secret" not in json.dumps(found)
+    payload = stored(app)
+    assert set(payload) == {"orderId", "$sealed"}
+    assert "secret" not in json.dumps(payload)
     Worker(app).drain()
     assert charge_type(app).seen == [CARD]
     assert "secret" not in json.dumps(stored(app, "job_history"))
@@ -81,11 +81,11 @@ def test_the_digest_is_of_what_the_caller_gave(vault: VaultFactory) -> None:
     first = enqueue("card.charge", CARD, key="order:7", effects=app)
     again = enqueue("card.charge", CARD, key="order:7", effects=app)
     assert (again.job_id, again.existing) == (first.job_id, True)
-    other = msgspec.structs.replace(CARD, buyer_name="Bob")
+    different = msgspec.structs.replace(CARD, buyer_name="Bob")
     with pytest.raises(IdempotencyConflict):
-        enqueue("card.charge", other, key="order:7", effects=app)
+        enqueue("card.charge", different, key="order:7", effects=app)
     many = [NewJob(job_type="card.charge", payload=CARD, key=key) for key in ("order:7", "order:8")]
-    assert [one.existing for one in enqueue_many(many, effects=app)] == [True, False]
+    assert [receipt.existing for receipt in enqueue_many(many, effects=app)] == [True, False]
 
 
 def test_without_keys_nothing_is_stored_in_clear(vault: VaultFactory) -> None:
@@ -188,7 +188,7 @@ def test_a_dead_one_is_requeued_with_its_secrets(vault: VaultFactory) -> None:
     Worker(app).drain()
     requeue(app.store, app.job_types, receipt.job_id, actor="ann")
     Worker(app).drain()
-    assert [one.card.number for one in charge_type(app).seen] == ["4111-secret", "4111-secret"]
+    assert [charge.card.number for charge in charge_type(app).seen] == ["4111-secret", "4111-secret"]
 
 
 @pytest.mark.parametrize("say", ["retry", "raise", ""])

@@ -43,10 +43,10 @@ def a_signed_time(text: str) -> None:
 def a_range(text: str) -> None:
     for header in (f"bytes={text}", f"bytes={text}-", f"bytes=-{text}", f"bytes=0-{text}"):
         try:
-            found = asked_range(header, 100)
+            span = asked_range(header, 100)
         except UnsatisfiableError:
             continue
-        assert found is None or 0 <= found[0] < found[1] <= 100
+        assert span is None or 0 <= span[0] < span[1] <= 100
 
 
 def a_wait(text: str) -> None:

@@ -12,7 +12,7 @@ from tests.conftest import AppFactory
 
 
 def storage_finding(app_factory: AppFactory, **options: str) -> DoctorFinding:
-    [finding] = [one for one in examine(app_factory(**options)) if one.check == "storage"]
+    [finding] = [candidate for candidate in examine(app_factory(**options)) if candidate.check == "storage"]
     return finding
 
 

@@ -90,7 +90,7 @@ def test_a_folder_and_a_file_of_one_name_are_refused(tmp_path: Path) -> None:
         writer.finish()
     with pytest.raises(StorageRefused, match="a folder is where a file should be"), storage.writer("d") as writer:
         writer.finish()
-    assert [one.name for one in storage.list("")] == ["a", "d/e"]
+    assert [stored.name for stored in storage.list("")] == ["a", "d/e"]
 
 
 _KILLED = """
@@ -166,7 +166,7 @@ def test_an_unfinished_file_that_was_removed_is_written_again(tmp_path: Path) ->
     storage = LocalStorage(tmp_path)
     with storage.writer("a/part") as writer:
         writer.write(b"x")
-        storage.delete([one.name for one in storage.list("a/")])
+        storage.delete([stored.name for stored in storage.list("a/")])
         with pytest.raises(StorageUnavailable):
             writer.finish()
     assert storage.size("a/part") is None
@@ -178,12 +178,14 @@ def test_an_unfinished_file_that_was_removed_is_written_again(tmp_path: Path) ->
 def test_what_is_to_be_durable_is_synced_and_its_folder_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, synced: int
 ) -> None:
-    storage, real, asked = LocalStorage(tmp_path), os.fsync, []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (asked.append(os.fstat(descriptor).st_ino), real(descriptor)))
+    storage, real, synced_inodes = LocalStorage(tmp_path), os.fsync, []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: (synced_inodes.append(os.fstat(descriptor).st_ino), real(descriptor))
+    )
     with storage.writer("part", durable=durable) as writer:
         writer.write(b"x")
         writer.finish()
-    assert asked == [(tmp_path / "part").stat().st_ino, tmp_path.stat().st_ino][:synced]
+    assert synced_inodes == [(tmp_path / "part").stat().st_ino, tmp_path.stat().st_ino][:synced]
 
 
 @pytest.mark.parametrize(("step", "error"), [("chmod", FileNotFoundError), ("mkdir", FileExistsError)])

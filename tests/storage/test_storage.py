@@ -30,7 +30,7 @@ def test_what_was_written_is_read(storage: Storage, size: int) -> None:
     assert storage.size("run/part") == size
     pieces = list(storage.read("run/part"))
     assert b"".join(pieces) == data
-    assert all(0 < len(one) <= MIB for one in pieces)
+    assert all(0 < len(piece) <= MIB for piece in pieces)
 
 
 def test_any_range_is_read(storage: Storage) -> None:
@@ -64,11 +64,11 @@ def test_a_listing_is_by_beginning_and_in_the_order_of_whole_names(storage: Stor
     names = ["a", "b.csv", "b/1", "b/10", "b/2", "b/c/d", "b0", "é"]
     for name in reversed(names):
         put(storage, name, name.encode())
-    assert [one.name for one in storage.list("")] == names
-    assert [one.name for one in storage.list("b/")] == ["b/1", "b/10", "b/2", "b/c/d"]
-    assert [one.name for one in storage.list("b/1")] == ["b/1", "b/10"]
-    assert [one.name for one in storage.list("b/c/")] == ["b/c/d"]
-    assert [one.name for one in storage.list("none/of/it")] == []
+    assert [stored.name for stored in storage.list("")] == names
+    assert [stored.name for stored in storage.list("b/")] == ["b/1", "b/10", "b/2", "b/c/d"]
+    assert [stored.name for stored in storage.list("b/1")] == ["b/1", "b/10"]
+    assert [stored.name for stored in storage.list("b/c/")] == ["b/c/d"]
+    assert [stored.name for stored in storage.list("none/of/it")] == []
     [listed] = storage.list("é")
     assert listed.size_bytes == 2
     assert abs(listed.modified_at - datetime.now(UTC)) < timedelta(minutes=5)
@@ -78,8 +78,8 @@ def test_deleting_misses_nothing(storage: Storage) -> None:
     for name in ("a/b/1", "a/b/2", "a/c"):
         put(storage, name, b"x")
     storage.delete(["a/b/1", "a/none", "a/b/2", "z/z"])
-    assert [one.name for one in storage.list("")] == ["a/c"]
-    storage.delete(one.name for one in storage.list(""))
+    assert [stored.name for stored in storage.list("")] == ["a/c"]
+    storage.delete(stored.name for stored in storage.list(""))
     assert list(storage.list("")) == []
 
 
