@@ -35,11 +35,11 @@ def test_kills_lose_nothing_and_explain_every_repeat(
     app = impatient(app_factory(job_types=[], keys=keys, allow_private_addresses=True))
     with (
         Receiver(slow_answers(seed)) as first,
-        Receiver(slow_answers(seed + 1)) as two,
+        Receiver(slow_answers(seed + 1)) as second,
         fleet(database_url, tmp_path) as processes,
     ):
         receiver_records = [
-            ReceiverRecord(add_endpoint(receiver.url, effects=app), receiver) for receiver in (first, two)
+            ReceiverRecord(add_endpoint(receiver.url, effects=app), receiver) for receiver in (first, second)
         ]
         _open_limits(app)
         loop = KillLoop(app, processes, tmp_path, keys, seed)

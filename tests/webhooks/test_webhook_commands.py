@@ -48,9 +48,9 @@ def test_an_endpoint_from_add_to_disable(run: Run) -> None:
     )
     assert run("endpoints", "disable", added.json["id"], "--reason", "they asked").exit_code == 0
     listed = run("endpoints", "list", "--json").json
-    assert [(one["id"], one["status"], one["reason"]) for one in listed] == [
-        (added.json["id"], "disabled", "they asked")
-    ]
+    assert [
+        (listed_endpoint["id"], listed_endpoint["status"], listed_endpoint["reason"]) for listed_endpoint in listed
+    ] == [(added.json["id"], "disabled", "they asked")]
     assert run("endpoints", "enable", added.json["id"]).exit_code == 0
     assert "active" in run("endpoints", "list").out
 
@@ -220,8 +220,8 @@ def test_listen_verifies_prints_and_fails_on_purpose() -> None:
         url = process.stderr.readline().split()[2]
         signed = headers(secret, b'{"type":"order.paid","data":{"n":1}}')
         statuses = [
-            httpx.post(url, content=body, headers=given).status_code
-            for body, given in (
+            httpx.post(url, content=body, headers=sent_headers).status_code
+            for body, sent_headers in (
                 (b'{"type":"order.paid","data":{"n":1}}', signed),
                 (b'{"type":"order.paid","data":{"n":1}}', signed),
                 (b'{"type":"order.paid","data":{"n":1}}', signed),
@@ -255,9 +255,9 @@ def headers(secret: str, body: bytes) -> dict[str, str]:
 
 def added(run: Run, url: str, *options: str) -> str:
     """The id of a new endpoint."""
-    found = run("endpoints", "add", url, *options, "--json")
-    assert found.exit_code == 0
-    return str(found.json["id"])
+    answer = run("endpoints", "add", url, *options, "--json")
+    assert answer.exit_code == 0
+    return str(answer.json["id"])
 
 
 def work(database_url: str) -> None:
@@ -266,16 +266,16 @@ def work(database_url: str) -> None:
 
 def test_a_secret_from_rotate_to_expire(run: Run) -> None:
     endpoint = added(run, "http://127.0.0.1:9/")
-    made = run("secrets", "rotate", endpoint, "--json").json
-    assert made["secret"].startswith("whsec_")
+    rotated = run("secrets", "rotate", endpoint, "--json").json
+    assert rotated["secret"].startswith("whsec_")
     listed = run("secrets", "list", endpoint)
     assert listed.exit_code == 0
-    assert made["secret"] not in listed.out
-    found = run("secrets", "list", endpoint, "--json").json
-    assert [one["signs"] for one in found] == [True, True]
-    assert run("secrets", "expire", found[1]["id"]).exit_code == 0
-    assert [one["signs"] for one in run("secrets", "list", endpoint, "--json").json] == [True, False]
-    assert run("secrets", "expire", found[0]["id"]).exit_code == 2
+    assert rotated["secret"] not in listed.out
+    secrets = run("secrets", "list", endpoint, "--json").json
+    assert [secret["signs"] for secret in secrets] == [True, True]
+    assert run("secrets", "expire", secrets[1]["id"]).exit_code == 0
+    assert [secret["signs"] for secret in run("secrets", "list", endpoint, "--json").json] == [True, False]
+    assert run("secrets", "expire", secrets[0]["id"]).exit_code == 2
     assert run("secrets", "rotate", "ep_none").exit_code == 2
     assert "0 h" in run("secrets", "rotate", endpoint, "--overlap-hours", "0").err
 
@@ -287,15 +287,15 @@ def test_an_endpoint_is_changed(run: Run) -> None:
     )  # fmt: skip
     shown = run("endpoints", "show", endpoint, "--json")
     assert "hunter2" not in shown.out
-    found = shown.json
-    assert (found["profile"], found["overrides"], found["ordering"], found["has_headers"]) == (
+    details = shown.json
+    assert (details["profile"], details["overrides"], details["ordering"], details["has_headers"]) == (
         "patient", {"404": "full"}, "key", True,
     )  # fmt: skip
     assert (
         run("endpoints", "change", endpoint, "--retry", "5xx=short", "--url", "http://127.0.0.1:9/new").exit_code == 0
     )
-    found = run("endpoints", "show", endpoint, "--json").json
-    assert (found["url"], found["overrides"], found["profile"]) == (
+    details = run("endpoints", "show", endpoint, "--json").json
+    assert (details["url"], details["overrides"], details["profile"]) == (
         "http://127.0.0.1:9/new", {"5xx": "short"}, "patient",
     )  # fmt: skip
     for wrong in (["--retry", "404"], ["--retry", "404=ever"], ["--header", "Host: x"], ["--header", "x"]):
@@ -332,8 +332,8 @@ def test_replay_and_recover(run: Run, database_url: str, rows: Rows) -> None:
         work(database_url)
         assert len(receiver.requests) == 3
         assert {request.message_id for request in receiver.requests} == {event}
-        found = run("replay", "--event", event, "--json")
-        assert (found.exit_code, found.json["jobs"], len(found.json["skipped"])) == (1, [], 1)
+        replayed = run("replay", "--event", event, "--json")
+        assert (replayed.exit_code, replayed.json["jobs"], len(replayed.json["skipped"])) == (1, [], 1)
         assert len(run("replay", "--event", event, "--even-if-done", "--json").json["jobs"]) == 1
     assert run("replay").exit_code == 2
     assert run("replay", "--event", "msg_none").exit_code == 2

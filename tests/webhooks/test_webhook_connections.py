@@ -67,16 +67,18 @@ def test_one_connection_serves_many_requests(transports: BlockingTransports) -> 
 
 def test_many_threads_share_an_origin(transports: BlockingTransports) -> None:
     with Receiver() as receiver:
-        found: list[int | None] = []
+        statuses: list[int | None] = []
         threads = [
-            threading.Thread(target=lambda: found.append(transports.post(receiver.url, {}, BODY, seconds=LONG).status))
+            threading.Thread(
+                target=lambda: statuses.append(transports.post(receiver.url, {}, BODY, seconds=LONG).status)
+            )
             for _ in range(20)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert found == [200] * 20
+        assert statuses == [200] * 20
         assert len(transports) == 1
 
 
@@ -102,10 +104,12 @@ def test_an_origin_in_use_stays() -> None:
         made_transports(origins_max=1, idle_seconds=0.0) as transports,
         Receiver(lambda request: Answer(wait=gate)) as receiver,
     ):
-        found: list[int | None] = []
+        statuses: list[int | None] = []
         urls = [f"http://host{number}.test:{receiver.port}/" for number in range(4)]
         threads = [
-            threading.Thread(target=lambda url=url: found.append(transports.post(url, {}, BODY, seconds=LONG).status))
+            threading.Thread(
+                target=lambda url=url: statuses.append(transports.post(url, {}, BODY, seconds=LONG).status)
+            )
             for url in urls
         ]
         for thread in threads:
@@ -114,7 +118,7 @@ def test_an_origin_in_use_stays() -> None:
         gate.set()
         for thread in threads:
             thread.join()
-        assert found == [200] * 4
+        assert statuses == [200] * 4
 
 
 @pytest.mark.parametrize(

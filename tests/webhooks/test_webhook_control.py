@@ -83,12 +83,12 @@ def test_a_failed_answer_may_ask_for_an_end(said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "secure", "wanted"),
+    ("status", "said", "secure", "expected"),
     [(503, "disable", False, "Retry"), (503, "continue", True, "Retry"), (200, "disable", True, "Done")],
 )
-def test_no_other_answer_may(status: int, said: str, secure: bool, wanted: str) -> None:
+def test_no_other_answer_may(status: int, said: str, secure: bool, expected: str) -> None:
     outcome = classify(answered(status, said, secure=secure), host="h")
-    assert type(outcome).__name__ == wanted
+    assert type(outcome).__name__ == expected
     assert "control" not in (getattr(outcome, "detail", None) or {})
 
 
@@ -100,10 +100,10 @@ def test_a_receiver_over_tls_ends_a_message_or_its_endpoint(shop: Effects, rows:
     authority.configure_trust(client)
     shop.job_types.replace(WebhookDelivery(shop, ssl_context=client))
     with Receiver([Answer(500, headers={"webhook-delivery": said})], ssl_context=server) as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         deliver_webhooks([WebhookEvent("order.paid", {})], effects=shop)
         assert Worker(shop).drain(max_seconds=50).counts == {"dead": 1}
-    found = get_endpoint(made.id, effects=shop)
-    assert found.status == status
-    assert found.reason == ("the receiver requested it: webhook-delivery: disable" if said == "disable" else None)
+    ended = get_endpoint(endpoint.id, effects=shop)
+    assert ended.status == status
+    assert ended.reason == ("the receiver requested it: webhook-delivery: disable" if said == "disable" else None)
     assert [row["state"] for row in rows("SELECT state FROM effects_delivered_webhooks")] == ["refused"]

@@ -33,8 +33,8 @@ TABLE = {
 
 @pytest.fixture
 def processes(database_url: str, tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(database_url, tmp_path) as made:
-        yield made
+    with fleet(database_url, tmp_path) as workers:
+        yield workers
 
 
 def test_the_table_has_every_point_of_ours() -> None:
@@ -49,7 +49,7 @@ def test_a_crash_repeats_the_same_bytes_or_nothing(
 ) -> None:
     requests, outcomes = TABLE[point, action]
     with Receiver() as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         receipt = deliver_webhook(WebhookEvent("order.paid", {"n": 1}), effects=shop)
         child = processes.worker(
             app="tests.webhooks.crash_app:app", EFFECTS_CRASHPOINT=f"{point}:1:{action}", EFFECTS_KEYS=KEYS,
@@ -66,7 +66,7 @@ def test_a_crash_repeats_the_same_bytes_or_nothing(
         assert len(receiver.requests) in requests
         assert len({(request.message_id, request.body) for request in receiver.requests}) == 1
         for request in receiver.requests:
-            assert verify(made.secret, request.headers, request.body) == receipt.event_id
+            assert verify(endpoint.secret, request.headers, request.body) == receipt.event_id
     attempts = rows("SELECT outcome FROM effects_job_attempts ORDER BY attempt")
     assert tuple(row["outcome"] for row in attempts) == outcomes
     assert rows("SELECT state, status_code, tries FROM effects_delivered_webhooks") == [

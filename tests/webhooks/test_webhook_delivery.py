@@ -44,7 +44,7 @@ def ledger(rows: Rows) -> list[dict[str, Any]]:
 
 def test_every_event_arrives_signed_and_byte_for_byte_as_stored(shop: Effects, rows: Rows) -> None:
     with Receiver() as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         events = [WebhookEvent("order.paid", {"n": n, "name": "Zoë ☕", "z": {"b": 1, "a": 2}}) for n in range(20)]
         receipts = deliver_webhooks(events, effects=shop)
         assert drain(shop) == {"succeeded": 20}
@@ -52,9 +52,9 @@ def test_every_event_arrives_signed_and_byte_for_byte_as_stored(shop: Effects, r
         assert {request.message_id: request.body for request in receiver.requests} == stored
         assert set(stored) == {receipt.event_id for receipt in receipts}
         for request in receiver.requests:
-            assert verify(made.secret, request.headers, request.body) == request.message_id
-            found = standardwebhooks.Webhook(made.secret).verify(request.body, request.headers)
-            assert found["data"]["name"] == "Zoë ☕"
+            assert verify(endpoint.secret, request.headers, request.body) == request.message_id
+            message = standardwebhooks.Webhook(endpoint.secret).verify(request.body, request.headers)
+            assert message["data"]["name"] == "Zoë ☕"
             assert request.headers["content-type"] == "application/json"
             assert request.headers["accept-encoding"] == "identity"
     assert ledger(rows) == [{"state": "done", "status_code": 200, "tries": 1}] * 20
@@ -63,7 +63,7 @@ def test_every_event_arrives_signed_and_byte_for_byte_as_stored(shop: Effects, r
 @pytest.mark.slow
 def test_every_try_has_the_same_id_and_bytes_and_a_fresh_signature(shop: Effects, rows: Rows) -> None:
     with Receiver([503, 404, Answer(reset=True), 200]) as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         receipt = deliver_webhook(WebhookEvent("order.paid", {"n": 1}), effects=shop)
         seen = []
         for wait in (0, 6, 400, 2500):
@@ -74,7 +74,7 @@ def test_every_try_has_the_same_id_and_bytes_and_a_fresh_signature(shop: Effects
             (receipt.event_id, receiver.requests[0].body)
         }
         for request in receiver.requests:
-            verify(made.secret, request.headers, request.body)
+            verify(endpoint.secret, request.headers, request.body)
     assert seen == [
         {"state": "intended", "status_code": 503, "tries": 1},
         {"state": "intended", "status_code": 404, "tries": 2},
@@ -127,9 +127,9 @@ def test_one_dead_partner_does_not_touch_another(shop: Effects, rows: Rows) -> N
 @pytest.mark.slow
 def test_what_is_in_flight_to_an_endpoint_is_capped_by_a_row_of_limits(shop: Effects, rows: Rows) -> None:
     with Receiver() as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
     limits = rows("SELECT limit_key, max_in_flight FROM effects_limits")
-    assert limits == [{"limit_key": limit_key(made.id), "max_in_flight": 16}]
+    assert limits == [{"limit_key": limit_key(endpoint.id), "max_in_flight": 16}]
 
 
 # -- what is read when the request is sent -------------------------------------------------------------------------
@@ -137,11 +137,11 @@ def test_what_is_in_flight_to_an_endpoint_is_capped_by_a_row_of_limits(shop: Eff
 
 def test_disabling_stops_what_waits_and_enabling_does_not_bring_it_back(shop: Effects, rows: Rows) -> None:
     with Receiver() as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
-        disable_endpoint(made.id, reason="they asked", effects=shop)
+        disable_endpoint(endpoint.id, reason="they asked", effects=shop)
         assert drain(shop) == {"cancelled": 1}
-        enable_endpoint(made.id, effects=shop)
+        enable_endpoint(endpoint.id, effects=shop)
         deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
         assert drain(shop) == {"succeeded": 1}
         assert len(receiver.requests) == 1
@@ -153,15 +153,15 @@ def test_disabling_stops_what_waits_and_enabling_does_not_bring_it_back(shop: Ef
 
 def test_while_a_secret_is_replaced_both_sign_the_newest_first(shop: Effects) -> None:
     with Receiver() as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         newer, ended = generate_secret(), generate_secret()
         with shop.store.begin() as connection:
             for secret_id, secret in (("sec_zz", newer), ("sec_ended", ended)):
                 sealed = shop.keys.seal(
-                    parse_secret(secret), table="webhook_secrets", row=f"{made.id}/{secret_id}", field="sealed"
+                    parse_secret(secret), table="webhook_secrets", row=f"{endpoint.id}/{secret_id}", field="sealed"
                 )
                 endpoint_table.insert_secret(
-                    shop.store, connection, secret_id=secret_id, endpoint_id=made.id, sealed=sealed
+                    shop.store, connection, secret_id=secret_id, endpoint_id=endpoint.id, sealed=sealed
                 )
             for secret_id, column, seconds in (("sec_zz", "created_at", "3600"), ("sec_ended", "expires_at", "-1")):
                 moment = shop.store.sql.after(seconds)
@@ -173,7 +173,7 @@ def test_while_a_secret_is_replaced_both_sign_the_newest_first(shop: Effects) ->
         request = receiver.requests[0]
     tokens = request.headers["webhook-signature"].split(" ")
     assert len(tokens) == 2
-    for secret, token in zip((newer, made.secret), tokens, strict=True):
+    for secret, token in zip((newer, endpoint.secret), tokens, strict=True):
         verify(secret, {**request.headers, "webhook-signature": token}, request.body)
 
 
@@ -242,15 +242,15 @@ def test_a_secret_that_was_copied_to_another_endpoint_does_not_sign(shop: Effect
 
 
 def test_secrets_are_nowhere_in_the_database_in_clear(shop: Effects, rows: Rows) -> None:
-    made = add_endpoint("http://127.0.0.1:9/", effects=shop)
-    key = base64.b64decode(made.secret.removeprefix("whsec_"))
+    endpoint = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    key = base64.b64decode(endpoint.secret.removeprefix("whsec_"))
     for table in ("webhook_secrets", "webhook_endpoints"):
         for row in rows(f"SELECT * FROM effects_{table}"):
             for value in row.values():
                 raw = bytes(value) if isinstance(value, bytes | memoryview) else str(value).encode()
                 assert key not in raw
-                assert made.secret.removeprefix("whsec_").encode() not in raw
-    assert made.secret not in repr(made)
+                assert endpoint.secret.removeprefix("whsec_").encode() not in raw
+    assert endpoint.secret not in repr(endpoint)
 
 
 def test_why_finds_deliveries_by_the_callers_key_the_events_id_and_the_pair(shop: Effects) -> None:
@@ -258,13 +258,13 @@ def test_why_finds_deliveries_by_the_callers_key_the_events_id_and_the_pair(shop
     receipt = deliver_webhook(WebhookEvent("order.paid", {}, key="order:1:paid"), effects=shop)
     deliver_webhook(WebhookEvent("order.paid", {}, key="order:2:paid", tenant="t"), effects=shop)
     both = {f"{receipt.event_id}:{first}", f"{receipt.event_id}:{second}"}
-    for key, wanted in (
+    for key, expected in (
         ("order:1:paid", both),
         (receipt.event_id, both),
         (f"{receipt.event_id}:{second}", {f"{receipt.event_id}:{second}"}),
     ):
         effects = find_evidence(shop, key)
-        assert {evidence.key for evidence in effects} == wanted
+        assert {evidence.key for evidence in effects} == expected
         assert {evidence.state for evidence in effects} == {"waiting"}
 
 
@@ -274,8 +274,8 @@ def test_why_finds_deliveries_by_the_callers_key_the_events_id_and_the_pair(shop
 def test_a_plain_insert_is_delivered(shop: Effects, rows: Rows) -> None:
     with Receiver() as receiver:
         receipt = deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
-        made = add_endpoint(receiver.url, effects=shop)
-        payload = json.dumps({"event_id": receipt.event_id, "endpoint_id": made.id})
+        endpoint = add_endpoint(receiver.url, effects=shop)
+        payload = json.dumps({"event_id": receipt.event_id, "endpoint_id": endpoint.id})
         with shop.store.begin() as connection:
             connection.execute(
                 text("INSERT INTO effects_jobs (job_type, queue, payload) VALUES ('webhook.deliver', 'webhooks', :p)"),
@@ -300,17 +300,17 @@ def test_a_delivery_whose_rows_are_gone_is_dead(shop: Effects, rows: Rows, table
 def test_a_batch_is_loaded_with_one_query_for_each_table(shop: Effects) -> None:
     job_type = shop.job_types.get("webhook.deliver")
     assert isinstance(job_type, WebhookDelivery)
-    made = [add_endpoint("http://127.0.0.1:9/", effects=shop) for _ in range(3)]
+    endpoints = [add_endpoint("http://127.0.0.1:9/", effects=shop) for _ in range(3)]
     receipts = deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(10)], effects=shop)
     jobs: Any = [
-        (_Numbered(job_id), job_type.decode(json.dumps({"event_id": one.event_id, "endpoint_id": endpoint.id})))
-        for one in receipts
-        for endpoint, job_id in zip(made, one.job_ids, strict=True)
+        (_Numbered(job_id), job_type.decode(json.dumps({"event_id": receipt.event_id, "endpoint_id": endpoint.id})))
+        for receipt in receipts
+        for endpoint, job_id in zip(endpoints, receipt.job_ids, strict=True)
     ]
     with shop.store.read() as connection, statements(shop) as seen:
         loaded = job_type.load(connection, jobs)
     assert set(loaded) == {job.id for job, _ in jobs}
-    assert len([one for one in seen if "effects_" in one]) == 3
+    assert len([statement for statement in seen if "effects_" in statement]) == 3
 
 
 class _Numbered:

@@ -38,8 +38,8 @@ def drain(shop: Effects) -> dict[str, int]:
 
 
 def details(rows: Rows) -> list[dict[str, Any]]:
-    found = rows("SELECT detail FROM effects_job_attempts ORDER BY job_id, lease_token")
-    return [json.loads(row["detail"]) if isinstance(row["detail"], str) else row["detail"] for row in found]
+    recorded = rows("SELECT detail FROM effects_job_attempts ORDER BY job_id, lease_token")
+    return [json.loads(row["detail"]) if isinstance(row["detail"], str) else row["detail"] for row in recorded]
 
 
 # -- retry rules ---------------------------------------------------------------------------------------------------
@@ -48,26 +48,26 @@ def details(rows: Rows) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_an_endpoints_rules_are_read_when_the_answer_comes(shop: Effects, rows: Rows) -> None:
     with Receiver([422]) as receiver:
-        made = add_endpoint(receiver.url, overrides={"4xx": "full"}, effects=shop)
+        endpoint = add_endpoint(receiver.url, overrides={"4xx": "full"}, effects=shop)
         deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
         assert drain(shop) == {"failed": 1}
-        change_endpoint(made.id, overrides={}, effects=shop)
+        change_endpoint(endpoint.id, overrides={}, effects=shop)
         shop.store.shift_clock(10)
         assert drain(shop) == {"dead": 1}
-        change_endpoint(made.id, profile="patient", effects=shop)
+        change_endpoint(endpoint.id, profile="patient", effects=shop)
         deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
         assert drain(shop) == {"failed": 1}
-    found = get_endpoint(made.id, effects=shop)
-    assert (found.profile, found.overrides, found.patterns) == ("patient", {}, ("*",))
+    changed = get_endpoint(endpoint.id, effects=shop)
+    assert (changed.profile, changed.overrides, changed.patterns) == ("patient", {}, ("*",))
     assert [detail["retry_class"] for detail in details(rows)] == ["full", "none", "short"]
 
 
 def test_a_new_url_holds_for_what_waits(shop: Effects) -> None:
     with Receiver([500]) as old, Receiver() as new:
-        made = add_endpoint(old.url, effects=shop)
+        endpoint = add_endpoint(old.url, effects=shop)
         receipt = deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
         drain(shop)
-        change_endpoint(made.id, url=new.url, patterns=["order.*"], effects=shop)
+        change_endpoint(endpoint.id, url=new.url, patterns=["order.*"], effects=shop)
         shop.store.shift_clock(10)
         drain(shop)
         assert [request.message_id for request in new.requests] == [receipt.event_id]
@@ -79,11 +79,11 @@ def test_a_new_url_holds_for_what_waits(shop: Effects) -> None:
      {"patterns": []}, {"headers": {"host": "x"}}],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_and_nothing_changes(shop: Effects, wrong: dict[str, Any]) -> None:
-    made = add_endpoint("http://127.0.0.1:9/", effects=shop)
-    before = get_endpoint(made.id, effects=shop)
+    endpoint = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    before = get_endpoint(endpoint.id, effects=shop)
     with pytest.raises(EndpointInvalid):
-        change_endpoint(made.id, **wrong, effects=shop)
-    assert get_endpoint(made.id, effects=shop) == before
+        change_endpoint(endpoint.id, **wrong, effects=shop)
+    assert get_endpoint(endpoint.id, effects=shop) == before
     with pytest.raises(EndpointNotFound):
         change_endpoint("ep_none", effects=shop)
 
@@ -96,9 +96,9 @@ def test_headers_are_sent_sealed_and_kept_through_a_rotation_of_keys(
     shop: Effects, app_factory: AppFactory, rows: Rows
 ) -> None:
     with Receiver() as receiver:
-        made = add_endpoint(receiver.url, headers={"Authorization": "Bearer hunter2", "X-Team": "b"}, effects=shop)
+        endpoint = add_endpoint(receiver.url, headers={"Authorization": "Bearer hunter2", "X-Team": "b"}, effects=shop)
         plain = add_endpoint(receiver.url, ["none"], effects=shop)
-        stored = rows("SELECT * FROM effects_webhook_endpoints WHERE id = :id", id=made.id)[0]
+        stored = rows("SELECT * FROM effects_webhook_endpoints WHERE id = :id", id=endpoint.id)[0]
         assert "hunter2" not in repr({**stored, "headers": bytes(stored["headers"])})
         newer = app_factory(job_types=[], keys=f"k2={generate_key()},{KEYS}", allow_private_addresses=True)
         rotation = rotate_keys(newer.store, newer.keys, actor="ann")
@@ -107,9 +107,9 @@ def test_headers_are_sent_sealed_and_kept_through_a_rotation_of_keys(
         assert drain(newer) == {"succeeded": 1}
         headers = receiver.requests[0].headers
         assert (headers["authorization"], headers["x-team"]) == ("Bearer hunter2", "b")
-        assert get_endpoint(made.id, effects=newer).has_headers
+        assert get_endpoint(endpoint.id, effects=newer).has_headers
         assert not get_endpoint(plain.id, effects=newer).has_headers
-        change_endpoint(made.id, headers={}, effects=newer)
+        change_endpoint(endpoint.id, headers={}, effects=newer)
         deliver_webhook(WebhookEvent("order.paid", {}), effects=newer)
         drain(newer)
         assert "authorization" not in receiver.requests[1].headers
@@ -188,9 +188,9 @@ def test_more_than_100_endpoints_are_a_job_of_their_own(shop: Effects, rows: Row
         late = add_endpoint(receiver.url, ["a"], effects=shop)
         assert drain(shop)["succeeded"] == 1 + 101 + 2
         assert len(receiver.bodies_by_id()[receipt.event_id]) == 101
-    made = rows("SELECT endpoint_id FROM effects_delivered_webhooks WHERE event_id = :id", id=receipt.event_id)
-    assert len({row["endpoint_id"] for row in made}) == 101
-    assert late.id not in {row["endpoint_id"] for row in made}
+    deliveries = rows("SELECT endpoint_id FROM effects_delivered_webhooks WHERE event_id = :id", id=receipt.event_id)
+    assert len({row["endpoint_id"] for row in deliveries}) == 101
+    assert late.id not in {row["endpoint_id"] for row in deliveries}
     assert audit(shop.store, shop.ledgers) == []
 
 
@@ -202,17 +202,17 @@ def test_a_body_over_the_limit_is_a_clear_error_and_writes_nothing(shop: Effects
 
 
 def test_a_test_event_goes_to_one_endpoint_whatever_its_patterns(shop: Effects) -> None:
-    with Receiver() as receiver, Receiver() as other:
-        made = add_endpoint(receiver.url, ["order.*"], tenant="t", effects=shop)
-        add_endpoint(other.url, ["*"], tenant="t", effects=shop)
-        receipt = send_test(made.id, tenant="t", effects=shop)
+    with Receiver() as receiver, Receiver() as bystander:
+        endpoint = add_endpoint(receiver.url, ["order.*"], tenant="t", effects=shop)
+        add_endpoint(bystander.url, ["*"], tenant="t", effects=shop)
+        receipt = send_test(endpoint.id, tenant="t", effects=shop)
         drain(shop)
         assert [request.message_id for request in receiver.requests] == [receipt.event_id]
         assert json.loads(receiver.requests[0].body)["type"] == "webhook.test"
-        assert other.requests == []
-    disable_endpoint(made.id, tenant="t", effects=shop)
+        assert bystander.requests == []
+    disable_endpoint(endpoint.id, tenant="t", effects=shop)
     with pytest.raises(EndpointInvalid, match="disabled"):
-        send_test(made.id, tenant="t", effects=shop)
+        send_test(endpoint.id, tenant="t", effects=shop)
     with pytest.raises(EndpointNotFound):
         send_test("ep_none", effects=shop)
 
@@ -231,7 +231,7 @@ def test_an_attempt_records_its_phases_durations_and_response(shop: Effects, row
             drain(shop)
             shop.store.shift_clock(1000)
     first, second, third = details(rows)
-    assert [one["sent"] for one in (first, second, third)] == ["answered", "sent_no_answer", "answered"]
+    assert [detail["sent"] for detail in (first, second, third)] == ["answered", "sent_no_answer", "answered"]
     assert {"resolve", "connect", "write", "answer", "body", "total"} <= set(first["ms"])
     assert first["ms"]["total"] >= sum(value for name, value in first["ms"].items() if name != "total") - 1
     assert (first["status"], first["response"]) == (500, "broken \\x1b[2J")
@@ -287,9 +287,9 @@ def test_a_thousand_answers_that_are_lost_repeat_no_more_than_that_and_the_same_
         return Answer(reset=first)
 
     with Receiver(answer) as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         with shop.store.begin() as connection:  # a breaker would let one through a minute
-            limit_rows.set_limit(shop.store, connection, limit_key(made.id), actor="test", breaker=None)
+            limit_rows.set_limit(shop.store, connection, limit_key(endpoint.id), actor="test", breaker=None)
         deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(1000)], effects=shop)
         drain(shop)
         shop.store.shift_clock(10)

@@ -77,11 +77,11 @@ def test_what_is_not_given_stays(shop: Effects) -> None:
 
 
 def test_tenants_have_keys_of_their_own(shop: Effects) -> None:
-    one = ensure_endpoint("crm", URL, tenant="a", effects=shop)
-    two = ensure_endpoint("crm", URL, tenant="b", effects=shop)
-    assert one.id != two.id
-    assert (one.same_url, two.same_url) == ((), ())
-    assert ensure_endpoint("crm", URL, tenant="a", effects=shop).id == one.id
+    first = ensure_endpoint("crm", URL, tenant="a", effects=shop)
+    second = ensure_endpoint("crm", URL, tenant="b", effects=shop)
+    assert first.id != second.id
+    assert (first.same_url, second.same_url) == ((), ())
+    assert ensure_endpoint("crm", URL, tenant="a", effects=shop).id == first.id
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\nb", 5, None], ids=str)

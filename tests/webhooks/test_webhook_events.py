@@ -184,14 +184,16 @@ def test_any_json_object_survives_and_has_one_digest(data: dict[str, Any]) -> No
 def test_an_event_becomes_a_row_a_ledger_row_and_a_job_for_each_endpoint(shop: Effects, rows: Rows) -> None:
     paid, everything, _other = endpoint(shop, "order.*"), endpoint(shop), endpoint(shop, "user.*")
     receipt = deliver_webhook(WebhookEvent("order.paid", {"id": 1}), effects=shop)
-    assert {one.endpoint_id for one in receipt.deliveries} == {paid, everything}
+    assert {delivery.endpoint_id for delivery in receipt.deliveries} == {paid, everything}
     assert not receipt.existing
     assert receipt.event_id.startswith("msg_")
     jobs = rows("SELECT id, job_type, queue, idempotency_key, limit_key FROM effects_jobs ORDER BY id")
     assert [job["id"] for job in jobs] == sorted(receipt.job_ids)
     assert {(job["job_type"], job["queue"]) for job in jobs} == {("webhook.deliver", "webhooks")}
-    assert {job["idempotency_key"] for job in jobs} == {f"{receipt.event_id}:{one}" for one in (paid, everything)}
-    assert {job["limit_key"] for job in jobs} == {f"webhook:{one}" for one in (paid, everything)}
+    assert {job["idempotency_key"] for job in jobs} == {
+        f"{receipt.event_id}:{endpoint_id}" for endpoint_id in (paid, everything)
+    }
+    assert {job["limit_key"] for job in jobs} == {f"webhook:{endpoint_id}" for endpoint_id in (paid, everything)}
     ledger = rows("SELECT job_id, state, tries FROM effects_delivered_webhooks ORDER BY job_id")
     assert [(row["job_id"], row["state"], row["tries"]) for row in ledger] == [
         (job["id"], "intended", 0) for job in jobs
@@ -213,9 +215,9 @@ def test_disabled_endpoints_get_nothing_new(shop: Effects) -> None:
 
 def test_tenants_do_not_see_each_others_events(shop: Effects) -> None:
     ours, theirs, nobodys = endpoint(shop, tenant="a"), endpoint(shop, tenant="b"), endpoint(shop)
-    for tenant, wanted in (("a", ours), ("b", theirs), (None, nobodys)):
+    for tenant, expected in (("a", ours), ("b", theirs), (None, nobodys)):
         receipt = deliver_webhook(WebhookEvent("order.paid", {}, key="same", tenant=tenant), effects=shop)
-        assert [one.endpoint_id for one in receipt.deliveries] == [wanted]
+        assert [delivery.endpoint_id for delivery in receipt.deliveries] == [expected]
         assert not receipt.existing
 
 
@@ -278,13 +280,13 @@ def test_an_id_of_the_callers_own_is_a_key_too(shop: Effects, rows: Rows) -> Non
     endpoint(shop)
     assert deliver_webhook(WebhookEvent("order.paid", {"a": 1}, id="mine-1"), effects=shop).event_id == "mine-1"
     assert deliver_webhook(WebhookEvent("order.paid", {"a": 1}, id="mine-1"), effects=shop).existing
-    for other in (
+    for different in (
         WebhookEvent("order.paid", {"a": 2}, id="mine-1"),
         WebhookEvent("order.paid", {"a": 1}, id="mine-1", key="k"),
         WebhookEvent("order.paid", {"a": 1}, id="mine-1", tenant="t"),
     ):
         with pytest.raises(IdempotencyConflict, match="mine-1"):
-            deliver_webhook(other, effects=shop)
+            deliver_webhook(different, effects=shop)
     assert counts(rows) == (1, 1, 1)
 
 
@@ -356,7 +358,7 @@ def test_many_events_take_few_statements(shop: Effects, rows: Rows) -> None:
         receipts = deliver_webhooks((WebhookEvent("order.paid", {"n": n}) for n in range(400)), effects=shop)
     assert len({receipt.event_id for receipt in receipts}) == 400
     assert counts(rows) == (400, 400, 400)
-    assert len([one for one in seen if "effects_" in one or "sqlite_sequence" in one]) <= 6
+    assert len([statement for statement in seen if "effects_" in statement or "sqlite_sequence" in statement]) <= 6
 
 
 def test_more_than_one_batch_keeps_its_order(shop: Effects, rows: Rows) -> None:

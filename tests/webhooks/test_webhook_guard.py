@@ -146,15 +146,15 @@ def test_one_bad_answer_of_the_resolver_refuses_all(answers: list[str]) -> None:
 
 
 def test_a_name_is_resolved_once_a_connection() -> None:
-    asked: list[str] = []
+    lookups: list[str] = []
 
     def rebinding(host: str, port: int) -> Sequence[str]:
-        asked.append(host)
-        return ["127.0.0.1"] if len(asked) > 1 else ["198.18.0.1"]
+        lookups.append(host)
+        return ["127.0.0.1"] if len(lookups) > 1 else ["198.18.0.1"]
 
     with RawPeer(lambda connection: None) as peer:
         assert post(f"http://partner.example:{peer.port}/", resolver=rebinding).failure == "blocked_address"
-        assert asked == ["partner.example"]
+        assert lookups == ["partner.example"]
         connects(peer, 0)
 
 

@@ -132,9 +132,9 @@ def test_a_refusal_says_why_and_every_kind_has_a_reason_of_its_own() -> None:
 
 def test_no_kind_denies_what_another_already_does() -> None:
     """Each name and prefix of the table is there once: a doubled one hides which kind it is of."""
-    for kind, other in itertools.permutations(DENIED_KINDS, 2):
-        assert [name for name in (*kind.names, *kind.prefixes) if other.has(name)] == []
-        assert [name for name in kind.names if name.startswith(kind.prefixes)] == []
+    for first, second in itertools.permutations(DENIED_KINDS, 2):
+        assert [name for name in (*first.names, *first.prefixes) if second.has(name)] == []
+        assert [name for name in first.names if name.startswith(first.prefixes)] == []
 
 
 def test_what_partners_ask_for_passes() -> None:

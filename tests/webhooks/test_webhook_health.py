@@ -68,61 +68,61 @@ def test_people_are_notified_after_1_24_and_72_hours_once_each_and_it_ends_after
     shop: Effects, ops: TellOps, rows: Rows
 ) -> None:
     with Receiver([422]) as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         for wait in (0, HOUR + 1, HOUR, 23 * HOUR, HOUR, 48 * HOUR, HOUR):
             shop.store.shift_clock(wait)
             send(shop, 2)
         drain(shop)
-        assert [one["reason"] for one in ops.told] == [
+        assert [notice["reason"] for notice in ops.told] == [
             "no success for 1 h",
             "no success for 24 h",
             "no success for 72 h",
         ]
-        assert {(one["notice"], one["endpoint_id"]) for one in ops.told} == {("failing", made.id)}
-        found = get_endpoint(made.id, effects=shop)
-        assert (found.status, found.failed_messages) == ("active", 14)
-        assert found.failing_since is not None
+        assert {(notice["notice"], notice["endpoint_id"]) for notice in ops.told} == {("failing", endpoint.id)}
+        health = get_endpoint(endpoint.id, effects=shop)
+        assert (health.status, health.failed_messages) == ("active", 14)
+        assert health.failing_since is not None
         shop.store.shift_clock(2 * DAY)
         send(shop)
         drain(shop)
-        found = get_endpoint(made.id, effects=shop)
-        assert found.status == "disabled"
-        assert "5 days and 15 messages" in (found.reason or "")
+        health = get_endpoint(endpoint.id, effects=shop)
+        assert health.status == "disabled"
+        assert "5 days and 15 messages" in (health.reason or "")
         assert ops.told[-1]["notice"] == "disabled"
         before = len(receiver.requests)
         send(shop)
         assert len(receiver.requests) == before
-        enable_endpoint(made.id, effects=shop)
+        enable_endpoint(endpoint.id, effects=shop)
         send(shop)
-        found = get_endpoint(made.id, effects=shop)
-        assert (found.status, found.failed_messages) == ("active", 1)  # counted from the start again
+        health = get_endpoint(endpoint.id, effects=shop)
+        assert (health.status, health.failed_messages) == ("active", 1)  # counted from the start again
     assert audit(shop.store, shop.ledgers) == []
 
 
 @pytest.mark.slow
 def test_few_messages_do_not_end_an_endpoint(shop: Effects) -> None:
     with Receiver([422]) as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         for _ in range(9):
             send(shop)
             shop.store.shift_clock(DAY)
-        assert get_endpoint(made.id, effects=shop).status == "active"
+        assert get_endpoint(endpoint.id, effects=shop).status == "active"
         send(shop)
-        assert get_endpoint(made.id, effects=shop).status == "disabled"
+        assert get_endpoint(endpoint.id, effects=shop).status == "disabled"
 
 
 @pytest.mark.slow
 def test_a_success_forgets_everything(shop: Effects, ops: TellOps) -> None:
     answers = [422] * 12 + [200] + [422] * 12
     with Receiver(answers) as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         send(shop, 12)
         shop.store.shift_clock(6 * DAY)
         send(shop)
-        assert get_endpoint(made.id, effects=shop).failing_since is None
+        assert get_endpoint(endpoint.id, effects=shop).failing_since is None
         send(shop, 12)
-        found = get_endpoint(made.id, effects=shop)
-        assert (found.status, found.failed_messages) == ("active", 12)
+        health = get_endpoint(endpoint.id, effects=shop)
+        assert (health.status, health.failed_messages) == ("active", 12)
         assert ops.told == []
 
 
@@ -136,39 +136,39 @@ def test_health_of_a_working_endpoint_writes_no_row(shop: Effects, rows: Rows) -
 @pytest.mark.slow
 def test_a_second_410_for_another_message_ten_minutes_later_ends_it(shop: Effects) -> None:
     with Receiver([410]) as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         send(shop)
         send(shop)  # at once: one bad deploy answers so to everything
-        assert get_endpoint(made.id, effects=shop).status == "active"
+        assert get_endpoint(endpoint.id, effects=shop).status == "active"
         shop.store.shift_clock(601)
         send(shop)
-        found = get_endpoint(made.id, effects=shop)
-        assert found.status == "disabled"
-        assert "410" in (found.reason or "")
+        health = get_endpoint(endpoint.id, effects=shop)
+        assert health.status == "disabled"
+        assert "410" in (health.reason or "")
 
 
 @pytest.mark.slow
 def test_a_success_between_two_410s_takes_the_first_back(shop: Effects) -> None:
     with Receiver([410, 200, 410, 410]) as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         for _ in range(3):
             send(shop)
             shop.store.shift_clock(700)
-        assert get_endpoint(made.id, effects=shop).status == "active"
+        assert get_endpoint(endpoint.id, effects=shop).status == "active"
         send(shop)
-        assert get_endpoint(made.id, effects=shop).status == "disabled"
+        assert get_endpoint(endpoint.id, effects=shop).status == "disabled"
 
 
 @pytest.mark.slow
 def test_a_notice_that_cannot_be_enqueued_does_not_harm_the_delivery(app_factory: AppFactory) -> None:
     shop = app_factory(job_types=[], keys=KEYS, allow_private_addresses=True, webhook_notice_job_type="no.such_type")
     with Receiver([422]) as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         send(shop)
         shop.store.shift_clock(2 * HOUR)
         deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
         assert drain(shop) == {"dead": 1}
-        assert get_endpoint(made.id, effects=shop).failed_messages == 2
+        assert get_endpoint(endpoint.id, effects=shop).failed_messages == 2
 
 
 # -- rests ---------------------------------------------------------------------------------------------------------
@@ -176,14 +176,14 @@ def test_a_notice_that_cannot_be_enqueued_does_not_harm_the_delivery(app_factory
 
 @pytest.mark.slow
 def test_a_retry_after_rests_the_whole_endpoint_and_no_other(shop: Effects, rows: Rows) -> None:
-    with Receiver([Answer(429, headers={"retry-after": "3600"}), 200]) as slow, Receiver() as other:
+    with Receiver([Answer(429, headers={"retry-after": "3600"}), 200]) as slow, Receiver() as unaffected:
         add_endpoint(slow.url, ["a"], effects=shop)
-        add_endpoint(other.url, ["b"], effects=shop)
+        add_endpoint(unaffected.url, ["b"], effects=shop)
         deliver_webhook(WebhookEvent("a", {}), effects=shop)
         drain(shop)
         deliver_webhooks([WebhookEvent("a", {}), WebhookEvent("b", {})], effects=shop)
         drain(shop)
-        assert (len(slow.requests), len(other.requests)) == (1, 1)
+        assert (len(slow.requests), len(unaffected.requests)) == (1, 1)
         shop.store.shift_clock(3601)
         drain(shop)
         assert len(slow.requests) == 2  # the one that waited; the first waits out its jitter
@@ -197,26 +197,26 @@ def test_a_retry_after_rests_the_whole_endpoint_and_no_other(shop: Effects, rows
 def test_to_enable_an_endpoint_closes_its_breaker_and_ends_its_rest(shop: Effects) -> None:
     answers = [500] * 10 + [Answer(429, headers={"retry-after": "86400"})] + [200]
     with Receiver(answers) as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         with shop.store.begin() as connection:
-            limit_rows.set_limit(shop.store, connection, limit_key(made.id), actor="test", max_in_flight=1)
+            limit_rows.set_limit(shop.store, connection, limit_key(endpoint.id), actor="test", max_in_flight=1)
         send(shop, 11)
         shop.store.shift_clock(61)
         drain(shop)
         assert len(receiver.requests) == 11
         send(shop)
         assert len(receiver.requests) == 11
-        enable_endpoint(made.id, effects=shop)
+        enable_endpoint(endpoint.id, effects=shop)
         assert drain(shop)["succeeded"] >= 1
         with shop.store.read() as connection:
-            stands = limit_status.show(shop.store, connection, limit_key(made.id))
+            stands = limit_status.show(shop.store, connection, limit_key(endpoint.id))
         assert (stands.breaker_state, stands.paused_until, stands.max_in_flight) == ("closed", None, 1)
 
 
 @pytest.mark.slow
 def test_while_an_endpoint_fails_one_request_at_a_time_probes(shop: Effects) -> None:
     with Receiver([500]) as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(60)], effects=shop)
         drain(shop)
         first = len(receiver.requests)
@@ -225,7 +225,7 @@ def test_while_an_endpoint_fails_one_request_at_a_time_probes(shop: Effects) -> 
         drain(shop)
         assert len(receiver.requests) == first + 1
     with shop.store.read() as connection:
-        assert limit_status.show(shop.store, connection, limit_key(made.id)).breaker_state != "closed"
+        assert limit_status.show(shop.store, connection, limit_key(endpoint.id)).breaker_state != "closed"
 
 
 @pytest.mark.slow
@@ -239,18 +239,20 @@ def test_partners_that_fail_never_hold_every_thread(shop: Effects) -> None:
     with ExitStack() as stack:
         silent = [stack.enter_context(Receiver(fails_then_hangs)) for _ in range(3)]
         good = stack.enter_context(Receiver())
-        made = [add_endpoint(one.url, ["all"], headers={"x-turn": "first"}, effects=shop) for one in silent]
+        endpoints = [
+            add_endpoint(receiver.url, ["all"], headers={"x-turn": "first"}, effects=shop) for receiver in silent
+        ]
         add_endpoint(good.url, ["good"], effects=shop)
         deliver_webhook(WebhookEvent("all", {}), effects=shop)
         drain(shop)
-        for one in made:
-            change_endpoint(one.id, headers={"x-turn": "second"}, effects=shop)
+        for endpoint in endpoints:
+            change_endpoint(endpoint.id, headers={"x-turn": "second"}, effects=shop)
         deliver_webhooks([WebhookEvent("all", {"n": n}) for n in range(4)], effects=shop)
         with running(Worker(shop, queues={"webhooks": 10})):
-            wait_until(lambda: sum(len(one.requests) - 1 for one in silent) == 3)
+            wait_until(lambda: sum(len(receiver.requests) - 1 for receiver in silent) == 3)
             for _ in range(5):
                 deliver_webhook(WebhookEvent("good", {}), effects=shop)
             good.wait_for(5)
-            assert sum(len(one.requests) - 1 for one in silent) == 3
+            assert sum(len(receiver.requests) - 1 for receiver in silent) == 3
             gate.set()
-            wait_until(lambda: sum(len(one.requests) - 1 for one in silent) >= 12)
+            wait_until(lambda: sum(len(receiver.requests) - 1 for receiver in silent) >= 12)

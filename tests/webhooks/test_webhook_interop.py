@@ -54,11 +54,11 @@ process.stdin.on("end", () => {
 def sent(shop: Effects) -> tuple[list[str], list[Request]]:
     """Both secrets of an endpoint in rotation, and requests as a partner got them."""
     with Receiver() as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
-        new = rotate_secret(made.id, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
+        new = rotate_secret(endpoint.id, effects=shop)
         deliver_webhooks(EVENTS, effects=shop)
         assert Worker(shop).drain(max_seconds=50).counts == {"succeeded": len(EVENTS)}
-    return [new.secret, made.secret], receiver.requests
+    return [new.secret, endpoint.secret], receiver.requests
 
 
 def test_the_python_libraries_take_every_request_with_either_secret(sent: tuple[list[str], list[Request]]) -> None:
@@ -85,17 +85,17 @@ def test_the_libraries_refuse_what_was_altered(sent: tuple[list[str], list[Reque
 def test_the_library_of_npm_takes_every_request(sent: tuple[list[str], list[Request]]) -> None:
     environment = {**os.environ, "NODE_PATH": needs.npm("standardwebhooks")}
     secrets, requests = sent
-    given: list[dict[str, Any]] = [
+    cases: list[dict[str, Any]] = [
         {"secret": secret, "headers": request.headers, "body": request.body.decode()}
         for secret in secrets
         for request in requests
     ]
     done = subprocess.run(
-        [needs.program("node"), "-e", NODE], input=json.dumps(given), capture_output=True, text=True, timeout=60,
+        [needs.program("node"), "-e", NODE], input=json.dumps(cases), capture_output=True, text=True, timeout=60,
         check=True, env=environment,
     )  # fmt: skip
     assert [json.loads(line) for line in done.stdout.rstrip("\n").split("\n")] == [
-        json.loads(one["body"]) for one in given
+        json.loads(case["body"]) for case in cases
     ]
 
 

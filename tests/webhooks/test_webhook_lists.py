@@ -33,7 +33,7 @@ def send(shop: Effects, tenant: str | None, event_type: str = "order.paid") -> s
 def test_deliveries_are_listed_by_endpoint_event_state_and_tenant(shop: Effects) -> None:
     first = add_endpoint(URL, ["order.*"], tenant="ann", effects=shop).id
     second = add_endpoint(URL, tenant="ann", effects=shop).id
-    other = add_endpoint(URL, tenant="bob", effects=shop).id
+    bobs = add_endpoint(URL, tenant="bob", effects=shop).id
     order, user, foreign = send(shop, "ann"), send(shop, "ann", "user.new"), send(shop, "bob")
     cancelled = list_deliveries(event_id=user, tenant="ann", effects=shop).deliveries[0].job_id
     actions.cancel(shop.store, shop.ledgers, cancelled, actor="test")
@@ -44,7 +44,7 @@ def test_deliveries_are_listed_by_endpoint_event_state_and_tenant(shop: Effects)
         return {(delivery.event_id, delivery.endpoint_id) for delivery in page.deliveries}
 
     assert pairs(tenant="ann") == {(order, first), (order, second), (user, second)}
-    assert pairs(tenant="bob") == pairs(endpoint_id=other, tenant=ANY_TENANT) == {(foreign, other)}
+    assert pairs(tenant="bob") == pairs(endpoint_id=bobs, tenant=ANY_TENANT) == {(foreign, bobs)}
     assert pairs(tenant=None) == set()
     assert pairs(endpoint_id=first, tenant="ann") == {(order, first)}
     assert pairs(event_id=order, tenant=ANY_TENANT) == {(order, first), (order, second)}
@@ -116,10 +116,10 @@ def test_one_delivery_and_one_event_are_read_as_their_tenant_alone_sees_them(sho
         event = get_event(event_id, tenant=tenant, effects=shop)
         assert (event.type, event.tenant, event.body[-16:]) == ("order.read", "ann", b'"data":{"id":7}}')
         assert 'id":7' not in repr(event)
-    for other in ("bob", None):
+    for tenant in ("bob", None):
         with pytest.raises(EventNotFound, match="there is no delivery of"):
-            get_delivery(event_id, endpoint_id, tenant=other, effects=shop)
+            get_delivery(event_id, endpoint_id, tenant=tenant, effects=shop)
         with pytest.raises(EventNotFound, match=f"there is no event '{event_id}'"):
-            get_event(event_id, tenant=other, effects=shop)
+            get_event(event_id, tenant=tenant, effects=shop)
     with pytest.raises(EventNotFound):
         get_delivery(event_id, "ep_none", tenant="ann", effects=shop)

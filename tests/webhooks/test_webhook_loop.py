@@ -191,15 +191,15 @@ def test_a_request_that_is_cancelled_in_its_handshake_was_not_sent(transports: B
 
 
 def test_a_request_that_is_cancelled_while_its_name_is_resolved_was_not_sent() -> None:
-    asked, gate = threading.Event(), threading.Event()
+    resolving, gate = threading.Event(), threading.Event()
 
     def slow(host: str, port: int) -> list[str]:
-        asked.set()
+        resolving.set()
         gate.wait(SECONDS)
         return ["127.0.0.1"]
 
     transports = BlockingTransports(GuardedNetwork(allow_private=True, resolver=slow))
-    exchange = cancelled(transports, "http://partner.test/", lambda _: asked.wait(SECONDS))
+    exchange = cancelled(transports, "http://partner.test/", lambda _: resolving.wait(SECONDS))
     gate.set()
     transports.close()
     assert (exchange.wrote, exchange.phase) == (False, "resolve")

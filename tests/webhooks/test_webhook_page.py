@@ -132,15 +132,15 @@ def test_the_function_on_the_page_distinguishes_good_from_bad(
     language: Callable[[Path], list[str]], tmp_path: Path
 ) -> None:
     command = language(tmp_path)
-    wanted = list(cases())
-    given = [{"secret": SECRET, "headers": headers, "body": body} for headers, body, _ in wanted]
+    expected = list(cases())
+    inputs = [{"secret": SECRET, "headers": headers, "body": body} for headers, body, _ in expected]
     done = subprocess.run(
-        command, input=json.dumps(given), capture_output=True, text=True, timeout=120, check=False,
+        command, input=json.dumps(inputs), capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, "GOCACHE": str(tmp_path / "go"), "GO111MODULE": "off"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    wrong = [(one, good) for one, good, (_, _, right) in zip(given, found, wanted, strict=True) if good != right]
+    answers = json.loads(done.stdout)
+    wrong = [(case, good) for case, good, (_, _, right) in zip(inputs, answers, expected, strict=True) if good != right]
     assert wrong == []
 
 
@@ -209,5 +209,5 @@ def codes(shop: Effects, endpoint_id: str) -> list[Any]:
     """The newest status of each delivery to an endpoint."""
     table = shop.store.tables["delivered_webhooks"]
     with shop.store.read() as connection:
-        found = connection.execute(table.select().where(table.c.endpoint_id == endpoint_id))
-        return [row.status_code for row in found]
+        deliveries = connection.execute(table.select().where(table.c.endpoint_id == endpoint_id))
+        return [row.status_code for row in deliveries]

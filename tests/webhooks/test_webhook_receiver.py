@@ -96,8 +96,8 @@ def via_wsgi(shop: Shop) -> Post:
 
 @pytest.fixture(params=[via_asgi, via_wsgi])
 def post(request: pytest.FixtureRequest, shop: Shop) -> Post:
-    made: Post = request.param(shop)
-    return made
+    posting: Post = request.param(shop)
+    return posting
 
 
 def test_a_message_is_handled_once_however_often_it_comes(shop: Shop, post: Post) -> None:
@@ -158,13 +158,13 @@ def test_the_asgi_app_runs_by_itself(shop: Shop) -> None:
 
 def test_repeats_at_once_are_handled_once(shop: Shop) -> None:
     receiving = Receiving(shop.handle, secrets=SECRET, seen=shop.seen)
-    headers, found = signed(), []
-    threads = [threading.Thread(target=lambda: found.append(receiving.take(headers, BODY))) for _ in range(8)]
+    headers, statuses = signed(), []
+    threads = [threading.Thread(target=lambda: statuses.append(receiving.take(headers, BODY))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [204] * 8
+    assert statuses == [204] * 8
     assert shop.rows == ["msg_1"]
 
 

@@ -39,10 +39,10 @@ def drain(shop: Effects) -> dict[str, int]:
 @pytest.mark.slow
 def test_a_refused_delivery_is_sent_again_with_the_same_id_and_bytes(shop: Effects, rows: Rows) -> None:
     with Receiver([422, 200]) as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         receipt = deliver_webhook(WebhookEvent("order.paid", {"n": 1}), effects=shop)
         assert drain(shop) == {"dead": 1}
-        job_id = replay_delivery(receipt.event_id, made.id, actor="ann", reason="mended", effects=shop)
+        job_id = replay_delivery(receipt.event_id, endpoint.id, actor="ann", reason="mended", effects=shop)
         assert drain(shop) == {"succeeded": 1}
         first, second = receiver.requests
         assert (first.message_id, first.body) == (second.message_id, second.body)
@@ -69,28 +69,28 @@ def test_a_delivery_is_withdrawn_until_it_is_claimed(shop: Effects) -> None:
 @pytest.mark.slow
 def test_a_replay_starts_its_tries_again(shop: Effects, rows: Rows) -> None:
     with Receiver([404]) as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         receipt = deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
         for _ in range(5):
             drain(shop)
             shop.store.shift_clock(8 * 3600)
         assert len(receiver.requests) == 5
         assert rows("SELECT status FROM effects_job_history") == [{"status": "dead"}]
-        replay_delivery(receipt.event_id, made.id, actor="ann", effects=shop)
+        replay_delivery(receipt.event_id, endpoint.id, actor="ann", effects=shop)
         assert drain(shop) == {"failed": 1}
 
 
 @pytest.mark.slow
 def test_what_is_done_or_waits_is_left_alone(shop: Effects) -> None:
     with Receiver() as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         receipt = deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
         with pytest.raises(JobStateError, match="queued"):
-            replay_delivery(receipt.event_id, made.id, actor="ann", effects=shop)
+            replay_delivery(receipt.event_id, endpoint.id, actor="ann", effects=shop)
         drain(shop)
         with pytest.raises(JobStateError, match="done"):
-            replay_delivery(receipt.event_id, made.id, actor="ann", effects=shop)
-        replay_delivery(receipt.event_id, made.id, actor="ann", confirm_done=True, effects=shop)
+            replay_delivery(receipt.event_id, endpoint.id, actor="ann", effects=shop)
+        replay_delivery(receipt.event_id, endpoint.id, actor="ann", confirm_done=True, effects=shop)
         drain(shop)
         assert len(receiver.requests) == 2
     with pytest.raises(EventNotFound):
@@ -117,20 +117,20 @@ def test_an_event_is_sent_again_where_it_failed(shop: Effects) -> None:
 @pytest.mark.slow
 def test_recovery_continues_where_it_stopped_and_touches_no_other_endpoint(shop: Effects, rows: Rows) -> None:
     mended = False
-    with Receiver(lambda request: 200 if mended else 422) as receiver, Receiver([422]) as other:
-        made, theirs = (add_endpoint(one.url, effects=shop) for one in (receiver, other))
+    with Receiver(lambda request: 200 if mended else 422) as receiver, Receiver([422]) as bystander:
+        endpoint, theirs = (add_endpoint(server.url, effects=shop) for server in (receiver, bystander))
         receipts = deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(12)], effects=shop)
         assert drain(shop) == {"dead": 24}
         mended = True
-        first = recover(made.id, since=LONG_AGO, limit=5, actor="ann", effects=shop)
+        first = recover(endpoint.id, since=LONG_AGO, limit=5, actor="ann", effects=shop)
         assert len(first.jobs) == 5
-        again = recover(made.id, since=LONG_AGO, actor="ann", effects=shop)
+        again = recover(endpoint.id, since=LONG_AGO, actor="ann", effects=shop)
         assert len(again.jobs) == 7
-        assert recover(made.id, since=LONG_AGO, actor="ann", effects=shop).jobs == []
+        assert recover(endpoint.id, since=LONG_AGO, actor="ann", effects=shop).jobs == []
         assert drain(shop) == {"succeeded": 12}
         assert {len(bodies) for bodies in receiver.bodies_by_id().values()} == {2}
         assert set(receiver.bodies_by_id()) == {receipt.event_id for receipt in receipts}
-        assert len(other.requests) == 12
+        assert len(bystander.requests) == 12
     assert rows("SELECT count(*) AS n FROM effects_job_actions WHERE actor = 'ann'") == [{"n": 12}]
     assert recover(theirs.id, since=datetime.now(UTC) + timedelta(hours=1), actor="ann", effects=shop).jobs == []
     assert recover(theirs.id, since=LONG_AGO, until=LONG_AGO, actor="ann", effects=shop).jobs == []
@@ -140,16 +140,16 @@ def test_recovery_continues_where_it_stopped_and_touches_no_other_endpoint(shop:
 @pytest.mark.slow
 def test_what_ended_while_the_endpoint_was_disabled_comes_back(shop: Effects) -> None:
     with Receiver() as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
-        disable_endpoint(made.id, effects=shop)
+        disable_endpoint(endpoint.id, effects=shop)
         assert drain(shop) == {"cancelled": 1}
         with pytest.raises(EndpointInvalid, match="enable"):
-            recover(made.id, since=LONG_AGO, actor="ann", effects=shop)
-        enable_endpoint(made.id, effects=shop)
-        assert len(recover(made.id, since=LONG_AGO, actor="ann", effects=shop).jobs) == 1
+            recover(endpoint.id, since=LONG_AGO, actor="ann", effects=shop)
+        enable_endpoint(endpoint.id, effects=shop)
+        assert len(recover(endpoint.id, since=LONG_AGO, actor="ann", effects=shop).jobs) == 1
         assert drain(shop) == {"succeeded": 1}
     with pytest.raises(EndpointNotFound):
         recover("ep_none", since=LONG_AGO, actor="ann", effects=shop)
     with pytest.raises(EndpointInvalid, match="time zone"):
-        recover(made.id, since=datetime(2026, 1, 1), actor="ann", effects=shop)  # noqa: DTZ001
+        recover(endpoint.id, since=datetime(2026, 1, 1), actor="ann", effects=shop)  # noqa: DTZ001

@@ -28,7 +28,7 @@ def send(shop: Effects, key: str, ending: object | None) -> str:
 
 
 def left(rows: Rows) -> tuple[set[str], int]:
-    events = {one["key"] for one in rows("SELECT key FROM effects_webhook_events")}
+    events = {event["key"] for event in rows("SELECT key FROM effects_webhook_events")}
     return events, len(rows("SELECT event_id FROM effects_delivered_webhooks"))
 
 
@@ -67,7 +67,7 @@ def test_an_event_without_deliveries_is_pruned_by_its_own_age(shop: Effects, row
 def test_an_event_whose_fan_out_waits_for_a_person_stays(shop: Effects, rows: Rows) -> None:
     """Its first deliveries are over, those that the job was to make are not."""
     events = [send(shop, name, None) for name in ("dead", "live", "done")]
-    jobs = [enqueue("webhook.fan_out", {"event_id": one}, effects=shop).job_id for one in events]
+    jobs = [enqueue("webhook.fan_out", {"event_id": event_id}, effects=shop).job_id for event_id in events]
     manual_worker = ManualWorker(shop, queue="webhooks")
     claimed = {job.id: job for job in manual_worker.claim()}
     endings = zip(jobs, (Refused("no"), Snooze(200 * DAY), Done()), strict=True)

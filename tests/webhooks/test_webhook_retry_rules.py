@@ -95,8 +95,8 @@ def test_the_profiles_differ_where_they_should() -> None:
 
 def test_an_override_beats_the_profile_but_not_a_success() -> None:
     overrides = check_overrides({"404": "full", "5xx": "none", "503": "short"})
-    found = [rule_of(status, overrides=overrides).retry_class for status in (404, 500, 503, 403)]
-    assert found == ["full", "none", "short", "short"]
+    classes = [rule_of(status, overrides=overrides).retry_class for status in (404, 500, 503, 403)]
+    assert classes == ["full", "none", "short", "short"]
     assert rule_of(200, overrides={"200": "none"}).retry_class == "done"
     assert rule_of(404, overrides={"404": "nonsense"}).retry_class == "short"  # a row that somebody else wrote
 
@@ -132,8 +132,8 @@ def test_retry_after(value: str | None, seconds: float | None) -> None:
 
 @given(st.text(max_size=80))
 def test_no_text_breaks_the_reading(value: str) -> None:
-    found = retry_after(value, NOW)
-    assert found is None or 0 <= found <= 86400
+    seconds = retry_after(value, NOW)
+    assert seconds is None or 0 <= seconds <= 86400
     assert http_date(value) is None or isinstance(http_date(value), float)
 
 
@@ -245,14 +245,19 @@ def test_a_stored_code_has_the_row_of_its_outcome() -> None:
 
 
 def test_explain_shows_class_delay_and_reason() -> None:
-    found = explain("429", hint="120")
-    assert (found.retry_class, found.next_try_seconds, found.endpoint_rests_seconds, found.tries) == (
+    explanation = explain("429", hint="120")
+    assert (
+        explanation.retry_class,
+        explanation.next_try_seconds,
+        explanation.endpoint_rests_seconds,
+        explanation.tries,
+    ) == (
         "full",
         120,
         120,
         10,
     )
-    assert "too many" in found.why
+    assert "too many" in explanation.why
     assert explain("404", attempt=2).next_try_seconds == 600
     assert explain("404", attempt=5).next_try_seconds is None
     assert explain("400").next_try_seconds is None

@@ -46,13 +46,13 @@ def tokens(request: Request) -> list[str]:
 @pytest.mark.slow
 def test_a_rotation_signs_with_both_for_a_day_and_then_with_the_new_one(shop: Effects) -> None:
     with Receiver() as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
         assert len(tokens(sent(shop, receiver))) == 1
-        new = rotate_secret(made.id, effects=shop)
+        new = rotate_secret(endpoint.id, effects=shop)
         request = sent(shop, receiver)
-        for secret, token in zip((new.secret, made.secret), tokens(request), strict=True):
-            one = {**request.headers, "webhook-signature": token}
-            assert verify(secret, one, request.body) == request.message_id
+        for secret, token in zip((new.secret, endpoint.secret), tokens(request), strict=True):
+            single = {**request.headers, "webhook-signature": token}
+            assert verify(secret, single, request.body) == request.message_id
             standardwebhooks.Webhook(secret).verify(request.body, request.headers)  # takes the header as it is
         shop.store.shift_clock(DAY - 10)
         assert len(tokens(sent(shop, receiver))) == 2
@@ -60,8 +60,8 @@ def test_a_rotation_signs_with_both_for_a_day_and_then_with_the_new_one(shop: Ef
         request = sent(shop, receiver)
         assert len(tokens(request)) == 1
         verify(new.secret, request.headers, request.body)
-    found = list_secrets(made.id, effects=shop)
-    assert [(one.id == new.id, one.signs, one.expires_at is None) for one in found] == [
+    secrets = list_secrets(endpoint.id, effects=shop)
+    assert [(secret.id == new.id, secret.signs, secret.expires_at is None) for secret in secrets] == [
         (True, True, True), (False, False, False),
     ]  # fmt: skip
     assert new.secret not in repr(new)
@@ -69,17 +69,17 @@ def test_a_rotation_signs_with_both_for_a_day_and_then_with_the_new_one(shop: Ef
 
 def test_a_leaked_secret_ends_at_once(shop: Effects) -> None:
     with Receiver() as receiver:
-        made = add_endpoint(receiver.url, effects=shop)
-        new = rotate_secret(made.id, overlap_seconds=0, effects=shop)
+        endpoint = add_endpoint(receiver.url, effects=shop)
+        new = rotate_secret(endpoint.id, overlap_seconds=0, effects=shop)
         request = sent(shop, receiver)
         assert len(tokens(request)) == 1
         verify(new.secret, request.headers, request.body)
 
 
 def test_a_partners_own_secret_is_taken_strictly(shop: Effects) -> None:
-    made = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    endpoint = add_endpoint("http://127.0.0.1:9/", effects=shop)
     theirs = generate_secret()
-    assert rotate_secret(made.id, secret=theirs, effects=shop).secret == theirs
+    assert rotate_secret(endpoint.id, secret=theirs, effects=shop).secret == theirs
     raw = b"\xff" * 32
     for wrong in (
         "", "whsec_", "whsec_" + base64.b64encode(b"x" * 23).decode(), "whsec_" + base64.b64encode(b"x" * 65).decode(),
@@ -87,31 +87,35 @@ def test_a_partners_own_secret_is_taken_strictly(shop: Effects) -> None:
         theirs.replace("whsec_", "whsk_"),
     ):  # fmt: skip
         with pytest.raises(SecretInvalid) as caught:
-            rotate_secret(made.id, secret=wrong, effects=shop)
+            rotate_secret(endpoint.id, secret=wrong, effects=shop)
         assert len(wrong) < 10 or wrong not in str(caught.value)
-    assert len(list_secrets(made.id, effects=shop)) == 2
+    assert len(list_secrets(endpoint.id, effects=shop)) == 2
 
 
 def test_at_most_three_sign_at_once(shop: Effects) -> None:
-    made = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    endpoint = add_endpoint("http://127.0.0.1:9/", effects=shop)
     for _ in range(2):
-        rotate_secret(made.id, effects=shop)
+        rotate_secret(endpoint.id, effects=shop)
     with pytest.raises(EndpointInvalid, match="expire one"):
-        rotate_secret(made.id, effects=shop)
-    oldest = list_secrets(made.id, effects=shop)[-1]
+        rotate_secret(endpoint.id, effects=shop)
+    oldest = list_secrets(endpoint.id, effects=shop)[-1]
     expire_secret(oldest.id, effects=shop)
-    rotate_secret(made.id, effects=shop)
-    assert [one.signs for one in list_secrets(made.id, effects=shop)] == [True, True, True]  # the ended one is gone
-    rotate_secret(made.id, overlap_seconds=0, effects=shop)  # a leak may always be ended
-    assert next(one.signs for one in list_secrets(made.id, effects=shop))
+    rotate_secret(endpoint.id, effects=shop)
+    assert [secret.signs for secret in list_secrets(endpoint.id, effects=shop)] == [
+        True,
+        True,
+        True,
+    ]  # the ended one is gone
+    rotate_secret(endpoint.id, overlap_seconds=0, effects=shop)  # a leak may always be ended
+    assert next(secret.signs for secret in list_secrets(endpoint.id, effects=shop))
 
 
 def test_the_last_secret_cannot_be_ended_and_an_ended_one_not_again(shop: Effects) -> None:
-    made = add_endpoint("http://127.0.0.1:9/", effects=shop)
-    only = list_secrets(made.id, effects=shop)[0]
+    endpoint = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    only = list_secrets(endpoint.id, effects=shop)[0]
     with pytest.raises(EndpointInvalid, match="only secret"):
         expire_secret(only.id, effects=shop)
-    rotate_secret(made.id, effects=shop)
+    rotate_secret(endpoint.id, effects=shop)
     expire_secret(only.id, effects=shop)
     with pytest.raises(EndpointInvalid, match="ended already"):
         expire_secret(only.id, effects=shop)
@@ -126,18 +130,18 @@ def test_the_last_secret_cannot_be_ended_and_an_ended_one_not_again(shop: Effect
 
 @pytest.mark.parametrize("overlap", [-1, 7 * DAY + 1, float("nan"), float("inf")])
 def test_an_overlap_is_0_to_7_days(shop: Effects, overlap: float) -> None:
-    made = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    endpoint = add_endpoint("http://127.0.0.1:9/", effects=shop)
     with pytest.raises(EndpointInvalid, match="7 days"):
-        rotate_secret(made.id, overlap_seconds=overlap, effects=shop)
+        rotate_secret(endpoint.id, overlap_seconds=overlap, effects=shop)
 
 
 def test_rotations_at_once_are_made_one_after_the_other(shop: Effects) -> None:
-    made = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    endpoint = add_endpoint("http://127.0.0.1:9/", effects=shop)
     refused: list[EndpointInvalid] = []
 
     def rotate() -> None:
         try:
-            rotate_secret(made.id, effects=shop)
+            rotate_secret(endpoint.id, effects=shop)
         except EndpointInvalid as error:
             refused.append(error)
 
@@ -146,10 +150,10 @@ def test_rotations_at_once_are_made_one_after_the_other(shop: Effects) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    found = list_secrets(made.id, effects=shop)
-    assert len([one for one in found if one.signs]) == 3
+    secrets = list_secrets(endpoint.id, effects=shop)
+    assert len([secret for secret in secrets if secret.signs]) == 3
     assert len(refused) == 4
-    assert len([one for one in found if one.expires_at is None]) == 1
+    assert len([secret for secret in secrets if secret.expires_at is None]) == 1
 
 
 def test_the_newest_secret_comes_first_whatever_the_clock_shows(shop: Effects) -> None:

@@ -47,10 +47,10 @@ def connects() -> Iterator[list[Any]]:
 def hostile(host: str, port: int) -> Sequence[str]:
     """What the system makes of numbers, in whatever base; every name is the metadata service."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (socket.gaierror, UnicodeError):
         return ["169.254.169.254"]
-    return [str(one[4][0]) for one in found]
+    return [str(address[4][0]) for address in addresses]
 
 
 def post(url: str, *, allow_private: Private = False, resolver: Resolver = hostile) -> WebhookExchange:
@@ -90,7 +90,7 @@ OTHERS = [
     "example.com\\@127.0.0.1", "127.0.0.1#@example.com", "127.0.0.1%00.example.com", "127.0.0.1%09",
     "127.0.0.1%20", "①②⑦.⓪.⓪.①", "xn--127-0-0-1", "ⓛⓞⓒⓐⓛⓗⓞⓢⓣ", "[::ffff:127.0.0.1]:80", "[::1]:443",
 ]  # fmt: skip
-CORPUS = [*(one for address in (*PRIVATE, *METADATA) for one in spellings(address)), *OTHERS]
+CORPUS = [*(spelling for address in (*PRIVATE, *METADATA) for spelling in spellings(address)), *OTHERS]
 
 
 def test_the_corpus_is_as_large_as_it_should_be() -> None:
@@ -130,11 +130,11 @@ def test_one_bad_answer_among_good_ones_refuses_all(address: str, first: bool) -
 
 
 def test_a_rebound_name_is_vetted_again() -> None:
-    asked: list[str] = []
+    lookups: list[str] = []
 
     def rebinding(host: str, port: int) -> Sequence[str]:
-        asked.append(host)
-        return ["127.0.0.2"] if len(asked) == 1 else ["127.0.0.1"]
+        lookups.append(host)
+        return ["127.0.0.2"] if len(lookups) == 1 else ["127.0.0.1"]
 
     only = private_networks("127.0.0.2/32")
     with RawPeer(lambda connection: None, host="127.0.0.2") as peer, connects() as seen:
@@ -171,11 +171,11 @@ def test_proxies_in_the_environment_get_no_connection(monkeypatch: pytest.Monkey
 
 def test_a_list_opens_its_networks_and_nothing_else() -> None:
     networks = private_networks("10.1.0.0/16, fd12::/16")
-    found = {
+    verdicts = {
         address: allowed(ipaddress.ip_address(address), allow_private=networks)
         for address in ("10.1.2.3", "::ffff:10.1.2.3", "fd12::1", "10.2.0.1", "127.0.0.1", "fd13::1", "1.1.1.1")
     }
-    assert found == {
+    assert verdicts == {
         "10.1.2.3": True, "::ffff:10.1.2.3": True, "fd12::1": True, "10.2.0.1": False, "127.0.0.1": False,
         "fd13::1": False, "1.1.1.1": True,
     }  # fmt: skip

@@ -6,7 +6,6 @@ import pytest
 
 from effects import Effects
 from effects_webhooks.routing import endpoint_of, limit_key
-from effects_webhooks.transport import windows
 from effects_webhooks.transport.exchange import WebhookExchange
 from effects_webhooks.transport.windows import START, Windows, WindowUse
 from effects_webhooks.wiring import WebhookDelivery
@@ -22,10 +21,10 @@ def ended(status: int | None = None, failure: str | None = None) -> WebhookExcha
 OK, BUSY = ended(204), ended(503)
 
 
-def rounds(known: Windows, exchange: WebhookExchange, count: int, *, at_a_time: int | None = None) -> None:
+def rounds(windows: Windows, exchange: WebhookExchange, count: int, *, at_a_time: int | None = None) -> None:
     """So many rounds of requests that all end so; default as many at a time as the window is wide."""
     for _ in range(count):
-        uses = [known.use("ep") for _ in range(at_a_time or known.size("ep"))]
+        uses = [windows.use("ep") for _ in range(at_a_time or windows.size("ep"))]
         for use in uses:
             finish(use, exchange)
 
@@ -40,15 +39,15 @@ def test_it_begins_with_four() -> None:
 
 
 def test_each_round_of_successes_adds_one() -> None:
-    known = Windows()
-    rounds(known, OK, 3)
-    assert known.size("ep") == 7
+    windows = Windows()
+    rounds(windows, OK, 3)
+    assert windows.size("ep") == 7
 
 
 def test_what_is_not_used_does_not_grow() -> None:
-    known = Windows()
-    rounds(known, OK, 30, at_a_time=3)
-    assert known.size("ep") == 4
+    windows = Windows()
+    rounds(windows, OK, 30, at_a_time=3)
+    assert windows.size("ep") == 4
 
 
 @pytest.mark.parametrize(
@@ -56,61 +55,61 @@ def test_what_is_not_used_does_not_grow() -> None:
     [BUSY, ended(429), ended(failure="connect_timeout"), ended(failure="tls_timeout"), ended(failure="answer_timeout")],
 )
 def test_what_is_too_much_halves_it(exchange: WebhookExchange) -> None:
-    known = Windows()
-    rounds(known, OK, 6)
-    finish(known.use("ep"), exchange)
-    assert known.size("ep") == 5
+    windows = Windows()
+    rounds(windows, OK, 6)
+    finish(windows.use("ep"), exchange)
+    assert windows.size("ep") == 5
 
 
 def test_all_that_had_begun_before_it_was_halved_counts_once() -> None:
-    known = Windows()
-    rounds(known, OK, 6)
-    uses = [known.use("ep") for _ in range(10)]
+    windows = Windows()
+    rounds(windows, OK, 6)
+    uses = [windows.use("ep") for _ in range(10)]
     for use in uses[:6]:
         finish(use, BUSY)
     for use in uses[6:]:
         finish(use, OK)
-    assert known.size("ep") == 5
-    finish(known.use("ep"), BUSY)
-    assert known.size("ep") == 2
+    assert windows.size("ep") == 5
+    finish(windows.use("ep"), BUSY)
+    assert windows.size("ep") == 2
 
 
 def test_one_is_the_least_and_grows_again() -> None:
-    known = Windows()
+    windows = Windows()
     for _ in range(9):
-        finish(known.use("ep"), BUSY)
-    assert known.size("ep") == 1
-    rounds(known, OK, 3)
-    assert known.size("ep") == 4
+        finish(windows.use("ep"), BUSY)
+    assert windows.size("ep") == 1
+    rounds(windows, OK, 3)
+    assert windows.size("ep") == 4
 
 
 @pytest.mark.parametrize(
     "exchange", [ended(500), ended(404), ended(failure="connect_failed"), ended(failure="our_network")]
 )
 def test_other_answers_leave_it(exchange: WebhookExchange) -> None:
-    known = Windows()
-    rounds(known, exchange, 5)
-    assert known.size("ep") == 4
+    windows = Windows()
+    rounds(windows, exchange, 5)
+    assert windows.size("ep") == 4
 
 
 def test_a_request_that_is_cancelled_leaves_the_window() -> None:
-    known = Windows()
+    windows = Windows()
     for _ in range(4):
-        with known.use("ep"):
+        with windows.use("ep"):
             pass
-    rounds(known, OK, 9, at_a_time=3)
-    assert known.size("ep") == 4  # no more than three at a time since
+    rounds(windows, OK, 9, at_a_time=3)
+    assert windows.size("ep") == 4  # no more than three at a time since
 
 
 def test_each_endpoint_has_its_own_and_those_unused_for_longest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "ENDPOINTS_MAX", 2)
-    known = Windows()
+    monkeypatch.setattr("effects_webhooks.transport.windows.ENDPOINTS_MAX", 2)
+    windows = Windows()
     for name in ("a", "b"):
-        finish(known.use(name), BUSY)
-    assert [known.size(name) for name in ("a", "b", "c")] == [2, 2, 4]
-    finish(known.use("a"), OK)
-    finish(known.use("c"), BUSY)
-    assert [known.size(name) for name in ("a", "b", "c")] == [2, 4, 2]
+        finish(windows.use(name), BUSY)
+    assert [windows.size(name) for name in ("a", "b", "c")] == [2, 2, 4]
+    finish(windows.use("a"), OK)
+    finish(windows.use("c"), BUSY)
+    assert [windows.size(name) for name in ("a", "b", "c")] == [2, 4, 2]
 
 
 def test_the_job_type_bounds_its_endpoints_alone(shop: Effects) -> None:
