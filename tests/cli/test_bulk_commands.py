@@ -92,7 +92,7 @@ def bulk_metrics(run: Run) -> list[int]:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_stopped_one_names_the_command_that_continues_it(app: Effects, run: Run) -> None:
+def test_a_stopped_bulk_action_names_the_command_that_continues_it(app: Effects, run: Run) -> None:
     many_dead(app, 3)
     run("dead", "ignore", "--all", "--yes", "--reason", "a test")
     run("jobs", "cancel", 4)

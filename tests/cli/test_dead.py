@@ -92,7 +92,7 @@ def test_show_has_every_attempt_of_the_whole_chain(app: Effects, run: Run) -> No
     assert "secret" not in text + shown.out
 
 
-def test_requeue_by_id_acts_at_once_and_once(app: Effects, run: Run) -> None:
+def test_requeue_by_id_acts_immediately_and_only_once(app: Effects, run: Run) -> None:
     first, second = dead(app, "a"), dead(app, "b")
     answer = run("dead", "requeue", first, second)
     assert answer.exit_code == 0
@@ -104,7 +104,7 @@ def test_requeue_by_id_acts_at_once_and_once(app: Effects, run: Run) -> None:
     assert run("dead", "list", "--json").json == []
 
 
-def test_a_filter_shows_first_and_acts_with_yes(app: Effects, run: Run) -> None:
+def test_filters_preview_and_act_with_yes(app: Effects, run: Run) -> None:
     ids = [dead(app, key, code="card") for key in "abc"]
     last = dead(app, "d")
     preview = run("dead", "requeue", "--code", "card")
@@ -159,7 +159,7 @@ def test_more_than_100_jobs_become_a_bulk_action(app: Effects, run: Run, monkeyp
     assert document == {"bulk_id": 2, "job_id": 5, "expected": 3, "counted_all": True, "result": "started"}
 
 
-def test_ignore_wants_a_reason(app: Effects, run: Run) -> None:
+def test_ignore_needs_a_reason(app: Effects, run: Run) -> None:
     first = dead(app, "a")
     assert "--reason" in error_line(run("dead", "ignore", first))
     assert run("dead", "ignore", first, "--reason", "a test order").out == f"job {first}: ignored\n"

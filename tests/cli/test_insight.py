@@ -123,7 +123,7 @@ def test_given_up(app: Effects, run: Run) -> None:
     assert "a mistake" in run("why", "k").out
 
 
-def test_the_story_goes_over_requeued_jobs(app: Effects, run: Run) -> None:
+def test_why_covers_requeued_jobs(app: Effects, run: Run) -> None:
     first = live(app, Refused("no"))
     second = requeue(app.store, app.job_types, first, actor="ann").job_id
     manual_worker = ManualWorker(app)
@@ -173,7 +173,7 @@ def test_status(app: Effects, run: Run) -> None:
         assert word in text
 
 
-def test_people_read_retrying_where_the_database_has_failed(app: Effects, run: Run) -> None:
+def test_failed_is_shown_as_retrying(app: Effects, run: Run) -> None:
     live(app, Retry("not now", code="busy"), key="c")
     header = run("status").out.splitlines()[0].split()
     assert header == ["type", "queued", "running", "retrying", "succeeded", "dead", "cancelled"]

@@ -45,7 +45,7 @@ def test_what_is_set_is_shown_and_kept(app: Effects, run: Run) -> None:
     assert (listed[1]["running"], listed[1]["waiting"]) == (2, 3)  # a parent stands for its children
 
 
-def test_what_is_not_named_stays_and_none_takes_it_away(app: Effects, run: Run) -> None:
+def test_omitted_limits_keep_their_value_and_none_removes_them(app: Effects, run: Run) -> None:
     run("limits", "set", "k", "--create", "--rate", "5/m", "--in-flight", 2)
     assert run("limits", "set", "k", "--in-flight", 3).out == "k: 3 in flight, 5 per 60 s (burst 2)\n"
     assert run("limits", "set", "k", "--in-flight", "none").out == "k: 5 per 60 s (burst 2)\n"

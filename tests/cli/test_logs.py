@@ -64,7 +64,7 @@ def test_an_exception_is_named_and_placed_but_not_quoted(monkeypatch: pytest.Mon
     assert "rosebud" not in line
 
 
-def test_our_own_errors_speak_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_errors_are_logged_with_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
     def write() -> None:
         try:
             raise JobNotFound("there is no job 12")
@@ -74,7 +74,7 @@ def test_our_own_errors_speak_for_themselves(monkeypatch: pytest.MonkeyPatch) ->
     assert 'reason="there is no job 12"' in logged(monkeypatch, "text", write)[0]
 
 
-def test_levels_hold_and_libraries_that_log_urls_are_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_levels_are_kept_and_libraries_that_log_urls_are_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     def write() -> None:
         log.info("not.this")
         log.warning("this")

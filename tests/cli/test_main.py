@@ -64,7 +64,7 @@ def test_init_lists_its_changes_and_makes_none_the_second_time(run: Run, empty_d
     assert run("init", url=empty_database_url).out == "tables are up to date\n"
 
 
-def test_a_schema_of_ones_own(run: Run, postgresql_server: str, empty_database_url: str) -> None:
+def test_a_schema_option(run: Run, postgresql_server: str, empty_database_url: str) -> None:
     if empty_database_url.startswith("sqlite"):
         assert "EFFECTS_SCHEMA" in error_line(run("--schema", "jobs", "init", url=empty_database_url))
         return
@@ -73,7 +73,7 @@ def test_a_schema_of_ones_own(run: Run, postgresql_server: str, empty_database_u
     assert "run `effects init`" in error_line(run("status", url=empty_database_url))
 
 
-def test_a_database_that_is_away(run: Run) -> None:
+def test_an_unavailable_database_is_named(run: Run) -> None:
     line = error_line(run("status", url="postgresql://somebody:secret@127.0.0.1:1/none"))
     assert "the database cannot be reached" in line
     assert "secret" not in line
@@ -111,7 +111,7 @@ def test_app_and_database_url_go_together(process: Run, database_url: str, tmp_p
     assert not (tmp_path / "elsewhere.db").exists()
 
 
-def test_an_app_with_a_database_of_its_own_is_not_taken_to_another(
+def test_an_app_with_its_own_database_is_not_connected_to_another(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "fixed_shop.py").write_text(f"import effects\napp = effects.Effects('sqlite:///{tmp_path}/fixed.db')\n")
@@ -239,7 +239,7 @@ def test_an_interrupt_ends_with_130(run: Run, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_a_reader_that_has_enough_ends_it_quietly(database_url: str) -> None:
+def test_a_closed_pipe_ends_a_command_quietly(database_url: str) -> None:
     """As in `effects jobs list | head`: the pipe is closed before we write."""
     reader, writer = os.pipe()
     os.close(reader)

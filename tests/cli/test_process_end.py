@@ -31,7 +31,9 @@ def app(app_factory: AppFactory) -> Effects:
 
 @pytest.mark.parametrize("way", ["stop", "drain"])
 @pytest.mark.parametrize("kind", ["left.executor", "left.async", "left.own"])
-def test_a_thread_that_a_handler_left_keeps_no_process(app: Effects, database_url: str, kind: str, way: str) -> None:
+def test_a_thread_left_by_a_handler_does_not_keep_the_process_alive(
+    app: Effects, database_url: str, kind: str, way: str
+) -> None:
     """Python waits for it at the exit, for good."""
     run_sql(app, "INSERT INTO effects_jobs (job_type, payload) VALUES (:kind, '{}')", kind=kind)
     options = ["--drain"] if way == "drain" else []

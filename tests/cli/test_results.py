@@ -33,7 +33,7 @@ def run(result: CommandResult, *arguments: str) -> Run:
     return CliRunner().invoke(answer, arguments, obj=Context(), standalone_mode=False)
 
 
-def test_the_document_is_its_own_text() -> None:
+def test_json_and_text_are_printed_by_one_result() -> None:
     assert run(CommandResult(FACT)).stdout == "type      note.file\ncreated   today\npatterns  a, b\n"
     assert json.loads(run(CommandResult(FACT), "--json").stdout) == msgspec.to_builtins(FACT)
 

@@ -131,7 +131,7 @@ def test_a_deploy_registers_changes_and_stops(process: Run, database_url: str, t
 
 
 @pytest.mark.slow
-def test_by_hand_and_then_by_a_worker(process: Run, app: Effects, tmp_path: Path) -> None:
+def test_a_manual_run_is_followed_by_a_workers(process: Run, app: Effects, tmp_path: Path) -> None:
     deploy(tmp_path, "a")
     process("--app", "deployed:app", "init", cwd=tmp_path)
     process("--app", "deployed:app", "schedules", "run", "a", "--slot", "2026-01-14T02:00", cwd=tmp_path)

@@ -30,7 +30,7 @@ def test_a_drawing_has_a_gap_where_no_worker_was(points: list[float | None], dra
 @pytest.mark.parametrize(
     ("seconds", "shown"), [(None, None), (0.0025, "2 ms"), (0.5, "500 ms"), (1.25, "1.2 s"), (125.0, "2 min 5 s")]
 )
-def test_lengths_of_time_are_short(seconds: float | None, shown: str | None) -> None:
+def test_durations_are_printed_short(seconds: float | None, shown: str | None) -> None:
     assert shown_seconds(seconds) == shown
 
 

@@ -59,14 +59,14 @@ OUTLETS: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("outlet", OUTLETS)
-def test_no_outlet_passes_it(outlet: str) -> None:
+def test_no_output_contains_unsafe_text(outlet: str) -> None:
     shown = OUTLETS[outlet]()
     assert lines_without_unsafe(shown) == shown
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 @pytest.mark.parametrize("kind", ["text", "table", "facts"])
-def test_no_printed_value_passes_it(kind: str, as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_printed_value_contains_unsafe_text(kind: str, as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
     values = {"text": PLANTED, "table": Table(("a", "b"), [(PLANTED, 1)], empty="no rows"), "facts": {"a": PLANTED}}
     print_value(values[kind], as_json=as_json)
     shown = capsys.readouterr().out
@@ -75,13 +75,13 @@ def test_no_printed_value_passes_it(kind: str, as_json: bool, capsys: pytest.Cap
         assert repr(PLANTED)[1:-1] in repr(json.loads(shown))  # the document means the same
 
 
-def test_no_error_line_passes_it(run: Run) -> None:
+def test_no_error_line_contains_unsafe_text(run: Run) -> None:
     shown = run("why", PLANTED).err
     assert shown.startswith("error:")
     assert lines_without_unsafe(shown) == shown
 
 
-def test_a_planted_row_is_shown_without_it(app: Effects, run: Run) -> None:
+def test_a_planted_row_is_shown_without_unsafe_text(app: Effects, run: Run) -> None:
     job = enqueue("scripted", {}, queue="later", effects=app)
     quoted = PLANTED.replace("'", "''")
     run_sql(app, f"UPDATE {app.store.sql.jobs} SET queue = '{quoted}'".replace(":", "\\:"))

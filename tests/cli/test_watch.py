@@ -67,13 +67,13 @@ def test_metrics(app: Effects, run: Run) -> None:
     assert parsed(run("metrics").out)["effects_workers", labels(state="silent")] == 1
 
 
-def test_metrics_of_nothing_are_valid(run: Run) -> None:
+def test_metrics_without_jobs_are_valid(run: Run) -> None:
     samples = parsed(run("metrics").out)
     assert samples["effects_paused_limits", labels()] == 0
     assert samples["effects_workers", labels(state="alive")] == 0
 
 
-def test_what_would_break_a_line_is_escaped() -> None:
+def test_line_breaks_are_escaped() -> None:
     odd = 'a\\b"c\nd'
     family = Family("odd_things", "gauge", "One\nline \\ only.", [Sample(0.1, {"what": odd}), Sample(float("inf"))])
     samples = parsed(render([family]))
@@ -170,7 +170,7 @@ def healthy(app_factory: Any) -> Effects:
     return app
 
 
-def test_a_healthy_one(healthy: Effects) -> None:
+def test_a_healthy_database(healthy: Effects) -> None:
     # The tests' server is set up for speed: fsync is off.
     expected = {"durability": "warning"} if healthy.store.is_postgresql else {}
     assert unwell(healthy) == expected
@@ -195,7 +195,7 @@ def test_a_database_without_tables(empty_database_url: str, run: Run) -> None:
     assert "run `effects init`" in answer.out + answer.err  # a SQLite file that is not there is an error at once
 
 
-def test_a_missing_file_is_not_made(run: Run, tmp_path: Path) -> None:
+def test_a_missing_file_is_not_created(run: Run, tmp_path: Path) -> None:
     assert "run `effects init`" in error_line(run("doctor", url=f"sqlite:///{tmp_path / 'new.db'}"))
     assert not (tmp_path / "new.db").exists()
 
@@ -230,7 +230,7 @@ def test_clocks_that_differ(healthy: Effects, seconds: int, level: str) -> None:
     assert ("behind" if seconds > 0 else "ahead of") in finding.text
 
 
-def test_an_old_snapshot_and_who_holds_it(healthy: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_snapshot_and_its_holder(healthy: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
     if not healthy.store.is_postgresql:
         pytest.skip("SQLite removes what is dead when it writes")
     monkeypatch.setattr("effects.store.operator.server_checks.SNAPSHOT_WARNING_SECONDS", 0.0)
@@ -322,7 +322,7 @@ def test_keys(app_factory: Any, healthy: Effects) -> None:
     assert found_by(app_factory(keys=""))["keys"].level == "error"
 
 
-def test_settings_that_open_doors(app_factory: Any) -> None:
+def test_risky_settings_are_reported(app_factory: Any) -> None:
     app = app_factory(allow_private_addresses=True, log_level="DEBUG", keys=f"k={KEY},digest={DIGEST}")
     assert [finding.level for finding in examine(app) if finding.check == "settings"] == ["warning", "warning"]
 
@@ -370,7 +370,7 @@ def test_an_apps_alerts(app: Effects, process: Run) -> None:
     assert "yes" in listed.out
 
 
-def test_a_backlog_of_failed_jobs_is_told_by_its_cause(healthy: Effects) -> None:
+def test_a_backlog_of_failed_jobs_is_reported_by_cause(healthy: Effects) -> None:
     """Where no worker runs between two drains, `start effects work` is the wrong cure."""
     enqueue("scripted", {}, effects=healthy)
     worker = ManualWorker(healthy, "quiet")

@@ -57,7 +57,7 @@ def test_an_endpoint_without_deliveries_is_named(states: EffectStates) -> None:
     assert f"endpoint {endpoint} (https://new.example/in) has had no delivery yet" in line
 
 
-def test_what_the_workers_lack_is_told(states: EffectStates) -> None:
+def test_missing_job_types_of_the_workers_are_reported(states: EffectStates) -> None:
     """In status, doctor and why, by the name of the setting."""
     job_id = states.make("email", "waiting").newest
     reason = "the mail transport 'default' is not set: give EFFECTS_SMTP_URL"

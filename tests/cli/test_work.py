@@ -46,7 +46,7 @@ def test_a_drain_does_what_is_due_and_ends(app: Effects, process: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_drain_of_nothing(process: Run) -> None:
+def test_a_drain_without_jobs(process: Run) -> None:
     assert process(*APP, "work", "--drain").exit_code == 0
 
 

@@ -9,7 +9,7 @@ from tests.support.commands import error_line
 from tests.support.manual_workers import ManualWorker, row, rows
 
 
-def test_a_wish_is_written_once_and_heard_of_with_the_heartbeat(app: Effects, run: Run) -> None:
+def test_a_drain_request_is_written_once_and_returned_by_the_heartbeat(app: Effects, run: Run) -> None:
     manual_worker, second = ManualWorker(app, "host:1:aa"), ManualWorker(app, "host:2:bb")
     assert heartbeat(app.store, manual_worker.name).drain_requested_by is None
     answer = run("workers", "drain", manual_worker.name, "--reason", "new version")
@@ -30,7 +30,7 @@ def test_a_wish_is_written_once_and_heard_of_with_the_heartbeat(app: Effects, ru
     assert "(new version)" in shown
 
 
-def test_all_are_asked_but_those_that_have_ended(app: Effects, run: Run) -> None:
+def test_all_workers_but_ended_ones_are_asked_to_drain(app: Effects, run: Run) -> None:
     assert run("workers", "drain", "--all").out == "no workers running\n"
     for name in ("a", "b", "ended"):
         ManualWorker(app, name)
@@ -47,7 +47,7 @@ def test_an_unknown_worker_is_an_error_that_names_the_nearest(app: Effects, run:
         assert error_line(answer) == f"error: worker {worker} not found{expected} (see `effects workers list`)"
 
 
-def test_one_or_all(app: Effects, run: Run) -> None:
+def test_a_worker_or_all_must_be_named(app: Effects, run: Run) -> None:
     for arguments in ((), ("a", "--all")):
         answer = run("workers", "drain", *arguments)
         assert answer.exit_code == 2

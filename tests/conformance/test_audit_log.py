@@ -53,12 +53,12 @@ def test_the_actor_names_the_channel(app: Effects, actor: str, via: str) -> None
 
 
 @pytest.mark.parametrize("actor", ["", "  "])
-def test_nobody_does_nothing(app: Effects, actor: str) -> None:
+def test_an_action_without_an_actor_is_refused(app: Effects, actor: str) -> None:
     with pytest.raises(ConfigurationError, match="actor is empty"):
         write(app, PAUSE, "smtp", actor=actor)
 
 
-def test_many_are_written_in_one_statement(app: Effects) -> None:
+def test_many_entries_are_written_in_one_statement(app: Effects) -> None:
     with app.store.begin() as connection:
         note_all(app.store, connection, PAUSE, {17: {"new_job": 18}, 19: {}}, actor="ann", reason="a flood")
         note_all(app.store, connection, PAUSE, {}, actor="ann", reason="nothing was left")
@@ -156,6 +156,6 @@ def test_how_long_entries_are_kept_is_a_setting(app_factory: AppFactory, monkeyp
 
 
 @pytest.mark.parametrize("values", ["'', 'cli', 'pause', 'limit', 'k'", "'ann', 'telepathy', 'pause', 'limit', 'k'"])
-def test_a_row_that_names_nobody_or_no_way_is_refused(app: Effects, values: str) -> None:
+def test_a_row_without_actor_or_channel_is_refused(app: Effects, values: str) -> None:
     with pytest.raises(Exception, match="ck_effects_audit_log"):
         run_sql(app, f"INSERT INTO effects_audit_log (actor, via, action, subject_kind, subject) VALUES ({values})")

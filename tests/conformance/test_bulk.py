@@ -119,7 +119,7 @@ def test_a_worker_carries_it_out(app: Effects) -> None:
     assert len(rows(app, "job_history", "requeued_from IS NOT NULL AND status = 'succeeded'")) == len(ids)
 
 
-def test_what_dies_after_the_preview_is_not_swept_in(app: Effects) -> None:
+def test_jobs_that_die_after_the_preview_are_not_included(app: Effects) -> None:
     ids = many_dead(app, INLINE_MAX + 1)
     lives = enqueue("scripted", {}, effects=app).job_id  # older than the preview, and ends after it
     previewed = preview(REQUEUE, ALL, effects=app)
@@ -201,7 +201,7 @@ def test_it_is_claimed_before_the_jobs_that_it_cancels(app: Effects) -> None:
     assert ManualWorker(app).claim_one().id == started.job_id
 
 
-def test_jobs_that_workers_were_quicker_with_no_longer_match(app: Effects) -> None:
+def test_jobs_that_workers_have_started_no_longer_match(app: Effects) -> None:
     """Its end says of every expected job what became of it."""
     for _ in range(2 * CHUNK):
         enqueue("scripted", {}, effects=app)
@@ -224,7 +224,7 @@ def progress(app: Effects, started: BulkStarted) -> tuple[str, int, int, int | N
     return record.status, record.done, record.refused, record.no_longer_match, record.left
 
 
-def test_what_cannot_be_counted_is_not_told(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_count_is_not_reported(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
     many_dead(app, 2 * CHUNK)
     monkeypatch.setattr(selection, "COUNTED_MAX", CHUNK)
     started = start(app)
@@ -256,7 +256,7 @@ def test_ended_jobs_are_requeued_window_by_window(app: Effects, monkeypatch: pyt
     assert find_bulk(started.bulk_id, effects=app).status == "done"
 
 
-def test_a_time_to_come_is_now(app: Effects) -> None:
+def test_a_future_time_is_read_as_now(app: Effects) -> None:
     previewed = preview(REQUEUE, DeadFilters(as_of=datetime(2126, 1, 1, tzinfo=UTC)), effects=app)
     assert previewed.as_of.year < 2126
 
@@ -387,7 +387,7 @@ def refuse_requeues_of(app: Effects, job_id: int) -> None:
         )
 
 
-def test_one_whose_job_is_gone_is_shown_as_stopped_and_goes_on_with_another(app: Effects) -> None:
+def test_a_bulk_action_without_its_job_is_shown_as_stopped_and_can_continue(app: Effects) -> None:
     ids = many_dead(app, INLINE_MAX + 1)
     started = start(app)
     assert carry_out_cancel(app, started.job_id) == "cancelled"
@@ -417,14 +417,14 @@ def carry_out_cancel(app: Effects, job_id: int) -> str:
         (CANCEL, Filters(status="dead"), "status dead: cancel acts on live jobs only"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_combinations_are_refused(
     app: Effects, action: BulkAction, filters: DeadFilters | Filters, message: str
 ) -> None:
     with pytest.raises(EnqueueError, match=message):
         preview(action, filters, effects=app)
 
 
-def test_who_and_why_are_checked_before_anything_is_done(app: Effects) -> None:
+def test_actor_and_reason_are_checked_first(app: Effects) -> None:
     [job_id] = many_dead(app, 1)
     with pytest.raises(EnqueueError, match="actor"):
         act_on(REQUEUE, [job_id], actor="", effects=app)

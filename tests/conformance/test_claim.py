@@ -27,7 +27,7 @@ def ids(jobs: list[Job]) -> list[int]:
     return [job.id for job in jobs]
 
 
-def test_a_claim_writes_who_and_how_long(app: Effects) -> None:
+def test_a_claim_records_worker_and_lease(app: Effects) -> None:
     enqueue("scripted", {}, effects=app)
     job = ManualWorker(app, "w1").claim_one()
     claimed = row(app, "jobs")
@@ -38,7 +38,7 @@ def test_a_claim_writes_who_and_how_long(app: Effects) -> None:
     assert rows(app, "jobs", f"locked_until > {sql.after('50')} AND locked_until < {sql.after('70')}")
 
 
-def test_the_deadline_is_the_job_types_own(app_factory: AppFactory) -> None:
+def test_the_deadline_follows_the_job_type(app_factory: AppFactory) -> None:
     app = app_factory(job_types=[Scripted("short"), Scripted("long", time_limit_seconds=3600.0)])
     enqueue("short", {}, effects=app)
     enqueue("long", {}, effects=app)
@@ -73,7 +73,7 @@ def test_one_batch_comes_in_that_order_too(app: Effects) -> None:
     assert ids(ManualWorker(app).claim(16)) == expected
 
 
-def test_a_scheduled_job_is_not_early(app: Effects) -> None:
+def test_a_scheduled_job_is_not_claimed_early(app: Effects) -> None:
     soon = datetime.now(UTC) + timedelta(hours=1)
     enqueue_many([new(run_at=soon), new(run_at=soon, limit_key="l"), new(run_at=soon, group_key="g")], effects=app)
     manual_worker = ManualWorker(app)
@@ -82,7 +82,7 @@ def test_a_scheduled_job_is_not_early(app: Effects) -> None:
     assert len(manual_worker.claim()) == 3
 
 
-def test_queues_do_not_mix(app: Effects) -> None:
+def test_a_claim_takes_jobs_of_its_queue_only(app: Effects) -> None:
     keys: list[dict[str, str]] = [{}, {"limit_key": "l"}, {"group_key": "g"}]
     receipts = enqueue_many([new(queue="slow", **key) for key in keys], effects=app)
     manual_worker = ManualWorker(app)
@@ -183,7 +183,7 @@ def test_a_poll_finds_what_a_notified_claim_finds(app: Effects, options: dict[st
 
 
 @pytest.mark.parametrize("options", POLLED, ids=["plain", "priority", "limit", "group", "later"])
-def test_one_look_at_many_queues_finds_what_a_look_at_each_finds(app: Effects, options: dict[str, Any]) -> None:
+def test_one_poll_of_many_queues_finds_the_same_as_one_of_each(app: Effects, options: dict[str, Any]) -> None:
     enqueue_many([new(queue="b", **options)], effects=app)
     worker = ManualWorker(app)
     requests = [worker.request_of(queue) for queue in ("a", "b", "c")]
@@ -195,7 +195,7 @@ def test_one_look_at_many_queues_finds_what_a_look_at_each_finds(app: Effects, o
     assert len(statements) == 1
 
 
-def test_a_paused_queue_is_quiet(app: Effects) -> None:
+def test_a_paused_queue_is_not_reported_as_due(app: Effects) -> None:
     enqueue_many([new()], effects=app)
     with app.store.begin() as connection:
         queue_pauses.pause(app.store, connection, "default", actor="test", reason="test")

@@ -47,7 +47,7 @@ def rows_near_now(app: Effects, written: float) -> bool:
     return abs(written - now(app)) < 30
 
 
-def test_what_a_clock_that_was_ahead_ended_can_be_requeued(app_factory: AppFactory) -> None:
+def test_a_job_ended_by_a_clock_ahead_can_be_requeued(app_factory: AppFactory) -> None:
     """A retry is older than its greatest age by that clock, as after an outage as long. Its requeue is young again."""
     scripted = Scripted(retry=RetryPolicy(backoff=Exponential(seconds=1.0), max_age_seconds=3600.0))
     app = app_factory(job_types=[scripted])

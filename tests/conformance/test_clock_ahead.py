@@ -125,7 +125,7 @@ def test_a_retry_is_found_behind_many_newer_jobs(app: Effects) -> None:
     assert count_ahead(app.store).jobs == 1
 
 
-def test_all_is_done_soon_after(app: Effects) -> None:
+def test_all_jobs_are_done_soon_after(app: Effects) -> None:
     worker = ManualWorker(app)
     ids = in_the_round(app, worker)
     turn_back(app.store)
@@ -140,7 +140,7 @@ def test_all_is_done_soon_after(app: Effects) -> None:
     assert audit(app.store, app.ledgers) == []
 
 
-def test_what_a_right_clock_wrote_is_left_alone(app: Effects) -> None:
+def test_times_of_a_correct_clock_are_left_alone(app: Effects) -> None:
     worker = ManualWorker(app)
     for number in range(3):
         enqueue("scripted", {}, run_at=USERS if number else None, limit_key="k", effects=app)
@@ -164,7 +164,7 @@ def test_a_worker_that_died_in_the_round_is_silent_a_lease_later(app: Effects) -
     assert [settlement.job.id for settlement in rescuer.rescue().accepted] == [job.id]
 
 
-def test_what_died_in_the_round_keeps_no_alert_open(app: Effects) -> None:
+def test_jobs_that_died_meanwhile_keep_no_alert_open(app: Effects) -> None:
     worker = ManualWorker(app)
     enqueue("scripted", Script(moves=["refuse"]), effects=app)
     app.store.shift_clock(YEARS)

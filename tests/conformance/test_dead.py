@@ -59,7 +59,7 @@ def noted(app: Effects) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_what_is_dead_or_unknown_is_open_and_nothing_else_is(app: Effects) -> None:
+def test_dead_and_unknown_jobs_are_unresolved_and_no_others(app: Effects) -> None:
     ended(app, Done(), key="done")
     gone = ended(app, Refused("no", code="http_410"), key="dead")
     held = ended(app, Unknown("no reply"), job_type="held", key="held")
@@ -137,7 +137,7 @@ def test_the_filters(app: Effects) -> None:
     assert ids(app, window=Window(older=3600), error_code="http_410") == []
 
 
-def test_a_requeue_closes_the_old_one_and_leaves_it_as_it_is(app: Effects) -> None:
+def test_a_requeue_resolves_the_old_job_and_leaves_its_row_unchanged(app: Effects) -> None:
     first = ended(app, Refused("no"))
     before = row(app, "job_history")
     successor = requeue(app.store, app.job_types, first, actor="ann", reason="fixed")
@@ -153,7 +153,7 @@ def test_a_requeue_closes_the_old_one_and_leaves_it_as_it_is(app: Effects) -> No
     assert audit(app.store, app.ledgers) == []
 
 
-def test_only_what_needs_a_person_can_be_acted_on(app: Effects) -> None:
+def test_only_unresolved_dead_letters_can_be_acted_on(app: Effects) -> None:
     done = ended(app, Done(), key="done")
     live = put(app, key="live")
     for act in (
@@ -169,7 +169,7 @@ def test_only_what_needs_a_person_can_be_acted_on(app: Effects) -> None:
     assert noted(app) == []
 
 
-def test_ignore_closes_and_reports_it_the_second_time(app: Effects) -> None:
+def test_ignore_resolves_and_reports_it_the_second_time(app: Effects) -> None:
     first = ended(app, Refused("no"))
     ignore(app.store, app.ledgers, first, actor="ann", reason="a test order")
     assert ids(app) == []
@@ -180,7 +180,7 @@ def test_ignore_closes_and_reports_it_the_second_time(app: Effects) -> None:
     assert audit(app.store, app.ledgers) == []
 
 
-def test_mark_done_is_a_persons_word_that_the_effect_happened(app: Effects) -> None:
+def test_mark_done_records_that_an_operator_confirmed_the_effect(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), job_type="held")
     assert (
         resolve(app.store, app.job_types, app.ledgers, held, "mark-done", actor="ann", reason="seen in their books")
@@ -249,7 +249,7 @@ def test_what_is_not_unknown_is_not_resolved(app: Effects) -> None:
 
 
 @pytest.mark.parametrize("key", ["k", None])
-def test_of_many_people_at_once_one_decides(app: Effects, key: str | None) -> None:
+def test_only_one_of_many_concurrent_resolutions_counts(app: Effects, key: str | None) -> None:
     held = ended(app, Unknown("no reply"), job_type="held", key=key)
     together = threading.Barrier(4)
     answers: list[object] = []
@@ -297,7 +297,7 @@ def test_a_dead_letter_that_gave_up_names_its_last_error(app: Effects) -> None:
     assert "gave up after 2 attempts" in str(letter.last_error)
 
 
-def test_a_jobs_own_word_about_the_unknown_is_kept_over_its_requeue(app: Effects) -> None:
+def test_a_jobs_own_on_unknown_survives_its_requeue(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), on_unknown="hold")
     with pytest.raises(JobStateError, match="may have happened"):
         requeue(app.store, app.job_types, held, actor="ann")
@@ -308,11 +308,11 @@ def test_a_jobs_own_word_about_the_unknown_is_kept_over_its_requeue(app: Effects
     assert row(app, "job_history", "id = :id", id=successor.job_id)["status"] == "dead"
 
 
-def test_one_that_was_given_repeat_is_requeued_like_one_of_such_a_type(app: Effects) -> None:
+def test_a_job_with_on_unknown_repeat_is_requeued_like_its_type(app: Effects) -> None:
     given_up = ended(app, Unknown("no reply"), job_type="held", on_unknown="repeat", max_attempts=1)
     assert requeue(app.store, app.job_types, given_up, actor="ann").job_id
 
 
-def test_no_other_word_about_the_unknown_is_taken(app: Effects) -> None:
+def test_no_other_on_unknown_is_accepted(app: Effects) -> None:
     with pytest.raises(EnqueueError, match="on_unknown is 'perhaps'; give one of repeat, repeat_once, hold"):
         put(app, on_unknown="perhaps")

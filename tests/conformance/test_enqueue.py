@@ -58,7 +58,7 @@ def test_it_is_one_statement_of_the_callers_transaction(app: Effects, options: d
     assert row(app, "jobs")
 
 
-def test_a_job_by_itself_is_written_as_one_of_many(app: Effects) -> None:
+def test_a_single_job_is_written_as_one_of_many(app: Effects) -> None:
     payload = {"name": "50 % of \N{SNOWMAN}, :all and 'quoted'"}
     for options in ({}, EVERY_FIELD):
         arguments = {**options, "key": "another"} if "key" in options else options
@@ -105,7 +105,7 @@ def test_options_of_a_job_reach_its_row(app: Effects) -> None:
     assert job["id"] == written["id"]
 
 
-def test_the_job_type_places_what_its_caller_did_not(app: Effects) -> None:
+def test_the_job_type_routes_what_its_caller_did_not(app: Effects) -> None:
     payload = {"queue": "placed", "group": "g", "limit": "l"}
     enqueue("scripted", payload, effects=app)
     enqueue("scripted", payload, queue="mine", group_key="mine", limit_key="mine", effects=app)
@@ -122,7 +122,7 @@ def test_many_jobs_give_a_receipt_each_in_their_order(app: Effects) -> None:
     assert [app.job_types.get("scripted").decode(job.payload).name for job in jobs[:3]] == ["0", "1", "2"]
 
 
-def test_no_jobs_are_no_work(app: Effects) -> None:
+def test_an_empty_list_of_jobs_does_nothing(app: Effects) -> None:
     assert enqueue_many([], effects=app) == []
 
 
@@ -225,13 +225,13 @@ def test_a_key_twice_in_one_batch_is_one_job(app: Effects) -> None:
     assert len(rows(app, "jobs")) == 2
 
 
-def test_keys_of_two_job_types_do_not_meet(app_factory: AppFactory) -> None:
+def test_keys_of_two_job_types_are_independent(app_factory: AppFactory) -> None:
     app = app_factory(job_types=[Scripted("one"), Scripted("two")])
     assert not enqueue("one", {"name": "x"}, key="k", effects=app).existing
     assert not enqueue("two", {"name": "y"}, key="k", effects=app).existing
 
 
-def test_of_many_callers_with_one_key_one_enqueues(app: Effects) -> None:
+def test_only_one_of_many_callers_with_one_key_enqueues(app: Effects) -> None:
     start = threading.Barrier(8)
     receipts = []
 
@@ -292,7 +292,7 @@ def test_a_plain_insert_is_a_job(app: Effects) -> None:
     assert (job.routed, job.attempts, job.queue, job.expired) == (False, 1, "default", False)
 
 
-def test_an_enqueued_job_is_prepared(app: Effects) -> None:
+def test_an_enqueued_job_is_routed(app: Effects) -> None:
     enqueue("scripted", {}, effects=app)
     assert ManualWorker(app).claim_one().routed
 
@@ -316,7 +316,7 @@ def autocommitting(app: Effects, how: str) -> Session | Connection:
 
 @pytest.mark.parametrize("how", ["engine", "engine option", "connection option", "session option"])
 @pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
-def test_a_connection_that_commits_by_itself_is_refused(app: Effects, how: str, many: bool) -> None:
+def test_an_autocommit_connection_is_refused(app: Effects, how: str, many: bool) -> None:
     jobs = [new(key="k"), new(key="l")][: 2 if many else 1]
     with autocommitting(app, how) as session, pytest.raises(EnqueueError, match="AUTOCOMMIT"):
         enqueue_many(jobs, session=session, effects=app)

@@ -125,7 +125,7 @@ def _waits(job: dict[str, Any]) -> Any:
     return job["run_at"] - job["created_at"]
 
 
-def test_a_shifted_clock_holds_for_it(app: Effects) -> None:
+def test_a_shifted_clock_applies_to_copied_jobs(app: Effects) -> None:
     app.store.shift_clock(86_400)
     enqueue_many(fill(), effects=app)
     enqueue("scripted", {}, effects=app)
@@ -166,7 +166,7 @@ def test_groups_are_locked_before_ids_are_taken(app: Effects) -> None:
 
 
 @on_postgresql
-def test_what_the_database_refuses_is_said_as_by_the_statement(app: Effects) -> None:
+def test_a_refusal_of_the_database_reads_as_that_of_the_statement(app: Effects) -> None:
     run_sql(app, "ALTER TABLE effects_jobs ADD CONSTRAINT no_odd CHECK (payload ->> 'name' <> 'odd')")
     errors = []
     for jobs in ([new("odd"), new()], [*fill(), new("odd")]):
@@ -180,7 +180,7 @@ def test_what_the_database_refuses_is_said_as_by_the_statement(app: Effects) -> 
 
 
 @on_postgresql
-def test_without_a_right_to_copy_the_statements_write(app: Effects, copies: list[str]) -> None:
+def test_without_permission_to_copy_statements_are_used(app: Effects, copies: list[str]) -> None:
     run_sql(
         app, "ALTER TABLE effects_jobs ENABLE ROW LEVEL SECURITY; ALTER TABLE effects_jobs FORCE ROW LEVEL SECURITY"
     )
@@ -198,7 +198,7 @@ def test_without_a_right_to_copy_the_statements_write(app: Effects, copies: list
 
 
 @on_postgresql
-def test_a_server_that_goes_meanwhile_is_an_error_of_sqlalchemy(app: Effects) -> None:
+def test_a_lost_server_is_an_error_of_sqlalchemy(app: Effects) -> None:
     with Session(app.engine) as session:
         own = session.execute(text("SELECT pg_backend_pid()")).scalar()
         run_sql(app, "SELECT pg_terminate_backend(:pid)", pid=own)
@@ -208,7 +208,7 @@ def test_a_server_that_goes_meanwhile_is_an_error_of_sqlalchemy(app: Effects) ->
 
 
 @on_postgresql
-def test_a_session_that_is_forgotten_after_it_is_noticed(app_factory: AppFactory) -> None:
+def test_a_session_forgotten_after_a_copy_is_noticed(app_factory: AppFactory) -> None:
     app = app_factory(sessions="required")
     with Session(app.engine) as session:
         enqueue_many(fill(), session=session, effects=app)
@@ -224,7 +224,7 @@ def test_statements_and_rows_are_in_no_log(app: Effects, caplog: pytest.LogCaptu
 
 
 @on_postgresql
-def test_latin1_sessions_say_what_does_not_fit(database_url: str, app: Effects) -> None:
+def test_latin1_sessions_name_what_cannot_be_encoded(database_url: str, app: Effects) -> None:
     engine = create_engine(app.engine.url, connect_args={"client_encoding": "latin1"})
     with engine.begin() as connection:
         receipts = enqueue_many([*fill(), new("é")], session=connection, effects=app)

@@ -47,7 +47,7 @@ def test_priority_and_due_time_do_not_reorder_a_group(app: Effects) -> None:
     assert second.job_id > first.job_id
 
 
-def test_a_failed_head_holds_its_group_until_it_ends(app: Effects) -> None:
+def test_a_failed_group_head_holds_its_group_until_it_ends(app: Effects) -> None:
     first, second = enqueue_many([grouped(), grouped()], effects=app)
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Retry("busy", after_seconds=100)))
@@ -97,7 +97,7 @@ def waiting_for_locks(app: Effects) -> int:
         return int(connection.exec_driver_sql(f"SELECT count(*) {waiting}").scalar_one())
 
 
-def test_a_rolled_back_first_leaves_the_group_to_the_second(app: Effects) -> None:
+def test_a_rolled_back_first_job_leaves_the_group_to_the_second(app: Effects) -> None:
     with Session(app.engine) as session:
         enqueue("scripted", {}, group_key="g", session=session, effects=app)
         session.rollback()
@@ -140,7 +140,7 @@ def test_every_group_of_many_gets_its_turn(app: Effects) -> None:
 
 
 @pytest.mark.parametrize("ending", [Returned(), Retry("busy", after_seconds=0.0)], ids=["given back", "retry"])
-def test_a_head_that_went_back_is_the_head_again(app: Effects, ending: Any) -> None:
+def test_a_returned_group_head_is_the_head_again(app: Effects, ending: Any) -> None:
     first, _ = enqueue_many([grouped(), grouped()], effects=app)
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), ending))
@@ -158,7 +158,7 @@ def test_a_group_named_by_a_plain_insert_runs(app: Effects) -> None:
         manual_worker.settle((job, Done()))
 
 
-def test_a_plain_insert_runs_in_the_group_where_its_type_places_it(app: Effects) -> None:
+def test_a_plain_insert_runs_in_the_group_of_its_routing(app: Effects) -> None:
     run_sql(app, """INSERT INTO effects_jobs (job_type, payload) VALUES ('scripted', '{"group": "g"}')""")
     manual_worker = ManualWorker(app)
     job = manual_worker.claim_one()
@@ -214,9 +214,7 @@ def test_a_running_job_of_a_group_blocks_an_older_one(app: Effects, older: str) 
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_two_claims_that_see_other_heads_of_a_group_do_not_end_in_an_error(
-    app: Effects, app_factory: AppFactory
-) -> None:
+def test_two_claims_that_see_different_group_heads_raise_no_error(app: Effects, app_factory: AppFactory) -> None:
     """The unique index decides; the claim that came second looks again, and its other jobs are not lost to it."""
     plain_insert(app, id=7)
     leased, go_on = threading.Event(), threading.Event()
@@ -265,7 +263,7 @@ WAITING = {
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("state", WAITING)
 @pytest.mark.parametrize("limit", [None, "l"])
-def test_what_waits_is_not_locked(app: Effects, state: str, limit: str | None) -> None:
+def test_waiting_jobs_are_not_locked(app: Effects, state: str, limit: str | None) -> None:
     """A lock is written into the row that it is on, and so into the database's log; an idle worker writes nothing."""
     run_sql(app, "INSERT INTO effects_job_groups (group_key) SELECT 'g' || i FROM generate_series(1, 5) AS i")
     run_sql(app, "INSERT INTO effects_limits (limit_key, max_in_flight) VALUES ('l', 1000)")
@@ -302,7 +300,7 @@ def test_a_limited_job_that_is_not_due_locks_no_limit(app: Effects) -> None:
         assert connection.exec_driver_sql("SELECT xmax::text FROM effects_limits").scalar_one() == "0"
 
 
-def test_a_job_that_falls_due_now_is_found_among_many_groups_that_wait(app: Effects) -> None:
+def test_a_job_falling_due_is_found_among_many_waiting_groups(app: Effects) -> None:
     """At once, in the first round, though the scan of the groups comes to it last."""
     later = datetime.now(UTC) + timedelta(days=1)
     waiting = [grouped(f"a{n:04}", run_at=when) for n in range(PROBES_PER_ROUND * 2) for when in (later, None)]
@@ -313,7 +311,7 @@ def test_a_job_that_falls_due_now_is_found_among_many_groups_that_wait(app: Effe
     assert [job.id for job in manual_worker.claim()] == [receipt.job_id]
 
 
-def test_an_older_job_comes_up_among_many_groups_that_wait(app: Effects) -> None:
+def test_an_older_job_is_found_among_many_waiting_groups(app: Effects) -> None:
     """What fell due long ago is found by the scan, and by the hint of whoever settled the one before it."""
     earlier, later = (datetime.now(UTC) + timedelta(days=days) for days in (-1, 1))
     enqueue_many([grouped("z", run_at=earlier), grouped("z", run_at=earlier)], effects=app)
@@ -328,7 +326,7 @@ def test_an_older_job_comes_up_among_many_groups_that_wait(app: Effects) -> None
     assert [job.group_key for job in manual_worker.claim()] == ["z"]
 
 
-def test_a_drain_ends_behind_many_groups_that_wait(app: Effects) -> None:
+def test_a_drain_ends_behind_many_waiting_groups(app: Effects) -> None:
     later = datetime.now(UTC) + timedelta(days=1)
     waiting = [grouped(f"a{n:04}", run_at=when) for n in range(PROBES_PER_ROUND * 2) for when in (later, None)]
     last = enqueue_many([*waiting, grouped("z"), grouped("z")], effects=app)[-2:]

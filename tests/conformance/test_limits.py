@@ -21,7 +21,7 @@ def set_limit(app: Effects, key: str, *, cap: int | None = None, pause: int = 0,
     )  # fmt: skip
 
 
-def test_a_cap_is_kept_and_room_comes_back(app: Effects) -> None:
+def test_a_cap_is_kept_and_its_slots_are_freed(app: Effects) -> None:
     set_limit(app, "l", cap=3)
     enqueue_many(limited("l", 10), effects=app)
     manual_worker = ManualWorker(app)

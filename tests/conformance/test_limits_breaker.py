@@ -46,7 +46,7 @@ def test_failures_in_a_row_open_it_and_hold_only_its_own_key(app: Effects) -> No
     assert row(app, "limits")["pause_reason"] == "the breaker opened after 3 failures in a row"
 
 
-def test_an_answer_in_between_keeps_it_closed(app: Effects) -> None:
+def test_an_answer_between_failures_keeps_the_breaker_closed(app: Effects) -> None:
     guard(app)
     enqueue_many(limited("k", 10), effects=app)
     manual_worker = ManualWorker(app)
@@ -57,7 +57,7 @@ def test_an_answer_in_between_keeps_it_closed(app: Effects) -> None:
     assert state(app) == ("closed", 0)
 
 
-def test_one_attempt_probes_and_its_answer_closes_it(app: Effects) -> None:
+def test_one_trial_attempt_closes_the_breaker(app: Effects) -> None:
     manual_worker = opened(app)
     answered(manual_worker, *((job, Done()) for job in claim_all(manual_worker)))
     wait(manual_worker, 61)
@@ -69,7 +69,7 @@ def test_one_attempt_probes_and_its_answer_closes_it(app: Effects) -> None:
     assert len(claim_all(manual_worker)) > 1
 
 
-def test_a_probe_that_fails_opens_it_for_the_whole_time_again(app: Effects) -> None:
+def test_a_failed_trial_reopens_the_breaker_for_its_full_time(app: Effects) -> None:
     manual_worker = opened(app)
     claim_all(manual_worker)
     wait(manual_worker, 61)
@@ -82,7 +82,7 @@ def test_a_probe_that_fails_opens_it_for_the_whole_time_again(app: Effects) -> N
     assert len(claim_all(manual_worker)) == 1
 
 
-def test_what_began_before_it_opened_is_no_probe(app: Effects) -> None:
+def test_an_attempt_from_before_it_opened_is_no_trial(app: Effects) -> None:
     guard(app)
     enqueue_many(limited("k", 10), effects=app)
     manual_worker = ManualWorker(app)
@@ -105,7 +105,7 @@ def test_what_was_not_carried_out_does_not_count(app: Effects) -> None:
     assert len(claim_all(manual_worker)) == 1
 
 
-def test_a_parents_breaker_hears_all_its_children(app: Effects) -> None:
+def test_a_parents_breaker_counts_all_its_children(app: Effects) -> None:
     guard(app, "transport")
     for child in ("a", "b", "c"):
         with app.store.begin() as connection:

@@ -52,14 +52,14 @@ def test_without_it_the_oldest_goes_first(app: Effects) -> None:
     assert keys(ManualWorker(app).claim(16)) == {"big": 16}
 
 
-def test_priority_goes_before_turns(app: Effects) -> None:
+def test_priority_goes_before_round_robin(app: Effects) -> None:
     backlog(app)
     enqueue_many(limited("big", 4, priority=1), effects=app)
     first = fair_worker(app).claim(4)
     assert [(job.limit_key, job.priority) for job in first] == [("big", 1)] * 4
 
 
-def test_a_parents_room_is_shared_by_turns(app: Effects) -> None:
+def test_a_parents_capacity_is_shared_round_robin(app: Effects) -> None:
     with app.store.begin() as connection:
         limit_rows.ensure(app.store, connection, "transport", rate=Rate(24, 86_400.0, 6))
         for child in ("big", "small", "tiny"):

@@ -30,7 +30,7 @@ def paused_for(app: Effects, key: str = "k") -> float:
     return float(pause or 0.0)
 
 
-def test_a_throttle_rests_the_key_and_uses_up_no_attempt(app: Effects) -> None:
+def test_a_throttle_pauses_the_key_and_uses_up_no_attempt(app: Effects) -> None:
     enqueue_many([*limited("k", 3), *limited("other")], effects=app)
     manual_worker, second = ManualWorker(app), ManualWorker(app, "second")
     first = next(job for job in manual_worker.claim(1))
@@ -57,7 +57,7 @@ def test_a_throttle_rests_the_key_and_uses_up_no_attempt(app: Effects) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_failure_may_rest_the_key_as_well(app: Effects, ending: AttemptEnd, status: str, attempts: int) -> None:
+def test_a_failure_may_pause_the_key(app: Effects, ending: AttemptEnd, status: str, attempts: int) -> None:
     enqueue_many(limited("k", 2), effects=app)
     manual_worker = ManualWorker(app)
     job = manual_worker.claim_one()
@@ -68,7 +68,7 @@ def test_a_failure_may_rest_the_key_as_well(app: Effects, ending: AttemptEnd, st
     assert manual_worker.claim() == []
 
 
-def test_the_last_failure_of_a_job_rests_the_key_too(app: Effects) -> None:
+def test_the_last_failure_of_a_job_pauses_the_key_too(app: Effects) -> None:
     enqueue_many([*limited("k", 1, max_attempts=1), *limited("k")], effects=app)
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Retry("busy", pause_seconds=600)))
@@ -100,7 +100,7 @@ def test_a_late_pause_changes_nothing(app: Effects) -> None:
     assert rows(app, "limits") == []
 
 
-def test_a_job_without_a_key_waits_by_itself(app: Effects) -> None:
+def test_a_pause_of_a_job_without_a_key_delays_only_that_job(app: Effects) -> None:
     enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(2)], effects=app)
     manual_worker = ManualWorker(app)
     job = manual_worker.claim_one()
@@ -125,7 +125,7 @@ def test_paused_time_does_not_count_towards_max_age(app: Effects) -> None:
     assert all(99 < job.age_seconds < 160 for job in jobs)
 
 
-def test_time_is_forgiven_once(app: Effects) -> None:
+def test_paused_time_is_subtracted_once(app: Effects) -> None:
     enqueue_many(limited("k"), effects=app)
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Pause(LONG, "later")))
@@ -192,7 +192,7 @@ def test_a_refusal_pauses_nothing(app: Effects) -> None:
     assert len(manual_worker.claim()) == 1
 
 
-def test_a_fault_of_the_parent_rests_all_its_children(app: Effects) -> None:
+def test_a_fault_of_the_parent_pauses_all_its_children(app: Effects) -> None:
     with app.store.begin() as connection:
         limit_rows.ensure(app.store, connection, "a", parent="above")
         limit_rows.ensure(app.store, connection, "b", parent="above")

@@ -12,7 +12,7 @@ from tests.support.manual_workers import ManualWorker, rows
 DAY = 86_400.0
 
 
-def test_what_only_a_pause_made_goes_when_it_is_long_over(app: Effects) -> None:
+def test_a_limit_row_of_a_pause_is_pruned_long_after_it(app: Effects) -> None:
     enqueue_many([*limited("paused"), *limited("capped")], effects=app)
     with app.store.begin() as connection:
         limit_rows.ensure(app.store, connection, "capped", max_in_flight=1)

@@ -34,7 +34,7 @@ def keys_of(jobs: list[Job]) -> list[str]:
     return sorted(str(job.limit_key) for job in jobs)
 
 
-def test_the_bucket_is_what_may_start_at_once_and_fills_with_time(app: Effects) -> None:
+def test_the_bucket_bounds_what_starts_at_once_and_refills_with_time(app: Effects) -> None:
     ensure(app, "k", rate=HOURLY)
     enqueue_many(limited("k", 30), effects=app)
     manual_worker = ManualWorker(app)
@@ -148,7 +148,7 @@ def test_grouped_jobs_take_tokens_too(app: Effects) -> None:
 
 
 @pytest.mark.parametrize("limit", [{"rate": HOURLY}, {"max_in_flight": 5}], ids=["rate", "cap"])
-def test_what_a_parent_may_counts_all_its_children(app: Effects, limit: dict[str, Any]) -> None:
+def test_a_parents_limit_counts_all_its_children(app: Effects, limit: dict[str, Any]) -> None:
     ensure(app, "transport", **limit)
     ensure(app, "a", parent="transport", max_in_flight=2)
     ensure(app, "b", parent="transport")
@@ -161,7 +161,7 @@ def test_what_a_parent_may_counts_all_its_children(app: Effects, limit: dict[str
     assert claim_all(manual_worker) == []
 
 
-def test_room_that_a_child_cannot_use_goes_to_another(app: Effects) -> None:
+def test_capacity_that_a_child_cannot_use_goes_to_another(app: Effects) -> None:
     """`a` has jobs only for later and one that is due: it keeps no room from `b`."""
     ensure(app, "transport", max_in_flight=4)
     ensure(app, "a", parent="transport")
@@ -219,7 +219,7 @@ def test_a_drain_does_not_wait_for_tokens_that_come_late(app: Effects) -> None:
     assert (result.finished, result.counts) == (True, {"succeeded": 5})
 
 
-def test_a_row_that_is_there_stays_as_it_is(app: Effects) -> None:
+def test_an_existing_row_is_not_changed(app: Effects) -> None:
     with app.store.begin() as connection:
         limit_rows.set_limit(app.store, connection, "k", actor="ann", max_in_flight=7)
     ensure(app, "k", max_in_flight=4, rate=HOURLY)

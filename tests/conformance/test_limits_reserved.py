@@ -46,7 +46,7 @@ def fail_once(app: Effects, manual_worker: ManualWorker) -> None:
     enqueue_many([job for key in FAILING for job in limited(key, 20)], effects=app)
 
 
-def test_keys_that_fail_share_what_is_not_kept(app: Effects) -> None:
+def test_failing_keys_share_the_unreserved_threads(app: Effects) -> None:
     manual_worker = keeping(app)
     fail_once(app, manual_worker)
     enqueue_many(limited("alive", 20), effects=app)
@@ -57,7 +57,7 @@ def test_keys_that_fail_share_what_is_not_kept(app: Effects) -> None:
     assert manual_worker.claim(64) == []
 
 
-def test_what_ends_makes_room_for_the_next_of_them(app: Effects) -> None:
+def test_an_ended_job_frees_its_slot_for_the_next_failing_key(app: Effects) -> None:
     manual_worker = keeping(app)
     fail_once(app, manual_worker)
     running = manual_worker.claim(64)
@@ -66,7 +66,7 @@ def test_what_ends_makes_room_for_the_next_of_them(app: Effects) -> None:
     assert len(manual_worker.claim(64)) == 2
 
 
-def test_an_answer_makes_a_key_one_of_the_others(app: Effects) -> None:
+def test_an_answer_ends_a_keys_failing_state(app: Effects) -> None:
     manual_worker = keeping(app)
     fail_once(app, manual_worker)
     running = manual_worker.claim(64)
@@ -78,14 +78,14 @@ def test_an_answer_makes_a_key_one_of_the_others(app: Effects) -> None:
     assert more["dead-2"] + more["dead-3"] == 7 - len(still)
 
 
-def test_every_worker_keeps_threads_of_its_own(app: Effects) -> None:
+def test_every_worker_reserves_its_own_threads(app: Effects) -> None:
     first = keeping(app)
     fail_once(app, first)
     assert len(first.claim(64)) == 7
     assert len(keeping(app, "second").claim(64)) == 5  # 12 is the cap of the three
 
 
-def test_a_group_of_a_key_that_fails_counts_too(app: Effects) -> None:
+def test_a_group_of_a_failing_key_counts_too(app: Effects) -> None:
     manual_worker = keeping(app)
     fail_once(app, manual_worker)
     running = manual_worker.claim(64)
@@ -110,7 +110,7 @@ def capped(app: Effects, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{"breaker": PATIENT}, {}])
-def test_keys_that_are_silent_share_what_is_not_kept(app: Effects, options: dict[str, Any]) -> None:
+def test_silent_keys_share_the_unreserved_threads(app: Effects, options: dict[str, Any]) -> None:
     manual_worker = keeping(app)
     capped(app, **options)
     silent(manual_worker, [], *FAILING)
@@ -125,7 +125,7 @@ def test_keys_that_are_silent_share_what_is_not_kept(app: Effects, options: dict
     assert keys(manual_worker.claim(64)) == {"alive": 4}
 
 
-def test_what_is_silent_counts_with_what_failed(app: Effects) -> None:
+def test_silent_and_failing_keys_are_counted_together(app: Effects) -> None:
     manual_worker = keeping(app)
     fail_once(app, manual_worker)
     enqueue_many(limited("mute", 20), effects=app)  # a key without a row: nothing in the database limits it
@@ -199,7 +199,7 @@ def test_a_bound_that_fails_is_logged_and_bounds_nothing() -> None:
     assert "max_in_flight returned a str; give a count, or None" in text
 
 
-def test_a_job_type_has_its_say_in_its_queue_alone(app_factory: AppFactory) -> None:
+def test_a_job_types_bound_holds_in_its_queue_alone(app_factory: AppFactory) -> None:
     class Careful(Scripted):
         failing_after_seconds = 2.0
 
@@ -212,7 +212,7 @@ def test_a_job_type_has_its_say_in_its_queue_alone(app_factory: AppFactory) -> N
     assert (local["default"].failing_after_seconds, local["default"].free_slots("k", 5)) == (None, 5)
 
 
-def test_a_queue_that_keeps_none_knows_no_difference(app: Effects) -> None:
+def test_a_queue_without_reserved_threads_treats_all_keys_alike(app: Effects) -> None:
     manual_worker = ManualWorker(app)
     fail_once(app, manual_worker)
     assert keys(manual_worker.claim(64)) == dict.fromkeys(FAILING, 4)
@@ -229,6 +229,6 @@ def test_a_job_type_asks_for_it(app_factory: AppFactory) -> None:
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0])
-def test_a_share_that_cannot_be(share: float) -> None:
+def test_an_invalid_share_is_refused(share: float) -> None:
     with pytest.raises(ConfigurationError, match="reserved_share"):
         Registry([Scripted("calls", reserved_share=share)])

@@ -52,7 +52,7 @@ def test_a_heartbeat_keeps_the_lease(app_factory: AppFactory) -> None:
     assert [settlement.job.id for settlement in manual_worker.settle((job, Done())).accepted] == [job.id]
 
 
-def test_a_worker_that_was_declared_dead_learns_of_it(app: Effects) -> None:
+def test_a_worker_declared_dead_is_told_by_its_heartbeat(app: Effects) -> None:
     lost_job(app)
     gone = ManualWorker(app, "gone too")
     rescuer = ManualWorker(app, "rescuer")
@@ -62,7 +62,7 @@ def test_a_worker_that_was_declared_dead_learns_of_it(app: Effects) -> None:
     assert gone.heartbeat() == (False, set())
 
 
-def test_a_worker_that_leaves_jobs_behind_stays_to_be_found(app: Effects) -> None:
+def test_a_stopping_worker_with_running_jobs_keeps_its_row(app: Effects) -> None:
     job = lost_job(app)
     deregister(app.store, "gone")
     assert len(rows(app, "workers")) == 1
@@ -117,7 +117,7 @@ def test_a_batch_of_releases_marks_the_owned_ones(app: Effects) -> None:
     assert states == {job.id: "released" if job is not jobs[1] else "intended" for job in jobs}
 
 
-def test_a_mark_belongs_to_its_attempt_alone(app: Effects) -> None:
+def test_a_release_belongs_to_its_attempt_alone(app: Effects) -> None:
     job = lost_job(app, release=True)
     manual_worker = ManualWorker(app)
     manual_worker.settle((job, Retry("busy")), released=True)
@@ -233,7 +233,7 @@ def test_repeat_once_repeats_once(app_factory: AppFactory) -> None:
     assert (settled.status, settled.error_code) == ("dead", "lost")
 
 
-def test_a_lost_job_runs_in_quarantine_and_goes_home_after_an_answer(app: Effects) -> None:
+def test_a_lost_job_runs_in_quarantine_and_returns_to_its_queue_after_an_answer(app: Effects) -> None:
     enqueue("scripted", {}, queue="slow", effects=app)
     gone, manual_worker = ManualWorker(app, "gone", queue="slow"), ManualWorker(app, "rescuer")
     gone.claim_one()
@@ -299,7 +299,7 @@ def test_a_job_that_loses_its_workers_is_poison(app: Effects) -> None:
     assert [attempt["outcome"] for attempt in rows(app, "job_attempts")] == ["lost"] * POISON_LOSSES
 
 
-def test_the_innocent_neighbours_of_poison_live(app: Effects) -> None:
+def test_neighbours_of_a_poison_job_survive(app: Effects) -> None:
     enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(4)], effects=app)
     ManualWorker(app, "gone").claim(4)
     manual_worker = ManualWorker(app, "rescuer")
@@ -310,7 +310,7 @@ def test_the_innocent_neighbours_of_poison_live(app: Effects) -> None:
     assert [job["status"] for job in rows(app, "job_history")] == ["succeeded"] * 4
 
 
-def test_rescue_works_in_small_batches_and_then_buries_the_worker(app: Effects) -> None:
+def test_rescue_works_in_small_batches_and_then_deletes_the_worker(app: Effects) -> None:
     enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(RESCUE_BATCH + 28)], effects=app)
     gone = ManualWorker(app, "gone")
     while gone.claim():
@@ -333,7 +333,7 @@ def test_a_settle_that_comes_first_leaves_rescue_nothing(app: Effects) -> None:
     assert row(app, "job_history")["status"] == "succeeded"
 
 
-def test_jobs_of_unknown_types_are_left_to_who_knows_them(app: Effects, app_factory: AppFactory) -> None:
+def test_jobs_of_unknown_types_are_left_to_workers_that_know_them(app: Effects, app_factory: AppFactory) -> None:
     second_app = app_factory(job_types=[Scripted("other")])
     lost_job(app)
     manual_worker = ManualWorker(second_app, "rescuer")
@@ -342,7 +342,7 @@ def test_jobs_of_unknown_types_are_left_to_who_knows_them(app: Effects, app_fact
     assert row(app, "jobs")["status"] == "running"
 
 
-def test_a_lost_plain_insert_is_still_to_be_prepared(app: Effects) -> None:
+def test_a_lost_plain_insert_is_not_yet_routed(app: Effects) -> None:
     run_sql(app, """INSERT INTO effects_jobs (job_type, payload) VALUES ('scripted', '{"limit": "l"}')""")
     ManualWorker(app, "gone").claim_one()
     manual_worker = ManualWorker(app, "rescuer")
@@ -354,7 +354,7 @@ def test_a_lost_plain_insert_is_still_to_be_prepared(app: Effects) -> None:
     assert not manual_worker.claim_one(queue="quarantine").routed
 
 
-def test_zombie_frozen_beyond_its_lease_leaves_the_newer_truth(app_factory: AppFactory) -> None:
+def test_a_zombie_frozen_beyond_its_lease_changes_nothing(app_factory: AppFactory) -> None:
     """Frozen before the point of no return, rescued, woken: it may not send and may not write."""
     app = app_factory(job_types=[Scripted(on_unknown="hold")])
     job = lost_job(app)
@@ -393,7 +393,7 @@ def left_running(older: Effects, *, released: bool = False) -> Job:
     return job
 
 
-def test_a_lost_job_of_an_unregistered_type_takes_no_room_of_its_key(app: Effects, older: Effects) -> None:
+def test_a_lost_job_of_an_unregistered_type_uses_no_capacity_of_its_key(app: Effects, older: Effects) -> None:
     run_sql(app, "INSERT INTO effects_limits (limit_key, max_in_flight) VALUES ('l', 1)")
     left_running(older)
     receipt = enqueue("scripted", {}, limit_key="l", effects=app)
@@ -403,9 +403,7 @@ def test_a_lost_job_of_an_unregistered_type_takes_no_room_of_its_key(app: Effect
     assert [job.id for job in manual_worker.claim()] == [receipt.job_id]
 
 
-def test_a_lost_job_of_an_unregistered_type_goes_back_to_wait_for_those_who_know_it(
-    app: Effects, older: Effects
-) -> None:
+def test_a_lost_job_of_an_unregistered_type_is_returned_for_workers_that_know_it(app: Effects, older: Effects) -> None:
     job = left_running(older)
     behind = enqueue("scripted", {}, group_key="g", effects=app)
     manual_worker = ManualWorker(app)
@@ -429,7 +427,7 @@ def test_a_lost_job_of_an_unregistered_type_goes_back_to_wait_for_those_who_know
     assert [claimed.id for claimed in manual_worker.claim()] == [behind.job_id]
 
 
-def test_a_released_job_of_an_unregistered_type_is_held_for_a_person(app: Effects, older: Effects) -> None:
+def test_a_released_job_of_an_unregistered_type_is_held_for_an_operator(app: Effects, older: Effects) -> None:
     job = left_running(older, released=True)
     app.store.shift_clock(UNREGISTERED_SECONDS + 600)
     manual_worker = ManualWorker(app)

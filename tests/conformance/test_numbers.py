@@ -122,7 +122,7 @@ def test_each_outcome_has_its_column(app: Effects) -> None:
     assert sum(rollup.run_counts) == sum(range(1, len(words) + 1))  # of those that ran
 
 
-def test_writing_again_changes_nothing_and_a_minute_goes_on(app: Effects) -> None:
+def test_writing_again_changes_nothing_and_a_minute_continues(app: Effects) -> None:
     counting = Counting(app)
     counting.count(settled(wait_seconds=1.0, duration_seconds=0.5))
     counting.write()
@@ -163,7 +163,7 @@ def test_two_workers_lose_no_update(app: Effects) -> None:
     assert total(all_rollups(app)).done == 10
 
 
-def test_a_clock_that_is_set_back_takes_nothing_away(app: Effects) -> None:
+def test_a_clock_set_back_loses_nothing(app: Effects) -> None:
     counting = Counting(app)
     counting.count(settled())
     counting.runtime.seconds += 60
@@ -177,7 +177,7 @@ def test_a_clock_that_is_set_back_takes_nothing_away(app: Effects) -> None:
     ]  # fmt: skip
 
 
-def test_a_row_that_may_be_folded_is_written_no_more(app: Effects) -> None:
+def test_a_row_due_for_folding_is_no_longer_written(app: Effects) -> None:
     """What was counted since its last write is lost, as in a crash; a row that was never written is not."""
     counting = Counting(app)
     counting.count(settled())
@@ -388,7 +388,7 @@ def test_a_drain_writes_its_numbers_at_its_end(app_factory: AppFactory) -> None:
     assert ago < 3600
 
 
-def test_a_numbers_fault_stops_no_worker(app_factory: AppFactory, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_the_numbers_stops_no_worker(app_factory: AppFactory, caplog: pytest.LogCaptureFixture) -> None:
     app = app_factory(job_types=[Scripted()])
     run_sql(app, f"DROP TABLE {app.store.sql.rollups}")
     run_sql(app, f"DROP TABLE {app.store.sql.samples}")
@@ -454,7 +454,7 @@ def test_filters_and_empty_windows(app: Effects) -> None:
 
 
 @pytest.mark.parametrize("histogram", ["[]", "null", '{"a": 1}', "[1.5]", '["x"]', str([1] * (BUCKETS + 1))])
-def test_a_histogram_that_is_none_stops_no_reading(app: Effects, histogram: str) -> None:
+def test_an_invalid_histogram_does_not_break_stats(app: Effects, histogram: str) -> None:
     with app.store.begin() as connection:
         quoted = histogram.replace("'", '"')
         connection.exec_driver_sql(

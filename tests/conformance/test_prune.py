@@ -165,7 +165,7 @@ def test_an_effect_with_an_expiry_of_its_own_goes_by_that(app: Effects) -> None:
     assert keys(app) == {"later"}
 
 
-def test_what_waits_for_a_person_is_never_taken(app: Effects) -> None:
+def test_unresolved_dead_letters_are_never_pruned(app: Effects) -> None:
     dead = ended(app, Refused("no"), key="dead")
     held = ended(app, Unknown("no reply"), job_type="held", key="held")
     plain = ended(app, Unknown("no reply"), job_type="held", key=None)
@@ -194,7 +194,7 @@ def test_resolved_jobs_are_pruned_thirty_days_later(app: Effects) -> None:
     assert audit(app.store, app.ledgers) == []
 
 
-def test_a_job_that_another_came_from_stays_as_long_as_that(app: Effects) -> None:
+def test_a_requeued_job_is_kept_as_long_as_its_successor(app: Effects) -> None:
     """Its verdicts are part of the effect's state."""
     first = ended(app, Unknown("no reply"), job_type="held", key="k")
     second = requeue(app.store, app.job_types, first, actor="ann", confirm_unknown=True).job_id
@@ -303,7 +303,7 @@ def test_slots_go_once_their_run_is_old(app: Effects) -> None:
     assert rows(app, "definition_runs") == []
 
 
-def test_a_dry_run_counts_and_takes_nothing(app: Effects) -> None:
+def test_a_dry_run_counts_and_deletes_nothing(app: Effects) -> None:
     for number in range(3):
         ended(app, Done(), key=f"k{number}", group_key=f"g{number}")
     later(app, 8)
@@ -313,7 +313,7 @@ def test_a_dry_run_counts_and_takes_nothing(app: Effects) -> None:
     assert prune(app) == Pruned(jobs=3, groups=3)
 
 
-def test_many_go_in_pages_and_an_open_one_among_them_does_not_stop_the_walk(
+def test_many_rows_are_pruned_in_pages_and_an_unresolved_one_does_not_stop_them(
     app: Effects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (store_prune, table_ledger):
@@ -389,7 +389,7 @@ def test_the_built_in_schedule_prunes(app: Effects) -> None:
 
 
 @pytest.mark.slow
-def test_a_slice_that_is_over_comes_back_and_costs_no_attempt(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slice_out_of_time_is_snoozed_and_uses_up_no_attempt(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
     ended(app, Done())
     later(app, 8)
     schedule_definitions.register(app.store, list(app.schedules.values()))

@@ -90,7 +90,7 @@ def test_a_pause_without_an_end_lasts(app: Effects) -> None:
     assert ManualWorker(app).claim() == []
 
 
-def test_a_job_in_quarantine_rests_with_its_own_queue(app: Effects) -> None:
+def test_a_quarantined_job_is_paused_with_its_own_queue(app: Effects) -> None:
     put(app, "emails", 2)
     put(app, "default")
     run_sql(app, f"UPDATE effects_jobs SET quarantined_from = queue, queue = '{QUARANTINE_QUEUE}'")
@@ -102,7 +102,7 @@ def test_a_job_in_quarantine_rests_with_its_own_queue(app: Effects) -> None:
 
 
 @kinds
-def test_a_drain_takes_the_jobs_of_a_paused_queue_for_not_due(app: Effects, kind: str) -> None:
+def test_a_drain_does_not_wait_for_jobs_of_a_paused_queue(app: Effects, kind: str) -> None:
     put(app, "default", 2, **KINDS[kind])
     pause(app)
     result = Worker(app, queues={"default": 2}).drain(max_seconds=30)
@@ -150,7 +150,7 @@ def test_an_unknown_queue_is_refused(app: Effects) -> None:
     assert [queue["queue"] for queue in rows(app, "queues")] == ["emails", "reports"]
 
 
-def test_who_did_it_and_why_is_kept(app: Effects) -> None:
+def test_actor_and_reason_are_kept(app: Effects) -> None:
     put(app, count=2)
     under_way = pause(app, seconds=900.0, reason="their release")
     assert str(under_way).startswith("queue default is paused by ann until 20")

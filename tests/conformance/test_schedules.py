@@ -91,7 +91,7 @@ def test_a_slot_makes_one_job_with_its_key_and_its_name(app: Effects) -> None:
     assert len(rows(app, "definition_runs")) == 1
 
 
-def test_the_worker_learns_when_to_look_again(app: Effects) -> None:
+def test_the_worker_is_told_when_to_look_again(app: Effects) -> None:
     register(app, schedule())
     hour = to_the_next_hour(app, after_seconds=-8.0)
     assert 0 < look(app) <= 8.1
@@ -170,7 +170,7 @@ def test_a_job_enqueued_under_the_slots_key_is_not_duplicated(app: Effects) -> N
     assert (done["outcome"], done["job_id"]) == ("existing", first.job_id)
 
 
-def test_a_key_that_belongs_to_another_payload_fails_its_slot_and_not_the_next(app: Effects) -> None:
+def test_a_key_conflict_fails_its_slot_and_not_the_next(app: Effects) -> None:
     register(app, schedule(key="report:{slot}"))
     hour = to_the_next_hour(app)
     enqueue("scripted", {"name": "another"}, key=f"report:{hour.isoformat()}", effects=app)
@@ -284,7 +284,7 @@ def test_queue_lets_the_next_one_wait(app: Effects) -> None:
     assert manual_worker.claim_one().id > first.id
 
 
-def test_a_requeued_job_is_still_its_schedules(app: Effects) -> None:
+def test_a_requeued_job_still_belongs_to_its_schedule(app: Effects) -> None:
     register(app, schedule(overlap="skip"))
     hour = to_the_next_hour(app)
     look_until_quiet(app)
@@ -325,7 +325,7 @@ def test_registering_again_changes_nothing(app: Effects) -> None:
     assert [{**definition, "updated_at": None} for definition in rows(app, "job_definitions")] == before
 
 
-def test_what_is_no_longer_in_code_stops_and_comes_back_with_its_next_slot(app: Effects) -> None:
+def test_a_schedule_removed_from_code_stops_and_resumes_with_its_next_slot(app: Effects) -> None:
     register(app, schedule("a"), schedule("b"))
     schedule_definitions.add(app.store, schedule("by_hand"), actor="ann")
     assert register(app, schedule("a")).retired == ["b"]
@@ -434,7 +434,7 @@ def test_a_drain_that_cron_starts_makes_and_does_what_is_due(app_factory: AppFac
     assert Worker(app).drain(20).counts == {}
 
 
-def test_jobs_of_no_schedule_do_not_hold_one_up(app: Effects) -> None:
+def test_jobs_without_a_schedule_do_not_delay_one(app: Effects) -> None:
     enqueue("scripted", {}, effects=app)
     register(app, schedule(overlap="skip"))
     to_the_next_hour(app)

@@ -206,7 +206,7 @@ def test_a_success_after_another_attempt_has_a_row_of_its_own(app: Effects, earl
     assert audit(app.store, app.ledgers) == []
 
 
-def test_a_job_that_was_given_back_unstarted_is_still_one_row(app: Effects) -> None:
+def test_a_returned_job_that_succeeds_is_still_one_row(app: Effects) -> None:
     enqueue("scripted", {}, effects=app)
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Returned()))
@@ -291,7 +291,7 @@ def test_repeating_a_settle_whose_answer_was_lost_is_accepted_and_changes_nothin
     assert everything(app) == before
 
 
-def test_two_hands_settle_many_jobs_each_exactly_once(app: Effects, app_factory: AppFactory) -> None:
+def test_two_workers_settle_each_of_many_jobs_exactly_once(app: Effects, app_factory: AppFactory) -> None:
     count = 600
     enqueue_many([NewJob(job_type="scripted", payload={}, key=f"k{n}") for n in range(count)], effects=app)
     manual_workers = [ManualWorker(app_factory(), f"w{n}") for n in range(2)]

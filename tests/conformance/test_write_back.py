@@ -114,7 +114,9 @@ def _write_back(app: Effects, remembered: Remembered) -> str | None:
 
 @KEYED
 @pytest.mark.parametrize("becomes", BECOMES)
-def test_the_claim_was_lost(app: Effects, rival: ManualWorker, policy: str, becomes: Becomes, key: str | None) -> None:
+def test_a_lost_claim_is_written_back(
+    app: Effects, rival: ManualWorker, policy: str, becomes: Becomes, key: str | None
+) -> None:
     for name, ending in REMEMBERED.items():
         own_key = None if key is None else f"{key}:{name}"
         job_id = enqueue("scripted", {"name": name}, key=own_key, effects=app).job_id
@@ -181,7 +183,7 @@ def test_the_claim_survived(app: Effects, policy: str, remembers: str) -> None:
 @KEYED
 @pytest.mark.parametrize("remembers", REMEMBERED)
 @pytest.mark.parametrize("reused", [False, True], ids=["gone", "another has its id"])
-def test_a_job_that_is_not_known_leaves_an_orphan(
+def test_an_unknown_job_is_recorded_as_an_orphan(
     app: Effects, rival: ManualWorker, remembers: str, key: str | None, reused: bool
 ) -> None:
     """Listed, never repeated, and its key is free. A job of another payload that has its id is another's."""
@@ -209,7 +211,7 @@ def test_a_job_that_is_not_known_leaves_an_orphan(
     assert rival.settle((rival.claim_one(), Done()), released=True).stale == []
 
 
-def test_what_the_database_knows_is_not_missing(app: Effects) -> None:
+def test_recorded_attempts_are_not_missing(app: Effects) -> None:
     """Neither an attempt that is recorded, in whichever table, nor a release that is marked."""
     survivor = ManualWorker(app, "survivor")
     recorded = []

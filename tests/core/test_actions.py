@@ -76,7 +76,7 @@ def test_what_may_have_happened_stays_unknown_when_it_is_cancelled(app: Effects)
     assert audit(app.store, app.ledgers) == []
 
 
-def test_a_running_job_is_asked_to_stop_and_not_tried_again(app: Effects) -> None:
+def test_a_cancelled_running_job_is_asked_to_stop_and_not_retried(app: Effects) -> None:
     job_id = put(app)
     manual_worker = ManualWorker(app)
     job = manual_worker.claim_one()
@@ -91,7 +91,7 @@ def test_a_running_job_is_asked_to_stop_and_not_tried_again(app: Effects) -> Non
     assert audit(app.store, app.ledgers) == []
 
 
-def test_a_running_job_that_finishes_all_the_same_is_done(app: Effects) -> None:
+def test_a_cancelled_running_job_that_finishes_anyway_is_done(app: Effects) -> None:
     job_id = put(app)
     manual_worker = ManualWorker(app)
     job = manual_worker.claim_one()
@@ -239,7 +239,7 @@ def test_two_requeues_at_once_make_one_job(app: Effects) -> None:
     assert len(rows(app, "jobs")) == 1
 
 
-def test_what_is_done_is_not_sent_again_without_the_word(app: Effects) -> None:
+def test_a_done_effect_is_not_requeued_without_confirmation(app: Effects) -> None:
     first = ended(app, Done())
     with pytest.raises(JobStateError, match=f"the effect of job {first} is done; only --even-if-done"):
         requeue(app.store, app.job_types, first, actor="ann")
@@ -258,7 +258,7 @@ def test_what_is_done_is_not_sent_again_without_the_word(app: Effects) -> None:
     assert audit(app.store, app.ledgers) == []
 
 
-def test_a_job_that_died_in_quarantine_comes_back_to_its_own_lane(app: Effects) -> None:
+def test_a_job_that_died_in_quarantine_is_requeued_to_its_own_queue(app: Effects) -> None:
     job_id = put(app, queue="mails")
     manual_worker = ManualWorker(app, queue="mails")
     manual_worker.settle((manual_worker.claim_one(), WorkerLost()))

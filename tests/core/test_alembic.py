@@ -158,7 +158,7 @@ def test_a_revision_of_the_app_makes_our_tables(app: Effects, project: Project) 
     assert {"shop_first", "shop_second"} <= tables(app)
 
 
-def test_it_makes_what_init_makes(app: Effects, project: Project) -> None:
+def test_a_migration_makes_the_same_tables_as_init(app: Effects, project: Project) -> None:
     if app.store.schema:
         pytest.skip("Alembic compares indexes in a schema by texts that differ")
     command.upgrade(project(), "head")

@@ -49,7 +49,7 @@ def pages(app: Effects) -> list[str]:
     return [row["idempotency_key"] for row in rows(app, "jobs") if row["job_type"] == "page"]
 
 
-def test_one_job_an_episode(app_factory: AppFactory) -> None:
+def test_each_episode_enqueues_one_job(app_factory: AppFactory) -> None:
     app = watching(app_factory, alert(DeadLetters(more_than=1)))
     die(app)
     assert check_alerts(app) == []
@@ -135,7 +135,7 @@ def test_an_episode_and_its_job_are_one_commit(app_factory: AppFactory, monkeypa
     assert check_alerts(app)[0].job_id is not None
 
 
-def test_as_a_job_of_the_built_in_schedule(app_factory: AppFactory) -> None:
+def test_the_built_in_schedule_checks_alerts(app_factory: AppFactory) -> None:
     app = watching(app_factory, alert(DeadLetters()))
     assert app.schedules["effects.alerts"].job_type == CheckAlerts.name
     die(app)
@@ -176,7 +176,7 @@ def test_a_name_is_given_once(app_factory: AppFactory) -> None:
         watching(app_factory, alert(DeadLetters()), alert(SameError()))
 
 
-def test_doctor_warns_of_what_is_unresolved(app_factory: AppFactory) -> None:
+def test_doctor_warns_of_unresolved_dead_letters(app_factory: AppFactory) -> None:
     app = watching(app_factory)
     assert [finding.level for finding in examine(app) if finding.check == "dead letters"] == ["ok"]
     die(app, "gone", 2)

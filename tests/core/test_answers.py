@@ -170,7 +170,7 @@ def test_whatever_classify_returns_or_raises(answer: str) -> None:
     assert "classify" in str(settlement.error_code)
 
 
-def test_a_wrong_answer_is_recorded_with_the_place_that_made_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_answer_is_recorded_with_its_place_in_the_code(caplog: pytest.LogCaptureFixture) -> None:
     settlement = settled(lambda: Retry("busy", after_seconds="5"))  # type: ignore[arg-type]
     assert (settlement.status, settlement.outcome, settlement.verdict) == ("failed", "failed", "not_done")
     assert settlement.error_code == "outcome_invalid"
@@ -187,7 +187,7 @@ def test_a_wrong_wait_uses_up_an_attempt() -> None:
     assert (settlement.status, settlement.refund_attempt, settlement.error_code) == ("failed", False, "outcome_invalid")
 
 
-def test_what_was_done_is_done_whatever_its_detail() -> None:
+def test_an_invalid_detail_does_not_undo_a_done() -> None:
     settlement = settled(lambda: Done(detail="id 7"))  # type: ignore[arg-type]
     assert (settlement.status, settlement.verdict) == ("succeeded", "done")
     assert "detail is a str; give a mapping" in settlement.detail["outcome_invalid"]  # type: ignore[index]
@@ -205,7 +205,7 @@ def test_an_async_answer_is_named_and_closed() -> None:
     assert "async function" in str(settled(lambda: Done(apply=follow_up)).message)  # type: ignore[arg-type]
 
 
-def test_a_forged_outcome_is_read_as_what_it_is() -> None:
+def test_an_altered_outcome_is_read_by_its_class() -> None:
     class Forged(Refused):
         def __getattribute__(self, name: str) -> Any:
             if name == "code" and vars(self).get("_made_at"):
@@ -327,7 +327,7 @@ class Waiting(JobType[Any]):
 @pytest.mark.parametrize("limit_key", ["k", None])
 @pytest.mark.parametrize("where", ["perform", "load"])
 @pytest.mark.parametrize("answer", [Snooze(0), Snooze(0, ages=False), Pause(0, "x")], ids=repr)
-def test_an_answer_that_names_no_wait_does_not_spin(
+def test_an_answer_without_a_wait_does_not_spin(
     app_factory: AppFactory, answer: Snooze | Pause, where: str, limit_key: str | None
 ) -> None:
     job_type = Waiting(answer, where)

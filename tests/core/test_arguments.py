@@ -109,7 +109,7 @@ def test_a_mistake_in_a_registration_is_named(candidate: Any, says: str) -> None
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_right_is_registered() -> None:
+def test_correct_registrations_are_accepted() -> None:
     assert Registry([PackOrder()]).names() == ["order.pack"]
 
 

@@ -214,7 +214,7 @@ def test_without_a_session_each_call_is_a_transaction_of_its_own_off_the_loop(ru
 
 
 @pytest.mark.slow
-def test_what_was_written_is_what_a_worker_carries_out(run: Run) -> None:
+def test_a_worker_carries_out_what_was_written(run: Run) -> None:
     async def visit(shop: Shop) -> None:
         async with shop.sessions.begin() as session:
             await shop.order(session)
@@ -324,7 +324,7 @@ def test_errors_are_those_of_the_synchronous_call(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_workers_hear_of_it_after_the_commit(run: Run) -> None:
+def test_workers_are_notified_after_the_commit(run: Run) -> None:
     async def visit(shop: Shop) -> None:
         if not shop.app.store.is_postgresql:
             return
@@ -343,7 +343,7 @@ def test_workers_hear_of_it_after_the_commit(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_an_effect_is_looked_at_moved_and_withdrawn(run: Run) -> None:
+def test_an_effect_is_read_rescheduled_and_cancelled(run: Run) -> None:
     async def visit(shop: Shop) -> None:
         async with shop.sessions.begin() as session:
             common: dict[str, Any] = {"key": "k", "session": session, "effects": shop.app}
@@ -402,7 +402,7 @@ def test_a_session_of_the_other_kind_is_refused_with_the_form_that_takes_it(run:
     run(visit)
 
 
-def test_what_is_not_open_or_cannot_be_waited_for_is_refused(run: Run) -> None:
+def test_a_closed_session_or_one_inside_an_asynchronous_one_is_refused(run: Run) -> None:
     async def visit(shop: Shop) -> None:
         job: dict[str, Any] = {"job_type": "shop.pack", "payload": Parcel(1), "effects": shop.app}
         not_open, closed = shop.engine.connect(), await shop.engine.connect()

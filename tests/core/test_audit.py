@@ -169,7 +169,7 @@ def test_two_running_jobs_of_one_group_are_found(app: Effects, busy: dict[str, i
     assert findings["group_order"].job_ids == [job["id"] for job in rows(app, "jobs")]
 
 
-def test_every_check_is_planted() -> None:
+def test_every_check_has_a_planted_violation() -> None:
     assert {check for check, _, _ in PLANTED} | {"group_order"} == set(CHECKS)
 
 
@@ -180,7 +180,7 @@ def test_a_finding_names_at_most_twenty_jobs_and_counts_them_all(app: Effects) -
     assert (finding.check, finding.count, finding.job_ids) == ("done_proved", 30, ids[:IDS_MAX])
 
 
-def test_the_audit_asks_as_often_for_many_jobs_as_for_none(app: Effects) -> None:
+def test_the_audit_sends_as_many_statements_for_many_jobs_as_for_none(app: Effects) -> None:
     for_none = count_statements(app)
     enqueue_keys(app, [f"k{number}" for number in range(100)])
     assert count_statements(app) == for_none

@@ -208,14 +208,14 @@ def test_a_type_that_repeats_is_released_by_its_claim(checked: Effects) -> None:
     manual_worker.settle((job, Done()))
 
 
-def test_of_a_type_that_is_not_registered_here_nothing_is_promised(checked: Effects, app_factory: AppFactory) -> None:
+def test_nothing_is_promised_for_an_unregistered_type(checked: Effects, app_factory: AppFactory) -> None:
     put(checked)
     job = ManualWorker(checked).claim_one()
     assert cancel(key="k", actor="ann", effects=app_factory(job_types=[])).result == "released"
     lease_lost(ManualWorker(checked), job)
 
 
-def test_what_may_have_happened_before_is_not_called_prevented(checked: Effects) -> None:
+def test_an_effect_that_may_have_happened_is_not_reported_as_prevented(checked: Effects) -> None:
     put(checked, "scripted")
     manual_worker = ManualWorker(checked)
     manual_worker.settle((manual_worker.claim_one(), Unknown("no reply")))
@@ -248,7 +248,7 @@ def test_a_committed_cancel_of_a_session_counts(checked: Effects) -> None:
 # -- reschedule ------------------------------------------------------------------------------------------
 
 
-def test_a_waiting_effect_gets_another_time(checked: Effects) -> None:
+def test_a_waiting_effect_is_rescheduled(checked: Effects) -> None:
     put(checked)
     manual_worker = ManualWorker(checked)
     moved = reschedule(key="k", run_at=LATER, actor="ann", reason="not yet", effects=checked)
@@ -260,7 +260,7 @@ def test_a_waiting_effect_gets_another_time(checked: Effects) -> None:
     assert [action["action"] for action in rows(checked, "job_actions")] == ["reschedule"] * 2
 
 
-def test_a_retry_gets_another_time_and_keeps_its_age(checked: Effects) -> None:
+def test_a_rescheduled_retry_keeps_its_age(checked: Effects) -> None:
     put(checked)
     manual_worker = ManualWorker(checked)
     manual_worker.settle((manual_worker.claim_one(), Retry("not now")))
@@ -326,7 +326,7 @@ def test_wait_looks_once_or_until_the_time_is_over(checked: Effects) -> None:
 @pytest.mark.parametrize(
     ("moves", "state"), [("done", "done"), ("refuse", "refused"), ("cancel", "abandoned"), ("release raise", "unknown")]
 )
-def test_wait_tells_each_end(checked: Effects, moves: str, state: str) -> None:
+def test_wait_reports_each_end(checked: Effects, moves: str, state: str) -> None:
     enqueue("held", {"moves": [moves]}, key="k", run_at=LATER, effects=checked)
     ends = []
     waiter = threading.Thread(target=lambda: ends.append(wait(key="k", timeout_seconds=50, effects=checked)))

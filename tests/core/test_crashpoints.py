@@ -23,7 +23,7 @@ def test_without_a_plan_crash_points_do_nothing() -> None:
 
 
 @pytest.mark.parametrize("nth", [1, 3])
-def test_a_plan_strikes_at_the_nth_passing_of_its_point(nth: int) -> None:
+def test_a_plan_strikes_at_the_nth_passing_of_its_crash_point(nth: int) -> None:
     install(plan("settle.before", nth=nth, action="raise"))
     for _ in range(nth - 1):
         point("settle.before")
@@ -33,7 +33,7 @@ def test_a_plan_strikes_at_the_nth_passing_of_its_point(nth: int) -> None:
     point("settle.before")
 
 
-def test_a_removed_plan_strikes_no_more() -> None:
+def test_a_removed_plan_no_longer_strikes() -> None:
     planned = plan("claim.committed", nth=2, action="raise")
     install(planned)
     point("claim.committed")

@@ -87,7 +87,7 @@ def test_doctor_checks_what_an_operator_added(shop_factory: AppFactory) -> None:
     ]
 
 
-def test_a_schedule_that_is_right_passes(shop_factory: AppFactory) -> None:
+def test_a_correct_schedule_passes(shop_factory: AppFactory) -> None:
     notify = {"job_type": "webhook.compose", "payload": {"type": "sales.{state}", "data": {"rows": "{rows}"}}}
     payload = {"report": "sales", "params": {"night": "{slot_date}"}, "notify": [notify]}
     app = shop_factory(schedules=[nightly(payload)])

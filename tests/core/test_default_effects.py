@@ -66,14 +66,14 @@ def make() -> Iterator[Make]:
         yield make
 
 
-def test_the_only_one_that_was_made_is_meant(engine: sa.Engine, make: Make) -> None:
+def test_the_only_effects_is_the_default(engine: sa.Engine, make: Make) -> None:
     app = make(engine=engine)
     assert default() is app
     enqueue("scripted", {})
     assert len(rows(app, "jobs")) == 1
 
 
-def test_none_made_is_the_environments(elsewhere: str) -> None:
+def test_without_an_effects_the_environment_makes_the_default(elsewhere: str) -> None:
     app = default()
     assert app.settings.database_url == elsewhere
     assert default() is app
@@ -81,14 +81,14 @@ def test_none_made_is_the_environments(elsewhere: str) -> None:
     assert default() is not app
 
 
-def test_one_that_was_set_wins(engine: sa.Engine, make: Make, elsewhere: str) -> None:
+def test_an_effects_set_as_default_wins(engine: sa.Engine, make: Make, elsewhere: str) -> None:
     make(engine=engine)
     app = make(elsewhere)
     set_default(app)
     assert default() is app
 
 
-def test_of_several_one_must_be_named(engine: sa.Engine, make: Make, tmp_path: Path) -> None:
+def test_several_effects_need_an_explicit_one(engine: sa.Engine, make: Make, tmp_path: Path) -> None:
     app, archive = make(engine=engine), make(f"sqlite:///{tmp_path / 'archive.db'}")
     with pytest.raises(ConfigurationError, match="2 Effects were made in this process") as caught:
         enqueue("scripted", {})
@@ -100,13 +100,13 @@ def test_of_several_one_must_be_named(engine: sa.Engine, make: Make, tmp_path: P
     assert len(rows(app, "jobs")) == 2
 
 
-def test_one_that_nobody_holds_is_not_meant(engine: sa.Engine, make: Make, tmp_path: Path) -> None:
+def test_a_garbage_collected_effects_is_not_the_default(engine: sa.Engine, make: Make, tmp_path: Path) -> None:
     Effects(f"sqlite:///{tmp_path / 'dropped.db'}")
     app = make(engine=engine)
     assert default() is app
 
 
-def test_one_of_the_environment_that_was_used_before_is_another(engine: sa.Engine, make: Make) -> None:
+def test_a_default_of_the_environment_used_before_counts_as_another(engine: sa.Engine, make: Make) -> None:
     used = default()
     make(engine=engine)
     with pytest.raises(ConfigurationError, match=r"elsewhere\.db"):
@@ -115,7 +115,7 @@ def test_one_of_the_environment_that_was_used_before_is_another(engine: sa.Engin
     enqueue("scripted", {})
 
 
-def test_the_apps_own_takes_the_place_of_the_same_one_of_the_environment(make: Make, elsewhere: str) -> None:
+def test_the_apps_own_effects_replaces_the_same_one_of_the_environment(make: Make, elsewhere: str) -> None:
     of_environment = default()
     app = make(elsewhere)
     assert default() is app
@@ -168,7 +168,7 @@ def test_a_required_session_is_missed_without_effects(engine: sa.Engine, make: M
     assert [row["id"] for row in rows(app, "jobs")] == [job.job_id]
 
 
-def test_correct_calls_without_effects_pass_without_a_word(engine: sa.Engine, make: Make) -> None:
+def test_correct_calls_without_effects_cause_no_warning(engine: sa.Engine, make: Make) -> None:
     app = make(engine=engine)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -183,7 +183,7 @@ def test_correct_calls_without_effects_pass_without_a_word(engine: sa.Engine, ma
     assert len(rows(app, "jobs")) == 3
 
 
-def test_a_toolkit_without_an_app_has_the_only_one(make: Make, elsewhere: str) -> None:
+def test_a_toolkit_without_an_app_uses_the_only_effects(make: Make, elsewhere: str) -> None:
     app = make(elsewhere)
     with Toolkit() as toolkit:
         assert toolkit.app is app

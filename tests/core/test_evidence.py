@@ -176,7 +176,7 @@ REASONS: list[tuple[Callable[[Effects], int], str, str, str]] = [
 
 
 @pytest.mark.parametrize(("make", "reason", "name", "text"), REASONS, ids=lambda value: getattr(value, "__name__", ""))
-def test_what_waits_is_told_the_one_reason(
+def test_a_waiting_job_has_exactly_one_reason(
     app: Effects, make: Callable[[Effects], int], reason: str, name: str, text: str
 ) -> None:
     job_id = make(app)
@@ -189,7 +189,7 @@ def test_what_waits_is_told_the_one_reason(
     assert (job_id in {job.id for job in claim_all(ManualWorker(app, "a free one"))}) is lacks_worker
 
 
-def test_of_what_ends_by_a_clock_the_last_is_the_reason(app: Effects) -> None:
+def test_the_latest_of_several_times_is_the_reason(app: Effects) -> None:
     ManualWorker(app)
     job_id = live(app, limit_key="k", run_at=datetime.now(UTC) + timedelta(hours=1))
     pause_key(app, "k", 600)
@@ -201,7 +201,7 @@ def test_of_what_ends_by_a_clock_the_last_is_the_reason(app: Effects) -> None:
     assert [action.name for action in job_evidence(app, job_id).next] == ["resume-queue", "run-now", "cancel"]
 
 
-def test_what_runs_or_has_ended_waits_for_nothing(app: Effects) -> None:
+def test_a_running_or_ended_job_waits_for_nothing(app: Effects) -> None:
     job_id = live(app, key="k")
     worker = ManualWorker(app)
     job = worker.claim_one()
@@ -254,7 +254,7 @@ def run(states: EffectStates, line: str) -> int:
 
 
 @pytest.mark.slow
-def test_what_is_offered_works_and_what_is_not_is_refused(effects: EffectStates) -> None:
+def test_offered_actions_work_and_others_are_refused(effects: EffectStates) -> None:
     for kind, state in sample([(kind, state) for kind in KINDS for state in STATES], 15):
         offered = evidence_of(effects, effects.make(kind, state)).next
         for number in range(len(offered)):
@@ -294,7 +294,7 @@ def test_an_override_is_among_the_facts(effects: EffectStates) -> None:
     assert [override.action for override in evidence.facts.overrides] == ["even_if_done"]
 
 
-def test_an_end_meanwhile_is_seen_whole_or_not_at_all(app_factory: AppFactory) -> None:
+def test_a_job_that_ends_meanwhile_is_seen_whole_or_not_at_all(app_factory: AppFactory) -> None:
     app = app_factory(job_types=[Scripted("held", on_unknown="hold")])
     enqueue("held", {}, key="k", effects=app)
     worker = ManualWorker(app)

@@ -78,14 +78,14 @@ def test_an_attempt_that_was_lost_with_its_worker_left_nothing(app_factory: AppF
     assert recording.ledger.records[0] is None
 
 
-def test_no_text_shows_what_was_left() -> None:
+def test_no_text_shows_the_private_slot() -> None:
     settlement = running(Recording()).run()
     assert settlement.private is not None
     assert "rosebud" not in repr(settlement)
     assert "rosebud" not in repr(settlement.execution)
 
 
-def test_who_settles_an_attempt_has_what_was_known_by_then() -> None:
+def test_whoever_settles_an_attempt_has_its_facts() -> None:
     attempt = running(Recording())
     attempt.private = Record("early")
     settlement = attempt.settle(TimedOut(1.0))
@@ -93,7 +93,7 @@ def test_who_settles_an_attempt_has_what_was_known_by_then() -> None:
     assert settlement.private == Record("early")
 
 
-def test_an_answer_that_nobody_carried_on_is_settled_again() -> None:
+def test_an_unfinished_settlement_is_settled_again() -> None:
     attempt = running(Recording())
     attempt.settle(Retry("busy", code="503"))
     assert attempt.cut_short().error_code == "503"

@@ -329,7 +329,7 @@ CORRECT: list[Callable[[Effects], Any]] = [
 ]  # fmt: skip
 
 
-def test_correct_patterns_pass_without_a_word(shop: Effects) -> None:
+def test_correct_patterns_cause_no_warning(shop: Effects) -> None:
     messages = {}
     for pattern in CORRECT:
         with warnings.catch_warnings(record=True) as caught:

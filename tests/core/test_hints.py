@@ -56,7 +56,7 @@ def listener(request: pytest.FixtureRequest, postgresql_server: str) -> Iterator
         app.dispose()
 
 
-def test_a_commit_of_a_session_is_heard(listener: Listener) -> None:
+def test_a_commit_of_a_session_is_notified(listener: Listener) -> None:
     with Session(listener.app.engine) as session, session.begin():
         enqueue("scripted", {}, queue="a", session=session, effects=listener.app)
         enqueue("scripted", {}, queue="b", session=session, effects=listener.app)
@@ -64,7 +64,7 @@ def test_a_commit_of_a_session_is_heard(listener: Listener) -> None:
 
 
 @pytest.mark.slow
-def test_many_commits_share_a_hint(listener: Listener) -> None:
+def test_many_commits_share_a_notification(listener: Listener) -> None:
     for _ in range(100):
         enqueue("scripted", {}, queue="a", effects=listener.app)
     heard = listener.heard()
@@ -72,7 +72,7 @@ def test_many_commits_share_a_hint(listener: Listener) -> None:
     assert len(heard) < 80
 
 
-def test_nothing_is_heard_of_a_rollback(listener: Listener) -> None:
+def test_a_rollback_is_not_notified(listener: Listener) -> None:
     with Session(listener.app.engine) as session:
         enqueue("scripted", {}, queue="gone", session=session, effects=listener.app)
         session.rollback()
@@ -112,7 +112,7 @@ def test_a_rollback_under_an_open_savepoint_forgets_everything(listener: Listene
     assert set().union(*listener.heard()) == {LAST}
 
 
-def test_a_commit_of_a_connection_is_heard(listener: Listener) -> None:
+def test_a_commit_of_a_connection_is_notified(listener: Listener) -> None:
     with listener.app.engine.connect() as connection:
         with connection.begin():
             enqueue("scripted", {}, queue="a", session=connection, effects=listener.app)
@@ -132,7 +132,7 @@ def test_a_commit_of_a_connection_is_heard(listener: Listener) -> None:
     assert not {"gone", "gone too"} & heard
 
 
-def test_a_commit_of_an_asynchronous_connection_is_heard(listener: Listener) -> None:
+def test_a_commit_of_an_asynchronous_connection_is_notified(listener: Listener) -> None:
     async def commit() -> None:
         engine = create_async_engine(listener.app.engine.url.set(drivername="postgresql+asyncpg"))
         async with engine.begin() as connection:
@@ -144,7 +144,7 @@ def test_a_commit_of_an_asynchronous_connection_is_heard(listener: Listener) -> 
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_of_a_drivers_connection_only_a_hint_inside_is_heard(listener: Listener, inside: bool) -> None:
+def test_a_drivers_connection_notifies_inside_its_transaction(listener: Listener, inside: bool) -> None:
     app = listener.app
     app.settings = replace(app.settings, notify_in_transaction=inside)
     with psycopg.connect(app.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)) as driver:
@@ -162,7 +162,7 @@ def test_a_closed_app_has_sent_all_notifications(listener: Listener) -> None:
     assert note.payload == "farewell"
 
 
-def test_a_hint_just_after_another_is_sent_before_the_app_is_closed(listener: Listener) -> None:
+def test_a_notification_just_after_another_is_sent_before_the_app_closes(listener: Listener) -> None:
     """The notifier pauses after each."""
     listener.app.notifier.send(["first"])
     for _ in listener.connection.notifies(timeout=30, stop_after=1):
@@ -192,7 +192,7 @@ def test_a_worker_announces_the_end_that_someone_waits_for(listener: Listener) -
     assert ends == [str(ids[1])]  # and nothing of the job that no one waits for
 
 
-def test_whoever_cannot_listen_any_more_lets_the_time_pass(
+def test_a_caller_that_can_no_longer_listen_waits_out_its_time(
     listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", "effects")
@@ -203,7 +203,7 @@ def test_whoever_cannot_listen_any_more_lets_the_time_pass(
     assert caplog.messages == ["no longer listening: OperationalError"]  # said once; the second wait only waits
 
 
-def test_ids_of_third_parties_are_read_with_care(listener: Listener) -> None:
+def test_invalid_ids_in_notifications_are_ignored(listener: Listener) -> None:
     assert job_ids("17,x,-3,²,,18," + "9" * 30) == {17, 18}
     notifier = listener.app.notifier
     notifier.watch(range(WATCHED_MAX + 5))

@@ -17,18 +17,18 @@ def _parameters(engine: sa.Engine) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("listed", LISTS)
-def test_of_several_hosts_the_one_that_takes_writes_is_meant(listed: str) -> None:
+def test_the_writable_one_of_several_hosts_is_used(listed: str) -> None:
     parameters = _parameters(create_engine(f"postgresql://{listed}"))
     assert (parameters["host"], parameters["port"]) == ("h1,h2", "1,2")
     assert parameters["target_session_attrs"] == "read-write"
 
 
-def test_the_urls_own_word_holds() -> None:
+def test_the_urls_own_option_wins() -> None:
     url = "postgresql://u@h1,h2/q?target_session_attrs=any"
     assert _parameters(create_engine(url))["target_session_attrs"] == "any"
 
 
-def test_of_one_host_nothing_is_asked() -> None:
+def test_a_single_host_is_not_queried() -> None:
     assert "target_session_attrs" not in _parameters(create_engine("postgresql://u@h1/q"))
 
 
@@ -51,7 +51,7 @@ class _Driver(NamedTuple):
         ("h1", "1", ("h1", "1")),
     ],
 )
-def test_a_connection_asks_first_who_answered_last(hosts: str, ports: str | None, then: tuple[str, str]) -> None:
+def test_a_connection_tries_the_last_good_host_first(hosts: str, ports: str | None, then: tuple[str, str]) -> None:
     memory = HostMemory()
     parameters: dict[str, Any] = {"host": hosts, **({"port": ports} if ports else {})}
     memory.order(None, None, [], parameters)
@@ -61,7 +61,7 @@ def test_a_connection_asks_first_who_answered_last(hosts: str, ports: str | None
     assert (parameters["host"], parameters["port"]) == then
 
 
-def test_our_engines_remember(postgresql_server: str) -> None:
+def test_our_engines_remember_the_last_good_host(postgresql_server: str) -> None:
     """The host of the server is asked first, though the URL begins with one where no one listens."""
     url = sa.engine.make_url(postgresql_server)
     socket = str(url.query["host"])

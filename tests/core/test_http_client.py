@@ -102,7 +102,7 @@ def test_a_header_is_found_in_any_case_and_the_first_counts(client: Opened) -> N
     assert exchange.header("x-twice") == "\\xff"
 
 
-def test_of_a_long_body_only_the_beginning_is_kept(client: Opened) -> None:
+def test_only_the_beginning_of_a_long_body_is_kept(client: Opened) -> None:
     with RawPeer(answers(OK)) as peer, client(peer.port) as http:
         exchange = send(http, body_bytes_max=1)
     assert (exchange.status, exchange.body, exchange.body_end) == (200, b"o", "cut")
@@ -180,7 +180,7 @@ def test_each_fault_has_its_code(error: type[Exception], phase: str, wrote: bool
     assert "hunter2" not in exchange.reason
 
 
-def test_the_first_fault_stays() -> None:
+def test_the_first_fault_is_kept() -> None:
     exchange = Exchange(1, "connect")
     exchange.fail("tls_unverified", "the certificate does not verify")
     record_fault(exchange, httpcore.ConnectError())

@@ -32,7 +32,7 @@ def parsed(*pieces: bytes) -> ResponseParser:
         (b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok", b"ok"),
     ],
 )
-def test_an_answer_ends_where_it_says_however_it_comes(answer: bytes, body: bytes) -> None:
+def test_a_response_ends_at_its_declared_length_however_it_is_split(answer: bytes, body: bytes) -> None:
     for pieces in ([answer], [bytes([byte]) for byte in answer]):
         parser = parsed(*pieces)
         assert (parser.status, parser.over, parser.fault) == (int(answer.rpartition(b"HTTP/1.1 ")[2][:3]), True, None)
@@ -54,7 +54,7 @@ def test_a_parser_reads_one_answer_after_the_other() -> None:
 
 @pytest.mark.parametrize("more", [b"\r\n", b"\n", b"H", OK, LENGTH, EARLY, b"\0", b"okay"])
 @pytest.mark.parametrize("answer", [LENGTH, CHUNKED, b"HTTP/1.1 204 No Content\r\n\r\n"])
-def test_a_byte_behind_an_answer_makes_it_the_last(answer: bytes, more: bytes) -> None:
+def test_a_byte_after_a_response_ends_the_connection(answer: bytes, more: bytes) -> None:
     for pieces in ([answer + more], [answer, more]):
         parser = parsed(*pieces)
         assert (parser.over, parser.fault, parser.is_reusable) == (True, None, False)
@@ -69,7 +69,7 @@ def test_a_byte_behind_an_answer_makes_it_the_last(answer: bytes, more: bytes) -
         OK + b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n2\r\nok\r\n0\r\n\r\n",
     ],
 )
-def test_whose_end_is_in_doubt_is_the_last(answer: bytes) -> None:
+def test_a_response_of_doubtful_length_ends_the_connection(answer: bytes) -> None:
     parser = parsed(answer)
     assert (parser.take(), parser.over, parser.is_reusable) == (b"ok", True, False)
 
@@ -103,7 +103,7 @@ def test_a_connection_that_ends_within_an_answer_is_a_fault(answer: bytes) -> No
         OK + b"X-Nul: a\0\r\nContent-Length: 0\r\n\r\n",
     ],
 )
-def test_what_is_no_answer_has_no_status(head: bytes) -> None:
+def test_garbage_has_no_status(head: bytes) -> None:
     for pieces in ([head], [bytes([byte]) for byte in head]):
         parser = ResponseParser()
         for piece in pieces:
@@ -152,6 +152,6 @@ def test_a_request_is_written_as_it_is() -> None:
         ("POST", b"/", "X", "ä"),
     ],
 )
-def test_what_would_be_another_request_is_not_written(method: str, target: bytes, name: str, value: str) -> None:
+def test_a_smuggled_request_is_not_written(method: str, target: bytes, name: str, value: str) -> None:
     with pytest.raises(httpcore.LocalProtocolError):
         request_bytes(HttpRequest(method, target, [(name, value)], b""))

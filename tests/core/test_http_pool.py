@@ -106,7 +106,7 @@ def test_pools_share_a_bound_of_idle_connections_and_the_oldest_go_first() -> No
     assert (len(total), oldest.closed, others[0].closed) == (0, True, False)
 
 
-def test_what_is_closed_for_another_reason_leaves_the_bound() -> None:
+def test_a_connection_closed_for_another_reason_leaves_the_bound() -> None:
     total = IdleTotal(5)
     owner = IdleConnections[Idle](1, SECONDS, total)
     gone = Idle(quiet=False)
@@ -123,7 +123,7 @@ def test_what_is_closed_for_another_reason_leaves_the_bound() -> None:
     assert len(total) == 0
 
 
-def test_what_was_not_read_to_its_end_is_not_used_again() -> None:
+def test_a_response_not_read_to_its_end_ends_its_connection() -> None:
     server = Server()
     with server.raw as raw, pool(server) as kept:
         assert [ask(kept, read=False) for _ in range(3)] == [200] * 3
@@ -138,7 +138,7 @@ def test_an_idle_connection_is_kept_for_its_time_only() -> None:
         wait_until(lambda: server.ended == 2)
 
 
-def test_a_connection_that_is_given_back_to_a_closed_pool_is_closed() -> None:
+def test_a_connection_returned_to_a_closed_pool_is_closed() -> None:
     server = Server()
     with server.raw, pool(server) as kept:
         ask(kept)
@@ -146,7 +146,7 @@ def test_a_connection_that_is_given_back_to_a_closed_pool_is_closed() -> None:
         wait_until(lambda: server.ended == 2)
 
 
-def test_more_than_there_is_room_for_wait_and_give_up() -> None:
+def test_callers_beyond_the_capacity_wait_and_give_up() -> None:
     server = Server()
     with server.raw, pool(server, connections_max=1) as kept:
 

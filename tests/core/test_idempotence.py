@@ -61,7 +61,7 @@ def write(writer: NoteWriter, *notes: Note, batch: int | None = None, keys: KeyR
         engine.dispose()
 
 
-def test_free_keys_are_written_and_known_ones_give_their_holders_in_order() -> None:
+def test_new_keys_are_written_and_existing_ones_return_their_holders_in_order() -> None:
     writer = NoteWriter({"b": KEYS.digest("hello")})
     assert write(writer, Note("a"), Note("b"), Note("c")) == ["new a", "old b", "new c"]
     assert writer.calls == [("insert", ["a", "b", "c"]), ("holders", ["b"])]

@@ -91,7 +91,7 @@ def test_a_function_is_called_by_a_worker_and_as_it_is(app: Effects) -> None:
     assert "pager.page" in repr(page_on_call)
 
 
-def test_a_job_that_is_rolled_back_was_never_there(app: Effects) -> None:
+def test_a_rolled_back_job_is_not_enqueued(app: Effects) -> None:
     @app.job("pager.page")
     def page_on_call(page: Page) -> None: ...
 
@@ -129,7 +129,7 @@ def test_the_release_comes_before_the_call_unless_it_is_manual(app: Effects, rel
     assert released == [1 if release == "before" else 0]
 
 
-def test_what_fails_after_the_release_may_have_happened(app: Effects) -> None:
+def test_a_failure_after_the_release_is_unknown(app: Effects) -> None:
     @app.job("pager.page", on_unknown="hold")
     def page_on_call(page: Page) -> None:
         raise ValueError
@@ -144,7 +144,7 @@ def test_what_fails_after_the_release_may_have_happened(app: Effects) -> None:
     assert [status(key=key, effects=app).state for key in "ab"] == ["unknown", "refused"]
 
 
-def test_its_answer_is_the_outcome(app: Effects) -> None:
+def test_the_return_value_is_the_outcome(app: Effects) -> None:
     @app.job("pager.page")
     def page_on_call(page: Page) -> Done | Refused:
         return Refused("nobody there") if page.team == "web" else Done()

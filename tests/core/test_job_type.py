@@ -79,7 +79,7 @@ def test_a_type_may_be_replaced_by_one_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("payload", [Order(7, "x"), {"id": 7, "note": "x"}], ids=["object", "mapping"])
-def test_a_payload_goes_there_and_back(payload: Any) -> None:
+def test_a_payload_is_encoded_and_decoded(payload: Any) -> None:
     assert Typed().decode(Typed().encode(payload)) == Order(7, "x")
 
 
@@ -104,7 +104,7 @@ def test_what_json_cannot_hold_is_refused(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["\\u0000", "\\\\u0000", "C:\\u0000"], ids=ascii)
-def test_a_backslash_is_no_nul(text: str) -> None:
+def test_an_escaped_backslash_is_not_a_nul(text: str) -> None:
     assert Loose().decode(Loose().encode({"path": text})) == {"path": text}
 
 
@@ -144,7 +144,7 @@ def test_the_canonical_text_does_not_depend_on_the_order_of_keys() -> None:
         (BoomError("secret"), True, Unknown("BoomError", code="BoomError")),
     ],
 )
-def test_an_exception_has_one_fate(error: Exception, released: bool, outcome: Any) -> None:
+def test_exceptions_are_classified(error: Exception, released: bool, outcome: Any) -> None:
     assert Scripted().classify(error, released=released) == outcome
 
 

@@ -102,7 +102,7 @@ def test_a_wrong_entry_is_named_and_never_quoted(text: str, says: str) -> None:
     assert "c2hvcnQ" not in str(caught.value)
 
 
-def test_a_generated_key_is_one() -> None:
+def test_a_generated_key_is_valid() -> None:
     keys = {generate_key() for _ in range(3)}
     assert len(keys) == 3
     assert KeyRing(f"new={keys.pop()}").ids == ["new"]

@@ -47,7 +47,7 @@ def test_a_rate_as_text(text: str, rate: Rate, size: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "50", "50/", "/s", "50/1w", "-1/1s", "1.5/1s", "50/1s/2", "fifty/1s", "0/1s", "5/0s"]
 )
-def test_what_is_no_rate_and_no_breaker(text: str) -> None:
+def test_invalid_rates_and_breakers_are_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"rate|starts?"):
         parse_rate(text)
     with pytest.raises(ConfigurationError, match="breaker"):
@@ -86,12 +86,12 @@ FIFTY = Rate(50, 1.0)  # holds 10
         (-2.0, 0.02, -1.0),
     ],
 )
-def test_what_is_in_the_bucket(tokens: float | None, elapsed: float, expected: float) -> None:
+def test_the_bucket_refills_with_time(tokens: float | None, elapsed: float, expected: float) -> None:
     assert refilled(tokens, elapsed, FIFTY) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("tokens", "starts"), [(0.0, 0), (0.99, 0), (1.0, 1), (0.9999999, 1), (2.5, 2), (-1.0, 0)])
-def test_starts_are_whole(tokens: float, starts: int) -> None:
+def test_only_whole_tokens_start_a_job(tokens: float, starts: int) -> None:
     assert whole(tokens) == starts
 
 
@@ -171,7 +171,7 @@ def test_one_failure_may_be_enough() -> None:
         (PauseState(-RUN_GAP_SECONDS - 1, 60.0), 30.0, PauseState(30.0, 30.0, begins_run=True)),
     ],
 )
-def test_a_pause_upon_a_pause(now: PauseState, seconds: float, after: PauseState) -> None:
+def test_a_pause_extends_another(now: PauseState, seconds: float, after: PauseState) -> None:
     assert extend_pause(now, seconds) == after
 
 

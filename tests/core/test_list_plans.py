@@ -85,11 +85,11 @@ def _unbounded(node: dict[str, Any], *, under_limit: bool) -> Iterator[str]:
         yield from _unbounded(child, under_limit=ends)
 
 
-def test_what_the_benchmarks_fill_is_sound(app: Effects) -> None:
+def test_the_benchmarks_rows_pass_the_audit(app: Effects) -> None:
     assert audit(app.store, app.ledgers) == []
 
 
-def test_no_question_scans_a_growing_table(app: Effects) -> None:
+def test_no_query_scans_a_growing_table(app: Effects) -> None:
     scans = []
     for name, question in lists.QUESTIONS.items():
         with recorded(app) as statements:

@@ -14,7 +14,7 @@ from tests.support.manual_workers import rows
 PAYLOAD = json.dumps({"event_id": "msg_1", "endpoint_id": "ep_1"})
 
 
-def test_it_is_not_enqueued_past_that_ledger(app: Effects) -> None:
+def test_a_type_with_its_own_ledger_is_not_enqueued_directly(app: Effects) -> None:
     with pytest.raises(EnqueueError, match=r"webhook\.deliver with a key: .* a ledger of its own"):
         enqueue("webhook.deliver", json.loads(PAYLOAD), key="k", effects=app)
     assert rows(app, "jobs") == rows(app, "effect_ledger") == []
@@ -28,7 +28,7 @@ def test_it_is_not_enqueued_past_that_ledger(app: Effects) -> None:
     ],
     ids=["insert", "function"],
 )
-def test_one_that_came_by_plain_sql_is_refused_and_says_why(app: Effects, statement: str) -> None:
+def test_a_plain_insert_past_the_ledger_is_refused_with_its_reason(app: Effects, statement: str) -> None:
     """Else its outcome would be folded into a ledger where it is not, and be intended in the core's forever."""
     if "effects_enqueue" in statement and not app.store.is_postgresql:
         pytest.skip("SQLite has no functions")

@@ -87,7 +87,7 @@ def explained(evidence: Evidence) -> dict[str, Any] | None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_words_of_a_package_are_in_text_and_json_alike(app: Effects, name: str) -> None:
+def test_a_packages_texts_are_in_text_and_json_alike(app: Effects, name: str) -> None:
     case = CASES[name]
     job_id = ended(app, case)
     evidence = job_evidence(app, job_id)

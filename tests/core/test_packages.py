@@ -16,7 +16,7 @@ from tests.support.manual_workers import row
 from tests.support.scripted import Scripted
 
 
-def test_options_go_to_whom_they_belong() -> None:
+def test_options_go_to_their_package() -> None:
     own, others = split_options({"threads": 3, "templates": "emails", "colour": "red"})
     assert (own, others) == ({"threads": 3}, {"templates": "emails", "colour": "red"})
     assert package_settings({}, {"templates": "emails"})["email"].templates == "emails"
@@ -24,7 +24,7 @@ def test_options_go_to_whom_they_belong() -> None:
         package_settings({}, others)
 
 
-def test_the_environment_speaks_where_no_option_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_read_where_no_option_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EFFECTS_EMAIL_FROM", "env@shop.example")
     monkeypatch.setenv("EFFECTS_EMAIL_REDIRECT", "team@shop.example")
     url = f"sqlite:///{tmp_path / 'x.db'}"

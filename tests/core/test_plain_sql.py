@@ -70,7 +70,7 @@ def test_each_row_is_one_effect(shop: Effects) -> None:
         ("report.request", REPORT, r"the run rep_.* of the key 'k' \(ready\)"),
     ],
 )
-def test_a_key_that_exists_is_told(
+def test_an_existing_key_is_reported(
     shop: Effects, job_type: str, payload: dict[str, Any], existing: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In the attempt, in `why` and `jobs show`, and in the log: else the job seems to have made something."""

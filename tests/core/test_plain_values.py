@@ -96,7 +96,7 @@ def test_another_value_is_refused_by_its_class(value: Any) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_value_that_holds_itself_is_refused() -> None:
+def test_a_cycle_is_refused() -> None:
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(RecursionError):
@@ -141,11 +141,11 @@ def test_the_path_to_what_has_no_json_form_is_found(steps: list[str]) -> None:
 
 
 @pytest.mark.parametrize("bad", [object(), {(1, 2): 3}, print, Text], ids=["object", "key", "function", "class"])
-def test_the_path_ends_where_the_parts_are_fine(bad: Any) -> None:
+def test_the_path_ends_at_the_innermost_invalid_value(bad: Any) -> None:
     assert path_of_fault({"rows": [1, {"cell": bad}]}, to_plain) == ".rows[1].cell"
 
 
-def test_what_holds_itself_has_no_path() -> None:
+def test_a_cycle_has_no_path() -> None:
     rows: list[Any] = []
     rows.append({"rows": rows})
     assert path_of_fault(rows, to_plain) == ""

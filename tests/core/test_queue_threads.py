@@ -62,7 +62,7 @@ def test_a_queue_claims_a_second_of_work_when_a_tenth_is_left(seconds: float | N
     assert threads_of(seconds, at_hand=at_hand).free_slots() == free
 
 
-def test_no_more_is_held_than_one_claim_may_take() -> None:
+def test_a_queue_holds_no_more_than_one_claim() -> None:
     assert threads_of(0.000_01).free_slots() - THREADS == CLAIM_MAX
 
 

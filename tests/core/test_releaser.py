@@ -51,14 +51,14 @@ def released(marks: Marks, threads: ThreadPoolExecutor) -> list[Future[bool]]:
     return [first, *others]
 
 
-def test_those_who_come_meanwhile_share_one_commit() -> None:
+def test_concurrent_releases_share_one_commit() -> None:
     marks = Marks()
     with ThreadPoolExecutor(THREADS) as threads:
         assert [future.result(20) for future in released(marks, threads)] == [True] * THREADS
     assert [sorted(batch) for batch in marks.batches] == [[0], list(range(1, THREADS))]
 
 
-def test_each_learns_of_its_own_mark() -> None:
+def test_each_attempt_gets_its_own_release() -> None:
     marks = Marks(refused=frozenset({3, 7}))
     with ThreadPoolExecutor(THREADS) as threads:
         answers = [future.result(20) for future in released(marks, threads)]

@@ -143,7 +143,7 @@ def test_every_entrance_asks_the_same_guard_in_every_state(app: Effects) -> None
 
 @pytest.mark.parametrize("kind", ["held", "keyless", "email", "webhook"])
 @pytest.mark.parametrize("state", ["refused", "unknown", "done"])
-def test_of_many_at_once_one_passes(app: Effects, kind: str, state: str) -> None:
+def test_only_one_of_many_concurrent_requeues_passes(app: Effects, kind: str, state: str) -> None:
     effect = EffectStates(app).make(kind, state)
     together = threading.Barrier(4)
     outcomes: list[str] = []
@@ -187,7 +187,7 @@ def blocked(app: Effects) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_effect_that_is_marked_done_meanwhile_is_not_requeued(
+def test_an_effect_marked_done_meanwhile_is_not_requeued(
     app: Effects, app_factory: AppFactory, kind: str, blocked: Any
 ) -> None:
     """The requeue has begun and waits for the person who holds the job; it decides by what that person leaves."""
@@ -224,7 +224,7 @@ def test_a_successor_that_ends_done_meanwhile_keeps_its_ancestor_from_a_second_r
             requeue(app.store, app.job_types, effect.first, confirm_unknown=True, confirm_done=True, actor="ann")
 
 
-def test_without_a_key_the_whole_chain_decides_what_became_of_the_effect(app: Effects) -> None:
+def test_without_a_key_the_whole_chain_decides_the_effects_state(app: Effects) -> None:
     """The second try was refused; the first may have happened. What was done and is begun afresh has no past."""
     states = EffectStates(app)
     effect = states.make("keyless", "unknown")

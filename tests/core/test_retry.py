@@ -47,7 +47,7 @@ def test_jitter_only_adds(draw: float, wait: float) -> None:
 
 
 @pytest.mark.parametrize(("wish", "wait"), [(None, 10), (3, 10), (25, 25), (10**9, DAY_SECONDS)])
-def test_a_peers_wish_is_a_floor_below_the_cap(wish: float | None, wait: float) -> None:
+def test_a_peers_retry_after_is_a_floor_below_the_cap(wish: float | None, wait: float) -> None:
     policy = RetryPolicy(backoff=Fixed(10), jitter=0.0)
     assert policy.delay_seconds(1, at_least=wish) == wait
 

@@ -118,7 +118,7 @@ class LoginType(JobType[Login]):
         """Nothing is to be done here."""
 
 
-def test_a_secret_does_not_belong_into_a_schedule() -> None:
+def test_a_schedule_may_hold_no_secret() -> None:
     types = Registry([LoginType()])
     types.check_schedule(Schedule("l", "login", {"user": 7}, "0 6 * * *"))
     with pytest.raises(ConfigurationError, match="schedule 'l': the payload's code is sensitive") as caught:
@@ -152,13 +152,13 @@ DAYS = [SLOT - timedelta(days=days) for days in (3, 2, 1, 0)]
         ({"catch_up": "all", "overlap": "queue", "catch_up_max": 2}, DAYS[-2:]),
     ],
 )
-def test_what_is_wanted_of_an_absence_that_ends_just_after_a_slot(
+def test_slots_missed_by_an_absence_that_ends_just_after_a_slot(
     options: dict[str, Any], expected: list[datetime]
 ) -> None:
     assert schedule(**options).missed(SLOT - timedelta(days=4), NOW) == expected
 
 
-def test_what_is_wanted_of_an_absence_that_ends_between_slots() -> None:
+def test_slots_missed_by_an_absence_that_ends_between_slots() -> None:
     later = SLOT + timedelta(hours=3)
     since = SLOT - timedelta(days=4)
     assert schedule(catch_up="none").missed(since, later) == []
@@ -171,5 +171,5 @@ def test_a_slot_is_on_time_for_five_minutes(late: int, expected: list[datetime])
     assert schedule(catch_up="none").missed(SLOT - timedelta(hours=1), SLOT + timedelta(seconds=late)) == expected
 
 
-def test_a_clock_that_went_back_finds_nothing() -> None:
+def test_a_clock_set_back_finds_no_slots() -> None:
     assert schedule().missed(SLOT, SLOT - timedelta(days=1)) == []

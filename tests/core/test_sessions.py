@@ -73,7 +73,7 @@ def _roll_back_to_savepoint(app: Effects, caller: Caller, number: int, effect: s
 
 
 @EVERY_KIND
-def test_an_effect_is_there_if_the_row_of_its_caller_is(app: Effects, kind: type[Caller], database_url: str) -> None:
+def test_an_effect_exists_exactly_if_its_callers_row_does(app: Effects, kind: type[Caller], database_url: str) -> None:
     caller = kind(database_url)
     endings = (_commit, _roll_back, _roll_back_to_savepoint)
     cases = list(enumerate(product(EFFECTS, endings), 1))
@@ -196,7 +196,7 @@ def test_a_connection_of_psycopg2_stays_as_it_was_set(app: Effects, database_url
 
 
 @pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
-def test_django_needs_an_atomic_block_and_hints_after_it(app: Effects, database_url: str) -> None:
+def test_django_needs_an_atomic_block_and_notifies_after_it(app: Effects, database_url: str) -> None:
     caller = KINDS["sqlite Django"][1](database_url)
     with pytest.raises(EnqueueError, match=r"transaction\.atomic"):
         enqueue("scripted", {}, session=caller.session, effects=app)
@@ -231,7 +231,7 @@ def test_a_connection_to_another_database_is_refused(app: Effects, postgresql_se
 
 
 @pytest.mark.parametrize("session", [7, "session", object, {}], ids=str)
-def test_no_session_is_refused_with_what_may_be_one(session: Any, tmp_path: Path) -> None:
+def test_an_object_that_is_not_a_session_is_refused_with_what_is(session: Any, tmp_path: Path) -> None:
     app = Effects(f"sqlite:///{tmp_path / 'x.db'}", job_types=[Scripted()])
     with pytest.raises(EnqueueError, match="pass a SQLAlchemy Session or Connection"):
         enqueue("scripted", {}, session=session, effects=app)

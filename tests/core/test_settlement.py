@@ -96,7 +96,7 @@ TABLE: list[tuple[AttemptEnd, dict[str, Any], tuple[str, str, str | None, str | 
 
 
 @pytest.mark.parametrize(("ending", "special", "expected"), TABLE, ids=lambda value: str(value)[:60])
-def test_what_follows(ending: AttemptEnd, special: dict[str, Any], expected: tuple[Any, ...]) -> None:
+def test_each_ending_is_decided(ending: AttemptEnd, special: dict[str, Any], expected: tuple[Any, ...]) -> None:
     settlement = decided(ending, **special)
     assert (settlement.status, settlement.outcome, settlement.verdict, settlement.error_code) == expected
 
@@ -179,7 +179,7 @@ def test_an_attempt_after_a_snooze_or_a_pause_begins_a_second_later(
         assert settlement.status == "queued"
 
 
-def test_a_lone_jobs_pause_does_not_count_towards_its_greatest_age() -> None:
+def test_a_keyless_jobs_pause_does_not_count_towards_max_age() -> None:
     assert decided(Retry("429", pause_seconds=4000)).status == "failed"
     assert decided(Retry("429", after_seconds=4000)).status == "dead"
 
@@ -215,7 +215,7 @@ def test_the_ledgers_state_is_a_fold(verdicts: list[Any], ended: bool, state: st
 
 @pytest.mark.parametrize("verdict", ["done", "not_done", "unknown", None])
 @pytest.mark.parametrize("ended", [False, True])
-def test_done_is_the_last_word(verdict: Any, ended: bool) -> None:
+def test_done_is_final(verdict: Any, ended: bool) -> None:
     assert advance("done", verdict, ended) == "done"
 
 
@@ -231,7 +231,7 @@ def test_done_is_the_last_word(verdict: Any, ended: bool) -> None:
         (RETRY, True, 10.0),
     ],
 )
-def test_what_may_have_happened_is_not_repeated_too_soon(
+def test_an_unknown_effect_is_not_repeated_too_soon(
     policy: Any, ending: AttemptEnd, released: bool, seconds: float
 ) -> None:
     job_type = Scripted(on_unknown=policy, retry=POLICY, unknown_after_seconds=900.0)

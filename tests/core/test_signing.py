@@ -68,7 +68,7 @@ def test_a_signature_is_one_token_without_decoration() -> None:
         f"v1,ä {TOKEN}",
     ],
 )
-def test_one_fitting_token_among_others_is_enough(signatures: str) -> None:
+def test_one_matching_token_among_others_is_enough(signatures: str) -> None:
     headers = {**HEADERS, "webhook-signature": signatures}
     assert verify(SECRET, headers, BODY, now=TIMESTAMP) == ID
 
@@ -202,7 +202,7 @@ def test_headers_may_begin_with_another_word() -> None:
         verify_with([key], svix_headers, BODY, prefix="svix", now=TIMESTAMP + 301)
 
 
-def test_a_secret_of_others_may_have_any_length() -> None:
+def test_a_third_partys_secret_may_have_any_length() -> None:
     for length in (0, 16, 75):
         assert decode_secret("whsec_" + base64.b64encode(b"k" * length).decode()) == b"k" * length
     for secret in ("a2tr", "whsec_a2t", "whsec_a_2t"):

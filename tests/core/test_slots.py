@@ -75,7 +75,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("case", TABLE)
-def test_where_the_clock_jumps(case: str) -> None:
+def test_slots_around_a_clock_change(case: str) -> None:
     zone, start, text, expected = TABLE[case]
     cron = Cron(text, zone)
     begin = datetime.fromisoformat(start).replace(tzinfo=ZoneInfo(zone))
@@ -89,7 +89,7 @@ def _told(cron: Cron, slot: datetime) -> str:
 
 
 @pytest.mark.parametrize("case", TABLE)
-def test_the_slots_do_not_depend_on_where_one_looks_from(case: str) -> None:
+def test_slots_do_not_depend_on_when_they_are_read(case: str) -> None:
     """A worker that looks every few minutes, in the repeated hour too, finds each slot once."""
     zone, start, text, _ = TABLE[case]
     cron = Cron(text, zone)
@@ -137,7 +137,7 @@ def test_the_newest_of_a_long_absence() -> None:
     text=st.sampled_from(["30 2 * * *", "0 1,2,3 * * *", "15 2 * * SUN", "0 0 1 * *", "*/20 * * * *", "0 */3 * * *"]),
     zone=st.sampled_from(["Europe/Berlin", "America/New_York", "Europe/London", "Asia/Tokyo"]),
 )
-def test_it_is_what_the_library_does_where_that_keeps_the_contract(start: datetime, text: str, zone: str) -> None:
+def test_slots_agree_with_croniters_where_it_keeps_the_contract(start: datetime, text: str, zone: str) -> None:
     """cronsim follows Debian's cron too, but loses slots where a zone moves by half an hour or at midnight."""
     begin = start.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC).replace(microsecond=0)
     theirs = (slot.astimezone(UTC) for slot in CronSim(text, begin.astimezone(ZoneInfo(zone))))

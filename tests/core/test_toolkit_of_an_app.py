@@ -178,7 +178,7 @@ def test_an_engine_of_the_apps_own_is_redirected_too(tmp_path: Path) -> None:
         ("apply", LookupError, "failed", r"raised by `apply` of a Done of shop\.broken"),
     ],
 )
-def test_what_a_handler_raises_makes_the_test_red(
+def test_an_exception_of_a_handler_fails_the_test(
     at: str, error: type[Exception], counted: str, note: str, tmp_path: Path
 ) -> None:
     shop = Shop(f"sqlite:///{tmp_path / 'shop.db'}")
@@ -417,7 +417,7 @@ def connection(postgresql_pool: DatabasePool) -> Iterator[Connection]:
         engine.dispose()
 
 
-def test_all_happens_in_the_transaction_of_the_test(shop: Shop, connection: Connection) -> None:
+def test_everything_happens_in_the_tests_transaction(shop: Shop, connection: Connection) -> None:
     if not shop.app.store.is_postgresql:
         pytest.skip("a transaction of PostgreSQL")
     with Toolkit(shop.app, connection=connection, metadata=metadata) as toolkit:
@@ -445,7 +445,7 @@ def test_all_happens_in_the_transaction_of_the_test(shop: Shop, connection: Conn
     assert rows(shop.app, "jobs") == rows(shop.app, "job_history") == []
 
 
-def test_the_drivers_own_connection_will_do(postgresql_pool: DatabasePool, tmp_path: Path) -> None:
+def test_the_drivers_own_connection_is_accepted(postgresql_pool: DatabasePool, tmp_path: Path) -> None:
     app = Effects(f"sqlite:///{tmp_path / 'shop.db'}", job_types=[Pack()])
     with postgresql_pool.database() as url, psycopg.connect(url) as driver:
         with Toolkit(app, connection=driver) as toolkit:

@@ -74,7 +74,7 @@ class _Checks(Runtime):
         """It is set by checks alone."""
 
 
-def test_who_begins_to_listen_looks_once_for_what_was_committed_before(app: Effects) -> None:
+def test_a_new_listener_looks_once_for_earlier_commits(app: Effects) -> None:
     """Between two connections a NOTIFY is heard by no one."""
     woken: list[Collection[str] | None] = []
     for _ in range(2):  # at the start, and after a lost connection

@@ -44,7 +44,7 @@ def web_client(request: pytest.FixtureRequest, stub_server: StubServer) -> Itera
         yield client
 
 
-def test_a_request_comes_whole_and_its_answer_goes_back(stub_server: StubServer, web_client: WebClient) -> None:
+def test_a_request_arrives_whole_and_its_response_is_sent(stub_server: StubServer, web_client: WebClient) -> None:
     answer = web_client("POST", "/any/where?a=%20b", content=b"0123456789", headers={"X-Of-Theirs": "Yes"})
     assert (answer.status_code, answer.content, answer.headers["x-mark"]) == (200, b"taken", "1")
     assert answer.headers["content-length"] == "5"
@@ -65,7 +65,7 @@ def test_head_and_204_have_no_body(stub_server: StubServer, web_client: WebClien
     assert [request.body for request in stub_server.requests] == [b"", b""]
 
 
-def test_another_method_and_a_longer_body_do_not_come_through(stub_server: StubServer, web_client: WebClient) -> None:
+def test_other_methods_and_longer_bodies_are_refused(stub_server: StubServer, web_client: WebClient) -> None:
     refused = web_client("PUT", "/", content=b"x" * 11)
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD, POST")
     assert web_client("POST", "/", content=b"x" * 11).status_code == 413
@@ -77,7 +77,7 @@ def test_a_server_may_start_and_stop_it(stub_server: StubServer) -> None:
     assert lifespan(app) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
-def test_a_client_that_goes_in_the_midst_of_its_body_gets_nothing_done(stub_server: StubServer) -> None:
+def test_a_client_that_disconnects_in_its_body_is_not_handled(stub_server: StubServer) -> None:
     assert gone(asgi_app(stub_server, methods=METHODS)) == []
     assert stub_server.requests == []
 

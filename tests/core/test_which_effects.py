@@ -96,7 +96,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_engine_of_the_session_says_it(
+def test_the_sessions_engine_decides(
     kind: Any, engine: sa.Engine, elsewhere: Effects, mine_on: Callable[..., Effects]
 ) -> None:
     own = mine_on()
@@ -109,7 +109,7 @@ def test_the_engine_of_the_session_says_it(
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not _with_binds])
-def test_the_default_is_meant_where_the_database_is_its_own(kind: Any, engine: sa.Engine, app: Effects) -> None:
+def test_the_default_is_used_on_its_own_database(kind: Any, engine: sa.Engine, app: Effects) -> None:
     set_default(app)  # it has an engine of its own
     with ExitStack() as stack:
         session = kind(engine, stack)
@@ -145,9 +145,7 @@ def test_two_on_one_engine_need_effects(engine: sa.Engine, mine_on: Callable[...
         enqueue("scripted", {}, session=session)
 
 
-def test_one_that_was_disposed_of_or_forgotten_is_no_candidate(
-    engine: sa.Engine, mine_on: Callable[..., Effects]
-) -> None:
+def test_a_disposed_or_collected_effects_is_no_candidate(engine: sa.Engine, mine_on: Callable[..., Effects]) -> None:
     mine_on().dispose()
     Effects(engine=engine)
     own = mine_on()

@@ -42,7 +42,7 @@ def metric(app: Effects, name: str, **labels: str) -> float:
     return sample.value
 
 
-def test_what_a_lapsed_pause_put_off_keeps_its_reason_in_the_status(app: Effects) -> None:
+def test_a_job_put_off_by_a_lapsed_pause_keeps_its_reason_in_the_status(app: Effects) -> None:
     enqueue("scripted", {}, limit_key="smtp", effects=app)
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Pause(60, "the server is down", code="connect_failed")))
@@ -103,7 +103,7 @@ def test_a_drain_counts_the_lost_jobs_that_it_ends(app_factory: AppFactory, poli
         (Activity(claimed=1.0, settled=1.0, fired=1.0, oldest_unsettled_seconds=LEASE + 10), "idle"),
     ],
 )
-def test_a_worker_that_lives_and_does_not_work_is_seen(app: Effects, activity: Activity, expected: str) -> None:
+def test_a_live_worker_that_does_nothing_is_reported(app: Effects, activity: Activity, expected: str) -> None:
     manual_worker = ManualWorker(app)
     heartbeat(app.store, manual_worker.name, activity)
     assert state(app).state == expected
@@ -151,7 +151,7 @@ def test_what_an_ended_worker_left_is_rescued_at_once(app: Effects) -> None:
     assert len(successor.rescue().accepted) == 1
 
 
-def test_rows_of_ended_workers_are_few_and_go(app: Effects) -> None:
+def test_rows_of_ended_workers_are_bounded_and_deleted(app: Effects) -> None:
     survivor = ManualWorker(app, "survivor")
     for number in range(ENDED_KEPT + 5):
         ManualWorker(app, f"manual{number}")
@@ -191,7 +191,7 @@ class OpensTheGate(logging.Handler):
             self.scripted.gate.set()
 
 
-def test_handlers_that_come_back_during_the_end_do_not_hide_why_it_came(app_factory: AppFactory) -> None:
+def test_handlers_that_return_during_shutdown_do_not_hide_its_reason(app_factory: AppFactory) -> None:
     scripted = Scripted(time_limit_seconds=0.05)
     app = app_factory(job_types=[scripted], threads=5)
     jobs = [enqueue("scripted", {"moves": ["wait"]}, effects=app).job_id for _ in range(4)]
@@ -239,7 +239,7 @@ def test_no_worker_is_a_warning_where_jobs_wait_for_one(
     assert ("effects work" in (finding.advice or "")) == (level == "warning")
 
 
-def test_a_worker_that_works_is_no_absence(app: Effects) -> None:
+def test_a_working_worker_is_not_reported_as_absent(app: Effects) -> None:
     take_sample(app.store, LEASE)
     app.store.shift_clock(7200)
     enqueue("scripted", {}, effects=app)

@@ -68,7 +68,7 @@ def test_the_summary_fits_a_terminal_and_its_commands_run(tmp_path: Path) -> Non
         assert word in shown.stdout
 
 
-def test_the_bundled_events_are_all_there() -> None:
+def test_all_bundled_events_exist() -> None:
     events = list(bundled_events())
 
     assert len(events) == 273
@@ -76,7 +76,7 @@ def test_the_bundled_events_are_all_there() -> None:
     assert len({event.key for event in events}) == 273
 
 
-def test_the_bundled_flights_are_all_there() -> None:
+def test_all_bundled_flights_exist() -> None:
     flights = list(bundled_flights())
 
     assert len(flights) == 336_776

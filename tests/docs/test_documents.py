@@ -165,7 +165,7 @@ def _app_of_document() -> Effects:
         return Effects()
 
 
-def test_a_whole_program_is_six_lines_and_two_commands(
+def test_a_complete_program_is_six_lines_and_two_commands(
     run: Run, tmp_path: Path, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EFFECTS_DATABASE_URL", empty_database_url)
@@ -178,7 +178,7 @@ def test_a_whole_program_is_six_lines_and_two_commands(
     assert "ringing db" in run(commands)
 
 
-def test_what_the_readme_shows_of_an_example_stands_in_it() -> None:
+def test_excerpts_in_the_readme_are_in_their_example() -> None:
     [block] = re.findall(r"```py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     lines = [line.strip() for line in (ROOT / "examples" / "signup.py").read_text().splitlines()]
     assert block.splitlines()

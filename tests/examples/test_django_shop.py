@@ -82,7 +82,7 @@ def test_advice_names_the_program_as_it_was_called(manage: Manage) -> None:
         assert BARE.search(printed) is None, arguments
 
 
-def test_what_the_document_shows_stands_in_the_shop() -> None:
+def test_excerpts_in_the_document_are_in_the_shop() -> None:
     folder = EXAMPLES / "django_shop"
     lines = {line.strip() for path in folder.rglob("*.py") for line in path.read_text().splitlines()}
     blocks = re.findall(r"```py\n(.*?)```", (EXAMPLES.parent / "docs" / "django.md").read_text(), re.DOTALL)

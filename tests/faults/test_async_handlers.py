@@ -73,9 +73,7 @@ def test_no_more_is_claimed_than_is_free_in_flight(app: Effects, scripted: Async
 
 @pytest.mark.parametrize("released", ["", "release "])
 @pytest.mark.parametrize("move", ANSWERS)
-def test_each_answer_means_what_it_means_of_a_blocking_handler(
-    app_factory: AppFactory, move: str, released: str
-) -> None:
+def test_each_answer_has_the_meaning_of_a_blocking_handlers(app_factory: AppFactory, move: str, released: str) -> None:
     recorded = []
     for kind in (Scripted, AsyncScripted):
         job_type = kind(on_unknown="hold")
@@ -140,7 +138,7 @@ def test_tasks_that_ignore_their_cancellation_hang_as_threads_do(
     assert {attempt["outcome"] for attempt in rows(app, "job_attempts")} == {"timed_out"}
 
 
-def test_one_that_comes_back_in_time_does_not_hang(app: Effects, scripted: AsyncScripted) -> None:
+def test_a_task_that_returns_in_time_does_not_hang(app: Effects, scripted: AsyncScripted) -> None:
     scripted.time_limit_seconds = 0.3
     for _ in range(6):
         put(app, "release wait")
@@ -175,7 +173,7 @@ def test_a_release_that_is_refused_keeps_the_effect_from_beginning(app: Effects,
     assert rows(app, "job_attempts", "job_id = :job AND outcome = 'succeeded'", job=job) == []
 
 
-def test_a_wish_to_cancel_reaches_the_handler(app: Effects) -> None:
+def test_a_request_to_cancel_reaches_the_handler(app: Effects) -> None:
     class Patient(JobType[dict[str, Any]]):
         name, queue, on_unknown = "patient", "async", "hold"
 
@@ -222,7 +220,7 @@ def test_a_stopping_worker_waits_for_what_is_in_flight(app: Effects, scripted: A
     assert scripted.cancelled == 0
 
 
-def test_what_outlasts_the_grace_is_cancelled_and_unknown_where_it_was_released(
+def test_attempts_that_outlast_the_grace_are_cancelled_and_unknown_if_released(
     app: Effects, scripted: AsyncScripted
 ) -> None:
     plain, released = put(app, "wait"), put(app, "release wait")
@@ -384,7 +382,7 @@ def test_the_death_of_the_loop_ends_the_worker_and_what_was_in_flight_is_answere
     assert scripted.cancelled == 2
 
 
-def test_a_loop_that_does_not_come_round_ends_the_worker(app_factory: AppFactory) -> None:
+def test_a_blocked_loop_ends_the_worker(app_factory: AppFactory) -> None:
     scripted = AsyncScripted(on_unknown="hold", time_limit_seconds=600.0)
     app = app_factory(
         job_types=[scripted], lease_seconds=12.0, heartbeat_seconds=2.0, poll_seconds=0.5, grace_seconds=5.0

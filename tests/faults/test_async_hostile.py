@@ -271,7 +271,7 @@ async def awaits_what_awaits_itself(job: Hostile, attempt: Attempt) -> None:
 
 
 @pytest.mark.parametrize("name", ACTS)
-def test_what_one_handler_does_to_the_loop_harms_no_other(app_factory: AppFactory, name: str) -> None:
+def test_a_handler_that_harms_the_loop_harms_no_other(app_factory: AppFactory, name: str) -> None:
     act, outcome, logged = ACTS[name]
     job_type = Hostile(act)
     app = app_factory(job_types=[job_type])
@@ -339,7 +339,9 @@ def test_threads_that_hang_behind_a_handlers_own_timeout_end_the_worker(
     assert {attempt["outcome"] for attempt in rows(app, "job_attempts")} == {"refused"}
 
 
-def test_threads_that_come_back_hang_no_more(app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_return_no_longer_count_as_hanging(
+    app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(running_attempt, "RETURN_SECONDS", 0.5)
     gate = threading.Event()
 
@@ -358,7 +360,7 @@ def test_threads_that_come_back_hang_no_more(app_factory: AppFactory, monkeypatc
 
 
 @pytest.mark.parametrize("grace_seconds", [0.2, 20.0])
-def test_a_thousand_that_ignore_the_end_end_all_the_same(app_factory: AppFactory, grace_seconds: float) -> None:
+def test_a_thousand_tasks_that_ignore_cancellation_still_end(app_factory: AppFactory, grace_seconds: float) -> None:
     """Half of them are released: their effect may have happened. The others go back as they were."""
     scripted = AsyncScripted(on_unknown="hold", time_limit_seconds=60.0)
     app = app_factory(job_types=[scripted], poll_seconds=0.1, lease_seconds=30.0)

@@ -29,9 +29,7 @@ POINTS = ("bulk.before_commit", "bulk.committed", "settle.before", "settle.appli
 
 
 @pytest.mark.timeout(60 + JOBS // 10)
-def test_killed_at_random_and_cancelled_half_way_each_job_is_acted_on_once(
-    step_jobs: Effects, processes: Fleet
-) -> None:
+def test_random_kills_and_a_cancel_half_way_act_on_each_job_once(step_jobs: Effects, processes: Fleet) -> None:
     draw = random.Random(int(os.environ["EFFECTS_TEST_SEED"]))
     ids = many_dead(step_jobs, JOBS, "step_job", payload={"name": "x", "port": 9, "steps": []})
     previewed = preview(BulkAction("requeue"), DeadFilters(), effects=step_jobs)

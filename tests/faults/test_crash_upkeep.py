@@ -30,7 +30,7 @@ BULK = ("bulk.before_commit", "bulk.committed")
 actions = pytest.mark.parametrize("action", ACTIONS)
 
 
-def test_these_are_all_such_points() -> None:
+def test_the_lists_of_crash_points_are_complete() -> None:
     named = {name for name in crashpoints.POINTS if name.startswith(("fire.", "prune.", "bulk."))}
     assert named == {*FIRING, *PRUNING, *BULK}
 

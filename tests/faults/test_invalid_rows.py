@@ -61,7 +61,7 @@ def test_one_row_among_many_ends_alone(app: Effects) -> None:
     }  # its own count is what is wrong
 
 
-def test_a_running_one_ends_alone_and_its_effect_is_unknown(app: Effects) -> None:
+def test_an_invalid_running_row_ends_alone_and_its_effect_is_unknown(app: Effects) -> None:
     jobs = [enqueue("scripted", {"name": str(number)}, key=f"k{number}", effects=app).job_id for number in range(5)]
     run_sql(app, "UPDATE effects_jobs SET status = 'running', locked_by = 'gone', attempts = 1, lease_token = 1")
     break_row(app, jobs[2])
@@ -71,7 +71,7 @@ def test_a_running_one_ends_alone_and_its_effect_is_unknown(app: Effects) -> Non
     assert (facts.jobs[0].status, facts.jobs[0].error_code, facts.ledger_state) == ("dead", "row_invalid", "unknown")
 
 
-def test_the_search_takes_halves() -> None:
+def test_the_search_bisects() -> None:
     sizes: list[int] = []
 
     def trial(ids: list[int]) -> Exception | None:
@@ -82,7 +82,7 @@ def test_the_search_takes_halves() -> None:
     assert len(sizes) < 40
 
 
-def test_a_conflict_between_rows_is_no_rows_fault(app: Effects) -> None:
+def test_a_conflict_between_rows_ends_no_job(app: Effects) -> None:
     """Of two jobs of a group neither is at fault where both cannot run."""
     jobs = [enqueue("scripted", {}, group_key="g", effects=app).job_id for _ in range(2)]
     break_row(app, enqueue("scripted", {}, effects=app).job_id)

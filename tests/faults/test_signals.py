@@ -21,7 +21,7 @@ stops = pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.name)
 
 
 @stops
-def test_a_stop_under_load_gives_back_what_was_not_begun(
+def test_a_stop_under_load_returns_unstarted_jobs(
     stop: signal.Signals, step_jobs: Effects, stub_server: StubServer, processes: Fleet
 ) -> None:
     """Two handlers run, many jobs are claimed behind them: the two finish, the others are as if never claimed."""

@@ -146,7 +146,7 @@ def test_the_death_of_any_thread_ends_the_worker_and_loses_no_answer(
         _finish(app, scripted)
 
 
-def test_threads_are_started_for_jobs_and_end_after_a_rest(app: Effects, scripted: Scripted) -> None:
+def test_threads_are_started_for_jobs_and_end_when_idle(app: Effects, scripted: Scripted) -> None:
     with staged(app, scripted) as stage:
         stage.runtime.advance(5.0, until=lambda: "effects-wakeup" in stage.alive())
         assert stage.alive(QUEUE) == []
@@ -181,7 +181,7 @@ def test_an_idle_worker_polls_all_queues_with_one_statement(app_factory: AppFact
     assert len(statements) <= STATEMENTS_A_SECOND * IDLE_SECONDS, statements
 
 
-def test_another_thread_writes_what_a_dead_settler_had_in_its_hands(app: Effects, scripted: Scripted) -> None:
+def test_another_thread_writes_what_a_dead_settler_held(app: Effects, scripted: Scripted) -> None:
     with staged(app, scripted) as stage:
         stage.begin()
         stage.runtime.kill("effects-settler")
@@ -224,7 +224,7 @@ def test_a_stalled_thread_ends_the_worker_and_loses_no_outcome(
     }
 
 
-def test_a_process_that_stood_still_as_a_whole_has_no_fault(app: Effects, scripted: Scripted) -> None:
+def test_a_process_that_was_suspended_has_no_fault(app: Effects, scripted: Scripted) -> None:
     with staged(app, scripted) as stage:
         stage.begin()
         stage.runtime.jump(1000.0)

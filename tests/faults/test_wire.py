@@ -105,7 +105,7 @@ def direct(database_url: str) -> Iterator[Effects]:
 
 @pytest.mark.parametrize("when", WHENS)
 @pytest.mark.parametrize("site", SITES, ids=str)
-def test_a_cut_costs_the_worker_nothing(
+def test_a_cut_connection_does_not_end_the_worker(
     site: Site, when: When, direct: Effects, proxy: Proxy, stub_server: StubServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.prepare(direct, stub_server)
@@ -148,7 +148,9 @@ def test_a_claim_without_an_answer_goes_back_and_what_runs_does_not(
 
 
 @pytest.mark.parametrize("when", WHENS)
-def test_a_cut_while_the_worker_leaves(when: When, direct: Effects, proxy: Proxy, stub_server: StubServer) -> None:
+def test_a_cut_connection_while_the_worker_stops(
+    when: When, direct: Effects, proxy: Proxy, stub_server: StubServer
+) -> None:
     _one()(direct, stub_server)
     with _worker(proxy) as worker:
         worker.start()

@@ -154,7 +154,7 @@ def test_what_xml_cannot_hold_is_left_out() -> None:
     assert row == ["abcd", "tab\tnew\nline", "é😀"]
 
 
-def test_a_text_that_no_cell_holds_is_refused_with_its_column() -> None:
+def test_a_text_too_long_for_a_cell_is_refused_with_its_column() -> None:
     longest = "😀" * 16_383 + "x"  # 32,767 units of UTF-16
     assert sheet([(longest,)])[1] == [longest]
     with pytest.raises(ReportRefused, match="column 'c0' holds a text of 32,768 characters") as caught:

@@ -131,7 +131,7 @@ def test_every_form_of_a_sign_is_defended_behind_everything_invisible(char: str)
 
 
 @pytest.mark.parametrize("end", BREAKS, ids=ascii)
-def test_nothing_that_may_end_a_cell_lets_a_formula_begin_behind_it(end: str) -> None:
+def test_no_cell_separator_lets_a_formula_begin_after_it(end: str) -> None:
     for skipped in INVISIBLE:
         cells = defended(f"x{end}{skipped}=cmd|' /C calc'!A0").partition(end)
         assert not _is_dangerous(cells[2]), ascii(skipped)
@@ -140,7 +140,7 @@ def test_nothing_that_may_end_a_cell_lets_a_formula_begin_behind_it(end: str) ->
 @given(
     st.lists(st.sampled_from([*INVISIBLE, *BREAKS, *SIGNS, "x", "1", "-5", "'"]), max_size=9), st.sampled_from(BREAKS)
 )
-def test_no_mix_of_them_makes_a_cell_that_is_a_formula(pieces: list[str], separator: str) -> None:
+def test_no_combination_makes_a_cell_a_formula(pieces: list[str], separator: str) -> None:
     """Plain numbers are no formulas; one is a whole cell, or a whole text."""
     cells = re.split("[\r\n]" if separator in "\r\n" else re.escape(separator), defended("".join(pieces)))
     assert [cell for cell in cells if _is_dangerous(cell) and not re.fullmatch("[-+\u2212]?[0-9]+", cell)] == []

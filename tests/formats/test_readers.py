@@ -172,7 +172,7 @@ def test_routes_of_mappings_and_iterables() -> None:
     assert choose_route(ChunkSource(columns, rows=[]), csv, None) == "iterable"
 
 
-def test_a_type_decorator_is_heard(postgresql: sa.Connection) -> None:
+def test_a_type_decorator_is_applied(postgresql: sa.Connection) -> None:
     select = sa.select(sa.literal_column("'quiet'", Shouted()).label("x"))
     assert part(ChunkSource(columns_of(select), select), "csv", "raw", postgresql)[0] == b"QUIET\n"
 

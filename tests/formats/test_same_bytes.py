@@ -105,7 +105,7 @@ def test_all_types_in_one_row(postgresql: sa.Connection, dialect: Dialect) -> No
 @pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.sampled_from(DIALECTS))
-def test_drawn_rows(postgresql: sa.Connection, data: st.DataObject, dialect: Dialect) -> None:
+def test_random_rows(postgresql: sa.Connection, data: st.DataObject, dialect: Dialect) -> None:
     types = data.draw(st.lists(st.sampled_from(sorted(DRAWN)), min_size=1, max_size=5))
     row = st.tuples(*(st.none() | DRAWN[kind] for kind in types))
     check(postgresql, types, data.draw(st.lists(row, min_size=1, max_size=12)), dialect)
@@ -123,7 +123,7 @@ def test_moments_are_in_utc_whatever_the_sessions_zone(postgresql: sa.Connection
         assert moments == ["2013-07-01T10:00:00+00:00", "2013-01-01T00:00:00.5+00:00"]
 
 
-def test_a_session_of_strange_habits_gives_the_same_text(postgresql: sa.Connection) -> None:
+def test_unusual_session_settings_give_the_same_text(postgresql: sa.Connection) -> None:
     types = ["date", "timestamp", "bytea", "float8"]
     rows = [["2013-07-01", "2013-07-01 12:00", b"\xff", 0.1]]
     select = values(postgresql, types, rows)

@@ -16,7 +16,7 @@ def _called(function: ast.AST) -> set[str]:
     return {call.id for call in calls if isinstance(call, ast.Name)}
 
 
-def test_what_notes_an_action_is_told_who_and_why() -> None:
+def test_functions_that_record_actions_take_actor_and_reason() -> None:
     noting = [
         (path, function)
         for path, tree in modules().items()

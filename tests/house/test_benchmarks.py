@@ -28,7 +28,7 @@ def _names(path: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_what_it_imports_is_there(path: Path) -> None:
+def test_its_imports_exist(path: Path) -> None:
     missing = [
         f"{module}.{name}"
         for module, name in _names(path)

@@ -61,7 +61,7 @@ def test_the_docstrings_of_the_core_name_no_package() -> None:
     assert [name_of(path) for path in paths if names.search(path.read_text(encoding="utf-8"))] == []
 
 
-def test_what_is_allowed_is_there() -> None:
+def test_every_exemption_still_exists() -> None:
     trees = {name_of(path): tree for path, tree in modules().items()}
     unused = [name for name in ALLOWED if not any(PACKAGE_WORDS.search(text) for _, text in _texts(trees[name]))]
     assert unused == []

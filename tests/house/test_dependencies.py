@@ -76,7 +76,7 @@ def test_every_extra_repeats_the_bound_of_the_others() -> None:
     assert {name: versions for name, versions in bounds.items() if len(versions) > 1} == {}
 
 
-def test_no_lower_bound_admits_a_release_with_a_known_hole() -> None:
+def test_no_lower_bound_admits_a_release_with_a_known_vulnerability() -> None:
     requirements = declared()
     low = {
         name: (str(requirements[name]), fixed, hole)
@@ -101,7 +101,7 @@ def report(**vulnerable: str) -> dict[str, Any]:
                              {"name": "obstore", "skip_reason": "not found"}]}  # fmt: skip
 
 
-def test_the_audit_finds_holes_and_knows_when_it_cannot() -> None:
+def test_the_audit_finds_vulnerabilities_and_reports_when_it_cannot() -> None:
     """One release has holes for certain: where even those are not found, nothing was looked up."""
     holes = audit().holes
     assert holes(report()) is None

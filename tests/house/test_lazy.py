@@ -36,7 +36,7 @@ def test_the_list_here_is_complete() -> None:
     assert files == {Path(importlib.import_module(name).__file__ or "") for name in LAZY}
 
 
-def test_the_table_says_what_the_imports_say(package: ModuleType) -> None:
+def test_the_table_matches_the_imports(package: ModuleType) -> None:
     tree = ast.parse(Path(package.__file__ or "").read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     imports = {
@@ -63,7 +63,7 @@ def test_a_stand_in_is_for_the_module_that_type_checkers_see() -> None:
     assert stand_ins > 10
 
 
-def test_each_public_name_is_there_and_listed(package: ModuleType) -> None:
+def test_each_public_name_exists_and_is_listed(package: ModuleType) -> None:
     assert [name for name in package.__all__ if not hasattr(package, name)] == []
     assert set(package.__all__) <= set(dir(package))
 

@@ -42,7 +42,7 @@ def last_terms() -> list[tuple[str, str]]:
     return terms
 
 
-def test_every_order_ends_with_what_is_not_a_time(tmp_path: Path) -> None:
+def test_no_order_ends_with_a_time(tmp_path: Path) -> None:
     times, terms = time_columns(tmp_path), last_terms()
     assert len(terms) > 60
     assert [place for place, last in terms if last in times] == []

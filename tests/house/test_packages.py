@@ -68,12 +68,12 @@ def test_a_package_has_the_shape_of_the_others(package: str) -> None:
     assert _parts(folder) - roles - OWN[package] == set()
 
 
-def test_what_one_package_has_besides_has_a_word_of_its_own() -> None:
+def test_modules_of_one_package_alone_have_names_of_their_own() -> None:
     names = Counter(name for own in OWN.values() for name in own)
     assert [name for name, packages in names.items() if packages > 1] == []
 
 
-def test_a_role_that_a_package_lacks_is_not_there() -> None:
+def test_a_role_that_a_package_lacks_has_no_module() -> None:
     there = [key for key in ABSENT if (PACKAGES[key[0]] / f"{key[1]}.py").exists()]
     assert there == []
 
@@ -105,7 +105,7 @@ def _of_packages() -> dict[Path, ast.Module]:
     return {path: tree for path, tree in modules().items() if any(path.is_relative_to(folder) for folder in folders)}
 
 
-def test_packages_import_from_the_core_by_its_doors_only() -> None:
+def test_packages_import_only_the_cores_public_modules() -> None:
     beside = [
         f"{name_of(path)}: {module} {', '.join(names)}"
         for path, tree in _of_packages().items()
@@ -116,7 +116,7 @@ def test_packages_import_from_the_core_by_its_doors_only() -> None:
 
 
 @pytest.mark.parametrize("name", extend.__all__)
-def test_a_name_of_the_door_is_documented(name: str) -> None:
+def test_every_name_of_extend_is_documented(name: str) -> None:
     exported = getattr(extend, name)
     documented = inspect.isclass(exported) or inspect.isroutine(exported) or inspect.ismodule(exported)
     text = (exported.__doc__ or "") if documented else _listed(name)
@@ -129,7 +129,7 @@ def _listed(name: str) -> str:
     return next((line for line in lines if name in line.replace(",", " ").split()), "")
 
 
-def test_every_name_of_the_door_is_used() -> None:
+def test_every_name_of_extend_is_used() -> None:
     """By a built-in package, or by the guide that builds a fourth one. What no one uses goes."""
     used = {name for tree in _of_packages().values() for module, names in _imports(tree) for name in names}
     migrations = [path for package in BUILT_IN for path in (PACKAGES[package] / "migrations").rglob("*.py")]
@@ -137,7 +137,7 @@ def test_every_name_of_the_door_is_used() -> None:
     assert [name for name in extend.__all__ if name not in used and not any(name in text for text in texts)] == []
 
 
-def test_documents_import_by_the_doors_only() -> None:
+def test_documents_import_only_public_modules() -> None:
     """And from the packages, whose modules are their own."""
     documents = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted(ROOT.glob("docs/*.md"))]
     imports = re.compile(r"^(?:from|import) (effects(?:\.\w+)*)", re.MULTILINE)

@@ -32,6 +32,6 @@ def test_files_are_created_by_one_helper() -> None:
     assert places == set()
 
 
-def test_the_helper_itself_would_be_seen() -> None:
+def test_the_check_would_notice_the_helper() -> None:
     tree = next(tree for path, tree in modules().items() if name_of(path) == HELPER)
     assert any(_creates(node) for node in ast.walk(tree))

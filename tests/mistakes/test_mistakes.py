@@ -23,7 +23,7 @@ SQLITE_ONLY = ("writes to a database that is read-only", "gives a session of ano
 @pytest.mark.parametrize(
     "name", [pytest.param(each.name, marks=() if each.name in SAMPLED else pytest.mark.slow) for each in MISTAKES]
 )
-def test_the_answer_names_the_cure(
+def test_the_error_names_the_remedy(
     name: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "shop"

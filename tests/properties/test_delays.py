@@ -39,7 +39,7 @@ def test_jitter_never_undercuts_and_the_cap_holds(
 
 
 @given(policies, attempts, draws, st.floats(0, 1e7))
-def test_a_peers_wish_never_shortens_a_wait(policy: RetryPolicy, attempt: int, draw: float, wish: float) -> None:
+def test_a_peers_retry_after_never_shortens_a_wait(policy: RetryPolicy, attempt: int, draw: float, wish: float) -> None:
     alone = policy.delay_seconds(attempt, draw=lambda: draw)
     assert policy.delay_seconds(attempt, at_least=wish, draw=lambda: draw) >= alone
 

@@ -57,7 +57,7 @@ def test_the_order_matters_only_for_the_last_refusal(said: list[Any], ended: boo
 
 
 @given(verdicts, verdicts, st.booleans())
-def test_a_fold_can_be_taken_up_where_it_was_left(before: list[Any], after: list[Any], ended: bool) -> None:
+def test_a_fold_can_be_continued(before: list[Any], after: list[Any], ended: bool) -> None:
     state = fold(before, ended=False)
     last: Verdict | None = before[-1] if before else None
     for last in after:

@@ -161,7 +161,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.mark.slow
-def test_nothing_sings_in_the_log_or_on_a_screen(
+def test_no_canary_is_in_the_log_or_on_a_screen(
     cage: Effects, receiver: Receiver, ear: Ear, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     live_and_die(cage, receiver)
@@ -188,7 +188,7 @@ def test_nothing_sings_in_the_log_or_on_a_screen(
     assert canaries(heard) == []
 
 
-def test_nothing_sings_in_what_an_attempt_left(cage: Effects, receiver: Receiver) -> None:
+def test_no_canary_is_in_what_an_attempt_leaves(cage: Effects, receiver: Receiver) -> None:
     """Only the clear fields of payloads, endpoints and events may be found in the database, in their own columns."""
     live_and_die(cage, receiver)
     own = {"effects_jobs": {"payload"}, "effects_job_history": {"payload"}, "effects_webhook_events": {"body"},

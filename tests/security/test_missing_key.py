@@ -88,7 +88,7 @@ def test_no_job_type_ages_while_its_key_is_missing(app_factory: AppFactory) -> N
     assert len(seconds) == len(names) > 10
 
 
-def test_any_handler_may_wait_for_its_operator() -> None:
+def test_any_handler_may_wait_for_an_operator() -> None:
     assert SendCode().wait_for_operator("no API key") == Snooze(
         60.0, "no API key", ages=False, code="waits_for_operator"
     )

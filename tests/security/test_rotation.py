@@ -111,7 +111,7 @@ def test_status_lists_keys_and_what_needs_them(vault: VaultFactory, monkeypatch:
     assert status["keys"][1]["values"] == {"jobs": 1, "job_history": 1, "webhook_secrets": 1}
 
 
-def test_a_key_in_use_is_not_let_go(vault: VaultFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_in_use_is_not_retired(vault: VaultFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     app = vault()
     fill(app)
     line = error_line(keys(app, "retire", "old", monkeypatch=monkeypatch))
@@ -137,7 +137,7 @@ def test_keys_that_cannot_be_retired(
     assert says in error_line(keys(vault(), "retire", key_id, monkeypatch=monkeypatch))
 
 
-def test_what_does_not_open_is_left_and_named(vault: VaultFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_values_are_left_and_named(vault: VaultFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     app = vault()
     fill(app)
     before = rows(app, "jobs")
@@ -247,7 +247,7 @@ def killed_while_rotating(processes: Fleet) -> bool:
     return child.exit_code == -signal.SIGKILL
 
 
-def test_the_batch_that_a_kill_cut_is_done_or_not_done(vault: VaultFactory) -> None:
+def test_a_killed_batch_is_rotated_whole_or_not_at_all(vault: VaultFactory) -> None:
     """The counts of two keys always add up, also in the middle of a rotation."""
     fill(vault())
     app = vault(BOTH_KEYS)

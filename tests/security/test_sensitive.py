@@ -241,7 +241,7 @@ def test_the_name_of_the_sealed_part_is_kept() -> None:
     assert Free().encode({"text": "$sealed"})
 
 
-def test_short_texts_are_not_struck_out() -> None:
+def test_short_texts_are_not_redacted() -> None:
     assert secret_texts(Login("ann", "no"), ["code"]) == []
     assert redact("no one", []) == "no one"
     secrets = secret_texts({"a": ["long-one", "long"], "b": 123456}, ["a", "b"])

@@ -16,13 +16,13 @@ def storage_finding(app_factory: AppFactory, **options: str) -> DoctorFinding:
     return finding
 
 
-def test_what_is_not_used_is_well(app_factory: AppFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_storage_is_fine(app_factory: AppFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert storage_finding(app_factory).text == "no files stored yet"
     assert not (tmp_path / "effects-files").exists()
 
 
-def test_a_storage_that_works_is_well(app_factory: AppFactory, tmp_path: Path) -> None:
+def test_a_working_storage_is_fine(app_factory: AppFactory, tmp_path: Path) -> None:
     finding = storage_finding(app_factory, storage_url=str(tmp_path / "files"))
     assert finding.level == "ok"
     assert "can be written, read and deleted" in finding.text

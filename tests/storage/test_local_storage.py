@@ -156,7 +156,7 @@ def test_a_full_disk_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["EIO", "ESTALE", "ENOTCONN", "ETIMEDOUT", "EMFILE"])
-def test_what_may_pass_is_tried_again(number: str) -> None:
+def test_a_transient_error_is_retried(number: str) -> None:
     error = fate(OSError(getattr(errno, number), "x"), "part")
     assert isinstance(error, StorageUnavailable)
     assert number in str(error)
@@ -175,7 +175,7 @@ def test_an_unfinished_file_that_was_removed_is_written_again(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("durable", "synced"), [(True, 2), (False, 0)])
-def test_what_is_to_be_durable_is_synced_and_its_folder_too(
+def test_a_durable_file_is_synced_with_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, synced: int
 ) -> None:
     storage, real, synced_inodes = LocalStorage(tmp_path), os.fsync, []

@@ -52,7 +52,7 @@ def test_a_bucket_that_is_not_there_is_refused(bucket_url: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 20 * MIB])
-def test_a_server_that_is_away_is_tried_again_later(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_server_is_retried_later(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "tests-secret")
     storage = open_storage(AWAY)

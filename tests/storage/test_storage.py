@@ -23,7 +23,7 @@ def put(storage: Storage, name: str, data: bytes) -> Stored:
 
 
 @pytest.mark.parametrize("size", [0, 1, MIB, 20 * MIB + 3])
-def test_what_was_written_is_read(storage: Storage, size: int) -> None:
+def test_written_bytes_are_read_back(storage: Storage, size: int) -> None:
     data = random.Random(size).randbytes(size)
     stored = put(storage, "run/part", data)
     assert stored == Stored("run/part", size, hashlib.sha256(data).hexdigest())
@@ -40,7 +40,7 @@ def test_any_range_is_read(storage: Storage) -> None:
         assert b"".join(storage.read("part", start, stop)) == data[start:stop]
 
 
-def test_nothing_is_there_before_it_is_finished_nor_without(storage: Storage) -> None:
+def test_an_object_exists_only_once_it_is_finished(storage: Storage) -> None:
     with storage.writer("run/part") as writer:
         writer.write(bytes(MIB))
         assert storage.size("run/part") is None
@@ -51,7 +51,7 @@ def test_nothing_is_there_before_it_is_finished_nor_without(storage: Storage) ->
     assert list(storage.list("")) == []
 
 
-def test_a_second_write_replaces_in_one_step(storage: Storage) -> None:
+def test_a_second_write_replaces_the_object_atomically(storage: Storage) -> None:
     put(storage, "part", b"old")
     with storage.writer("part") as writer:
         writer.write(b"newer")
@@ -60,7 +60,7 @@ def test_a_second_write_replaces_in_one_step(storage: Storage) -> None:
     assert b"".join(storage.read("part")) == b"newer"
 
 
-def test_a_listing_is_by_beginning_and_in_the_order_of_whole_names(storage: Storage) -> None:
+def test_a_listing_is_by_prefix_and_sorted_by_full_name(storage: Storage) -> None:
     names = ["a", "b.csv", "b/1", "b/10", "b/2", "b/c/d", "b0", "é"]
     for name in reversed(names):
         put(storage, name, name.encode())
@@ -74,7 +74,7 @@ def test_a_listing_is_by_beginning_and_in_the_order_of_whole_names(storage: Stor
     assert abs(listed.modified_at - datetime.now(UTC)) < timedelta(minutes=5)
 
 
-def test_deleting_misses_nothing(storage: Storage) -> None:
+def test_deleting_ignores_missing_objects(storage: Storage) -> None:
     for name in ("a/b/1", "a/b/2", "a/c"):
         put(storage, name, b"x")
     storage.delete(["a/b/1", "a/none", "a/b/2", "z/z"])
@@ -83,7 +83,7 @@ def test_deleting_misses_nothing(storage: Storage) -> None:
     assert list(storage.list("")) == []
 
 
-def test_what_is_not_there_is_missing(storage: Storage) -> None:
+def test_a_missing_object_is_reported(storage: Storage) -> None:
     put(storage, "a/b", b"x")
     for name in ("none", "a", "a/c"):
         assert storage.size(name) is None

@@ -139,7 +139,7 @@ def test_send_one(run: Run, rows: Rows) -> None:
     assert len(rows("SELECT id FROM effects_webhook_events")) == 1
 
 
-def test_of_a_file_the_bad_lines_are_named_and_the_good_ones_sent(run: Run, rows: Rows, tmp_path: Path) -> None:
+def test_bad_lines_of_a_file_are_named_and_good_ones_sent(run: Run, rows: Rows, tmp_path: Path) -> None:
     run("endpoints", "add", "http://127.0.0.1:9/")
     run("send", "--type", "order.paid", "--data", '{"id": 1}', "--key", "taken")
     lines = [

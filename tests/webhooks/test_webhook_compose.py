@@ -21,7 +21,7 @@ def test_a_payload_becomes_an_event(shop: Effects) -> None:
     assert json.loads(request.body)["data"] == {"rows": "5"}
 
 
-def test_what_is_no_event_ends_dead_with_the_reason(shop: Effects, rows: Rows) -> None:
+def test_an_invalid_event_ends_dead_with_its_reason(shop: Effects, rows: Rows) -> None:
     enqueue("webhook.compose", {"type": "not an event", "data": {}}, effects=shop)
     Worker(shop).drain(30)
     [job] = rows("SELECT status, error_code, last_error FROM effects_job_history")

@@ -38,7 +38,7 @@ def test_a_connection_that_is_cut_after_the_request_is_unknown(transports: Block
         assert len(receiver.requests) == 1  # and nobody tried again behind our back
 
 
-def test_a_connection_that_closes_without_a_word_is_unknown(transports: BlockingTransports) -> None:
+def test_a_connection_closed_without_a_response_is_unknown(transports: BlockingTransports) -> None:
     with RawPeer(lambda connection: None) as peer:
         outcome = outcome_of(transports.post(f"http://partner.test:{peer.port}/", {}, BODY, seconds=LONG))
     assert isinstance(outcome, Unknown)
@@ -91,7 +91,7 @@ def test_the_oldest_origins_make_room_for_new_ones() -> None:
         assert len(receiver.connections) == 6  # the newest was kept, its connection with it
 
 
-def test_idle_origins_leave() -> None:
+def test_idle_origins_are_closed() -> None:
     with made_transports(idle_seconds=0.0) as transports, Receiver() as receiver:
         for number in range(3):
             transports.post(f"http://host{number}.test:{receiver.port}/", {}, BODY, seconds=LONG)

@@ -33,14 +33,14 @@ def test_a_421_on_a_connection_in_use_is_asked_once_more_on_a_fresh_one(transpor
         assert (first.body, first.headers) == (second.body, second.headers)
 
 
-def test_a_421_on_a_fresh_connection_stands(transports: BlockingTransports) -> None:
+def test_a_421_on_a_fresh_connection_is_final(transports: BlockingTransports) -> None:
     with Receiver([421]) as receiver:
         exchange = transports.post(receiver.url, {}, BODY, seconds=20)
         assert (exchange.status, len(receiver.requests)) == (421, 1)
         assert isinstance(classify(exchange, host="h"), Retry)
 
 
-def test_a_421_whose_repeat_has_no_answer_stands(transports: BlockingTransports) -> None:
+def test_a_421_whose_repeat_has_no_answer_is_final(transports: BlockingTransports) -> None:
     with Receiver([200, 421, Answer(reset=True)]) as receiver:
         transports.post(receiver.url, {}, BODY, seconds=20)
         exchange = transports.post(receiver.url, {}, BODY, seconds=20)
@@ -75,7 +75,7 @@ def answered(status: int, said: str, *, secure: bool = True) -> WebhookExchange:
 
 
 @pytest.mark.parametrize("said", ["abort-message", "disable", " Disable "])
-def test_a_failed_answer_may_ask_for_an_end(said: str) -> None:
+def test_a_failed_response_may_end_the_message_or_endpoint(said: str) -> None:
     outcome = classify(answered(503, said), host="h")
     assert isinstance(outcome, Refused)
     assert outcome.code == "http_503"
@@ -86,7 +86,7 @@ def test_a_failed_answer_may_ask_for_an_end(said: str) -> None:
     ("status", "said", "secure", "expected"),
     [(503, "disable", False, "Retry"), (503, "continue", True, "Retry"), (200, "disable", True, "Done")],
 )
-def test_no_other_answer_may(status: int, said: str, secure: bool, expected: str) -> None:
+def test_no_other_response_may_end_it(status: int, said: str, secure: bool, expected: str) -> None:
     outcome = classify(answered(status, said, secure=secure), host="h")
     assert type(outcome).__name__ == expected
     assert "control" not in (getattr(outcome, "detail", None) or {})

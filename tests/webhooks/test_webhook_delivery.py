@@ -115,7 +115,7 @@ def test_a_shorter_schedule_may_replace_it_and_its_end_is_a_dead_job(shop: Effec
     assert (detail["status"], detail["sent"], detail["response"]) == (500, "answered", "gone \\x1b[31m")
 
 
-def test_one_dead_partner_does_not_touch_another(shop: Effects, rows: Rows) -> None:
+def test_one_dead_receiver_does_not_affect_another(shop: Effects, rows: Rows) -> None:
     with Receiver() as good, Receiver([500]) as bad:
         add_endpoint(good.url, effects=shop)
         add_endpoint(bad.url, effects=shop)
@@ -135,7 +135,7 @@ def test_what_is_in_flight_to_an_endpoint_is_capped_by_a_row_of_limits(shop: Eff
 # -- what is read when the request is sent -------------------------------------------------------------------------
 
 
-def test_disabling_stops_what_waits_and_enabling_does_not_bring_it_back(shop: Effects, rows: Rows) -> None:
+def test_disabling_cancels_waiting_deliveries_and_enabling_does_not_restore_them(shop: Effects, rows: Rows) -> None:
     with Receiver() as receiver:
         endpoint = add_endpoint(receiver.url, effects=shop)
         deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
@@ -210,7 +210,7 @@ def test_a_sealed_value_of_another_endpoint_is_refused_at_once(shop: Effects, ro
     assert [entry["error_code"] for entry in history] == ["payload_invalid"]
 
 
-def test_a_lost_key_costs_no_try_and_is_logged(
+def test_a_missing_key_uses_up_no_try_and_is_logged(
     shop: Effects, app_factory: AppFactory, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
     keyless = app_factory(job_types=[], keys=f"k2={generate_key()}", allow_private_addresses=True)

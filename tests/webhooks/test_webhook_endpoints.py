@@ -78,7 +78,7 @@ def test_a_new_url_holds_for_what_waits(shop: Effects) -> None:
     [{"profile": "none such"}, {"overrides": {"404": "ever"}}, {"ordering": "sorted"}, {"url": "http://169.254.169.254/"},
      {"patterns": []}, {"headers": {"host": "x"}}],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_and_nothing_changes(shop: Effects, wrong: dict[str, Any]) -> None:
+def test_invalid_options_are_refused_and_change_nothing(shop: Effects, wrong: dict[str, Any]) -> None:
     endpoint = add_endpoint("http://127.0.0.1:9/", effects=shop)
     before = get_endpoint(endpoint.id, effects=shop)
     with pytest.raises(EndpointInvalid):
@@ -123,13 +123,13 @@ def test_headers_are_sent_sealed_and_kept_through_a_rotation_of_keys(
      ("X-A", "a\r\nX-B: b"), ("X-A", "a\nb"), ("X-A", "a\0"), ("X-A", "ü"), ("X-A", "\u2028"), ("X-A", "\x85"),
      ("X-A", ""), ("X-A", " a"), ("X-A", "a" * 1001), ("ⅹ", "a"), ("expect", "100-continue")],
 )  # fmt: skip
-def test_headers_that_a_partner_may_not_set(shop: Effects, name: str, value: str) -> None:
+def test_headers_that_an_endpoint_may_not_set(shop: Effects, name: str, value: str) -> None:
     with pytest.raises(EndpointInvalid) as caught:
         add_endpoint("http://127.0.0.1:9/", headers={name: value}, effects=shop)
     assert "1.1.1.1" not in str(caught.value)
 
 
-def test_not_too_many_headers_and_none_twice(shop: Effects) -> None:
+def test_headers_are_bounded_and_unique(shop: Effects) -> None:
     for wrong in ({f"x-{n}": "1" for n in range(21)}, {"X-A": "1", "x-a": "2"}):
         with pytest.raises(EndpointInvalid):
             add_endpoint("http://127.0.0.1:9/", headers=wrong, effects=shop)

@@ -49,7 +49,9 @@ def test_the_same_declaration_again_changes_nothing(shop: Effects, rows: Rows) -
     ],
     ids=str,
 )
-def test_what_differs_is_changed_once(shop: Effects, options: dict[str, Any], changed: tuple[str, ...]) -> None:
+def test_a_changed_declaration_is_applied_once(
+    shop: Effects, options: dict[str, Any], changed: tuple[str, ...]
+) -> None:
     first = ensure_endpoint("crm", URL, effects=shop)
     declared = {"url": URL, **options}
     second = ensure_endpoint("crm", **declared, effects=shop)
@@ -63,7 +65,7 @@ def test_what_differs_is_changed_once(shop: Effects, options: dict[str, Any], ch
             assert getattr(stored, name) == (tuple(value) if name == "patterns" else value)
 
 
-def test_what_is_not_given_stays(shop: Effects) -> None:
+def test_omitted_options_keep_their_value(shop: Effects) -> None:
     rules: dict[str, Any] = {"profile": "patient", "overrides": {"404": "full"}, "ordering": "key"}
     first = ensure_endpoint("crm", URL, **rules, headers={"X-Team": "billing"}, effects=shop)
     disable_endpoint(first.id, effects=shop)
@@ -90,7 +92,7 @@ def test_a_wrong_key_is_refused(shop: Effects, key: Any) -> None:
         ensure_endpoint(key, URL, effects=shop)
 
 
-def test_rolled_back_it_was_never_there(shop: Effects) -> None:
+def test_a_rollback_leaves_no_endpoint(shop: Effects) -> None:
     with Session(shop.engine) as session:
         ensure_endpoint("crm", URL, session=session, effects=shop)
         session.rollback()
@@ -98,7 +100,7 @@ def test_rolled_back_it_was_never_there(shop: Effects) -> None:
     assert ensure_endpoint("crm", URL, effects=shop).outcome == "added"
 
 
-def test_of_many_at_once_one_adds_it(shop: Effects) -> None:
+def test_only_one_of_many_concurrent_calls_adds_it(shop: Effects) -> None:
     """A URL each: whoever comes later changes it, and none is lost or doubled."""
     urls = [f"{URL}/{number}" for number in range(8)]
     outcomes: list[EnsuredEndpoint] = []

@@ -74,7 +74,7 @@ class Holder:
         (lambda: EventType("order.paid", schema={"x": "x" * 300_000}), "schema has more than 256 KiB"),
     ],
 )
-def test_a_declaration_that_cannot_be_is_refused_where_it_is_made(make: Callable[[], Any], message: str) -> None:
+def test_an_invalid_declaration_is_refused_where_it_is_made(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make()
 

@@ -54,7 +54,7 @@ def test_the_body_is_compact_utf8_json_in_a_fixed_order() -> None:
     )
 
 
-def test_what_happens_to_the_dict_later_changes_nothing() -> None:
+def test_later_changes_of_the_dict_change_nothing() -> None:
     data = {"id": 1}
     event = WebhookEvent("order.paid", data)
     data["id"] = 2
@@ -139,7 +139,7 @@ def test_a_type_is_a_dotted_name(name: Any) -> None:
     [("id", "msg.1"), ("id", ""), ("id", "a b"), ("id", "a" * 101), ("id", "ä"), ("key", ""), ("key", "a" * 256),
      ("key", "a\n"), ("key", "\0"), ("tenant", ""), ("occurred_at", datetime(2026, 1, 1))],  # noqa: DTZ001
 )  # fmt: skip
-def test_options_that_cannot_be_are_refused_by_name(field: str, value: Any) -> None:
+def test_invalid_options_are_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(EventInvalid, match=field):
         WebhookEvent("order.paid", {}, **{field: value})
 
@@ -338,7 +338,9 @@ def test_one_key_from_many_threads_is_one_event(shop: Effects, rows: Rows) -> No
 
 
 @pytest.mark.parametrize("key", [None, "order:1"])
-def test_one_event_takes_three_statements_however_many_want_it(shop: Effects, rows: Rows, key: str | None) -> None:
+def test_one_event_takes_three_statements_for_any_number_of_endpoints(
+    shop: Effects, rows: Rows, key: str | None
+) -> None:
     """The endpoints, the event, its deliveries with their jobs. On SQLite the last takes three."""
     endpoint(shop)
     endpoint(shop)
@@ -370,5 +372,5 @@ def test_more_than_one_batch_keeps_its_order(shop: Effects, rows: Rows) -> None:
     assert counts(rows) == (1100, 2200, 2200)
 
 
-def test_no_events_are_no_work(shop: Effects) -> None:
+def test_an_empty_list_of_events_does_nothing(shop: Effects) -> None:
     assert deliver_webhooks([], effects=shop) == []

@@ -196,7 +196,7 @@ def busy(host: str, port: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("resolver", "code"), [(unknown, "dns_failed"), (busy, "dns_timeout")])
-def test_a_name_that_does_not_resolve_is_tried_for_long(resolver: Resolver, code: str) -> None:
+def test_a_name_that_does_not_resolve_is_retried_for_long(resolver: Resolver, code: str) -> None:
     transports = BlockingTransports(GuardedNetwork(allow_private=True, resolver=resolver))
     exchange, _ = timed(transports, "http://partner.test/")
     assert (exchange.failure, exchange.wrote) == (code, False)
@@ -209,7 +209,7 @@ def test_when_no_name_resolves_the_fault_is_ours() -> None:
     assert codes == ["dns_timeout"] * 4 + ["our_resolver"] * 2
 
 
-def test_one_name_that_resolves_shows_that_it_is_not() -> None:
+def test_one_name_that_resolves_shows_that_the_fault_is_not_ours() -> None:
     watch = ResolverWatch()
     assert [watch.failed(name) for name in "abc"] == [False, False, True]
     watch.worked()

@@ -87,18 +87,18 @@ def embeddings(address: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("vendor", "source", "address"), METADATA)
-def test_a_clouds_metadata_stays_shut_whatever_is_opened(vendor: str, source: str, address: str) -> None:
+def test_cloud_metadata_stays_blocked_whatever_is_allowed(vendor: str, source: str, address: str) -> None:
     opened = (False, True, private_networks("10.0.0.0/8, 100.64.0.0/10, 172.16.0.0/12, 192.168.0.0/16, fc00::/7"))
     for form, allow_private in itertools.product(embeddings(address), opened):
         assert not allowed(ipaddress.ip_address(form), allow_private=allow_private), (vendor, form)
 
 
-def test_neighbours_of_metadata_open_with_their_network() -> None:
+def test_neighbours_of_metadata_are_allowed_with_their_network() -> None:
     for address in ("fd00:42::43", "fd00:100::1", "fd00:64::a00:1", "100.100.100.201"):
         assert allowed(ipaddress.ip_address(address), allow_private=private_networks("100.64.0.0/10, fd00::/8"))
 
 
-def test_a_list_that_never_opens_is_refused_at_the_start(app_factory: AppFactory) -> None:
+def test_a_list_that_allows_nothing_is_refused_at_the_start(app_factory: AppFactory) -> None:
     for text in ("fd00:ec2::/32", "fd00:ec2::254/128", "fd20:ce::/64", "fd00:42::42/128", "100.100.100.200/32"):
         with pytest.raises(ConfigurationError, match="never opened"):
             app_factory(job_types=[], private_networks=f"10.0.0.0/8, {text}")
@@ -137,7 +137,7 @@ def test_no_spelling_of_loopback_is_connected_to(host: str) -> None:
         ["::ffff:10.0.0.1"],
     ],
 )
-def test_one_bad_answer_of_the_resolver_refuses_all(answers: list[str]) -> None:
+def test_one_forbidden_address_of_the_resolver_refuses_all(answers: list[str]) -> None:
     with RawPeer(lambda connection: None) as peer:
         exchange = post(f"http://partner.example:{peer.port}/", resolver=lambda host, port: answers)
         assert exchange.failure == "blocked_address"
@@ -230,7 +230,7 @@ def test_urls_that_are_refused_early_with_a_reason(url: str, says: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_the_setting_opens_http_private_addresses_and_ports_but_not_metadata() -> None:
+def test_the_setting_allows_http_private_addresses_and_ports_but_not_metadata() -> None:
     assert check_url("http://127.0.0.1:81/", allow_private=True)
     with pytest.raises(EndpointInvalid, match="not allowed"):
         check_url("http://169.254.169.254/", allow_private=True)

@@ -122,7 +122,7 @@ def test_whatever_the_table_of_kinds_denies_is_refused_in_every_spelling(data: s
     assert refused("".join(data.draw(st.sampled_from("-_")) if letter == "-" else letter for letter in cased))
 
 
-def test_a_refusal_says_why_and_every_kind_has_a_reason_of_its_own() -> None:
+def test_every_kind_is_refused_with_its_own_reason() -> None:
     assert len({kind.reason for kind in DENIED_KINDS}) == len(DENIED_KINDS)
     for kind in DENIED_KINDS:
         name = kind.names[0]
@@ -137,7 +137,7 @@ def test_no_kind_denies_what_another_already_does() -> None:
         assert [name for name in first.names if name.startswith(first.prefixes)] == []
 
 
-def test_what_partners_ask_for_passes() -> None:
+def test_headers_that_receivers_ask_for_are_allowed() -> None:
     for name in ALLOWED:
         assert check_headers({name: "x"}) == {name.lower(): "x"}
 

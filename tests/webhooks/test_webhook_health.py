@@ -112,7 +112,7 @@ def test_few_messages_do_not_end_an_endpoint(shop: Effects) -> None:
 
 
 @pytest.mark.slow
-def test_a_success_forgets_everything(shop: Effects, ops: TellOps) -> None:
+def test_a_success_resets_the_failure_count(shop: Effects, ops: TellOps) -> None:
     answers = [422] * 12 + [200] + [422] * 12
     with Receiver(answers) as receiver:
         endpoint = add_endpoint(receiver.url, effects=shop)
@@ -134,7 +134,7 @@ def test_health_of_a_working_endpoint_writes_no_row(shop: Effects, rows: Rows) -
 
 
 @pytest.mark.slow
-def test_a_second_410_for_another_message_ten_minutes_later_ends_it(shop: Effects) -> None:
+def test_a_second_410_for_another_message_after_ten_minutes_disables_the_endpoint(shop: Effects) -> None:
     with Receiver([410]) as receiver:
         endpoint = add_endpoint(receiver.url, effects=shop)
         send(shop)
@@ -148,7 +148,7 @@ def test_a_second_410_for_another_message_ten_minutes_later_ends_it(shop: Effect
 
 
 @pytest.mark.slow
-def test_a_success_between_two_410s_takes_the_first_back(shop: Effects) -> None:
+def test_a_success_between_two_410s_cancels_the_first(shop: Effects) -> None:
     with Receiver([410, 200, 410, 410]) as receiver:
         endpoint = add_endpoint(receiver.url, effects=shop)
         for _ in range(3):
@@ -175,7 +175,7 @@ def test_a_notice_that_cannot_be_enqueued_does_not_harm_the_delivery(app_factory
 
 
 @pytest.mark.slow
-def test_a_retry_after_rests_the_whole_endpoint_and_no_other(shop: Effects, rows: Rows) -> None:
+def test_a_retry_after_pauses_the_whole_endpoint_and_no_other(shop: Effects, rows: Rows) -> None:
     with Receiver([Answer(429, headers={"retry-after": "3600"}), 200]) as slow, Receiver() as unaffected:
         add_endpoint(slow.url, ["a"], effects=shop)
         add_endpoint(unaffected.url, ["b"], effects=shop)
@@ -194,7 +194,7 @@ def test_a_retry_after_rests_the_whole_endpoint_and_no_other(shop: Effects, rows
 
 
 @pytest.mark.slow
-def test_to_enable_an_endpoint_closes_its_breaker_and_ends_its_rest(shop: Effects) -> None:
+def test_enabling_an_endpoint_closes_its_breaker_and_ends_its_pause(shop: Effects) -> None:
     answers = [500] * 10 + [Answer(429, headers={"retry-after": "86400"})] + [200]
     with Receiver(answers) as receiver:
         endpoint = add_endpoint(receiver.url, effects=shop)
@@ -214,7 +214,7 @@ def test_to_enable_an_endpoint_closes_its_breaker_and_ends_its_rest(shop: Effect
 
 
 @pytest.mark.slow
-def test_while_an_endpoint_fails_one_request_at_a_time_probes(shop: Effects) -> None:
+def test_a_failing_endpoint_gets_one_trial_request_at_a_time(shop: Effects) -> None:
     with Receiver([500]) as receiver:
         endpoint = add_endpoint(receiver.url, effects=shop)
         deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(60)], effects=shop)
@@ -229,7 +229,7 @@ def test_while_an_endpoint_fails_one_request_at_a_time_probes(shop: Effects) -> 
 
 
 @pytest.mark.slow
-def test_partners_that_fail_never_hold_every_thread(shop: Effects) -> None:
+def test_failing_receivers_never_hold_every_thread(shop: Effects) -> None:
     """Three that failed once and then fall silent could hold 12; of 10 in flight 7 are not for them."""
     gate = threading.Event()
 

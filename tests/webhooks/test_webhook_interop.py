@@ -99,7 +99,7 @@ def test_the_library_of_npm_takes_every_request(sent: tuple[list[str], list[Requ
     ]
 
 
-def test_what_the_libraries_sign_we_take() -> None:
+def test_requests_signed_by_the_libraries_are_accepted() -> None:
     secret, body, now = generate_secret(), '{"a":1}', datetime.now(UTC)
     for library in (standardwebhooks, svix):
         signature = library.Webhook(secret).sign("msg_1", now, body)
@@ -135,7 +135,7 @@ def test_a_token_of_another_version_before_ours_is_skipped() -> None:
     svix.Webhook(secret).verify(b"{}", headers)
 
 
-def test_a_url_safe_secret_which_python_would_mangle_is_refused() -> None:
+def test_a_url_safe_secret_that_python_would_mangle_is_refused() -> None:
     for secret in ("whsec_" + "_-" * 16, "whsec_" + "____" * 8):
         with pytest.raises(SecretInvalid):
             parse_secret(secret)

@@ -107,7 +107,7 @@ def test_events_are_listed_by_tenant_newest_first(shop: Effects, rows: Rows) -> 
     assert [event.id for event in list_events(before=first, limit=1, tenant="ann", effects=shop)] == others[:1]
 
 
-def test_one_delivery_and_one_event_are_read_as_their_tenant_alone_sees_them(shop: Effects) -> None:
+def test_a_delivery_and_an_event_are_read_by_their_tenant_only(shop: Effects) -> None:
     endpoint_id = add_endpoint("http://127.0.0.1:9/", ["order.read"], tenant="ann", effects=shop).id
     event_id = deliver_webhook(WebhookEvent("order.read", {"id": 7}, tenant="ann"), effects=shop).event_id
     for tenant in ("ann", ANY_TENANT):

@@ -34,7 +34,7 @@ def test_the_queue_has_many_in_flight_by_default(shop: Effects) -> None:
     assert (request.threads, request.reserved_threads) == (1024, 717)  # failing keys share the other 30 %
 
 
-def test_partners_that_wait_hold_up_no_others(shop: Effects) -> None:
+def test_slow_receivers_delay_no_others(shop: Effects) -> None:
     gate = threading.Event()
     with Receiver(lambda request: Answer(wait=gate)) as receiver:
         for number in range(30):
@@ -86,7 +86,7 @@ def test_an_endpoint_that_has_too_much_gets_no_more_at_a_time(shop: Effects) -> 
     assert most_at_once(shop, status=503) <= 4
 
 
-def test_partners_that_are_silent_give_up_their_slots(shop: Effects) -> None:
+def test_silent_receivers_give_up_their_slots(shop: Effects) -> None:
     """Ten slots, of which failing partners may have three. All are taken by partners that never answer."""
     gate = threading.Event()
     with Receiver(lambda request: Answer(wait=gate)) as mute, Receiver() as well:
@@ -205,7 +205,7 @@ def test_a_request_that_is_cancelled_while_its_name_is_resolved_was_not_sent() -
     assert (exchange.wrote, exchange.phase) == (False, "resolve")
 
 
-def test_an_answer_that_is_cancelled_in_its_body_has_come(transports: BlockingTransports) -> None:
+def test_a_response_cancelled_in_its_body_counts_as_answered(transports: BlockingTransports) -> None:
     ended = threading.Event()
 
     def behave(connection: socket.socket) -> None:

@@ -45,7 +45,7 @@ def peer_that(behave: Behave) -> RawPeer:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
-def test_no_peer_makes_the_sender_grow() -> None:
+def test_no_peer_can_exhaust_the_senders_memory() -> None:
     """All of them in one process, so that what one leaves behind counts for the next."""
     peers = bombs()
     with ExitStack() as stack:

@@ -106,7 +106,7 @@ def test_a_message_is_handled_once_however_often_it_comes(shop: Shop, post: Post
     assert shop.rows == ["msg_1", "msg_2"]
 
 
-def test_what_fails_is_rolled_back_and_comes_again(shop: Shop, post: Post) -> None:
+def test_a_failed_message_is_rolled_back_and_accepted_again(shop: Shop, post: Post) -> None:
     shop.fail = 1
     assert [post(signed(), BODY) for _ in range(3)] == [500, 204, 204]
     assert shop.rows == ["msg_1"]
@@ -125,7 +125,7 @@ _UNVERIFIABLE: dict[str, Callable[[], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("headers", _UNVERIFIABLE.values(), ids=_UNVERIFIABLE.keys())
-def test_what_does_not_verify_is_not_handled(shop: Shop, post: Post, headers: Callable[[], dict[str, str]]) -> None:
+def test_an_unverified_message_is_not_handled(shop: Shop, post: Post, headers: Callable[[], dict[str, str]]) -> None:
     assert post(headers(), BODY) == 401
     assert shop.rows == []
 
@@ -141,7 +141,7 @@ def test_a_large_body_is_not_read(shop: Shop, post: Post) -> None:
     assert post(signed(body), body) == 413
 
 
-def test_only_post_is_taken(shop: Shop) -> None:
+def test_only_post_is_accepted(shop: Shop) -> None:
     app: Any = wsgi_app(shop.handle, secrets=SECRET, seen=shop.seen)
     with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://partner") as client:
         assert client.get("/").status_code == 405

@@ -61,7 +61,7 @@ async def turns(server: NameServer, count: int) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_names_that_fall_silent_all_at_once_hold_up_others_for_a_moment(
+def test_names_that_all_stop_resolving_delay_others_only_briefly(
     server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolving, "SILENT_SECONDS", 0.05)
@@ -136,9 +136,7 @@ def test_all_who_ask_for_a_name_meanwhile_get_one_answer(server: NameServer) -> 
     asyncio.run(run())
 
 
-def test_who_waits_for_too_long_gets_no_answer_and_is_not_asked_for(
-    monkeypatch: pytest.MonkeyPatch, server: NameServer
-) -> None:
+def test_a_caller_that_waits_too_long_gets_no_answer(monkeypatch: pytest.MonkeyPatch, server: NameServer) -> None:
     monkeypatch.setattr(resolving, "SILENT_SECONDS", SECONDS)  # the lookups stay quick ones
 
     async def run() -> None:

@@ -64,7 +64,7 @@ def test_an_event_without_deliveries_is_pruned_by_its_own_age(shop: Effects, row
     assert left(rows) == (set(), 0)
 
 
-def test_an_event_whose_fan_out_waits_for_a_person_stays(shop: Effects, rows: Rows) -> None:
+def test_an_event_with_an_unresolved_fan_out_is_kept(shop: Effects, rows: Rows) -> None:
     """Its first deliveries are over, those that the job was to make are not."""
     events = [send(shop, name, None) for name in ("dead", "live", "done")]
     jobs = [enqueue("webhook.fan_out", {"event_id": event_id}, effects=shop).job_id for event_id in events]
@@ -82,7 +82,9 @@ def test_an_event_whose_fan_out_waits_for_a_person_stays(shop: Effects, rows: Ro
     assert left(rows) == ({"live"}, 0)
 
 
-def test_the_walk_passes_what_is_needed(shop: Effects, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruning_walks_past_rows_that_are_still_needed(
+    shop: Effects, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(retention, "PAGE", 3)
     for number in range(11):
         send(shop, f"a{number}", None)

@@ -105,7 +105,7 @@ def test_an_override_beats_the_profile_but_not_a_success() -> None:
     ("name", "retry_class"), [("200", "full"), ("2xx", "none"), ("600", "full"), ("40", "full"), ("xxx", "full"),
                          ("４04", "full"), ("404", "done"), ("404", "ours"), ("404", "")],
 )  # fmt: skip
-def test_overrides_that_cannot_be_are_refused(name: str, retry_class: str) -> None:
+def test_invalid_overrides_are_refused(name: str, retry_class: str) -> None:
     with pytest.raises(EndpointInvalid):
         check_overrides({name: retry_class})
 
@@ -131,27 +131,27 @@ def test_retry_after(value: str | None, seconds: float | None) -> None:
 
 
 @given(st.text(max_size=80))
-def test_no_text_breaks_the_reading(value: str) -> None:
+def test_no_text_breaks_the_parser(value: str) -> None:
     seconds = retry_after(value, NOW)
     assert seconds is None or 0 <= seconds <= 86400
     assert http_date(value) is None or isinstance(http_date(value), float)
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 507, 599])
-def test_a_hint_is_obeyed_by_the_message_and_the_endpoint(status: int) -> None:
+def test_retry_after_is_obeyed_by_the_message_and_the_endpoint(status: int) -> None:
     outcome = classify(answered(status, retry_after="7200"), host="partner.test")
     assert isinstance(outcome, Retry)
     assert (outcome.after_seconds, outcome.pause_seconds) == (7200, 7200)
 
 
 @pytest.mark.parametrize("status", [301, 401, 404, 409, 421, 423])
-def test_elsewhere_a_hint_means_nothing(status: int) -> None:
+def test_retry_after_is_ignored_for_other_statuses(status: int) -> None:
     outcome = classify(answered(status, retry_after="7200"), host="partner.test")
     assert isinstance(outcome, Retry)
     assert (outcome.after_seconds, outcome.pause_seconds) == (None, None)
 
 
-def test_a_throttle_without_a_hint_rests_for_a_little_and_a_500_does_not() -> None:
+def test_a_429_without_retry_after_pauses_briefly_and_a_500_does_not() -> None:
     rests = {}
     for status in (429, 500, 502, 503, 504):
         outcome = classify(answered(status), host="partner.test")
@@ -168,7 +168,7 @@ def test_too_large_for_now_is_tried_again() -> None:
 
 
 @given(st.integers(min_value=1, max_value=10**6), st.floats(min_value=0, max_value=0.999))
-def test_no_wait_undercuts_the_hint(hint: int, draw: float) -> None:
+def test_no_wait_is_shorter_than_retry_after(hint: int, draw: float) -> None:
     outcome = classify(answered(429, retry_after=str(hint)), host="h")
     settled = decide(job(1), _TYPE, outcome, released=True, draw=lambda: draw)
     assert settled.status == "failed"
@@ -223,7 +223,7 @@ def test_each_retry_class_counts_its_own_tries() -> None:
     assert after(["http_503"], 503, max_attempts=2) == "dead"  # the job's own word holds
 
 
-def test_the_wait_is_that_of_the_classes_own_count() -> None:
+def test_the_wait_follows_the_classes_own_count() -> None:
     outcome = classify(answered(404), host="h", context=RetryContext(earlier=["http_503"] * 6))
     assert decide(job(7), _TYPE, outcome, released=True, draw=lambda: 0.0).delay_seconds == 60
 
@@ -265,6 +265,6 @@ def test_explain_shows_class_delay_and_reason() -> None:
 
 
 @pytest.mark.parametrize("what", ["99", "600", "", "no_such_fault", "４２９"])
-def test_explain_refuses_what_is_neither(what: str) -> None:
+def test_explain_refuses_other_words(what: str) -> None:
     with pytest.raises(EventInvalid, match="connect_failed"):
         explain(what)

@@ -110,7 +110,7 @@ def test_at_most_three_sign_at_once(shop: Effects) -> None:
     assert next(secret.signs for secret in list_secrets(endpoint.id, effects=shop))
 
 
-def test_the_last_secret_cannot_be_ended_and_an_ended_one_not_again(shop: Effects) -> None:
+def test_neither_the_last_secret_nor_an_ended_one_can_be_ended(shop: Effects) -> None:
     endpoint = add_endpoint("http://127.0.0.1:9/", effects=shop)
     only = list_secrets(endpoint.id, effects=shop)[0]
     with pytest.raises(EndpointInvalid, match="only secret"):
@@ -135,7 +135,7 @@ def test_an_overlap_is_0_to_7_days(shop: Effects, overlap: float) -> None:
         rotate_secret(endpoint.id, overlap_seconds=overlap, effects=shop)
 
 
-def test_rotations_at_once_are_made_one_after_the_other(shop: Effects) -> None:
+def test_concurrent_rotations_are_serialized(shop: Effects) -> None:
     endpoint = add_endpoint("http://127.0.0.1:9/", effects=shop)
     refused: list[EndpointInvalid] = []
 

@@ -110,7 +110,7 @@ def test_nothing_is_connected_to() -> None:
     assert [url for url in urls if not refused(url)] == []
 
 
-def test_metadata_stays_shut_when_private_networks_are_open() -> None:
+def test_metadata_stays_blocked_when_private_networks_are_allowed() -> None:
     hosts = [spelling for address in METADATA for spelling in spellings(address)]
     open_networks = (True, private_networks("10.0.0.0/8, 127.0.0.0/8, fd00::/8"))
     cases = [(host, allowed) for host in hosts for allowed in open_networks]
@@ -121,7 +121,7 @@ def test_metadata_stays_shut_when_private_networks_are_open() -> None:
     "address", ["127.0.0.1", "169.254.169.254", "10.0.0.1", "::1", "fd00:ec2::254", "::ffff:10.0.0.1"]
 )
 @pytest.mark.parametrize("first", [True, False])
-def test_one_bad_answer_among_good_ones_refuses_all(address: str, first: bool) -> None:
+def test_one_forbidden_address_among_good_ones_refuses_all(address: str, first: bool) -> None:
     good = ["1.1.1.1", "2606:4700:4700::1111"]
     answers = [address, *good] if first else [*good, address]
     with connects() as seen:
@@ -169,7 +169,7 @@ def test_proxies_in_the_environment_get_no_connection(monkeypatch: pytest.Monkey
 # -- the list of networks ------------------------------------------------------------------------------------------
 
 
-def test_a_list_opens_its_networks_and_nothing_else() -> None:
+def test_a_list_allows_its_networks_and_nothing_else() -> None:
     networks = private_networks("10.1.0.0/16, fd12::/16")
     verdicts = {
         address: allowed(ipaddress.ip_address(address), allow_private=networks)

@@ -145,7 +145,7 @@ def test_a_taken_event_id_does_not_reveal_whose_it_is(shop: Effects) -> None:
 
 
 @pytest.mark.slow
-def test_the_owner_and_the_operator_reach_it(shop: Effects) -> None:
+def test_its_tenant_and_the_operator_have_access(shop: Effects) -> None:
     for name in BY_ID:
         call(name, shop, owned_by(shop, "ann"), tenant="ann")
         call(name, shop, owned_by(shop, None), tenant=None)

@@ -39,7 +39,7 @@ def test_2xx_is_done(transports: BlockingTransports, status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [300, 304, 400, 401, 404, 409, 410, 422, 429, 500, 503, 599])
-def test_any_other_answer_is_tried_again_or_refused(transports: BlockingTransports, status: int) -> None:
+def test_any_other_answer_is_retried_or_refused(transports: BlockingTransports, status: int) -> None:
     body = b"" if status == 304 else b"why \x1b[31mnot\x00"
     with Receiver([Answer(status, body)]) as receiver:
         outcome = outcome_of(transports.post(receiver.url, {}, BODY, seconds=LONG))
@@ -141,7 +141,7 @@ def test_a_peer_that_does_not_read_blocks_no_thread(transports: BlockingTranspor
     assert (exchange.failure, exchange.wrote) == ("answer_timeout", True)
 
 
-def test_a_tls_handshake_that_does_not_come_sends_nothing(transports: BlockingTransports) -> None:
+def test_a_tls_handshake_that_never_completes_sends_nothing(transports: BlockingTransports) -> None:
     with RawPeer(lambda connection: drip(peer, connection, b"\x16")) as peer:
         outcome = outcome_of(transports.post(f"https://partner.test:{peer.port}/", {}, BODY, seconds=SHORT))
     assert isinstance(outcome, Retry)
@@ -167,7 +167,7 @@ def test_a_resolver_that_does_not_answer_is_waited_for_no_longer_than_the_deadli
 # -- large and compressed bodies -----------------------------------------------------------------------------------
 
 
-def test_of_a_huge_body_little_is_read_and_less_kept(transports: BlockingTransports) -> None:
+def test_little_of_a_huge_body_is_read_and_less_kept(transports: BlockingTransports) -> None:
     sent = 0
 
     def behave(connection: socket.socket) -> None:

@@ -34,7 +34,7 @@ def finish(use: WindowUse, exchange: WebhookExchange) -> None:
         use.ended(exchange)
 
 
-def test_it_begins_with_four() -> None:
+def test_a_window_starts_at_four() -> None:
     assert Windows().size("ep") == START == 4
 
 
@@ -44,7 +44,7 @@ def test_each_round_of_successes_adds_one() -> None:
     assert windows.size("ep") == 7
 
 
-def test_what_is_not_used_does_not_grow() -> None:
+def test_an_unused_window_does_not_grow() -> None:
     windows = Windows()
     rounds(windows, OK, 30, at_a_time=3)
     assert windows.size("ep") == 4
@@ -54,14 +54,14 @@ def test_what_is_not_used_does_not_grow() -> None:
     "exchange",
     [BUSY, ended(429), ended(failure="connect_timeout"), ended(failure="tls_timeout"), ended(failure="answer_timeout")],
 )
-def test_what_is_too_much_halves_it(exchange: WebhookExchange) -> None:
+def test_overload_halves_the_window(exchange: WebhookExchange) -> None:
     windows = Windows()
     rounds(windows, OK, 6)
     finish(windows.use("ep"), exchange)
     assert windows.size("ep") == 5
 
 
-def test_all_that_had_begun_before_it_was_halved_counts_once() -> None:
+def test_requests_from_before_the_halving_count_once() -> None:
     windows = Windows()
     rounds(windows, OK, 6)
     uses = [windows.use("ep") for _ in range(10)]
@@ -74,7 +74,7 @@ def test_all_that_had_begun_before_it_was_halved_counts_once() -> None:
     assert windows.size("ep") == 2
 
 
-def test_one_is_the_least_and_grows_again() -> None:
+def test_the_smallest_window_is_one_and_grows_again() -> None:
     windows = Windows()
     for _ in range(9):
         finish(windows.use("ep"), BUSY)
@@ -86,7 +86,7 @@ def test_one_is_the_least_and_grows_again() -> None:
 @pytest.mark.parametrize(
     "exchange", [ended(500), ended(404), ended(failure="connect_failed"), ended(failure="our_network")]
 )
-def test_other_answers_leave_it(exchange: WebhookExchange) -> None:
+def test_other_answers_leave_the_window(exchange: WebhookExchange) -> None:
     windows = Windows()
     rounds(windows, exchange, 5)
     assert windows.size("ep") == 4
