@@ -85,7 +85,7 @@ RAISES = {
 
 @pytest.mark.parametrize("case", RAISES)
 def test_no_text_that_may_hold_a_secret_is_printed(run: Run, write: Callable[[str], str], case: str) -> None:
-    """Class, file and line are; so nobody has to look for where it was raised."""
+    """Class, file and line are, so that its place is easily found."""
     name = write(RAISES[case])
     answer = run("--app", f"{name}:app", "status")
     assert answer.exit_code == 2

@@ -123,7 +123,7 @@ def test_an_app_with_its_own_database_is_not_connected_to_another(
 def test_an_app_with_an_engine_of_its_own_works_with_every_command(
     process: Run, tmp_path: Path, database_url: str
 ) -> None:
-    """The settings' own database URL, which nobody set, is not looked at."""
+    """The settings' default database URL is not used."""
     (tmp_path / "engine_shop.py").write_text(
         "import os, sqlalchemy, effects\nfrom effects.store.db.engine import create_engine\n"
         "app = effects.Effects(engine=create_engine(os.environ['SHOP_URL']))\n"

@@ -1,4 +1,4 @@
-"""`effects why` finds an effect by whatever a person has in hand, and shows where it was to go."""
+"""`effects why` finds an effect by any of its names, and shows its destination."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def fill(count: int = ROWS_MIN) -> list[NewJob]:
 
 @pytest.fixture
 def copies(app: Effects) -> Iterator[list[str]]:
-    """The statements that carry rows of jobs by themselves; a COPY is none that SQLAlchemy knows."""
+    """The statements that carry rows of jobs by themselves; SQLAlchemy does not see a COPY."""
     inserts: list[str] = []
 
     def note(*arguments: Any) -> None:

@@ -18,7 +18,7 @@ def test_a_limit_row_of_a_pause_is_pruned_long_after_it(app: Effects) -> None:
         limit_rows.ensure(app.store, connection, "capped", max_in_flight=1)
         limit_rows.ensure(app.store, connection, "rated", rate=Rate(5, 1.0))
         limit_rows.ensure(app.store, connection, "child", parent="parent")
-        limit_rows.pause(app.store, connection, "held", actor="ann", create=True)  # until somebody ends it
+        limit_rows.pause(app.store, connection, "held", actor="ann", create=True)  # until it is resumed
     manual_worker = ManualWorker(app)
     manual_worker.settle(*((job, Pause(600, "429")) for job in manual_worker.claim()))
     app.store.shift_clock(2 * DAY)

@@ -47,7 +47,7 @@ def test_the_bucket_bounds_what_starts_at_once_and_refills_with_time(app: Effect
     app.store.shift_clock(121)
     manual_worker.heartbeat()
     assert len(claim_all(manual_worker)) == 2
-    app.store.shift_clock(36_000)  # a long rest is no reason for a flood
+    app.store.shift_clock(36_000)  # a long idle time must not cause a flood
     manual_worker.heartbeat()
     assert len(claim_all(manual_worker)) == 5
 

@@ -1,4 +1,4 @@
-"""A paused queue is claimed from by nobody, whatever kinds of jobs wait in it, and goes on where it stood."""
+"""No worker claims from a paused queue, whatever kinds of jobs wait in it; resumed, it continues where it stopped."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def test_without_a_plan_crash_points_do_nothing() -> None:
         install(hook)
         for name in POINTS:
             point(name)
-    assert passed == list(POINTS)  # once, while there was somebody
+    assert passed == list(POINTS)  # once, while a hook was installed
 
 
 @pytest.mark.parametrize("nth", [1, 3])

@@ -1,4 +1,4 @@
-"""What is known of an attempt reaches the ledger that records it, and nobody else."""
+"""What is known of an attempt reaches only the ledger that records it."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def threads_of(seconds: float | None, *, at_hand: int = 0, prefetch: bool = True
         (0.05, 0, THREADS + 200),
         (0.05, 21, 0),  # more than a tenth of a second's work
         (0.05, 20, THREADS + 180),
-        (0.000_01, 257, 0),  # however quick they are: not all that may be claimed at once is at hand
+        (0.000_01, 257, 0),  # however quick they are: fewer than a whole claim is held
         (0.000_01, 256, THREADS + 256),
     ],
 )
@@ -80,7 +80,7 @@ def test_a_queue_without_prefetch_claims_for_free_threads_alone() -> None:
 def test_no_attempt_waits_for_a_thread_that_has_just_ended(
     app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads that rest not at all end between any two attempts, while the next one is put before them."""
+    """Threads with no idle time end between any two attempts, while the next one is put before them."""
     monkeypatch.setattr(queue_threads, "REST_SECONDS", 0.0)
     job_type = Scripted()
     app, runtime = app_factory(job_types=[job_type]), Runtime()

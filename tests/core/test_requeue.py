@@ -168,7 +168,7 @@ def test_only_one_of_many_concurrent_requeues_passes(app: Effects, kind: str, st
 
 @pytest.fixture
 def blocked(app: Effects) -> Iterator[Any]:
-    """Waits until a statement on this database waits for a lock. SQLite tells nobody, and lets one write at a time."""
+    """Waits until a statement on this database waits for a lock. SQLite, with one writer, does not show it."""
 
     def wait() -> None:
         if not app.store.is_postgresql:

@@ -93,7 +93,7 @@ class KillLoop:
             child.kill()
 
     def drain(self) -> None:
-        """The last drain: one worker that nobody harms, until nothing is live."""
+        """The last drain: one worker, undisturbed, until no job is live."""
         worker = self._start("last")
         worker.wait_logged("started")  # before that SIGTERM would simply end it
         wait_until(lambda: not rows(self.looker, "jobs") or worker.exit_code is not None, seconds=DRAIN_SECONDS)

@@ -31,7 +31,7 @@ def mail(settings: dict[str, str]) -> Iterator[Mailbox]:
 
 @pytest.fixture
 def crm(settings: dict[str, str]) -> Iterator[str]:
-    """An address where nobody listens."""
+    """An address without a listener."""
     settings["EFFECTS_ALLOW_PRIVATE_ADDRESSES"] = "yes"
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

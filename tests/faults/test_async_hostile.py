@@ -232,7 +232,7 @@ async def never_leaves_its_finally(job: Hostile, attempt: Attempt) -> None:
 
 
 class Unreadable:
-    """Waits for ever, and cannot be looked at."""
+    """Waits forever, and cannot be inspected."""
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self  # type: ignore[return-value]
@@ -320,7 +320,7 @@ def test_threads_that_hang_for_tasks_that_were_cancelled_end_the_worker(
 def test_threads_that_hang_behind_a_handlers_own_timeout_end_the_worker(
     app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job has its answer in time; the thread is nobody's any more, and all share 32 of them."""
+    """The job has its answer in time; its thread is left behind, and all share 32 of them."""
     monkeypatch.setattr(running_attempt, "RETURN_SECONDS", 0.5)
     gate = threading.Event()
 

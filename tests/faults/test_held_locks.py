@@ -1,4 +1,4 @@
-"""What a transaction of the app holds open keeps nobody else from working, however long it lasts."""
+"""An open transaction of the app holds up only its own jobs, however long it lasts."""
 
 from __future__ import annotations
 

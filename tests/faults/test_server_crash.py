@@ -1,4 +1,4 @@
-"""The PostgreSQL server crashes again and again: what it acknowledged is done, and nobody has to start a worker."""
+"""The PostgreSQL server crashes again and again: what it acknowledged is done, and no worker has to be restarted."""
 
 from __future__ import annotations
 

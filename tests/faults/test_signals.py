@@ -134,7 +134,7 @@ def test_a_poison_job_dies_after_five_losses_and_its_neighbours_live(
     assert deaths == 5
     assert set(stub_server.done) == {f"good{n}" for n in range(30)}
     for job in rows(step_jobs, "job_history", "status = 'succeeded'"):
-        assert job["lost_count"] <= 1  # in quarantine nobody runs beside the poison
+        assert job["lost_count"] <= 1  # in quarantine no job runs beside the poison
     assert audit(step_jobs.store, step_jobs.ledgers) == []
 
 

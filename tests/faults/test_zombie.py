@@ -1,4 +1,4 @@
-"""A worker that is frozen beyond its lease, replaced, and woken: it finds the door shut."""
+"""A worker that is frozen beyond its lease, replaced and woken is fenced off."""
 
 from __future__ import annotations
 

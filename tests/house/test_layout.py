@@ -1,4 +1,4 @@
-"""A top folder is called `email`: nobody who stands in the checkout may lose Python's own package by it."""
+"""A top folder is called `email`: it must not hide Python's own package from code run in the checkout."""
 
 from __future__ import annotations
 

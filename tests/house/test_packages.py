@@ -1,4 +1,4 @@
-"""The three packages have one shape, and come in by the doors that a third-party package would use."""
+"""The three packages have one shape, and import only what a third-party package may."""
 
 from __future__ import annotations
 

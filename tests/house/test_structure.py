@@ -1,4 +1,4 @@
-"""The shape of the code: sizes, places and doors. Each rule lists all who break it."""
+"""The shape of the code: sizes, places and imports. Each rule lists all violations."""
 
 from __future__ import annotations
 

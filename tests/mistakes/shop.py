@@ -38,7 +38,7 @@ class Mistake:
 
 
 class Shop:
-    """Made anew for each mistake, in an empty working directory."""
+    """Created again for each mistake, in an empty working directory."""
 
     def __init__(self, folder: Path, database_url: str) -> None:
         self.folder, self.url = folder, database_url

@@ -46,7 +46,7 @@ def answered(mistake: Mistake, folder: Path, database_url: str) -> Answered:
 
     Raises:
         AssertionError: it was not answered at all.
-        Exception: it was answered by an exception that is none of ours.
+        Exception: it was answered by an exception of another package.
     """
     shop = Shop(folder, database_url)
     began = time.perf_counter()

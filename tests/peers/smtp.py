@@ -172,7 +172,7 @@ class _Session:
             self._wire.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """TLS wraps the socket into another one, which nobody else closes."""
+        """TLS wraps the socket into another one, which must be closed here."""
         self._wire.close()
 
     def _command(self, verb: str, line: str) -> None:

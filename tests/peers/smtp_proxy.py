@@ -1,4 +1,4 @@
-"""A proxy in front of a mail server that loses what it says after the dot: the message is taken, and nobody knows."""
+"""A proxy in front of a mail server that loses the response to the final dot: accepted, but the client cannot know."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class QueueMachine(OperatorMachine):
         for settlement in settled.accepted:
             self._check_rescue(self.model.jobs[settlement.job.id], settlement)
             self.model.jobs[settlement.job.id].settled(settlement, self.model.clock)
-        self.model.bury()
+        self.model.delete_dead_workers()
 
     @precondition(lambda self: any(job.status == "running" for job in self.model.jobs.values()))
     @rule(target=tickets, worker=workers)

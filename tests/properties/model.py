@@ -46,9 +46,9 @@ class ModelJob:
     marked: bool = False  # the running attempt has passed its point of no return
     requeued_from: int | None = None
     holds: bool = True  # its effect's ledger row, where it has a key: until a requeue takes it, or retention
-    closed: bool = False  # somebody has said a closing word about it
+    closed: bool = False  # an operator has resolved it
     repeats: bool = False  # its policy lets an effect be carried out again that may have happened
-    vouched: bool = False  # somebody has said that its effect happened
+    vouched: bool = False  # an operator has confirmed its effect
     afresh: bool = False  # it was made to carry out once more what was done: nothing before it counts
     pruned: bool = False
     log: dict[int, tuple[str, Verdict | None]] = field(default_factory=dict)  # token → outcome, verdict
@@ -78,7 +78,7 @@ class ModelJob:
         self.marked = False
 
     def raised(self, token: int) -> None:
-        """Claims and returns raise the token, by how much nobody can foretell."""
+        """Claims and returns raise the token by an unpredictable amount."""
         assert token > self.token
         self.token, self.rises = token, False
 
@@ -169,11 +169,11 @@ class Model:
             chain.append(self.jobs[before])
         if any(link.status == "succeeded" or link.vouched for link in chain):
             return "done"
-        lost = any(heir.requeued_from == job.id for heir in self.jobs.values())  # and of its heir nothing is left
+        lost = any(successor.requeued_from == job.id for successor in self.jobs.values())  # the successor is deleted
         return "unknown" if lost or any(link.unknowns for link in chain) else "not_done"
 
     def may_be_requeued(self, job: ModelJob, *, confirm_unknown: bool, confirm_done: bool) -> bool:
-        if job.live or job.pruned or any(heir.requeued_from == job.id for heir in self.present):
+        if job.live or job.pruned or any(successor.requeued_from == job.id for successor in self.present):
             return False
         if job.key is not None and not job.holds:
             return False
@@ -212,7 +212,7 @@ class Model:
         return self.paused.get(limit, float("-inf")) > self.clock
 
     def running(self, limit: str) -> int:
-        """Of those whose lease holds: what nobody has rescued yet takes no room."""
+        """Of those whose lease holds: jobs not yet rescued take no capacity."""
         return sum(self.is_leased(job) and job.limit == limit for job in self.jobs.values())
 
     def is_leased(self, job: ModelJob) -> bool:
@@ -230,7 +230,7 @@ class Model:
             )
         }
 
-    def bury(self) -> None:
+    def delete_dead_workers(self) -> None:
         """Rescue forgets silent workers that hold nothing."""
         holding = {job.owner for job in self.jobs.values() if job.status == "running"}
         for worker, seen in list(self.seen.items()):

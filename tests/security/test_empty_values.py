@@ -19,7 +19,7 @@ from tests.support.manual_workers import everything
 
 URL = "https://partner.example/in"
 SIGNED = {"webhook-id": "msg_1", "webhook-timestamp": "1", "webhook-signature": "v1,AAAA"}
-# Every public call with a name of somebody or something in it.
+# Every public call that takes a name.
 CALLS: dict[str, Callable[[Effects, str], Any]] = {
     "job key": lambda app, text: enqueue("held", {}, key=text, effects=app),
     "group": lambda app, text: enqueue("held", {}, group_key=text, effects=app),

@@ -90,7 +90,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "a list": lambda: [1],
     "a mapping": dict,
     "NUL in a mapping": lambda: {"reply\x00": {"text": "ok\x00\ud800"}},
-    "numbers that are none": lambda: {"n": math.nan, "i": -math.inf, "big": 10**400},
+    "numbers without a JSON form": lambda: {"n": math.nan, "i": -math.inf, "big": 10**400},
     "keys that are no text": lambda: {1: 2, None: 3, NoText: 4},
     "a large mapping": lambda: {str(number): "x" * 4000 for number in range(2000)},
     "a deep mapping": lambda: nested(2000),

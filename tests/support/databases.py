@@ -168,7 +168,7 @@ def postgresql_database(server: str, template: str = "template1") -> Iterator[st
 
 
 def disconnect_all(server: str, name: str) -> None:
-    """End every session in this database: only one that nobody uses can be a template."""
+    """End every session in this database: only an unused one can be a template."""
     execute(server, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
 
 

@@ -1,4 +1,4 @@
-"""A worker moved by hand: each step of a job's life is one call, so that a test chooses the interleaving."""
+"""A worker driven step by step: each step of a job's life is one call, so that a test chooses the interleaving."""
 
 from __future__ import annotations
 

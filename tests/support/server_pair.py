@@ -98,7 +98,7 @@ class Member:
         pids = self._pids()
         self.signal(signal.SIGKILL)
         wait_until(lambda: not any(_runs(pid) for pid in pids))
-        (self.data / "postmaster.pid").unlink(missing_ok=True)  # where nobody reaps orphans, its process seems to live
+        (self.data / "postmaster.pid").unlink(missing_ok=True)  # without a reaper of orphans its process seems to live
 
     def freeze(self) -> None:
         """SIGSTOP: its kernel still takes connections and acknowledges bytes, and nothing answers."""

@@ -1,4 +1,4 @@
-"""Worker processes whose wall clock is wrong. Their monotonic clock is not, as on a host whose time nobody keeps."""
+"""Worker processes with a wrong wall clock and a right monotonic one, as on a host without time synchronization."""
 
 from __future__ import annotations
 

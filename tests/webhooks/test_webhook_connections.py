@@ -35,7 +35,7 @@ def test_a_connection_that_is_cut_after_the_request_is_unknown(transports: Block
         outcome = outcome_of(transports.post(receiver.url, {}, BODY, seconds=LONG))
         assert isinstance(outcome, Unknown)
         assert outcome.code == "no_answer"
-        assert len(receiver.requests) == 1  # and nobody tried again behind our back
+        assert len(receiver.requests) == 1  # and nothing was retried behind our back
 
 
 def test_a_connection_closed_without_a_response_is_unknown(transports: BlockingTransports) -> None:

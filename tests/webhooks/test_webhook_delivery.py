@@ -234,7 +234,7 @@ def test_a_secret_that_was_copied_to_another_endpoint_does_not_sign(shop: Effect
             connection.execute(text("DELETE FROM effects_webhook_secrets WHERE endpoint_id = :id"), {"id": theirs.id})
             connection.execute(text("UPDATE effects_webhook_secrets SET endpoint_id = :id"), {"id": theirs.id})
         deliver_webhooks([WebhookEvent("a", {}), WebhookEvent("b", {})], effects=shop)
-        # Of ours none is left: the endpoint rests for all workers. Theirs may wait for the right value of the key.
+        # None of ours is left: the endpoint is paused for all workers. Theirs may wait for the right value of the key.
         assert drain(shop) == {"snoozed": 1, "paused": 1}
         assert receiver.requests == []
         assert [row["attempts"] for row in rows("SELECT attempts FROM effects_jobs")] == [0, 0]

@@ -1,4 +1,4 @@
-"""An endpoint's health: notices, its end, its return; 410; rests of the whole endpoint; the breaker's probe."""
+"""An endpoint's health: notices, disabling, enabling; 410; pauses of the whole endpoint; the breaker's trial."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_notice_that_cannot_be_enqueued_does_not_harm_the_delivery(app_factory
         assert get_endpoint(endpoint.id, effects=shop).failed_messages == 2
 
 
-# -- rests ---------------------------------------------------------------------------------------------------------
+# -- pauses --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def test_an_override_beats_the_profile_but_not_a_success() -> None:
     classes = [rule_of(status, overrides=overrides).retry_class for status in (404, 500, 503, 403)]
     assert classes == ["full", "none", "short", "short"]
     assert rule_of(200, overrides={"200": "none"}).retry_class == "done"
-    assert rule_of(404, overrides={"404": "nonsense"}).retry_class == "short"  # a row that somebody else wrote
+    assert rule_of(404, overrides={"404": "nonsense"}).retry_class == "short"  # a row written by other software
 
 
 @pytest.mark.parametrize(
@@ -152,12 +152,12 @@ def test_retry_after_is_ignored_for_other_statuses(status: int) -> None:
 
 
 def test_a_429_without_retry_after_pauses_briefly_and_a_500_does_not() -> None:
-    rests = {}
+    pauses = {}
     for status in (429, 500, 502, 503, 504):
         outcome = classify(answered(status), host="partner.test")
         assert isinstance(outcome, Retry)
-        rests[status] = outcome.pause_seconds
-    assert rests == {429: 10, 500: None, 502: 2, 503: 2, 504: 2}
+        pauses[status] = outcome.pause_seconds
+    assert pauses == {429: 10, 500: None, 502: 2, 503: 2, 504: 2}
 
 
 def test_too_large_for_now_is_tried_again() -> None:

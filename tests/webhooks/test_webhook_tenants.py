@@ -1,4 +1,4 @@
-"""Tenants: nobody reaches another's endpoints by their ids, and no event goes to another's endpoint."""
+"""Tenants: none reaches another's endpoints by their ids, and no event goes to another's endpoint."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def old(shop: Effects) -> Any:
 
 def test_a_delivery_that_pairs_two_tenants_cannot_be_replayed(shop: Effects, rows: Rows) -> None:
     ann, bob = owned_by(shop, "ann"), owned_by(shop, "bob")
-    with shop.store.begin() as connection:  # the row that a fault of ours, or a hand, has written
+    with shop.store.begin() as connection:  # a row written by a fault of ours, or by hand
         connection.execute(
             text("UPDATE effects_delivered_webhooks SET endpoint_id = :theirs WHERE event_id = :event"),
             {"theirs": bob["endpoint_id"], "event": ann["event_id"]},
