@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from effects.errors import StoreConflict, StoreRejected, StoreUnavailable, WorkerCannotContinue
 from effects.logs import RateLimitedLogger
 from effects.store.db.deadlines import Bounds
+from effects.store.db.engine import LOCK_SECONDS
 from effects.store.db.faults import Fault, fault_of
 from effects.store.db.store import Store
 from effects.worker.runtime import Runtime
@@ -22,7 +23,7 @@ from effects.worker.runtime import Runtime
 LOG_EVERY_SECONDS = 5.0
 WAIT_SECONDS = (0.1, 1.0)  # first and longest wait between two tries
 CONFLICT_SECONDS = 5.0  # a conflict that lasts longer is worth a line
-LOCK_SECONDS, BRISK_LOCK_SECONDS = 2.0, 0.1
+BRISK_LOCK_SECONDS = 0.1
 TRANSACTION_SECONDS_MIN = 5.0
 
 T = TypeVar("T")

@@ -26,6 +26,7 @@ from effects import (
     EnqueueError,
     JobType,
     Refused,
+    RetryPolicy,
     Schedule,
     Sensitive,
     default,
@@ -65,6 +66,7 @@ class Pack(JobType[Parcel]):
 
 class Broken(JobType[dict[str, Any]]):
     name = "shop.broken"
+    retry = RetryPolicy(backoff=lambda attempt: 3600.0)  # however long a test takes
 
     def perform(self, payload: dict[str, Any], attempt: Attempt) -> Done:
         if payload["at"] == "perform":

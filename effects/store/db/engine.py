@@ -37,8 +37,9 @@ CONNECTION_TIMEOUTS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,  # milliseconds
 }
+LOCK_SECONDS = 2.0  # no statement of ours waits longer for a lock
 SESSION_DEFAULTS = {
-    "lock_timeout": "2s",  # a statement that commits by itself waits no longer for a lock
+    "lock_timeout": f"{LOCK_SECONDS:g}s",
     "statement_timeout": "0",  # it could turn the wait for a synchronous standby into a COMMIT
     "default_transaction_isolation": "read committed",
     "jit": "off",  # where statistics are missing, a statement of milliseconds would be compiled for a fifth of a second
@@ -46,9 +47,8 @@ SESSION_DEFAULTS = {
     # would do so with a million rows, until the table is analyzed.
     "enable_seqscan": "off",
 }
-PREPARE_AFTER = (
-    5  # executions; PostgreSQL too begins with a plan for the parameters of each, and then keeps one for all
-)
+HAS_DEFAULTS = "effects_has_defaults"  # in the `info` of a connection whose session has them
+PREPARE_AFTER = 5  # executions, of which each had a plan for its own parameters
 registry.register("postgresql.effects", "effects.store.db.dialect", "LoginDialect")
 
 
@@ -92,7 +92,7 @@ def autocommit_engine(engine: Engine) -> Engine | None:
     return autocommit
 
 
-def _begin_session(driver: Any, record: object) -> None:
+def _begin_session(driver: Any, record: ConnectionPoolEntry) -> None:
     """Set the session's defaults once per connection, by one statement, and prepare statements from then on.
 
     Not behind a pooler, where others would share both: there another process answers than the one of the login.
@@ -101,6 +101,7 @@ def _begin_session(driver: Any, record: object) -> None:
     is_ours = driver.execute(f"SELECT {calls} WHERE pg_backend_pid() = {driver.info.backend_pid}").fetchone()
     if is_ours is not None:
         driver.prepare_threshold = PREPARE_AFTER
+        record.info[HAS_DEFAULTS] = True
 
 
 def _postgresql_engine(url: sa.URL, *, isolation_level: IsolationLevel, **options: Any) -> Engine:

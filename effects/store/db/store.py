@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, MetaData, Row, Table, TextClause, tex
 from sqlalchemy.engine.interfaces import IsolationLevel
 
 from effects.store.db.deadlines import BoundedLock, Bounds, Deadlines
-from effects.store.db.engine import SQLITE_BUSY_SECONDS, close_for_good
+from effects.store.db.engine import HAS_DEFAULTS, LOCK_SECONDS, SQLITE_BUSY_SECONDS, close_for_good
 from effects.store.db.faults import OURS, drop_connections, translated
 from effects.store.db.sql import Sql
 from effects.store.schema.tables import build_tables
@@ -175,9 +175,11 @@ class Store:
         return nullcontext() if self.is_postgresql else any_text(connection)
 
     def _limit(self, connection: Connection) -> None:
-        """In one round trip. No statement timeout: it could turn the wait for a synchronous standby into a COMMIT."""
+        """In one round trip. A statement timeout could turn the wait for a synchronous standby into a COMMIT."""
         bounds = self.deadlines.bounds
-        if self.is_postgresql and bounds is not None:
+        if bounds is None or not self.is_postgresql:
+            return
+        if bounds.lock_seconds != LOCK_SECONDS or HAS_DEFAULTS not in connection.info:
             lock = round(bounds.lock_seconds * 1000)
             connection.execution_options(no_parameters=True).exec_driver_sql(
                 f"SET LOCAL lock_timeout = {max(1, lock)}; SET LOCAL statement_timeout = 0"

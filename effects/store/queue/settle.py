@@ -255,7 +255,8 @@ def settle(
         and settlement.job.limit_key is None
         for settlement in settlements
     )
-    with store.single() if single else store.begin() as connection:
+    begin = store.begin if any(settlement.apply is not None for settlement in settlements) else store.begin_own
+    with store.single() if single else begin() as connection:
         settled = write_settlements(store, connection, settlements, ledgers, now=now)
         point("settle.applied")
     point("settle.committed")
