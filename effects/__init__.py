@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         StoreUnavailable,
         UnknownJobType,
     )
+    from effects.hooks import HookEvent
     from effects.keys import generate_key
     from effects.model.attempt import Attempt
     from effects.model.job import Job, NewJob, Receipt
@@ -68,6 +69,7 @@ else:
                 "SchemaMismatch, SessionForgotten, StoreConflict, StoreRejected, "
                 "StoreUnavailable, UnknownJobType"
             ),
+            "effects.hooks": "HookEvent",
             "effects.keys": "generate_key",
             "effects.model.attempt": "Attempt",
             "effects.model.job": "Job, NewJob, Receipt",
@@ -101,6 +103,7 @@ __all__ = [
     "Exponential",
     "Fixed",
     "FixedSchedule",
+    "HookEvent",
     "IdempotencyConflict",
     "Job",
     "JobNotFound",

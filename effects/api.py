@@ -88,7 +88,12 @@ def reserve_jobs(app: Effects, connection: Connection, jobs: Sequence[NewJob]) -
     Raises:
         EnqueueError: as `enqueue`.
     """
-    return reserve_rows(app.store, connection, _rows(app, jobs))
+    if app.telemetry is None or not jobs:
+        return reserve_rows(app.store, connection, _rows(app, jobs))
+    with app.telemetry.enqueuing(jobs) as written:
+        reserved = reserve_rows(app.store, connection, _rows(app, jobs))
+        written([job.id for job in reserved])
+        return reserved
 
 
 def insert_reserved(app: Effects, connection: Connection, reserved: Sequence[ReservedJob]) -> None:
@@ -111,7 +116,12 @@ def insert_intended(
     Raises:
         EnqueueError: as `enqueue`.
     """
-    return insert_with_intents(app.store, connection, _rows(app, jobs), intents, insert) if jobs else []
+    if app.telemetry is None or not jobs:
+        return insert_with_intents(app.store, connection, _rows(app, jobs), intents, insert) if jobs else []
+    with app.telemetry.enqueuing(jobs) as written:
+        ids = insert_with_intents(app.store, connection, _rows(app, jobs), intents, insert)
+        written(ids)
+        return ids
 
 
 def _rows(app: Effects, jobs: Sequence[NewJob]) -> list[JobRow]:

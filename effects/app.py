@@ -16,6 +16,7 @@ from effects.alerts import ALERTS_SCHEDULE, Alert
 from effects.crashpoints import point
 from effects.entry_points import entry_points
 from effects.errors import ConfigurationError, StoreRejected
+from effects.hooks import Hook, HookName, Hooks
 from effects.importing import refuse_while_importing
 from effects.job_function import JobFunction
 from effects.keys import KeyRing
@@ -39,6 +40,7 @@ from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.engine import autocommit_engine, close_for_good, create_engine
 from effects.store.db.store import Store, TableBuilder
 from effects.store.queue.table_ledger import CORE_LEDGER
+from effects.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine  # greenlet may not be installed
@@ -98,6 +100,8 @@ class Effects:
         watch(self.database.engine)
         self.notifier = Notifier(self.store)
         self.disposed = False  # threads of packages end
+        self.hooks = Hooks()
+        self.telemetry: Telemetry | None = None  # see `effects.contrib.opentelemetry`
         self._adopted: list[Engine] = []
         self._states: dict[Callable[[Effects], Any], Any] = {}
         self._states_lock = threading.RLock()  # making one state may ask for another
@@ -212,6 +216,22 @@ class Effects:
             self.alerts.append(alert)
         if self.alerts and ALERTS_SCHEDULE.name not in self.schedules:
             self.add_schedules(ALERTS_SCHEDULE)
+
+    def on(self, event: HookName, hook: Hook) -> None:
+        """Call a function in the worker's process once it has recorded such an event; see `effects.hooks`.
+
+            app.on("dead", lambda event: pager.notify(event.job_type, event.code))
+
+        Args:
+            event: `dead`, a job ended dead; `unknown`, an attempt's effect may have happened; `paused`, its answer
+                paused its limit key. A held job is both `unknown` and `dead`.
+            hook: gets a `HookEvent`, on a thread of its own. What it raises is logged, and holds up no job. A crash, or
+                more than 1,000 waiting events, lose calls: what must arrive is an `Alert`.
+
+        Raises:
+            ConfigurationError: there is no such event, or `hook` cannot be called.
+        """
+        self.hooks.add(event, hook)
 
     @property
     def ledgers(self) -> Mapping[str, Ledger]:

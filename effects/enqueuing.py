@@ -29,6 +29,7 @@ from effects.store.enqueue.insert import insert_jobs
 from effects.store.enqueue.key_holders import key_holders
 from effects.store.enqueue.new_rows import JobRow
 from effects.store.queue.table_ledger import CORE_LEDGER
+from effects.telemetry import Telemetry
 
 _RULES = {
     **dict.fromkeys(("key", "group_key", "limit_key", "queue"), arguments.printable()),
@@ -49,6 +50,7 @@ class EnqueuingApp(Protocol):
     job_types: Registry
     keys: KeyRing
     store: Store
+    telemetry: Telemetry | None
 
     def writing(self, session: AnySession | None, queues: Iterable[str] = ()) -> AbstractContextManager[Connection]:
         """The connection of the caller's transaction, or of one of our own."""
@@ -57,6 +59,15 @@ class EnqueuingApp(Protocol):
 
 def enqueue_job(app: EnqueuingApp, job: NewJob, session: AnySession | None) -> Receipt:
     """Write one job; see `effects.enqueue`. Apps wait for it: nothing that only a batch needs is in its way."""
+    if app.telemetry is None:
+        return _enqueue_job(app, job, session)
+    with app.telemetry.enqueuing([job]) as written:
+        receipt = _enqueue_job(app, job, session)
+        written([receipt.job_id])
+        return receipt
+
+
+def _enqueue_job(app: EnqueuingApp, job: NewJob, session: AnySession | None) -> Receipt:
     row = job_row(app, 0, job, with_digest=True)
     with app.writing(session, (row.queue,)) as connection:
         if row.digest is None:
@@ -67,6 +78,15 @@ def enqueue_job(app: EnqueuingApp, job: NewJob, session: AnySession | None) -> R
 def enqueue_jobs(app: EnqueuingApp, jobs: Iterable[NewJob], session: AnySession | None) -> list[Receipt]:
     """Write jobs; see `effects.enqueue_many`."""
     jobs = list(each_of(jobs, NewJob, "jobs", EnqueueError))
+    if app.telemetry is None or not jobs:
+        return _enqueue_jobs(app, jobs, session)
+    with app.telemetry.enqueuing(jobs) as written:
+        receipts = _enqueue_jobs(app, jobs, session)
+        written([receipt.job_id for receipt in receipts])
+        return receipts
+
+
+def _enqueue_jobs(app: EnqueuingApp, jobs: Sequence[NewJob], session: AnySession | None) -> list[Receipt]:
     rows = build_each("jobs", jobs, lambda number, job: job_row(app, number, job, with_digest=True))
     if not rows:
         return []
@@ -107,6 +127,8 @@ def job_row(app: EnqueuingApp, number: int, job: NewJob, *, with_digest: bool) -
     )
     if has_options:
         _set_options(row, job)
+    if app.telemetry is not None and row.trace_context is None:
+        row.trace_context = app.telemetry.trace_context()
     if with_digest and job.key is not None:
         row.digest = _digest(app, job_type, text)
     return row

@@ -39,7 +39,9 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
         expires_at: an attempt never starts after this time (aware); the job ends cancelled, code `expired`.
         group_key: jobs of one group run strictly in the order of enqueue, one in flight.
         limit_key: jobs of one key share a cap in flight and a pause (table `effects_limits`).
-        trace_context: W3C `traceparent`, stored and handed to the handler.
+        trace_context: W3C `traceparent`, stored and handed to the handler, at most 255 characters. With
+            `effects.contrib.opentelemetry` it need not be given; where there are more such headers (`baggage`), that
+            writes a JSON object of them.
         on_unknown: `repeat`, `repeat_once` or `hold`, instead of the job type's policy.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -36,6 +37,7 @@ from effects.worker.attempt import AsyncReleases, RunningAttempt
 from effects.worker.outage import Bounded
 from effects.worker.raised import ErrorTexts, with_error
 from effects.worker.runtime import Runtime
+from effects.worker.traced_attempt import TracedAttempt
 
 KEY_HELD = Bounds(lock_seconds=0.001, seconds=5.0)  # the dispatcher waits no longer for a transaction that holds a key
 KEYS_HELD_MAX = 2  # so often in one batch; then the batch's other jobs that want one wait untried
@@ -194,8 +196,10 @@ class BatchLoader:
             except BaseException as error:
                 return self._load_failed(job_type, batch, error)
         releases_async = self._releases_async if job_type.is_async else None
+        telemetry = self._app.telemetry
+        attempt_of = RunningAttempt if telemetry is None else partial(TracedAttempt, telemetry)
         return [
-            RunningAttempt(
+            attempt_of(
                 execution, job_type, self._release, now=self._runtime.monotonic, draining=self.draining,
                 error_texts=self._error_texts, releases_async=releases_async,
             )

@@ -20,6 +20,7 @@ from effects.worker.supervisor import Service
 
 FLUSH_SECONDS = 30.0
 JOIN_SECONDS = 2.0
+HOOKS_SECONDS = 2.0  # for hooks that have not returned
 LOOK_SECONDS = 0.02
 
 _log = logging.getLogger("effects.worker")
@@ -89,6 +90,7 @@ class Shutdown:
         self._flush()
         parts.heartbeat.stop()
         self._join()
+        self._app.hooks.finish(0.0 if self._aborting.is_set() else HOOKS_SECONDS)
         self._try("numbers", parts.heartbeat.write_numbers)
         for job_type in self._app.job_types:
             self._try("worker_ends", job_type.worker_ends)

@@ -262,6 +262,7 @@ class Worker:
     def _count(self, settlement: Settlement) -> None:
         if settlement.ends:
             self.app.notifier.ended(settlement.job.id)
+        self.app.hooks.recorded(settlement)
         word = settlement.status if settlement.ends else settlement.outcome
         if settlement.ends or (word and not settlement.lost):  # a lost attempt was another worker's
             with self._counting:

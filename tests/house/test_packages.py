@@ -16,7 +16,9 @@ from tests.house.source import PACKAGES, ROOT, modules, name_of
 
 DOORS = ("effects", "effects.cli", "effects.extend", "effects.testing", "effects.web")
 # For apps and their frameworks, not for packages.
-APP_DOORS = ("effects.alembic", "effects.contrib.django", "effects.contrib.django.testing")
+APP_DOORS = (
+    "effects.alembic", "effects.contrib.django", "effects.contrib.django.testing", "effects.contrib.opentelemetry",
+)  # fmt: skip
 BUILT_IN = ("effects_email", "effects_webhooks", "effects_reports")
 SAME_NAME_MAX = 2  # as `tables/events.py` beside `events.py`
 
