@@ -20,6 +20,7 @@ from benchmarks import (
     in_flight,
     lists,
     mail,
+    mail_waiting,
     mail_wire,
     numbers,
     pickup,
@@ -73,6 +74,7 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "webhook_handshakes": webhook_handshakes.run,
     "mail": mail.run,
     "mail_wire": mail_wire.run,
+    "mail_waiting": mail_waiting.run,
 }
 # Half an hour each, or more: run by their names, or all by `--long`.
 LONG: dict[str, Callable[[Options], Report]] = {"backlog": backlog.run, "held_snapshot": backlog.held}

@@ -59,12 +59,12 @@ def system(port: int, count: int, options: str = "") -> System:
     Args:
         options: of the transport's URL.
     """
-    keys, place = mail.new_keys(), f"{port}{options}"
+    keys, url = mail.new_keys(), f"smtp://127.0.0.1:{port}{options}"
 
     def fill(database: str, jobs: int) -> None:
-        mail.fill(database, keys, place, jobs)
+        mail.fill(database, keys, url, jobs)
 
-    return System("mail", (keys, place), fill, "effects_jobs", "status = 'queued'")
+    return System("mail", (keys, url, ""), fill, "effects_jobs", "status = 'queued'")
 
 
 def bare_seconds(threads: int, count: int, port: int, *, ready: bool = False) -> float:

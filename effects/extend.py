@@ -20,6 +20,7 @@ Names without a docstring of their own:
     ObjectData          what becomes a JSON object: a mapping, a dataclass, a msgspec struct or a pydantic model
     ON_UNKNOWN, OnUnknown   the policies for an unknown outcome
     PIECE_BYTES         size of the pieces in which files are read and written
+    Resolver            a function from host and port to the host's addresses
     SECRET_PREFIX       the prefix of a signing secret
     Statement           a function from `Sql` to the text of a statement
     TOLERANCE_SECONDS   how far a signature's timestamp may be from now
@@ -41,13 +42,14 @@ if TYPE_CHECKING:
     from effects.default_app import app_of
     from effects.errors import SecretInvalid, SignatureInvalid, code_of
     from effects.exit_codes import ExitCode
-    from effects.http.client import HttpClient, verifying_context
+    from effects.http.client import verifying_context
     from effects.http.exchange import Exchange
     from effects.http.idle import IdleTotal
     from effects.http.loop_client import LoopHttpClient
     from effects.http.loop_stream import LoopStream, connect_on_loop
     from effects.http.network import check_network
-    from effects.http.stream import DeadlineStream, clip, connect
+    from effects.http.resolving import Resolver, ResolverThreads, system_resolver
+    from effects.http.stream import clip
     from effects.idempotence import NO_DIGEST, IdempotentWriter, KeyHolder, write_once
     from effects.limits import Breaker, Rate
     from effects.logs import RateLimitedLogger
@@ -113,13 +115,14 @@ else:
             "effects.default_app": "app_of",
             "effects.errors": "SecretInvalid, SignatureInvalid, code_of",
             "effects.exit_codes": "ExitCode",
-            "effects.http.client": "HttpClient, verifying_context",
+            "effects.http.client": "verifying_context",
             "effects.http.exchange": "Exchange",
             "effects.http.idle": "IdleTotal",
             "effects.http.loop_client": "LoopHttpClient",
             "effects.http.loop_stream": "LoopStream, connect_on_loop",
             "effects.http.network": "check_network",
-            "effects.http.stream": "DeadlineStream, clip, connect",
+            "effects.http.resolving": "Resolver, ResolverThreads, system_resolver",
+            "effects.http.stream": "clip",
             "effects.idempotence": "NO_DIGEST, IdempotentWriter, KeyHolder, write_once",
             "effects.limits": "Breaker, Rate",
             "effects.logs": "RateLimitedLogger",
@@ -191,12 +194,10 @@ __all__ = [
     "AuditAction",
     "Breaker",
     "DatabaseNow",
-    "DeadlineStream",
     "Exchange",
     "Execution",
     "ExitCode",
     "Explanation",
-    "HttpClient",
     "IdempotentWriter",
     "Identity",
     "IdleTotal",
@@ -216,6 +217,8 @@ __all__ = [
     "Receive",
     "Requeued",
     "ReservedJob",
+    "Resolver",
+    "ResolverThreads",
     "Scope",
     "SealedColumn",
     "SecretInvalid",
@@ -243,7 +246,6 @@ __all__ = [
     "clip",
     "code_of",
     "columns_of",
-    "connect",
     "connect_on_loop",
     "content_length",
     "create_engine",
@@ -294,6 +296,7 @@ __all__ = [
     "shown",
     "sign",
     "signing",
+    "system_resolver",
     "to_plain",
     "unblock_limit",
     "verify",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -20,16 +21,11 @@ TEMPLATE, SENDER = "receipt", "Shop <shop@example.com>"
 BATCH = 500  # messages a transaction
 
 
-def app(database: str, keys: str, place: str) -> Effects:
-    """Default settings, but for the log level.
-
-    Args:
-        place: the server's port, and options of the transport's URL.
-    """
+def app(database: str, keys: str, url: str) -> Effects:
+    """Default settings, but for the log level and the transport."""
     return Effects(
-        effects_url(database), keys=keys, log_level="WARNING", smtp_url=f"smtp://127.0.0.1:{place}", email_from=SENDER,
-        templates=TEMPLATES,
-    )  # fmt: skip
+        effects_url(database), keys=keys, log_level="WARNING", smtp_url=url, email_from=SENDER, templates=TEMPLATES
+    )
 
 
 def new_keys() -> str:
@@ -52,9 +48,9 @@ def messages(count: int) -> Iterator[NewEmail]:
         yield NewEmail(TEMPLATE, to=recipient(number), context=context(number), event_id=f"order:{number}")
 
 
-def fill(database: str, keys: str, place: str, count: int) -> None:
+def fill(database: str, keys: str, url: str, count: int) -> None:
     """Rendered and committed."""
-    effects = app(database, keys, place)
+    effects = app(database, keys, url)
     effects.create_tables()
     waiting = messages(count)
     while batch := list(islice(waiting, BATCH)):
@@ -62,8 +58,11 @@ def fill(database: str, keys: str, place: str, count: int) -> None:
     effects.dispose()
 
 
-def work(keys: str, place: str, database: str) -> None:
+def work(keys: str, url: str, in_flight: str, database: str) -> None:
+    """Drain the queue, and print how many CPU seconds that took. `in_flight`: of the queue; empty for the default."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    worker = Worker(app(database, keys, place))
+    worker = Worker(app(database, keys, url), queues={"emails": int(in_flight)} if in_flight else None)
     await_go()
+    begun = time.process_time()
     worker.drain(max_seconds=WORK_SECONDS)
+    print(time.process_time() - begun, flush=True)

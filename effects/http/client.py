@@ -1,4 +1,4 @@
-"""Requests to one origin: connections that are kept for seconds, one deadline for each request, a code for each fault.
+"""What requests have in common: the verifying context, their common headers, a code for each fault.
 
 What follows from a response or a fault is for the caller to decide.
 """
@@ -8,15 +8,14 @@ from __future__ import annotations
 import functools
 import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import httpcore
 
 from effects.http.exchange import Exchange
-from effects.http.messages import HttpRequest, HttpResponse
-from effects.http.pool import Pool
-from effects.http.stream import DeadlineStream, Unasked
+from effects.http.messages import HttpRequest
+from effects.http.stream import Unasked
 
 if TYPE_CHECKING:
     import httpx
@@ -25,7 +24,6 @@ Fault: TypeAlias = Literal[
     "bad_url", "connect_failed", "connect_timeout", "tls_failed", "tls_timeout", "no_answer", "answer_timeout",
     "bad_answer",
 ]  # fmt: skip
-Connect: TypeAlias = Callable[[str, int], DeadlineStream]
 
 KEEPALIVE_SECONDS = 4.0  # many servers close after 5: a request must not meet a connection that is going
 WIRE_ERRORS = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError)
@@ -57,70 +55,6 @@ def verifying_context(*, trust_env: bool) -> ssl.SSLContext:
     return context
 
 
-class HttpClient:
-    """Requests to one origin. Thread-safe; no redirects, no proxy, no retries, HTTP/1.1.
-
-    Args:
-        origin: scheme, host and port count.
-        connect: opens a connection to a host and port, within the deadline of this thread's exchange.
-        ssl_context: for `https`; None for plain HTTP.
-        idle_max: so many idle connections are kept, for 4 s.
-        connections_max: so many requests at a time; default no limit.
-        tls_seconds: limit of a handshake; default the exchange's deadline.
-    """
-
-    def __init__(
-        self,
-        origin: httpx.URL,
-        connect: Connect,
-        *,
-        ssl_context: ssl.SSLContext | None,
-        idle_max: int,
-        connections_max: int | None = None,
-        tls_seconds: float | None = None,
-    ) -> None:
-        self._host = origin.netloc.decode("ascii")
-        self._pool = Pool(
-            functools.partial(_connect, origin, connect, ssl_context, tls_seconds),
-            idle_max=idle_max,
-            idle_seconds=KEEPALIVE_SECONDS,
-            connections_max=connections_max,
-        )
-
-    def send(
-        self,
-        exchange: Exchange,
-        method: str,
-        target: bytes,
-        headers: Mapping[str, str],
-        body: bytes,
-        *,
-        body_bytes_max: int,
-    ) -> None:
-        """Send one request and record its response, or its fault, in the exchange, which is this thread's.
-
-        What goes wrong with the response's body after its head changes nothing but `body_end`.
-
-        Args:
-            headers: all but Host and Content-Length.
-            body_bytes_max: how much of the response's body is read.
-
-        Raises:
-            Whatever `connect` and the exchange raise beside the errors of the network. No fault of network or peer.
-        """
-        request = request_to(self._host, method, target, headers, body)
-        try:
-            with self._pool.ask(request, seconds=exchange.remaining()) as response:
-                exchange.answered(response.status, response.headers)
-                _read_body(exchange, response, body_bytes_max)
-        except WIRE_ERRORS as error:
-            record_fault(exchange, error)
-
-    def close(self) -> None:
-        """Close idle connections, and those in use when their requests end."""
-        self._pool.close()
-
-
 def request_to(host: str, method: str, target: bytes, headers: Mapping[str, str], body: bytes) -> HttpRequest:
     """The request with the headers that each one has."""
     own = [("Host", host), ("Content-Length", str(len(body)))]
@@ -130,29 +64,6 @@ def request_to(host: str, method: str, target: bytes, headers: Mapping[str, str]
 def address_of(origin: httpx.URL) -> tuple[str, int]:
     """The host, as names are looked up, and the port."""
     return origin.raw_host.decode("ascii"), origin.port or (443 if origin.scheme == "https" else 80)
-
-
-def _connect(
-    origin: httpx.URL, connect: Connect, context: ssl.SSLContext | None, tls_seconds: float | None
-) -> DeadlineStream:
-    """A connection to the origin; with a context, TLS for its name."""
-    host, port = address_of(origin)
-    stream = connect(host, port)
-    return stream if context is None else stream.start_tls(context, host, tls_seconds)
-
-
-def _read_body(exchange: Exchange, response: HttpResponse, bytes_max: int) -> None:
-    body = bytearray()
-    try:
-        for chunk in response.body:
-            body += chunk
-            if len(body) > bytes_max:
-                exchange.body_end = "cut"
-                break
-    except WIRE_ERRORS:
-        exchange.body_end = "broken"
-    finally:
-        exchange.body = bytes(body[:bytes_max])
 
 
 def record_fault(exchange: Exchange, error: Exception) -> None:

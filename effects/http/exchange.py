@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import ssl
-import threading
 import time
-from types import TracebackType
-from typing import Literal, Self, TypeAlias
+from typing import Literal, TypeAlias
 
 BodyEnd: TypeAlias = Literal["whole", "cut", "broken"]
-
-IN_HAND = threading.local()  # its `exchange` is that of the thread
 
 
 class Exchange:
     """One request and its answer, under one deadline for everything.
 
-        with exchange:
-            client.send(exchange, "POST", target, headers, body, body_bytes_max=65536)
+        await client.send(exchange, "POST", target, headers, body, body_bytes_max=65536)
+        exchange.end()
 
-    The stream that carries it is pooled and knows no request; it finds the exchange of its thread (on an event loop it
-    is given it), clips every wait to `remaining()`, and announces each step. A package's subclass derives its phases
-    from that.
+    The stream that carries it is kept for other requests and given the exchange with each. It clips every wait to
+    `remaining()`, and announces each step. A package's subclass derives its phases from that.
 
     Args:
         seconds: for everything, from now.
@@ -44,27 +39,9 @@ class Exchange:
         self.reason: str | None = None  # words for it; safe to store
         self._since = self.began
 
-    def __enter__(self) -> Self:
-        """Make it this thread's."""
-        IN_HAND.exchange = self
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """It is over."""
-        IN_HAND.exchange = None
-        self.end()
-
     def end(self) -> None:
         """It is over, and so is its last phase."""
         self.enter(self.phase)
-
-    @classmethod
-    def current(cls) -> Self:
-        """The exchange of this thread."""
-        exchange: Self = IN_HAND.exchange
-        return exchange
 
     def remaining(self) -> float:
         """Seconds left; 0 or less when they are used up."""
@@ -91,6 +68,13 @@ class Exchange:
         """The head of the answer has come."""
         self.status = status
         self.head = head
+
+    async def clear(self) -> bool:
+        """On an event loop, await what must be so before the request's first byte; return whether it waited.
+
+        What this raises goes through, and nothing was sent.
+        """
+        return False
 
     def writing(self) -> None:
         """Bytes of the request are about to be sent. What this raises goes through, and these bytes are not sent."""

@@ -1,4 +1,4 @@
-"""`client` for code on an event loop: the same requests, faults and connections, awaited."""
+"""Requests to one origin on an event loop: connections that are kept for seconds, one deadline for each request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import httpcore
 
 from effects.http.client import KEEPALIVE_SECONDS, WIRE_ERRORS, address_of, record_fault, request_to
-from effects.http.connection import READ_BYTES
 from effects.http.exchange import Exchange
 from effects.http.idle import IdleConnections, IdleTotal, Trial
 from effects.http.loop_stream import LoopStream
@@ -18,6 +17,8 @@ from effects.http.messages import ResponseParser, request_bytes
 
 if TYPE_CHECKING:
     import httpx
+
+READ_BYTES = 64 * 1024
 
 ConnectOnLoop: TypeAlias = Callable[[Any, str, int], Awaitable[LoopStream]]  # given the exchange, host and port
 
@@ -100,7 +101,12 @@ class LoopHttpClient:
 
 
 class _Connection:
-    """`connection.Connection`, awaited."""
+    """A connection that carries one exchange after the other, and none after one that is in doubt.
+
+    What a peer sends beyond an answer, or before a request, belongs to no request of ours. The next answer would be
+    read from it, and a delivery recorded as done that no one has answered. So the connection is given up, as Go's
+    net/http does.
+    """
 
     def __init__(self, stream: LoopStream) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Connections for code on an event loop, each wait clipped to what is left of one deadline; see `stream`.
+"""Connections for code on an event loop, each wait clipped to what is left of one deadline.
 
 They are plain non-blocking sockets, read and written where their exchange is: asyncio's own transports read ahead, so
 that one could not tell what the peer sent before a request.
@@ -150,8 +150,9 @@ class LoopStream:
             httpcore.WriteError, httpcore.WriteTimeout: how much was sent is not known.
         """
         exchange.tls = self._tls
+        waited = await exchange.clear()
         exchange.writing()
-        if not quiet and self.heard():  # the write detects a closed peer
+        if (waited or not quiet) and self.heard():  # the write detects a closed peer
             raise Unasked("bytes came before the request")
         view = memoryview(data)
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import httpcore
@@ -23,14 +23,6 @@ class HttpRequest(NamedTuple):
     target: bytes
     headers: Sequence[tuple[str, str]]
     body: bytes
-
-
-class HttpResponse(NamedTuple):
-    """The head of an answer, and its body as it comes: decoded from chunks, not decompressed."""
-
-    status: int
-    headers: list[tuple[bytes, bytes]]
-    body: Iterator[bytes]
 
 
 def request_bytes(request: HttpRequest) -> bytes:

@@ -24,6 +24,12 @@ def transport_key(transport: str) -> str:
     return f"email:{transport}"
 
 
+def transport_of(limit_key: str) -> str | None:
+    """The transport whose limit key this is, or that of a domain by it; None where it is no such key."""
+    package, _, rest = limit_key.partition(":")
+    return rest.partition(":")[0] if package == "email" else None
+
+
 def domain_key(transport: str, domain: str) -> str:
     return f"email:{transport}:{domain}"
 

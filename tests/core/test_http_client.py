@@ -1,6 +1,4 @@
-"""The clients that packages send their requests with, in threads and on an event loop: what they record of a response,
-and the code of each fault.
-"""
+"""The client that packages send their requests with: what it records of a response, and the code of each fault."""
 
 from __future__ import annotations
 
@@ -14,34 +12,25 @@ import httpcore
 import httpx
 import pytest
 
-from effects.http.client import WIRE_ERRORS, Fault, HttpClient, record_fault, verifying_context
+from effects.http.client import WIRE_ERRORS, Fault, record_fault, verifying_context
 from effects.http.exchange import Exchange
+from effects.http.idle import IdleConnections, IdleTotal
 from effects.http.loop_client import LoopHttpClient
 from effects.http.loop_stream import LoopStream, connect_on_loop
-from effects.http.stream import DeadlineStream, Unasked, connect
+from effects.http.stream import Unasked
 from tests.peers.raw import RawPeer, read_request
+from tests.support.waiting import wait_until
 
 SECONDS = 20.0
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Twice: a\r\nx-twice: \xff\r\n\r\nok"
-
-
-def dial(host: str, port: int) -> DeadlineStream:
-    return connect(Exchange.current(), host, port)
 
 
 async def dial_on_loop(exchange: Exchange, host: str, port: int) -> LoopStream:
     return await connect_on_loop(exchange, host, port)
 
 
-Send: TypeAlias = Callable[..., None]  # as HttpClient.send
+Send: TypeAlias = Callable[..., None]  # as LoopHttpClient.send, awaited
 Opened: TypeAlias = Callable[[int], AbstractContextManager[Send]]
-
-
-@contextmanager
-def in_thread(port: int) -> Iterator[Send]:
-    client = HttpClient(httpx.URL(f"http://127.0.0.1:{port}"), dial, ssl_context=None, idle_max=2)
-    with closing(client):
-        yield client.send
 
 
 @contextmanager
@@ -52,15 +41,17 @@ def on_loop(port: int) -> Iterator[Send]:
             yield lambda *arguments, **options: runner.run(client.send(*arguments, **options))
 
 
-@pytest.fixture(params=[in_thread, on_loop], ids=["thread", "loop"])
-def client(request: pytest.FixtureRequest) -> Opened:
-    opened: Opened = request.param
-    return opened
+@pytest.fixture
+def client() -> Opened:
+    return on_loop
 
 
 def send(http: Send, headers: dict[str, str] | None = None, *, body_bytes_max: int = 1024) -> Exchange:
-    with Exchange(SECONDS, "connect") as exchange:
+    exchange = Exchange(SECONDS, "connect")
+    try:
         http(exchange, "POST", b"/path?q=1", headers or {}, b"{}", body_bytes_max=body_bytes_max)
+    finally:
+        exchange.end()
     return exchange
 
 
@@ -144,9 +135,106 @@ def test_what_the_exchange_raises_goes_through(client: Opened) -> None:
             raise PermissionError
 
     with RawPeer(answers(OK)) as peer, client(peer.port) as http:
-        with Forbidding(SECONDS, "connect") as exchange, pytest.raises(PermissionError):
+        exchange = Forbidding(SECONDS, "connect")
+        with pytest.raises(PermissionError):
             http(exchange, "POST", b"/", {}, b"", body_bytes_max=1)
         assert not exchange.wrote
+
+
+def test_leave_to_write_is_awaited_and_a_peer_that_speaks_meanwhile_is_sent_nothing(client: Opened) -> None:
+    accepted: list[socket.socket] = []
+
+    class Waiting(Exchange):
+        """The peer speaks while leave to write is awaited, the first time."""
+
+        waits = 1
+
+        async def clear(self) -> bool:
+            if self.waits:
+                self.waits -= 1
+                await asyncio.to_thread(wait_until, lambda: accepted)
+                accepted[0].sendall(OK)
+                await asyncio.to_thread(wait_until, lambda: self.waits == 0)
+            return True
+
+    def behave(connection: socket.socket) -> None:
+        accepted.append(connection)
+        while request := read_request(connection):
+            requests.append(request)
+            connection.sendall(OK)
+
+    requests: list[bytes] = []
+    with RawPeer(behave) as peer, client(peer.port) as http:
+        exchange = Waiting(SECONDS, "connect")
+        http(exchange, "POST", b"/", {}, b"", body_bytes_max=1)
+        assert (exchange.status, exchange.failure, exchange.wrote, peer.accepted) == (None, "connect_failed", False, 1)
+    assert requests == []
+
+
+def test_leave_that_is_refused_sends_nothing(client: Opened) -> None:
+    class Refusing(Exchange):
+        async def clear(self) -> bool:
+            raise PermissionError
+
+    with RawPeer(answers(OK)) as peer, client(peer.port) as http:
+        exchange = Refusing(SECONDS, "connect")
+        with pytest.raises(PermissionError):
+            http(exchange, "POST", b"/", {}, b"", body_bytes_max=1)
+        assert not exchange.wrote
+
+
+# -- idle connections ------------------------------------------------------------------------------------------------
+
+
+class Idle:
+    """A connection that is idle."""
+
+    def __init__(self, *, quiet: bool = True) -> None:
+        self.closed, self._quiet = False, quiet
+
+    def is_quiet(self) -> bool:
+        return self._quiet
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_origins_share_a_bound_of_idle_connections_and_the_oldest_go_first() -> None:
+    total = IdleTotal(2)
+    first, second = IdleConnections[Idle](9, SECONDS, total), IdleConnections[Idle](9, SECONDS, total)
+    oldest, *others = connections = [Idle() for _ in range(4)]
+    for owner, connection in zip((first, first, second), connections, strict=False):
+        owner.put(connection, reusable=True)
+    assert [connection.closed for connection in connections] == [True, False, False, False]
+    assert first.take() is others[0]
+    assert first.take() is None
+    second.put(connections[3], reusable=True)  # the one in use does not count
+    assert not any(connection.closed for connection in others)
+    second.close()
+    assert (len(total), oldest.closed, others[0].closed) == (0, True, False)
+
+
+def test_what_is_closed_for_another_reason_leaves_the_bound() -> None:
+    total = IdleTotal(5)
+    owner = IdleConnections[Idle](1, SECONDS, total)
+    gone = Idle(quiet=False)
+    for connection in (Idle(), gone):
+        owner.put(connection, reusable=True)
+    assert len(total) == 1
+    assert owner.take() is None
+    assert gone.closed
+    owner.put(Idle(), reusable=False)
+    assert len(total) == 0
+    stale = IdleConnections[Idle](1, 0.0, total)
+    stale.put(Idle(), reusable=True)
+    stale.close_stale()
+    assert len(total) == 0
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.0 200 OK\r\n\r\nok", b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nok"])
+def test_an_answer_that_ends_with_its_connection_is_the_last_on_it(client: Opened, answer: bytes) -> None:
+    with RawPeer(closes_after(answer)) as peer, client(peer.port) as http:
+        assert [send(http).status, send(http).status, peer.accepted] == [200, 200, 2]
 
 
 # -- faults ----------------------------------------------------------------------------------------------------------

@@ -97,6 +97,10 @@ def server_context(authority: trustme.CA) -> ssl.SSLContext:
     return context
 
 
+async def released() -> None:
+    """As if it were on record."""
+
+
 @contextmanager
 def client(kind: str, port: int, authority: trustme.CA | None) -> Iterator[Post]:
     """Posts by one of our two clients; `release` is the mail client's."""
@@ -111,9 +115,9 @@ def client(kind: str, port: int, authority: trustme.CA | None) -> Iterator[Post]
             yield lambda **options: transports.post(f"{origin}/", {}, b"{}", seconds=SECONDS)
     else:
         api = ProviderClient(origin, ssl_context=context)
-        release: dict[str, Any] = {"release": lambda: None, "seconds": SECONDS}
-        with closing(api):
-            yield lambda **options: api.request("POST", "/", {}, b"{}", **{**release, **options})
+        release: dict[str, Any] = {"release": released, "seconds": SECONDS}
+        with asyncio.Runner() as runner:
+            yield lambda **options: runner.run(api.request("POST", "/", {}, b"{}", **{**release, **options}))
 
 
 @pytest.fixture(params=["webhooks", "email"])
@@ -170,11 +174,11 @@ def test_bytes_during_the_release_are_discarded(authority: trustme.CA) -> None:
     peer = Peer(OK, OK)
     released = 0
 
-    def release() -> None:
+    async def release() -> None:
         nonlocal released
         released += 1
         peer.speak.set()
-        assert peer.spoken.wait(SECONDS)
+        assert await asyncio.to_thread(peer.spoken.wait, SECONDS)
 
     with peer.raw as raw, client("email", raw.port, None) as post:
         assert post().status == 200
@@ -217,8 +221,12 @@ def test_a_peer_that_speaks_first_is_sent_nothing(words: bytes) -> None:
 
 def test_a_provider_that_speaks_first_is_sent_nothing() -> None:
     spoken = threading.Event()
+
+    async def release() -> None:
+        assert await asyncio.to_thread(spoken.wait, SECONDS)
+
     with RawPeer(speaks_first(OK, spoken)) as peer, client("email", peer.port, None) as post:
-        exchange = post(release=lambda: spoken.wait(SECONDS))
+        exchange = post(release=release)
         assert isinstance(exchange, ProviderExchange)
         assert (exchange.failure, exchange.wrote, exchange.status, peer.accepted) == ("connect_failed", False, None, 1)
 

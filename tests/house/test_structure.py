@@ -31,7 +31,6 @@ STATE_OF_MODULES = {
     "effects/sessions/forgotten.py _writings": "of a context: connections that have written in it, held weakly",
     "effects/sessions/constructed.py _constructed": "the engine of a session leads to its Effects; held weakly",
     "effects/importing.py _importing": "while a command imports an app, which may not enqueue",
-    "effects/http/exchange.py IN_HAND": "the request that a thread carries out; pooled streams know no request",
     "email/effects_email/transport/pool.py _pools": "a fork is heard of by the process alone",
     "email/effects_email/transport/url.py _registered": "schemes of URLs, before any Effects is made",
 }

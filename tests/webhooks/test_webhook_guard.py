@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effects import ConfigurationError
+from effects.http.resolving import Resolver, system_resolver
 from effects_webhooks import EndpointInvalid
 from effects_webhooks.transport.exchange import WebhookExchange
 from effects_webhooks.transport.guard import allowed, check_url, private_networks
 from effects_webhooks.transport.network import GuardedNetwork
-from effects_webhooks.transport.resolving import Resolver, system_resolver
 from tests.conftest import AppFactory
 from tests.peers.raw import RawPeer
 from tests.support.blocking_posts import BlockingTransports

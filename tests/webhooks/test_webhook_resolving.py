@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from effects_webhooks.transport import resolving
+from effects.http import resolving
+from effects.http.resolving import QUICK_MAX, SILENT_MAX, ResolverThreads
 from effects_webhooks.transport.network import GuardedNetwork
-from effects_webhooks.transport.resolving import QUICK_MAX, SILENT_MAX, ResolverThreads
 from tests.support.blocking_posts import BlockingTransports
 
 SECONDS = 20.0
@@ -157,7 +157,7 @@ def test_without_a_thread_the_fault_is_ours(monkeypatch: pytest.MonkeyPatch, ser
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
-        if thread.name == "effects-webhooks-resolve":
+        if thread.name == "effects-resolve":
             raise RuntimeError("can't start new thread")
         start(thread)
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from effects import ConfigurationError
+from effects.http.resolving import Resolver
 from effects_webhooks import EndpointInvalid
 from effects_webhooks.transport.exchange import WebhookExchange
 from effects_webhooks.transport.guard import Private, allowed, check_url, private_networks
 from effects_webhooks.transport.network import GuardedNetwork
-from effects_webhooks.transport.resolving import Resolver
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer
 from tests.support.blocking_posts import BlockingTransports

@@ -10,16 +10,17 @@ import msgspec
 
 from effects import Attempt, Done, Outcome, Unknown
 from effects_email.classify import ASK_AGAIN
+from effects_email.jobs.waits import Waits
 from effects_email.loading import Message
 from effects_email.record import RecipientResult, SendRecord
 from effects_email.transport.base import OutgoingMessage, Transport
 
 
-def ask_before_repeating(
-    attempt: Attempt, message: Message, outgoing: OutgoingMessage, transport: Transport, *, keyed: bool
+async def ask_before_repeating(
+    waits: Waits, attempt: Attempt, message: Message, outgoing: OutgoingMessage, transport: Transport, *, keyed: bool
 ) -> Outcome | None:
     """An earlier try may have delivered it. None: continue and repeat."""
-    answer = transport.ask(outgoing)
+    answer = await waits.ask(transport, outgoing)
     if answer:
         return record_as_taken(attempt, message, {"asked": True, "transport": transport.name})
     if message.hold and message.repeats and not keyed:
@@ -38,11 +39,16 @@ def record_as_taken(attempt: Attempt, message: Message, detail: Mapping[str, Any
     return Done(detail={**detail, "outcome": "accepted"})
 
 
-def ask_after_silence(
-    attempt: Attempt, message: Message, outgoing: OutgoingMessage, transport: Transport, outcome: Unknown
+async def ask_after_silence(
+    waits: Waits,
+    attempt: Attempt,
+    message: Message,
+    outgoing: OutgoingMessage,
+    transport: Transport,
+    outcome: Unknown,
 ) -> Outcome:
     """The body was released and no verdict came: ask at once, and where it is to be held, once more later."""
-    answer = transport.ask(outgoing)
+    answer = await waits.ask(transport, outgoing)
     if answer:
         return record_as_taken(attempt, message, {**(outcome.detail or {}), "asked": True})
     if answer is False and message.hold and outcome.on_unknown is None:

@@ -6,6 +6,7 @@ writes the message, which `email.send` then sends.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +28,7 @@ from effects import (
     Sensitive,
 )
 from effects.extend import lazy, record_existing
+from effects_email.state import state_of
 
 if TYPE_CHECKING:
     from effects import Effects
@@ -64,6 +66,8 @@ class EmailCompose(JobType[EmailComposePayload]):
 
     def __init__(self, app: Effects) -> None:
         self._app = app
+        if state_of(app).transports.on_loop():  # as `email.send`, whose queue it shares: see there
+            self.perform = self._perform_on_loop  # type: ignore[assignment]
 
     def check_declared(self, payload: EmailComposePayload) -> None:
         request.check_template(self._app, payload.template, payload.locale, payload.transport)
@@ -78,6 +82,9 @@ class EmailCompose(JobType[EmailComposePayload]):
         except (ConfigurationError, EnqueueError) as error:  # neither quotes an address or the context
             return _refused(error)
         return Done(apply=lambda connection: self._write(connection, composed, attempt.job))
+
+    async def _perform_on_loop(self, payload: EmailComposePayload, attempt: Attempt) -> Outcome:
+        return await asyncio.to_thread(EmailCompose.perform, self, payload, attempt)
 
     def _write(self, connection: Connection, composed: request.RenderedEmail, job: Job) -> None:
         try:

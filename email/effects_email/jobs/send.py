@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 from sqlalchemy import Connection
@@ -16,7 +18,6 @@ from effects import (
     Attempt,
     Cancelled,
     ConfigurationError,
-    Done,
     Job,
     JobType,
     Outcome,
@@ -43,17 +44,17 @@ from effects_email.classify import (
 from effects_email.errors import AttachmentMissing
 from effects_email.explanation import explanation_of
 from effects_email.jobs.asking import ask_after_silence, ask_before_repeating, record_as_taken
+from effects_email.jobs.outgoing import nobody_left, outgoing_message
+from effects_email.jobs.waits import InThread, OnLoop, RoomInMemory, Waits, run_in_thread
 from effects_email.loading import Message, load_messages
 from effects_email.message.address import address_digests
 from effects_email.message.attachments import Files
-from effects_email.message.mime import build
 from effects_email.message.source import MessageSource
-from effects_email.message.staging import redirected
 from effects_email.record import SendRecord
 from effects_email.recording import failures_of, note, recipient_results, record_of, suppressed_results
 from effects_email.refusals import HELD, Weight, count, is_weighed, weigh
 from effects_email.retention import delete_old_rows, forget_contents
-from effects_email.routing import transport_key
+from effects_email.routing import transport_key, transport_of
 from effects_email.settings import DEFAULT_TRANSPORT
 from effects_email.state import state_of
 from effects_email.tables.ledger import SentLedger
@@ -84,6 +85,9 @@ class EmailSend(JobType[SendPayload]):
         retry: of temporary failures; see `effects_email.classify`.
         transports: instead of those of the settings.
 
+    Where a transport is a provider's API, attempts run on the worker's event loop; those of other transports each in a
+    thread, as many as EFFECTS_THREADS for each limit key. Where none is, all have the threads of their queue.
+
     A crash before the release leaves a plain retry. After it, the message may have been sent: the provider is asked
     where it can be; else it is repeated once after 15 minutes with the same bytes, or held, as the message says.
     """
@@ -106,9 +110,19 @@ class EmailSend(JobType[SendPayload]):
         self.ledger = SentLedger(partial(note, app), partial(address_digests, app))
         self._redirect = self._settings.redirect
         self._waiting = RateLimitedLogger(_log, "email.waiting")  # a fault of our own configuration
+        self._on_loop = self.transports.on_loop()
+        self._rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, RoomInMemory] = WeakKeyDictionary()
+        if self._on_loop:
+            self.perform = self._perform_on_loop  # type: ignore[method-assign]
 
     def route(self, payload: SendPayload) -> Routing:
         return Routing(limit_key=transport_key(payload.transport))
+
+    def max_in_flight(self, limit_key: str) -> int | None:
+        """Of a transport that takes up a thread, beside those that do not: so many, and as many that wait for one."""
+        if not self._on_loop or transport_of(limit_key) in self._on_loop:
+            return None
+        return 2 * self._app.settings.threads
 
     def can_ask(self, job: Job) -> bool:
         """Ask the job's transport; False if it cannot be opened."""
@@ -164,7 +178,21 @@ class EmailSend(JobType[SendPayload]):
 
     # -- perform -----------------------------------------------------------------------------------------------------
 
-    def perform(self, payload: SendPayload, attempt: Attempt) -> Outcome:
+    def perform(self, payload: SendPayload, attempt: Attempt) -> Outcome | Coroutine[Any, Any, Outcome | None]:
+        return run_in_thread(self._perform(attempt, InThread()))
+
+    async def _perform_on_loop(self, payload: SendPayload, attempt: Attempt) -> Outcome:
+        message: Message | None = attempt.loaded
+        if message is None or message.source is None or message.transport not in self._on_loop:
+            return await asyncio.to_thread(lambda: run_in_thread(self._perform(attempt, InThread())))
+        async with self._room().hold(message.source):
+            return await self._perform(attempt, OnLoop())
+
+    def _room(self) -> RoomInMemory:
+        loop = asyncio.get_running_loop()
+        return self._rooms.get(loop) or self._rooms.setdefault(loop, RoomInMemory())
+
+    async def _perform(self, attempt: Attempt, waits: Waits) -> Outcome:
         message: Message | None = attempt.loaded
         if message is not None and message.unopened is not None:
             return self.fate_of_sealed(message.unopened)
@@ -176,17 +204,20 @@ class EmailSend(JobType[SendPayload]):
             return Cancelled("cancelled by request")
         if self._settings.email_hold:
             return Pause(RECHECK_SECONDS, "mail is held: EFFECTS_EMAIL_HOLD is set", code="held", parent=True)
-        if (outcome := _nobody_left(attempt, message)) is not None:
+        if (outcome := nobody_left(attempt, message)) is not None:
             return outcome
         try:
             transport = self.transports.get(message.transport)
         except ConfigurationError as error:
             return self.wait_for_operator(str(error))
-        return self._send(message, message.source, transport, attempt)
+        return await self._send(message, message.source, transport, attempt, waits)
 
-    def _send(self, message: Message, source: MessageSource, transport: Transport, attempt: Attempt) -> Outcome:
+    async def _send(
+        self, message: Message, source: MessageSource, transport: Transport, attempt: Attempt, waits: Waits
+    ) -> Outcome:
+        built = partial(outgoing_message, message, source, self._files, self._redirect)
         try:
-            outgoing = self._outgoing_message(message, source)
+            outgoing = await waits.call(built) if source.attachments else built()
         except AttachmentMissing as error:
             return Retry(str(error), code=str(error.code), after_seconds=ATTACHMENT_SECONDS)
         sha256 = hashlib.sha256(outgoing.data).hexdigest()
@@ -194,31 +225,17 @@ class EmailSend(JobType[SendPayload]):
             return Refused("its bytes are not those of an earlier try", code="content_changed")
         keyed = _key_is_good(message, transport)
         if message.unknown:
-            outcome = ask_before_repeating(attempt, message, outgoing, transport, keyed=keyed)
+            outcome = await ask_before_repeating(waits, attempt, message, outgoing, transport, keyed=keyed)
             if outcome is not None:
                 return outcome
         attempt.private = SendRecord(sha256=sha256, transport=transport.name)
         seconds = attempt.remaining_seconds() - _MARGIN_SECONDS
-        send_result = without_strangers(transport.send(outgoing, release=attempt.release, seconds=seconds))
-        return self._answered(attempt, message, outgoing, transport, send_result, keyed=keyed)
+        send_result = without_strangers(await waits.send(transport, outgoing, attempt, seconds))
+        return await self._answered(waits, attempt, message, outgoing, transport, send_result, keyed=keyed)
 
-    def _outgoing_message(self, message: Message, source: MessageSource) -> OutgoingMessage:
-        to = [address for number, address in message.open.items() if number not in message.suppressed]
-        if self._redirect is not None:
-            source, to = redirected(source, self._redirect), [self._redirect]
-        data = build(source, self._files.read(source))
-        return OutgoingMessage(
-            sender=source.sender.spec,
-            recipients=tuple(dict.fromkeys(address.spec for address in to)),
-            data=data,
-            source=source,
-            message_id=source.message_id,
-            key=f"{message.key}:{source.message_id}"[-255:],
-            utf8=any(not address.local.isascii() for address in (source.sender, *to)) or not data.isascii(),
-        )
-
-    def _answered(
+    async def _answered(
         self,
+        waits: Waits,
         attempt: Attempt,
         message: Message,
         outgoing: OutgoingMessage,
@@ -234,7 +251,7 @@ class EmailSend(JobType[SendPayload]):
         weight: Weight = "as_said"
         held_in = None
         if is_weighed(verdict) and not (others and verdict.kind in FINAL):
-            weight, held_in = self._weight(message, transport, send_result)
+            weight, held_in = await waits.call(partial(self._weight, message, transport, send_result))
         failures = [] if self._redirect is not None else failures_of(outgoing, send_result)
         if weight == "rest" and verdict.kind in FINAL:  # it is not they who were refused
             results, failures = suppressed_results(message), []
@@ -244,7 +261,7 @@ class EmailSend(JobType[SendPayload]):
             send_result, down_seconds=down, others_accepted=others, keyed=keyed, detail=detail, weight=weight
         )
         if isinstance(outcome, Unknown):
-            return ask_after_silence(attempt, message, outgoing, transport, outcome)
+            return await ask_after_silence(waits, attempt, message, outgoing, transport, outcome)
         if isinstance(outcome, Pause) and word == "config":
             self._waiting.error(f"transport {transport.name}: {outcome.reason}")
         return outcome
@@ -263,19 +280,6 @@ class EmailSend(JobType[SendPayload]):
         run = count(self._app, transport.name, verdict, recipient, message.held_in)
         weight = weigh(verdict, run, message.held_in)
         return weight, run.name if verdict.kind in HELD or weight == "rest" else None
-
-
-def _nobody_left(attempt: Attempt, message: Message) -> Outcome | None:
-    """Where every recipient is settled or suppressed. A suppressed send is on record, and no failure."""
-    if message.suppressed < message.open.keys():
-        return None
-    word = "accepted" if message.some_accepted else "suppressed"
-    attempt.private = SendRecord(
-        sha256=message.sha256, transport=message.transport, outcome=word, results=suppressed_results(message)
-    )
-    if message.some_accepted:
-        return Done(detail={"outcome": word})
-    return Cancelled("its recipients are on the suppression list", code="suppressed")
 
 
 def _key_is_good(message: Message, transport: Transport) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Literal, Protocol, TypeAlias
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -15,6 +16,7 @@ from effects_email.message.source import MessageSource
 Kind: TypeAlias = Literal[
     "accepted", "retry", "throttle", "refused_recipient", "refused_message", "config", "transport_down", "unknown"
 ]
+Answer = TypeVar("Answer")
 Stage: TypeAlias = Literal[
     "connect", "tls", "banner", "ehlo", "starttls", "auth", "mail", "rcpt", "data", "body", "dot", "request"
 ]
@@ -92,3 +94,37 @@ class Transport(Protocol):
     def close(self) -> None:
         """Close idle connections."""
         ...
+
+
+class LoopTransport(Transport, Protocol):
+    """One that can be used from an event loop, a thousand messages at a time. Derive it from `SendsOnLoop`."""
+
+    async def send_on_loop(
+        self, outgoing: OutgoingMessage, *, release: Callable[[], Awaitable[None]], seconds: float
+    ) -> SendResult:
+        """`send`, awaited. Where its task is cancelled, the effect may have happened once `release` was called."""
+        ...
+
+    async def ask_on_loop(self, outgoing: OutgoingMessage) -> bool | None:
+        """`ask`, awaited."""
+        ...
+
+
+class SendsOnLoop:
+    """Gives a `LoopTransport` what callers in a thread use: each call has an event loop of its own."""
+
+    def send(
+        self: LoopTransport, outgoing: OutgoingMessage, *, release: Callable[[], None], seconds: float
+    ) -> SendResult:
+        async def release_here() -> None:
+            release()
+
+        return _in_own_loop(self.send_on_loop(outgoing, release=release_here, seconds=seconds))
+
+    def ask(self: LoopTransport, outgoing: OutgoingMessage) -> bool | None:
+        return _in_own_loop(self.ask_on_loop(outgoing))
+
+
+def _in_own_loop(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
+    with asyncio.Runner() as runner:
+        return runner.run(coroutine)

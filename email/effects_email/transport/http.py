@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ import msgspec
 
 from effects.extend import HIDDEN
 from effects_email.transport import fields
-from effects_email.transport.base import OutgoingMessage, Reply, SendResult, Verdict
+from effects_email.transport.base import OutgoingMessage, Reply, SendResult, SendsOnLoop, Verdict
 from effects_email.transport.http_client import ProviderClient
 from effects_email.transport.http_exchange import ProviderExchange
 from effects_email.transport.http_table import ACCEPTED, HttpRow, Said, verdict_of
@@ -23,6 +24,7 @@ RECIPIENTS_MAX = 50  # of one message; both providers refuse more
 DEADLINE_SECONDS = 120.0  # of a whole send; an API that has not answered by then will not
 ASK_SECONDS = 15.0
 REPEAT_SECONDS = 30.0  # before a try with the same key: the first one may still be under way
+_INLINE_BYTES_MAX = 64 * 1024  # a longer message is made into its request beside the loop
 _TOKEN = re.compile(r"[\x21-\x7e]{1,400}")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -92,8 +94,8 @@ class Provider(Protocol):
         ...
 
 
-class HttpTransport:
-    """Sends by a provider's API. Thread-safe.
+class HttpTransport(SendsOnLoop):
+    """Sends by a provider's API, on any event loop; see `LoopTransport`.
 
     Args:
         origin: in place of the provider's, `https://…`, or `http://` on loopback.
@@ -126,36 +128,42 @@ class HttpTransport:
     def __repr__(self) -> str:
         return f"HttpTransport({self.name!r}, {self._origin})"
 
-    def send(self, outgoing: OutgoingMessage, *, release: Callable[[], None], seconds: float) -> SendResult:
-        """See `Transport`. `release` is called when a connection is open, right before the request's first byte. Ends
-        within 2 minutes.
+    async def send_on_loop(
+        self, outgoing: OutgoingMessage, *, release: Callable[[], Awaitable[None]], seconds: float
+    ) -> SendResult:
+        """See `LoopTransport`. `release` is awaited when a connection is open, right before the request's first byte.
+        Ends within 2 minutes.
         """
         verdicts = dict.fromkeys(fields.unsendable(outgoing), _UTF8_RECIPIENT)
         recipients = [recipient for recipient in dict.fromkeys(outgoing.recipients) if recipient not in verdicts]
-        request = self._request(outgoing, recipients)
-        if isinstance(request, Verdict):
-            return SendResult(verdict=request, recipients={**verdicts, **dict.fromkeys(recipients, request)})
-        exchange = self._client.request(
-            "POST", request.target, {**_HEADERS, **request.headers}, fields.as_json(request.document),
+        if len(outgoing.data) > _INLINE_BYTES_MAX:
+            written = await asyncio.to_thread(self._written, outgoing, recipients)
+        else:
+            written = self._written(outgoing, recipients)
+        if isinstance(written, Verdict):
+            return SendResult(verdict=written, recipients={**verdicts, **dict.fromkeys(recipients, written)})
+        request, body = written
+        exchange = await self._client.request(
+            "POST", request.target, {**_HEADERS, **request.headers}, body,
             release=release, seconds=min(seconds, DEADLINE_SECONDS),
         )  # fmt: skip
         return self._read(exchange, recipients, verdicts)
 
-    def ask(self, outgoing: OutgoingMessage) -> bool | None:
+    async def ask_on_loop(self, outgoing: OutgoingMessage) -> bool | None:
         """Whether the provider finds the message, within 15 s. Its search may lag some minutes behind."""
         question = self._provider.question(outgoing, self._token)
         if question is None:
             return None
-        exchange = self._client.request(
-            "GET", question.target, {**_HEADERS, **question.headers}, b"", release=lambda: None, seconds=ASK_SECONDS
+        exchange = await self._client.request(
+            "GET", question.target, {**_HEADERS, **question.headers}, b"", release=_nothing, seconds=ASK_SECONDS
         )
         return self._provider.known(_document(exchange)) if exchange.status == 200 else None
 
     def close(self) -> None:
         self._client.close()
 
-    def _request(self, outgoing: OutgoingMessage, recipients: Sequence[str]) -> ProviderRequest | Verdict:
-        """The request, or a refusal of our own."""
+    def _written(self, outgoing: OutgoingMessage, recipients: Sequence[str]) -> tuple[ProviderRequest, bytes] | Verdict:
+        """The request and its body, or a refusal of our own."""
         if not outgoing.source.sender.local.isascii():
             return _UTF8_SENDER
         if not recipients:
@@ -163,9 +171,10 @@ class HttpTransport:
         if len(recipients) > RECIPIENTS_MAX:
             return _TOO_MANY
         try:
-            return self._provider.request(outgoing, self._token, recipients)
+            request = self._provider.request(outgoing, self._token, recipients)
         except LookupError:
             return _NO_CONTENT
+        return request, fields.as_json(request.document)
 
     def _read(self, exchange: ProviderExchange, recipients: Sequence[str], verdicts: dict[str, Verdict]) -> SendResult:
         document = _document(exchange)
@@ -205,6 +214,10 @@ _HEADERS = {
     "content-type": "application/json",
     "user-agent": "effects",
 }
+
+
+async def _nothing() -> None:
+    """A question has no effect: nothing is released."""
 
 
 def _not_sent(verdict: Verdict) -> Verdict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import httpcore
 
@@ -27,11 +27,11 @@ class ProviderExchange(Exchange):
     answer.
 
     Args:
-        release: called once, when a connection is open and right before the first byte of the request.
+        release: awaited once, when a connection is open and right before the first byte of the request.
         seconds: for everything.
     """
 
-    def __init__(self, release: Callable[[], None], seconds: float) -> None:
+    def __init__(self, release: Callable[[], Awaitable[None]], seconds: float) -> None:
         super().__init__(seconds, "connect")
         self._release = release
         self._released = False
@@ -40,15 +40,19 @@ class ProviderExchange(Exchange):
         """Record a fault that `http_table` has a row for."""
         super().fail(_SAME.get(code, code), reason)
 
-    def writing(self) -> None:
+    async def clear(self) -> bool:
         """The point of no return, once. What the caller's function raises goes through, and nothing was written."""
-        if not self._released:
-            self.enter("release")
-            self._release()
-            self._released = True
-            self.enter("body")
+        if self._released:
+            return False
+        self.enter("release")
+        await self._release()
+        self._released = True
+        return True
+
+    def writing(self) -> None:
+        if self.phase == "release":
             point("provider.released")
-        elif self.phase != "body":  # a second connection, after one that was not written to
+        if self.phase != "body":  # the first connection that is written to, or one after it that was not
             self.enter("body")
 
     def reading(self, bytes_max: int) -> int:

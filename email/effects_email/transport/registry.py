@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from effects import ConfigurationError
 from effects_email.settings import DEFAULT_TRANSPORT, TRANSPORT_VARIABLE
 from effects_email.transport.base import Transport
-from effects_email.transport.url import open_transport
+from effects_email.transport.url import is_on_loop, open_transport
 
 DOWN_SECONDS, DOWN_SECONDS_MAX = 15.0, 300.0
 _SAME = 0.9  # of the rest: the first try after it counts again
@@ -37,6 +37,10 @@ class Transports:
                     raise ConfigurationError(f"the mail transport {name!r} is not set: give {_variable(name)}")
                 self._open[name] = open_transport(name, self._urls[name])
             return self._open[name]
+
+    def on_loop(self) -> set[str]:
+        """The names of those that send from an event loop."""
+        return {name for name, url in self._urls.items() if is_on_loop(url)}
 
     def check(self) -> None:
         """Open all configured transports, without connecting.

@@ -87,12 +87,24 @@ _BUILT_IN: Mapping[str, str] = {
     "resend": "effects_email.transport.resend",
     "postmark": "effects_email.transport.postmark",
 }
-_registered: dict[str, Opener] = {}
+_ON_LOOP = frozenset({"resend", "postmark"})
+_registered: dict[str, tuple[Opener, bool]] = {}
 
 
-def register(scheme: str, opener: Opener) -> None:
-    """Let `scheme://…` be opened by this function; one of your own, or instead of a built-in one."""
-    _registered[scheme] = opener
+def register(scheme: str, opener: Opener, *, on_loop: bool = False) -> None:
+    """Let `scheme://…` be opened by this function; one of your own, or instead of a built-in one.
+
+    Args:
+        on_loop: the function returns a `LoopTransport`. Register such a one before the Effects is made.
+    """
+    _registered[scheme] = (opener, on_loop)
+
+
+def is_on_loop(url: str) -> bool:
+    """Whether the transport of this URL is a `LoopTransport`. Opens nothing; of a wrong URL, no."""
+    scheme = url.partition(":")[0].lower()
+    registered = _registered.get(scheme)
+    return scheme in _ON_LOOP if registered is None else registered[1]
 
 
 def open_transport(name: str, url: str) -> Transport:
@@ -106,7 +118,8 @@ def open_transport(name: str, url: str) -> Transport:
             credentials nor options.
     """
     parsed = TransportURL(name, url)
-    opener = _registered.get(parsed.scheme) or _built_in(parsed.scheme)
+    registered = _registered.get(parsed.scheme)
+    opener = _built_in(parsed.scheme) if registered is None else registered[0]
     if opener is None:
         schemes = ", ".join(sorted({*_BUILT_IN, *_registered}))
         parsed.refuse(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from effects import ConfigurationError, LeaseLost
 from effects_email.message.source import Address, Attachment
-from effects_email.transport.base import Transport
+from effects_email.transport.base import LoopTransport, Transport
 from effects_email.transport.fields import reference
 from effects_email.transport.url import open_transport
 from tests.email.wire.conftest import Released
@@ -282,20 +282,25 @@ def test_a_lost_lease_sends_nothing(request: pytest.FixtureRequest, which: str) 
     assert transport.send(outgoing_message(), release=Released(), seconds=10).verdict.kind == "accepted"
 
 
-def test_threads_share_connections(resend: Transport, resend_peer: Receiver, resend_box: ResendBox) -> None:
-    kinds: list[str] = []
+def test_messages_on_one_loop_share_connections(
+    resend: LoopTransport, resend_peer: Receiver, resend_box: ResendBox
+) -> None:
+    async def release() -> None:
+        """As if it were on record."""
 
-    def send(number: int) -> None:
-        for turn in range(5):
-            one = outgoing_message(message_id=f"{number}-{turn}@example.com")
-            kinds.append(resend.send(one, release=Released(), seconds=10).verdict.kind)
+    async def send(number: int) -> list[str]:
+        sent = [
+            await resend.send_on_loop(
+                outgoing_message(message_id=f"{number}-{turn}@example.com"), release=release, seconds=10
+            )
+            for turn in range(5)
+        ]
+        return [result.verdict.kind for result in sent]
 
-    threads = [threading.Thread(target=send, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert kinds == ["accepted"] * 40
+    async def send_all() -> list[list[str]]:
+        return await asyncio.gather(*(send(number) for number in range(8)))
+
+    assert asyncio.run(send_all()) == [["accepted"] * 5] * 8
     assert len(resend_box.messages) == 40
     assert len(resend_peer.connections) <= 8
 

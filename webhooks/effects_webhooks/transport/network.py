@@ -9,10 +9,9 @@ import time
 
 import httpcore
 
-from effects.extend import LoopStream, check_network, clip, connect_on_loop
+from effects.extend import LoopStream, Resolver, ResolverThreads, check_network, clip, connect_on_loop, system_resolver
 from effects_webhooks.transport.exchange import WebhookExchange
 from effects_webhooks.transport.guard import AddressRefused, Private, allowed
-from effects_webhooks.transport.resolving import Resolver, ResolverThreads, system_resolver
 
 RESOLVE_SECONDS = 5.0
 CONNECT_SECONDS = 5.0

@@ -92,7 +92,7 @@ class ResolverThreads:
                 loop.call_soon_threadsafe(self._end, lookup, answer)
 
         try:
-            threading.Thread(target=ask, name="effects-webhooks-resolve", daemon=True).start()
+            threading.Thread(target=ask, name="effects-resolve", daemon=True).start()
         except RuntimeError as error:
             loop.call_soon(self._end, lookup, error)
         else:
