@@ -45,9 +45,9 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
               help="Time for running handlers to finish when stopped. Overrides EFFECTS_GRACE_SECONDS.")  # fmt: skip
 @click.option("--progress/--no-progress", default=None, help="Progress bar on standard error. Default: on a terminal.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="N",
-              help="Port for Prometheus metrics at /metrics; 0 picks a free one and logs it.")  # fmt: skip
+              help="Port for /metrics (Prometheus), /livez and /readyz; 0 picks a free one and logs it.")  # fmt: skip
 @click.option("--metrics-host", default=LOOPBACK, show_default=True, metavar="ADDRESS",
-              help="Address for the metrics, which need no password.")  # fmt: skip
+              help="Address for the metrics and probes, which need no password.")  # fmt: skip
 @pass_context
 def work(
     context: Context,
@@ -94,7 +94,7 @@ def work(
         app, queues=_queue_threads(app, queues) if queues else None, settled=settled, checked=drain, hard_end=os._exit
     )
     garbage.resume()
-    with bar or nullcontext(), _serving(app, counts, metrics_port, metrics_host), _stopping(worker.stop):
+    with bar or nullcontext(), _serving(app, counts, worker, metrics_port, metrics_host), _stopping(worker.stop):
         return _drained(app, worker, max_seconds, queues) if drain else worker.run()
 
 
@@ -124,13 +124,13 @@ def _queue_threads(app: Effects, queues: Sequence[str]) -> dict[str, int]:
 
 
 @contextmanager
-def _serving(app: Effects, counts: WorkerMetrics, port: int | None, host: str) -> Iterator[None]:
-    """Serve the metrics, if a port was given."""
+def _serving(app: Effects, counts: WorkerMetrics, worker: Worker, port: int | None, host: str) -> Iterator[None]:
+    """Serve the metrics and the probes, if a port was given."""
     if port is None:
         yield
         return
     try:
-        server = MetricsServer(app, counts, port=port, host=host)
+        server = MetricsServer(app, counts, port=port, host=host, live=worker.why_not_live, ready=worker.why_not_ready)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ConfigurationError(f"--metrics-port: {host}:{port} cannot be served: {reason}") from error

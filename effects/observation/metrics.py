@@ -1,6 +1,6 @@
-"""Metrics in the text format of Prometheus (exposition format 0.0.4).
+"""Metrics in the text format of Prometheus (exposition format 0.0.4), and the probes of a worker.
 
-`effects metrics` prints them, `effects work --metrics-port` serves them.
+`effects metrics` prints the metrics, `effects work --metrics-port` serves both.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import logging
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, TypeAlias
 
 from effects.app import Effects
 from effects.errors import StoreUnavailable
@@ -22,7 +22,10 @@ from effects.store.operator.counts import Numbers, read_numbers
 from effects.text.unsafe import without_unsafe
 from effects.version import VERSION
 
+Probe: TypeAlias = Callable[[], str | None]  # why not, or None if all is well
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TEXT = "text/plain; charset=utf-8"
 LOOPBACK = "127.0.0.1"
 _REQUEST_SECONDS = 5.0
 
@@ -108,21 +111,33 @@ class WorkerMetrics:
 
 
 class MetricsServer:
-    """Serves `GET /metrics`, in threads of its own, for as long as the `with` block lasts.
+    """Serves `GET /metrics`, `/livez` and `/readyz`, in threads of its own, for as long as the `with` block lasts.
 
     Bound to loopback by default: the numbers name job types and queues, and there is no password. While the
-    database is unavailable it answers 503.
+    database is unavailable `/metrics` answers 503. A probe answers 200 `ok`, or 503 with the reason; it asks the
+    database nothing.
 
     Args:
         port: 0 takes a free one; see `port`.
+        live, ready: what the probes ask; must wait for nothing.
 
     Raises:
         OSError: the port is taken, or the address is not ours.
     """
 
-    def __init__(self, app: Effects, worker: WorkerMetrics, *, port: int, host: str = LOOPBACK) -> None:
+    def __init__(
+        self,
+        app: Effects,
+        worker: WorkerMetrics,
+        *,
+        port: int,
+        host: str = LOOPBACK,
+        live: Probe = lambda: None,
+        ready: Probe = lambda: None,
+    ) -> None:
         self._server = _Server((host, port), _Handler)
         self._server.app, self._server.worker = app, worker
+        self._server.probes = {"/livez": live, "/readyz": ready}
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.1,), name="effects-metrics", daemon=True
         )
@@ -148,6 +163,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     app: Effects
     worker: WorkerMetrics
+    probes: Mapping[str, Probe]
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)
@@ -164,14 +180,21 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _REQUEST_SECONDS  # for a peer that connects and sends nothing
 
     def do_GET(self) -> None:
-        if self.path.partition("?")[0] != "/metrics":
-            self._answer(404, "text/plain; charset=utf-8", "the metrics are at /metrics\n")
-            return
+        path = self.path.partition("?")[0]
+        if (probe := self.server.probes.get(path)) is not None:
+            why = probe()
+            self._answer(200 if why is None else 503, _TEXT, f"{why or 'ok'}\n")
+        elif path == "/metrics":
+            self._answer_metrics()
+        else:
+            self._answer(404, _TEXT, "the metrics are at /metrics, the probes at /livez and /readyz\n")
+
+    def _answer_metrics(self) -> None:
         try:
             with self.server.reading:
                 families = [*database_families(self.server.app), *self.server.worker.families()]
         except StoreUnavailable:
-            self._answer(503, "text/plain; charset=utf-8", "the database cannot be reached\n")
+            self._answer(503, _TEXT, "the database cannot be reached\n")
             return
         self._answer(200, CONTENT_TYPE, render(families))
 

@@ -64,6 +64,7 @@ class Parts:
     ) -> None:
         self._app, self._now, self._checked = app, runtime.monotonic, checked
         self._is_interrupt, self._current = runtime.is_interrupt, runtime.current
+        self.started = False
         self.unknown_types = False  # when it started, jobs of types that are not registered here were waiting
         self._stopping, self._gives_up, self._recorded = stopping, gives_up, recorded
         self._caller: Watch | None = None  # of the dispatcher's thread
@@ -141,6 +142,7 @@ class Parts:
         self._scheduler.try_round()  # likewise: a worker started by cron enqueues today's slots and runs them
         queues = " ".join(f"{queue.request.queue}={queue.request.threads}" for queue in self.queues)
         _log.info("worker.started", extra={"worker": self.heartbeat.worker.id, "queues": queues})
+        self.started = True
         return True
 
     def start_threads(self) -> None:

@@ -186,6 +186,11 @@ class Supervisor:
         elif now - self._doubted_at > DOUBT_SECONDS:
             self._lost("stalled")
 
+    @property
+    def is_looking(self) -> bool:
+        """Whether it has looked lately; before its start too."""
+        return self._thread is None or self._now() - self._looked_at < 2 * DOUBT_SECONDS
+
     def _lost(self, what: str) -> None:
         self._ending.set()
         self._say(PartFault("supervisor", what), at=self._where(self._thread))

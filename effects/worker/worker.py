@@ -259,6 +259,28 @@ class Worker:
             _log.error("worker.handlers_hang", extra={"jobs": jobs, "types": types})
         return self._handlers_hang
 
+    # -- what probes ask ------------------------------------------------------------------------------------
+
+    def why_not_live(self) -> str | None:
+        """What only a fresh process mends, such as a part that stalled; else None, as while the database is away."""
+        if self.fault is not None:
+            return str(self.fault)
+        if self._handlers_hang:
+            return "too many handlers hang"
+        return None if self._parts.supervisor.is_looking else "supervisor stalled"
+
+    def why_not_ready(self) -> str | None:
+        """Why it would start no job now: it has not started, it stops, its heartbeat is not current. Else None."""
+        if (why := self.why_not_live()) is not None:
+            return why
+        if self._stopping.is_set():
+            return "stopping"
+        if not self._parts.started:
+            return "starting"
+        return (
+            None if self._parts.heartbeat.lease_valid else "no heartbeat for half a lease: is the database reachable?"
+        )
+
     def _count(self, settlement: Settlement) -> None:
         if settlement.ends:
             self.app.notifier.ended(settlement.job.id)

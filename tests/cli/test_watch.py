@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import signal
-import urllib.error
-import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,8 @@ from effects_webhooks import add_endpoint
 from tests.cli.conftest import ROOT, Run
 from tests.support.commands import error_line
 from tests.support.manual_workers import ManualWorker, run_sql
-from tests.support.processes import Fleet, fleet
+from tests.support.processes import fleet
+from tests.support.served_metrics import fetch, port_of, serving
 from tests.support.waiting import wait_until
 
 KEY, DIGEST = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
@@ -81,15 +80,6 @@ def test_line_breaks_are_escaped() -> None:
     assert len(render([family]).splitlines()) == 4
 
 
-def fetch(port: int, path: str = "/metrics") -> tuple[int, str, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-            return answer.status, answer.headers["Content-Type"], answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.headers["Content-Type"], error.read().decode()
-
-
 def test_the_server_answers_only_for_its_path(app: Effects) -> None:
     with MetricsServer(app, WorkerMetrics(), port=0) as server:
         status, content_type, body = fetch(server.port)
@@ -125,17 +115,8 @@ def test_a_worker_serves_its_own_counts(database_url: str, app: Effects, tmp_pat
         assert worker.wait() == 0, worker.output
 
 
-def serving(processes: Fleet) -> Any:
-    return processes.worker("--metrics-port", "0", app="tests.cli.shop_app:app", EFFECTS_LOG_FORMAT="text")
-
-
 def attempts(outcome: str) -> frozenset[tuple[str, str]]:
     return labels(job_type="scripted", outcome=outcome)
-
-
-def port_of(output: str) -> int:
-    [line] = [line for line in output.splitlines() if "metrics.served" in line] or [""]
-    return int(line.rpartition("port=")[2] or 0)
 
 
 def test_a_taken_port_is_reported_on_one_line(app: Effects, run: Run) -> None:
