@@ -19,7 +19,6 @@ Names without a docstring of their own:
     NO_DIGEST           the digest of a holder that is another one whatever its content
     ObjectData          what becomes a JSON object: a mapping, a dataclass, a msgspec struct or a pydantic model
     ON_UNKNOWN, OnUnknown   the policies for an unknown outcome
-    PIECE_BYTES         size of the pieces in which files are read and written
     Resolver            a function from host and port to the host's addresses
     SECRET_PREFIX       the prefix of a signing secret
     Statement           a function from `Sql` to the text of a statement
@@ -75,7 +74,7 @@ if TYPE_CHECKING:
         verify,
         verify_with,
     )
-    from effects.storage.base import PIECE_BYTES, Storage, Writer
+    from effects.storage.base import Storage, Writer
     from effects.storage.disposition import attachment
     from effects.storage.probe import FOLDER
     from effects.store.audit_log.notes import AuditAction, note
@@ -141,7 +140,7 @@ else:
                 "HEADER_PREFIX, SECRET_PREFIX, TOLERANCE_SECONDS, decode_secret, generate_secret, parse_secret, "
                 "sign, verify, verify_with"
             ),
-            "effects.storage.base": "PIECE_BYTES, Storage, Writer",
+            "effects.storage.base": "Storage, Writer",
             "effects.storage.disposition": "attachment",
             "effects.storage.probe": "FOLDER",
             "effects.store.audit_log.notes": "AuditAction, note",
@@ -182,7 +181,6 @@ __all__ = [
     "LEDGER_STATES",
     "NO_DIGEST",
     "ON_UNKNOWN",
-    "PIECE_BYTES",
     "SECRET_PREFIX",
     "TOLERANCE_SECONDS",
     "UNSAFE",

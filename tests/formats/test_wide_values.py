@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from python_calamine import CalamineWorkbook
 
 from effects_reports.cursor import key_from_json, key_to_json
 from effects_reports.errors import ReportRefused
@@ -16,7 +18,7 @@ from effects_reports.formats.base import ChunkSource, Column
 from effects_reports.source.bounds import read_bounds
 from effects_reports.source.statements import ranged
 from effects_reports.source.wide_values import read_wide_values
-from tests.formats.rows import columns_of, part, values
+from tests.formats.rows import columns_of, part, values, whole
 
 # Type → values that no type of Python's holds, in the order of the database.
 WIDE = {
@@ -71,9 +73,11 @@ def test_both_routes_write_what_the_server_prints(kind: str, name: str, postgres
 def test_a_workbook_holds_them_as_texts(kind: str, postgresql: sa.Connection) -> None:
     select = values(postgresql, [kind], [[value] for value in WIDE[kind]])
 
-    written, _ = part(ChunkSource(columns_of(select), select), "xlsx", "excel", postgresql)
+    columns = columns_of(select)
+    written, _ = part(ChunkSource(columns, select), "xlsx", "excel", postgresql)
 
-    assert [json.loads(line) for line in written.splitlines()] == [[value] for value in WIDE[kind]]
+    book = CalamineWorkbook.from_filelike(io.BytesIO(whole(columns, [written], "xlsx")))
+    assert book.get_sheet_by_index(0).to_python()[1:] == [[value] for value in WIDE[kind]]
 
 
 @pytest.mark.parametrize("kind", WIDE)

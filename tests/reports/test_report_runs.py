@@ -238,7 +238,7 @@ def test_refused_more_rows_than_allowed(shop: Effects) -> None:
 def test_refused_more_rows_than_the_format_holds(shop: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
     from effects_reports.formats.xlsx import Xlsx  # noqa: PLC0415
 
-    monkeypatch.setattr(Xlsx, "rows_max", 10)  # a million rows take too long to make
+    monkeypatch.setattr(Xlsx, "rows_max", 10)  # no format has such a limit today
     fill(shop, 11)
     why = refused(shop, "orders", format="xlsx")
     assert "too_many_rows_for_format: report 'orders': xlsx holds 10 rows and it has 11; ask for csv" in why

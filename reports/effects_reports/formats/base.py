@@ -1,7 +1,8 @@
 """What a file format is, and what a chunk of a report is made of. The seam between the two halves of this package.
 
 A chunk's bytes do not depend on its place in the file: so an assembly is a header, the parts in their order and a
-footer, whoever wrote which part when. A part is compressed by itself (one gzip member, one zstd frame).
+footer, whoever wrote which part when. A part is compressed by itself (one gzip member, one zstd frame, the deflated
+rows of a sheet).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Dialect: TypeAlias = Literal["excel", "rfc4180", "raw"]
 DIALECTS: tuple[Dialect, ...] = ("excel", "rfc4180", "raw")
 Route: TypeAlias = Literal["copy", "batch", "row", "sqlite", "iterable"]
 
-Packing: TypeAlias = Literal["", "gz", "zst"]
+Packing: TypeAlias = Literal["", "gz", "zst", "sheet"]
 
 MappedRow: TypeAlias = Sequence[Any] | Mapping[str, Any]  # in the order of the columns, or by their names
 MapRow: TypeAlias = Callable[[Row[Any]], MappedRow | None]

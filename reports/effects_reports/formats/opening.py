@@ -9,7 +9,7 @@ from effects_reports.formats.base import DIALECTS, Dialect, Format, Packing
 from effects_reports.formats.csv import Csv
 from effects_reports.formats.ndjson import Ndjson
 from effects_reports.formats.packing import check_packing
-from effects_reports.formats.xlsx import Xlsx, check_xlsx
+from effects_reports.formats.xlsx import Xlsx
 
 _PACKINGS: Mapping[str, Packing] = {"": "", ".gz": "gz", ".zst": "zst"}
 _PACKED: Mapping[str, Callable[[Dialect, Packing], Format]] = {
@@ -34,7 +34,6 @@ def open_format(name: str, dialect: Dialect = "excel") -> Format:
     if dialect not in DIALECTS:
         raise ReportInvalid(f"there is no dialect {dialect!r}; give {', '.join(DIALECTS)}")
     if name == "xlsx":
-        check_xlsx()
         return Xlsx()
     family, dot, suffix = name.partition(".")
     packing = _PACKINGS[dot + suffix]

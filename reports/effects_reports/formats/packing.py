@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from effects import ConfigurationError
 from effects.extend import Writer
 from effects_reports.formats.base import Packing
+from effects_reports.formats.fragments import FragmentPacker
 
 BLOCK_BYTES = 256 * 1024
 GZIP_LEVEL = 6
@@ -96,4 +97,4 @@ def _zstd_maker() -> Callable[[], Any]:
     return lambda: zstandard.ZstdCompressor(ZSTD_LEVEL).compressobj()
 
 
-_COMPRESSORS: dict[str, Callable[[], Compressor]] = {"gz": _gzip, "zst": _zstd}
+_COMPRESSORS: dict[str, Callable[[], Compressor]] = {"gz": _gzip, "zst": _zstd, "sheet": FragmentPacker}

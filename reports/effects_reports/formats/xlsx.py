@@ -1,138 +1,200 @@
-"""XLSX (ECMA-376), written by xlsxwriter a row at a time when the file is put together."""
+"""XLSX (ECMA-376): sheets joined from the deflated rows of parts, without unpacking them."""
 
 from __future__ import annotations
 
-import datetime as dt
-import importlib
-import shutil
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from xml.sax.saxutils import quoteattr
 
-from effects import ConfigurationError
-from effects.extend import PIECE_BYTES, Writer
+from effects.extend import Writer
 from effects_reports.errors import ReportRefused
+from effects_reports.formats.archive import ENTRY_BYTES_MAX, Archive
 from effects_reports.formats.base import Column, Packing
-from effects_reports.formats.cells import Cell, decode_cells, encode_cells
+from effects_reports.formats.cells import BOLD, DAY, DECIMALS_MAX, MOMENT, ROW_END, encode_rows
+from effects_reports.formats.fragments import Fragment, read_frames
 
-ROWS_MAX = 1_048_575  # under the header
+ROWS_MAX = 1_048_575  # of a sheet, under the header; those beyond stand in a further sheet
 COLUMNS_MAX = 16_384
-_CREATED = dt.datetime(2000, 1, 1)  # noqa: DTZ001 - the same bytes whenever it is written
-_WIDTHS = {"d": 11.0, "t": 19.0}  # or a cell shows ##### in place of its day
+SHEET_BYTES_MAX = ENTRY_BYTES_MAX - 2**20
 _SHEET = "Report"
+_WIDTHS = {DAY: 11.0, MOMENT: 19.0}  # so that a cell does not show ##### in place of its day
+_SAMPLE_ROWS = 1000
+
+_XML = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\n'
+_MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+_OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+_PACKAGE = "http://schemas.openxmlformats.org/package/2006"
+_TYPES = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+
+Frames = Iterator[tuple[Fragment, Iterator[bytes]]]
 
 
 class Xlsx:
-    """A workbook of one sheet: a bold header that stays in view, real numbers, days and times.
+    """A workbook: a bold header that stays in view, real numbers, days and times; a further sheet past 1,048,576 rows.
 
     Moments are in UTC. Texts are texts, never formulas or links. Integers of more than 15 digits, decimals of more,
-    and days before 1900 are texts: Excel would change them. A killed assembly leaves its temporary files in TMPDIR.
+    and days before March 1900 are texts: Excel would change them.
     """
 
     name = "xlsx"
     extension = ".xlsx"
-    content_type = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
-    rows_max: int | None = ROWS_MAX
+    content_type = f"{_TYPES}.sheet"
+    rows_max: int | None = None
     columns_max: int | None = COLUMNS_MAX
     by_copy = False
-    packing: Packing = ""
-    encode = staticmethod(encode_cells)
+    packing: Packing = "sheet"
+    encode = staticmethod(encode_rows)
 
     def assemble(self, columns: Sequence[Column], parts: Iterable[Iterable[bytes]], out: Writer) -> None:
         """As `Format.assemble`.
 
         Raises:
-            ReportRefused: there are more rows or columns than a sheet holds.
+            ReportRefused: there are more columns than a sheet holds.
         """
-        with tempfile.TemporaryDirectory(prefix="effects-xlsx-") as folder, tempfile.TemporaryFile() as file:
-            workbook = _xlsxwriter().Workbook(file, {"constant_memory": True, "tmpdir": folder})
-            workbook.set_properties({"created": _CREATED})
-            with closing(_Sheet(workbook, columns)) as sheet:
-                sheet.fill(parts)
-            workbook.close()
-            file.seek(0)
-            shutil.copyfileobj(file, out, PIECE_BYTES)
-
-
-class _Sheet:
-    def __init__(self, workbook: Any, columns: Sequence[Column]) -> None:
         if len(columns) > COLUMNS_MAX:
             raise ReportRefused(f"XLSX holds {COLUMNS_MAX:,} columns, not {len(columns):,}", code="xlsx_too_wide")
-        self._workbook, self._columns = workbook, columns
-        self._sheet = workbook.add_worksheet(_SHEET)
-        self._formats = {
-            "d": workbook.add_format({"num_format": "yyyy-mm-dd"}),
-            "t": workbook.add_format({"num_format": "yyyy-mm-dd hh:mm:ss"}),
-            "c": workbook.add_format({"num_format": "hh:mm:ss"}),
-        }
-        self._decimals: dict[int, Any] = {}
-        self._widths: dict[int, float] = {}
-        self._writers: dict[type, Callable[[int, int, Any], Any]] = {
-            bool: self._sheet.write_boolean,
-            int: self._sheet.write_number,
-            float: self._sheet.write_number,
-            str: self._sheet.write_string,
-            list: self._write_tagged,
-        }
-
-    def fill(self, parts: Iterable[Iterable[bytes]]) -> None:
-        bold = self._workbook.add_format({"bold": True})
-        for number, column in enumerate(self._columns):
-            self._sheet.write_string(0, number, column.header, bold)
-        self._sheet.freeze_panes(1, 0)
-        for row, cells in enumerate(chain.from_iterable(map(decode_cells, parts)), 1):
-            if row > ROWS_MAX:
-                raise ReportRefused(f"XLSX holds {ROWS_MAX:,} rows: ask for csv or ndjson", code="xlsx_too_long")
-            self._write_row(row, cells)
-        for number, width in self._widths.items():
-            self._sheet.set_column(number, number, width)
-
-    def close(self) -> None:
-        """Close the file of rows, which the workbook opens again, if it is ever closed itself."""
-        self._sheet._opt_close()
-
-    def _write_row(self, row: int, cells: Sequence[Cell]) -> None:
-        for number, cell in enumerate(cells):
-            if cell is not None:
-                self._writers[type(cell)](row, number, cell)
-
-    def _write_tagged(self, row: int, number: int, cell: list[str]) -> None:
-        tag, text = cell
-        if tag == "n":
-            self._sheet.write_number(row, number, float(text), self._decimal_format(len(text.partition(".")[2])))
-            return
-        if tag in _WIDTHS:
-            self._widths[number] = max(_WIDTHS[tag], self._widths.get(number, 0.0))
-        self._sheet.write_datetime(row, number, _READ[tag](text), self._formats[tag])
-
-    def _decimal_format(self, digits: int) -> Any:
-        """So that 12.50 shows both its decimals."""
-        if digits not in self._decimals:
-            shown = f"0.{'0' * digits}" if digits else "0"
-            self._decimals[digits] = self._workbook.add_format({"num_format": shown})
-        return self._decimals[digits]
+        archive = Archive(out)
+        for name, xml in _BEFORE.items():
+            archive.add(name, xml.encode())
+        sheets = _Sheets(archive, columns)
+        sheets.fill(chain.from_iterable(map(read_frames, parts)))
+        for name, xml in _after(sheets.count).items():
+            archive.add(name, xml.encode())
+        archive.end()
 
 
-_READ: dict[str, Callable[[str], Any]] = {
-    "d": dt.date.fromisoformat,
-    "t": dt.datetime.fromisoformat,
-    "c": dt.time.fromisoformat,
+class _Sheets:
+    """The sheets of a workbook, each begun when the one before it is full.
+
+    Attributes:
+        count: how many there are.
+    """
+
+    def __init__(self, archive: Archive, columns: Sequence[Column]) -> None:
+        self._archive, self._columns = archive, columns
+        self._opening = b""
+        self._rows = self.count = 0
+
+    def fill(self, frames: Frames) -> None:
+        for fragment, pieces in frames:
+            if not self.count:
+                start = b"".join(pieces)  # about 256 KiB or one row
+                self._open(_widths(start, len(self._columns)))
+                pieces = iter([start])  # noqa: PLW2901 - the same bytes
+            elif self._rows + fragment.rows > ROWS_MAX or self._archive.plain + fragment.plain > SHEET_BYTES_MAX:
+                self._close()
+                self._begin()
+            for piece in pieces:
+                self._archive.deflated(piece)
+            self._archive.count(fragment.plain, fragment.crc)
+            self._rows += fragment.rows
+        if not self.count:
+            self._open({})
+        self._close()
+
+    def _open(self, widths: dict[int, float]) -> None:
+        header = encode_rows(self._columns, [[column.header] for column in self._columns], style=BOLD)
+        self._opening = f"{_opening(widths)}<sheetData>".encode() + header
+        self._begin()
+
+    def _begin(self) -> None:
+        self.count += 1
+        self._rows = 0
+        self._archive.begin(f"xl/worksheets/sheet{self.count}.xml")
+        self._archive.fragment(self._opening)
+
+    def _close(self) -> None:
+        self._archive.fragment(b"</sheetData></worksheet>")
+        self._archive.close()
+
+
+def _widths(packed: bytes, columns: int) -> dict[int, float]:
+    """Column → width, where the first rows have days or moments. A later one shrinks until it fits (its style)."""
+    try:
+        rows = zlib.decompressobj(-15).decompress(packed).split(ROW_END, _SAMPLE_ROWS)[:_SAMPLE_ROWS]
+    except zlib.error:  # a broken part, which is found at its end
+        return {}
+    widths: dict[int, float] = {}
+    for row in rows:
+        for number, cell in enumerate(row.split(b"<c")[1 : columns + 1]):
+            for style, width in _WIDTHS.items():
+                if cell.startswith(b' s="%d"' % style):
+                    widths[number] = max(width, widths.get(number, 0.0))
+    return widths
+
+
+def _opening(widths: dict[int, float]) -> str:
+    columns = "".join(
+        f'<col min="{number + 1}" max="{number + 1}" width="{width:g}" customWidth="1"/>'
+        for number, width in sorted(widths.items())
+    )
+    return (
+        f'{_XML}<worksheet xmlns="{_MAIN}"><sheetViews><sheetView workbookViewId="0">'
+        '<pane ySplit="1" topLeftCell="A2" activePane="bottomLeft" state="frozen"/></sheetView></sheetViews>'
+        f"{f'<cols>{columns}</cols>' if columns else ''}"
+    )
+
+
+# -- the other files of the archive ------------------------------------------------------------------------------
+
+
+def _relationships(targets: dict[str, str]) -> str:
+    lines = "".join(
+        f'<Relationship Id="rId{number}" Type={quoteattr(kind)} Target={quoteattr(target)}/>'
+        for number, (target, kind) in enumerate(targets.items(), 1)
+    )
+    return f'{_XML}<Relationships xmlns="{_PACKAGE}/relationships">{lines}</Relationships>'
+
+
+def _styles() -> str:
+    """In the order of the numbers that `cells` has for them."""
+    shapes = ["yyyy-mm-dd", "yyyy-mm-dd hh:mm:ss", "hh:mm:ss", "0"]
+    shapes += [f"0.{'0' * digits}" for digits in range(1, DECIMALS_MAX + 1)]
+    formats = "".join(f'<numFmt numFmtId="{164 + n}" formatCode="{shape}"/>' for n, shape in enumerate(shapes))
+    cells = "".join(
+        f'<xf numFmtId="{164 + n}" fontId="0" fillId="0" borderId="0" xfId="0" applyNumberFormat="1"'
+        + (' applyAlignment="1"><alignment shrinkToFit="1"/></xf>' if n < 3 else "/>")
+        for n in range(len(shapes))
+    )
+    font = '<sz val="11"/><name val="Calibri"/><family val="2"/>'
+    return (
+        f'{_XML}<styleSheet xmlns="{_MAIN}"><numFmts count="{len(shapes)}">{formats}</numFmts>'
+        f'<fonts count="2"><font>{font}</font><font><b/>{font}</font></fonts>'
+        '<fills count="2"><fill><patternFill patternType="none"/></fill><fill><patternFill patternType="gray125"/>'
+        '</fill></fills><borders count="1"><border><left/><right/><top/><bottom/><diagonal/></border></borders>'
+        '<cellStyleXfs count="1"><xf numFmtId="0" fontId="0" fillId="0" borderId="0"/></cellStyleXfs>'
+        f'<cellXfs count="{len(shapes) + 2}"><xf numFmtId="0" fontId="0" fillId="0" borderId="0" xfId="0"/>'
+        f'<xf numFmtId="0" fontId="1" fillId="0" borderId="0" xfId="0" applyFont="1"/>{cells}</cellXfs>'
+        '<cellStyles count="1"><cellStyle name="Normal" xfId="0" builtinId="0"/></cellStyles></styleSheet>'
+    )
+
+
+_BEFORE = {
+    "_rels/.rels": _relationships({"xl/workbook.xml": f"{_OFFICE}/officeDocument"}),
+    "xl/styles.xml": _styles(),
 }
 
 
-def check_xlsx() -> None:
-    """Refuse what is not installed.
-
-    Raises:
-        ConfigurationError: names the extra.
-    """
-    _xlsxwriter()
-
-
-def _xlsxwriter() -> Any:
-    try:
-        return importlib.import_module("xlsxwriter")
-    except ImportError as error:
-        raise ConfigurationError("reports in xlsx need a writer: pip install 'effects-toolkit[xlsx]'") from error
+def _after(sheets: int) -> dict[str, str]:
+    numbers = range(1, sheets + 1)
+    names = [_SHEET if number == 1 else f"{_SHEET} {number}" for number in numbers]
+    listed = "".join(
+        f'<sheet name="{name}" sheetId="{number}" r:id="rId{number}"/>'
+        for number, name in zip(numbers, names, strict=True)
+    )
+    targets = {f"worksheets/sheet{number}.xml": f"{_OFFICE}/worksheet" for number in numbers}
+    overrides = {"xl/workbook.xml": "sheet.main", "xl/styles.xml": "styles"}
+    overrides |= {f"xl/{target}": "worksheet" for target in targets}
+    types = "".join(
+        f'<Override PartName="/{name}" ContentType="{_TYPES}.{kind}+xml"/>' for name, kind in overrides.items()
+    )
+    return {
+        "xl/workbook.xml": f'{_XML}<workbook xmlns="{_MAIN}" xmlns:r="{_OFFICE}"><sheets>{listed}</sheets></workbook>',
+        "xl/_rels/workbook.xml.rels": _relationships({**targets, "styles.xml": f"{_OFFICE}/styles"}),
+        "[Content_Types].xml": (
+            f'{_XML}<Types xmlns="{_PACKAGE}/content-types">'
+            f'<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+            f'<Default Extension="xml" ContentType="application/xml"/>{types}</Types>'
+        ),
+    }

@@ -1,0 +1,184 @@
+"""Workbooks joined from parts: as two independent readers see them, however their rows were divided."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import zipfile
+import zlib
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from python_calamine import CalamineWorkbook
+
+from effects_reports.formats.archive import Archive
+from effects_reports.formats.base import ChunkSource, Column
+from effects_reports.formats.fragments import FragmentPacker, joined_crc, read_frames
+from effects_reports.formats.xlsx import Xlsx
+from tests.formats.rows import Memory, part, whole
+
+at = dt.datetime.fromisoformat  # without a zone
+
+
+def columns(count: int) -> tuple[Column, ...]:
+    return tuple(Column(f"c{number}", f"head {number}") for number in range(count))
+
+
+def workbook(rows: list[tuple[Any, ...]], size: int) -> bytes:
+    """A file of one part for every `size` rows."""
+    named = columns(len(rows[0]))
+    parts = [part(ChunkSource(named, rows=rows[at : at + size]), "xlsx")[0] for at in range(0, len(rows), size)]
+    return whole(named, parts, "xlsx")
+
+
+def by_openpyxl(file: bytes, sheet: int = 0) -> list[list[Any]]:
+    book = openpyxl.load_workbook(io.BytesIO(file))
+    return [[cell.value for cell in row] for row in book.worksheets[sheet].iter_rows()]
+
+
+def by_calamine(file: bytes, sheet: int = 0) -> list[list[Any]]:
+    book = CalamineWorkbook.from_filelike(io.BytesIO(file))
+    rows = book.get_sheet_by_index(sheet).to_python(skip_empty_area=False)
+    return [[None if cell == "" else cell for cell in row] for row in rows]
+
+
+NASTY = [
+    "", " leading", "trailing ", "a\nb", "tab\there", "=1+1", "<c/>", "</row>", "]]>", "&amp;", "_x0041_", "_x005F_",
+    "é😀", "\u2028", '"quoted"', "1/2", "007", "+49 30", "-5", "true",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("read", [by_openpyxl, by_calamine])
+def test_two_readers_find_every_value(read: Any) -> None:
+    rows = [(text, number, Decimal(number) / 8, number % 2 == 0) for number, text in enumerate(NASTY)]
+    header, *seen = read(workbook(rows, 7))
+    assert header == [f"head {number}" for number in range(4)]
+    empty = "" if read is by_openpyxl else None  # the other does not distinguish it from NULL
+    if read is by_openpyxl:  # which leaves Excel's escapes in inline texts as they are
+        seen = [[_unescaped(text), *rest] for text, *rest in seen]
+    assert seen == [[text or empty, number, number / 8, number % 2 == 0] for number, text in enumerate(NASTY)]
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("_x005F_", "_")
+
+
+texts = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff"), max_size=20)
+cells = st.none() | st.integers(-(10**15) + 1, 10**15 - 1) | st.booleans() | texts | st.floats(allow_nan=False)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(cells, cells, texts), min_size=1, max_size=30), st.integers(1, 30))
+def test_any_rows_divided_anyhow(rows: list[tuple[Any, ...]], size: int) -> None:
+    file = workbook(rows, size)
+    assert zipfile.ZipFile(io.BytesIO(file)).testzip() is None
+    unpacked = [
+        zipfile.ZipFile(io.BytesIO(each)).read("xl/worksheets/sheet1.xml") for each in (file, workbook(rows, 30))
+    ]
+    assert unpacked[0] == unpacked[1]
+    _, *seen = by_openpyxl(file)
+    assert seen == [[_as_cell(value) for value in row] for row in rows]
+
+
+def _as_cell(value: Any) -> Any:
+    infinite = isinstance(value, float) and value in (float("inf"), float("-inf"))
+    return ("Infinity" if value > 0 else "-Infinity") if infinite else value
+
+
+def test_rows_beyond_a_sheet_stand_in_a_further_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("effects_reports.formats.xlsx.ROWS_MAX", 10)
+    file = workbook([(number, "x") for number in range(25)], 5)
+    assert openpyxl.load_workbook(io.BytesIO(file)).sheetnames == ["Report", "Report 2", "Report 3"]
+    for read in (by_openpyxl, by_calamine):
+        sheets = [read(file, number) for number in range(3)]
+        assert [sheet[0] for sheet in sheets] == [["head 0", "head 1"]] * 3
+        assert [row[0] for sheet in sheets for row in sheet[1:]] == list(range(25))
+        assert [len(sheet) for sheet in sheets] == [11, 11, 6]
+
+
+def test_line_ends_are_lf() -> None:
+    [_, row] = by_openpyxl(workbook([("a\r\nb\rc\nd",)], 1))
+    assert row == ["a\nb\nc\nd"]
+
+
+@pytest.mark.parametrize("moment", [
+    at("2024-02-29T23:59:59.999900"), at("2024-02-29T23:59:59.500000"),
+    at("9999-12-31T23:59:59.999999"), at("2024-02-29T23:59:59.499999"),
+])  # fmt: skip
+def test_no_moment_becomes_the_next_day(moment: dt.datetime) -> None:
+    [_, [seen, clock]] = by_openpyxl(workbook([(moment, moment.time())], 1))
+    assert seen.replace(microsecond=0) == moment.replace(microsecond=0)
+    assert clock.replace(microsecond=0) == dt.time(23, 59, 59)
+
+
+def test_days_on_which_programs_disagree_are_texts() -> None:
+    [_, row] = by_openpyxl(workbook([(dt.date(1900, 2, 28), dt.date(1900, 3, 1), at("1900-02-28T05:00"))], 1))
+    assert row == ["1900-02-28", at("1900-03-01"), "1900-02-28 05:00:00"]
+
+
+def test_columns_of_days_and_moments_are_wide_enough() -> None:
+    file = workbook([(None, "x", None), (dt.date(2024, 1, 1), "x", at("2024-01-01T05:00"))], 1)
+    sheet = openpyxl.load_workbook(io.BytesIO(file)).worksheets[0]
+    assert (sheet.freeze_panes, sheet.cell(1, 1).font.b) == ("A2", True)
+    wide = openpyxl.load_workbook(io.BytesIO(workbook([(dt.date(2024, 1, 1), "x", at("2024-01-01T05:00"))], 1)))
+    assert [wide.worksheets[0].column_dimensions[name].width for name in "AC"] == [11.0, 19.0]
+
+
+# -- fragments and archives --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=300), st.binary(max_size=300))
+def test_the_crc_of_joined_pieces(first: bytes, second: bytes) -> None:
+    assert joined_crc(zlib.crc32(first), zlib.crc32(second), len(second)) == zlib.crc32(first + second)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(1, 60), st.integers(1, 60))
+def test_frames_come_back_from_pieces_of_any_size(widths: list[int], block: int, piece: int) -> None:
+    rows = b"".join(b"<row>" + b"x" * width + b"</row>" for width in widths)
+    packer = FragmentPacker()
+    packed = b"".join(packer.compress(rows[at : at + block]) for at in range(0, len(rows), block)) + packer.flush()
+
+    inflate, rows_seen = zlib.decompressobj(-15), 0
+    seen = b""
+    for fragment, pieces in read_frames(packed[at : at + piece] for at in range(0, len(packed), piece)):
+        plain = inflate.decompress(b"".join(pieces))
+        assert (len(plain), zlib.crc32(plain)) == (fragment.plain, fragment.crc)
+        rows_seen += fragment.rows
+        seen += plain
+    assert (seen, rows_seen) == (rows, len(widths))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=400))
+def test_a_broken_part_is_read_to_its_end(broken: bytes) -> None:
+    """Only there is it known to be broken."""
+    ended = []
+
+    def pieces() -> Any:
+        yield broken[:200] or b"x"
+        yield broken[200:] or b"x"
+        ended.append(True)
+
+    Xlsx().assemble(columns(2), [pieces()], Memory())
+    assert ended
+
+
+def test_an_archive_beyond_4_gib_is_read_by_others(tmp_path: Path) -> None:
+    path, before = tmp_path / "large.zip", 5 * 2**30
+    with path.open("wb") as file:
+        file.seek(before)  # a hole: it takes no room
+        archive = Archive(file)  # type: ignore[arg-type]
+        archive._written = before
+        archive.add("a/name.xml", b"text" * 1000)
+        archive.add("b.xml", b"")
+        archive.end()
+    with zipfile.ZipFile(path) as found:
+        assert found.namelist() == ["a/name.xml", "b.xml"]
+        assert (found.read("a/name.xml"), found.testzip()) == (b"text" * 1000, None)
