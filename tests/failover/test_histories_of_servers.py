@@ -16,9 +16,9 @@ from tests.support.server_pair import ServerPair, server_pair
 
 @pytest.fixture
 def pair() -> Iterator[ServerPair]:
-    with server_pair(synchronous=False) as made:
-        databases.migrated(made.url)
-        yield made
+    with server_pair(synchronous=False) as servers:
+        databases.migrated(servers.url)
+        yield servers
 
 
 class _Histories:

@@ -35,7 +35,9 @@ BRISK = {"EFFECTS_LEASE_SECONDS": "6", "EFFECTS_THREADS": "6"}  # what was lost 
 
 
 @pytest.mark.timeout(120 + 30 * LOSSES)
-def test_what_a_failover_lost_is_written_back_or_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commits_lost_by_a_failover_are_written_back_or_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pause = threading.Event()
     with (
         server_pair(synchronous=False) as pair,

@@ -26,15 +26,15 @@ STEPS = ("release", "do")
 @pytest.fixture
 def app(tmp_path: Path, sqlite_template: Path) -> Iterator[Effects]:
     shutil.copy(sqlite_template, tmp_path / "effects.db")
-    made = step_jobs_app(f"sqlite:///{tmp_path / 'effects.db'}", lease_seconds=10.0, heartbeat_seconds=0.2)
-    yield made
-    made.dispose()
+    step_app = step_jobs_app(f"sqlite:///{tmp_path / 'effects.db'}", lease_seconds=10.0, heartbeat_seconds=0.2)
+    yield step_app
+    step_app.dispose()
 
 
 def _copy(source: Path, target: Path) -> None:
     """Page by page into the same file, as a restore in place does."""
-    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as two:
-        one.backup(two)
+    with closing(sqlite3.connect(source)) as origin, closing(sqlite3.connect(target)) as copy:
+        origin.backup(copy)
 
 
 def _pause(app: Effects, *, paused: bool) -> None:
@@ -46,7 +46,7 @@ def _pause(app: Effects, *, paused: bool) -> None:
 
 
 @pytest.mark.parametrize("job_type", ["step_job", "step_job.held"])
-def test_what_was_done_stays_done(app: Effects, job_type: str, tmp_path: Path) -> None:
+def test_done_effects_stay_done(app: Effects, job_type: str, tmp_path: Path) -> None:
     live, backup = tmp_path / "effects.db", tmp_path / "backup.db"
     with StubServer() as stub_server, running(Worker(app)):
         wait_until(lambda: [worker["beat"] > 0 for worker in rows(app, "workers")] == [True])

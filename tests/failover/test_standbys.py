@@ -21,16 +21,16 @@ LEASE_SECONDS = 120.0
 
 @pytest.fixture
 def pair() -> Iterator[ServerPair]:
-    with server_pair() as made:
-        databases.migrated(made.url)
-        yield made
+    with server_pair() as servers:
+        databases.migrated(servers.url)
+        yield servers
 
 
 @pytest.fixture
 def app(pair: ServerPair) -> Iterator[Effects]:
-    made = step_jobs_app(pair.url, sessions="off")
-    yield made
-    made.dispose()
+    step_app = step_jobs_app(pair.url, sessions="off")
+    yield step_app
+    step_app.dispose()
 
 
 def _finding(app: Effects) -> tuple[str, str]:
@@ -38,7 +38,7 @@ def _finding(app: Effects) -> tuple[str, str]:
     return finding.level, finding.text
 
 
-def test_doctor_says_whether_a_standby_has_what_was_acknowledged(pair: ServerPair, app: Effects) -> None:
+def test_doctor_reports_whether_a_standby_has_acknowledged_commits(pair: ServerPair, app: Effects) -> None:
     level, text = _finding(app)
     assert level == "ok"
     assert "synchronous standby: two (sync, " in text
@@ -63,7 +63,7 @@ def test_doctor_says_whether_a_standby_has_what_was_acknowledged(pair: ServerPai
     assert _finding(app)[1].startswith("no standby is attached")
 
 
-def test_nobody_rescues_within_a_lease_of_a_promotion(pair: ServerPair, app: Effects) -> None:
+def test_no_job_is_rescued_within_a_lease_of_a_promotion(pair: ServerPair, app: Effects) -> None:
     """A standby has been up for days: its start says nothing. Who comes first to look sees that it was promoted."""
     ManualWorker(app)
     note_failover(app.store, "manual")

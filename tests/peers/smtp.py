@@ -123,7 +123,7 @@ class SmtpPeer:
     def over(self) -> threading.Event:
         return self._raw.over
 
-    def said(self, verb: str) -> list[str]:
+    def commands_of(self, verb: str) -> list[str]:
         """The commands that begin so."""
         return [command for command in self.commands if command.upper().startswith(verb)]
 

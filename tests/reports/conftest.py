@@ -33,8 +33,8 @@ def shop_factory(app_factory: AppFactory, tmp_path: Path) -> Shop:
     """Makes apps that know the reports of `tests.reports.shop`, or others: `shop_factory(reports=[…])`."""
 
     def make(**options: Any) -> Effects:
-        given = {"reports": REPORTS, "storage_url": str(tmp_path / "files"), "job_types": [], **options}
-        return app_factory(**given)
+        defaults = {"reports": REPORTS, "storage_url": str(tmp_path / "files"), "job_types": [], **options}
+        return app_factory(**defaults)
 
     return make
 

@@ -58,7 +58,7 @@ class KillLoop:
             child.kill()
 
     def finish(self) -> None:
-        """One worker that nobody harms, until every run is ready."""
+        """One undisturbed worker, until every run is ready."""
         worker = self._start()
         worker.wait_logged("worker.started")  # before that SIGTERM would simply end it
         wait_until(lambda: self._all_ready() or worker.exit_code is not None, seconds=DRAIN_SECONDS)
@@ -68,7 +68,7 @@ class KillLoop:
 
     def _keep_busy(self) -> None:
         self._take_up()
-        under_way = [one for one in list_reports(limit=20, effects=self.app) if one.state not in ENDED]
+        under_way = [run for run in list_reports(limit=20, effects=self.app) if run.state not in ENDED]
         for _ in range(UNDER_WAY - len(under_way)):
             report = REPORTS[len(self.runs) % len(REPORTS)]
             key = f"{report}:{len(self.runs)}"
@@ -76,9 +76,9 @@ class KillLoop:
             self.runs.append((receipt.run_id, report))
 
     def _take_up(self) -> None:
-        for one in list_reports(state="failed", effects=self.app):
-            assert one.error_code == "poison", one
-            resume_report(one.run_id, effects=self.app)
+        for run in list_reports(state="failed", effects=self.app):
+            assert run.error_code == "poison", run
+            resume_report(run.run_id, effects=self.app)
             self.resumed += 1
 
     def _all_ready(self) -> bool:

@@ -40,7 +40,7 @@ def reports(*arguments: object) -> Answer:
     return command("--app", "tests.reports.crash_app:app", "reports", *arguments)
 
 
-def made(app: Effects, *arguments: object) -> Any:
+def finish_report(app: Effects, *arguments: object) -> Any:
     """A report, requested and made; what `show` says of it."""
     run_id = reports("request", "orders", *arguments).out.strip()
     Worker(app).drain(60)
@@ -49,7 +49,7 @@ def made(app: Effects, *arguments: object) -> Any:
 
 @pytest.mark.slow
 def test_from_request_to_download(shop: Effects, tmp_path: Path) -> None:
-    status = made(shop, "--param", "above=30", "--format", "csv.gz", "--key", "k")
+    status = finish_report(shop, "--param", "above=30", "--format", "csv.gz", "--key", "k")
     assert (status["state"], status["rows"], status["filename"]) == ("ready", 240, "k.csv.gz")
     assert status["progress"]["total_kind"] == "exact"
     assert "params" not in status
@@ -65,17 +65,17 @@ def test_from_request_to_download(shop: Effects, tmp_path: Path) -> None:
 
 
 def test_why_names_the_run_by_a_command_that_works(shop: Effects) -> None:
-    status = made(shop, "--key", "orders:2026-11-23")
+    status = finish_report(shop, "--key", "orders:2026-11-23")
     for name in ("orders:2026-11-23", status["run_id"]):
         sys.modules.pop("tests.reports.crash_app", None)
-        told = command("--app", "tests.reports.crash_app:app", "why", name)
-        [run_id] = re.findall(r"`effects --app tests.reports.crash_app:app reports show (\S+)`", told.out)
+        answer = command("--app", "tests.reports.crash_app:app", "why", name)
+        [run_id] = re.findall(r"`effects --app tests.reports.crash_app:app reports show (\S+)`", answer.out)
         assert reports("show", run_id).exit_code == 0
-        assert [run_id, status["filename"]] == re.findall(r"^(?:run|file) +(\S+)$", told.out, re.MULTILINE)
+        assert [run_id, status["filename"]] == re.findall(r"^(?:run|file) +(\S+)$", answer.out, re.MULTILINE)
 
 
 def test_download_to_standard_output(shop: Effects) -> None:
-    status = made(shop, "--params", '{"above": 700}')
+    status = finish_report(shop, "--params", '{"above": 700}')
     assert len(csv_rows(reports("download", status["run_id"], "--to", "-").out.encode())) == 1 + 250 - 233
 
 
@@ -87,15 +87,16 @@ def test_wait_until_it_is_ready(shop: Effects) -> None:
     assert (answer.json["state"], answer.json["progress"]["fraction"]) == ("ready", 1.0)
 
 
-def test_wait_without_a_worker_says_so_and_ends_in_time(shop: Effects) -> None:
+def test_wait_without_a_worker_reports_it_and_ends_in_time(shop: Effects) -> None:
     answer = reports("request", "orders", "--wait", "--timeout", "1s")
     assert answer.exit_code == 3
     assert "status       requested" in answer.out
-    told, ended = answer.err.splitlines()
-    run_id = told.partition(":")[0]
+    waiting, ended = answer.err.splitlines()
+    run_id = waiting.partition(":")[0]
     assert "waits        no worker is running: start one with `" in reports("show", run_id).out
     assert (
-        ": no worker is running: start one with `effects --app tests.reports.crash_app:app work`; waiting up to" in told
+        ": no worker is running: start one with `effects --app tests.reports.crash_app:app work`; waiting up to"
+        in waiting
     )
     assert (
         ended == f"{run_id} is still requested: see `effects --app tests.reports.crash_app:app reports show {run_id}`"
@@ -138,14 +139,17 @@ def test_cancel_and_resume(shop: Effects) -> None:
     assert reports("show", run_id, "--json").json["state"] == "ready"
 
 
-def test_a_key_that_is_known(shop: Effects) -> None:
+def test_a_key_of_an_existing_run(shop: Effects) -> None:
     first = reports("request", "orders", "--key", "k").out.strip()
     assert reports("request", "orders", "--key", "k").out == f"{first} (it was known, and is requested)\n"
 
 
 def test_explain(shop: Effects) -> None:
-    found = reports("explain", "orders", "--json").json
-    assert (found["key"], found["chunks_estimated"] is None) == ("id (proved)", not shop.store.is_postgresql)
+    explanation = reports("explain", "orders", "--json").json
+    assert (explanation["key"], explanation["chunks_estimated"] is None) == (
+        "id (proved)",
+        not shop.store.is_postgresql,
+    )
     answer = reports("explain", "orders")
     assert answer.exit_code == 0
     assert "bounds            half-open ranges of the key, 100 rows each" in answer.out

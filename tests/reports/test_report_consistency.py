@@ -104,18 +104,18 @@ def made_in_a_storm(app: Effects, name: str, seed: int) -> tuple[list[list[str]]
 
 @pytest.mark.slow
 def test_range_has_no_row_twice_and_misses_none_that_stayed(shop: Effects, seed: int) -> None:
-    found, storm = made_in_a_storm(shop, "orders", seed)
-    ids = [int(row[0]) for row in found]
+    records, storm = made_in_a_storm(shop, "orders", seed)
+    ids = [int(row[0]) for row in records]
     assert ids == sorted(set(ids))
     stayed = {3 * n for n in range(1, COUNT + 1)} - storm.deleted
     assert stayed <= set(ids)
     assert storm.deleted, "the storm did nothing"
-    known = {3 * n for n in range(1, COUNT + 1)} | {new + 1 for new in storm.inserted}
-    assert set(ids) <= known
+    possible = {3 * n for n in range(1, COUNT + 1)} | {new + 1 for new in storm.inserted}
+    assert set(ids) <= possible
 
 
 @pytest.mark.slow
-def test_range_takes_nothing_in_that_came_behind_its_bound(shop: Effects) -> None:
+def test_range_excludes_rows_beyond_its_bound(shop: Effects) -> None:
     fill(shop, COUNT)
     run_id = request_report("orders", effects=shop).run_id
     manual_worker = ReportWorker(shop)
@@ -129,16 +129,16 @@ def test_range_takes_nothing_in_that_came_behind_its_bound(shop: Effects) -> Non
 @pytest.mark.slow
 def test_snapshot_is_one_instant(shop: Effects, seed: int) -> None:
     """Money moves between the orders and never appears or vanishes: every instant has the same sum."""
-    found, storm = made_in_a_storm(shop, "frozen", seed)
+    records, storm = made_in_a_storm(shop, "frozen", seed)
     total = sum(11 * n for n in range(1, COUNT + 1))
-    assert sum(int(row[2]) for row in found) == total
-    ids = [int(row[0]) for row in found]
+    assert sum(int(row[2]) for row in records) == total
+    ids = [int(row[0]) for row in records]
     assert ids == sorted(set(ids))
     assert storm.steps > 50
 
 
 @pytest.mark.slow
-def test_range_is_not_one_instant_which_is_why_there_is_snapshot(shop: Effects) -> None:
+def test_range_is_not_one_instant(shop: Effects) -> None:
     """Without this the test above would prove nothing: here the money is counted while it moves."""
     fill(shop, 200)
     run_id = request_report("orders", effects=shop).run_id
@@ -180,7 +180,7 @@ def test_a_snapshot_under_a_drain_is_refused(shop: Effects) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_stays_makes_it(shop: Effects, tmp_path: Path) -> None:
+def test_a_worker_that_stays_makes_the_snapshot(shop: Effects, tmp_path: Path) -> None:
     fill(shop, 250)
     run_id = request_report("frozen", effects=shop).run_id
     with running(Worker(shop)):
@@ -222,7 +222,7 @@ def test_a_snapshot_that_is_lost_again_and_again_fails_the_run(shop: Effects, tm
 
 
 @pytest.mark.slow
-def test_a_snapshot_is_let_go_when_the_effects_that_holds_it_is_disposed_of(shop: Effects) -> None:
+def test_a_snapshot_is_released_when_its_effects_is_disposed(shop: Effects) -> None:
     fill(shop, 5)
     run_id = request_report("frozen", effects=shop).run_id
     before = set(threading.enumerate())
@@ -250,8 +250,8 @@ def _lose_snapshot(app: Effects, folder: Path) -> None:
 def _held(app: Effects) -> bool:
     others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     with app.store.read() as connection:
-        found = connection.exec_driver_sql(f"SELECT count(*) {others} AND backend_xmin IS NOT NULL")
-        return int(found.scalar_one()) > 0
+        holders = connection.exec_driver_sql(f"SELECT count(*) {others} AND backend_xmin IS NOT NULL")
+        return int(holders.scalar_one()) > 0
 
 
 def test_unused_copies_are_deleted(shop: Effects, tmp_path: Path) -> None:

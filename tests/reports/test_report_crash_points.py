@@ -42,8 +42,8 @@ def shop(database_url: str, tmp_path: Path) -> Iterator[Effects]:
 
 @pytest.fixture
 def processes(database_url: str, tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(database_url, tmp_path) as made:
-        yield made
+    with fleet(database_url, tmp_path) as workers:
+        yield workers
 
 
 def test_the_table_has_every_point_of_ours() -> None:
@@ -67,7 +67,7 @@ def test_a_kill_changes_nothing_in_the_file(
     assert any(name.endswith("/struck.csv.gz") for name in files()) == is_there
     shop.store.shift_clock(1000)  # past the lease
     wait_until(lambda: _drained(shop))
-    undisturbed, struck = (report_status(one, effects=shop) for one in (clean, run_id))
+    undisturbed, struck = (report_status(report_id, effects=shop) for report_id in (clean, run_id))
     assert (struck.state, struck.sha256, struck.rows) == ("ready", undisturbed.sha256, 60)
     outcomes = [attempt["outcome"] for attempt in rows(shop, "job_attempts")]
     assert outcomes.count("lost") >= 1
@@ -75,7 +75,7 @@ def test_a_kill_changes_nothing_in_the_file(
     assert audit(shop.store, shop.ledgers) == []
     shop.store.shift_clock(2 * DAY_SECONDS)
     prune(shop)
-    assert files() == sorted(str(one.artifact) for one in (undisturbed, struck))
+    assert files() == sorted(str(status.artifact) for status in (undisturbed, struck))
 
 
 def _drained(shop: Effects) -> bool:

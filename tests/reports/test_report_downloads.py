@@ -38,9 +38,9 @@ OLD, NEW = (f"{name}={generate_key()}" for name in ("old", "new"))
 
 @pytest.fixture
 def app(shop_factory: Shop) -> Effects:
-    made = shop_factory(keys=OLD)
-    fill(made, 250)
-    return made
+    shop = shop_factory(keys=OLD)
+    fill(shop, 250)
+    return shop
 
 
 @pytest.fixture
@@ -55,12 +55,12 @@ def ask(
 ) -> httpx.Response:
     """The app's answer, as a client of HTTP sees it."""
 
-    async def asked() -> httpx.Response:
+    async def fetch() -> httpx.Response:
         served: Any = download_app(effects=app, principal=None if who is None else lambda scope: who)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(served)) as client:
             return await client.request(method, url, headers=dict(headers or {}))
 
-    return asyncio.run(asked())
+    return asyncio.run(fetch())
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_a_part_of_the_file(app: Effects, run_id: str, range_: str, start: int, 
 
 
 @pytest.mark.slow
-def test_a_download_is_taken_up_only_while_the_file_is_the_same(app: Effects, run_id: str) -> None:
+def test_a_download_is_resumed_only_while_the_file_is_the_same(app: Effects, run_id: str) -> None:
     url = download_url(run_id, BASE, effects=app)
     tag = ask(app, url, "HEAD").headers["etag"]
     assert ask(app, url, headers={"range": "bytes=10-", "if-range": tag}).status_code == 206
@@ -144,9 +144,9 @@ def test_an_empty_principal_matches_no_link(app: Effects, run_id: str) -> None:
         download_url(run_id, BASE, principal="", effects=app)
     personal = download_url(run_id, BASE, principal="x", effects=app)
     token = urlsplit(personal).path.rpartition("/")[2]
-    for nobody in (None, ""):
+    for principal in (None, ""):
         with pytest.raises(LinkInvalid):
-            read_link(token, nobody, effects=app)
+            read_link(token, principal, effects=app)
     # As a link for "" was once signed.
     message = links._message(".".join(token.split(".")[:3]), token.split(".")[3], "p", None)
     key_id, signature = app.keys.sign(message, purpose=links._PURPOSE)
@@ -175,9 +175,9 @@ def test_an_altered_link_is_invalid(app: Effects, run_id: str) -> None:
     url = download_url(run_id, BASE, principal="x", effects=app)
     token = urlsplit(url).path.rpartition("/")[2]
     run, digest, end, key, kind, signature = token.split(".")
-    later, other = f"{int(end, 16) + 9:x}", "1" if run[-1] == "0" else "0"
+    later, altered = f"{int(end, 16) + 9:x}", "1" if run[-1] == "0" else "0"
     for parts in [
-        (f"{run[:-1]}{other}", digest, end, key, kind, signature), (run, digest[::-1], end, key, kind, signature),
+        (f"{run[:-1]}{altered}", digest, end, key, kind, signature), (run, digest[::-1], end, key, kind, signature),
         (run, digest, later, key, kind, signature), (run, digest, end, "none", kind, signature),
         (run, digest, end, key, "o", signature), (run, digest, end, key, kind, signature[::-1]),
         (run, digest, end, key, kind, ""), (run, digest, end, key, kind), ("",),
@@ -190,7 +190,7 @@ def test_an_altered_link_is_invalid(app: Effects, run_id: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_link_is_good_for_its_time(app: Effects, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_is_valid_for_its_time(app: Effects, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     url = download_url(run_id, BASE, seconds=60, effects=app)
     now = time.time()
     monkeypatch.setattr("effects_reports.links.time.time", lambda: now + 59)
@@ -227,7 +227,7 @@ def test_a_file_that_is_not_ready_has_no_link(app: Effects) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_that_is_gone_is_gone(app: Effects, run_id: str) -> None:
+def test_a_deleted_file_is_410(app: Effects, run_id: str) -> None:
     url = download_url(run_id, BASE, effects=app)
     app.storage.delete([str(report_status(run_id, effects=app).artifact)])
     assert ask(app, url).status_code == 410

@@ -55,7 +55,9 @@ class Away(LocalStorage):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 1, 2, 4], ids=["plan", "first-chunk", "second-chunk", "assembly"])
-def test_away_for_a_minute_costs_a_minute(steps: int, shop: Effects, tmp_path: Path, files: Files) -> None:
+def test_a_storage_outage_of_a_minute_delays_a_run_by_a_minute(
+    steps: int, shop: Effects, tmp_path: Path, files: Files
+) -> None:
     """The step is tried again after 10, 20, 40 and 80 s; whatever was under way goes on where it stood."""
     storage = Away(tmp_path / "files")
     shop.storage = storage
@@ -188,8 +190,8 @@ def test_orphaned_objects_are_deleted_after_a_day_and_others_stay(shop: Effects,
     manual_worker.do_next()
     kept = files()
     prefix = row(shop, "report_runs", "id = :id", id=under_way)["prefix"]
-    other = row(shop, "report_runs", "id = :id", id=ready)["prefix"]
-    _put(shop.storage.writer(f"{other}/parts/00001.7.beef"))
+    ready_prefix = row(shop, "report_runs", "id = :id", id=ready)["prefix"]
+    _put(shop.storage.writer(f"{ready_prefix}/parts/00001.7.beef"))
     _put(shop.storage.writer("reports/orders/rep_unknown-1/parts/00001.1.beef"))
     _put(shop.storage.writer("attachments/theirs.pdf"))
     _put(shop.storage.writer(f"{prefix}/parts/00002.7.beef"))  # of an attempt under way, for all that is known

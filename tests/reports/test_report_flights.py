@@ -62,10 +62,10 @@ def flights_report(params: dict[str, Any]) -> sa.Select[Any]:
 
 @pytest.fixture
 def app(shop_factory: Shop) -> Effects:
-    made = shop_factory(reports=[flights_report])
-    flights.create(made.engine)
-    _load_postgresql(made) if made.store.is_postgresql else _load_sqlite(made)
-    return made
+    flights_app = shop_factory(reports=[flights_report])
+    flights.create(flights_app.engine)
+    _load_postgresql(flights_app) if flights_app.store.is_postgresql else _load_sqlite(flights_app)
+    return flights_app
 
 
 def _load_postgresql(app: Effects) -> None:
@@ -92,25 +92,25 @@ def _load_sqlite(app: Effects) -> None:
 def checksums(rows: Iterable[Iterable[str]]) -> dict[str, object]:
     """How many rows, and a digest of each column's values in their order."""
     digests = [hashlib.sha256() for _ in NAMES]
-    count, given = 0, iter(rows)
-    while batch := list(islice(given, BATCH)):
+    count, remaining = 0, iter(rows)
+    while batch := list(islice(remaining, BATCH)):
         count += len(batch)
         for digest, values in zip(digests, zip(*batch, strict=True), strict=True):
             digest.update("\n".join(values).encode() + b"\n")
-    return {"rows": count, **{name: one.hexdigest() for name, one in zip(NAMES, digests, strict=True)}}
+    return {"rows": count, **{name: digest.hexdigest() for name, digest in zip(NAMES, digests, strict=True)}}
 
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, object]:
-    found = checksums(
+    sums = checksums(
         [*("" if value == MISSING else value for value in line[:-1]), line[-1].removesuffix("Z")]
         for line in islice(source(), 1, ROWS + 1)
     )
-    assert found["rows"] == ROWS
-    return found
+    assert sums["rows"] == ROWS
+    return sums
 
 
-def made(app: Effects, file: str) -> Path:
+def finished_file(app: Effects, file: str) -> Path:
     """The finished file, which a worker made, as a path."""
     run_id = request_report("flights", format=file, effects=app).run_id
     assert Worker(app).drain(WORK_SECONDS).finished
@@ -161,10 +161,10 @@ READERS: dict[str, Callable[[Path], Iterator[list[str]]]] = {"csv": from_csv, "n
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_every_value_comes_out_as_it_went_in(app: Effects, expected: dict[str, object]) -> None:
+def test_every_value_is_read_back(app: Effects, expected: dict[str, object]) -> None:
     formats = ["csv", "ndjson", *([] if app.store.is_postgresql else ["xlsx"])]  # one of that size is enough
     for file in formats:
-        path = made(app, file)
+        path = finished_file(app, file)
         assert checksums(READERS[file](path)) == expected
         _with_libreoffice(path, expected)
 
@@ -176,8 +176,8 @@ def _with_libreoffice(path: Path, expected: dict[str, object]) -> None:
     converted = path.parent / "converted"
     command = [needs.program("soffice"), "--headless", "--convert-to", "csv", "--outdir", str(converted), str(path)]
     subprocess.run(command, check=True, capture_output=True, timeout=240)
-    [found] = converted.iterdir()
-    with found.open(newline="", encoding="utf-8-sig") as file:
+    [spreadsheet] = converted.iterdir()
+    with spreadsheet.open(newline="", encoding="utf-8-sig") as file:
         rows = [[*line[1:-1], line[-1].replace(" ", "T")] for line in islice(csv.reader(file), 1, None)]
     assert checksums(rows) == expected
     shutil.rmtree(converted)

@@ -49,7 +49,7 @@ def test_no_kill_changes_a_byte(file: str, database_url: str, tmp_path: Path, fi
         assert audit(app.store, app.ledgers) == []
         app.store.shift_clock(2 * DAY_SECONDS)
         prune(app)
-        made = [*clean.values(), *(run_id for run_id, _ in loop.runs)]
-        assert files() == sorted(str(report_status(one, effects=app).artifact) for one in made)
+        run_ids = [*clean.values(), *(run_id for run_id, _ in loop.runs)]
+        assert files() == sorted(str(report_status(run_id, effects=app).artifact) for run_id in run_ids)
     finally:
         app.dispose()

@@ -35,11 +35,11 @@ class _Broken:
         self.broken = True
         self.mapped: list[int] = []
 
-    def __call__(self, found: Any) -> Any:
-        if self.broken and found.id == 450:
+    def __call__(self, record: Any) -> Any:
+        if self.broken and record.id == 450:
             raise ValueError("rosebud")
-        self.mapped.append(found.id)
-        return found
+        self.mapped.append(record.id)
+        return record
 
     def definition(self) -> Any:
         declare = report(
@@ -188,14 +188,14 @@ def test_repairs_at_once_write_one_job(manual_worker: ReportWorker) -> None:
     run_sql(app, "DELETE FROM effects_jobs WHERE id = :id", id=job.id)
     with ThreadPoolExecutor(4) as pool:
         swept = list(pool.map(lambda _: repair_reports(effects=app), range(8)))
-    assert sum(one.restarted for one in swept) == 1
+    assert sum(repair.restarted for repair in swept) == 1
     assert len(rows(app, "jobs")) == 1
     drain(app)
     assert state(app, run_id) == "ready"
 
 
 @pytest.mark.slow
-def test_a_repair_closes_a_run_all_of_whose_chunks_are_done(manual_worker: ReportWorker) -> None:
+def test_a_repair_finishes_a_run_whose_chunks_are_all_done(manual_worker: ReportWorker) -> None:
     app = manual_worker.app
     run_id, job = assembling(manual_worker)
     run_sql(app, "DELETE FROM effects_jobs WHERE id = :id", id=job.id)

@@ -46,27 +46,27 @@ def test_the_last_twentieth_is_the_assembly(state: str, counts: ChunkCounts, fra
 
 
 def test_without_a_total_the_chunks_are_counted() -> None:
-    one = progress_of(run(rows_total=None, total_kind="unknown"), ChunkCounts(pending=1, done=3, rows_seen=77))
-    assert one.fraction == pytest.approx(0.7125)
-    assert (one.rows_done, one.rows_total) == (77, None)
+    progress = progress_of(run(rows_total=None, total_kind="unknown"), ChunkCounts(pending=1, done=3, rows_seen=77))
+    assert progress.fraction == pytest.approx(0.7125)
+    assert (progress.rows_done, progress.rows_total) == (77, None)
 
 
 def test_the_time_left_follows_from_the_finished_chunks_and_those_that_run() -> None:
     counts = ChunkCounts(running=2, done=2, rows_seen=400, rows_done=400, seconds_done=4.0)
-    one = progress_of(RUN, counts)
-    assert (one.rows_per_second, one.seconds_left) == (200.0, 3.0)
+    progress = progress_of(RUN, counts)
+    assert (progress.rows_per_second, progress.seconds_left) == (200.0, 3.0)
     assert progress_of(RUN, ChunkCounts(running=1)).seconds_left is None
     assert progress_of(run(state="failed"), counts).seconds_left is None
 
 
 @pytest.mark.slow
 @given(st.floats(0, 1), st.integers(0, 2000), st.integers(0, 20), st.integers(0, 20))
-def test_what_was_shown_is_not_taken_back(floor: float, seen: int, done: int, pending: int) -> None:
+def test_progress_never_decreases(floor: float, seen: int, done: int, pending: int) -> None:
     counts = ChunkCounts(pending=pending, done=done, rows_seen=seen)
     assert floor <= progress_of(run(progress_floor=floor), counts).fraction <= 1
 
 
-def test_it_does_not_go_back_while_an_attempt_is_repeated(shop: Effects) -> None:
+def test_progress_does_not_decrease_while_an_attempt_is_repeated(shop: Effects) -> None:
     """A chunk that has seen 90 rows and begins again still counts 90, until it has seen more."""
     fill(shop, 250)
     run_id = request_report("orders", effects=shop).run_id

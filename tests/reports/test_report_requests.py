@@ -31,7 +31,7 @@ from tests.support.manual_workers import row, rows, run_sql
 KEY = "sales_report:2026-01-14"
 
 
-def test_it_is_part_of_the_callers_transaction(shop: Effects) -> None:
+def test_a_request_is_part_of_the_callers_transaction(shop: Effects) -> None:
     with Session(shop.engine) as session:
         request_report("orders", session=session, effects=shop)
         session.rollback()
@@ -68,7 +68,7 @@ def test_a_run_is_found_by_the_key_of_its_request(shop: Effects) -> None:
 
 
 @pytest.mark.parametrize("ended", ["failed", "cancelled", "expired"])
-def test_a_new_generation_begins_where_the_last_came_to_nothing(ended: str, shop: Effects) -> None:
+def test_a_new_generation_follows_a_run_without_a_file(ended: str, shop: Effects) -> None:
     first = request_report("orders", key=KEY, effects=shop)
     if ended == "cancelled":
         cancel_report(first.run_id, effects=shop)
@@ -79,7 +79,7 @@ def test_a_new_generation_begins_where_the_last_came_to_nothing(ended: str, shop
     assert again.run_id != first.run_id
     assert request_report("orders", {"above": 9}, key=KEY, effects=shop).run_id == again.run_id
     shown = list_reports(effects=shop)
-    assert [(one.run_id, one.generation) for one in shown] == [(again.run_id, 2), (first.run_id, 1)]
+    assert [(report.run_id, report.generation) for report in shown] == [(again.run_id, 2), (first.run_id, 1)]
 
 
 def test_runs_are_listed_a_page_at_a_time(shop: Effects) -> None:
@@ -90,7 +90,7 @@ def test_runs_are_listed_a_page_at_a_time(shop: Effects) -> None:
     def pages(**filters: Any) -> list[str]:
         runs: list[str] = []
         while page := find_reports(shop, RunFilters(before=runs[-1] if runs else None, limit=2, **filters)):
-            runs += [one.run_id for one in page]
+            runs += [report.run_id for report in page]
         return runs
 
     assert pages() == pages(window=Window(newer=3600.0)) == [prime, *newest_first]
@@ -103,11 +103,11 @@ def test_runs_are_listed_a_page_at_a_time(shop: Effects) -> None:
         list_reports(before="nothing", effects=shop)
 
 
-@pytest.mark.parametrize("other", [{"params": {"above": 2}}, {"format": "ndjson"}])
-def test_a_key_is_for_one_report_only(other: dict[str, Any], shop: Effects) -> None:
+@pytest.mark.parametrize("difference", [{"params": {"above": 2}}, {"format": "ndjson"}])
+def test_a_key_is_for_one_report_only(difference: dict[str, Any], shop: Effects) -> None:
     first = request_report("orders", key=KEY, effects=shop)
     with pytest.raises(IdempotencyConflict, match=f"belongs to run {first.run_id}, which has other"):
-        request_report("orders", **{"key": KEY, "effects": shop, **other})
+        request_report("orders", **{"key": KEY, "effects": shop, **difference})
     assert request_report("primes", key=KEY, effects=shop).existing is False  # another report's keys
 
 
@@ -146,7 +146,7 @@ def test_without_a_key_the_same_report_params_and_format_are_one_run(shop: Effec
     ],
     ids=["name", "params", "format", "no-key", "long-key", "line-break"],
 )
-def test_a_request_that_cannot_be_is_refused_before_it_is_written(
+def test_an_invalid_request_is_refused_before_it_is_written(
     arguments: dict[str, Any], message: str, shop: Effects
 ) -> None:
     with pytest.raises(ReportInvalid, match=message):
@@ -161,7 +161,7 @@ def test_no_repr_shows_the_params(shop: Effects) -> None:
     assert "rosebud" not in repr(status)
 
 
-def test_params_have_a_greatest_size(shop: Effects) -> None:
+def test_the_size_of_params_is_bounded(shop: Effects) -> None:
     with pytest.raises(ReportInvalid, match="at most 65,536"):
         request_report("primes", {"below": 3, "text": "x" * 70_000}, effects=shop)
 
@@ -185,7 +185,7 @@ def test_a_missing_report_is_reported(shop: Effects) -> None:
     with pytest.raises(ReportStateError, match="is requested: its file is not ready"):
         open_result(run_id, effects=shop)
     assert list_reports(report="euros", effects=shop) == []
-    assert [one.run_id for one in list_reports(state="requested", effects=shop)] == [run_id]
+    assert [report.run_id for report in list_reports(state="requested", effects=shop)] == [run_id]
 
 
 def test_a_database_without_tables_names_the_command_to_run(empty_database_url: str) -> None:

@@ -75,11 +75,11 @@ def test_both_attempts_of_a_rescued_chunk_finish_and_one_counts(manual_worker: R
     late = manual_worker.perform(jobs[0])  # its worker is then thought dead
     run_sql(app, f"UPDATE {app.store.sql.workers} SET seen_at = {app.store.sql.after('-3600')}")
     manual_worker.rescue()
-    other = ReportWorker(app, "other")
-    for again in other.claim(queue="quarantine"):
-        other.do(again)
+    second = ReportWorker(app, "other")
+    for again in second.claim(queue="quarantine"):
+        second.do(again)
     assert manual_worker.write(late).accepted == []
-    other.do_next()
+    second.do_next()
     assert (state(app, run_id), report_status(run_id, effects=app).sha256) == ("ready", clean)
 
 
@@ -94,7 +94,7 @@ def test_a_late_attempt_deletes_its_own_part(manual_worker: ReportWorker, files:
 
 
 @pytest.mark.slow
-def test_an_attempt_that_finds_out_at_the_end_deletes_its_part(
+def test_an_attempt_overtaken_at_the_end_deletes_its_part(
     manual_worker: ReportWorker, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = manual_worker.app
@@ -126,7 +126,7 @@ def test_a_plan_made_twice_is_one_plan(manual_worker: ReportWorker) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", range(6))
-def test_cancelled_in_every_state_and_taken_up_again(steps: int, manual_worker: ReportWorker, files: Files) -> None:
+def test_a_run_is_cancelled_in_every_state_and_resumed(steps: int, manual_worker: ReportWorker, files: Files) -> None:
     """After the request, the plan, each of the three chunks: no job of it does anything more, until it is resumed."""
     app = manual_worker.app
     clean = undisturbed(app)
@@ -207,7 +207,7 @@ def test_a_plan_that_was_cancelled_meanwhile_makes_no_chunk(manual_worker: Repor
 
 
 @pytest.mark.slow
-def test_a_dead_step_is_not_requeued_and_names_the_command_that_takes_up_its_run(manual_worker: ReportWorker) -> None:
+def test_a_dead_job_of_a_run_names_the_command_that_resumes_it(manual_worker: ReportWorker) -> None:
     app, run_id = manual_worker.app, requested(manual_worker.app)
     job = manual_worker.claim_one()
     manual_worker.write(manual_worker.decide(job, Refused("no", code="broken")))
@@ -220,7 +220,7 @@ def test_a_dead_step_is_not_requeued_and_names_the_command_that_takes_up_its_run
     assert state(app, run_id) == "ready"
 
 
-def test_only_what_has_failed_or_was_cancelled_is_taken_up(manual_worker: ReportWorker) -> None:
+def test_only_failed_or_cancelled_runs_are_resumed(manual_worker: ReportWorker) -> None:
     run_id = requested(manual_worker.app)
     with pytest.raises(ReportStateError, match="is requested: only a run that failed or was cancelled"):
         resume_report(run_id, effects=manual_worker.app)

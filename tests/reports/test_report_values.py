@@ -54,7 +54,7 @@ def test_moments_that_python_lacks_arrive_and_may_be_keys(terms: Effects, format
     ("mapped", "value_out_of_range", "'valid_to' (timestamp with time zone)"),
     ("ratios", "22012", "division_by_zero (22012)"),
 ])  # fmt: skip
-def test_a_value_that_no_retry_mends_fails_the_run_at_once(terms: Effects, name: str, code: str, says: str) -> None:
+def test_a_permanent_value_error_fails_the_run_at_once(terms: Effects, name: str, code: str, says: str) -> None:
     run_id = request_report(name, effects=terms).run_id
     drain(terms)
 

@@ -60,8 +60,8 @@ def make_shop(app_factory: AppFactory, templates: Path, post: Post) -> Iterator[
     transport_urls.register("post", lambda parsed: post)
 
     def make(**options: Any) -> Effects:
-        given = {"keys": KEYS, "templates": templates, "email_from": "Shop <hello@shop.example>", **options}
-        return app_factory(job_types=[], smtp_url="post://there", **given)
+        settings = {"keys": KEYS, "templates": templates, "email_from": "Shop <hello@shop.example>", **options}
+        return app_factory(job_types=[], smtp_url="post://there", **settings)
 
     yield make
     transport_urls._registered.pop("post")
@@ -77,8 +77,8 @@ def send(shop: Effects) -> Callable[..., EmailReceipt]:
     """`send_templated_email`, with a template, a recipient and a context that are good."""
 
     def call(template: str = "welcome", **options: Any) -> EmailReceipt:
-        given = {"to": "ann@example.com", "context": CONTEXT, "effects": shop, **options}
-        return send_templated_email(template, **given)
+        arguments = {"to": "ann@example.com", "context": CONTEXT, "effects": shop, **options}
+        return send_templated_email(template, **arguments)
 
     return call
 
@@ -89,6 +89,6 @@ def drain(app: Effects) -> dict[str, int]:
 
 
 def job_type(app: Effects) -> EmailSend:
-    found = app.job_types.get("email.send")
-    assert isinstance(found, EmailSend)
-    return found
+    registered = app.job_types.get("email.send")
+    assert isinstance(registered, EmailSend)
+    return registered

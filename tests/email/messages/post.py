@@ -41,12 +41,14 @@ class Post:
             move = self.decide(outgoing) if self.decide else self.moves[min(turn, len(self.moves) - 1)]
         assert seconds > 600, "the time after the dot is ten minutes"
         said = move if isinstance(move, dict) else dict.fromkeys(outgoing.recipients, move)
-        if any(one.kind not in ("config", "transport_down") for one in said.values()):
+        if any(verdict.kind not in ("config", "transport_down") for verdict in said.values()):
             release()
             with self._lock:
                 self.released.append(turn)
-        mine = {address: said[address] for address in outgoing.recipients}
-        return SendResult(verdict=next(iter(mine.values())), recipients=mine, peer="test", provider_id=f"id-{turn}")
+        verdicts = {address: said[address] for address in outgoing.recipients}
+        return SendResult(
+            verdict=next(iter(verdicts.values())), recipients=verdicts, peer="test", provider_id=f"id-{turn}"
+        )
 
     def ask(self, outgoing: OutgoingMessage) -> bool | None:
         self.asked += 1

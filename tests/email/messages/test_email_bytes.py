@@ -72,7 +72,7 @@ LOCALS = ["ann", "ann.lee", "a+tag", "o'neil", "x_y-z", "UPPER", "1", "ünï", "
 DOMAINS = ["x.example", "Sub.X.Example", "müller.example", "例え.example", "xn--mller-kva.example", "a-b.co.example"]
 
 
-def some(dice: random.Random, most: int = 5) -> str:
+def random_text(dice: random.Random, most: int = 5) -> str:
     return "".join(dice.choice(PIECES) for _ in range(dice.randrange(most + 1)))
 
 
@@ -81,17 +81,17 @@ def generated(number: int) -> tuple[NewEmail, list[Address]]:
     people: list[Address] = []
     for _ in range(dice.choice([1, 1, 1, 3, 8])):
         spec = f"{dice.choice(LOCALS)}@{dice.choice(DOMAINS)}"
-        people.append(Address(*spec.rsplit("@", 1), name=some(dice) if dice.random() < 0.7 else ""))
+        people.append(Address(*spec.rsplit("@", 1), name=random_text(dice) if dice.random() < 0.7 else ""))
     cut = dice.randrange(1, len(people) + 1)
-    headers = {f"X-{number}-{n}": some(dice, 4) for n in range(dice.randrange(3))}
+    headers = {f"X-{number}-{n}": random_text(dice, 4) for n in range(dice.randrange(3))}
     if dice.random() < 0.05:
-        headers[some(dice, 2)] = "x"
-    made = NewEmail(
+        headers[random_text(dice, 2)] = "x"
+    new_email = NewEmail(
         "any", to=people[:cut], cc=people[cut:], group=True, headers=headers,
-        reply_to=[Address("re", "x.example", some(dice, 2))] if dice.random() < 0.2 else [],
-        context={"subject": f"s{some(dice, 8)}", "text": some(dice, 12), "html": some(dice, 6)},
+        reply_to=[Address("re", "x.example", random_text(dice, 2))] if dice.random() < 0.2 else [],
+        context={"subject": f"s{random_text(dice, 8)}", "text": random_text(dice, 12), "html": random_text(dice, 6)},
     )  # fmt: skip
-    return made, people
+    return new_email, people
 
 
 @pytest.fixture
@@ -109,27 +109,34 @@ def close(name: str) -> str:
     return re.sub(r"\s", "", name)
 
 
-def check(made: RenderedEmail, given: NewEmail, people: list[Address]) -> None:
-    data = build(made.source, {})
+def check(rendered: RenderedEmail, new_email: NewEmail, people: list[Address]) -> None:
+    data = build(rendered.source, {})
     check_wire(data)
     message = parsed(data)
-    names = [*OURS[:2], *(["Cc"] if made.source.cc else []), *(["Reply-To"] if made.source.reply_to else []), *OURS[2:]]
-    assert message.keys() == [*names, *(given.headers or {}), "Content-Type"]
-    found = [*message["to"].addresses, *(message["cc"].addresses if made.source.cc else ())]
-    # The parser takes the bytes of RFC 6532 for what they are not; back to what they are.
-    assert [one.addr_spec.encode("ascii", "surrogateescape").decode() for one in found] == [
-        one.spec for one in (*made.source.to, *made.source.cc)
+    names = [
+        *OURS[:2],
+        *(["Cc"] if rendered.source.cc else []),
+        *(["Reply-To"] if rendered.source.reply_to else []),
+        *OURS[2:],
     ]
-    assert [close(one.display_name) for one in found] == [close(one_line(one.name)) for one in people]
-    assert [one.addr_spec for one in message["from"].addresses] == ["hello@shop.example"]
-    assert str(message["subject"]) == one_line(str(given.context["subject"])) == made.source.subject
-    for name, value in (given.headers or {}).items():
+    assert message.keys() == [*names, *(new_email.headers or {}), "Content-Type"]
+    addressees = [*message["to"].addresses, *(message["cc"].addresses if rendered.source.cc else ())]
+    # The parser takes the bytes of RFC 6532 for what they are not; back to what they are.
+    assert [addressee.addr_spec.encode("ascii", "surrogateescape").decode() for addressee in addressees] == [
+        address.spec for address in (*rendered.source.to, *rendered.source.cc)
+    ]
+    assert [close(address.display_name) for address in addressees] == [
+        close(one_line(address.name)) for address in people
+    ]
+    assert [author.addr_spec for author in message["from"].addresses] == ["hello@shop.example"]
+    assert str(message["subject"]) == one_line(str(new_email.context["subject"])) == rendered.source.subject
+    for name, value in (new_email.headers or {}).items():
         raw = email.message_from_bytes(data)[name].replace("\r\n", "")
         assert str(make_header(decode_header(raw))) == value.strip(" \t")
-    assert all(one.defects == [] for one in message.walk())
+    assert all(part.defects == [] for part in message.walk())
     text, html = message.get_body(("plain",)).get_content(), message.get_body(("html",)).get_content()
-    assert lines_of(text) == (lines_of(made.source.text) or [""])
-    assert lines_of(html) == lines_of(made.source.html or "")
+    assert lines_of(text) == (lines_of(rendered.source.text) or [""])
+    assert lines_of(html) == lines_of(rendered.source.html or "")
     assert b"\r\nBcc:" not in data.partition(b"\r\n\r\n")[0]
 
 
@@ -137,14 +144,14 @@ def check(made: RenderedEmail, given: NewEmail, people: list[Address]) -> None:
 def test_generated_messages_hold_their_content_and_nothing_else(maker: Effects) -> None:
     refusals: list[str] = []
     for number in range(COUNT):
-        given, people = generated(number)
+        new_email, people = generated(number)
         try:
-            made = render_email(maker, given, NOW)
+            rendered = render_email(maker, new_email, NOW)
         except (EnqueueError, RenderingFailed) as error:
             refusals.append(str(error))
             continue
         try:
-            check(made, given, people)
+            check(rendered, new_email, people)
         except AssertionError as error:
             pytest.fail(f"message {number}: {error}")
     assert COUNT * 0.1 < len(refusals) < COUNT * 0.8
@@ -169,10 +176,10 @@ def test_the_same_parts_are_the_same_bytes() -> None:
         ("a@host.internal", "a", "host.internal"),
     ],
 )  # fmt: skip
-def test_an_address_is_taken_apart(spec: str, local: str, domain: str) -> None:
-    found = parse_address(spec)
-    assert (found.local, found.domain) == (local, domain)
-    assert needs_utf8(found) == (not local.isascii())
+def test_an_address_is_parsed(spec: str, local: str, domain: str) -> None:
+    address = parse_address(spec)
+    assert (address.local, address.domain) == (local, domain)
+    assert needs_utf8(address) == (not local.isascii())
 
 
 @pytest.mark.parametrize(
@@ -194,7 +201,7 @@ def test_the_mail_servers_own_host_is_no_address(spec: str) -> None:
              "a@" + "x" * 64 + ".example", "a@" + "x." * 130 + "example", "a\u2028@b.example", "a@b.exa\u2028mple",
              "\ud800@b.example"],
 )  # fmt: skip
-def test_what_is_no_address_is_refused_without_being_quoted(spec: str) -> None:
+def test_an_invalid_address_is_refused_without_being_quoted(spec: str) -> None:
     with pytest.raises(AddressInvalid, match="to is no e-mail address") as caught:
         parse_address(spec, where="to")
     assert len(spec) < 3 or spec not in str(caught.value)
@@ -214,8 +221,8 @@ def test_what_is_no_address_is_refused_without_being_quoted(spec: str) -> None:
     ],
 )  # fmt: skip
 def test_a_mailbox_with_a_name_or_without(text: str, name: str, spec: str) -> None:
-    found = parse_mailbox(text, where="EFFECTS_EMAIL_FROM")
-    assert (found.name, found.spec) == (name, spec)
+    mailbox = parse_mailbox(text, where="EFFECTS_EMAIL_FROM")
+    assert (mailbox.name, mailbox.spec) == (name, spec)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +256,7 @@ def test_an_invalid_mailbox(text: str) -> None:
 "MIME-Version", "Received",
                                   "Return-Path", "DKIM-Signature", "Resent-To", "Reply-To", "X", "X-A:", "X-A B",
                                   "X-A\n", "X-Ä", "", "-X"])  # fmt: skip
-def test_names_that_are_ours_or_none(name: str) -> None:
+def test_reserved_and_invalid_header_names_are_refused(name: str) -> None:
     with pytest.raises(EmailInvalid, match="headers: "):
         check_header(name, "x")
 
@@ -289,8 +296,8 @@ def test_a_body_comes_back_as_it_was(body: str) -> None:
     check_wire(data)
     assert data.isascii()
     for kind, expected in (("plain", body), ("html", f"<p>{body}</p>")):
-        found = parsed(data).get_body((kind,)).get_payload(decode=True).decode()
-        assert lines_of(found) == (lines_of(expected) or [""])
+        decoded = parsed(data).get_body((kind,)).get_payload(decode=True).decode()
+        assert lines_of(decoded) == (lines_of(expected) or [""])
 
 
 @pytest.mark.parametrize("before", ["", "x\n", "\n\n", "ü\n", "日本語\n" * 9])
@@ -310,7 +317,7 @@ def test_no_line_of_a_body_begins_as_a_mbox_message_does(before: str, after: str
 
 
 @given(st.lists(st.sampled_from(["From ", "x", "=", " ", "\n", "ü", "y" * 60, "z" * 77]), max_size=30).map("".join))
-def test_lines_that_wrap_begin_none_either(body: str) -> None:
+def test_wrapped_lines_do_not_begin_with_from_either(body: str) -> None:
     data = build(replace(PARTS, text=body), {})
     assert [line for line in data.split(b"\r\n") if line.startswith(b"From ")] == []
     assert lines_of(parsed(data).get_payload(decode=True).decode()) == (lines_of(body) or [""])
@@ -321,7 +328,7 @@ def test_a_body_that_holds_its_own_boundary_gets_another() -> None:
     boundary = parsed(seen).get_boundary()
     data = build(replace(PARTS, text=f"--{boundary}\n\nevil\n--{boundary}--\n", html="<p>x</p>"), {})
     message = parsed(data)
-    assert [one.get_content_type() for one in message.iter_parts()] == ["text/plain", "text/html"]
+    assert [part.get_content_type() for part in message.iter_parts()] == ["text/plain", "text/html"]
     assert message.get_boundary() != boundary
 
 
@@ -334,8 +341,8 @@ def test_a_body_that_holds_its_own_boundary_gets_another() -> None:
 def test_a_file_comes_back_under_its_name(tmp_path: Path, maker: Effects, name: str) -> None:
     content = bytes(range(256)) * 50 + b"\r\n.\r\n"
     (tmp_path / "f").write_bytes(content)
-    [one] = describe(maker, [File(tmp_path / "f", filename=name)])
-    data = build(replace(PARTS, attachments=(one,)), {one.sha256: content})
+    [described] = describe(maker, [File(tmp_path / "f", filename=name)])
+    data = build(replace(PARTS, attachments=(described,)), {described.sha256: content})
     check_wire(data)
     message = parsed(data)
     [part] = message.iter_attachments()
@@ -343,12 +350,17 @@ def test_a_file_comes_back_under_its_name(tmp_path: Path, maker: Effects, name: 
     assert message.get_body().get_content().strip() == "Hello"
 
 
-def test_images_stand_beside_the_html_and_files_beside_all(tmp_path: Path, maker: Effects) -> None:
+def test_images_are_related_to_the_html_and_files_are_attached(tmp_path: Path, maker: Effects) -> None:
     (tmp_path / "logo.png").write_bytes(b"png")
     (tmp_path / "a.pdf").write_bytes(b"pdf")
     files = describe(maker, [tmp_path / "a.pdf", File(tmp_path / "logo.png", content_id="logo")])
-    data = build(replace(PARTS, html="<img src='cid:logo'>", attachments=files), {one.sha256: b"x" for one in files})
-    shape = [(one.get_content_type(), one.get_content_disposition(), one["content-id"]) for one in parsed(data).walk()]
+    data = build(
+        replace(PARTS, html="<img src='cid:logo'>", attachments=files),
+        {attachment.sha256: b"x" for attachment in files},
+    )
+    shape = [
+        (part.get_content_type(), part.get_content_disposition(), part["content-id"]) for part in parsed(data).walk()
+    ]
     assert shape == [
         ("multipart/mixed", None, None), ("multipart/related", None, None), ("multipart/alternative", None, None),
         ("text/plain", None, None), ("text/html", None, None), ("image/png", "inline", "<logo>"),
@@ -393,9 +405,9 @@ def test_a_stored_file_is_attached_by_its_name(tmp_path: Path) -> None:
     with open_storage(app.settings.storage_url).writer("reports/june.csv") as writer:
         writer.write(b"a,b\n")
         writer.finish()
-    [found] = describe(app, ["storage:reports/june.csv"])
+    [attachment] = describe(app, ["storage:reports/june.csv"])
     app.dispose()
-    assert (found.filename, found.size_bytes, found.content_type) == ("june.csv", 4, "text/csv")
+    assert (attachment.filename, attachment.size_bytes, attachment.content_type) == ("june.csv", 4, "text/csv")
 
 
 def test_date_and_message_id_are_those_of_the_call() -> None:

@@ -58,15 +58,15 @@ def test_logs_keys_attempts_and_commands_show_no_address(
     assert CANARY not in "\n".join(log.lines)
     with app.store.read() as connection:
         for name, table in app.store.tables.items():
-            found = [dict(one._mapping) for one in connection.execute(table.select())]
-            assert CANARY not in str(found), name
+            records = [dict(record._mapping) for record in connection.execute(table.select())]
+            assert CANARY not in str(records), name
     shown = [
         command("--database-url", database_url, *words.split())
         for words in ("jobs list --json", "dead list --json", "status --json", "metrics", "doctor", "why e1",
                       "limits list --json", "dead list")
     ]  # fmt: skip
-    assert all(CANARY not in one.out + one.err for one in shown)
-    assert any("email.send" in one.out for one in shown)
+    assert all(CANARY not in answer.out + answer.err for answer in shown)
+    assert any("email.send" in answer.out for answer in shown)
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_the_database_files_contain_no_address(make_shop: MakeShop, post: Post, 
         assert CANARY.encode() not in file.read_bytes(), file.name
 
 
-def test_without_keys_it_is_gone_when_it_is_forgotten(make_shop: MakeShop, post: Post, tmp_path: Path) -> None:
+def test_without_keys_deleted_content_is_gone(make_shop: MakeShop, post: Post, tmp_path: Path) -> None:
     app = make_shop(keys="")
     send_templated_email("welcome", to=ADDRESS, context=CONTEXT, effects=app)
     assert drain(app) == {"succeeded": 1}
@@ -106,9 +106,9 @@ def test_errors_and_reprs_show_no_address(make_shop: MakeShop, post: Post) -> No
         {"sender": CANARY},
         {"context": {**CONTEXT, "name": "other"}},
     ]  # fmt: skip
-    for one in wrong:
+    for mistake in wrong:
         with pytest.raises(EffectsError) as caught:
-            send_templated_email("welcome", effects=app, **{**good, **one})
+            send_templated_email("welcome", effects=app, **{**good, **mistake})
         texts.append(str(caught.value))
         assert caught.value.__cause__ is None
     assert isinstance(caught.value, IdempotencyConflict)

@@ -66,7 +66,7 @@ def test_a_preview_shows_inline_images(run: Run, environment: Path, monkeypatch:
         assert (refused.exit_code, says in refused.err) == (2, True)
 
 
-def test_a_preview_goes_through_no_link_and_nowhere_it_cannot(run: Run, environment: Path) -> None:
+def test_a_preview_writes_through_no_link_and_reports_a_missing_folder(run: Run, environment: Path) -> None:
     (environment / "out.eml").symlink_to(environment / "planted")
     arguments = ("email", "preview", "welcome", "--context", "context.json", "--eml")
     assert run(*arguments, "out.eml", url=None).exit_code == 0
@@ -96,31 +96,35 @@ def test_a_mistake_is_reported_and_the_exit_code_is_two(run: Run, words: str, sa
 
 def test_templates_are_listed_and_linted(run: Run, environment: Path) -> None:
     listed = run("email", "templates", "list", "--json", url=None).json
-    assert [(one["template"], one["locale"], one["parts"]) for one in listed] == [
+    assert [(template["template"], template["locale"], template["parts"]) for template in listed] == [
         ("code", "default", "txt"), ("welcome", "default", "html"), ("welcome", "de", "txt"),
     ]  # fmt: skip
     assert run("email", "templates", "lint", url=None).exit_code == 0
     write(environment / "emails", {"bad/subject.txt": "{{", "bad/body.txt": "b"})
-    broken = [one for one in run("email", "templates", "list", "--json", url=None).json if one["version"] is None]
-    assert [(one["template"], "line 1" in one["parts"]) for one in broken] == [("bad", True)]
-    found = run("email", "templates", "lint", url=None)
-    assert (found.exit_code, "bad/subject.txt, line 1" in found.out) == (1, True)
+    broken = [
+        template
+        for template in run("email", "templates", "list", "--json", url=None).json
+        if template["version"] is None
+    ]
+    assert [(template["template"], "line 1" in template["parts"]) for template in broken] == [("bad", True)]
+    linted = run("email", "templates", "lint", url=None)
+    assert (linted.exit_code, "bad/subject.txt, line 1" in linted.out) == (1, True)
 
 
 @pytest.mark.slow
-def test_one_is_sent_looked_up_and_sent_again(run: Run, environment: Path, database_url: str) -> None:
+def test_a_message_is_sent_shown_and_requeued(run: Run, environment: Path, database_url: str) -> None:
     app = Effects(database_url)
     send_templated_email("welcome", to="ann@example.com", context=CONTEXT, key="k", effects=app)
     app.dispose()
     assert run("work", "--drain").exit_code == 0
     shown = run("email", "show", "k", "--json").json
     assert (shown["state"], shown["to"], shown["subject"]) == ("done", "ann@example.com", "Welcome, Ann!")
-    assert [one["key"] for one in run("email", "list", "Ann@Example.com", "--json").json] == ["k"]
+    assert [email["key"] for email in run("email", "list", "Ann@Example.com", "--json").json] == ["k"]
     refused = run("email", "requeue", "k")
     assert (refused.exit_code, "--even-if-done" in refused.err) == (1, True)
     assert run("email", "requeue", "k", "--even-if-done", "--render-again", "--reason", "lost").exit_code == 0
     assert run("work", "--drain").exit_code == 0
-    files = [one.read_bytes() for one in (environment / "mail" / "new").iterdir()]
+    files = [file.read_bytes() for file in (environment / "mail" / "new").iterdir()]
     assert len(files) == 2
     assert len({data.partition(b"Message-ID:")[2][:60] for data in files}) == 2
 

@@ -21,7 +21,7 @@ def send(app: Effects, **options: Any) -> EmailReceipt:
 
 
 @pytest.mark.parametrize("addressed", [{}, {"to": [ANN, "bob@example.com"], "group": True}], ids=["one", "group"])
-def test_keys_that_are_set_later_make_no_second_message(make_shop: MakeShop, addressed: dict[str, Any]) -> None:
+def test_keys_added_later_make_no_second_message(make_shop: MakeShop, addressed: dict[str, Any]) -> None:
     first = send(make_shop(keys=""), event_id="signup:1", **addressed)
     keyed = make_shop()
     again = send(keyed, event_id="signup:1", **addressed)
@@ -31,7 +31,7 @@ def test_keys_that_are_set_later_make_no_second_message(make_shop: MakeShop, add
     assert (later.existing, send(keyed, event_id="signup:2", **addressed).job_id) == (False, later.job_id)
 
 
-def test_without_the_key_a_message_of_its_time_is_not_sent_again(make_shop: MakeShop) -> None:
+def test_without_its_key_an_older_message_is_not_sent_again(make_shop: MakeShop) -> None:
     send(make_shop(), event_id="signup:1")
     plain = make_shop(keys="")
     with pytest.raises(KeyUnavailable, match=r"whether this message was sent before .* key named digest"):
@@ -40,7 +40,7 @@ def test_without_the_key_a_message_of_its_time_is_not_sent_again(make_shop: Make
     assert not send(plain, key="own").existing  # nothing derived: its key is known
 
 
-def test_without_the_key_nobody_is_written_to_who_may_be_suppressed(make_shop: MakeShop, post: Post) -> None:
+def test_without_the_key_a_recipient_that_may_be_suppressed_gets_nothing(make_shop: MakeShop, post: Post) -> None:
     keyed, plain = make_shop(), make_shop(keys="")
     waiting = send(plain, key="before").job_id
     suppress(ANN, effects=keyed)

@@ -30,8 +30,8 @@ DAY = 86_400.0
 
 
 def kept(app: Effects) -> bool:
-    found = row(app, "sent_emails")
-    return found["sealed"] is not None or found["content"] is not None
+    email = row(app, "sent_emails")
+    return email["sealed"] is not None or email["content"] is not None
 
 
 # -- retention -------------------------------------------------------------------------------------------------------
@@ -50,9 +50,9 @@ def test_the_content_of_a_message_is_deleted_after_a_week_and_its_row_stays(
     assert kept(shop)
     assert prune(shop).packages == {"email.send": 1}
     assert not kept(shop)
-    found = get_email(shop, "k")
-    assert (found.to, found.subject, found.state, found.message_id) == (None, None, "done", receipt.message_id)
-    assert len(found.bytes_sha256 or "") == 64
+    email = get_email(shop, "k")
+    assert (email.to, email.subject, email.state, email.message_id) == (None, None, "done", receipt.message_id)
+    assert len(email.bytes_sha256 or "") == 64
     assert send(key="k").existing
     shop.store.shift_clock(84 * DAY)
     prune(shop)
@@ -87,7 +87,7 @@ def test_a_message_still_to_be_sent_keeps_its_content(shop: Effects, send: Send,
     assert kept(shop)
 
 
-def test_many_pages_are_forgotten(make_shop: MakeShop, post: Post) -> None:
+def test_many_pages_of_content_are_deleted(make_shop: MakeShop, post: Post) -> None:
     app = make_shop(email_content_days=1.0)
     columns = "template, template_version, transport, message_id, digest, recipient"
     values = "'t', 'v', 'default', 'm', 'd', 'r'"
@@ -101,7 +101,7 @@ def test_many_pages_are_forgotten(make_shop: MakeShop, post: Post) -> None:
         connection.execute(text(statement), many)
     app.store.shift_clock(2 * DAY)
     assert prune(app).packages == {"email.send": 1203}
-    assert all(one["content"] is None for one in rows(app, "sent_emails"))
+    assert all(email["content"] is None for email in rows(app, "sent_emails"))
 
 
 # -- sealing ---------------------------------------------------------------------------------------------------------
@@ -110,9 +110,11 @@ def test_many_pages_are_forgotten(make_shop: MakeShop, post: Post) -> None:
 def test_content_is_sealed_and_its_key_can_be_changed(make_shop: MakeShop, send: Send, post: Post) -> None:
     send()
     newer = make_shop(keys=f"k2={generate_key()},{KEYS}")
-    assert [(one.place, one.key_id, one.values) for one in count_keys(newer.store)] == [("sent_emails", "k1", 1)]
+    assert [(count.place, count.key_id, count.values) for count in count_keys(newer.store)] == [
+        ("sent_emails", "k1", 1)
+    ]
     assert rotate(newer.store, newer.keys, actor="ann").rotated == 1
-    assert [(one.place, one.key_id) for one in count_keys(newer.store)] == [("sent_emails", "k2")]
+    assert [(count.place, count.key_id) for count in count_keys(newer.store)] == [("sent_emails", "k2")]
     assert drain(newer) == {"succeeded": 1}
     assert post.sent_to() == [("ann@example.com",)]
 
@@ -132,11 +134,11 @@ def test_content_of_another_row_does_not_open(shop: Effects, send: Send, post: P
 
 def test_a_message_is_found_by_its_key_message_id_and_job(shop: Effects, send: Send) -> None:
     receipt = send(event_id="e")
-    found = [get_email(shop, name) for name in (receipt.key, receipt.message_id, f"<{receipt.message_id}>",
+    emails = [get_email(shop, name) for name in (receipt.key, receipt.message_id, f"<{receipt.message_id}>",
                                                 str(receipt.job_id))]  # fmt: skip
-    assert len({one.key for one in found}) == 1
-    assert (found[0].to, found[0].subject) == ("ann@example.com", "Welcome, Ann!")
-    assert "ann@" not in repr(found[0])
+    assert len({email.key for email in emails}) == 1
+    assert (emails[0].to, emails[0].subject) == ("ann@example.com", "Welcome, Ann!")
+    assert "ann@" not in repr(emails[0])
     with pytest.raises(EmailNotFound, match="'nothing'"):
         get_email(shop, "nothing")
 
@@ -188,15 +190,15 @@ def refused(shop: Effects, send: Send, post: Post) -> EmailReceipt:
 def test_requeue_sends_the_same_bytes(shop: Effects, send: Send, post: Post, templates: Path) -> None:
     refused(shop, send, post)
     write(templates, {"welcome/subject.txt": "New, {{ name }}"})
-    made = requeue_email(shop, "k", actor="ann", reason="mended")
+    successor = requeue_email(shop, "k", actor="ann", reason="mended")
     assert drain(shop) == {"succeeded": 1}
     assert len(post.outgoing) == 2
     assert len(set(post.bytes)) == 1
-    assert (get_email(shop, "k").job_id, get_email(shop, "k").state) == (made.job_id, "done")
+    assert (get_email(shop, "k").job_id, get_email(shop, "k").state) == (successor.job_id, "done")
     assert audit(shop.store, shop.ledgers) == []
 
 
-def test_rendered_again_it_has_the_newest_words_and_a_new_message_id(
+def test_rendering_again_uses_the_newest_template_and_a_new_message_id(
     make_shop: MakeShop, send: Send, shop: Effects, post: Post, templates: Path
 ) -> None:
     first = refused(shop, send, post)
@@ -208,9 +210,9 @@ def test_rendered_again_it_has_the_newest_words_and_a_new_message_id(
     assert (old.source.subject, new.source.subject) == ("Welcome, Ann!", "New, Ann")
     assert new.source.date >= old.source.date
     assert new.recipients == old.recipients
-    found = get_email(fresh, "k")
-    assert found.message_id == new.message_id != first.message_id
-    assert found.template_version != ""
+    email = get_email(fresh, "k")
+    assert email.message_id == new.message_id != first.message_id
+    assert email.template_version != ""
     assert send(key="k").existing
 
 
@@ -227,9 +229,7 @@ def test_a_template_that_asks_for_more_by_now_is_an_error_and_changes_nothing(
 
 
 @pytest.mark.slow
-def test_what_was_sent_or_may_have_been_is_sent_again_by_an_explicit_word(
-    shop: Effects, send: Send, post: Post
-) -> None:
+def test_a_done_or_unknown_message_is_requeued_only_with_an_override(shop: Effects, send: Send, post: Post) -> None:
     post.moves = [verdict("accepted"), verdict("unknown"), verdict("accepted")]
     send(key="done")
     drain(shop)
@@ -246,11 +246,11 @@ def test_what_was_sent_or_may_have_been_is_sent_again_by_an_explicit_word(
     by_key = {}
     for outgoing in post.outgoing:
         by_key.setdefault(outgoing.source.subject, set()).add((outgoing.message_id, outgoing.key, outgoing.data))
-    assert {subject: len(found) for subject, found in by_key.items()} == {"Welcome, Ann!": 2, "Your code": 1}
+    assert {subject: len(variants) for subject, variants in by_key.items()} == {"Welcome, Ann!": 2, "Your code": 1}
 
 
 @pytest.mark.slow
-def test_a_group_is_sent_to_those_who_have_it_not_or_to_all(shop: Effects, send: Send, post: Post) -> None:
+def test_a_group_is_requeued_for_missing_recipients_or_for_all(shop: Effects, send: Send, post: Post) -> None:
     group = {"to": ["a@x.example", "b@x.example"], "group": True, "key": "g"}
     post.moves = [
         {"a@x.example": verdict("accepted"), "b@x.example": verdict("retry")}, verdict("refused_message"),
@@ -261,7 +261,7 @@ def test_a_group_is_sent_to_those_who_have_it_not_or_to_all(shop: Effects, send:
     shop.store.shift_clock(100)
     drain(shop)
     assert get_email(shop, "g").state == "done"  # a has it
-    assert [(one.address, one.outcome) for one in get_email(shop, "g").recipients] == [
+    assert [(recipient.address, recipient.outcome) for recipient in get_email(shop, "g").recipients] == [
         ("a@x.example", "accepted"), ("b@x.example", "refused_message"),
     ]  # fmt: skip
     requeue_email(shop, "g", actor="ann", confirm_done=True)
@@ -269,7 +269,7 @@ def test_a_group_is_sent_to_those_who_have_it_not_or_to_all(shop: Effects, send:
     assert post.sent_to() == [("a@x.example", "b@x.example"), ("b@x.example",), ("a@x.example", "b@x.example")]
 
 
-def test_what_is_forgotten_cannot_be_sent_again(shop: Effects, send: Send, post: Post) -> None:
+def test_a_message_without_content_cannot_be_sent_again(shop: Effects, send: Send, post: Post) -> None:
     send(key="k")
     drain(shop)
     shop.store.shift_clock(8 * DAY)
@@ -281,8 +281,8 @@ def test_what_is_forgotten_cannot_be_sent_again(shop: Effects, send: Send, post:
 def test_versions_and_languages_are_on_record(shop: Effects, send: Send) -> None:
     send(key="a")
     send(key="b", locale="de-AT")
-    found = {one["key"]: (one["locale"], one["template_version"]) for one in rows(shop, "sent_emails")}
-    assert (found["a"][0], found["b"][0]) == (None, "de")
-    assert all(re.fullmatch("[0-9a-f]{16}", version) for _, version in found.values())
-    assert found["a"][1] != found["b"][1]
-    assert CONTEXT["name"] not in str(found)
+    versions = {email["key"]: (email["locale"], email["template_version"]) for email in rows(shop, "sent_emails")}
+    assert (versions["a"][0], versions["b"][0]) == (None, "de")
+    assert all(re.fullmatch("[0-9a-f]{16}", version) for _, version in versions.values())
+    assert versions["a"][1] != versions["b"][1]
+    assert CONTEXT["name"] not in str(versions)

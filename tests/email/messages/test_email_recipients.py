@@ -28,11 +28,11 @@ def test_a_group_is_one_message_with_a_result_for_each(shop: Effects, send: Send
     message = parsed(outgoing.data)
     assert (message["to"], message["cc"], message["bcc"]) == ("a@x.example, b@x.example", "c@y.example", None)
     assert b"d@z.example" not in outgoing.data
-    found = [(one["kind"], one["outcome"]) for one in rows(shop, "email_recipients")]
-    assert found == [("to", "accepted"), ("to", "accepted"), ("cc", "accepted"), ("bcc", "accepted")]
+    results = [(recipient["kind"], recipient["outcome"]) for recipient in rows(shop, "email_recipients")]
+    assert results == [("to", "accepted"), ("to", "accepted"), ("cc", "accepted"), ("bcc", "accepted")]
 
 
-def test_only_those_who_have_it_not_yet_are_tried_again(shop: Effects, send: Send, post: Post) -> None:
+def test_only_recipients_without_the_message_are_tried_again(shop: Effects, send: Send, post: Post) -> None:
     ok, later, no = verdict("accepted"), verdict("retry"), verdict("refused_recipient", suppress="hard")
     post.moves = [
         {"a@x.example": ok, "b@x.example": later, "c@y.example": no, "d@z.example": later},
@@ -45,9 +45,9 @@ def test_only_those_who_have_it_not_yet_are_tried_again(shop: Effects, send: Sen
     assert drain(shop) == {"succeeded": 1}
     assert post.sent_to()[1] == ("b@x.example", "d@z.example")
     assert len(set(post.bytes)) == 1
-    outcomes = [one["outcome"] for one in rows(shop, "email_recipients")]
+    outcomes = [recipient["outcome"] for recipient in rows(shop, "email_recipients")]
     assert outcomes == ["accepted", "accepted", "refused_recipient", "refused_recipient"]
-    assert [len(find_suppressions(one, effects=shop)) for one in ("c@y.example", "a@x.example")] == [1, 0]
+    assert [len(find_suppressions(address, effects=shop)) for address in ("c@y.example", "a@x.example")] == [1, 0]
 
 
 @pytest.mark.slow
@@ -58,9 +58,9 @@ def test_a_thousand_mixed_refusals_repeat_no_recipient(shop: Effects, post: Post
     taken: Counter[str] = Counter()
 
     def fate(outgoing: OutgoingMessage) -> dict[str, Verdict]:
-        found = {address: verdict(dice.choice(kinds)) for address in outgoing.recipients}
-        taken.update(address for address, one in found.items() if one.kind == "accepted")
-        return found
+        verdicts = {address: verdict(dice.choice(kinds)) for address in outgoing.recipients}
+        taken.update(address for address, outcome in verdicts.items() if outcome.kind == "accepted")
+        return verdicts
 
     post.decide = fate
     groups = [[f"u{n}-{m}@x.example" for m in range(10)] for n in range(100)]
@@ -69,7 +69,7 @@ def test_a_thousand_mixed_refusals_repeat_no_recipient(shop: Effects, post: Post
         drain(shop)
         shop.store.shift_clock(3600)
     assert max(taken.values()) == 1
-    recorded = [one["outcome"] for one in rows(shop, "email_recipients")]
+    recorded = [recipient["outcome"] for recipient in rows(shop, "email_recipients")]
     assert recorded.count("accepted") == len(taken) > 500
     assert set(recorded) == {"accepted", "refused_recipient", "refused_message"}
     assert audit(shop.store, shop.ledgers) == []
@@ -79,13 +79,13 @@ def test_a_group_without_an_accepted_recipient_is_dead(shop: Effects, send: Send
     post.moves = [verdict("refused_recipient")]
     send(**GROUP)
     assert drain(shop) == {"dead": 1}
-    assert {one["outcome"] for one in rows(shop, "email_recipients")} == {"refused_recipient"}
+    assert {recipient["outcome"] for recipient in rows(shop, "email_recipients")} == {"refused_recipient"}
 
 
 # -- suppression and staging -----------------------------------------------------------------------------------------
 
 
-def test_who_is_suppressed_gets_nothing_and_nothing_is_dead(shop: Effects, send: Send, post: Post) -> None:
+def test_a_suppressed_recipient_gets_nothing_and_no_job_is_dead(shop: Effects, send: Send, post: Post) -> None:
     suppress("ann@example.com", effects=shop)
     assert send().suppressed
     assert drain(shop) == {"cancelled": 1}
@@ -94,7 +94,7 @@ def test_who_is_suppressed_gets_nothing_and_nothing_is_dead(shop: Effects, send:
     assert row(shop, "job_history")["error_code"] == "suppressed"
 
 
-def test_the_list_is_looked_at_again_before_it_leaves(shop: Effects, send: Send, post: Post) -> None:
+def test_the_list_is_checked_again_before_sending(shop: Effects, send: Send, post: Post) -> None:
     assert not send(to="late@example.com").suppressed
     suppress("early@example.com", effects=shop)
     assert send(to="early@example.com").suppressed
@@ -102,7 +102,7 @@ def test_the_list_is_looked_at_again_before_it_leaves(shop: Effects, send: Send,
     unsuppress("early@example.com", effects=shop)
     drain(shop)
     assert post.sent_to() == [("early@example.com",)]
-    assert {one["outcome"] for one in rows(shop, "sent_emails")} == {"accepted", "suppressed"}
+    assert {email["outcome"] for email in rows(shop, "sent_emails")} == {"accepted", "suppressed"}
 
 
 def test_a_groups_suppressed_recipients_are_left_out(shop: Effects, send: Send, post: Post) -> None:
@@ -110,7 +110,7 @@ def test_a_groups_suppressed_recipients_are_left_out(shop: Effects, send: Send, 
     assert not send(**GROUP).suppressed
     drain(shop)
     assert post.sent_to() == [("a@x.example", "c@y.example", "d@z.example")]
-    assert [one["outcome"] for one in rows(shop, "email_recipients")] == [
+    assert [recipient["outcome"] for recipient in rows(shop, "email_recipients")] == [
         "accepted", "suppressed", "accepted", "accepted",
     ]  # fmt: skip
 
@@ -138,7 +138,7 @@ def test_a_bounce_of_the_staging_redirect_suppresses_no_recipient(make_shop: Mak
 
 
 @pytest.mark.slow
-def test_held_mail_waits_and_costs_nothing(make_shop: MakeShop, post: Post) -> None:
+def test_held_mail_waits_and_uses_up_no_attempt(make_shop: MakeShop, post: Post) -> None:
     app = make_shop(email_hold=True)
     send_templated_emails([NewEmail("welcome", to="a@x.example", context=CONTEXT)], effects=app)
     for _ in range(3):

@@ -42,7 +42,7 @@ def answers(post: Post, **replies: str) -> None:
     post.decide = decide
 
 
-def rests(app: Effects) -> bool:
+def is_paused(app: Effects) -> bool:
     paused = {row["limit_key"]: row["paused_until"] for row in rows(app, "limits")}
     return paused.get("email:default") is not None
 
@@ -62,7 +62,7 @@ def test_one_closed_recipient_blocks_no_other_and_ends_dead(shop: Effects, send:
         send(to=f"{name}@x.example")
     drain(shop)
     assert state(shop) == {"intended": 1, "done": 50}
-    assert not rests(shop)
+    assert not is_paused(shop)
     attempts = []
     for number in range(60):
         shop.store.shift_clock(14_400 * 1.2 + 1)
@@ -71,7 +71,7 @@ def test_one_closed_recipient_blocks_no_other_and_ends_dead(shop: Effects, send:
         if not rows(shop, "jobs"):
             break
         attempts.append(max(row["attempts"] for row in rows(shop, "jobs")))
-    assert not rests(shop)
+    assert not is_paused(shop)
     assert attempts[:3] == sorted(attempts[:3])
     assert attempts[2] > 0
     assert state(shop) == {"refused": 1, "done": 50 + number + 1}
@@ -80,7 +80,7 @@ def test_one_closed_recipient_blocks_no_other_and_ends_dead(shop: Effects, send:
 
 
 @pytest.mark.slow
-def test_a_fault_of_ours_rests_the_transport_at_the_second_message_and_loses_nothing(
+def test_a_fault_of_ours_pauses_the_transport_at_the_second_message_and_loses_nothing(
     shop: Effects, send: Send, post: Post
 ) -> None:
     answers(
@@ -89,7 +89,7 @@ def test_a_fault_of_ours_rests_the_transport_at_the_second_message_and_loses_not
     for number in range(8):
         send(to=f"u{number}@x.example")
     drain(shop)
-    assert rests(shop)
+    assert is_paused(shop)
     assert len(post.outgoing) >= 2
     for _ in range(5):
         shop.store.shift_clock(A_WHILE)
@@ -118,7 +118,7 @@ def test_a_worker_with_the_wrong_password_stops_no_other_worker_and_costs_no_try
     for number in range(10):
         send(to=f"u{number}@x.example")
         drain(shop)
-        assert not rests(shop)
+        assert not is_paused(shop)
     while rows(shop, "jobs"):
         assert max(row["attempts"] for row in rows(shop, "jobs")) == 0
         shop.store.shift_clock(A_WHILE)
@@ -127,14 +127,14 @@ def test_a_worker_with_the_wrong_password_stops_no_other_worker_and_costs_no_try
 
 
 @pytest.mark.slow
-def test_a_message_alone_waits_without_a_rest(shop: Effects, send: Send, post: Post) -> None:
+def test_a_single_message_waits_without_a_pause(shop: Effects, send: Send, post: Post) -> None:
     answers(post, boss=CLOSED)
     send(to="boss@x.example")
     for _ in range(3):
         drain(shop)
         shop.store.shift_clock(HOLD_SECONDS + 1)
     assert len(post.outgoing) == 3
-    assert not rests(shop)
+    assert not is_paused(shop)
 
 
 def test_a_fault_of_ours_in_a_message_that_others_got_is_the_recipients(shop: Effects, send: Send, post: Post) -> None:
@@ -144,13 +144,13 @@ def test_a_fault_of_ours_in_a_message_that_others_got_is_the_recipients(shop: Ef
     assert state(shop) == {"done": 1}
     outcomes = {row["number"]: row["outcome"] for row in rows(shop, "email_recipients")}
     assert sorted(outcomes.values()) == ["accepted", "accepted", "accepted", "refused_recipient"]
-    assert not rests(shop)
+    assert not is_paused(shop)
     assert list_suppressions(effects=shop) == []
     assert len(post.outgoing) == 1
 
 
 @pytest.mark.slow
-def test_who_is_too_fast_does_not_stand_in_front_of_the_others(shop: Effects, send: Send, post: Post) -> None:
+def test_a_throttled_recipient_does_not_delay_others(shop: Effects, send: Send, post: Post) -> None:
     answers(post, boss="421 4.7.0 Too many messages, slow down")
     for name in ("boss", "u1", "u2"):
         send(to=f"{name}@x.example")
@@ -172,7 +172,7 @@ UNHEARD_OF = "550 5.7.0 Kimlik bilgileri {0} 4711abc"
 @pytest.mark.parametrize(("reply", "most"), [
     (UNHEARD_OF, ALIKE_MESSAGES), ("550 nyet {0}", ALIKE_MESSAGES), ("550 5.1.1 <{0}>: User unknown", ADDRESS_MESSAGES),
 ])  # fmt: skip
-def test_the_same_refusal_in_a_row_rests_the_transport_without_knowing_the_words(
+def test_the_same_unknown_refusal_in_a_row_pauses_the_transport(
     shop: Effects, send: Send, post: Post, reply: str, most: int
 ) -> None:
     answers(post, everybody=reply)
@@ -191,7 +191,7 @@ def test_the_same_refusal_in_a_row_rests_the_transport_without_knowing_the_words
 
 
 @pytest.mark.slow
-def test_refusals_between_which_something_is_taken_are_each_their_own(shop: Effects, send: Send, post: Post) -> None:
+def test_refusals_between_accepted_messages_are_counted_apart(shop: Effects, send: Send, post: Post) -> None:
     answers(post, **{f"dead{number}": "550 5.1.1 <{0}>: User unknown" for number in range(12)})
     for number in range(12):
         send(to=f"dead{number}@x.example")
@@ -200,21 +200,21 @@ def test_refusals_between_which_something_is_taken_are_each_their_own(shop: Effe
             send(to=f"good{number}@x.example")
             drain(shop)
     assert state(shop) == {"refused": 12, "done": 3}
-    assert not rests(shop)
+    assert not is_paused(shop)
     assert len(list_suppressions(effects=shop)) == 12
 
 
 @pytest.mark.slow
-def test_one_recipient_refused_many_times_rests_nothing(shop: Effects, send: Send, post: Post) -> None:
+def test_one_recipient_refused_many_times_pauses_nothing(shop: Effects, send: Send, post: Post) -> None:
     answers(post, boss="550 5.7.0 your message is not wanted")
     for _ in range(ALIKE_MESSAGES * 2):
         send(to="boss@x.example")
         drain(shop)
     assert state(shop) == {"refused": ALIKE_MESSAGES * 2}
-    assert not rests(shop)
+    assert not is_paused(shop)
 
 
-def test_different_refusals_are_not_alike(shop: Effects, send: Send, post: Post) -> None:
+def test_different_refusals_are_counted_apart(shop: Effects, send: Send, post: Post) -> None:
     words = ("apple", "pear", "plum", "fig", "quince")
     answers(post, **{f"u{number}": f"550 5.7.0 {words[number % 5]}" for number in range(20)})
     for number in range(20):
@@ -222,10 +222,10 @@ def test_different_refusals_are_not_alike(shop: Effects, send: Send, post: Post)
     while rows(shop, "jobs"):
         drain(shop)
     assert state(shop) == {"refused": 20}
-    assert not rests(shop)
+    assert not is_paused(shop)
 
 
-def test_any_number_of_threads_count_each_its_own(shop: Effects) -> None:
+def test_threads_count_their_refusals_independently(shop: Effects) -> None:
     verdict, seen, lock = said("550 5.7.0 no"), list[int](), threading.Lock()
     start = threading.Barrier(8)
 
@@ -283,7 +283,7 @@ def test_stage_and_code_make_a_difference() -> None:
     ("550 5.7.0 no", 4, None, "as_said"), ("550 5.7.0 no", 5, None, "rest"), ("550 5.7.0 no", 5, "earlier", "rest"),
     ("550 5.1.1 no", 19, None, "as_said"), ("550 5.1.1 no", 20, None, "rest"),
 ])  # fmt: skip
-def test_what_a_refusal_weighs(reply: str, messages: int, held_in: str | None, weight: str) -> None:
+def test_weight_of_a_refusal(reply: str, messages: int, held_in: str | None, weight: str) -> None:
     assert weigh(said(reply), RefusalRun("this", messages), held_in) == weight
 
 

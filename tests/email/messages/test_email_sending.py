@@ -23,7 +23,7 @@ from tests.email.messages.sending import Send, parsed, sent
 from tests.support.manual_workers import row, rows, run_sql
 
 
-def test_a_message_that_is_taken_is_done(shop: Effects, send: Send, post: Post) -> None:
+def test_an_accepted_message_is_done(shop: Effects, send: Send, post: Post) -> None:
     receipt = send()
     assert drain(shop) == {"succeeded": 1}
     [outgoing] = post.outgoing
@@ -31,9 +31,9 @@ def test_a_message_that_is_taken_is_done(shop: Effects, send: Send, post: Post) 
     assert outgoing.message_id == receipt.message_id
     message = parsed(outgoing.data)
     assert (message["subject"], message["to"]) == ("Welcome, Ann!", "ann@example.com")
-    found = sent(shop)
-    assert (found["state"], found["outcome"], found["tries"], found["provider_id"]) == ("done", "accepted", 1, "id-0")
-    assert found["bytes_sha256"] == hashlib.sha256(outgoing.data).hexdigest()
+    email = sent(shop)
+    assert (email["state"], email["outcome"], email["tries"], email["provider_id"]) == ("done", "accepted", 1, "id-0")
+    assert email["bytes_sha256"] == hashlib.sha256(outgoing.data).hexdigest()
     assert audit(shop.store, shop.ledgers) == []
 
 
@@ -69,17 +69,17 @@ def test_each_verdict_has_its_outcome(shop: Effects, send: Send, post: Post, sai
 
 
 @pytest.mark.parametrize("kind", ["refused_recipient", "refused_message"])
-def test_a_refusal_is_dead_and_the_list_learns_of_the_address(shop: Effects, send: Send, post: Post, kind: Any) -> None:
+def test_a_refusal_is_dead_and_suppresses_the_address(shop: Effects, send: Send, post: Post, kind: Any) -> None:
     post.moves = [verdict(kind, suppress="hard" if kind == "refused_recipient" else None)]
     send()
     assert drain(shop) == {"dead": 1}
     assert (sent(shop)["state"], sent(shop)["outcome"]) == ("refused", kind)
-    found = [one.reason for one in find_suppressions("ANN@example.com", effects=shop)]
-    assert found == (["hard_bounce"] if kind == "refused_recipient" else [])
+    reasons = [suppression.reason for suppression in find_suppressions("ANN@example.com", effects=shop)]
+    assert reasons == (["hard_bounce"] if kind == "refused_recipient" else [])
 
 
 @pytest.mark.slow
-def test_the_transport_rests_for_all_and_a_throttle_for_its_lane(shop: Effects, send: Send, post: Post) -> None:
+def test_a_fault_pauses_the_transport_and_a_throttle_its_limit_key(shop: Effects, send: Send, post: Post) -> None:
     with shop.store.begin() as connection:
         for domain in ("a.example", "b.example"):
             limit_rows.ensure(shop.store, connection, f"email:default:{domain}", parent="email:default")
@@ -87,12 +87,12 @@ def test_the_transport_rests_for_all_and_a_throttle_for_its_lane(shop: Effects, 
     for domain in ("a", "b", "b2", "c"):
         send(to=f"x@{domain}.example")
         drain(shop)
-    paused = {one["limit_key"]: one["pause_reason"][:15] for one in rows(shop, "limits") if one["paused_until"]}
+    paused = {limit["limit_key"]: limit["pause_reason"][:15] for limit in rows(shop, "limits") if limit["paused_until"]}
     assert paused == {"email:default:a.example": "it was throttle", "email:default": "it was config; "}
     assert post.sent_to() == [("x@a.example",), ("x@b.example",), ("x@b2.example",)]
     shop.store.shift_clock(CONFIG_SECONDS + HOLD_SECONDS + 1)
     drain(shop)
-    assert {one["state"] for one in rows(shop, "sent_emails")} == {"done"}
+    assert {email["state"] for email in rows(shop, "sent_emails")} == {"done"}
 
 
 def test_retries_come_at_the_times_that_are_promised() -> None:
@@ -118,7 +118,7 @@ def test_age_ends_the_tries_first(shop: Effects, send: Send, post: Post) -> None
 # -- bytes -----------------------------------------------------------------------------------------------------------
 
 
-def test_bytes_that_would_differ_do_not_leave(shop: Effects, send: Send, post: Post) -> None:
+def test_bytes_that_would_differ_are_not_sent(shop: Effects, send: Send, post: Post) -> None:
     post.moves = [verdict("retry"), verdict("accepted")]
     send()
     drain(shop)
@@ -138,7 +138,7 @@ def test_an_attachment_that_changed_or_is_gone(shop: Effects, send: Send, post: 
     changed.write_text("a,x\n")
     gone.unlink()
     drain(shop)
-    codes = {one["error_code"] for one in [*rows(shop, "jobs"), *rows(shop, "job_history")]}
+    codes = {job["error_code"] for job in [*rows(shop, "jobs"), *rows(shop, "job_history")]}
     assert codes == {"attachment_changed", "attachment_missing"}
     gone.write_text("c,d\n")
     shop.store.shift_clock(400)
@@ -169,7 +169,7 @@ def test_a_transport_that_is_not_set_waits_for_the_operator(shop: Effects, send:
     drain(shop)
     assert row(shop, "jobs")["attempts"] == 0
     assert "EFFECTS_EMAIL_TRANSPORT_BULK" in row(shop, "jobs")["last_error"]
-    assert [one["paused_until"] for one in rows(shop, "limits")] in ([], [None])  # another worker may have it
+    assert [limit["paused_until"] for limit in rows(shop, "limits")] in ([], [None])  # another worker may have it
 
 
 def test_a_key_that_is_missing_waits_for_the_operator(make_shop: MakeShop, send: Send, post: Post) -> None:
@@ -203,16 +203,16 @@ def test_the_worker_checks_its_transports_before_it_claims(make_shop: MakeShop) 
     assert job_type(app).name == "email.send"
 
 
-def test_a_transport_that_is_down_rests_longer_each_time_and_not_for_each_thread(
+def test_a_failing_transport_pauses_longer_each_time_but_once_for_all_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     transports, now = Transports({}), [1000.0]
     monkeypatch.setattr(transports_module.time, "monotonic", lambda: now[0])
     assert [transports.down("default") for _ in range(10)] == [15.0] * 10
-    rests = []
+    pauses = []
     for _ in range(7):
         now[0] += 1000.0
-        rests.append(transports.down("default"))
-    assert rests == [30.0, 60.0, 120.0, 240.0, 300.0, 300.0, 300.0]
+        pauses.append(transports.down("default"))
+    assert pauses == [30.0, 60.0, 120.0, 240.0, 300.0, 300.0, 300.0]
     transports.up("default")
     assert transports.down("default") == 15.0

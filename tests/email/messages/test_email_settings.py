@@ -12,19 +12,19 @@ from effects_email import Address, EmailSettings
 PASSWORD = "hunter2"
 
 
-def made(**environ: str) -> EmailSettings:
+def settings_of(**environ: str) -> EmailSettings:
     return EmailSettings.from_environment({f"EFFECTS_{name}": value for name, value in environ.items()})
 
 
 def test_transports_have_names() -> None:
     bulk = f"smtps://u:{PASSWORD}@relay.example"
-    settings = made(SMTP_URL="smtp://localhost:25", EMAIL_TRANSPORT_BULK=bulk, EMAIL_TRANSPORT_EMPTY="")
+    settings = settings_of(SMTP_URL="smtp://localhost:25", EMAIL_TRANSPORT_BULK=bulk, EMAIL_TRANSPORT_EMPTY="")
     assert settings.transport_urls() == {"default": "smtp://localhost:25", "bulk": bulk}
     assert PASSWORD not in repr(settings)
-    assert made().transport_urls() == {}
+    assert settings_of().transport_urls() == {}
 
 
-def test_what_is_given_comes_before_the_environment() -> None:
+def test_options_win_over_the_environment() -> None:
     environ = {"EFFECTS_SMTP_URL": "smtp://a", "EFFECTS_EMAIL_TRANSPORT_X": "smtp://x", "EFFECTS_EMAIL_HOLD": "yes"}
     settings = EmailSettings.from_environment(
         environ, smtp_url="smtp://b", email_transports={"y": "smtp://y"}, email_hold=None
@@ -33,11 +33,11 @@ def test_what_is_given_comes_before_the_environment() -> None:
     assert settings.email_hold
 
 
-def test_people_are_addresses() -> None:
-    settings = made(EMAIL_FROM='"Shop, Inc" <hello@shop.example>', EMAIL_REDIRECT="team@shop.example")
+def test_recipients_are_addresses() -> None:
+    settings = settings_of(EMAIL_FROM='"Shop, Inc" <hello@shop.example>', EMAIL_REDIRECT="team@shop.example")
     assert settings.sender == Address("hello", "shop.example", "Shop, Inc")
     assert settings.redirect == Address("team", "shop.example")
-    assert made().sender is made().redirect is None
+    assert settings_of().sender is settings_of().redirect is None
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_people_are_addresses() -> None:
         ({"EMAIL_TRANSPORT_A-B": f"smtp://u:{PASSWORD}@x"}, "the mail transport 'a-b': a name has"),
     ],
 )
-def test_what_is_wrong_is_named(environ: dict[str, Any], says: str) -> None:
+def test_invalid_settings_are_named(environ: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        made(**environ)
+        settings_of(**environ)
     assert says in str(caught.value)
     assert PASSWORD not in str(caught.value)

@@ -35,21 +35,21 @@ def say(tmp_path: Path) -> Say:
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("requested", "chosen"),
     [
         (None, None), ("de", "de"), ("DE", "de"), ("de-AT", "de-AT"), ("de_at", "de-AT"), ("de-CH", "de"),
         ("de-Latn-AT", "de"), ("fr", None), ("fr-CA", None), ("pt-BR", "pt_br"), ("pt", None),
     ],
 )  # fmt: skip
-def test_exact_then_language_then_default(tmp_path: Path, asked: str | None, found: str | None) -> None:
+def test_exact_then_language_then_default(tmp_path: Path, requested: str | None, chosen: str | None) -> None:
     names = ["mail", "mail.de", "mail.de-AT", "mail.pt_br", "deep/mail", "deep/mail.de"]
     write(tmp_path, {f"{name}/{part}": name for name in names for part in ("subject.txt", "body.txt")})
     write(tmp_path, {f"{name}/subject.txt": name for name in ("mail.de/inner", "_parts/mail", ".git/mail")})  # are none
     folder = TemplateFolder(tmp_path)
     for _ in range(2):  # the second comes from memory
-        version = folder.find("mail", asked)
-        assert version.locale == found
-        assert Renderer().render(version, {}).subject == (f"mail.{found}" if found else "mail")
+        version = folder.find("mail", requested)
+        assert version.locale == chosen
+        assert Renderer().render(version, {}).subject == (f"mail.{chosen}" if chosen else "mail")
     assert folder.find("deep/mail", "de-DE").locale == "de"
     assert folder.names() == [
         ("deep/mail", None), ("deep/mail", "de"), ("mail", None), ("mail", "de"), ("mail", "de-AT"), ("mail", "pt_br"),
@@ -163,8 +163,8 @@ WRONG: list[tuple[dict[str, str], dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("files", "context", "kind", "says"), WRONG, ids=[one[3][-30:] for one in WRONG])
-def test_what_is_wrong_is_named_with_its_place(
+@pytest.mark.parametrize(("files", "context", "kind", "says"), WRONG, ids=[case[3][-30:] for case in WRONG])
+def test_a_template_error_is_named_with_its_place(
     say: Say, files: dict[str, str], context: dict[str, Any], kind: type[Exception], says: str
 ) -> None:
     with pytest.raises(kind) as caught:
@@ -184,22 +184,24 @@ INERT = [
 
 @pytest.mark.parametrize("data", INERT)
 def test_data_is_never_a_template_and_never_html(say: Say, data: str) -> None:
-    made = say({"mail/body.html": "<p title='{{ x }}'>{{ x }}</p>", "mail/body.txt": "{{ x }}"}, x=data)
-    assert made.text == data
-    assert made.html == f"<p title='{escape(data)}'>{escape(data)}</p>"
+    rendered = say({"mail/body.html": "<p title='{{ x }}'>{{ x }}</p>", "mail/body.txt": "{{ x }}"}, x=data)
+    assert rendered.text == data
+    assert rendered.html == f"<p title='{escape(data)}'>{escape(data)}</p>"
 
 
-def test_css_is_inlined_and_what_cannot_be_is_kept(say: Say) -> None:
+def test_css_is_inlined_and_other_rules_are_kept(say: Say) -> None:
     html = "<html><head><style>p { color: red } @media print { p { color: black } }</style></head><body><p>x</p></body>"
-    made = say({"mail/body.html": html})
-    assert '<p style="color: red' in made.html
-    assert "@media print" in made.html
-    assert made.text == "x\n"
+    rendered = say({"mail/body.html": html})
+    assert '<p style="color: red' in rendered.html
+    assert "@media print" in rendered.html
+    assert rendered.text == "x\n"
 
 
-def test_a_subject_is_one_line_whatever_comes_into_it(say: Say) -> None:
-    made = say({"mail/subject.txt": "Hi {{ x }}\n\n you\n", "mail/body.txt": "b"}, x="a\r\nBcc: b\x00\t c\u2028d\x85e")
-    assert made.subject == "Hi a Bcc: b c d e you"
+def test_a_subject_is_always_one_line(say: Say) -> None:
+    rendered = say(
+        {"mail/subject.txt": "Hi {{ x }}\n\n you\n", "mail/body.txt": "b"}, x="a\r\nBcc: b\x00\t c\u2028d\x85e"
+    )
+    assert rendered.subject == "Hi a Bcc: b c d e you"
 
 
 @pytest.mark.parametrize(
@@ -234,22 +236,22 @@ def test_lint_finds_what_would_fail_or_look_wrong(tmp_path: Path) -> None:
         "news/body.html": "<img src=x><script></script>{{ a|safe }}<link rel=stylesheet>",
         "news.de/subject.txt": "{{ a }}{{ b }}", "news.de/body.txt": "x", "news/template.toml": "sender = 'nobody'",
     })  # fmt: skip
-    found = [(one.template, one.locale, one.problem) for one in lint(TemplateFolder(tmp_path))]
-    words = " ".join(problem for _, _, problem in found)
+    findings = [(finding.template, finding.locale, finding.problem) for finding in lint(TemplateFolder(tmp_path))]
+    words = " ".join(problem for _, _, problem in findings)
     for expected in ("bad/subject.txt, line 1", "neither body.html", "no alt text", "scripts, forms", "escaping",
     "style sheet",
                      "sender is no e-mail address", "uses b, which the default"):  # fmt: skip
         assert expected in words
-    assert {name for name, _, _ in found} == {"bad", "empty", "news"}
+    assert {name for name, _, _ in findings} == {"bad", "empty", "news"}
 
 
 def test_a_preview_writes_nothing_and_needs_no_database(templates: Path, tmp_path: Path) -> None:
     write(templates, {"welcome/template.toml": 'category = "news"\n'})  # no address for unsubscribing is set
     app = Effects(f"sqlite:///{tmp_path / 'not-there.db'}", templates=templates)
-    made = preview_email("welcome", context=CONTEXT, locale="de-CH", effects=app)
+    preview = preview_email("welcome", context=CONTEXT, locale="de-CH", effects=app)
     app.dispose()
-    assert (made.locale, made.source.subject, made.source.text) == (
+    assert (preview.locale, preview.source.subject, preview.source.text) == (
         "de", "Willkommen, Ann!", f"Hallo Ann: {CONTEXT['link']}\n",
     )  # fmt: skip
-    assert made.eml.startswith(b"From: sender@example.com\r\nTo: you@example.com\r\n")
+    assert preview.eml.startswith(b"From: sender@example.com\r\nTo: you@example.com\r\n")
     assert not (tmp_path / "not-there.db").exists()

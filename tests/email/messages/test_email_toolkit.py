@@ -34,8 +34,8 @@ def test_an_app_sees_what_it_wrote(folder: Path) -> None:
         assert CONTEXT["link"] in mail.text
         assert mail.eml.startswith(b"From: Shop")
         toolkit.drain()
-        assert [one.state for one in toolkit.emails] == ["done"]
-        assert [one.source.subject for one in toolkit.captured("email.send").loaded] == ["Welcome, Ann!"]
+        assert [email.state for email in toolkit.emails] == ["done"]
+        assert [email.source.subject for email in toolkit.captured("email.send").loaded] == ["Welcome, Ann!"]
 
 
 def test_another_outcome_may_be_chosen(folder: Path) -> None:

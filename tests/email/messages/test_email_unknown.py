@@ -28,10 +28,10 @@ def test_by_default_it_is_repeated_once_with_the_same_bytes(shop: Effects, send:
     assert len(post.outgoing) == 2
     assert len(set(post.bytes)) == len({outgoing.key for outgoing in post.outgoing}) == 1
     assert (row(shop, "job_history")["status"], sent(shop)["state"]) == ("dead", "unknown")
-    assert [one.unknown for one in list_dead(shop.store, shop.ledgers, DeadFilters())] == [True]
+    assert [dead_letter.unknown for dead_letter in list_dead(shop.store, shop.ledgers, DeadFilters())] == [True]
 
 
-def test_held_it_is_sent_once(shop: Effects, send: Send, post: Post) -> None:
+def test_a_held_message_is_sent_once(shop: Effects, send: Send, post: Post) -> None:
     post.moves = [verdict("unknown")]
     send("code", context={"code": 7})
     drain(shop)
@@ -71,7 +71,7 @@ def test_a_provider_that_knows_it_is_believed(shop: Effects, send: Send, post: P
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_a_held_one_is_asked_for_once_more_before_a_person_has_to(
+def test_a_held_message_is_searched_once_more_before_an_operator_decides(
     shop: Effects, send: Send, post: Post, knows: bool
 ) -> None:
     post.moves, post.knows = [verdict("unknown")], False
@@ -87,11 +87,11 @@ def test_a_held_one_is_asked_for_once_more_before_a_person_has_to(
     assert audit(shop.store, shop.ledgers) == []
 
 
-def test_of_a_group_that_a_provider_knows_everybody_has_it(shop: Effects, send: Send, post: Post) -> None:
+def test_a_group_known_to_the_provider_was_sent_to_all(shop: Effects, send: Send, post: Post) -> None:
     post.moves, post.knows = [verdict("unknown")], True
     send(**GROUP)
     assert drain(shop) == {"succeeded": 1}
-    assert {one["outcome"] for one in rows(shop, "email_recipients")} == {"accepted"}
+    assert {recipient["outcome"] for recipient in rows(shop, "email_recipients")} == {"accepted"}
 
 
 @pytest.mark.slow

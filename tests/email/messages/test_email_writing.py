@@ -57,7 +57,10 @@ def test_a_message_is_four_statements_and_a_suppressed_address_is_looked_up(
         suppress("ann@example.com", effects=shop)
     with statements(shop) as seen:
         assert send(event_id="signup:1").suppressed is suppressed
-    assert len([one for one in seen if not one.startswith("BEGIN") and "NOTIFY" not in one]) == count
+    assert (
+        len([statement for statement in seen if not statement.startswith("BEGIN") and "NOTIFY" not in statement])
+        == count
+    )
 
 
 def test_the_same_key_is_the_first_message(shop: Effects, send: Send) -> None:
@@ -68,7 +71,7 @@ def test_the_same_key_is_the_first_message(shop: Effects, send: Send) -> None:
     assert len(rows(shop, "jobs")) == len(rows(shop, "sent_emails")) == 1
 
 
-def test_a_derived_key_is_found_by_what_the_app_knows_of_it(shop: Effects, send: Send) -> None:
+def test_a_derived_key_is_found_by_its_parts(shop: Effects, send: Send) -> None:
     receipt = send(event_id="signup:2")
     send(event_id="signup:20")
     for name in (receipt.key, "welcome:signup:2", "signup:2"):
@@ -80,7 +83,7 @@ def test_a_derived_key_is_found_by_what_the_app_knows_of_it(shop: Effects, send:
         cancel(key="code:signup:2", actor="app:shop", effects=shop)
 
 
-def test_a_message_is_withdrawn_by_its_key(shop: Effects, send: Send) -> None:
+def test_a_message_is_cancelled_by_its_key(shop: Effects, send: Send) -> None:
     receipt = send(event_id="signup:1", run_at=datetime.now(UTC) + timedelta(days=1))
     assert email_key("welcome", to="Ann@EXAMPLE.com", event_id="signup:1", effects=shop) == receipt.key
     assert cancel(key=receipt.key, actor="app:shop", effects=shop).prevented
@@ -99,13 +102,13 @@ def test_the_key_of_a_group_is_that_of_all_its_recipients(shop: Effects, send: S
 
 
 @pytest.mark.parametrize(
-    "other",
+    "difference",
     [{"to": "bob@example.com"}, {"event_id": "signup:2"}, {"template": "code", "context": {"code": 1}}],
     ids=["recipient", "event", "template"],
 )
-def test_another_recipient_event_or_template_is_another_message(send: Send, other: dict[str, Any]) -> None:
+def test_another_recipient_event_or_template_is_another_message(send: Send, difference: dict[str, Any]) -> None:
     first = send(event_id="signup:1")
-    second = send(**{"event_id": "signup:1", **other})
+    second = send(**{"event_id": "signup:1", **difference})
     assert not second.existing
     assert second.key != first.key
 
@@ -113,26 +116,26 @@ def test_another_recipient_event_or_template_is_another_message(send: Send, othe
 def test_without_a_key_every_call_is_a_message(shop: Effects, send: Send) -> None:
     assert not send().existing
     assert not send().existing
-    assert len({one["key"] for one in rows(shop, "sent_emails")}) == 2
+    assert len({email["key"] for email in rows(shop, "sent_emails")}) == 2
 
 
 @pytest.mark.parametrize(
-    "other",
+    "difference",
     [
         {"context": {**CONTEXT, "name": "Bob"}}, {"to": "bob@example.com"}, {"locale": "de"}, {"headers": {"X-A": "1"}},
         {"category": "news", "headers": {"List-Unsubscribe": "<https://x.example>"}}, {"transport": "bulk"},
     ],
-    ids=lambda other: next(iter(other)),
+    ids=lambda difference: next(iter(difference)),
 )  # fmt: skip
-def test_the_same_key_with_other_words_is_refused(shop: Effects, send: Send, other: dict[str, Any]) -> None:
+def test_the_same_key_with_other_content_is_refused(shop: Effects, send: Send, difference: dict[str, Any]) -> None:
     first = send(key="k")
     with pytest.raises(IdempotencyConflict, match=f"'k' belongs to job {first.job_id}") as caught:
-        send(key="k", **other)
+        send(key="k", **difference)
     assert caught.value.job_id == first.job_id
     assert len(rows(shop, "jobs")) == 1
 
 
-def test_a_newer_template_makes_no_conflict_of_a_retry(make_shop: MakeShop, templates: Any) -> None:
+def test_a_newer_template_causes_no_conflict_on_a_repeated_call(make_shop: MakeShop, templates: Any) -> None:
     first = send_templated_email("welcome", to="a@x.example", context=CONTEXT, key="k", effects=make_shop())
     write(templates, {"welcome/subject.txt": "Quite another subject, {{ name }}"})
     again = send_templated_email("welcome", to="a@x.example", context=CONTEXT, key="k", effects=make_shop())
@@ -156,7 +159,7 @@ def test_it_is_the_callers_transaction(shop: Effects) -> None:
     assert len(rows(shop, "jobs")) == len(rows(shop, "sent_emails")) == 1
 
 
-def test_of_many_at_once_with_one_key_one_writes(shop: Effects) -> None:
+def test_only_one_of_many_concurrent_calls_with_one_key_writes(shop: Effects) -> None:
     start, receipts = threading.Barrier(6), []
 
     def call() -> None:
@@ -169,16 +172,16 @@ def test_of_many_at_once_with_one_key_one_writes(shop: Effects) -> None:
     for thread in threads:
         thread.join(60)
     assert len(receipts) == 6
-    assert sum(not one.existing for one in receipts) == 1
-    assert len({(one.job_id, one.message_id) for one in receipts}) == 1
+    assert sum(not receipt.existing for receipt in receipts) == 1
+    assert len({(receipt.job_id, receipt.message_id) for receipt in receipts}) == 1
     assert len(rows(shop, "jobs")) == 1
 
 
 def test_a_batch_takes_each_key_once_and_gives_receipts_in_order(shop: Effects) -> None:
     emails = [NewEmail("welcome", to=f"u{n % 3}@x.example", context=CONTEXT, event_id="e") for n in range(7)]
     receipts = send_templated_emails(emails, effects=shop)
-    assert [one.existing for one in receipts] == [False] * 3 + [True] * 4
-    assert [one.key for one in receipts] == [receipts[n % 3].key for n in range(7)]
+    assert [receipt.existing for receipt in receipts] == [False] * 3 + [True] * 4
+    assert [receipt.key for receipt in receipts] == [receipts[n % 3].key for n in range(7)]
     assert len(rows(shop, "jobs")) == 3
 
 
@@ -203,7 +206,7 @@ def test_when_and_until(shop: Effects, send: Send) -> None:
     assert job["on_unknown"] == "hold"
 
 
-def test_one_that_expired_is_not_sent(shop: Effects, send: Send, post: Post) -> None:
+def test_an_expired_message_is_not_sent(shop: Effects, send: Send, post: Post) -> None:
     send(expires_at=datetime.now(UTC) + timedelta(hours=1))
     shop.store.shift_clock(3700)
     assert drain(shop) == {"cancelled": 1}
@@ -266,13 +269,13 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "says"), WRONG, ids=[f"{n}-{next(iter(one[0]))}" for n, one in enumerate(WRONG)]
+    ("wrong_options", "kind", "says"), WRONG, ids=[f"{n}-{next(iter(case[0]))}" for n, case in enumerate(WRONG)]
 )
-def test_what_is_wrong_is_an_error_at_the_call(
-    make_shop: MakeShop, database_url: str, given: dict[str, Any], kind: type[Exception], says: str
+def test_an_invalid_argument_is_an_error_at_the_call(
+    make_shop: MakeShop, database_url: str, wrong_options: dict[str, Any], kind: type[Exception], says: str
 ) -> None:
     app = make_shop()
-    options = {"to": "ann@x.example", "context": CONTEXT, **given}
+    options = {"to": "ann@x.example", "context": CONTEXT, **wrong_options}
     with pytest.raises(kind) as caught:
         send_templated_email("welcome", effects=app, **options)
     assert says in str(caught.value)
@@ -295,4 +298,4 @@ def test_a_domain_that_an_operator_limits_has_a_key_of_its_own(shop: Effects, se
     )
     send(to="a@slow.example")
     send(to="a@quick.example")
-    assert [one["limit_key"] for one in rows(shop, "jobs")] == ["email:default:slow.example", "email:default"]
+    assert [job["limit_key"] for job in rows(shop, "jobs")] == ["email:default:slow.example", "email:default"]

@@ -24,13 +24,13 @@ Opened: TypeAlias = Callable[..., Transport]
 
 
 def outgoing_message(*recipients: str, data: bytes = BODY, utf8: bool = False, sender: str = SENDER) -> OutgoingMessage:
-    """A letter to these (default: Ann)."""
+    """A message to these (default: Ann)."""
     to = recipients or (ANN,)
     source = MessageSource(
         message_id="1@example.com",
         date=datetime(2026, 11, 21, tzinfo=UTC),
         sender=Address("shop", "example.com"),
-        to=tuple(Address(*one.rsplit("@", 1)) for one in to if "@" in one),
+        to=tuple(Address(*recipient.rsplit("@", 1)) for recipient in to if "@" in recipient),
         subject="hello",
         text="hello",
     )
@@ -55,14 +55,14 @@ class Released:
 @pytest.fixture
 def opened() -> Iterator[Opened]:
     """`opened(peer.url)`: a transport that waits a second or two; closed at the end."""
-    made: list[Transport] = []
+    transports: list[Transport] = []
 
     def open_one(url: str, options: str = PATIENCE) -> Transport:
-        made.append(open_transport("test", f"{url}{'&' if '?' in url else '?'}{options}" if options else url))
-        return made[-1]
+        transports.append(open_transport("test", f"{url}{'&' if '?' in url else '?'}{options}" if options else url))
+        return transports[-1]
 
     yield open_one
-    for transport in made:
+    for transport in transports:
         transport.close()
 
 

@@ -76,13 +76,13 @@ class Post:
 
     def outcomes(self) -> tuple[str, ...]:
         """Of the attempts, in their order."""
-        found = self.rows("SELECT outcome FROM effects_job_attempts WHERE attempt > 0 ORDER BY attempt")
-        return tuple(row["outcome"] for row in found)
+        attempts = self.rows("SELECT outcome FROM effects_job_attempts WHERE attempt > 0 ORDER BY attempt")
+        return tuple(row["outcome"] for row in attempts)
 
     def states(self) -> dict[str, str]:
         """Message-ID → the ledger's state."""
-        found = self.rows("SELECT message_id, state FROM effects_sent_emails")
-        return {row["message_id"]: row["state"] for row in found}
+        emails = self.rows("SELECT message_id, state FROM effects_sent_emails")
+        return {row["message_id"]: row["state"] for row in emails}
 
     def faults(self, received: Sequence[bytes], copies_max: int) -> list[str]:
         """Everything that should not be so: lost, invented, too many copies, or other bytes in a copy."""
@@ -91,19 +91,19 @@ class Post:
             copies.setdefault(message_id_of(data), []).append(data)
         states = self.states()
         ended = {row["message_id"]: row for row in self.rows(_ENDS)}
-        found = [f"invented: {one}" for one in copies if one not in states]
+        faults = [f"invented: {message_id}" for message_id in copies if message_id not in states]
         for message_id, state in states.items():
-            mine = copies.get(message_id, [])
+            received_copies = copies.get(message_id, [])
             listed = ended[message_id]["status"] == "dead" if message_id in ended else False
-            if not mine and not listed:
-                found.append(f"lost: {message_id} is {state}")
-            if state == "done" and not mine:
-                found.append(f"said to be sent and was not: {message_id}")
-            if len(mine) > copies_max:
-                found.append(f"{len(mine)} copies of {message_id}, which is {state}")
-            if len(set(mine)) > 1:
-                found.append(f"other bytes in a copy of {message_id}")
-        return found
+            if not received_copies and not listed:
+                faults.append(f"lost: {message_id} is {state}")
+            if state == "done" and not received_copies:
+                faults.append(f"said to be sent and was not: {message_id}")
+            if len(received_copies) > copies_max:
+                faults.append(f"{len(received_copies)} copies of {message_id}, which is {state}")
+            if len(set(received_copies)) > 1:
+                faults.append(f"other bytes in a copy of {message_id}")
+        return faults
 
 
 _ENDS = """

@@ -49,7 +49,7 @@ def test_the_next_message_is_announced_in_one_write_with_the_end_of_this_one(ope
         )
         assert ends[1].endswith(f"RCPT TO:<{CAT}>\r\nDATA\r\n".encode())
         assert ends[2].endswith(b"end of 3\r\n.\r\n")
-        assert peer.said("RSET") == peer.said("NOOP") == []
+        assert peer.commands_of("RSET") == peer.commands_of("NOOP") == []
 
 
 def test_its_release_is_recorded_before_its_first_byte_and_while_the_other_waits(opened: Opened) -> None:
@@ -174,7 +174,7 @@ def test_a_server_out_of_step_gets_plain_order_and_every_message_once(
 
 
 @pytest.mark.parametrize("case", [case for case, (script, _) in OUT_OF_STEP.items() if "dot" in script])
-def test_what_is_out_of_step_is_nobodys_refusal(case: str, opened: Opened) -> None:
+def test_an_out_of_step_reply_refuses_no_recipient(case: str, opened: Opened) -> None:
     """Ann is refused, and the replies that say so are read in the wrong places: Ben must not be refused for her."""
     with SmtpPeer({**OUT_OF_STEP[case][0], **NO_SUCH}) as peer:
         results = send_behind(opened(peer.url, HASTY), bodied(1, CAT), [bodied(2, ANN, BEN)])
@@ -185,7 +185,7 @@ def test_what_is_out_of_step_is_nobodys_refusal(case: str, opened: Opened) -> No
         assert [message.recipients for message in peer.messages] == [(CAT,), (BEN,)]
 
 
-def test_nor_is_it_where_the_server_takes_none_of_the_recipients(opened: Opened) -> None:
+def test_nor_does_one_where_the_server_refuses_all_recipients(opened: Opened) -> None:
     """No 354 shows that the replies are in their places: Ben, who is to be tried again, must not be refused for Ann."""
     script = {**OUT_OF_STEP["a reply too many"][0], **NO_SUCH, f"rcpt {BEN}": "450 4.2.1 later"}
     with SmtpPeer(script) as peer:
@@ -245,14 +245,14 @@ def test_a_message_waits_only_so_long_for_the_answer_to_another(
         assert subjects(peer) == {"m1": 1, "m2": 1}
 
 
-def test_behind_a_slow_server_no_message_is_announced(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_a_slow_server_no_message_is_announced(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_module, "QUICK_SECONDS", -1.0)
     with SmtpPeer() as peer, CutProxy(peer.port) as proxy:
         assert kinds(send_behind(opened(proxy.url, PATIENT), bodied(1), [bodied(2)])) == ["accepted"] * 2
         assert next(piece for piece in proxy.to_server if b"end of 1" in piece).endswith(b"\r\n.\r\n")
 
 
-def test_whoever_does_not_fit_is_not_passed_over(opened: Opened) -> None:
+def test_a_message_that_does_not_fit_is_not_skipped(opened: Opened) -> None:
     """The second message is too large for the server: it has its verdict, and the third follows it."""
     large = outgoing_message(data=b"Subject: m2\r\n\r\n" + b"x" * 1000)
     with SmtpPeer(offers=("PIPELINING", "SIZE 1000")) as peer:

@@ -136,18 +136,18 @@ def test_every_row_of_codes_can_be_reached() -> None:
     enhanced = [None, *(f".{subject}.{detail}" for subject in range(8) for detail in range(30))]
     reached = set()
     for stage, code in itertools.product(SMTP_STAGES, range(200, 560)):
-        for one in enhanced if str(code) in " ".join(row.codes for row in REPLIES) else (None, ".0.0"):
-            own = f"{code // 100}{one}" if one else None
+        for suffix in enhanced if str(code) in " ".join(row.codes for row in REPLIES) else (None, ".0.0"):
+            own = f"{code // 100}{suffix}" if suffix else None
             reached.add(id(row_of(stage, code, own, "")))
     rows = [row for row in REPLIES if not row.says and len(row.enhanced) < 40 and "x.1.90" not in row.enhanced]
     assert [row for row in rows if id(row) not in reached and "12" not in row.enhanced] == []
 
 
-def test_every_topic_is_led_to_and_every_row_leads_to_one() -> None:
+def test_every_topic_is_used_and_every_row_has_one() -> None:
     assert {row.topic for row in REPLIES} == set(TOPICS)
 
 
-def test_nothing_but_a_recipients_own_fault_is_held_against_it() -> None:
+def test_only_a_recipients_own_fault_suppresses_it() -> None:
     for topic in TOPICS.values():
         for consequence in (topic.final, topic.passing):
             assert consequence.kind != "refused_recipient" or topic.about == "recipient"
@@ -187,7 +187,7 @@ def test_every_fault_has_one_meaning_at_every_stage(stage: Stage, fault: str) ->
     assert fault_row(stage, fault).reason == verdict.reason  # type: ignore[arg-type]
 
 
-def test_a_certificate_that_cannot_be_verified_is_a_matter_of_configuration() -> None:
+def test_an_unverifiable_certificate_is_a_configuration_error() -> None:
     for stage in ("connect", "tls", "starttls"):
         assert verdict_of_fault(stage, "tls_unverified").kind == "config"  # type: ignore[arg-type]
 
@@ -224,11 +224,11 @@ def test_third_party_text_is_inert_and_short() -> None:
     ("5 minutes ago something failed", None), ("", None), ("retry in 1000000000 seconds", None),
     ("try again at 12:30:00", None),
 ])  # fmt: skip
-def test_a_wish_to_wait_is_found_in_the_text(text: str, seconds: float | None) -> None:
+def test_a_requested_wait_is_found_in_the_text(text: str, seconds: float | None) -> None:
     assert wait_hint(text) == seconds
 
 
-def test_a_hint_moves_no_final_verdict() -> None:
+def test_a_hint_changes_no_final_verdict() -> None:
     assert judged("rcpt", 550, "5.1.1 no such user, try again in 5 minutes").after_seconds is None
     assert judged("mail", 451, "4.3.0 try again in 5 minutes").after_seconds == 300
 
@@ -245,13 +245,13 @@ _BY_NAME = {
 
 def _exceptions() -> list[type[BaseException]]:
     """Every exception that smtplib, ssl and socket define, and every kind of OSError that Python has."""
-    found = {
-        one
+    classes = {
+        member
         for module in (smtplib, ssl, socket, builtins)
-        for name, one in inspect.getmembers(module, inspect.isclass)
-        if issubclass(one, OSError) and not name.startswith("_")
+        for name, member in inspect.getmembers(module, inspect.isclass)
+        if issubclass(member, OSError) and not name.startswith("_")
     }
-    return sorted({*found, Garbage}, key=lambda one: one.__qualname__)
+    return sorted({*classes, Garbage}, key=lambda error: error.__qualname__)
 
 
 @pytest.mark.parametrize("kind", _exceptions(), ids=lambda kind: kind.__name__)
@@ -274,5 +274,5 @@ def test_every_exception_of_the_wire_lands_on_one_branch(kind: type[BaseExceptio
     (ConnectionRefusedError(), "closed"), (BrokenPipeError(), "closed"), (ConnectionResetError(), "closed"),
     (UnicodeEncodeError("ascii", "ü", 0, 1, "no"), "garbage"), (RuntimeError(), "other"),
 ])  # fmt: skip
-def test_an_exception_of_another_kind_lands_somewhere_too(error: Exception, fault: str) -> None:
+def test_an_unforeseen_exception_has_an_outcome_too(error: Exception, fault: str) -> None:
     assert fault_of(error) == fault

@@ -67,14 +67,14 @@ TURNS = [(*case, turn) for turn, case in enumerate(case for case in TABLE if cas
 
 @pytest.fixture
 def processes(database_url: str, tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(database_url, tmp_path) as made:
-        yield made
+    with fleet(database_url, tmp_path) as workers:
+        yield workers
 
 
 @pytest.fixture
 def server() -> Iterator[SmtpPeer]:
-    with SmtpPeer() as made:
-        yield made
+    with SmtpPeer() as peer:
+        yield peer
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_the_table_has_every_point_of_ours() -> None:
     points = {name for name in crashpoints.POINTS if name.startswith("email.")} - {"email.behind"}  # of two messages
     assert points
     for action in crashpoints.ACTIONS:
-        assert {name for name, one in TABLE if one == action and name.startswith("email.")} == points
+        assert {name for name, struck_by in TABLE if struck_by == action and name.startswith("email.")} == points
 
 
 @pytest.mark.slow

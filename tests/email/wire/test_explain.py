@@ -13,21 +13,21 @@ from effects_email.commands.explain import explain_
 from effects_email.explanation import explain
 
 
-def asked(*arguments: str) -> str:
+def explained(*arguments: str) -> str:
     done = CliRunner().invoke(explain_, list(arguments), obj=Context())
     assert done.exit_code == 0, done.output
     return done.output
 
 
 def test_a_refused_address() -> None:
-    text = asked("550", "5.1.1", "--stage", "rcpt")
+    text = explained("550", "5.1.1", "--stage", "rcpt")
     assert "refused_recipient" in text
     assert "the address does not exist" in text
     assert "the address at once" in text
 
 
 def test_a_lost_answer() -> None:
-    text = asked("timeout", "--stage", "dot")
+    text = explained("timeout", "--stage", "dot")
     assert "unknown" in text
     assert "on_unknown" in text
 
@@ -44,23 +44,23 @@ def test_a_lost_answer() -> None:
     (("450", "4.2.1", "--text", "Peak SMTP relay limit exceeded for customer"), ("throttle", "quota")),
 ])  # fmt: skip
 def test_a_replys_subject_and_reason_are_explained(arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
-    text = asked(*arguments)
+    text = explained(*arguments)
     assert [word for word in words if word not in text] == []
     assert "suppress" not in text or "the address at once" in words
 
 
 def test_as_json() -> None:
-    found = json.loads(asked("451", "4.7.1", "--text", "try again in 20 minutes", "--json"))
-    assert (found["kind"], found["not_before_seconds"], found["suppress"]) == ("retry", 1200.0, None)
-    assert found["what"] == "smtp_451_4.7.1"
+    verdict = json.loads(explained("451", "4.7.1", "--text", "try again in 20 minutes", "--json"))
+    assert (verdict["kind"], verdict["not_before_seconds"], verdict["suppress"]) == ("retry", 1200.0, None)
+    assert verdict["what"] == "smtp_451_4.7.1"
 
 
 @pytest.mark.parametrize("what", ["55", "099", "600", "5xx", "nonsense", "٥٥٠"])
-def test_what_is_neither_a_code_nor_a_fault_is_refused(what: str) -> None:
+def test_other_words_than_codes_and_faults_are_refused(what: str) -> None:
     with pytest.raises(ConfigurationError, match="none of closed, timeout"):
         explain(what)
 
 
-def test_what_is_no_enhanced_code_is_refused() -> None:
+def test_an_invalid_enhanced_code_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"such as 5\.1\.1"):
         explain("550", "5.1")

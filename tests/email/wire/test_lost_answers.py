@@ -40,7 +40,7 @@ def post_of(app_factory: AppFactory, folder: Path, url: str) -> Post:
     ({"dot": [CUT], "rcpt": ["250 2.1.5 ok", "550 5.1.1 no such user"]}, "refused at RCPT"),
     ({"dot": [CUT, CUT]}, "lost again"),
 ], ids=["dot", "rcpt", "again"])  # fmt: skip
-def test_what_follows_an_unknown_leaves_it_unknown(
+def test_later_outcomes_leave_an_unknown_unknown(
     script: Script, verdict: str, app_factory: AppFactory, tmp_path: Path
 ) -> None:
     """A refusal of the second copy says nothing about the first."""
@@ -127,7 +127,7 @@ def test_kills_and_lost_answers_lose_nothing(
     assert post.faults(received, copies_max=2) == [], summary
     assert len(post.faults([], copies_max=2)) > MESSAGES - unknown, summary  # the judge does notice a loss
     assert max(counted[message_id] for message_id in held) == 1, summary
-    assert all(states[one] in ("done", "unknown") for one in held | repeated), summary
+    assert all(states[message_id] in ("done", "unknown") for message_id in held | repeated), summary
     assert proxy.lost > 0, summary
 
 

@@ -12,7 +12,7 @@ from effects_email.transport.url import open_transport
 from tests.email.wire.conftest import ANN, BEN, BODY, SENDER, Released, outgoing_message
 
 
-def test_a_letter_is_a_file_that_a_mail_program_reads(tmp_path: Path) -> None:
+def test_a_message_is_a_file_that_mail_programs_read(tmp_path: Path) -> None:
     transport = open_transport("dev", f"maildir:{tmp_path}/mail")
     assert transport.ask(outgoing_message()) is False
     released = Released()
@@ -29,7 +29,7 @@ def test_a_letter_is_a_file_that_a_mail_program_reads(tmp_path: Path) -> None:
     assert transport.ask(outgoing_message()) is True
 
 
-def test_the_same_letter_twice_is_one_file(tmp_path: Path) -> None:
+def test_the_same_message_twice_is_one_file(tmp_path: Path) -> None:
     transport = open_transport("dev", f"maildir:{tmp_path}/mail")
     for _ in range(2):
         transport.send(outgoing_message(), release=Released(), seconds=5)
@@ -42,14 +42,14 @@ def test_a_folder_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.M
     assert len(list((tmp_path / "mail" / "new").iterdir())) == 1
 
 
-def test_without_the_mark_nothing_is_left(tmp_path: Path) -> None:
+def test_without_the_release_nothing_is_left(tmp_path: Path) -> None:
     transport = open_transport("dev", f"maildir:{tmp_path}/mail")
     with pytest.raises(LeaseLost):
         transport.send(outgoing_message(), release=Released(LeaseLost()), seconds=5)
     assert [path for path in (tmp_path / "mail").rglob("*") if path.is_file()] == []
 
 
-def test_a_folder_that_cannot_be_written_to_is_a_matter_of_configuration(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_a_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "mail").write_text("a file")
     send_result = open_transport("dev", f"maildir:{tmp_path}/mail").send(
         outgoing_message(), release=Released(), seconds=5

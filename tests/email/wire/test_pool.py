@@ -29,10 +29,10 @@ def test_one_connection_serves_many_messages(opened: Opened) -> None:
     with SmtpPeer() as peer:
         assert send(opened(peer.url), 50) == ["accepted"] * 50
         assert (peer.connections, len(peer.messages)) == (1, 50)
-        assert peer.said("RSET") == peer.said("NOOP") == []
+        assert peer.commands_of("RSET") == peer.commands_of("NOOP") == []
 
 
-def test_a_connection_is_left_after_its_messages(opened: Opened) -> None:
+def test_a_connection_is_closed_after_its_messages(opened: Opened) -> None:
     with SmtpPeer() as peer:
         transport = opened(peer.url, f"{PATIENCE}&messages_per_connection=3")
         assert send(transport, 7) == ["accepted"] * 7
@@ -40,7 +40,7 @@ def test_a_connection_is_left_after_its_messages(opened: Opened) -> None:
         wait_until(lambda: peer.commands.count("QUIT") == 2)
 
 
-def test_a_connection_is_left_when_it_is_old(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_connection_is_closed(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     with SmtpPeer() as peer:
         transport = opened(peer.url, f"{PATIENCE}&connection_seconds=100")
         send(transport)
@@ -103,7 +103,7 @@ def test_a_fresh_connection_that_is_refused_at_mail_is_not_tried_again_at_once(o
         assert peer.connections == 1
 
 
-def test_an_idle_connection_is_asked_before_it_is_used(opened: Opened) -> None:
+def test_an_idle_connection_is_probed_before_it_is_used(opened: Opened) -> None:
     with SmtpPeer({"noop": ["250 2.0.0 ok", "421 4.4.2 bye"]}) as peer:
         transport = opened(peer.url, f"{PATIENCE}&idle_seconds=100")
         send(transport)
@@ -115,7 +115,7 @@ def test_an_idle_connection_is_asked_before_it_is_used(opened: Opened) -> None:
         assert (peer.commands.count("NOOP"), peer.connections) == (2, 2)
 
 
-def test_a_connection_that_does_not_reset_is_left(opened: Opened) -> None:
+def test_a_connection_that_does_not_reset_is_closed(opened: Opened) -> None:
     with SmtpPeer({"rcpt": ["550 5.1.1 no such user"], "rset": "500 5.5.2 what"}) as peer:
         transport = opened(peer.url)
         assert send(transport, 2) == ["refused_recipient", "accepted"]
@@ -142,7 +142,7 @@ def test_close_sends_quit_and_the_transport_opens_again(opened: Opened) -> None:
         assert peer.connections == 2
 
 
-def test_a_lost_lease_gives_its_place_back(opened: Opened) -> None:
+def test_a_lost_lease_frees_its_connection_slot(opened: Opened) -> None:
     with SmtpPeer() as peer:
         transport = opened(peer.url, f"{PATIENCE}&connections=1")
         for _ in range(3):
@@ -151,7 +151,7 @@ def test_a_lost_lease_gives_its_place_back(opened: Opened) -> None:
         assert send(transport) == ["accepted"]
 
 
-def test_a_server_that_cannot_be_reached_gives_its_place_back(opened: Opened) -> None:
+def test_an_unreachable_server_frees_its_connection_slot(opened: Opened) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     transport = opened(f"smtp://127.0.0.1:{port}", f"{PATIENCE}&connections=1")
@@ -160,7 +160,7 @@ def test_a_server_that_cannot_be_reached_gives_its_place_back(opened: Opened) ->
         assert (send_result.verdict.kind, send_result.verdict.code) == ("transport_down", "connect_failed")
 
 
-def test_a_name_that_does_not_resolve_is_a_matter_of_the_transport(opened: Opened) -> None:
+def test_an_unresolvable_name_is_a_fault_of_the_transport(opened: Opened) -> None:
     send_result = opened("smtp://nowhere.invalid?tls=none").send(outgoing_message(), release=Released(), seconds=20)
     assert send_result.verdict.kind == "transport_down"
     assert send_result.verdict.code in ("dns_failed", "connect_failed")

@@ -30,8 +30,8 @@ DOTS = b"Subject: dots\r\nMessage-ID: <1@example.com>\r\n\r\n.one\r\n..two\r\n.\
 
 @pytest.fixture(scope="module")
 def postfix(authority: trustme.CA) -> Iterator[Postfix]:
-    with Postfix(authority) as made:
-        yield made
+    with Postfix(authority) as server:
+        yield server
 
 
 def sent(transport: Transport, *recipients: str, data: bytes = BODY) -> list[tuple[str, str]]:
@@ -59,7 +59,7 @@ def _dotted(server: Postfix) -> list[bytes]:
     return [stored for stored in server.messages() if b"Subject: dots" in stored]
 
 
-def test_postfix_takes_many_over_one_connection(postfix: Postfix, opened: Opened, ca_file: Path) -> None:
+def test_postfix_accepts_many_messages_over_one_connection(postfix: Postfix, opened: Opened, ca_file: Path) -> None:
     transport = opened(postfix_url(postfix, ca_file), "")
     names = {transport.send(outgoing_message(USERS[0]), release=Released(), seconds=30).provider_id for _ in range(30)}
     assert len(names) == 30
@@ -69,7 +69,7 @@ def test_postfix_takes_many_over_one_connection(postfix: Postfix, opened: Opened
 
 
 @pytest.mark.slow
-def test_what_an_app_wrote_lies_in_the_mailbox_once(
+def test_an_apps_messages_are_in_the_mailbox_once(
     postfix: Postfix, app_factory: AppFactory, tmp_path: Path, ca_file: Path
 ) -> None:
     """From `send_templated_email` by the worker to the file in the maildir."""
@@ -77,14 +77,14 @@ def test_what_an_app_wrote_lies_in_the_mailbox_once(
     url = postfix_url(postfix, ca_file)
     app = app_factory(job_types=[], keys=keys, smtp_url=url, email_from=SENDER, templates=str(templates))
     post = Post(app, templates, url, keys)
-    wanted = {post.write(number, filling="x" * 70) for number in range(20)}
+    written = {post.write(number, filling="x" * 70) for number in range(20)}
     post.drain()
-    assert post.states() == dict.fromkeys(wanted, "done")
-    wait_until(lambda: wanted <= set(copies(postfix.messages())))
+    assert post.states() == dict.fromkeys(written, "done")
+    wait_until(lambda: written <= set(copies(postfix.messages())))
     counted = copies(postfix.messages())
-    assert [message_id for message_id in wanted if counted[message_id] != 1] == []
+    assert [message_id for message_id in written if counted[message_id] != 1] == []
     for stored in postfix.messages():
-        if message_id_of(stored) in wanted:
+        if message_id_of(stored) in written:
             assert b" begins with a dot\n" + b"x" * 70 + b"\n.\n" in stored
 
 
@@ -107,7 +107,7 @@ def test_postfix_is_not_sent_what_is_above_its_size(postfix: Postfix, opened: Op
 
 
 @pytest.mark.slow
-def test_postfix_is_not_spoken_to_without_a_certificate_of_our_authority(postfix: Postfix, opened: Opened) -> None:
+def test_postfix_needs_a_certificate_of_our_authority(postfix: Postfix, opened: Opened) -> None:
     transport = opened(f"smtp+starttls://a:b@localhost:{postfix.port}", "")
     assert sent(transport) == [("config", "tls_unverified")]
 

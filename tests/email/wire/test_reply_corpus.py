@@ -91,8 +91,8 @@ def test_every_difference_has_its_reason_and_nothing_else_has_one(name: str) -> 
 
 
 @pytest.mark.slow
-def test_what_is_not_a_recipients_fault_counts_against_none_at_any_stage() -> None:
-    """The same words at MAIL, RCPT, DATA and the dot: nobody is suppressed at once, and hardly ever after repeats."""
+def test_faults_of_others_suppress_no_recipient_at_any_stage() -> None:
+    """The same words at MAIL, RCPT, DATA and the dot suppress no address at once, and hardly ever after repeats."""
     held = [
         sample.judged(stage).suppress
         for sample in everything()

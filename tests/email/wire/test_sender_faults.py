@@ -20,7 +20,7 @@ from tests.email.wire.post import Post, postfix_url, write_templates
 from tests.peers.postfix import Postfix
 
 UNKNOWN_SENDER = "hello@example.org"  # of a domain that is the server's own, without a mailbox
-CLOSED = {  # the second in words that nobody says of a recipient
+CLOSED = {  # the second in words that no server uses of a recipient
     "user7@example.org": "RESOLVER.RST.AuthRequired; authentication required",
     "user8@example.org": "please authenticate",
 }

@@ -130,7 +130,7 @@ def test_a_hostile_reply_is_garbage_and_bounded(stage: str, flood: bytes, opened
     (CUT, RETRY, "body_closed"), (RESET, RETRY, "body_closed"), (STALL, RETRY, "body_timeout"),
     ("552 5.3.4 too big", REFUSED, "smtp_552_5.3.4"), ("421 4.3.2 going down", RETRY, "smtp_421_4.3.2"),
 ], ids=["cut", "reset", "stall", "refused", "going"])  # fmt: skip
-def test_what_happens_within_the_body_is_before_the_dot(step: Step, kind: str, code: str, opened: Opened) -> None:
+def test_faults_within_the_body_are_before_the_dot(step: Step, kind: str, code: str, opened: Opened) -> None:
     """A message that the socket does not take at once: its dot never left."""
     with SmtpPeer({"body": step}) as peer:
         send_result = opened(peer.url, "timeout=0.3").send(outgoing_message(data=LONG), release=Released(), seconds=60)
@@ -139,7 +139,7 @@ def test_what_happens_within_the_body_is_before_the_dot(step: Step, kind: str, c
 
 
 @pytest.mark.parametrize(("stage", "code"), [("ehlo", "ehlo_closed"), ("dot", "dot_closed")])
-def test_a_reset_is_as_a_close(stage: str, code: str, opened: Opened) -> None:
+def test_a_reset_counts_as_a_close(stage: str, code: str, opened: Opened) -> None:
     with SmtpPeer({stage: RESET}) as peer:
         send_result = opened(peer.url).send(outgoing_message(), release=Released(), seconds=20)
         assert (send_result.verdict.kind, send_result.verdict.code) == (TABLE[stage]["cut"][0], code)
@@ -154,7 +154,7 @@ def test_a_server_that_lies_before_it_is_asked_is_not_believed(opened: Opened) -
 
 
 @pytest.mark.parametrize("extra", [b"", b"250 2.0.0 extra\r\n", b"250 2.0.0 extra\r\n250 2.0.0 another\r\n", b"25"])
-def test_a_reply_too_many_is_not_taken_for_that_of_the_next_message(opened: Opened, extra: bytes) -> None:
+def test_an_extra_reply_is_not_taken_for_the_next_messages(opened: Opened, extra: bytes) -> None:
     """Else Ben would be refused, and suppressed, in place of Ann."""
     refusal = "550 5.1.1 no such user"
     with SmtpPeer({"dot": b"250 2.0.0 queued\r\n" + extra, f"rcpt {ANN}": refusal}) as peer:
@@ -189,7 +189,7 @@ def test_whatever_follows_quit_changes_nothing(what: str, opened: Opened) -> Non
 
 
 @pytest.mark.parametrize("stage", ["banner", "ehlo", "starttls", "auth"])
-def test_without_a_session_the_reason_has_place_and_words(
+def test_without_a_session_the_reason_names_stage_and_reply(
     stage: str, opened: Opened, server_tls: ssl.SSLContext, ca_file: Path
 ) -> None:
     """And neither the password nor an address, which a server may say again."""

@@ -74,14 +74,12 @@ def test_a_cut_within_a_long_body_is_before_the_dot_in_tls_too(
 
 
 @pytest.mark.parametrize("scheme", ["smtps", "smtp+starttls"])
-def test_an_unknown_authority_is_a_matter_of_configuration(
-    scheme: str, opened: Opened, server_tls: ssl.SSLContext
-) -> None:
+def test_an_unknown_authority_is_a_configuration_error(scheme: str, opened: Opened, server_tls: ssl.SSLContext) -> None:
     with SmtpPeer(tls=server_tls, implicit=scheme == "smtps") as peer:
         send_result = sent(opened, f"{scheme}://localhost:{peer.port}")
         assert (send_result.verdict.kind, peer.messages) == ("config", [])
         assert send_result.verdict.code == "tls_unverified"
-        assert peer.said("MAIL") == []
+        assert peer.commands_of("MAIL") == []
 
 
 @pytest.mark.parametrize("scheme", ["smtps", "smtp+starttls"])
@@ -98,17 +96,19 @@ def test_without_starttls_nothing_is_sent_in_clear(opened: Opened) -> None:
     with SmtpPeer(accounts={"shop": PASSWORD}) as peer:
         send_result = sent(opened, f"smtp+starttls://shop:{QUOTED}@localhost:{peer.port}")
         assert (send_result.verdict.kind, send_result.verdict.code) == ("config", "starttls_not_offered")
-        assert [one.split()[0] for one in peer.commands] == ["ehlo"]
+        assert [command.split()[0] for command in peer.commands] == ["ehlo"]
 
 
-def test_what_came_in_clear_is_no_answer_under_tls(opened: Opened, server_tls: ssl.SSLContext, ca_file: Path) -> None:
+def test_bytes_received_in_clear_are_no_answer_under_tls(
+    opened: Opened, server_tls: ssl.SSLContext, ca_file: Path
+) -> None:
     with SmtpPeer({"starttls": b"220 go\r\n250 injected\r\n"}, tls=server_tls) as peer:
         send_result = sent(opened, f"smtp+starttls://localhost:{peer.port}?ca_file={ca_file}")
         assert send_result.verdict.kind == "transport_down"
         assert peer.messages == []
 
 
-def test_a_server_that_does_not_speak_tls_is_configuration_after_the_third_time(opened: Opened, ca_file: Path) -> None:
+def test_a_server_without_tls_is_a_configuration_error_after_the_third_time(opened: Opened, ca_file: Path) -> None:
     with SmtpPeer() as peer:
         transport = opened(f"smtps://localhost:{peer.port}?ca_file={ca_file}")
         kinds = [transport.send(outgoing_message(), release=Released(), seconds=20).verdict.kind for _ in range(4)]
@@ -130,7 +130,7 @@ def test_any_mechanism_that_the_server_has_logs_in(
 def test_a_password_goes_in_clear_only_where_no_other_way_is_offered(opened: Opened) -> None:
     with SmtpPeer(accounts={"shop": PASSWORD}, mechanisms=["LOGIN", "PLAIN", "CRAM-MD5"]) as peer:
         assert sent(opened, f"smtp://shop:{QUOTED}@localhost:{peer.port}").verdict.kind == "accepted"
-        assert peer.said("AUTH") == ["AUTH CRAM-MD5"]
+        assert peer.commands_of("AUTH") == ["AUTH CRAM-MD5"]
 
 
 def test_a_wrong_password_is_tried_once(opened: Opened) -> None:
@@ -138,18 +138,16 @@ def test_a_wrong_password_is_tried_once(opened: Opened) -> None:
     with SmtpPeer(accounts={"shop": "other"}, mechanisms=["PLAIN", "LOGIN", "CRAM-MD5"]) as peer:
         send_result = sent(opened, f"smtp://shop:{QUOTED}@localhost:{peer.port}")
         assert (send_result.verdict.kind, send_result.verdict.code) == ("config", "smtp_535_5.7.8")
-        assert len(peer.said("AUTH")) == 1
+        assert len(peer.commands_of("AUTH")) == 1
 
 
-def test_a_mechanism_that_is_not_there_after_all_gives_way_to_the_next(opened: Opened) -> None:
+def test_a_refused_mechanism_gives_way_to_the_next(opened: Opened) -> None:
     with SmtpPeer({"auth": ["504 5.5.4 not that one"]}, accounts={"shop": PASSWORD}) as peer:
         assert sent(opened, f"smtp://shop:{QUOTED}@localhost:{peer.port}").verdict.kind == "accepted"
-        assert [one.split()[1] for one in peer.said("AUTH")] == ["PLAIN", "LOGIN"]
+        assert [command.split()[1] for command in peer.commands_of("AUTH")] == ["PLAIN", "LOGIN"]
 
 
-def test_no_way_to_log_in_is_a_matter_of_configuration(
-    opened: Opened, server_tls: ssl.SSLContext, ca_file: Path
-) -> None:
+def test_no_way_to_log_in_is_a_configuration_error(opened: Opened, server_tls: ssl.SSLContext, ca_file: Path) -> None:
     with SmtpPeer(tls=server_tls) as peer:
         send_result = sent(opened, f"smtp+starttls://shop:x@localhost:{peer.port}?ca_file={ca_file}")
         assert (send_result.verdict.kind, send_result.verdict.code) == ("config", "auth_not_offered")

@@ -31,7 +31,7 @@ def test_a_message_arrives_as_it_is(offers: tuple[str, ...], opened: Opened) -> 
     b".\r\n", b"..\r\n", b"\r\n.\r\n", b"A: b\r\n\r\n.\r\n..\r\n...\r\nx.\r\n", b"A: b\r\n\r\nno end of line", b"\r\n",
     b"A: b\r\n\r\n" + b".x\r\n" * 20_000, b"A: b\r\n\r\n" + b"." * 40_000 + b"\r\n",
 ])  # fmt: skip
-def test_dots_are_doubled_on_the_wire_alone(data: bytes, opened: Opened) -> None:
+def test_dots_are_doubled_on_the_wire_only(data: bytes, opened: Opened) -> None:
     with SmtpPeer() as peer:
         opened(peer.url).send(outgoing_message(data=data), release=Released(), seconds=20)
         assert peer.messages[0].data == data.removesuffix(b"\r\n") + b"\r\n"
@@ -56,7 +56,7 @@ def test_each_recipient_has_a_verdict_of_its_own(offers: tuple[str, ...], opened
     ("554 Message rejected: Email address is not verified", dict.fromkeys((ANN, BEN, CAT), "config"), set()),
 ])  # fmt: skip
 @pytest.mark.parametrize("stage", ["data", "dot"])
-def test_one_answer_for_several_is_held_against_none_whom_it_does_not_name(
+def test_one_answer_for_several_suppresses_only_the_named(
     stage: str, reply: str, kinds: dict[str, str], suppressed: set[str], opened: Opened
 ) -> None:
     with SmtpPeer({stage: reply}) as peer:
@@ -125,7 +125,7 @@ def test_more_than_a_hundred_recipients_go_in_hundreds(opened: Opened) -> None:
         assert set(send_result.recipients) == set(many)
 
 
-def test_a_lost_answer_leaves_only_those_in_doubt_whose_dot_it_was(opened: Opened) -> None:
+def test_a_lost_answer_leaves_only_its_own_transaction_unknown(opened: Opened) -> None:
     many = [f"user{number}@example.org" for number in range(230)]
     with SmtpPeer({"dot": ["250 2.0.0 ok", CUT]}) as peer:
         send_result = opened(peer.url).send(outgoing_message(*many), release=Released(), seconds=20)
@@ -139,7 +139,7 @@ def test_a_lost_answer_leaves_only_those_in_doubt_whose_dot_it_was(opened: Opene
 
 
 @BOTH
-def test_the_mark_is_made_before_the_body_and_after_data_was_written(offers: tuple[str, ...], opened: Opened) -> None:
+def test_the_release_comes_before_the_body_and_after_data(offers: tuple[str, ...], opened: Opened) -> None:
     with SmtpPeer(offers=offers) as peer:
         seen: list[tuple[bool, int]] = []
 
@@ -153,7 +153,7 @@ def test_the_mark_is_made_before_the_body_and_after_data_was_written(offers: tup
 
 
 @BOTH
-def test_without_the_mark_no_body_is_sent(offers: tuple[str, ...], opened: Opened) -> None:
+def test_without_the_release_no_body_is_sent(offers: tuple[str, ...], opened: Opened) -> None:
     with SmtpPeer(offers=offers) as peer:
         transport = opened(peer.url)
         with pytest.raises(LeaseLost):
@@ -164,7 +164,7 @@ def test_without_the_mark_no_body_is_sent(offers: tuple[str, ...], opened: Opene
 
 
 @pytest.mark.parametrize("error", [OSError("disk"), TimeoutError(), ValueError("no"), KeyboardInterrupt()])
-def test_what_the_mark_raises_is_never_taken_for_the_wire(error: BaseException, opened: Opened) -> None:
+def test_an_exception_of_the_release_is_never_taken_for_a_wire_fault(error: BaseException, opened: Opened) -> None:
     with SmtpPeer() as peer:
         with pytest.raises(type(error)):
             opened(peer.url).send(outgoing_message(), release=Released(error), seconds=20)
@@ -182,11 +182,11 @@ def test_a_message_above_the_servers_size_is_not_sent(opened: Opened) -> None:
         assert (send_result.verdict.kind, send_result.verdict.code) == ("refused_message", "too_large")
         assert "1,008 bytes" in send_result.verdict.reason
         assert "1,000" in send_result.verdict.reason
-        assert (released.calls, peer.said("MAIL")) == (0, [])
+        assert (released.calls, peer.commands_of("MAIL")) == (0, [])
         assert transport.send(outgoing_message(), release=released, seconds=20).verdict.kind == "accepted"
 
 
-def test_an_address_beyond_ascii_needs_a_server_that_can(opened: Opened) -> None:
+def test_an_address_beyond_ascii_needs_a_server_with_smtputf8(opened: Opened) -> None:
     juergen = "jürgen@example.org"
     with SmtpPeer() as peer:
         send_result = opened(peer.url).send(outgoing_message(juergen, utf8=True), release=Released(), seconds=20)
@@ -198,7 +198,7 @@ def test_an_address_beyond_ascii_needs_a_server_that_can(opened: Opened) -> None
         assert send_result.recipients[juergen].kind == "refused_recipient"
         assert send_result.recipients[ANN].kind == "refused_message"
         assert {verdict.code for verdict in send_result.recipients.values()} == {"no_smtputf8"}
-        assert peer.said("MAIL") == []
+        assert peer.commands_of("MAIL") == []
 
 
 def test_eight_bits_are_declared_or_refused(opened: Opened) -> None:

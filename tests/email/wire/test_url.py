@@ -13,9 +13,9 @@ from effects_email.transport.url import TransportURL, open_transport, register
 
 
 def opened(url: str) -> SmtpTransport:
-    made = open_transport("main", url)
-    assert isinstance(made, SmtpTransport)
-    return made
+    transport = open_transport("main", url)
+    assert isinstance(transport, SmtpTransport)
+    return transport
 
 
 @pytest.mark.parametrize(("url", "host", "port", "security"), [
@@ -28,7 +28,7 @@ def opened(url: str) -> SmtpTransport:
     ("smtp://[::1]:2525", "::1", 2525, "none"),
     ("smtp://relay.internal:25?tls=none", "relay.internal", 25, "none"),
 ])  # fmt: skip
-def test_the_forms_that_there_are(url: str, host: str, port: int, security: str) -> None:
+def test_supported_forms(url: str, host: str, port: int, security: str) -> None:
     server = opened(url)._server
     assert (server.name, server.host, server.port, server.security) == ("main", host, port, security)
 
@@ -72,7 +72,7 @@ SECRET = "hunter2secret"
     ("smtps://u:{}@h?helo=a%0d%0aMAIL", "no host name"), ("maildir:", "names no folder"),
     ("maildir://host/path", "names no folder"), ("maildir:mail?x={}", "unknown option; there are none"),
 ])  # fmt: skip
-def test_anything_else_is_an_error_that_shows_no_secret(url: str, says: str) -> None:
+def test_any_other_url_is_an_error_that_shows_no_secret(url: str, says: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         open_transport("main", url.replace("{}", SECRET))
     assert says in str(caught.value)
@@ -90,11 +90,11 @@ def test_a_file_that_holds_no_certificate_is_refused(tmp_path: Path) -> None:
 def test_no_repr_shows_a_secret() -> None:
     url = TransportURL("main", f"smtps://user:{SECRET}@h:465?x={SECRET}")
     assert repr(url) == "TransportURL(smtps://h:465)"
-    made = opened(f"smtps://user:{SECRET}@h")
-    assert SECRET not in repr(made) + repr(made._server)
+    transport = opened(f"smtps://user:{SECRET}@h")
+    assert SECRET not in repr(transport) + repr(transport._server)
 
 
-def test_a_scheme_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(url_module, "_registered", {})
     inner = opened("smtp://localhost")
     register("carrier+pigeon", lambda url: inner)

@@ -77,7 +77,7 @@ class PostmarkBox(Postbox):
             return answer(401, ErrorCode=10, Message="no")
         message = json.loads(request.body)
         people = " ".join(message.get(name, "") for name in ("To", "Cc", "Bcc"))
-        out = sorted(one for one in self.inactive if one in people)
+        out = sorted(address for address in self.inactive if address in people)
         if out and people.count("@") == len(out):
             return answer(422, ErrorCode=406, Message=f"Found inactive addresses: {', '.join(out)}. They bounced.")
         self.messages.append(message)
@@ -87,9 +87,9 @@ class PostmarkBox(Postbox):
     def find(self, request: Request) -> Answer:
         query = parse_qs(urlsplit(request.path).query)
         assert (query["count"], query["offset"]) == (["1"], ["0"])
-        [wanted] = query["metadata_effects-message"]
-        found = [one for one in self.messages if one["Metadata"]["effects-message"] == wanted]
-        return answer(200, TotalCount=len(found), Messages=[])
+        [searched] = query["metadata_effects-message"]
+        matches = [message for message in self.messages if message["Metadata"]["effects-message"] == searched]
+        return answer(200, TotalCount=len(matches), Messages=[])
 
 
 def answer(status: int, headers: dict[str, str] | None = None, **document: Any) -> Answer:
@@ -107,18 +107,18 @@ def outgoing_message(
     files: dict[str, bytes] | None = None,
     **parts: Any,
 ) -> OutgoingMessage:
-    """A letter to these (default Ann), its bytes built as the package builds them."""
-    wanted = recipients or (ANN,)
-    given: dict[str, Any] = {
+    """A message to these (default: Ann), its bytes built as the package builds them."""
+    to = recipients or (ANN,)
+    fields: dict[str, Any] = {
         "sender": Address("shop", "example.com", "The Shop"),
-        "to": tuple(Address(*one.rsplit("@", 1)) for one in wanted),
+        "to": tuple(Address(*recipient.rsplit("@", 1)) for recipient in to),
         "subject": "Hello",
         "text": "Hello, you.",
         "headers": (("X-Shop", "books"),),
         **parts,
     }
-    made = MessageSource(message_id=message_id, date=datetime(2026, 11, 21, tzinfo=UTC), **given)
+    source = MessageSource(message_id=message_id, date=datetime(2026, 11, 21, tzinfo=UTC), **fields)
     return OutgoingMessage(
-        sender="bounces@example.com", recipients=wanted, data=build(made, files or {}), source=made,
+        sender="bounces@example.com", recipients=to, data=build(source, files or {}), source=source,
         message_id=message_id, key=key,
     )  # fmt: skip

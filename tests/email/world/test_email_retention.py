@@ -1,4 +1,4 @@
-"""What nobody looks at any more goes: old events, suppressions that are over, counts, lines of the log."""
+"""Retention of e-mail: old events, expired suppressions, counts and lines of the log are deleted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _AGES = [
 ]  # fmt: skip
 
 
-def test_each_thing_goes_at_its_age(mail: Effects) -> None:
+def test_each_kind_of_row_is_deleted_at_its_age(mail: Effects) -> None:
     fill(mail)
     now = 0.0
     for days, left in _AGES:
@@ -70,7 +70,7 @@ def test_pages_follow_each_other_and_new_rows_stay(mail: Effects, monkeypatch: p
     assert counts(mail) == [3, 2, 1, 4]
 
 
-def test_effects_prune_takes_them_along(mail: Effects) -> None:
+def test_effects_prune_deletes_them_too(mail: Effects) -> None:
     fill(mail)
     mail.store.shift_clock(100 * DAY)
     assert prune_all(mail).packages["email.send"] == 5

@@ -48,17 +48,17 @@ def resend(kind: str, to: Any = (ANN,), **data: Any) -> Document:
 
 
 def postmark(record: str, kind: str | None = None, **further: Any) -> Document:
-    found: Document = {
+    document: Document = {
         "RecordType": record, "MessageID": "883953f4-6105-42a2-a16a-77a8eac79483",
         "Metadata": {"effects-message": reference(MESSAGE_ID)},
     }  # fmt: skip
     if record in ("Bounce", "SpamComplaint"):
-        found |= {"ID": 42, "Type": kind or record, "Email": ANN, "BouncedAt": "2026-11-21T13:28:10.2735393-04:00"}
+        document |= {"ID": 42, "Type": kind or record, "Email": ANN, "BouncedAt": "2026-11-21T13:28:10.2735393-04:00"}
     elif record == "SubscriptionChange":
-        found |= {"Recipient": ANN, "ChangedAt": "2026-11-21T13:28:10Z", "SuppressSending": True}
+        document |= {"Recipient": ANN, "ChangedAt": "2026-11-21T13:28:10Z", "SuppressSending": True}
     else:
-        found |= {"Recipient": ANN, "DeliveredAt": "2026-11-21T13:28:10Z"}
-    return found | further
+        document |= {"Recipient": ANN, "DeliveredAt": "2026-11-21T13:28:10Z"}
+    return document | further
 
 
 def signed(body: bytes, event_id: str = "msg_1", *, age: float = 0, secret: str = SECRET) -> dict[str, str]:
@@ -136,7 +136,7 @@ _MEANINGS: list[tuple[Document, str, str, Reason | None]] = [
 
 
 def test_each_event_has_the_meaning_in_the_table(mail: Effects, tell: Tell) -> None:
-    """Each about somebody else, in one database."""
+    """Each about another recipient, in one database."""
     for number, (document, kind, code, reason) in enumerate(_MEANINGS):
         recipient, provider = f"u{number}@example.org", "postmark" if "RecordType" in document else "resend"
         renamed = json.loads(json.dumps(document).replace("ann@", f"u{number}@").replace("ANN@", f"U{number}@"))
@@ -146,8 +146,8 @@ def test_each_event_has_the_meaning_in_the_table(mail: Effects, tell: Tell) -> N
         assert row["at"] is not None
         assert why(mail, recipient) == reason, document
         if reason is not None:
-            [found] = find_suppressions(recipient, effects=mail)
-            assert (found.source, found.actor, found.why) == (provider, provider, code)
+            [suppression] = find_suppressions(recipient, effects=mail)
+            assert (suppression.source, suppression.actor, suppression.why) == (provider, provider, code)
     assert len(rows(mail, "email_events")) == len(_MEANINGS)
 
 
@@ -157,7 +157,7 @@ _IGNORED = [
 ]  # fmt: skip
 
 
-def test_what_is_of_no_interest_is_answered_and_not_kept(mail: Effects, tell: Tell) -> None:
+def test_irrelevant_events_are_acknowledged_and_not_stored(mail: Effects, tell: Tell) -> None:
     assert [tell(document) for document in _IGNORED] == [204] * len(_IGNORED)
     assert rows(mail, "email_events") == []
 
@@ -192,13 +192,13 @@ _FIELDS = st.sampled_from(["type", "data", "to", "tags", "bounce", "RecordType",
 @pytest.mark.slow
 @given(st.dictionaries(_FIELDS, _JSON), st.sampled_from(["email.bounced", "email.sent"]), _JSON)
 def test_unexpected_field_values_break_nothing(document: Document, kind: str, data: Any) -> None:
-    for one in (document, {**document, "type": kind, "data": data}, {**document, "RecordType": "Bounce"}):
+    for variant in (document, {**document, "type": kind, "data": data}, {**document, "RecordType": "Bounce"}):
         for read in (read_resend, read_postmark):
             try:
-                found = read("id", one)
+                provider_event = read("id", variant)
             except NotAnEvent:
                 continue
-            assert found is None or found.provider in ("resend", "postmark")
+            assert provider_event is None or provider_event.provider in ("resend", "postmark")
 
 
 # -- once ------------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_events_of_postmark_without_an_id_are_distinguished(mail: Effects, tell:
     assert len(rows(mail, "email_events")) == 4
 
 
-def test_repeats_at_once_are_taken_once(mail: Effects, tell: Tell) -> None:
+def test_concurrent_repeats_are_stored_once(mail: Effects, tell: Tell) -> None:
     answers: list[int] = []
     soft = resend("bounced", bounce={"type": "Transient"})
     threads = [threading.Thread(target=lambda: answers.append(tell(soft))) for _ in range(6)]
@@ -250,20 +250,20 @@ def test_soft_bounces_add_up_and_a_delivery_ends_it(mail: Effects, tell: Tell) -
 # -- whose it is -----------------------------------------------------------------------------------------------------
 
 
-def test_events_name_the_messages_that_the_provider_has(mail: Effects, tell: Tell) -> None:
-    def asked(*names: str) -> set[str]:
+def test_events_tell_which_messages_the_provider_has(mail: Effects, tell: Tell) -> None:
+    def seen_of(*names: str) -> set[str]:
         with mail.store.read() as connection:
             return seen(mail, connection, names)
 
-    assert asked(MESSAGE_ID) == set()
+    assert seen_of(MESSAGE_ID) == set()
     tell(resend("failed"))
-    assert asked(MESSAGE_ID) == set()  # it had the message, and did not send it
+    assert seen_of(MESSAGE_ID) == set()  # it had the message, and did not send it
     tell(resend("sent"), "msg_2")
     tell(postmark("Delivery"))
-    assert asked(MESSAGE_ID, "m2@shop.example") == {MESSAGE_ID}
-    assert asked() == set()
+    assert seen_of(MESSAGE_ID, "m2@shop.example") == {MESSAGE_ID}
+    assert seen_of() == set()
     heard = events_of(f"{MESSAGE_ID}", effects=mail)
-    assert [(one.provider, one.kind) for one in heard] == [
+    assert [(event.provider, event.kind) for event in heard] == [
         ("resend", "failed"), ("resend", "accepted"), ("postmark", "delivered"),
     ]  # fmt: skip
     assert {row["provider_id"] for row in rows(mail, "email_events")} == {
@@ -278,11 +278,11 @@ def test_an_event_about_a_foreign_message_is_stored(mail: Effects, tell: Tell) -
     assert (why(mail), why(mail, "ben@example.org")) == ("hard_bounce", "hard_bounce")
 
 
-def test_what_is_no_address_is_kept_without_one(mail: Effects, tell: Tell) -> None:
+def test_an_invalid_address_is_stored_as_none(mail: Effects, tell: Tell) -> None:
     odd: list[Any] = [None, 7, [], "nobody", "a\x00@b.example", "a\n@b.example", "x" * 1000 + "@b.example"]
-    for number, one in enumerate(odd):
-        assert tell(resend("bounced", to=[one]), f"msg_{number}") == 204
-        assert tell(postmark("Bounce", "HardBounce", Email=one, ID=number)) == 204
+    for number, value in enumerate(odd):
+        assert tell(resend("bounced", to=[value]), f"msg_{number}") == 204
+        assert tell(postmark("Bounce", "HardBounce", Email=value, ID=number)) == 204
     assert {row["recipient"] for row in rows(mail, "email_events")} == {None}
     assert rows(mail, "email_suppressions") == []
 
@@ -337,10 +337,10 @@ def test_a_signed_event_is_accepted(mail: Effects, resend_client: WebClient) -> 
     assert len(suppression_log(ANN, effects=mail)) == 1
 
 
-def test_what_is_not_signed_is_not_taken(mail: Effects) -> None:
-    made = receiver.EventReceiver("resend", secrets=SECRET, effects=mail)
+def test_an_unsigned_event_is_refused(mail: Effects) -> None:
+    event_receiver = receiver.EventReceiver("resend", secrets=SECRET, effects=mail)
     for name, headers in _UNSIGNED.items():
-        assert made.take(headers(), BODY) == 401, name
+        assert event_receiver.take(headers(), BODY) == 401, name
     assert rows(mail, "email_events") == []
 
 
@@ -353,9 +353,9 @@ def test_the_endpoint_refuses_other_methods_and_long_bodies(mail: Effects, resen
 
 def test_both_secrets_are_taken_while_one_is_replaced(mail: Effects) -> None:
     new = "whsec_" + base64.b64encode(os.urandom(32)).decode()
-    made = receiver.EventReceiver("resend", secrets=[new, SECRET], effects=mail)
-    assert made.take(signed(BODY, secret=new), BODY) == 204
-    assert made.take(signed(BODY), BODY) == 204
+    event_receiver = receiver.EventReceiver("resend", secrets=[new, SECRET], effects=mail)
+    assert event_receiver.take(signed(BODY, secret=new), BODY) == 204
+    assert event_receiver.take(signed(BODY), BODY) == 204
     two = signed(BODY)["svix-signature"] + " " + signed(BODY, secret=new)["svix-signature"]
     once = receiver.EventReceiver("resend", secrets=new, effects=mail)
     assert once.take({**signed(BODY), "svix-signature": f"v1a,xyz {two}"}, BODY) == 204
@@ -372,12 +372,12 @@ _UNKNOWN: dict[str, Mapping[str, str]] = {
 }
 
 
-def test_who_does_not_know_the_password_is_refused(mail: Effects) -> None:
-    made = receiver.EventReceiver("postmark", secrets=["another long password", PASSWORD], effects=mail)
+def test_a_wrong_password_is_refused(mail: Effects) -> None:
+    event_receiver = receiver.EventReceiver("postmark", secrets=["another long password", PASSWORD], effects=mail)
     body = json.dumps(postmark("SpamComplaint")).encode()
     for name, headers in _UNKNOWN.items():
-        assert made.take(headers, body) == 401, name
-    assert made.take(with_password(user="whoever"), body) == 204
+        assert event_receiver.take(headers, body) == 401, name
+    assert event_receiver.take(with_password(user="whoever"), body) == 204
     assert len(rows(mail, "email_events")) == 1
 
 
@@ -401,26 +401,26 @@ def test_postmarks_endpoint_requires_the_password(mail: Effects) -> None:
         ("mailgun", [SECRET], "give resend or postmark"),
     ],
 )
-def test_a_secret_that_cannot_be_is_refused_at_the_start(provider: Any, secrets: list[str], says: str) -> None:
+def test_an_invalid_secret_is_refused_at_the_start(provider: Any, secrets: list[str], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as refused:
         receiver.asgi_app(provider, secrets=secrets)
     assert not any(secret in str(refused.value) for secret in secrets if len(secret) > 8)
 
 
-def test_a_database_that_is_away_makes_the_provider_repeat() -> None:
+def test_an_unavailable_database_makes_the_provider_repeat() -> None:
     away = Effects("postgresql://nobody@127.0.0.1:1/none?connect_timeout=2", job_types=[])
-    made = receiver.EventReceiver("resend", secrets=SECRET, effects=away)
-    assert made.take(signed(BODY), BODY) == 503
+    event_receiver = receiver.EventReceiver("resend", secrets=SECRET, effects=away)
+    assert event_receiver.take(signed(BODY), BODY) == 503
     away.dispose()
 
 
-def test_the_apps_stand_by_themselves(mail: Effects) -> None:
+def test_the_apps_run_alone(mail: Effects) -> None:
     app = receiver.asgi_app("resend", secrets=SECRET, effects=mail)
     assert lifespan(app) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert gone(app) == []
 
 
-def test_our_reading_of_the_standard_is_that_of_others() -> None:
+def test_our_normalization_agrees_with_other_implementations() -> None:
     keys = signature.signing_keys([SECRET])
     assert signature.signed_id(keys, signed(BODY), BODY) == "msg_1"
     assert signature.signed_id(keys, signed(BODY), BODY, now=time.time() + 301) is None

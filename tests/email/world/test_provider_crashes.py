@@ -38,15 +38,15 @@ TABLE: dict[tuple[str, str, str, OnUnknown], tuple[int, tuple[str, ...], str]] =
 
 @pytest.fixture
 def processes(database_url: str, tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(database_url, tmp_path) as made:
-        yield made
+    with fleet(database_url, tmp_path) as workers:
+        yield workers
 
 
 def test_the_table_has_every_point_of_ours() -> None:
     assert http_client.ProviderClient.__module__  # which declares them
     points = {name for name in crashpoints.POINTS if name.startswith("provider.")}
     for action in ("kill", "raise"):
-        assert {point for _, point, one, _ in TABLE if one == action} == points
+        assert {point for _, point, struck_by, _ in TABLE if struck_by == action} == points
 
 
 @pytest.mark.slow
@@ -60,14 +60,14 @@ def test_a_crash_costs_no_message_and_makes_no_second_one(
     with receiver(box.serve) as peer:
         url = f"{scheme}://{TOKEN}@?origin=http://127.0.0.1:{peer.port}"
         templates = write_templates(tmp_path)
-        given: dict[str, Any] = {"keys": KEYS, "smtp_url": url, "email_from": SENDER, "templates": str(templates)}
-        post = Post(app_factory(job_types=[], **given), templates, url, KEYS)
+        options: dict[str, Any] = {"keys": KEYS, "smtp_url": url, "email_from": SENDER, "templates": str(templates)}
+        post = Post(app_factory(job_types=[], **options), templates, url, KEYS)
         message_id = post.write(on_unknown=policy)
         _strike(post, processes, f"{point}:1:{action}", action)
         post.app.store.shift_clock(PAST_EVERY_WAIT_SECONDS)
         post.drain()
     assert (len(box.messages), post.outcomes(), post.states()) == (messages, outcomes, {message_id: state})
-    keys = {one.headers.get("idempotency-key") for one in peer.requests if one.method == "POST"}
+    keys = {request.headers.get("idempotency-key") for request in peer.requests if request.method == "POST"}
     assert len(keys) <= 1
 
 

@@ -31,7 +31,7 @@ REFUSED, ADDRESS, THROTTLE = "refused_message", "refused_recipient", "throttle"
 
 
 def send(scheme: str, port: int, *, seconds: float = 10, **parts: Any) -> tuple[SendResult, int]:
-    """What came of one letter, and how often its release was asked for."""
+    """The result of one message, and how often its release was requested."""
     transport = open_transport("test", f"{scheme}://{TOKEN}@?origin=http://127.0.0.1:{port}")
     released = Released()
     try:
@@ -128,8 +128,8 @@ def test_the_table_above_meets_every_row_of_the_tables_in_the_code() -> None:
         facts: Any = Resend() if scheme == "resend" else Postmark()
         hinted = wait_of(headers) is not None
         met.add(http_table.find([*facts.rows, *http_table.COMMON], status, facts.said(document), hinted=hinted))
-    unmet = [one for one in (*resend.ROWS, *postmark.ROWS, *http_table.COMMON) if one not in met]
-    assert [one.reason for one in unmet] == []
+    unmet = [row for row in (*resend.ROWS, *postmark.ROWS, *http_table.COMMON) if row not in met]
+    assert [row.reason for row in unmet] == []
 
 
 def test_some_row_fits_every_status() -> None:
@@ -161,7 +161,7 @@ _HINTS: list[tuple[dict[str, str], float | None]] = [
 
 
 @pytest.mark.parametrize(("headers", "seconds"), _HINTS, ids=str)
-def test_a_wish_to_wait_is_read(headers: dict[str, str], seconds: float | None) -> None:
+def test_retry_after_is_read(headers: dict[str, str], seconds: float | None) -> None:
     assert wait_of(headers) == seconds
 
 
@@ -269,7 +269,7 @@ def test_a_drip_does_not_outlive_the_deadline() -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_that_does_not_read_is_unknown_too() -> None:
+def test_a_peer_that_stops_reading_is_unknown_too() -> None:
     peers: list[RawPeer] = []
     with RawPeer(lambda connection: peers[0].over.wait(20)) as peer:
         peers.append(peer)
@@ -310,10 +310,10 @@ def test_no_time_costs_no_release() -> None:
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = trustme.CA()
+    certificates = trustme.CA()
     folder = tmp_path_factory.mktemp("ca")
-    made.cert_pem.write_to_path(str(folder / "ca.pem"))
-    made.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
+    certificates.cert_pem.write_to_path(str(folder / "ca.pem"))
+    certificates.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
     return folder
 
 
@@ -327,19 +327,19 @@ def server_context(authority: Path) -> ssl.SSLContext:
 @pytest.fixture
 def trusting(authority: Path) -> Iterator[Callable[[int], HttpTransport]]:
     """Opens a transport that trusts our authority."""
-    made: list[HttpTransport] = []
+    transports: list[HttpTransport] = []
 
     def open_one(port: int) -> HttpTransport:
         context = ssl.create_default_context(cafile=str(authority / "ca.pem"))
-        made.append(HttpTransport("t", Resend(), TOKEN, origin=f"https://127.0.0.1:{port}", ssl_context=context))
-        return made[-1]
+        transports.append(HttpTransport("t", Resend(), TOKEN, origin=f"https://127.0.0.1:{port}", ssl_context=context))
+        return transports[-1]
 
     yield open_one
-    for one in made:
-        one.close()
+    for transport in transports:
+        transport.close()
 
 
-def test_a_verified_server_is_written_to(
+def test_a_verified_server_gets_the_message(
     trusting: Callable[[int], HttpTransport], server_context: ssl.SSLContext
 ) -> None:
     with Receiver([answer(200, id="abc")], ssl_context=server_context) as peer:
@@ -349,7 +349,7 @@ def test_a_verified_server_is_written_to(
     assert "tls" in sent.phases
 
 
-def test_a_server_that_is_not_verified_is_sent_nothing(server_context: ssl.SSLContext) -> None:
+def test_an_unverified_server_is_sent_nothing(server_context: ssl.SSLContext) -> None:
     released = Released()
     with Receiver([200], ssl_context=server_context) as peer:
         transport = open_transport("test", f"resend://{TOKEN}@?origin=https://127.0.0.1:{peer.port}")

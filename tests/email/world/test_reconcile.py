@@ -49,8 +49,8 @@ class Shop:
         self.app, self.box, self.peer = app, box, peer
 
     def send(self, template: str = "welcome", **options: Any) -> EmailReceipt:
-        given = {"to": ANN, "context": {"name": "Ann"}, "effects": self.app, **options}
-        return send_templated_email(template, **given)
+        arguments = {"to": ANN, "context": {"name": "Ann"}, "effects": self.app, **options}
+        return send_templated_email(template, **arguments)
 
     def drain(self, after_seconds: float = 0.0) -> dict[str, int]:
         self.app.store.shift_clock(after_seconds)
@@ -58,7 +58,7 @@ class Shop:
 
     @property
     def posts(self) -> int:
-        return sum(one.method == "POST" for one in self.peer.requests)
+        return sum(request.method == "POST" for request in self.peer.requests)
 
     def event(self, record: str, receipt: EmailReceipt, **further: Any) -> int:
         """Postmark tells of a message."""
@@ -66,8 +66,8 @@ class Shop:
             "RecordType": record, "MessageID": "pm-1", "Recipient": ANN, "DeliveredAt": "2026-11-21T13:28:10Z",
             "Metadata": {"effects-message": reference(receipt.message_id)}, **further,
         }  # fmt: skip
-        made = EventReceiver("postmark", secrets=PASSWORD, effects=self.app)
-        return made.take(with_password(), json.dumps(document).encode())
+        receiver = EventReceiver("postmark", secrets=PASSWORD, effects=self.app)
+        return receiver.take(with_password(), json.dumps(document).encode())
 
 
 def opened(app_factory: AppFactory, templates: Path, scheme: str, box: Postbox) -> Iterator[Shop]:
@@ -97,7 +97,7 @@ NOT_YET = answer(200, TotalCount=0, Messages=[])  # the search lags behind
 
 
 @pytest.mark.slow
-def test_a_lost_answer_is_asked_for_again_with_the_same_key(resend: Shop) -> None:
+def test_a_lost_answer_is_requested_again_with_the_same_key(resend: Shop) -> None:
     resend.box.lose = 2
     resend.send()
     assert resend.drain() == {"unknown": 1}
@@ -119,7 +119,7 @@ def test_the_providers_rate_is_the_limit_until_an_operator_changes_it(resend: Sh
     assert (limit["limit_key"], limit["rate_tokens"], limit["rate_period_seconds"]) == ("email:default", 2, 1)
     run_sql(resend.app, "UPDATE effects_limits SET rate_tokens = 100")
     Worker(resend.app).drain(30)
-    assert [one["rate_tokens"] for one in rows(resend.app, "limits")] == [100]
+    assert [rate_limit["rate_tokens"] for rate_limit in rows(resend.app, "limits")] == [100]
 
 
 def test_a_lost_answer_is_found_by_the_search(postmark: Shop) -> None:
@@ -143,19 +143,19 @@ def lose_and_lag(shop: Shop, **options: Any) -> EmailReceipt:
 
 
 @pytest.mark.slow
-def test_after_an_event_the_next_try_has_nothing_to_do(postmark: Shop) -> None:
+def test_after_an_event_the_next_try_sends_nothing(postmark: Shop) -> None:
     receipt = lose_and_lag(postmark)
     assert postmark.event("Delivery", receipt) == 204
     assert row(postmark.app, "sent_emails")["state"] == "unknown"  # its job looks for itself
     assert postmark.drain(UNKNOWN_AFTER_SECONDS * 1.3) == {"succeeded": 1}
     assert (postmark.posts, len(postmark.box.messages)) == (1, 1)
     assert row(postmark.app, "sent_emails")["state"] == "done"
-    assert [one.kind for one in events_of(receipt.message_id, effects=postmark.app)] == ["delivered"]
-    assert [one.code for one in get_email(postmark.app, receipt.key).events] == ["Delivery"]
+    assert [event.kind for event in events_of(receipt.message_id, effects=postmark.app)] == ["delivered"]
+    assert [event.code for event in get_email(postmark.app, receipt.key).events] == ["Delivery"]
     assert audit(postmark.app.store, postmark.app.ledgers) == []
 
 
-def test_a_bounce_of_what_may_have_been_sent_proves_that_it_was(postmark: Shop) -> None:
+def test_a_bounce_proves_that_an_unknown_message_was_sent(postmark: Shop) -> None:
     receipt = lose_and_lag(postmark)
     assert postmark.event("Bounce", receipt, Type="HardBounce", ID=7, Email=ANN) == 204
     assert postmark.drain(UNKNOWN_AFTER_SECONDS * 1.3) == {"succeeded": 1}
@@ -163,25 +163,25 @@ def test_a_bounce_of_what_may_have_been_sent_proves_that_it_was(postmark: Shop) 
 
 
 @pytest.mark.slow
-def test_an_event_closes_what_was_held_for_a_person(postmark: Shop) -> None:
+def test_an_event_resolves_a_held_message(postmark: Shop) -> None:
     receipt = lose_and_lag(postmark, on_unknown="hold")
     postmark.drain(UNKNOWN_AFTER_SECONDS * 1.3)  # it is asked for once more
     [job] = rows(postmark.app, "job_history")
     assert (job["status"], job["error_code"]) == ("dead", "unknown")
-    other = postmark.send(event_id="2")
-    assert postmark.event("Delivery", other) == 204  # of another message to the same person
-    assert [one["action"] for one in rows(postmark.app, "job_actions")] == []
+    other_receipt = postmark.send(event_id="2")
+    assert postmark.event("Delivery", other_receipt) == 204  # of another message to the same person
+    assert [job_action["action"] for job_action in rows(postmark.app, "job_actions")] == []
     for _ in range(2):
         assert postmark.event("Delivery", receipt) == 204
     [action] = rows(postmark.app, "job_actions")
     assert (action["job_id"], action["action"], action["actor"]) == (job["id"], "mark_done", "postmark")
-    states = {one["message_id"]: one["state"] for one in rows(postmark.app, "sent_emails")}
+    states = {email["message_id"]: email["state"] for email in rows(postmark.app, "sent_emails")}
     assert states[receipt.message_id] == "done"
     assert audit(postmark.app.store, postmark.app.ledgers) == []
 
 
 @pytest.mark.slow
-def test_an_event_of_a_failure_closes_nothing(postmark: Shop) -> None:
+def test_an_event_of_a_failure_resolves_nothing(postmark: Shop) -> None:
     receipt = lose_and_lag(postmark, on_unknown="hold")
     postmark.drain(UNKNOWN_AFTER_SECONDS * 1.3)  # it is asked for once more
     assert postmark.event("Bounce", receipt, Type="Blocked", ID=7, Email=ANN) == 204
@@ -198,8 +198,8 @@ def test_a_provider_that_refuses_an_address_ends_mail_to_it(postmark: Shop) -> N
     postmark.box.inactive = {ANN}
     postmark.send()
     assert postmark.drain() == {"dead": 1}
-    [found] = find_suppressions(ANN, effects=postmark.app)
-    assert (found.reason, found.why) == ("hard_bounce", "postmark_406")
+    [suppression] = find_suppressions(ANN, effects=postmark.app)
+    assert (suppression.reason, suppression.why) == ("hard_bounce", "postmark_406")
     assert postmark.send(event_id="2").suppressed
     assert postmark.drain() == {"cancelled": 1}
     assert postmark.posts == 1
@@ -215,16 +215,16 @@ def test_a_complaint_ends_mail_that_already_waits(postmark: Shop) -> None:
     assert (postmark.posts, row(postmark.app, "sent_emails", "outcome = 'suppressed'")["state"]) == (1, "abandoned")
 
 
-def test_a_notice_that_must_be_sent_is_and_it_is_on_record_why(postmark: Shop) -> None:
+def test_a_mandatory_notice_is_sent_and_its_reason_recorded(postmark: Shop) -> None:
     suppress(ANN, reason="complaint", effects=postmark.app)
     why = "change of terms, § 9"
     receipt = postmark.send(despite_suppression=why, key="terms")
     assert not receipt.suppressed
     assert postmark.send(despite_suppression=why, key="terms").existing
     assert postmark.drain() == {"succeeded": 1}
-    assert [one["To"] for one in postmark.box.messages] == [ANN]
+    assert [message["To"] for message in postmark.box.messages] == [ANN]
     log = suppression_log(ANN, effects=postmark.app)
-    assert [(one.action, one.why) for one in log] == [("overridden", why), ("suppressed", None)]
+    assert [(entry.action, entry.why) for entry in log] == [("overridden", why), ("suppressed", None)]
     assert postmark.send(event_id="3").suppressed
     for wrong in ("", "x" * 1001, "a\nb"):
         with pytest.raises(EmailInvalid, match="despite_suppression"):
@@ -235,7 +235,7 @@ def test_a_notice_that_must_be_sent_is_and_it_is_on_record_why(postmark: Shop) -
 def test_the_link_in_a_message_ends_its_category_and_no_other(postmark: Shop) -> None:
     postmark.send("news")
     postmark.drain()
-    headers = {one["Name"]: one["Value"] for one in postmark.box.messages[0]["Headers"]}
+    headers = {header["Name"]: header["Value"] for header in postmark.box.messages[0]["Headers"]}
     assert headers["List-Unsubscribe-Post"] == "List-Unsubscribe=One-Click"
     link = headers["List-Unsubscribe"].strip("<>")
     with wsgi_client(wsgi_app(effects=postmark.app)) as web_client:
@@ -251,4 +251,4 @@ def test_the_link_in_a_message_ends_its_category_and_no_other(postmark: Shop) ->
 def test_a_transactional_message_has_no_such_header(postmark: Shop) -> None:
     postmark.send()
     postmark.drain()
-    assert "List-Unsubscribe" not in {one["Name"] for one in postmark.box.messages[0]["Headers"]}
+    assert "List-Unsubscribe" not in {header["Name"] for header in postmark.box.messages[0]["Headers"]}

@@ -66,13 +66,13 @@ _REACH = [
 
 
 @pytest.mark.parametrize(("reason", "said_for", "stops", "days"), _REACH, ids=[str(row[:2]) for row in _REACH])
-def test_each_reason_reaches_what_it_should_and_ends_when_it_should(
+def test_each_reason_has_its_scope_and_its_end(
     mail: Effects, reason: Reason, said_for: str | None, stops: dict[str | None, bool], days: int | None
 ) -> None:
     suppress(ANN, category=said_for, reason=reason, effects=mail)
-    asked = [(ANN, category) for category in stops]
+    pairs = [(ANN, category) for category in stops]
     with mail.store.read() as connection:
-        assert suppressed(mail, connection, asked) == [reason if stop else None for stop in stops.values()]
+        assert suppressed(mail, connection, pairs) == [reason if stop else None for stop in stops.values()]
     stopped = next(category for category, stop in stops.items() if stop)
     mail.store.shift_clock((days or 3650) * DAY - 60)
     assert why(mail, ANN, stopped) == reason
@@ -88,7 +88,7 @@ def test_an_end_may_be_set(mail: Effects) -> None:
     assert why(mail) is None
 
 
-def test_one_that_ends_takes_no_other_with_it(mail: Effects) -> None:
+def test_an_expired_suppression_ends_no_other(mail: Effects) -> None:
     suppress(ANN, reason="hard_bounce", effects=mail)
     suppress(ANN, reason="unsubscribe", category="news", effects=mail)
     suppress(ANN, reason="soft_repeat", effects=mail)
@@ -101,13 +101,13 @@ def test_one_that_ends_takes_no_other_with_it(mail: Effects) -> None:
 def test_suppressing_again_replaces_the_end(mail: Effects) -> None:
     suppress(ANN, until=datetime.now(UTC) + timedelta(days=1), actor="cli:bo", effects=mail)
     suppress(ANN, actor="cli:cy", why="asked on the phone", effects=mail)
-    found = find_suppressions(ANN, effects=mail)
-    assert [(one.actor, one.why, one.until, one.address) for one in found] == [
-        ("cli:cy", "asked on the phone", None, ANN)
-    ]
+    suppressions = find_suppressions(ANN, effects=mail)
+    assert [
+        (suppression.actor, suppression.why, suppression.until, suppression.address) for suppression in suppressions
+    ] == [("cli:cy", "asked on the phone", None, ANN)]
 
 
-def test_a_lifted_address_is_written_to_again(mail: Effects) -> None:
+def test_a_lifted_address_gets_mail_again(mail: Effects) -> None:
     suppress(ANN, reason="complaint", effects=mail)
     suppress(ANN, reason="unsubscribe", category="news", effects=mail)
     assert unsuppress(ANN, reason="complaint", actor="cli:bo", why="a mistake", effects=mail) == 1
@@ -115,7 +115,7 @@ def test_a_lifted_address_is_written_to_again(mail: Effects) -> None:
     assert unsuppress(ANN, effects=mail) == 1
     assert unsuppress(ANN, effects=mail) == 0
     assert why(mail, ANN, "news") is None
-    assert [(one.action, one.reason, one.actor) for one in suppression_log(ANN, effects=mail)] == [
+    assert [(entry.action, entry.reason, entry.actor) for entry in suppression_log(ANN, effects=mail)] == [
         ("lifted", "unsubscribe", "app"), ("lifted", "complaint", "cli:bo"),
         ("suppressed", "unsubscribe", "app"), ("suppressed", "complaint", "app"),
     ]  # fmt: skip
@@ -135,7 +135,7 @@ _REFUSED = [
 ]
 
 
-def test_what_cannot_be_is_refused_and_names_no_address(mail: Effects) -> None:
+def test_invalid_options_are_refused_without_the_address(mail: Effects) -> None:
     for wrong, says in _REFUSED:
         with pytest.raises(EnqueueError, match=says) as refused:
             suppress(**wrong, effects=mail)  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ def test_what_cannot_be_is_refused_and_names_no_address(mail: Effects) -> None:
     assert rows(mail, "email_suppressions") == []
 
 
-def test_it_holds_with_the_callers_commit_and_not_without(mail: Effects) -> None:
+def test_a_suppression_commits_with_its_caller(mail: Effects) -> None:
     connection = mail.engine.connect()
     suppress(ANN, session=connection, effects=mail)
     connection.rollback()
@@ -160,8 +160,8 @@ def test_it_holds_with_the_callers_commit_and_not_without(mail: Effects) -> None
 def test_a_hard_refusal_suppresses_at_once(mail: Effects) -> None:
     fail(mail, (ANN, "hard"), ("bo@example.com", "soft"), (ANN, "hard"))
     assert (why(mail), why(mail, "bo@example.com")) == ("hard_bounce", None)
-    [found] = find_suppressions(ANN, effects=mail)
-    assert (found.source, found.why) == ("smtp", "smtp_550_5.1.1")
+    [suppression] = find_suppressions(ANN, effects=mail)
+    assert (suppression.source, suppression.why) == ("smtp", "smtp_550_5.1.1")
 
 
 # failures on each of the days → suppressed or not; five on three days within thirty
@@ -198,7 +198,7 @@ def test_a_delivery_ends_a_soft_repeat_and_resets_the_count(mail: Effects) -> No
     assert (why(mail), why(mail, ANN, "news")) == (None, "unsubscribe")
     fail(mail, (ANN, "soft"))
     assert why(mail) is None
-    assert [one.action for one in suppression_log(ANN, effects=mail)] == ["delivered", "suppressed", "suppressed"]
+    assert [entry.action for entry in suppression_log(ANN, effects=mail)] == ["delivered", "suppressed", "suppressed"]
 
 
 def test_a_delivery_does_not_undo_a_bounce(mail: Effects) -> None:
@@ -207,7 +207,7 @@ def test_a_delivery_does_not_undo_a_bounce(mail: Effects) -> None:
     assert why(mail) == "hard_bounce"
 
 
-def test_workers_that_fail_at_once_count_all_of_it(mail: Effects) -> None:
+def test_concurrent_failures_are_all_counted(mail: Effects) -> None:
     names = [f"u{number}@example.com" for number in range(20)]
     orders = [names, names[::-1]] * 3
     threads = [threading.Thread(target=fail, args=(mail, *[(name, "soft") for name in order])) for order in orders]
@@ -223,18 +223,18 @@ def test_workers_that_fail_at_once_count_all_of_it(mail: Effects) -> None:
 
 def test_any_number_of_addresses_is_one_statement(mail: Effects) -> None:
     suppress(ANN, effects=mail)
-    wanted = [(f"u{number}@example.com", "news") for number in range(500)] + [(ANN, None)]
+    pairs = [(f"u{number}@example.com", "news") for number in range(500)] + [(ANN, None)]
     with statements(mail) as seen, mail.store.read() as connection:
-        found = suppressed(mail, connection, wanted)
+        reasons = suppressed(mail, connection, pairs)
         assert suppressed(mail, connection, []) == []
-    assert found == [None] * 500 + ["manual"]
-    assert len([one for one in seen if "email_suppressions" in one]) == 1
+    assert reasons == [None] * 500 + ["manual"]
+    assert len([statement for statement in seen if "email_suppressions" in statement]) == 1
 
 
 # -- an override ---------------------------------------------------------------------------------------------------
 
 
-def test_an_override_is_kept_with_who_and_why(mail: Effects) -> None:
+def test_an_override_is_recorded_with_actor_and_reason(mail: Effects) -> None:
     suppress(ANN, reason="complaint", effects=mail)
     with mail.store.begin() as connection:
         note_override(mail, connection, [ANN], actor="app", why="change of terms, § 9")
@@ -254,11 +254,11 @@ _SAME = [
 ]
 
 
-def test_spellings_of_one_address_are_one(mail: Effects) -> None:
-    for one, other in _SAME:
-        suppress(one, effects=mail)
-        assert why(mail, other) == "manual"
-        assert unsuppress(other, effects=mail) == 1
+def test_spellings_of_one_address_are_equal(mail: Effects) -> None:
+    for first, second in _SAME:
+        suppress(first, effects=mail)
+        assert why(mail, second) == "manual"
+        assert unsuppress(second, effects=mail) == 1
 
 
 def test_neighbours_are_not_the_same() -> None:
@@ -276,25 +276,25 @@ def test_the_address_is_stored_only_sealed(mail: Effects, caplog: pytest.LogCapt
     caplog.set_level(logging.DEBUG)
     suppress(ANN, reason="unsubscribe", category="news", effects=mail)
     fail(mail, (ANN, "hard"), (ANN, "soft"))
-    found = find_suppressions(ANN, effects=mail)
-    assert {one.address for one in found} == {ANN}
+    suppressions = find_suppressions(ANN, effects=mail)
+    assert {suppression.address for suppression in suppressions} == {ANN}
     kept = [rows(mail, table) for table in ("email_suppressions", "email_suppression_log", "email_soft_failures")]
     assert all(kept)
     assert "ann@" not in str(kept)
     assert ANN.encode() not in b"".join(bytes(row["sealed"]) for row in kept[0])
     assert all(row["digest"].startswith("hmac:") for table in kept for row in table)
-    assert "ann@" not in caplog.text + repr(found)
+    assert "ann@" not in caplog.text + repr(suppressions)
 
 
 def test_without_keys_it_works_in_clear_and_keys_may_come_later(mail_factory: MailFactory) -> None:
     bare = mail_factory(keys="")
     suppress(ANN, effects=bare)
-    assert [one.address for one in list_suppressions(effects=bare)] == [ANN]
+    assert [suppression.address for suppression in list_suppressions(effects=bare)] == [ANN]
     keyed = mail_factory()
     assert why(keyed) == "manual"
     suppress(ANN, reason="complaint", effects=keyed)
     assert len(address_digests(keyed, ANN)) == 2
-    assert [one.reason for one in find_suppressions(ANN, effects=keyed)] == ["manual", "complaint"]
+    assert [suppression.reason for suppression in find_suppressions(ANN, effects=keyed)] == ["manual", "complaint"]
     assert unsuppress(ANN, effects=keyed) == 2
 
 
@@ -306,14 +306,14 @@ def test_rotation_seals_them_again(mail_factory: MailFactory) -> None:
     result = rotate(newer.store, newer.keys, actor="ann")
     assert (result.rotated, result.left, result.unreadable) == (1, [], [])
     after = mail_factory(NEWEST_KEYS)
-    assert [(one.place, one.key_id, one.values) for one in count_keys(after.store)] == [
+    assert [(count.place, count.key_id, count.values) for count in count_keys(after.store)] == [
         ("email_suppressions", "new", 2)
     ]
-    assert [one.address for one in find_suppressions(ANN, effects=after)] == [ANN, ANN]
+    assert [suppression.address for suppression in find_suppressions(ANN, effects=after)] == [ANN, ANN]
 
 
-def test_a_key_that_is_gone_hides_the_text_and_nothing_else(mail_factory: MailFactory) -> None:
+def test_a_missing_key_hides_only_the_text(mail_factory: MailFactory) -> None:
     suppress(ANN, effects=mail_factory(KEYS))
     after = mail_factory(NEWEST_KEYS)
     assert why(after) == "manual"
-    assert [one.address for one in list_suppressions(effects=after)] == [None]
+    assert [suppression.address for suppression in list_suppressions(effects=after)] == [None]

@@ -1,4 +1,4 @@
-"""One click and no more of it: tokens that nobody can make up, and an endpoint that no scanner can trip over."""
+"""One-click unsubscribing: tokens that cannot be forged, and an endpoint that link scanners do not trigger."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_a_message_of_a_category_carries_both_headers(shop: Effects) -> None:
     assert ways.endswith(">")
     assert len(f"{first}: {ways}") < 998
     assert "xample.com" not in ways
-    found = read_token(shop, parse_qs(urlsplit(ways.strip("<>")).query)["token"][0])
-    assert (found.address, found.category) == (ANN, "news")
-    assert "xample" not in repr(found)
+    token = read_token(shop, parse_qs(urlsplit(ways.strip("<>")).query)["token"][0])
+    assert (token.address, token.category) == (ANN, "news")
+    assert "xample" not in repr(token)
 
 
 @pytest.mark.parametrize("category", [None, "transactional"])
@@ -63,7 +63,7 @@ def test_a_transactional_message_carries_none_and_needs_no_setting(mail: Effects
     assert unsubscribe_headers(mail, ANN, category) == ()
 
 
-def test_a_mail_address_may_stand_beside_the_link(mail_factory: MailFactory) -> None:
+def test_a_mail_address_may_accompany_the_link(mail_factory: MailFactory) -> None:
     app = mail_factory(unsubscribe_url=f"{URL}?shop=1", unsubscribe_mailto="bye@shop.example")
     link, mailto = unsubscribe_headers(app, ANN, "news")[0][1].split(", ")
     assert link.startswith(f"<{URL}?shop=1&token=")
@@ -80,7 +80,7 @@ def test_a_mail_address_may_stand_beside_the_link(mail_factory: MailFactory) -> 
         ({"unsubscribe_url": URL}, "all", "named all"),
     ],
 )
-def test_what_is_missing_is_reported_at_the_call(
+def test_missing_settings_are_reported_at_the_call(
     mail_factory: MailFactory, options: dict[str, Any], category: str, says: str
 ) -> None:
     app = mail_factory(**options)
@@ -99,7 +99,7 @@ def test_a_transactional_message_has_no_link(shop: Effects) -> None:
     "url",
     ["shop.example", "http://shop.example/", "https://shop.example/#x", "https://a b/", "https://a>/", "https://"],
 )
-def test_a_url_that_cannot_stand_in_the_header_is_refused(mail_factory: MailFactory, url: str) -> None:
+def test_a_url_unfit_for_the_header_is_refused(mail_factory: MailFactory, url: str) -> None:
     with pytest.raises(ConfigurationError, match="EFFECTS_UNSUBSCRIBE_URL"):
         mail_factory(unsubscribe_url=url)
     with pytest.raises(ConfigurationError, match="EFFECTS_UNSUBSCRIBE_MAILTO"):
@@ -115,9 +115,9 @@ _NAMES = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), min_s
 
 
 @given(local=_NAMES, category=_NAMES)
-def test_a_token_holds_what_went_into_it(local: str, category: str) -> None:
-    found = read_token(_RING, write_token(_RING, f"{local}@example.com", category))
-    assert (found.address, found.category) == (f"{local}@example.com", category)
+def test_a_token_is_read_as_it_was_written(local: str, category: str) -> None:
+    read = read_token(_RING, write_token(_RING, f"{local}@example.com", category))
+    assert (read.address, read.category) == (f"{local}@example.com", category)
 
 
 @given(data=st.data())
@@ -125,8 +125,13 @@ def test_an_altered_token_is_invalid(data: st.DataObject) -> None:
     token = write_token(_RING, "ann@example.com", "news")
     at = data.draw(st.integers(0, len(token) - 1))
     replacements = "ABCXYZabcxyz0189-_".replace(token[at], "")  # the token is another one each time
-    other = replacements[data.draw(st.integers(0, 16))]
-    for altered in (token[:at] + other + token[at + 1 :], token[:at], token + other, token[:at] + token[at + 1 :]):
+    replacement = replacements[data.draw(st.integers(0, 16))]
+    for altered in (
+        token[:at] + replacement + token[at + 1 :],
+        token[:at],
+        token + replacement,
+        token[:at] + token[at + 1 :],
+    ):
         with pytest.raises(TokenInvalid):
             read_token(_RING, altered)
 
@@ -149,7 +154,7 @@ def test_a_link_outlives_the_rotation_of_keys(mail_factory: MailFactory) -> None
     after = mail_factory(NEWEST_KEYS)  # the key that sealed the address is gone
     assert unsubscribe(token, effects=after) == "news"
     assert blocked(after, address="ann@EXAMPLE.com")
-    assert [one.address for one in find_suppressions(ANN, effects=after)] == [None]
+    assert [suppression.address for suppression in find_suppressions(ANN, effects=after)] == [None]
 
 
 def test_a_digest_key_alone_is_enough(mail_factory: MailFactory) -> None:
@@ -179,15 +184,20 @@ def path_of(app: Effects, category: str = "news") -> str:
     return f"{parts.path}?{parts.query}"
 
 
-def test_a_post_acts_at_once(shop: Effects, web_client: WebClient) -> None:
+def test_a_post_unsubscribes_at_once(shop: Effects, web_client: WebClient) -> None:
     answers = [web_client("POST", path_of(shop), **ONE_CLICK) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [200, 200]
     for answer in answers:
         assert "set-cookie" not in answer.headers
         assert "location" not in answer.headers
     assert (blocked(shop), blocked(shop, "tips"), blocked(shop, None)) == (True, False, False)
-    [found] = find_suppressions(ANN, effects=shop)
-    assert (found.reason, found.source, found.actor, found.address) == ("unsubscribe", "link", "recipient", ANN)
+    [suppression] = find_suppressions(ANN, effects=shop)
+    assert (suppression.reason, suppression.source, suppression.actor, suppression.address) == (
+        "unsubscribe",
+        "link",
+        "recipient",
+        ANN,
+    )
     assert len(suppression_log(ANN, effects=shop)) == 2
 
 
@@ -231,7 +241,7 @@ def test_mounted_in_a_framework_it_does_not_redirect(shop: Effects) -> None:
     assert blocked(shop)
 
 
-def test_the_words_may_be_the_apps_own(shop: Effects) -> None:
+def test_the_app_may_provide_its_own_texts(shop: Effects) -> None:
     for opening in web_clients(shop, page=lambda state, category: f"{state}:{category}").values():
         with opening as web_client:
             assert web_client("GET", path_of(shop)).text == "ask:news"
@@ -239,7 +249,7 @@ def test_the_words_may_be_the_apps_own(shop: Effects) -> None:
             assert web_client("GET", "/").text == "invalid:"
 
 
-def test_a_database_that_is_away_asks_to_come_again(mail_factory: MailFactory) -> None:
+def test_an_unavailable_database_gives_a_retry_after(mail_factory: MailFactory) -> None:
     app = mail_factory(unsubscribe_url=URL)
     path = path_of(app)
     away = App("postgresql://nobody@127.0.0.1:1/none?connect_timeout=2", keys=KEYS, unsubscribe_url=URL, job_types=[])
@@ -263,7 +273,7 @@ def test_neither_address_nor_token_is_logged(
     assert "xample.com" not in "".join(record.getMessage() for record in caplog.records if record.name != "httpx")
 
 
-def test_the_app_stands_by_itself(shop: Effects) -> None:
+def test_the_app_runs_alone(shop: Effects) -> None:
     app = module.asgi_app(effects=shop)
     assert lifespan(app) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert gone(app) == []
@@ -280,5 +290,5 @@ def test_a_row_that_has_an_address_keeps_it(shop: Effects) -> None:
     run_sql(shop, "UPDATE effects_email_suppressions SET why = 'before'")
     bare: Any = SimpleNamespace(keys=KeyRing(f"digest={DIGEST}"))
     unsubscribe(write_token(bare, ANN, "news"), effects=shop)
-    [found] = find_suppressions(ANN, effects=shop)
-    assert (found.address, found.why) == (ANN, None)
+    [suppression] = find_suppressions(ANN, effects=shop)
+    assert (suppression.address, suppression.why) == (ANN, None)
