@@ -47,8 +47,7 @@ def list_(context: Context, *, status: str | None, before: int | None, limit: in
 def show(context: Context, *, bulk_id: int) -> CommandResult:
     """Show the progress of a bulk action.
 
-    Jobs that it could not act on are counted by the reason. Those that no longer match had changed before it came to
-    them.
+    Jobs that it could not act on are counted by reason. Those that no longer match changed before they were reached.
     """
     return _shown(bulks.find_bulk(bulk_id, effects=context.app))
 

@@ -37,7 +37,7 @@ def orphans(context: Context, *, limit: int) -> CommandResult:
     """List effects of jobs that a failover lost, newest first.
 
     Each arrived, or may have, and the database does not know its job. They are not repeated, and their keys are free.
-    The job's number is of the history that was lost: another job may have it now.
+    The job id is of the lost history: another job may have it now.
     """
     app = context.app
     with app.store.read() as connection:
@@ -52,7 +52,7 @@ def orphans(context: Context, *, limit: int) -> CommandResult:
 def resolve(context: Context, *, failover: int, reason: str | None) -> CommandResult:
     """Resolve a failover once its orphans are looked into.
 
-    `effects audit` and `effects doctor` name it no more. Nothing is deleted.
+    `effects audit` and `effects doctor` no longer report it. Nothing is deleted.
     """
     changed = failover_records.resolve_failover(context.app.store, failover, actor=actor(), reason=reason)
     text = f"failover {failover} {'resolved' if changed else 'was resolved already'}"

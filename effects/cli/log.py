@@ -37,8 +37,8 @@ def log(
 ) -> CommandResult:
     """List who did what, when and why, newest first.
 
-    Every action on jobs, limits, queues, schedules and so on is kept, also after its subject is gone, for
-    EFFECTS_RETENTION_AUDIT_DAYS. The next page: --before with the last id of this one.
+    Actions are kept for EFFECTS_RETENTION_AUDIT_DAYS, even if their subject is deleted. The next page: --before with
+    the last id of this one.
     """
     if job_id is not None and subject is not None:
         raise click.UsageError("give --job or --subject, not both")

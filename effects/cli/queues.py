@@ -40,9 +40,9 @@ def list_(context: Context, *, limit: int) -> CommandResult:
 def pause(context: Context, *, name: str, seconds: float | None, reason: str | None, create: bool) -> CommandResult:
     """Pause a queue. Running jobs finish.
 
-    A worker finishes what it has claimed already, at most a second's work. The newest pause holds, and may end
-    earlier than the one before. The time counts towards the greatest age of the jobs that wait: after a pause that is
-    longer than it, a job has one more attempt.
+    A worker finishes what it has claimed already, at most a second's work. The newest pause replaces the one before,
+    even if it ends earlier. Paused time counts towards max_age: a job that exceeds it in the pause has one more
+    attempt.
     """
     app = context.app
     with app.store.begin() as connection:

@@ -110,8 +110,8 @@ def resume(context: Context, *, name: str, reason: str | None) -> CommandResult:
 def run(context: Context, *, name: str, slot: datetime | None, reason: str | None) -> CommandResult:
     """Run a schedule once, now or for a given slot.
 
-    The same slot twice runs once; one that has not come yet is refused. A key that the schedule's slot gives is used
-    once too, whether its slot or a hand runs first.
+    The same slot runs only once; a future slot is refused. A key derived from a slot is used only once too, whether
+    the schedule or this command runs first.
     """
     fired = fire_now(context.app, name, actor=actor(), slot=slot, reason=reason)
     note = " (its key already exists: nothing new runs)" if fired.outcome == "existing" else ""

@@ -32,7 +32,7 @@ def stats(context: Context, *, window: Window, job_type: str | None, queue: str 
     """Show throughput, outcomes and waits over time.
 
     The last hour by default. Workers record a row a minute for each job type and queue; minutes are kept for a day,
-    hours for 30 days. Percentiles are right within 25 %. A gap in a drawing is a time in which no worker ran.
+    hours for 30 days. Percentiles are accurate to within 25 %. A gap in a chart means that no worker ran.
     """
     numbers = read_stats(context.app.store, window, job_type=job_type, queue=queue)
     key = f"one column of a drawing is {duration(numbers.point_seconds)}; {NOTHING} is nothing, a gap is no worker"

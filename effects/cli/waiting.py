@@ -1,4 +1,4 @@
-"""What a command says while it waits for workers: that none is there, and how long it goes on waiting."""
+"""Notices of a command that waits for workers: that none is running, and how long it still waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from effects.cli.output import cell
 from effects.store.limits.holds import read_worker_queues
 from effects.text.wording import duration
 
-_NOTICE_SECONDS = 3.0  # what a running worker takes up at once has begun by then
+_NOTICE_SECONDS = 3.0  # what a running worker starts at once has begun by then
 
 
 def notice_after(timeout: float) -> float:

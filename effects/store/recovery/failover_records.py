@@ -102,7 +102,7 @@ def _orphans(sql: Sql) -> str:
 
 
 def resolve_failover(store: Store, failover_id: int, *, actor: str, reason: str | None) -> bool:
-    """Record that a person has looked into it: `audit` and `doctor` name it no more. False where someone had already.
+    """Record that an operator has looked into it: `audit` and `doctor` no longer report it. False if recorded before.
 
     Raises:
         FailoverNotFound: there is no such failover.
