@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from effects.extend import lazy
 
 if TYPE_CHECKING:
-    from effects_email.api import Preview, preview_email, send_templated_email, send_templated_emails
-    from effects_email.async_api import send_templated_email_async, send_templated_emails_async
+    from effects_email.api import Preview, preview_email, send_email, send_templated_email, send_templated_emails
+    from effects_email.async_api import send_email_async, send_templated_email_async, send_templated_emails_async
     from effects_email.errors import (
         AddressInvalid,
         AttachmentInvalid,
@@ -40,8 +40,8 @@ else:
     __getattr__, __dir__ = lazy.names(
         __name__,
         {
-            "effects_email.api": "Preview, preview_email, send_templated_email, send_templated_emails",
-            "effects_email.async_api": "send_templated_email_async, send_templated_emails_async",
+            "effects_email.api": "Preview, preview_email, send_email, send_templated_email, send_templated_emails",
+            "effects_email.async_api": "send_email_async, send_templated_email_async, send_templated_emails_async",
             "effects_email.errors": (
                 "AddressInvalid, AttachmentInvalid, EmailInvalid, EmailNotFound, RenderingFailed, "
                 "SuppressionInvalid, TemplateError, TemplateNotFound, TokenInvalid"
@@ -87,6 +87,8 @@ __all__ = [
     "list_suppressions",
     "parse_address",
     "preview_email",
+    "send_email",
+    "send_email_async",
     "send_templated_email",
     "send_templated_email_async",
     "send_templated_emails",

@@ -13,13 +13,14 @@ from sqlalchemy import Connection, Row
 
 from effects import ConfigurationError, Effects, KeyUnavailable
 from effects.extend import ANY_TIME, AuditAction, Requeued, Window, moment, note, requeue, set_filters
-from effects_email.errors import EmailNotFound
+from effects_email.errors import EmailNotFound, TemplateError
 from effects_email.events import ProviderEvent, events_of
 from effects_email.jobs.send import EmailSend
 from effects_email.message.address import Recipient, address_digests, recipient
 from effects_email.message.mime import build
 from effects_email.message.source import MessageSource, StoredContent, open_content, seal_content
 from effects_email.message.staging import redirected
+from effects_email.request import NO_TEMPLATE
 from effects_email.settings import DEFAULT_TRANSPORT
 from effects_email.state import state_of
 from effects_email.tables import lists, sent
@@ -199,6 +200,8 @@ def _renew(app: Effects, connection: Connection, row: Row[Any], content: StoredC
     source = replace(content.source, message_id=f"{uuid.uuid4().hex}@{content.source.sender.domain}", date=now)
     version, locale = row.template_version, row.locale
     if render:
+        if row.template == NO_TEMPLATE.name:
+            raise TemplateError("the message has no template: requeue it without rendering it again")
         state = state_of(app)
         newest = state.folder.find(row.template, row.locale)
         rendered = state.renderer.render(newest, msgspec.json.decode(content.context))

@@ -16,7 +16,7 @@ from effects_email.message.address import Recipient, parse_mailbox
 from effects_email.message.attachments import File, Files, inline_images
 from effects_email.message.mime import build
 from effects_email.message.source import MessageSource
-from effects_email.request import NewEmail, render_email
+from effects_email.request import DirectEmail, NewEmail, RenderedEmail, compose_email, render_email
 from effects_email.state import state_of
 from effects_email.suppression import TRANSACTIONAL
 from effects_email.writing import JOB_TYPE, EmailReceipt, write_messages
@@ -94,6 +94,55 @@ def send_templated_email(
     return send_templated_emails([email], session=session, effects=effects)[0]
 
 
+def send_email(
+    *,
+    to: Recipient | Sequence[Recipient],
+    subject: str,
+    text: str | None = None,
+    html: str | None = None,
+    event_id: str | None = None,
+    key: str | None = None,
+    category: str | None = None,
+    transport: str | None = None,
+    attachments: Sequence[File | str | Path] = (),
+    headers: Mapping[str, str] | None = None,
+    run_at: datetime | None = None,
+    expires_at: datetime | None = None,
+    on_unknown: OnUnknown | None = None,
+    sender: Recipient | None = None,
+    group: bool = False,
+    cc: Sequence[Recipient] = (),
+    bcc: Sequence[Recipient] = (),
+    reply_to: Sequence[Recipient] = (),
+    despite_suppression: str | None = None,
+    session: AnySession | None = None,
+    effects: Effects | None = None,
+) -> EmailReceipt:
+    """Write one message without a template, in the caller's transaction, under the promises of `send_templated_email`.
+
+    Args:
+        subject: 1 to 1,000 characters; line breaks become spaces.
+        text, html: at least one, 2 MiB each at most. `<style>` is inlined; without `text` it is made from the HTML.
+        event_id: what happened, once: the key is made of it and the recipients; no template's message has it.
+        others: as for `send_templated_email`.
+
+    Returns:
+        The receipt; a crash leaves what it leaves there.
+
+    Raises:
+        As `send_templated_email`, but for what is about templates. With the same key, another subject, text or HTML is
+        an IdempotencyConflict.
+    """
+    email = DirectEmail(
+        to=to, subject=subject, text=text, html=html, event_id=event_id, key=key, category=category,
+        transport=transport, attachments=attachments, headers=headers, run_at=run_at, expires_at=expires_at,
+        on_unknown=on_unknown, sender=sender, group=group, cc=cc, bcc=bcc, reply_to=reply_to,
+        despite_suppression=despite_suppression,
+    )  # fmt: skip
+    app = app_of(effects, session)
+    return _written(app, [compose_email(app, email, datetime.now(UTC))], session)[0]
+
+
 def send_templated_emails(
     emails: Iterable[NewEmail], *, session: AnySession | None = None, effects: Effects | None = None
 ) -> list[EmailReceipt]:
@@ -110,8 +159,10 @@ def send_templated_emails(
     now = datetime.now(UTC)
     emails = list(each_of(emails, NewEmail, "emails", EmailInvalid))
     messages = build_each("emails", emails, lambda _, email: render_email(app, email, now))
-    if not messages:
-        return []
+    return _written(app, messages, session) if messages else []
+
+
+def _written(app: Effects, messages: Sequence[RenderedEmail], session: AnySession | None) -> list[EmailReceipt]:
     with app.writing(session, {app.job_types.get(JOB_TYPE).queue}) as connection:
         return write_messages(app, connection, messages)
 
@@ -157,7 +208,9 @@ def preview_email(
         template, to=to, context=context, locale=locale, sender=sender, category=TRANSACTIONAL, attachments=attachments
     )
     message = render_email(app, email, datetime.now(UTC))
-    contents = Files(app).read(message.source)
+    references = [file for file in message.source.attachments if file.sha256 not in message.files]
+    referred = Files(app).read(msgspec.structs.replace(message.source, attachments=tuple(references)), message.key)
+    contents = {**message.files, **referred}
     html = message.source.html
     return Preview(
         source=message.source,

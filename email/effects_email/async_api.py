@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from effects import Effects
 from effects.extend import OnUnknown, in_async
-from effects_email.api import send_templated_email, send_templated_emails
+from effects_email.api import send_email, send_templated_email, send_templated_emails
 from effects_email.message.address import Recipient
 from effects_email.message.attachments import File
 from effects_email.request import NewEmail
@@ -17,6 +17,41 @@ from effects_email.writing import EmailReceipt
 
 if TYPE_CHECKING:
     from effects.extend import AnyAsyncSession
+
+
+async def send_email_async(
+    *,
+    to: Recipient | Sequence[Recipient],
+    subject: str,
+    text: str | None = None,
+    html: str | None = None,
+    event_id: str | None = None,
+    key: str | None = None,
+    category: str | None = None,
+    transport: str | None = None,
+    attachments: Sequence[File | str | Path] = (),
+    headers: Mapping[str, str] | None = None,
+    run_at: datetime | None = None,
+    expires_at: datetime | None = None,
+    on_unknown: OnUnknown | None = None,
+    sender: Recipient | None = None,
+    group: bool = False,
+    cc: Sequence[Recipient] = (),
+    bcc: Sequence[Recipient] = (),
+    reply_to: Sequence[Recipient] = (),
+    despite_suppression: str | None = None,
+    session: AnyAsyncSession | None = None,
+    effects: Effects | None = None,
+) -> EmailReceipt:
+    """Write one message without a template in an asynchronous transaction: `send_email`, awaited.
+
+    Args:
+        session: as for `send_templated_email_async`.
+
+    Raises:
+        As `send_email`.
+    """
+    return await in_async(send_email, **locals())
 
 
 async def send_templated_email_async(

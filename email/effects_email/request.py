@@ -6,12 +6,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from effects import ConfigurationError, Effects
+from effects import Effects
 from effects.extend import (
     ON_UNKNOWN,
     OnUnknown,
@@ -27,55 +26,57 @@ from effects.extend import (
 )
 from effects_email.errors import EmailInvalid
 from effects_email.message import attachments as files
-from effects_email.message.address import Recipient, normal_form, parse_mailbox, recipient
-from effects_email.message.attachments import File
-from effects_email.message.headers import check_header
+from effects_email.message.address import Recipient, normal_form
 from effects_email.message.key import key_of, plain_key_of
 from effects_email.message.source import Address, MessageSource, StoredContent
+from effects_email.people import EmailFields, addresses_of, group_of, headers_of, sender_of, to_of
 from effects_email.settings import DEFAULT_TRANSPORT, check_transport_name
 from effects_email.state import state_of
-from effects_email.suppression import TEXT_CHARS_MAX, TRANSACTIONAL
-from effects_email.templates.folder import Version
-from effects_email.unsubscribe import unsubscribe_headers
+from effects_email.suppression import TEXT_CHARS_MAX
+from effects_email.templates.folder import Declared, Version
+
+if TYPE_CHECKING:
+    from effects_email.templates.rendering import Rendered
 
 RECIPIENTS_MAX = 100
 CATEGORY_CHARS_MAX = 100
 CONTEXT_BYTES_MAX = 256 * 1024
-_RULES = {
-    "template": arguments.printable(),
-    **dict.fromkeys(("event_id", "key", "locale", "category", "transport"), optional(arguments.text)),
+_FIELD_RULES = {
+    **dict.fromkeys(("event_id", "key", "category", "transport"), optional(arguments.text)),
     "despite_suppression": optional(arguments.printable(TEXT_CHARS_MAX)),
     **dict.fromkeys(("run_at", "expires_at"), optional(arguments.aware)),
     "on_unknown": optional(arguments.one_of(ON_UNKNOWN)),
     "group": arguments.flag,
 }
+_RULES = {
+    "template": arguments.printable(),
+    "locale": optional(arguments.text),
+    **_FIELD_RULES,
+}
+_DIRECT_RULES = {
+    "subject": arguments.text, **dict.fromkeys(("text", "html"), optional(arguments.text)), **_FIELD_RULES
+}  # fmt: skip
+NO_TEMPLATE = Version(name="no.template", locale=None, version="-", parts=(), declared=Declared(), sources={})
 _json = msgspec.json.Encoder(order="deterministic")
 
 
 @dataclass(frozen=True, slots=True)
-class NewEmail:
+class NewEmail(EmailFields):
     """One message to write; the arguments are those of `send_templated_email`."""
 
     template: str
     _: KW_ONLY
-    to: Recipient | Sequence[Recipient] = field(repr=False)
     context: Mapping[str, Any] = field(repr=False)
-    event_id: str | None = None
-    key: str | None = None
     locale: str | None = None
-    category: str | None = None
-    transport: str | None = None
-    attachments: Sequence[File | str | Path] = ()
-    headers: Mapping[str, str] | None = field(default=None, repr=False)
-    run_at: datetime | None = None
-    expires_at: datetime | None = None
-    on_unknown: OnUnknown | None = None
-    sender: Recipient | None = field(default=None, repr=False)
-    group: bool = False
-    cc: Sequence[Recipient] = field(default=(), repr=False)
-    bcc: Sequence[Recipient] = field(default=(), repr=False)
-    reply_to: Sequence[Recipient] = field(default=(), repr=False)
-    despite_suppression: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectEmail(EmailFields):
+    """One message in the caller's own words; the arguments are those of `send_email`."""
+
+    subject: str = field(repr=False)
+    text: str | None = field(default=None, repr=False)
+    html: str | None = field(default=None, repr=False)
 
 
 class RenderedEmail(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +88,7 @@ class RenderedEmail(msgspec.Struct, frozen=True, kw_only=True):
     canonical: str  # what the digest is taken of: the caller's own words, not the template's version
     version: Version
     content: StoredContent
+    files: Mapping[str, bytes]  # given as bytes, by their sha256
     category: str | None
     transport: str
     on_unknown: OnUnknown | None
@@ -111,14 +113,44 @@ def render_email(app: Effects, email: NewEmail, now: datetime) -> RenderedEmail:
     Raises:
         As `send_templated_email`.
     """
-    _check(email)
+    check_arguments(email, _RULES, EmailInvalid)
     state = state_of(app)
-    to = _to(email)
+    to_of(email)  # a bad address is told before a missing template
     version = state.folder.find(email.template, email.locale)
-    declared = version.declared
     context = _context(email.context)
     rendered = state.renderer.render(version, email.context)
-    sender = _sender(app, email, version)
+    return _complete(app, email, now, version, rendered, context, msgspec.Raw(context.encode()))
+
+
+def compose_email(app: Effects, email: DirectEmail, now: datetime) -> RenderedEmail:
+    """As `render_email`, of a message that is given by its words.
+
+    Raises:
+        As `send_email`.
+    """
+    check_arguments(email, _DIRECT_RULES, EmailInvalid)
+    if email.text is None and email.html is None:
+        raise EmailInvalid("a message has neither text nor html")
+    rendered = state_of(app).renderer.take(NO_TEMPLATE, email.subject, email.text, email.html)
+    return _complete(app, email, now, NO_TEMPLATE, rendered, "{}", [email.subject, email.text, email.html])
+
+
+def _complete(
+    app: Effects,
+    email: NewEmail | DirectEmail,
+    now: datetime,
+    version: Version,
+    rendered: Rendered,
+    context: str,
+    words: object,
+) -> RenderedEmail:
+    """The message with its texts: what else it says, and to whom.
+
+    Args:
+        words: the caller's, for the digest.
+    """
+    declared, to = version.declared, to_of(email)
+    sender = sender_of(app, email, version)
     category = _category(email.category or declared.category)
     later = email.run_at is not None and email.run_at > now
     date = (email.run_at if later and email.run_at is not None else now).astimezone(UTC).replace(microsecond=0)
@@ -127,24 +159,26 @@ def render_email(app: Effects, email: NewEmail, now: datetime) -> RenderedEmail:
         date=date,
         sender=sender,
         to=to,
-        cc=_group(email, "cc", email.cc),
-        bcc=_group(email, "bcc", email.bcc),
-        reply_to=_addresses("reply_to", email.reply_to),
+        cc=group_of(email, "cc", email.cc),
+        bcc=group_of(email, "bcc", email.bcc),
+        reply_to=addresses_of("reply_to", email.reply_to),
         subject=rendered.subject,
         text=rendered.text,
         html=rendered.html,
-        headers=_headers(app, email, to[0], category),
+        headers=headers_of(app, email, to[0], category),
         attachments=files.describe(app, email.attachments),
     )
     if len(source.recipients()) > RECIPIENTS_MAX:
         raise EmailInvalid(f"a message to a group has at most {RECIPIENTS_MAX} recipients")
+    name = version.name
     return RenderedEmail(
-        key=key_of(app, email.template, email.event_id, to, own=email.key),
-        plain_key=_plain_key(app, email, to),
+        key=key_of(app, name, email.event_id, to, own=email.key),
+        plain_key=_plain_key(app, name, email, to),
         event_id=email.event_id,
-        canonical=_canonical(email, source, context),
+        canonical=_canonical(email, name, source, words),
         version=version,
         content=StoredContent(source, context),
+        files=files.contents(email.attachments),
         category=category,
         transport=check_transport_name(email.transport or declared.transport or DEFAULT_TRANSPORT),
         on_unknown=email.on_unknown or declared.on_unknown,
@@ -166,64 +200,6 @@ def check_template(app: Effects, template: str, locale: str | None, transport: s
 
 
 # -- the pieces ------------------------------------------------------------------------------------------------------
-
-
-def _check(email: NewEmail) -> None:
-    check_arguments(email, _RULES, EmailInvalid)
-
-
-def _to(email: NewEmail) -> tuple[Address, ...]:
-    if isinstance(email.to, str | Address):
-        return (recipient(email.to, where="to"),)
-    if not isinstance(email.to, Sequence):
-        raise EmailInvalid(f"to is {described(email.to)}; give an address")
-    if not email.group:
-        raise EmailInvalid(
-            "to is a list: give group=True for one message whose recipients see each other, or call "
-            "send_templated_emails with a message for each"
-        )
-    recipients = _addresses("to", email.to)
-    if not recipients:
-        raise EmailInvalid("to is empty; a message needs a recipient")
-    return recipients
-
-
-def _group(email: NewEmail, where: str, recipients: Sequence[Recipient]) -> tuple[Address, ...]:
-    if recipients and not email.group:
-        raise EmailInvalid(f"{where} is for a message to a group: give group=True")
-    return _addresses(where, recipients)
-
-
-def _addresses(where: str, recipients: Sequence[Recipient]) -> tuple[Address, ...]:
-    if isinstance(recipients, str | Address):
-        raise EmailInvalid(f"{where} is one address; give a list")
-    return tuple(recipient(address, where=where) for address in recipients)
-
-
-def _sender(app: Effects, email: NewEmail, version: Version) -> Address:
-    if email.sender is not None:
-        return recipient(email.sender, where="sender")
-    if version.declared.sender is not None:
-        return parse_mailbox(version.declared.sender, where=f"template {version.name!r}: sender")
-    default = state_of(app).settings.sender
-    if default is None:
-        raise ConfigurationError(
-            "a message needs a sender: set EFFECTS_EMAIL_FROM, such as 'Shop <hello@shop.example>'"
-        )
-    return default
-
-
-def _headers(app: Effects, email: NewEmail, to: Address, category: str | None) -> tuple[tuple[str, str], ...]:
-    """The caller's, and the way out of the category's mail where the caller gave none."""
-    headers = tuple(check_header(name, value) for name, value in (email.headers or {}).items())
-    names = {name.lower() for name, _ in headers}
-    if len(names) < len(headers):
-        raise EmailInvalid("headers: a name is given twice")
-    if "list-unsubscribe" in names:
-        return headers
-    if email.group and category not in (None, TRANSACTIONAL):
-        raise EmailInvalid("a message to a group has no category: its link would unsubscribe one for all of them")
-    return (*headers, *unsubscribe_headers(app, to.spec, category))
 
 
 def _context(context: Mapping[str, Any]) -> str:
@@ -252,16 +228,16 @@ def _category(category: str | None) -> str | None:
     return category
 
 
-def _expires_at(email: NewEmail, seconds: float | None, date: datetime) -> datetime | None:
+def _expires_at(email: EmailFields, seconds: float | None, date: datetime) -> datetime | None:
     if email.expires_at is None and seconds is not None:
         return date + timedelta(seconds=seconds)
     return email.expires_at
 
 
-def _plain_key(app: Effects, email: NewEmail, to: Sequence[Address]) -> str | None:
+def _plain_key(app: Effects, name: str, email: EmailFields, to: Sequence[Address]) -> str | None:
     if email.key is not None or email.event_id is None:
         return None
-    return plain_key_of(app, email.template, email.event_id, to)
+    return plain_key_of(app, name, email.event_id, to)
 
 
 def email_key(
@@ -280,17 +256,17 @@ def email_key(
     one_recipient = isinstance(to, str | Address)
     email = NewEmail(template, to=to, context={}, event_id=event_id, group=not one_recipient)
     require("event_id", event_id, printable(), EmailInvalid)
-    return key_of(app_of(effects), template, event_id, _to(email))
+    return key_of(app_of(effects), template, event_id, to_of(email))
 
 
-def _canonical(email: NewEmail, source: MessageSource, context: str) -> str:
+def _canonical(email: NewEmail | DirectEmail, name: str, source: MessageSource, words: object) -> str:
     """The caller's own words. Neither the template's text nor a file's bytes: a deploy makes no conflict of a retry."""
     people = {
         name: [normal_form(address.spec) for address in getattr(source, name)]
         for name in ("to", "cc", "bcc", "reply_to")
     }
-    words: list[Any] = [
-        email.template, people, msgspec.Raw(context.encode()), email.locale, email.category, email.transport,
+    parts: list[Any] = [
+        name, people, words, email.locale if isinstance(email, NewEmail) else None, email.category, email.transport,
         files.names(email.attachments), sorted((email.headers or {}).items()),
     ]  # fmt: skip
-    return _json.encode(words).decode()
+    return _json.encode(parts).decode()

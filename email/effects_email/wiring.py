@@ -9,7 +9,7 @@ from effects.extend import SealedColumn
 from effects_email import suppression_rows
 from effects_email.jobs.compose import EmailCompose
 from effects_email.jobs.send import EmailSend
-from effects_email.message import source
+from effects_email.message import given_files, source
 
 if TYPE_CHECKING:
     from effects import Effects
@@ -22,4 +22,4 @@ def job_types(app: Effects) -> list[JobType[Any]]:
 
 def sealed_columns() -> list[SealedColumn]:
     """The entry point `effects.sealed`."""
-    return [*source.sealed_columns(), *suppression_rows.sealed_columns()]
+    return [*source.sealed_columns(), *given_files.sealed_columns(), *suppression_rows.sealed_columns()]

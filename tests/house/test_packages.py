@@ -37,7 +37,7 @@ ABSENT = {
 OWN = {
     "effects_email": {
         "bounces", "event_parsers", "events", "message", "pages", "record",
-        "recording", "refusals", "signature", "suppression", "suppression_rows", "templates", "unsubscribe",
+        "people", "recording", "refusals", "signature", "suppression", "suppression_rows", "templates", "unsubscribe",
         "unsubscribe_token",
     },
     "effects_webhooks": {

@@ -146,7 +146,7 @@ MISTAKES = [
     mail("has a syntax error in a template", "hello/body.txt, line 1", app={"body": "Hello {{ name\n"}),
     mail("puts a line break into a header", "holds a line break", headers={"X-Order": "7\nBcc: bob@example.com"}),
     mail("attaches a file that is not there", "cannot be read", attachments=["invoice.pdf"]),
-    mail("attaches bytes", "write them to a path", attachments=[b"%PDF-1.7"]),
+    mail("attaches bytes without a name", "bytes need a name", attachments=[b"%PDF-1.7"]),
     mail("writes to localhost", "give an address of a domain", to="ann@localhost"),
     Mistake("names a transport that is not set", unset_transport, "bulk"),
     Mistake("sets no mail server", forgotten_server, "EFFECTS_SMTP_URL"),

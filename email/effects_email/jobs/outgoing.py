@@ -25,7 +25,7 @@ def outgoing_message(
     to = [address for number, address in message.open.items() if number not in message.suppressed]
     if redirect is not None:
         source, to = redirected(source, redirect), [redirect]
-    data = build(source, files.read(source))
+    data = build(source, files.read(source, message.key))
     return OutgoingMessage(
         sender=source.sender.spec,
         recipients=tuple(dict.fromkeys(address.spec for address in to)),

@@ -16,10 +16,12 @@ from typing import BinaryIO
 from effects import Effects, EffectsError
 from effects.extend import UNSAFE, described
 from effects_email.errors import AttachmentInvalid, AttachmentMissing, ContentChanged
+from effects_email.message import given_files
 from effects_email.message.source import Attachment, MessageSource
 
 ENCODED_BYTES_MAX = 10 * 1024 * 1024  # of all files of a message, in base64: what most relays take
 STORED = "storage:"
+GIVEN = "bytes:"  # the URL of a file whose bytes are kept with the message
 FILENAME_BYTES_MAX = 240
 _TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}")
 _CONTENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
@@ -31,19 +33,25 @@ _KEPT = 4  # files, of 10 MiB at most, that many messages of one batch may share
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file to attach, by reference: it must be there, unchanged, until the message has left.
+    """A file to attach: its bytes, or a reference, which must be there, unchanged, until the message has left.
 
     Args:
-        source: a path, or `storage:` and the name of an object in effects' storage, such as a report's artifact.
-        filename: what the recipient sees, at most 240 bytes, no path. Default the source's last part.
+        source: a path, or `storage:` and the name of an object in effects' storage, such as a report's artifact; or
+            the bytes themselves, which are written in the message's transaction, sealed, and kept as long as its words.
+        filename: what the recipient sees, at most 240 bytes, no path. Default the source's last part; bytes need one.
         content_type: default by the file name's ending, else `application/octet-stream`.
         content_id: an inline image: the HTML shows it by `<img src="cid:logo">` for `logo`.
     """
 
-    source: str | Path
+    source: str | Path | bytes
     filename: str | None = None
     content_type: str | None = None
     content_id: str | None = None
+
+    def __repr__(self) -> str:
+        """Without the bytes."""
+        source = f"<{len(self.source)} bytes>" if isinstance(self.source, bytes) else repr(self.source)
+        return f"File({source}, filename={self.filename!r})"
 
 
 def describe(app: Effects, files: Iterable[File | str | Path]) -> tuple[Attachment, ...]:
@@ -75,22 +83,28 @@ class Files:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, source: MessageSource) -> dict[str, bytes]:
+    def read(self, source: MessageSource, key: str) -> dict[str, bytes]:
         """The bytes of every attachment by its sha256.
+
+        Args:
+            key: of the message.
 
         Raises:
             AttachmentMissing: one cannot be read now.
             ContentChanged: one is not what it was at the call.
         """
-        return {attachment.sha256: self._read(attachment) for attachment in source.attachments}
+        return {attachment.sha256: self._read(attachment, key) for attachment in source.attachments}
 
-    def _read(self, attachment: Attachment) -> bytes:
+    def _read(self, attachment: Attachment, key: str) -> bytes:
         with self._lock:
             if attachment.sha256 in self._kept:
                 self._kept.move_to_end(attachment.sha256)
                 return self._kept[attachment.sha256]
         try:
-            data = b"".join(_pieces(self._app, attachment.url, attachment.size_bytes + 1))
+            if attachment.url == GIVEN:
+                data = given_files.read(self._app, key, attachment.sha256)
+            else:
+                data = b"".join(_pieces(self._app, attachment.url, attachment.size_bytes + 1))
         except (OSError, EffectsError) as error:
             raise AttachmentMissing(
                 f"an attachment cannot be read ({type(error).__name__})", code="attachment_missing"
@@ -123,8 +137,10 @@ def inline_images(html: str, source: MessageSource, contents: Mapping[str, bytes
 
 def _describe(app: Effects, file: File) -> Attachment:
     _check_types(file)
-    url = _url(file.source)
+    url = GIVEN if isinstance(file.source, bytes) else _url(file.source)
     filename = file.filename if file.filename is not None else url.rpartition("/")[2]
+    if url == GIVEN and file.filename is None:
+        raise AttachmentInvalid("attachments: bytes need a name: File(data, filename='invoice.pdf')")
     if not filename or UNSAFE.search(filename) or _PATH.search(filename) or len(filename.encode()) > FILENAME_BYTES_MAX:
         raise AttachmentInvalid(
             f"attachments: a file name has 1 to {FILENAME_BYTES_MAX} bytes, no path and no control character"
@@ -134,7 +150,10 @@ def _describe(app: Effects, file: File) -> Attachment:
         raise AttachmentInvalid("attachments: content_type is written type/subtype, such as application/pdf")
     if file.content_id is not None and not _CONTENT_ID.fullmatch(file.content_id):
         raise AttachmentInvalid("attachments: a content_id has letters, digits, . _ @ and -, such as logo")
-    size, sha256 = _measured(app, url, filename)
+    if isinstance(file.source, bytes):
+        size, sha256 = len(file.source), hashlib.sha256(file.source).hexdigest()
+    else:
+        size, sha256 = _measured(app, url, filename)
     return Attachment(
         url=url,
         filename=filename,
@@ -146,15 +165,9 @@ def _describe(app: Effects, file: File) -> Attachment:
 
 
 def _check_types(file: File) -> None:
-    if isinstance(file.source, bytes | bytearray | memoryview):
+    if not isinstance(file.source, str | Path | bytes):
         raise AttachmentInvalid(
-            "attachments: a file is given as bytes; write them to a path that stays until the message has left, or "
-            "store them, as `with app.storage.writer('invoice.pdf') as out: out.write(data); out.finish()`, and give "
-            "File('storage:invoice.pdf')"
-        )
-    if not isinstance(file.source, str | Path):
-        raise AttachmentInvalid(
-            f"attachments: a file is given as {described(file.source)}; give a path, or storage: and the name "
+            f"attachments: a file is given as {described(file.source)}; give a path, bytes, or storage: and the name "
             "of an object"
         )
     for name in ("filename", "content_type", "content_id"):
@@ -210,4 +223,15 @@ def _encoded(size: int) -> int:
 def names(attached: Sequence[File | str | Path]) -> list[list[str | None]]:
     """The attachments' part of a call's digest."""
     files = [file if isinstance(file, File) else File(file) for file in attached]
-    return [[str(file.source), file.filename, file.content_type, file.content_id] for file in files]
+    return [[_name(file.source), file.filename, file.content_type, file.content_id] for file in files]
+
+
+def _name(source: str | Path | bytes) -> str:
+    """Of bytes, their hash: other bytes are other content."""
+    return f"{GIVEN}{hashlib.sha256(source).hexdigest()}" if isinstance(source, bytes) else str(source)
+
+
+def contents(attached: Sequence[File | str | Path]) -> dict[str, bytes]:
+    """The files that were given as bytes, by their sha256."""
+    sources = [file.source for file in attached if isinstance(file, File)]
+    return {hashlib.sha256(source).hexdigest(): source for source in sources if isinstance(source, bytes)}

@@ -26,6 +26,7 @@ import msgspec
 from effects_email.message.headers import address_field, file_name, text_field
 from effects_email.message.source import Attachment, MessageSource
 
+FOR_ALL = ("Auto-Submitted", "auto-generated")  # RFC 3834: no answer from holidays, please
 LINE_BYTES_MAX = 990
 _LONG = re.compile(rb"[^\n]{%d}" % LINE_BYTES_MAX)
 _HIGH = bytes(range(128, 256))
@@ -64,7 +65,7 @@ def _head(source: MessageSource) -> list[bytes]:
         text_field("Subject", source.subject),
         f"Date: {format_datetime(source.date)}",
         f"Message-ID: <{source.message_id}>",
-        "Auto-Submitted: auto-generated",  # RFC 3834: no answer from holidays, please
+        ": ".join(FOR_ALL),
         "MIME-Version: 1.0",
     ]
     lines += [text_field(name, value) for name, value in source.headers]

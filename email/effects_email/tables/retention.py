@@ -18,8 +18,9 @@ def forget_content(store: Store, cursor: int | None, *, keep_seconds: float, dry
     keys = [row.key for row in page if row.eligible]
     taken = len(keys)
     if keys and not dry_run:
-        with store.single() as connection:
+        with store.begin() as connection:
             taken = store.write(connection, _forget, keys=as_json(keys), keep=keep_seconds)
+            store.write(connection, _forget_files, keys=as_json(keys))
     ends = len(page) < PAGE or not any(row.old for row in page)
     return Page(taken, None if ends else page[-1].job_id)
 
@@ -46,6 +47,11 @@ def _forget(sql: Sql) -> str:
     return f"""
     UPDATE {sql.sent_emails} AS l SET content = NULL, sealed = NULL
     WHERE l.key {sql.any_of("keys")} AND {_may_go(sql)}"""
+
+
+def _forget_files(sql: Sql) -> str:
+    gone = f"FROM {sql.sent_emails} AS l WHERE l.key = f.key AND l.content IS NULL AND l.sealed IS NULL"
+    return f"DELETE FROM {sql.email_files} AS f WHERE f.key {sql.any_of('keys')} AND {sql.found(gone)}"
 
 
 def _old(sql: Sql, time: str) -> str:

@@ -71,7 +71,15 @@ def _sent(metadata: MetaData) -> list[Table]:
         now_column("updated_at"),
         CheckConstraint("kind IN ('to', 'cc', 'bcc')", name="ck_effects_email_recipients_kind"),
     )
-    return [sent, recipients]
+    files = Table(
+        "effects_email_files",
+        metadata,
+        Column("id", Text, primary_key=True),  # the hash of its bytes, and the message's key
+        Column("key", Text, ForeignKey(sent.c.key, ondelete="CASCADE"), nullable=False, index=True),
+        Column("content", LargeBinary),
+        Column("sealed", LargeBinary),  # the same, sealed
+    )
+    return [sent, recipients, files]
 
 
 def _suppression(metadata: MetaData) -> list[Table]:

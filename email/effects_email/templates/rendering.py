@@ -56,11 +56,19 @@ class Renderer:
         """
         templates = self._templates(version)
         rendered = {part: _render(version, part, template, context) for part, template in templates.items()}
-        html = rendered.get("body.html")
+        return self.take(version, rendered["subject.txt"], rendered.get("body.txt"), rendered.get("body.html"))
+
+    def take(self, version: Version, subject: str, text: str | None, html: str | None) -> Rendered:
+        """A message of these words: the styles of its HTML inlined, and a text made of that if it has no other.
+
+        Raises:
+            EmailInvalid, RenderingFailed: as `render`.
+        """
+        for name, body in (("txt", text), ("html", html)):
+            _check_size(version, f"body.{name}", body or "")
         if html is not None and ("<style" in html or "<STYLE" in html):
             html = self._inlined(version, html)
-        text = rendered["body.txt"] if "body.txt" in rendered else text_of(html or "")
-        return Rendered(_subject(version, rendered["subject.txt"]), text, html)
+        return Rendered(_subject(version, subject), text_of(html or "") if text is None else text, html)
 
     def compile(self, version: Version) -> None:
         """
@@ -113,7 +121,7 @@ def _compile(version: Version, part: Part, environment: ImmutableSandboxedEnviro
 def _render(version: Version, part: Part, template: Template, context: Mapping[str, Any]) -> str:
     try:
         rendered = template.render(context)
-        size = len(rendered.encode())
+        rendered.encode()
     except UndefinedError as error:
         raise RenderingFailed(f"{_where(version, part, error)}: {_missing(version, error)}") from None
     except SecurityError as error:
@@ -124,9 +132,20 @@ def _render(version: Version, part: Part, template: Template, context: Mapping[s
         ) from None
     except Exception as error:  # a filter's; its text may quote a value
         raise RenderingFailed(f"{_where(version, part, error)}: {type(error).__name__}") from None
+    return rendered
+
+
+def _check_size(version: Version, part: str, text: str) -> None:
+    """
+    Raises:
+        EmailInvalid: too long, or no text that UTF-8 carries.
+    """
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise EmailInvalid(f"{part} holds half of a surrogate pair, which UTF-8 cannot carry") from None
     if size > BODY_BYTES_MAX:
         raise EmailInvalid(f"template {version.name!r}: {part} has {size:,} bytes and the limit is {BODY_BYTES_MAX:,}")
-    return rendered
 
 
 def _missing(version: Version, error: UndefinedError) -> str:

@@ -56,11 +56,10 @@ class Postmark:
         self._stream = stream
 
     def request(self, outgoing: OutgoingMessage, token: str, recipients: Sequence[str]) -> ProviderRequest:
-        message = fields.parsed(outgoing)
         people = fields.groups(outgoing, recipients)
         # The id that the recipient sees stays ours; without the second header Postmark makes its own.
         further = {
-            **fields.headers(message), "Message-ID": f"<{outgoing.message_id}>", "X-PM-KeepID": "true",
+            **fields.headers(outgoing), "Message-ID": f"<{outgoing.message_id}>", "X-PM-KeepID": "true",
         }  # fmt: skip
         document: dict[str, Any] = {
             "From": fields.quoted(outgoing.source.sender),
@@ -76,7 +75,7 @@ class Postmark:
             "Cc": _people(people.cc),
             "Bcc": _people(people.bcc),
             "ReplyTo": _people(outgoing.source.reply_to),
-            "Attachments": [_file(file) for file in fields.files(outgoing, message)],
+            "Attachments": [_file(file) for file in fields.files(outgoing)],
         }
         document.update({name: value for name, value in optional.items() if value})
         return ProviderRequest("/email", _credentials(token), document)

@@ -49,14 +49,13 @@ class Resend:
     rows: ClassVar[Sequence[HttpRow]] = ROWS
 
     def request(self, outgoing: OutgoingMessage, token: str, recipients: Sequence[str]) -> ProviderRequest:
-        message = fields.parsed(outgoing)
         people = fields.groups(outgoing, recipients)
         document: dict[str, Any] = {
             "from": fields.unquoted(outgoing.source.sender),
             "to": _people(people.to),
             "subject": outgoing.source.subject,
             "text": outgoing.source.text,
-            "headers": fields.headers(message),
+            "headers": fields.headers(outgoing),
             "tags": [
                 {"name": TAG, "value": fields.reference(outgoing.message_id)},
                 {"name": COUNT_TAG, "value": str(len(recipients))},
@@ -67,7 +66,7 @@ class Resend:
             "cc": _people(people.cc),
             "bcc": _people(people.bcc),
             "reply_to": _people(outgoing.source.reply_to),
-            "attachments": [_file(file) for file in fields.files(outgoing, message)],
+            "attachments": [_file(file) for file in fields.files(outgoing)],
         }
         document.update({name: value for name, value in optional.items() if value})
         key = hashlib.sha256(f"{outgoing.message_id}\0{outgoing.key}".encode()).hexdigest()

@@ -90,6 +90,16 @@ def _sent() -> None:
         sa.ForeignKeyConstraint(["key"], ["effects_sent_emails.key"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("key", "number"),
     )
+    op.create_table(
+        "effects_email_files",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("content", sa.LargeBinary(), nullable=True),
+        sa.Column("sealed", sa.LargeBinary(), nullable=True),
+        sa.ForeignKeyConstraint(["key"], ["effects_sent_emails.key"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("ix_effects_email_files_key", "effects_email_files", ["key"], unique=False)
 
 
 def _suppressions() -> None:
