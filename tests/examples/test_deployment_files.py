@@ -1,0 +1,96 @@
+"""Kubernetes manifests by the published schemas; Compose, Dockerfile and manifests by what the commands take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+import yaml
+from kubernetes_validate import latest_version, validate
+
+from effects.cli.main import cli
+from effects.worker.shutdown import FLUSH_SECONDS
+from tests.house.source import ROOT
+
+EXAMPLES = ROOT / "examples"
+MANIFESTS = [
+    (path.name, document)
+    for path in sorted((EXAMPLES / "kubernetes").glob("*.yaml"))
+    for document in yaml.safe_load_all(path.read_text())
+]
+COMPOSE = yaml.safe_load((EXAMPLES / "compose" / "compose.yaml").read_text())
+DOCKERFILE = (EXAMPLES / "compose" / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize(("name", "document"), MANIFESTS, ids=[f"{d['kind']}" for _, d in MANIFESTS])
+@pytest.mark.parametrize("version", ["1.29", latest_version()])
+def test_a_manifest_is_valid_and_has_no_field_that_kubernetes_does_not_know(
+    name: str, document: Any, version: str
+) -> None:
+    validate(document, version, strict=True)
+
+
+def test_a_wrong_manifest_is_refused() -> None:
+    """Else the test above would prove nothing."""
+    [deployment] = [document for _, document in MANIFESTS if document["kind"] == "Deployment"]
+    with pytest.raises(Exception, match="replica"):
+        validate({**deployment, "spec": {**deployment["spec"], "replica": 2}}, latest_version(), strict=True)
+
+
+def containers(node: Any) -> Iterator[Any]:
+    if isinstance(node, dict):
+        yield from node.get("containers", [])
+        for value in node.values():
+            yield from containers(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from containers(value)
+
+
+def command_lines() -> list[list[str]]:
+    [default] = re.findall(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
+    lines = [yaml.safe_load(default)]
+    lines += [container["args"] for _, document in MANIFESTS for container in containers(document)]
+    return lines + [service["command"] for service in COMPOSE["services"].values() if "command" in service]
+
+
+@pytest.mark.parametrize("words", command_lines(), ids=lambda words: " ".join(words[2:]))
+def test_a_command_line_is_one_that_effects_takes(words: list[str]) -> None:
+    context = cli.make_context("effects", list(words), resilient_parsing=True)
+    name, command, rest = cli.resolve_command(context, [*context._protected_args, *context.args])
+    assert command is not None
+    assert isinstance(command.make_context(name, rest, parent=context), click.Context)
+
+
+def test_the_probes_are_those_of_the_worker_and_the_grace_is_long_enough() -> None:
+    [deployment] = [document for _, document in MANIFESTS if document["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    [worker] = pod["containers"]
+    paths = {worker[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert paths == {"/livez", "/readyz"}
+    assert worker["livenessProbe"]["httpGet"]["path"] == "/livez"
+    [port] = worker["ports"]
+    assert str(port["containerPort"]) == worker["args"][worker["args"].index("--metrics-port") + 1]
+    [grace] = [float(entry["value"]) for entry in worker["env"] if entry["name"] == "EFFECTS_GRACE_SECONDS"]
+    slept = float(worker["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] >= slept + grace + FLUSH_SECONDS + 5
+
+
+def test_compose_waits_for_what_a_service_needs_and_mounts_what_there_is() -> None:
+    services = COMPOSE["services"]
+    for service in services.values():
+        assert service.get("depends_on", {}).keys() <= services.keys()
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            assert source in COMPOSE["volumes"] or (EXAMPLES / "compose" / source).resolve().is_dir()
+    scraped = yaml.safe_load((EXAMPLES / "monitoring" / "prometheus.yml").read_text())["scrape_configs"]
+    [target] = scraped[0]["static_configs"][0]["targets"]
+    assert target.split(":")[0] in services
+
+
+def test_the_images_entry_point_gets_its_signals() -> None:
+    assert 'ENTRYPOINT ["effects"]' in DOCKERFILE
+    assert re.search(r"^USER \d+$", DOCKERFILE, re.MULTILINE)
