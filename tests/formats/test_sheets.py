@@ -179,6 +179,6 @@ def test_an_archive_beyond_4_gib_is_read_by_others(tmp_path: Path) -> None:
         archive.add("a/name.xml", b"text" * 1000)
         archive.add("b.xml", b"")
         archive.end()
-    with zipfile.ZipFile(path) as found:
-        assert found.namelist() == ["a/name.xml", "b.xml"]
-        assert (found.read("a/name.xml"), found.testzip()) == (b"text" * 1000, None)
+    with zipfile.ZipFile(path) as unzipped:
+        assert unzipped.namelist() == ["a/name.xml", "b.xml"]
+        assert (unzipped.read("a/name.xml"), unzipped.testzip()) == (b"text" * 1000, None)
