@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from effects import lazy
 
 if TYPE_CHECKING:
-    from effects.alerts import Alert, DeadLetters, OldDueJobs, SameError
+    from effects.alerts import Alert, DeadLetters, OldDueJobs, SameError, UnresolvedFailovers
     from effects.api import enqueue, enqueue_many
     from effects.app import Effects
     from effects.async_calls import (
@@ -55,7 +55,7 @@ else:
     __getattr__, __dir__ = lazy.names(
         __name__,
         {
-            "effects.alerts": "Alert, DeadLetters, OldDueJobs, SameError",
+            "effects.alerts": "Alert, DeadLetters, OldDueJobs, SameError, UnresolvedFailovers",
             "effects.api": "enqueue, enqueue_many",
             "effects.app": "Effects",
             "effects.async_calls": (
@@ -141,6 +141,7 @@ __all__ = [
     "StoreUnavailable",
     "Unknown",
     "UnknownJobType",
+    "UnresolvedFailovers",
     "cancel",
     "cancel_async",
     "default",

@@ -63,7 +63,21 @@ class OldDueJobs:
         return self.older_than_seconds
 
 
-Rule: TypeAlias = DeadLetters | SameError | OldDueJobs
+@dataclass(frozen=True, slots=True)
+class UnresolvedFailovers:
+    """A failover has left orphans, or workers that did not compare, and no one has resolved it for `after_seconds`.
+
+    Each failover is a subject. Default: 300, within which living workers have compared what they remember.
+    """
+
+    after_seconds: float = 300.0
+
+    @property
+    def limit(self) -> float:
+        return self.after_seconds
+
+
+Rule: TypeAlias = DeadLetters | SameError | OldDueJobs | UnresolvedFailovers
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +88,7 @@ class Alert:
 
     Args:
         name: lower case, up to 64 characters; part of the jobs' idempotency keys.
-        rule: DeadLetters, SameError or OldDueJobs.
+        rule: DeadLetters, SameError, OldDueJobs or UnresolvedFailovers.
         notify: name of the job type to enqueue.
         payload: a mapping that converts to its payload. In its strings `{alert}`, `{summary}`, `{subject}`,
             `{value}` and `{limit}` are filled in; another name in braces is refused.
@@ -122,6 +136,9 @@ class Alert:
                 return f"{value:,.0f} jobs share one error{about}"
             case OldDueJobs():
                 return f"a job has been due for {value:,.0f} s{about}"
+            case UnresolvedFailovers():
+                lost = f"{value:,.0f} effects of lost jobs" if value else "a worker did not compare what it remembers"
+                return f"a failover needs a person{about}: {lost}; see `effects failovers list`"
 
     def payload_of(self, subject: str, value: float, causes: Sequence[str] = ()) -> dict[str, Any]:
         """The payload of one episode's job."""

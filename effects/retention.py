@@ -36,7 +36,7 @@ class Pruned(msgspec.Struct, kw_only=True):
     """How many were deleted, or would be. `finished` is False where `go_on` ended it.
 
     `numbers`: rows of rollups and samples whose sums are kept in longer rows, or that are older than 30 days.
-    `evidence`: attempts that a failover lost.
+    `evidence`: attempts that a failover lost. `failovers`: those that need no person.
     `packages`: job type → rows that its own `prune` took, such as the bodies of webhook events.
     """
 
@@ -48,6 +48,7 @@ class Pruned(msgspec.Struct, kw_only=True):
     audit_log: int = 0
     bulks: int = 0
     evidence: int = 0
+    failovers: int = 0
     numbers: int = 0
     packages: dict[str, int] = msgspec.field(default_factory=dict)
     finished: bool = True
@@ -136,6 +137,7 @@ class _Run:
             audit_log=self._walk(partial(pages.audit_log, seconds=audit_seconds)),
             bulks=self._walk(partial(pages.bulks, seconds=audit_seconds)),
             evidence=self._walk(partial(pages.evidence, seconds=default)),
+            failovers=self._walk(partial(pages.failovers, seconds=default)),
             numbers=self._numbers(),
             packages=self._packages(),
         )

@@ -33,6 +33,7 @@ def prune(context: Context, *, dry_run: bool, reason: str | None) -> CommandResu
         ("audit log", result.audit_log),
         ("bulk actions", result.bulks),
         ("evidence of failovers", result.evidence),
+        ("failovers", result.failovers),
         ("numbers over time", result.numbers),
     ]
     packages = [(f"rows of {name}", count) for name, count in sorted(result.packages.items())]

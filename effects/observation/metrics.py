@@ -251,6 +251,7 @@ def _families(numbers: Numbers) -> Iterator[Family]:
     yield from _bulk_families(numbers)
     yield Family("effects_paused_limits", "gauge", "Limit keys that are paused.", [Sample(numbers.paused_limits)])
     yield Family("effects_paused_queues", "gauge", "Queues that are paused.", [Sample(numbers.paused_queues)])
+    yield from _failover_families(numbers)
     yield Family(
         "effects_workers",
         "gauge",
@@ -272,6 +273,21 @@ def _families(numbers: Numbers) -> Iterator[Family]:
         "gauge",
         "The age of the oldest outcome that a living worker has not written.",
         [Sample(numbers.workers.oldest_unsettled_seconds)],
+    )
+
+
+def _failover_families(numbers: Numbers) -> Iterator[Family]:
+    yield Family(
+        "effects_unresolved_failovers",
+        "gauge",
+        "Failovers that need a person: orphans, or workers that did not compare what they remember.",
+        [Sample(numbers.failovers.failovers)],
+    )
+    yield Family(
+        "effects_orphans",
+        "gauge",
+        "Effects that arrived, or may have, of jobs that these failovers lost.",
+        [Sample(numbers.failovers.orphans)],
     )
 
 

@@ -21,6 +21,7 @@ from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
 from effects.store.operator.dead_letters import closed
 from effects.store.queue.unresolved import is_unknown
+from effects.store.recovery.failover_records import OLD_EVIDENCE, OLD_FAILOVERS
 from effects.store.schema.operator_tables import PRUNED_JOBS
 from effects.walk import Page
 
@@ -190,15 +191,13 @@ def bulks(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Pag
 
 
 def evidence(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:
-    """One page of what workers remembered of failovers long ago."""
+    """One page of what workers remembered of failovers long ago; orphans that no one has resolved stay."""
     return delete_page(store, OLD_EVIDENCE, seconds, cursor, dry_run=dry_run)
 
 
-def _old_evidence(sql: Sql) -> str:
-    return f"SELECT id FROM {sql.evidence} WHERE {sql.seconds('created_at')} >= {sql.number('age')}"
-
-
-OLD_EVIDENCE = old_rows("evidence", "id", _old_evidence)
+def failovers(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:
+    """One page of failovers long ago that need no person, without the present history."""
+    return delete_page(store, OLD_FAILOVERS, seconds, cursor, dry_run=dry_run)
 
 
 def audit_log(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from sqlalchemy import Connection
 
-from effects.alerts import DeadLetters, OldDueJobs, Rule, SameError
+from effects.alerts import DeadLetters, OldDueJobs, Rule, SameError, UnresolvedFailovers
 from effects.store.db.records import Moment, shown_moment
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
+from effects.store.recovery.failover_records import needs_person
 from effects.text.wording import cause_of
 
 SUBJECTS_MAX = 100
@@ -39,6 +40,8 @@ def measure(store: Store, connection: Connection, rule: Rule) -> dict[str, float
             rows = store.all(connection, _errors, job_type=rule.job_type, within=rule.within_seconds, times=rule.times)
         case OldDueJobs():
             rows = store.all(connection, _due, queue=rule.queue, older=rule.older_than_seconds)
+        case UnresolvedFailovers():
+            rows = store.all(connection, _failovers, after=rule.after_seconds)
     return {row.subject: float(row.value) for row in rows}
 
 
@@ -120,6 +123,12 @@ def _due(sql: Sql) -> str:
     SELECT queue AS subject, {sql.seconds("min(run_at)")} AS value FROM {sql.jobs}
     WHERE status <> 'running' AND run_at <= {_ago(sql, "older")} AND {_is("queue", "queue")}
     GROUP BY queue ORDER BY value DESC, subject LIMIT {SUBJECTS_MAX}"""
+
+
+def _failovers(sql: Sql) -> str:
+    return f"""
+    SELECT CAST(id AS text) AS subject, orphans AS value FROM {sql.failovers}
+    WHERE {needs_person()} AND noticed_at <= {_ago(sql, "after")} ORDER BY id DESC LIMIT {SUBJECTS_MAX}"""
 
 
 def _end(sql: Sql) -> str:

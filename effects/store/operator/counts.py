@@ -13,6 +13,7 @@ from effects.model.job_type import WAITS_FOR_OPERATOR
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
 from effects.store.limits.queue_pauses import is_paused
+from effects.store.recovery.failover_records import FailoverCount, count_failovers
 
 FAILED_SECONDS = HOUR_SECONDS = 3_600
 
@@ -227,6 +228,7 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     paused_limits: int
     paused_queues: int
     workers: Workers
+    failovers: FailoverCount
 
 
 def read_numbers(store: Store, lease_seconds: float) -> Numbers:
@@ -251,6 +253,7 @@ def read_numbers(store: Store, lease_seconds: float) -> Numbers:
             paused_limits=store.value(connection, _paused_limits),
             paused_queues=store.value(connection, _paused_queues),
             workers=count_workers(store, connection, lease_seconds),
+            failovers=count_failovers(store, connection),
         )
 
 

@@ -9,10 +9,12 @@ from sqlalchemy import Connection
 
 from effects.errors import FailoverNotFound
 from effects.store.audit_log.notes import AuditAction, note
-from effects.store.db.records import shown_moment
+from effects.store.db.old_rows import old_rows
+from effects.store.db.records import shown_moment, shown_moment_or_none
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
 from effects.store.schema.failover_tables import FIRST, ORPHAN
+from effects.store.workers.failovers import present_id
 
 _RESOLVE = AuditAction("failover", "resolve")
 LIST_MAX = 10_000
@@ -73,7 +75,7 @@ def list_failovers(store: Store, connection: Connection) -> list[FailoverRecord]
             **{
                 **row._mapping,
                 "noticed_at": shown_moment(row.noticed_at),
-                "resolved_at": shown_moment(row.resolved_at),
+                "resolved_at": shown_moment_or_none(row.resolved_at),
             }
         )
         for row in store.all(connection, _failovers)
@@ -120,6 +122,55 @@ def _resolve(sql: Sql) -> str:
     return f"""
     UPDATE {sql.failovers} SET resolved_at = {sql.now}
     WHERE id = :id AND resolved_at IS NULL AND sign <> '{FIRST}'"""
+
+
+def needs_person() -> str:
+    """Condition: no one has resolved the failover, and it left orphans, or a worker that did not compare all it had."""
+    gap = "orphans > 0 OR incomplete > 0 OR compared < workers"
+    return f"(sign <> '{FIRST}' AND resolved_at IS NULL AND ({gap}))"
+
+
+class FailoverCount(msgspec.Struct, frozen=True):
+    """Failovers that need a person, and the effects of lost jobs that they list."""
+
+    failovers: int
+    orphans: int
+
+
+def count_failovers(store: Store, connection: Connection) -> FailoverCount:
+    row = store.one(connection, _counts)
+    assert row is not None
+    return FailoverCount(row.failovers, row.orphans)
+
+
+def _counts(sql: Sql) -> str:
+    return f"""
+    SELECT count(*) AS failovers, COALESCE(sum(orphans), 0) AS orphans FROM {sql.failovers} WHERE {needs_person()}"""
+
+
+# -- retention -------------------------------------------------------------------------------------------
+
+
+def _old_evidence(sql: Sql) -> str:
+    """Orphans stay until someone has resolved their failover."""
+    unresolved = f"FROM {sql.failovers} AS f WHERE f.id = e.failover_id AND f.resolved_at IS NULL"
+    return f"""
+    SELECT id FROM {sql.evidence} AS e WHERE {sql.seconds("e.created_at")} >= {sql.number("age")}
+    AND NOT (e.fate = '{ORPHAN}' AND {sql.found(unresolved)})"""
+
+
+OLD_EVIDENCE = old_rows("evidence", "id", _old_evidence)
+
+
+def _old_failovers(sql: Sql) -> str:
+    """The newest one is the present history; one that needs a person stays, as does one of which there is evidence."""
+    return f"""
+    SELECT id FROM {sql.failovers} AS f WHERE {sql.seconds("f.noticed_at")} >= {sql.number("age")}
+    AND f.id < {present_id(sql)} AND NOT {needs_person()}
+    AND NOT {sql.found(f"FROM {sql.evidence} AS e WHERE e.failover_id = f.id")}"""
+
+
+OLD_FAILOVERS = old_rows("failovers", "id", _old_failovers)
 
 
 # -- for the audit ---------------------------------------------------------------------------------------
