@@ -71,7 +71,7 @@ def upgrade(op: HasContext, *, to: Iterable[str], schema: str | None = None) -> 
             "effects.alembic.upgrade needs the database: it applies what is missing, which --sql cannot know. Leave it "
             "out of the script, and run `effects init` there"
         )
-    from effects.store.db import migrate  # noqa: PLC0415 - for those who only need `include_name`
+    from effects.store.migrations import migrate  # noqa: PLC0415 - for those who only need `include_name`
 
     migrate.upgrade(context.connection, schema, names)
 

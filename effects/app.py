@@ -121,12 +121,15 @@ class Effects:
             actor, reason: who and why, for the audit log, where something was applied.
 
         Returns:
-            The revisions that were applied, oldest first; empty if the database was up to date.
+            The revisions that were applied, oldest first; empty if the database was up to date, or is newer than this
+            version and says that it works with it.
 
         Raises:
-            SchemaMismatch: a newer version migrated it; unchanged.
+            SchemaMismatch: a newer version migrated it, and it no longer works with this one; or a worker that runs now
+                is too old for what a revision takes away.
+            StoreConflict: a transaction held a lock that a revision needs for five minutes; names it.
         """
-        from effects.store.db import migrate  # noqa: PLC0415 - Alembic takes a while to import
+        from effects.store.migrations import migrate  # noqa: PLC0415 - Alembic takes a while to import
 
         def _record(connection: Connection, applied: list[str]) -> None:
             note(self.store, connection, _MIGRATE, "tables", actor=actor, reason=reason, detail={"applied": applied})

@@ -34,6 +34,8 @@ POINTS: dict[str, str] = {
     "prune.committed": "a batch of old jobs gone, the next not begun",
     "bulk.before_commit": "a chunk of jobs acted on, not committed",
     "bulk.committed": "a chunk of jobs acted on, the next not begun",
+    "migration.built": "an index built beside workers, its revision not recorded",
+    "migration.before_commit": "a revision applied, not committed",
 }
 
 

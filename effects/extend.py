@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from effects.store.enqueue.new_rows import ReservedJob
     from effects.store.limits.rows import ensure as ensure_limit
     from effects.store.limits.rows import unblock as unblock_limit
+    from effects.store.migrations.online import create_index_online
     from effects.store.operator.actions import IGNORE, record_action
     from effects.store.operator.dead_letters import closed as is_resolved
     from effects.store.operator.requeue import Requeued, requeue
@@ -149,6 +150,7 @@ else:
             "effects.store.db.sql": "ANY_TIME, Sql, Window, and_each, columns_of, set_filters",
             "effects.store.db.store": "Statement, Store, as_json",
             "effects.store.limits.rows": "ensure as ensure_limit, unblock as unblock_limit",
+            "effects.store.migrations.online": "create_index_online",
             "effects.store.operator.actions": "IGNORE, record_action",
             "effects.store.operator.dead_letters": "closed as is_resolved",
             "effects.store.operator.requeue": "Requeued, requeue",
@@ -247,6 +249,7 @@ __all__ = [
     "connect_on_loop",
     "content_length",
     "create_engine",
+    "create_index_online",
     "create_private",
     "database_condition",
     "declare",

@@ -45,8 +45,7 @@ def _findings(app: Effects) -> Iterator[DoctorFinding]:
     yield from _installation()
     has_tables = True
     try:
-        revisions.check(app.store)
-        yield DoctorFinding("schema", "ok", "schema is up to date")
+        yield _schema(revisions.check(app.store))
     except SchemaMismatch as error:
         has_tables = False
         text, _, advice = str(error).partition(": ")
@@ -65,6 +64,17 @@ def _findings(app: Effects) -> Iterator[DoctorFinding]:
     yield _storage(app)
     yield _open_files(app)
     yield from _settings(app)
+
+
+def _schema(newer: list[str]) -> DoctorFinding:
+    if not newer:
+        return DoctorFinding("schema", "ok", "schema is up to date")
+    return DoctorFinding(
+        "schema",
+        "warning",
+        f"the tables are newer than this version, which works with them ({', '.join(newer)})",
+        "upgrade the package on this host; a later migration may require it",
+    )
 
 
 def _installation() -> Iterator[DoctorFinding]:

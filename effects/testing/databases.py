@@ -12,9 +12,9 @@ from sqlalchemy.engine import make_url
 from effects.errors import ConfigurationError
 from effects.private_files import private_file
 from effects.settings import Settings
-from effects.store.db import migrate
 from effects.store.db.engine import create_engine as own_engine
 from effects.store.db.store import Store, TableBuilder
+from effects.store.migrations import migrate
 
 OWN = "own"  # the word for the app's own database
 

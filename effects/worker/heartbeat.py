@@ -8,10 +8,11 @@ import socket
 from collections.abc import Callable
 
 from effects.app import Effects
-from effects.errors import StoreUnavailable, WorkerCannotContinue
+from effects.errors import SchemaMismatch, StoreUnavailable, WorkerCannotContinue
 from effects.logs import RateLimitedLogger, error_places
 from effects.model.settlement import Settlement
 from effects.store.claim.invalid_rows import rescue_valid
+from effects.store.db import revisions
 from effects.store.db.files import DatabaseFile
 from effects.store.queue.liveness import RESCUE_BATCH, look_for_lost
 from effects.store.schedules.clock import turn_back
@@ -67,6 +68,7 @@ class Heartbeat(Service):
         self._clock = runtime.lease_clock
         self._beat_at = self._clock()
         self._file: DatabaseFile | None = None  # known once the worker's row is in it
+        self._own_revisions = self._seen_revisions = " ".join(sorted(revisions.newest()))
         self.worker = self._identity()
 
     def _identity(self) -> WorkerIdentity:
@@ -77,6 +79,7 @@ class Heartbeat(Service):
         return WorkerIdentity(
             id=name, host=host, pid=pid, version=VERSION, queues=self._queues,
             heartbeat_seconds=settings.heartbeat_seconds, lease_seconds=settings.lease_seconds,
+            revisions=self._own_revisions,
         )  # fmt: skip
 
     def register(self) -> None:
@@ -84,6 +87,7 @@ class Heartbeat(Service):
 
         Raises:
             StoreUnavailable: the database is unavailable.
+            SchemaMismatch: the tables were migrated meanwhile, and this version does not work with them.
         """
         asked_at = self._clock()  # as for a heartbeat
         self._register()
@@ -93,10 +97,19 @@ class Heartbeat(Service):
     def _register(self) -> None:
         answer = register(self._app.store, self.worker)
         assert answer.now is not None
+        self._look_at_tables(answer)
         self._numbers.set_clock(answer.now)
         failover = answer.failover or self._note_failover()
         self._beats, self._failover_id = answer.beat, failover.id
         self._evidence.begin(self.worker.id, failover)
+
+    def _look_at_tables(self, answer: HeartbeatAnswer) -> None:
+        """Whether they were migrated while this worker runs: it goes on where they say that it may."""
+        if answer.revisions in (None, self._seen_revisions):
+            return
+        if newer := revisions.check(self._app.store):
+            _log.warning("schema.newer", extra={"worker": self.worker.id, "revisions": " ".join(newer)})
+        self._seen_revisions = answer.revisions
 
     def _note_failover(self, rewound: int | None = None) -> Failover:
         """Write down that the database goes by another history than before: another server was promoted."""
@@ -131,6 +144,9 @@ class Heartbeat(Service):
                 self._outage.retry_until_available(self._beat, give_up=self._ending.is_set)
             except WorkerCannotContinue as error:
                 _log.critical("database.gone", extra={"error": str(error)})
+                raise
+            except SchemaMismatch as error:
+                _log.critical("schema.mismatch", extra={"error": str(error)})
                 raise
             except Exception as error:  # the next one may succeed; if none does, this part has stalled
                 _log.error("heartbeat.failed", extra={"error": type(error).__name__, "at": error_places(error)})
@@ -169,6 +185,7 @@ class Heartbeat(Service):
                 self._evidence.suspect()
             self._register()
         else:
+            self._look_at_tables(answer)
             self._look_at_history(answer)
         self._beat_at = asked_at
         if answer.now is not None:

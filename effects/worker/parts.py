@@ -153,7 +153,7 @@ class Parts:
     def _ready(self) -> bool:
         """What precedes the first claim; waits for an unavailable database."""
         app = self._app
-        steps: list[Callable[[], None]]
+        steps: list[Callable[[], object]]
         steps = [partial(_start_type, job_type, self._is_interrupt) for job_type in app.job_types]
         if not self._checked:
             steps.append(partial(revisions.check, app.store))
@@ -222,7 +222,7 @@ class Parts:
         self._recorded(settlement)
 
 
-def _done(step: Callable[[], None]) -> bool:
+def _done(step: Callable[[], object]) -> bool:
     step()
     return True
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from effects import Effects, IdempotencyConflict, enqueue
-from effects.store.db import migrate
+from effects.store.migrations import migrate
 from effects.worker import Worker
 from tests.support import databases
 from tests.support.manual_workers import row, rows

@@ -17,7 +17,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, Table, inspect, text
 
 from effects import Done, Effects, SchemaMismatch, enqueue
-from effects.store.db import migrate, revisions
+from effects.store.db import revisions
+from effects.store.migrations import migrate
 from tests.support import databases
 from tests.support.manual_workers import ManualWorker, rows, run_sql
 from tests.support.scripted import Scripted

@@ -18,7 +18,8 @@ from alembic.operations import Operations
 
 from effects import ConfigurationError, Effects, SchemaMismatch
 from effects.alembic import TABLE_PREFIX, include_name, newest_revisions, upgrade
-from effects.store.db import migrate, revisions
+from effects.store.db import revisions
+from effects.store.migrations import migrate
 from tests.support.scripted import Scripted
 
 ENV = """

@@ -12,8 +12,8 @@ import pytest
 from effects import Effects, enqueue
 from effects.observation.doctor import examine
 from effects.private_files import create_private, private_file
-from effects.store.db import migrate
 from effects.store.db.files import create_database_file
+from effects.store.migrations import migrate
 from effects.store.operator.database_checks import DoctorFinding
 from effects.worker import Worker
 from effects_email import send_templated_email

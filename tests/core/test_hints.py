@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from effects import Effects, enqueue, enqueue_async
 from effects.notifier import WATCHED_MAX, EndListener, channel, end_channel, job_ids
-from effects.store.db import migrate
+from effects.store.migrations import migrate
 from effects.worker import Worker
 from tests.support import databases
 from tests.support.running import running

@@ -12,7 +12,7 @@ import pytest
 
 from effects import Effects, NewJob, Receipt, enqueue_many
 from effects.errors import StoreUnavailable
-from effects.store.db import migrate
+from effects.store.migrations import migrate
 from effects.store.operator.audit import audit
 from tests.support.file_jobs import FILE, FileJob, file_jobs_app, written
 from tests.support.manual_workers import rows

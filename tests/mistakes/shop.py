@@ -15,7 +15,7 @@ from effects.cli.main import cli
 from effects.keys import generate_key
 from effects.observation.evidence import find_evidence
 from effects.observation.sentences import sentence
-from effects.store.db import migrate
+from effects.store.migrations import migrate
 from effects.worker import Worker
 from tests.support.scripted import Scripted
 

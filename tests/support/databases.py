@@ -20,7 +20,7 @@ import psycopg
 from sqlalchemy.engine import make_url
 
 from effects import Effects
-from effects.store.db import migrate
+from effects.store.migrations import migrate
 from tests.support.waiting import wait_until
 
 _DIRECTORY = "PYTEST_EFFECTS_SERVERS"  # the first process of a run names the servers' folder to the others

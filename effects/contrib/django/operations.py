@@ -25,7 +25,8 @@ class UpgradeEffectsTables(Operation):
         config = apps.get_app_config("effects")
         if schema_editor.connection.alias != config.alias:
             return
-        from effects.store.db import migrate, revisions  # noqa: PLC0415 - Alembic takes a while to import
+        from effects.store.db import revisions  # noqa: PLC0415 - Alembic takes a while to import
+        from effects.store.migrations import migrate  # noqa: PLC0415
 
         with config.app.writing(schema_editor.connection) as connection:
             migrate.upgrade(connection, config.app.store.schema, revisions.newest())

@@ -2,12 +2,16 @@
 
 A revision is a file of its name, `core_0001.py`: the package's branch, and a number that grows. So the question that
 every command asks is answered without Alembic, which takes longer to import than most commands take to run.
+
+Code works with its own tables, and with those of later releases as long as these say so: `effects_schema_support`
+names for each revision the oldest code that works with it. Code never works with older tables than its own.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from sqlalchemy import Connection, column, inspect, select, table
@@ -16,25 +20,42 @@ from effects.entry_points import entry_points
 from effects.errors import SchemaMismatch, StoreRejected
 from effects.store.db.faults import Fault, fault_of
 from effects.store.db.store import Store
+from effects.store.schema.version_tables import SUPPORT
 
 VERSION_TABLE = "effects_schema_version"
 
 
-def check(store: Store) -> None:
-    """Refuse a database whose tables are of another version.
+def check(store: Store) -> list[str]:
+    """Refuse a database whose tables this version cannot work with.
+
+    Returns:
+        Revisions that it does not know and works with: a newer version has migrated the database. Mostly none.
 
     Raises:
-        SchemaMismatch: the tables are missing, older or newer; the message names the command to run.
+        SchemaMismatch: the tables are missing, older, or newer than this version works with; the message names the
+            command to run.
     """
     applied = _applied(store)
     if not applied:
         raise SchemaMismatch(
             f"the database has no tables of effects: run `{store.init_command}` (it is {_name(store)})"
         )
-    branches = _branches()
-    _refuse_newer(applied, branches)
-    if applied != newest(branches):
+    newer: list[str] = []
+    if applied - all_names():
+        with store.read() as connection:
+            newer = newer_ones(connection, store.schema)
+    if is_behind(applied):
         raise SchemaMismatch(f"the database has the tables of an older version: run `{store.init_command}`")
+    return newer
+
+
+def is_behind(applied: Collection[str]) -> bool:
+    """Whether a revision that this version knows is still to be applied."""
+    reached = {branch_of(name): name for name in applied}
+    return any(
+        branch not in reached or (reached[branch] in names and reached[branch] != names[-1])
+        for branch, names in _branches().items()
+    )
 
 
 def _applied(store: Store) -> set[str]:
@@ -49,21 +70,42 @@ def _applied(store: Store) -> set[str]:
         return _in_database(connection, store.schema)
 
 
-def refuse_newer(connection: Connection, schema: str | None) -> None:
-    """Refuse a database that a newer version has migrated, before anything is done to it.
+def newer_ones(connection: Connection, schema: str | None) -> list[str]:
+    """List the revisions that this version does not know and works with; those of packages that are not here, too.
 
     Raises:
-        SchemaMismatch: it has revisions that this version does not know; names them.
+        SchemaMismatch: one of them says that it needs newer code, or says nothing; names it.
     """
-    _refuse_newer(_in_database(connection, schema), _branches())
-
-
-def _refuse_newer(applied: set[str], branches: dict[str, list[str]]) -> None:
-    if unknown := applied - all_names(branches):
+    unknown = sorted(_in_database(connection, schema) - all_names())
+    if not unknown:
+        return []
+    support = _support(connection, schema)
+    refused = [name for name in unknown if not _works_with(name, support)]
+    if refused:
         raise SchemaMismatch(
-            f"the database is newer than this version of effects (revision {', '.join(sorted(unknown))}): "
+            f"the database is newer than this version of effects works with (revision {', '.join(refused)}): "
             "upgrade the package on this host"
         )
+    return unknown
+
+
+def _works_with(revision: str, support: Mapping[str, str]) -> bool:
+    """What any revision of its package has taken away, the later ones have not brought back."""
+    branch = branch_of(revision)
+    names = _branches().get(branch)
+    oldest = max((number_of(code) for name, code in support.items() if branch_of(name) == branch), default=0)
+    return revision in support and (names is None or number_of(names[-1]) >= oldest)
+
+
+def branch_of(revision: str) -> str:
+    """The package of a revision: `core` of `core_0001`."""
+    return revision.rpartition("_")[0]
+
+
+def number_of(revision: str) -> int:
+    """Its place among those of its package; 0 where its name is not of this form."""
+    number = revision.rpartition("_")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def _name(store: Store) -> str:
@@ -75,14 +117,14 @@ def _name(store: Store) -> str:
     return f"{url.database} on {url.host or 'this host'}{schema}"
 
 
-def newest(branches: dict[str, list[str]] | None = None) -> set[str]:
+def newest() -> set[str]:
     """The last revision of each installed package."""
-    return {revisions[-1] for revisions in (branches or _branches()).values()}
+    return {names[-1] for names in _branches().values()}
 
 
-def all_names(branches: dict[str, list[str]] | None = None) -> set[str]:
+def all_names() -> set[str]:
     """Every revision of each installed package."""
-    return {name for names in (branches or _branches()).values() for name in names}
+    return {name for names in _branches().values() for name in names}
 
 
 def folders() -> list[Path]:
@@ -96,7 +138,7 @@ def _branches() -> dict[str, list[str]]:
     """Branch → its revisions, oldest first. The folders are read once per process."""
     revisions: dict[str, list[str]] = {}
     for name in sorted(path.stem for folder in folders() for path in folder.glob("*_[0-9]*.py")):
-        revisions.setdefault(name.rpartition("_")[0], []).append(name)
+        revisions.setdefault(branch_of(name), []).append(name)
     return revisions
 
 
@@ -109,3 +151,11 @@ def _in_database(connection: Connection, schema: str | None) -> set[str]:
 def _versions(connection: Connection, schema: str | None) -> set[str]:
     versions = table(VERSION_TABLE, column("version_num"), schema=schema)
     return set(connection.scalars(select(versions.c.version_num)))
+
+
+def _support(connection: Connection, schema: str | None) -> dict[str, str]:
+    """Revision → the newest revision of the oldest code that works with it."""
+    if not inspect(connection).has_table(SUPPORT, schema=schema):
+        return {}
+    support = table(SUPPORT, column("revision"), column("oldest_code"), schema=schema)
+    return {row.revision: row.oldest_code for row in connection.execute(select(support))}

@@ -102,6 +102,13 @@ class Sql:
         return self.attempt_log.removesuffix("attempt_log") + "job_attempts"
 
     @property
+    def revisions(self) -> str:
+        """The revisions of the tables that the database has, in one text."""
+        names = f"SELECT version_num FROM {self.schema_support.removesuffix('support')}version ORDER BY version_num"
+        together = "string_agg(version_num, ' ')" if self.postgresql else "group_concat(version_num, ' ')"
+        return f"(SELECT {together} FROM ({names}) AS v)"
+
+    @property
     def now(self) -> str:
         """The database's clock. Stable within a statement, so that an index may be used with it."""
         if not self.shift_seconds:

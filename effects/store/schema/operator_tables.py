@@ -47,6 +47,7 @@ def operator_tables(metadata: MetaData) -> list[Table]:
         Column("host", Text, nullable=False),
         Column("pid", Integer, nullable=False),
         Column("version", Text, nullable=False),
+        Column("revisions", Text, nullable=False, server_default=""),  # the newest that its code knows, of each package
         Column("queues", Text, nullable=False),
         Column("heartbeat_seconds", Double, nullable=False),  # its own settings: others may have different ones
         Column("lease_seconds", Double, nullable=False),

@@ -10,6 +10,7 @@ from effects.store.schema.job_tables import job_tables
 from effects.store.schema.limit_tables import limit_tables
 from effects.store.schema.operator_tables import operator_tables
 from effects.store.schema.schedule_tables import schedule_tables
+from effects.store.schema.version_tables import version_tables
 from effects.store.schema.web_tables import web_tables
 
 
@@ -23,5 +24,6 @@ def build_tables(metadata: MetaData) -> dict[str, Table]:
         *audit_tables(metadata),
         *failover_tables(metadata),
         *web_tables(metadata),
+        *version_tables(metadata),
     ]
     return {table.name.removeprefix("effects_"): table for table in tables}

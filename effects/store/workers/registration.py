@@ -27,6 +27,7 @@ class WorkerIdentity(msgspec.Struct, frozen=True):
     queues: str
     heartbeat_seconds: float
     lease_seconds: float
+    revisions: str = ""  # of the tables, the newest that its code knows
 
 
 class Activity(msgspec.Struct, frozen=True):
@@ -50,6 +51,8 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True):
 
     `beat`: how many heartbeats the database knows of; fewer than before, and commits were lost. `failover`: the newest
     that was noticed; None where the database goes by another history.
+
+    `revisions`: of the tables that the database has now.
     """
 
     alive: bool
@@ -58,18 +61,20 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True):
     now: float | None = None
     beat: int = 0
     failover: Failover | None = None
+    revisions: str | None = None
 
 
 def _register(sql: Sql) -> str:
     return f"""
-    INSERT INTO {sql.workers} (id, host, pid, version, queues, heartbeat_seconds, lease_seconds, started_at, seen_at)
-    VALUES (:id, :host, :pid, :version, :queues, :heartbeat_seconds, :lease_seconds, {sql.now}, {sql.now})
+    INSERT INTO {sql.workers} (id, host, pid, version, revisions, queues, heartbeat_seconds, lease_seconds,
+        started_at, seen_at)
+    VALUES (:id, :host, :pid, :version, :revisions, :queues, :heartbeat_seconds, :lease_seconds, {sql.now}, {sql.now})
     ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at
     RETURNING CAST(NULL AS text) AS drain_requested_by, {_answer(sql)}"""
 
 
 def _answer(sql: Sql) -> str:
-    return f"{sql.epoch(sql.now)} AS now, beat, {newest_columns(sql)}"
+    return f"{sql.epoch(sql.now)} AS now, beat, {sql.revisions} AS revisions, {newest_columns(sql)}"
 
 
 def register(store: Store, worker: WorkerIdentity) -> HeartbeatAnswer:
@@ -95,7 +100,8 @@ def _answered(row: Row[Any], cancelled: set[int]) -> HeartbeatAnswer:
     failover = None
     if not row.other_history:
         failover = Failover(row.failover, row.history, row.sign, float(row.failover_seconds))
-    return HeartbeatAnswer(True, cancelled, row.drain_requested_by, float(row.now), int(row.beat), failover)
+    now, beat = float(row.now), int(row.beat)
+    return HeartbeatAnswer(True, cancelled, row.drain_requested_by, now, beat, failover, row.revisions)
 
 
 def _beat(sql: Sql) -> str:

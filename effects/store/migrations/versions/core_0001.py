@@ -445,6 +445,7 @@ def upgrade() -> None:
         sa.Column("host", sa.Text(), nullable=False),
         sa.Column("pid", sa.Integer(), nullable=False),
         sa.Column("version", sa.Text(), nullable=False),
+        sa.Column("revisions", sa.Text(), server_default="", nullable=False),
         sa.Column("queues", sa.Text(), nullable=False),
         sa.Column("heartbeat_seconds", sa.Double(), nullable=False),
         sa.Column("lease_seconds", sa.Double(), nullable=False),
@@ -520,6 +521,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index("ix_effects_web_sessions_ends_at", "effects_web_sessions", ["ends_at"], unique=False)
+    op.create_table(
+        "effects_schema_support",
+        sa.Column("revision", sa.Text(), nullable=False),
+        sa.Column("oldest_code", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("revision"),
+    )
     op.execute(ATTEMPTS_VIEW)
     if op.get_bind().dialect.name == "sqlite":  # ids are taken from here before rows exist
         op.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('effects_jobs', 0)")
