@@ -145,8 +145,8 @@ class Release:
 @contextmanager
 def release(sources: Sources, database_url: str, folder: Path) -> Iterator[Release]:
     """Its processes end with the block."""
-    made = Release(folder / sources.version, sources, database_url)
+    copied = Release(folder / sources.version, sources, database_url)
     try:
-        yield made
+        yield copied
     finally:
-        made.close()
+        copied.close()

@@ -64,17 +64,17 @@ def test_a_released_revision_makes_what_it_made(revision: str, empty_database_ur
     app = Effects(empty_database_url)
     with app.store.begin() as connection:
         assert revision in migrate.upgrade(connection, None, [revision])
-    made = _described(app)
+    lines = _described(app)
     file = FROZEN / f"{revision}.{app.engine.dialect.name}.txt"
     app.dispose()
     if not file.exists() and os.environ.get("EFFECTS_TEST_FREEZE"):
-        file.write_text("".join(f"{line}\n" for line in made))
+        file.write_text("".join(f"{line}\n" for line in lines))
     if not file.exists():
         assert revision not in RELEASED
         return
     frozen = file.read_text().splitlines()
-    changed = "\n".join(difflib.unified_diff(frozen, made, "released", "this tree", n=0, lineterm=""))
-    assert made == frozen, f"{revision} is released; write a new revision instead:\n{changed}"
+    changed = "\n".join(difflib.unified_diff(frozen, lines, "released", "this tree", n=0, lineterm=""))
+    assert lines == frozen, f"{revision} is released; write a new revision instead:\n{changed}"
 
 
 def test_every_released_revision_is_frozen_on_both_databases() -> None:
