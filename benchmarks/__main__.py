@@ -23,6 +23,7 @@ from benchmarks import (
     mail_waiting,
     mail_wire,
     numbers,
+    pages,
     pickup,
     prune,
     rate,
@@ -61,6 +62,7 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "numbers": numbers.run,
     "unresolved": unresolved.run,
     "lists": lists.run,
+    "pages": pages.run,
     "reports": reports.run,
     "report_memory": report_memory.run,
     "startup": startup.run,
@@ -77,7 +79,11 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "mail_waiting": mail_waiting.run,
 }
 # Half an hour each, or more: run by their names, or all by `--long`.
-LONG: dict[str, Callable[[Options], Report]] = {"backlog": backlog.run, "held_snapshot": backlog.held}
+LONG: dict[str, Callable[[Options], Report]] = {
+    "backlog": backlog.run,
+    "held_snapshot": backlog.held,
+    "many_pages": pages.many,
+}
 ROUNDS = 5
 QUICK_ROUNDS, QUICK_SCALE = 1, 0.1
 

@@ -33,7 +33,18 @@ hypothesis_settings.load_profile("effects")
 
 
 # Real processes, servers and documents: all of these take seconds.
-SLOW_FOLDERS = ("crash", "demo", "docs", "examples", "failover", "faults", "mutants", "properties", "upgrades")
+SLOW_FOLDERS = (
+    "browser",
+    "crash",
+    "demo",
+    "docs",
+    "examples",
+    "failover",
+    "faults",
+    "mutants",
+    "properties",
+    "upgrades",
+)
 QUICK_POSTGRESQL_TESTS = 200  # of some 1,700
 MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4_000_000_000  # a folder in memory, and what it must have free
 

@@ -141,5 +141,7 @@ JOB_ACTIONS = (
               "retention may delete the job.", _ignore, needs_reason=True),
 )  # fmt: skip
 
-# What decides about an effect that may have happened.
-DECISIONS = tuple(action for action in JOB_ACTIONS if action.name in ("mark-done", "requeue-unknown", "give-up"))
+# What decides about an effect that may have happened; what may make it twice comes last.
+DECISIONS = tuple(
+    action for name in ("mark-done", "give-up", "requeue-unknown") for action in JOB_ACTIONS if action.name == name
+)

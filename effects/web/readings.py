@@ -8,9 +8,8 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
-COST_TIMES = (
-    100.0  # an answer that took long is kept for longer: all who look cost the database at most 1 % of its time
-)
+# An answer that took long is kept for longer: one question costs the database at most a third of a percent of its time.
+COST_TIMES = 300.0
 
 
 class _Reading(NamedTuple):
@@ -28,7 +27,7 @@ class Readings:
         self._kept: dict[Hashable, _Reading] = {}
 
     def get(self, question: Hashable, seconds: float, read: Callable[[], T]) -> T:
-        """The answer, at most `seconds` old, or a hundred times as long as it took to read.
+        """The answer, at most `seconds` old, or 300 times as long as it took to read.
 
         What `read` raises is passed on, and nothing is kept. Questions are few: they are names in our code, never what
         a person types.

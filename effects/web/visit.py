@@ -35,6 +35,7 @@ YEAR_SECONDS = 31_536_000
 
 TICKET_SECONDS = 120.0
 LIMITS_MAX = 500
+CLOSED_FILTERS = {"status", "age", "effect"}  # whose values are words of ours
 
 
 class NavigationEntry(NamedTuple):
@@ -161,12 +162,18 @@ class Visit:
         self.site.readings.forget()
 
     def read(self, question: Hashable, seconds: float, read: Callable[[], T]) -> T:
-        """A reading that is shared: at most `seconds` old, or a hundred times as long as it took.
+        """A reading that is shared: at most `seconds` old, or 300 times as long as it took.
 
         Args:
             question: names it; of few values, none of which a person types freely.
         """
         return self.site.readings.get(question, seconds, read)
+
+    def read_list(self, name: str, chosen: Mapping[str, str], before: int | None, read: Callable[[], T]) -> T:
+        """The first page of a list is shared where its filters are words of ours; others are read."""
+        if before is not None or not chosen.keys() <= CLOSED_FILTERS:
+            return read()
+        return self.read((name, *sorted(chosen.items())), LIVE_SECONDS, read)
 
     def notify(self, queues: Collection[str]) -> None:
         """Tell workers of these queues that there is work."""
@@ -216,7 +223,7 @@ class Visit:
         """The address of a file of ours."""
         return self.url("static", hash=self.site.renderer.static.hashes[name], file=name)
 
-    def page(self, template: str, *, code: int = 200, revealed: bool = False, **values: Any) -> PageAnswer:
+    def page(self, template: str, /, *, code: int = 200, revealed: bool = False, **values: Any) -> PageAnswer:
         """Render a template, which knows the person and the navigation.
 
         Args:
@@ -229,6 +236,7 @@ class Visit:
             "here": self.route.name if self.route is not None else "", "now": dt.datetime.now(dt.UTC),
             "database": "PostgreSQL" if self.app.store.is_postgresql else "SQLite",
         }  # fmt: skip
+        assert shared.keys().isdisjoint(values), "a page would show another value in its frame"
         body = self.site.renderer.render(template, {**shared, "revealed": revealed, **values}, revealed=revealed)
         return PageAnswer(code, body, headers=(("cache-control", "no-store"),))
 

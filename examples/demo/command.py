@@ -17,6 +17,7 @@ from effects.worker import Worker
 from examples.demo import view
 from examples.demo.account import Account, account, signups_account
 from examples.demo.board import Board
+from examples.demo.dashboard import show_dashboard
 from examples.demo.events import send_events
 from examples.demo.flights import load_flights, request_flights
 from examples.demo.mailbox import Mailbox, mailbox, require_mail_server
@@ -47,11 +48,12 @@ def demo(*, events: int | None, flights: int | None, as_json: bool) -> int:
         board = Board(receivers)
         with shop(receivers, mail.url) as app:
             result = _play(console, app, board, mail, events, flights)
+            if not as_json:
+                view.print_account(console, result)
+                view.print_next_steps(result)
+                show_dashboard(app)
     if as_json:
         print_value(result, as_json=True)
-    else:
-        view.print_account(console, result)
-        view.print_next_steps(result)
     return 0 if result.complete else 1
 
 

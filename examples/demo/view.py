@@ -119,14 +119,19 @@ def print_account(console: Console, result: Account) -> None:
 
 def print_next_steps(result: Account) -> None:
     """Commands to try, as they can be pasted here. Not wrapped: a broken line would not run."""
-    command = shlex.quote(str(_relative(Path(sys.executable).with_name("effects"))))
-    effects = f"{command} --database-url {result.database_url}"
+    effects = effects_command(result.database_url)
     click.echo("A dead delivery is kept with every attempt. Have a look:")
     click.echo(f"  {effects} jobs list --status dead --limit 5")
     if result.dead_job is not None:
         click.echo(f"  {effects} jobs show {result.dead_job}")
     click.echo(f"  {effects} status")
     click.echo(f"  {effects} reports list")
+
+
+def effects_command(database_url: str) -> str:
+    """The command line on this run's data, as it can be pasted here."""
+    command = shlex.quote(str(_relative(Path(sys.executable).with_name("effects"))))
+    return f"{command} --database-url {database_url}"
 
 
 def _relative(command: Path) -> Path:

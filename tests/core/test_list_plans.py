@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import msgspec
 import pytest
 
-from benchmarks import lists
+from benchmarks import lists, pages
 from benchmarks.fill import Sizes, fill
 from effects import Effects
 from effects.bulk import BulkStarted, carry_out, find_bulk, preview
@@ -25,6 +26,7 @@ from effects.store.operator.audit import audit
 from effects.store.operator.dead_letters import DeadFilters
 from effects.store.operator.job_list import Filters
 from effects.store.operator.queue_status import SHOWN_MAX, read_status
+from effects.web import PageRequest, Person, dashboard
 from tests.conftest import AppFactory
 from tests.support.manual_workers import run_sql
 from tests.support.query_plans import recorded, rows_touched
@@ -137,3 +139,30 @@ def test_status_reads_the_live_jobs_a_few_times_however_many_keys_are_paused(app
         assert len(read_status(app.store, 60.0).paused) == SHOWN_MAX
     live = [statement for statement in statements if "effects_jobs" in statement[0]]
     assert rows_touched(app, live) < 5 * SIZES.live
+
+
+# Walks of an index in the order of a page, without a filter, as above; `/health` asks what `effects doctor` asks.
+PAGE_WALKS = (
+    "/webhooks/events",
+    "/email/messages",
+    "/email/messages?status=abandoned",
+    "/reports",
+    "/audit",
+    "/health",
+)
+
+
+def test_no_page_of_the_dashboard_scans_a_growing_table(app: Effects) -> None:
+    board = dashboard(guard=lambda request: Person("ann", role="admin"), effects=app)
+    scans = []
+    with closing(board):
+        for page in pages.PAGES:
+            board.site.readings.forget()
+            path, _, query = page.partition("?")
+            with recorded(board.site.app) as statements:
+                assert board.handle(PageRequest("GET", path, query=query)).status in (200, 404), page
+            selecting = [statement for statement in statements if statement[0].lstrip().startswith(("SELECT", "WITH"))]
+            assert selecting or page == "/settings", page
+            if page not in PAGE_WALKS or (app.store.is_postgresql and page != "/health"):
+                scans += [(page, scan) for statement in selecting for scan in _scans(app, *statement)]
+    assert scans == []

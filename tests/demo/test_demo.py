@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from examples.demo.events import bundled_events
@@ -62,10 +67,47 @@ def test_the_summary_fits_a_terminal_and_its_commands_run(tmp_path: Path) -> Non
     prose = [line for line in done.stdout.splitlines() if " --database-url " not in line]
     assert max(len(line) for line in prose) <= 80
     expected = ["webhook.deliver", "webhook.deliver", "webhook.deliver", "flights"]
-    for command, word in zip(offered, expected, strict=True):
+    *commands, dashboard = offered
+    for command, word in zip(commands, expected, strict=True):
         shown = _run(*command, folder=tmp_path)
         assert shown.returncode == 0, shown.stderr
         assert word in shown.stdout
+
+    assert "web" in dashboard
+    assert "sign in, once" in _first_lines([*dashboard, "--port", "0"], folder=tmp_path)
+
+
+def _first_lines(command: list[str], *, folder: Path) -> str:
+    """What a server prints at its start; it is stopped then, and ends well."""
+    with subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "TMPDIR": str(folder)}, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        lines = "".join(server.stdout.readline() for _ in range(2))
+        server.send_signal(signal.SIGINT)
+    assert server.returncode in (0, 130, -signal.SIGINT)
+    return lines
+
+
+def test_at_a_terminal_it_ends_with_the_dashboard(tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "120", "TERM": "dumb"}
+    command = [sys.executable, "-m", "examples.demo", "--events", "1", "--flights", "1000"]
+    demo = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    seen = b""
+    with contextlib.suppress(OSError):  # the terminal's end
+        while b"ends the demo." not in seen and (piece := os.read(master, 65_536)):
+            seen += piece
+        address = re.search(rb"http://127.0.0.1:\d+/sign-in\?token=\S+", seen)
+        assert address is not None, seen[-2_000:]
+        page = httpx.get(address[0].decode()).text
+        demo.send_signal(signal.SIGINT)
+        while os.read(master, 65_536):
+            pass
+    assert demo.wait(60) == 0
+    os.close(master)
+    assert "Continue as you" in page
 
 
 def test_all_bundled_events_exist() -> None:

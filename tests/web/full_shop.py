@@ -26,7 +26,7 @@ from tests.support.scripted import Script, Scripted
 from tests.web.conftest import HELD
 
 TEMPLATES = Path(__file__).parents[2] / "examples" / "emails"
-DEAD = 120
+DEAD = 130
 MINUTES = 50
 
 
@@ -121,16 +121,17 @@ def _dead_letters(app: Effects) -> int:
     worker = ManualWorker(app, "w1")
     for number in range(DEAD):
         enqueue("scripted", Script(), key=f"invoice:{number}", effects=app)
-    jobs = worker.claim(DEAD)
-    for job in jobs:
-        worker.settle((job, Refused("550 mailbox of eve@example.com is gone", code="gone")))
+    while jobs := worker.claim(DEAD):
+        ending = Refused("550 mailbox of eve@example.com is gone", code="gone")
+        worker.settle(*((job, ending) for job in jobs))
     done = enqueue("scripted", Script(), key="done:1", effects=app)
     worker.settle((worker.claim_one(), Done()))
     assert done.job_id
     ids = [enqueue(HELD, Script(), key=f"charge:{number}", effects=app).job_id for number in (1, 2)]
-    for job in worker.claim(2):
-        worker.release(job)
-        worker.settle((job, Unknown("the connection was cut after 312 bytes")), released=True)
+    while jobs := worker.claim(2):
+        worker.release(*jobs)
+        for job in jobs:
+            worker.settle((job, Unknown("the connection was cut after 312 bytes")), released=True)
     return int(ids[0])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +15,14 @@ import fastapi
 import flask
 import httpx
 import pytest
+import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
+from effects.store.web_sessions.sign_ins import mint_link
 from effects.web import Dashboard, PageRequest, Person, dashboard
+from effects.web.server import DashboardServer
 from tests.support.web_clients import wsgi_client
 from tests.web.browsing import Visitor
 from tests.web.conftest import Shop
@@ -132,3 +136,41 @@ def test_a_guard_that_returns_something_else_admits_no_one(shop: Shop) -> None:
     board = dashboard(guard=lambda request: True, effects=shop.app)  # type: ignore[arg-type, return-value]
     with closing_after(board):
         assert Visitor(board).get("/").status_code == 500
+
+
+def test_by_itself_behind_a_proxy_that_ends_tls(shop: Shop) -> None:
+    """As a proxy calls it: by plain http on loopback, with the public name. Forwarded headers are not believed."""
+    server = DashboardServer(shop.app, host="127.0.0.1", port=0, public_url="https://ops.example.com", title="ops")
+    config = uvicorn.Config(server.dashboard, log_level="error", lifespan="off", ws="none", proxy_headers=False)
+    running = uvicorn.Server(config)
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [server.socket]})
+    thread.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", headers={"host": "ops.example.com"}) as proxy:
+            _behind_a_proxy(proxy, shop)
+    finally:
+        running.should_exit = True
+        thread.join()
+        server.dashboard.close()
+        server.socket.close()
+
+
+def _behind_a_proxy(proxy: httpx.Client, shop: Shop) -> None:
+    secret = mint_link(
+        shop.app.store, person="ann", role="operator", personal=False, session_seconds=60.0, actor="cli:root"
+    )
+    own = {"sec-fetch-site": "same-origin"}
+    assert proxy.get("/jobs", headers={"x-forwarded-user": "ann", "host": "ops.example.com"}).status_code == 303
+    assert proxy.get("/", headers={"host": "evil.test"}).status_code == 400
+    entered = proxy.post("/sign-in/enter", data={"token": secret}, headers=own)
+    assert entered.headers["set-cookie"].startswith("__Host-effects-session=")
+    cookie = {"cookie": entered.headers["set-cookie"].partition(";")[0]}
+    path = f"/jobs/{shop.dead}/ignore"
+    page = proxy.get(path, headers=cookie).text
+    token = page.partition('name="form_token" value="')[2].partition('"')[0]
+    form = {"form_token": token, "reason": "x"}
+    assert (
+        proxy.post(path, data=form, headers={**cookie, "origin": "http://ops.example.com.evil.test"}).status_code == 403
+    )
+    answer = proxy.post(path, data=form, headers={**cookie, "origin": "https://ops.example.com"})
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/jobs/{shop.dead}?did=ignored")

@@ -5,7 +5,7 @@
   const policy = window.trustedTypes
     ? window.trustedTypes.createPolicy("effects", { createHTML: (text) => text })
     : { createHTML: (text) => text };
-  const state = { paused: false, wait: POLL_MS, prefix: 0, row: -1 };
+  const state = { paused: false, wait: POLL_MS, prefix: -Infinity, row: -1 };
 
   // -- times in the viewer's zone, UTC beside ---------------------------------------------------------------
   const two = (number) => String(number).padStart(2, "0");
@@ -84,7 +84,7 @@
       return;
     }
     const wanted = performance.now() - state.prefix < PREFIX_MS ? `g ${event.key}` : event.key;
-    state.prefix = event.key === "g" ? performance.now() : 0;
+    state.prefix = event.key === "g" ? performance.now() : -Infinity;
     if (wanted === "j" || wanted === "k") move(wanted === "j" ? 1 : -1);
     else if (wanted === ".") {
       state.paused = !state.paused;

@@ -39,7 +39,7 @@ def job_filters(fields: Mapping[str, str], before: int | None = None) -> tuple[F
 def jobs(visit: Visit) -> PageAnswer:
     before = before_of(visit)
     filters, chosen = job_filters(visit.query, before)
-    page = list_jobs(visit.app.store, visit.app.ledgers, filters)
+    page = visit.read_list("jobs", chosen, before, lambda: list_jobs(visit.app.store, visit.app.ledgers, filters))
     status = chosen.get("status")
     return visit.page(
         "jobs.html", page=page, chosen={name: value for name, value in chosen.items() if name != "status"},

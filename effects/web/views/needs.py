@@ -36,7 +36,7 @@ def needs(visit: Visit) -> PageAnswer:
             return count_causes(store, connection)
 
     filters, chosen = dead_filters(visit.query, before_of(visit))
-    letters = list_dead(store, visit.app.ledgers, filters)
+    letters = visit.read_list("needs", chosen, filters.before, lambda: list_dead(store, visit.app.ledgers, filters))
     return visit.page(
         "needs.html", causes=visit.read("causes", LIVE_SECONDS, read_causes), letters=letters[:PAGE_ROWS],
         counts=visit.site.unresolved(), older=letters[PAGE_ROWS - 1].id if len(letters) > PAGE_ROWS else None,

@@ -68,7 +68,7 @@ def template(visit: Visit) -> PageAnswer:
         sent = read_versions(visit.app.store, connection, version.name)
     findings = visit.read("templates", KEPT_SECONDS, lambda: lint(state.folder))
     return visit.page(
-        "email/template.html", version=version, cases=list(cases), case=case, rendered=rendered, problem=problem,
+        "email/template.html", template=version, cases=list(cases), case=case, rendered=rendered, problem=problem,
         locales=[locale for name, locale in state.folder.names() if name == version.name],
         findings=[each for each in findings if (each.template, each.locale) == (version.name, version.locale)],
         sent=[(row, moment(row.first_at), moment(row.last_at)) for row in sent],

@@ -1,0 +1,137 @@
+"""The dashboard beside many rows: the server's time of each page, and what twenty open browsers cost the database."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from sqlalchemy import event
+
+from benchmarks import fill, servers
+from benchmarks.options import Options
+from benchmarks.rounds import Goal, Report, Row
+from benchmarks.systems import ours
+from effects import Effects
+from effects.web import Dashboard, PageRequest, Person, dashboard
+
+WARM_MS, COLD_MS, BROWSERS_PERCENT = 100, 300, 1
+VISITS, COLD_VISITS = 20, 3
+BROWSERS, POLL_SECONDS, POLLS = 20, 5.0, 4
+# What people leave open.
+OPEN = ("/", "/", "/", "/needs", "/needs", "/jobs", "/queues", "/workers", "/numbers", "/webhooks")
+PAGES = (
+    "/", "/?range=7d", "/needs", "/needs?effect=not_done", "/needs/bulk?do=requeue&effect=not_done", "/decisions",
+    "/jobs", "/jobs?status=dead", f"/jobs?job_type={fill.RARE}", "/jobs/1000", "/numbers", "/numbers?range=7d",
+    "/queues", "/workers", "/schedules", "/limits", "/bulk", "/health", "/audit", "/audit?actor=cli:person-3",
+    "/settings", "/email/messages", "/email/messages?status=abandoned", "/email/suppressions", "/webhooks",
+    "/webhooks/endpoints/ep_50", "/webhooks/deliveries", "/webhooks/deliveries?state=unknown",
+    "/webhooks/events", "/webhooks/events/msg_500", "/reports", "/reports?state=failed",
+)  # fmt: skip
+
+
+def run(options: Options) -> Report:
+    """Beside 100,000 live and 1,000,000 ended jobs."""
+    return _measure(options, fill.Sizes().scaled(options.scale))
+
+
+def many(options: Options) -> Report:
+    """Beside 1,000,000 live and 10,000,000 ended jobs, and 500,000 deliveries."""
+    sizes = fill.Sizes(live=1_000_000, ended=10_000_000, deliveries=500_000)
+    return _measure(options, sizes.scaled(options.scale))
+
+
+def _measure(options: Options, sizes: fill.Sizes) -> Report:
+    title = f"milliseconds beside {sizes.live:,} live and {sizes.ended:,} ended jobs, {sizes.deliveries:,} deliveries"
+    columns = [f"{database}, {kind}" for database in ("PostgreSQL", "SQLite") for kind in ("p95", "cold")]
+    rows = {page: Row(page, "") for page in PAGES}
+    browsers = rows["browsers"] = Row(f"{BROWSERS} browsers, % of a core", "")
+    report = Report("pages", title, columns, list(rows.values()), decimals=1)
+    for database in ("PostgreSQL", "SQLite"):
+        options.say(f"filling {database}")
+        with _opened(options, database) as url:
+            effects = ours.install(url)
+            fill.fill(effects, sizes)
+            with closing(dashboard(guard=lambda request: Person("ann", role="admin"), effects=effects)) as board:
+                for page in PAGES:
+                    options.say(f"{database}: {page}")
+                    cold = [_milliseconds(board, page, cold=True) for _ in range(COLD_VISITS)]
+                    warm = sorted(_milliseconds(board, page) for _ in range(VISITS))
+                    rows[page].add({f"{database}, p95": warm[math.ceil(0.95 * VISITS) - 1]}, f"{database}, p95")
+                    rows[page].add({f"{database}, cold": max(cold)}, f"{database}, cold")
+                browsers.add({f"{database}, p95": _browsers_percent(board)}, f"{database}, p95")
+            effects.dispose()
+    report.goals = [
+        Goal(f"{page}, {column}", row.median(column), COLD_MS if column.endswith("cold") else WARM_MS, at_least=False)
+        for page, row in rows.items()
+        for column in columns
+        if page in PAGES
+    ] + [
+        Goal(f"browsers, {database}", browsers.median(f"{database}, p95"), BROWSERS_PERCENT, at_least=False)
+        for database in ("PostgreSQL", "SQLite")
+    ]
+    return report
+
+
+def _milliseconds(board: Dashboard, page: str, *, cold: bool = False) -> float:
+    """The time of one answer in this process. Cold: nothing was read for another page."""
+    if cold:
+        board.site.readings.forget()
+    begun = time.perf_counter()
+    answer = _visit(board, page)
+    elapsed = (time.perf_counter() - begun) * 1000
+    assert answer in (200, 404), (page, answer)
+    return elapsed
+
+
+def _visit(board: Dashboard, page: str) -> int:
+    path, _, query = page.partition("?")
+    return board.handle(PageRequest("GET", path, query=query, headers={"host": "bench"})).status
+
+
+def _browsers_percent(board: Dashboard) -> float:
+    """The share of the time that the database works for them, as the statements' callers see it."""
+    for page in OPEN:
+        _visit(board, page)
+    with _seconds_of(board.site.app) as spent:
+        begun = time.monotonic()
+        for poll in range(POLLS):
+            for browser in range(BROWSERS):
+                _visit(board, OPEN[browser % len(OPEN)])
+            time.sleep(max(0.0, begun + (poll + 1) * POLL_SECONDS - time.monotonic()))
+        elapsed = time.monotonic() - begun
+    return 100 * sum(spent) / elapsed
+
+
+@contextmanager
+def _seconds_of(effects: Effects) -> Iterator[list[float]]:
+    """The seconds of each statement on these connections."""
+    spent: list[float] = []
+
+    def before(connection: Any, *_: object) -> None:
+        connection.info["begun"] = time.perf_counter()
+
+    def after(connection: Any, *_: object) -> None:
+        spent.append(time.perf_counter() - connection.info["begun"])
+
+    for engine in effects.store.engines:
+        event.listen(engine, "before_cursor_execute", before)
+        event.listen(engine, "after_cursor_execute", after)
+    try:
+        yield spent
+    finally:
+        for engine in effects.store.engines:
+            event.remove(engine, "before_cursor_execute", before)
+            event.remove(engine, "after_cursor_execute", after)
+
+
+@contextmanager
+def _opened(options: Options, database: str) -> Iterator[str]:
+    if database == "PostgreSQL":
+        with options.server.database() as url:
+            yield url
+    else:
+        with servers.sqlite_file() as path:
+            yield str(path)

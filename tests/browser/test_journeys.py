@@ -1,0 +1,168 @@
+"""Goal: an operator gets from a question to the deed, by mouse, by keyboard alone, and without JavaScript."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+
+import pytest
+
+from effects import Refused
+from effects.store.limits import queue_pauses
+from effects.worker import Worker
+from tests.browser.conftest import Opening
+from tests.support.many_dead import many_dead
+from tests.web.full_shop import FullShop
+from tests.web.rows import audit_actions
+
+MANY = 5_000
+TABS_MAX = 120
+
+
+class Mouse:
+    """Clicks."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+
+    def follow(self, role: str, name: str | re.Pattern[str]) -> None:
+        self.page.get_by_role(role, name=name, exact=isinstance(name, str)).first.click()
+
+    def write(self, label: str, value: str) -> None:
+        self.page.get_by_label(label).first.fill(value)
+
+
+class Keyboard(Mouse):
+    """Tab, letters and Enter; no pointer."""
+
+    def follow(self, role: str, name: str | re.Pattern[str]) -> None:
+        self._reach(self.page.get_by_role(role, name=name, exact=isinstance(name, str)).first)
+        with self.page.expect_navigation():
+            self.page.keyboard.press("Enter")
+
+    def write(self, label: str, value: str) -> None:
+        self._reach(self.page.get_by_label(label).first)
+        self.page.keyboard.press("ControlOrMeta+a")
+        self.page.keyboard.type(value)
+
+    def _reach(self, target: Any) -> None:
+        handle = target.element_handle()
+        for _ in range(TABS_MAX):
+            if self.page.evaluate("element => element === document.activeElement", handle):
+                return
+            self.page.keyboard.press("Tab")
+        raise AssertionError(f"{target} is not reached by Tab")
+
+
+@pytest.fixture(params=["mouse", "keyboard", "no script"])
+def hand(request: pytest.FixtureRequest, opening: Opening) -> Any:
+    page = opening(script=request.param != "no script")
+    return Keyboard(page) if request.param == "keyboard" else Mouse(page)
+
+
+def words(hand: Any) -> str:
+    return " ".join(hand.page.inner_text("main").split())
+
+
+def test_why_a_mail_did_not_arrive(hand: Any, acting: tuple[FullShop, str]) -> None:
+    hand.page.goto(acting[1])
+    hand.follow("link", "Messages")
+    hand.write("What became of the mail to", "bob@example.com")
+    hand.page.keyboard.press("Enter")
+    hand.page.wait_for_url("**/email/address")
+    assert "It is not written to: hard bounce." in words(hand)
+    assert hand.page.url.endswith("/email/address")
+    assert audit_actions(acting[0].app)[-1] == ("web:ann", "look_up")
+
+
+def test_decide_an_unknown(hand: Any, acting: tuple[FullShop, str]) -> None:
+    hand.page.goto(acting[1])
+    hand.follow("link", re.compile("effects may have happened"))
+    assert "charge:1" in words(hand)
+    hand.write("How you know, for the audit log", "it is on the bank's list")
+    hand.follow("button", "It happened")
+    assert "Recorded as done, on your word." in words(hand)
+    assert "charge:2" in words(hand)
+    assert audit_actions(acting[0].app)[-1] == ("web:ann", "mark_done")
+
+
+def test_pause_a_partner(hand: Any, acting: tuple[FullShop, str]) -> None:
+    hand.page.goto(acting[1])
+    hand.follow("link", re.compile("gone.token"))
+    hand.follow("link", re.compile("^(Pause|Resume now)$"))
+    hand.write("Why (may be empty), for the audit log", "they asked for it")
+    hand.follow("button", re.compile("^(Pause|Resume)$"))
+    assert re.search("The limit key (is paused|runs again)", words(hand))
+    assert audit_actions(acting[0].app)[-1][1] in ("pause", "resume")
+
+
+def test_see_what_a_colleague_did(hand: Any, acting: tuple[FullShop, str]) -> None:
+    hand.page.goto(acting[1])
+    hand.follow("link", "Audit log")
+    hand.follow("link", "cli:ann")
+    assert "pause" in words(hand)
+    assert "the bank is down" in words(hand)
+    assert "actor=cli%3Aann" in hand.page.url
+
+
+def test_requeue_all_of_one_error_and_cancel_half_way(hand: Any, acting: tuple[FullShop, str]) -> None:
+    shop, url = acting
+    with shop.app.store.begin() as connection:
+        queue_pauses.resume(shop.app.store, connection, "default", actor="test", app_queues={"default"})
+    many_dead(shop.app, MANY, ending=Refused("no", code="lost_in_bulk"))
+    hand.page.goto(f"{url}/needs")
+    hand.follow("link", "lost_in_bulk")
+    hand.follow("link", "Requeue all")
+    assert f"{MANY:,} jobs" in words(hand)
+    hand.follow("button", "Requeue all")
+    assert f"0 of {MANY:,}" in words(hand)
+    worker = Worker(shop.app)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        hand.follow("link", "Cancel")
+        hand.follow("button", "Cancel")
+    finally:
+        worker.stop()
+        thread.join()
+    assert "Cancelled: what it has done stays done." in words(hand)
+    done = re.search(r"([\d,]+) of 5,000", words(hand))
+    assert done is not None
+    assert int(done[1].replace(",", "")) < MANY
+
+
+def test_keys_lead_everywhere(opening: Opening, shops: dict[str, Any]) -> None:
+    page, url = opening(), shops["full"].url
+    page.goto(url)
+    for key, path in (("n", "/needs"), ("j", "/jobs"), ("u", "/numbers"), ("e", "/webhooks"), ("r", "/reports"),
+                      ("m", "/email/messages"), ("o", "/")):  # fmt: skip
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        page.wait_for_url(f"{url}{path}", wait_until="networkidle")
+    page.keyboard.press("/")
+    page.keyboard.type("charge:1")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"/jobs/\d+$"))
+    page.goto(f"{url}/jobs?status=dead")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.closest('tr').rowIndex") == 2
+
+
+def test_times_are_the_viewers_and_utc_beside(opening: Opening, shops: dict[str, Any]) -> None:
+    page = opening()
+    page.goto(f"{shops['full'].url}/jobs")
+    shown = page.locator("td time").first
+    assert shown.inner_text().endswith("+05:30")
+    assert shown.get_attribute("title").startswith("UTC: ")
+
+
+def test_on_a_narrow_screen_the_pages_are_behind_a_button(opening: Opening, shops: dict[str, Any]) -> None:
+    page = opening(width=320, script=False)
+    page.goto(shops["full"].url)
+    jobs = page.get_by_role("link", name="Jobs", exact=True)
+    assert not jobs.is_visible()
+    page.get_by_role("button", name=re.compile("^Pages")).click()
+    jobs.click()
+    assert page.url.endswith("/jobs")
