@@ -9,13 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import click
 import pytest
 import yaml
 
 from effects import Effects, Pause, Refused, Unknown, enqueue
 from effects.cli import many
-from effects.cli.main import cli
 from effects.exit_codes import ExitCode
 from effects.observation.metrics import WorkerMetrics, database_families
 from effects.store.workers.registration import Activity, end, heartbeat
@@ -159,19 +157,6 @@ def test_a_rule_names_its_section_and_that_names_commands(rule: Any) -> None:
     name = rule["alert"]
     assert rule["annotations"]["runbook"] == f"docs/alerts.md#{name.lower()}"
     assert "`effects " in section(name)
-
-
-def test_the_commands_of_the_sections_exist() -> None:
-    for words in re.findall(r"`effects ([^`]+)`", PAGES.read_text()):
-        command: click.Command = cli
-        for word in words.split():
-            if not isinstance(command, click.Group):
-                break
-            subcommand = command.get_command(click.Context(command), word)
-            assert subcommand is not None, words
-            command = subcommand
-        options = {option for parameter in command.params for option in parameter.opts}
-        assert {word for word in words.split() if word.startswith("--")} <= options | {"--metrics-port"}, words
 
 
 def test_rules_and_dashboard_ask_for_metrics_that_there_are(app: Effects) -> None:

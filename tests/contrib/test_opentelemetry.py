@@ -257,7 +257,20 @@ def test_a_collector_gets_it_over_a_socket_and_nothing_personal(app: Effects) ->
             assert secret not in collector.bodies
 
 
-@pytest.mark.parametrize("text", [None, "", "no context", "{", "[]", '{"traceparent": 5}', "{" * 5000, '{"a": "b"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "no context",
+        "{",
+        "[]",
+        '{"traceparent": 5}',
+        "{" * 5000,
+        '{"a": "b"}',
+        '{"baggage": "' + "a=b," * 9000 + '"}',
+    ],
+)
 def test_a_row_that_has_no_context_is_one_without(text: str | None) -> None:
     assert not trace.get_current_span(context_of_text(text)).get_span_context().is_valid
 

@@ -32,6 +32,8 @@ def context_of_text(text: str | None) -> Context:
 
 
 def _headers(text: str | None) -> dict[str, str]:
+    if text is not None and len(text) > CHARS_MAX:  # anybody with INSERT may have written it
+        return {}
     if text is None or not text.startswith("{"):
         return {} if text is None else {TRACEPARENT: text}
     try:
