@@ -27,6 +27,7 @@ from effects import (
     Retry,
     RetryPolicy,
     Routing,
+    Snooze,
     Unknown,
 )
 from effects.extend import DAY_SECONDS, Action, Explanation, Instead, Rate, RateLimitedLogger, ensure_limit
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 
 RECHECK_SECONDS = 60.0  # while our own configuration is at fault, or mail is held
 _MARGIN_SECONDS = 2.0  # the transport ends before the attempt's time limit does
+ROOM_SECONDS = 120.0  # that a message waits for others in memory, of its attempt's time limit
 ATTACHMENT_SECONDS = 300.0  # until a file that cannot be read is looked for again
 _log = logging.getLogger("effects.email")
 
@@ -185,7 +187,9 @@ class EmailSend(JobType[SendPayload]):
         message: Message | None = attempt.loaded
         if message is None or message.source is None or message.transport not in self._on_loop:
             return await asyncio.to_thread(lambda: run_in_thread(self._perform(attempt, InThread())))
-        async with self._room().hold(message.source):
+        async with self._room().hold(message.source, seconds=ROOM_SECONDS) as has_room:
+            if not has_room:
+                return Snooze(RECHECK_SECONDS, "many large messages are being sent", ages=False, code="no_room")
             return await self._perform(attempt, OnLoop())
 
     def _room(self) -> RoomInMemory:

@@ -94,12 +94,17 @@ class RoomInMemory:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
-    async def hold(self, source: MessageSource) -> AsyncIterator[None]:
-        """While the message is built and sent."""
+    async def hold(self, source: MessageSource, *, seconds: float) -> AsyncIterator[bool]:
+        """While the message is built and sent; False if there was no room within `seconds`."""
         count = min(self._most, _bytes_of(source))
-        await self._take(count)
         try:
-            yield
+            async with asyncio.timeout(seconds):
+                await self._take(count)
+        except TimeoutError:
+            yield False
+            return
+        try:
+            yield True
         finally:
             self._free += count
             self._admit()

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from effects import Effects
+from effects.testing import Toolkit
 from effects.worker import Worker
 from effects_email.api import send_templated_email
+from effects_email.jobs import send
 from effects_email.jobs.send import EmailSend
 from effects_email.jobs.waits import RoomInMemory
 from effects_email.message.source import Address, MessageSource
@@ -177,8 +179,8 @@ def test_large_messages_wait_for_room_in_their_order() -> None:
     room, begun = RoomInMemory(400), list[str]()
     gate: dict[str, asyncio.Event] = {}
 
-    async def send(name: str, count: int) -> None:
-        async with room.hold(source(count)):
+    async def send_one(name: str, count: int) -> None:
+        async with room.hold(source(count), seconds=SECONDS):
             begun.append(name)
             await gate[name].wait()
 
@@ -186,7 +188,7 @@ def test_large_messages_wait_for_room_in_their_order() -> None:
         tasks = {}
         for name, count in {"half": 50, "large": 10_000, "small": 1}.items():
             gate[name] = asyncio.Event()
-            tasks[name] = asyncio.create_task(send(name, count))
+            tasks[name] = asyncio.create_task(send_one(name, count))
             await asyncio.sleep(0)
         assert begun == ["half"]  # the small one is behind the large one, which would never come otherwise
         tasks["large"].cancel()
@@ -196,7 +198,7 @@ def test_large_messages_wait_for_room_in_their_order() -> None:
         for event in gate.values():
             event.set()
         await asyncio.gather(tasks["half"], tasks["small"])
-        async with room.hold(source(10_000)):
+        async with room.hold(source(10_000), seconds=SECONDS):
             pass
 
     asyncio.run(run())
@@ -206,18 +208,46 @@ def test_who_is_cancelled_when_his_turn_has_come_gives_the_room_back() -> None:
     async def run() -> None:
         room = RoomInMemory(4)
 
-        async def send() -> None:
-            async with room.hold(source(1)):
+        async def send_one() -> None:
+            async with room.hold(source(1), seconds=SECONDS):
                 pass
 
-        async with room.hold(source(1)):
-            waiting = asyncio.create_task(send())
+        async with room.hold(source(1), seconds=SECONDS):
+            waiting = asyncio.create_task(send_one())
             await asyncio.sleep(0)
         waiting.cancel()  # admitted, and not yet begun
         await asyncio.wait([waiting])
-        await asyncio.wait_for(send(), SECONDS)
+        await asyncio.wait_for(send_one(), SECONDS)
 
     asyncio.run(run())
+
+
+def test_who_finds_no_room_in_time_goes_back_and_leaves_room_to_others() -> None:
+    async def run() -> None:
+        room = RoomInMemory(4)
+        async with room.hold(source(1), seconds=SECONDS) as first:
+            assert first
+            async with room.hold(source(1), seconds=0.01) as second:
+                assert not second
+        async with room.hold(source(1), seconds=SECONDS) as third:
+            assert third
+
+    asyncio.run(run())
+
+
+def test_a_message_without_room_costs_no_try(
+    make_app: Callable[..., Effects], provider: Callable[[int], tuple[Slow, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, url = provider(1)
+    monkeypatch.setattr(send, "ROOM_SECONDS", 0.0)
+    monkeypatch.setattr(RoomInMemory, "_take", lambda self, count: asyncio.Event().wait())
+    app = make_app(smtp_url=url)
+    write(app, 1)
+    Worker(app).drain(SECONDS)
+    with app.store.read() as connection:
+        [job] = connection.exec_driver_sql("SELECT status, attempts, error_code FROM effects_jobs").all()
+    assert tuple(job) == ("queued", 0, "no_room")
+    assert slow.box.messages == []
 
 
 # -- names -----------------------------------------------------------------------------------------------------------
@@ -255,3 +285,18 @@ def test_a_name_that_is_not_there_is_no_connection() -> None:
     client = ProviderClient("http://api.provider.test", resolver=unknown)
     exchange = asyncio.run(client.request("GET", "/", {}, b"", release=release, seconds=5))
     assert (exchange.failure, exchange.wrote) == ("connect_failed", False)
+
+
+# -- tests of apps ---------------------------------------------------------------------------------------------------
+
+
+def test_a_toolkit_sends_nothing_to_a_provider(
+    make_app: Callable[..., Effects], provider: Callable[[int], tuple[Slow, str]]
+) -> None:
+    slow, url = provider(1)
+    app = make_app(smtp_url=url)
+    with Toolkit(app) as toolkit:
+        write(app, 2)
+        toolkit.drain()
+        assert [mail.state for mail in toolkit.emails] == ["done", "done"]
+    assert slow.box.messages == []
