@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from effects_reports.explanation import ReportExplanation, explain_report
     from effects_reports.links import download_url
     from effects_reports.notify import Notify
+    from effects_reports.preview import ReportPreview, preview_report
     from effects_reports.progress import Progress
     from effects_reports.results import open_result
     from effects_reports.writing import ReportReceipt
@@ -42,6 +43,7 @@ else:
             "effects_reports.explanation": "ReportExplanation, explain_report",
             "effects_reports.links": "download_url",
             "effects_reports.notify": "Notify",
+            "effects_reports.preview": "ReportPreview, preview_report",
             "effects_reports.progress": "Progress",
             "effects_reports.results": "open_result",
             "effects_reports.writing": "ReportReceipt",
@@ -60,6 +62,7 @@ __all__ = [
     "ReportExplanation",
     "ReportInvalid",
     "ReportNotFound",
+    "ReportPreview",
     "ReportReceipt",
     "ReportRefused",
     "ReportStateError",
@@ -71,6 +74,7 @@ __all__ = [
     "find_report",
     "list_reports",
     "open_result",
+    "preview_report",
     "repair_reports",
     "report",
     "report_status",

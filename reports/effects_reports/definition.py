@@ -67,6 +67,10 @@ class ReportDefinition:
         """How many rows a chunk is planned with, where they take this route."""
         return self.chunk_rows or (COPIED_CHUNK_ROWS if route == "copy" else CHUNK_ROWS)
 
+    @property
+    def _takes_params(self) -> bool:
+        return any(name != "as_of" for name in inspect.signature(self.source).parameters)
+
     def read_params(self, values: Any) -> Any:
         """The params as the function takes them.
 
@@ -75,6 +79,8 @@ class ReportDefinition:
         """
         plain = {} if values is None else values if isinstance(values, Mapping) else msgspec.to_builtins(values)
         kind = self.params or dict[str, Any]
+        if plain and not self._takes_params:
+            raise ParamsInvalid(f"report {self.name!r} takes no params: {', '.join(map(str, plain))} are given")
         try:
             return msgspec.convert(plain, kind, strict=False)
         except (msgspec.ValidationError, TypeError) as error:
@@ -111,9 +117,10 @@ class ReportDefinition:
         return rows
 
     def _call(self, params: Any, as_of: datetime) -> Any:
-        wants_time = "as_of" in inspect.signature(self.source).parameters
+        names = inspect.signature(self.source).parameters
+        time = {"as_of": as_of} if "as_of" in names else {}
         try:
-            return self.source(params, as_of=as_of) if wants_time else self.source(params)
+            return self.source(params, **time) if self._takes_params else self.source(**time)
         except KeyError as error:
             [name] = error.args or [None]
             if not isinstance(params, Mapping) or not isinstance(name, str) or name in params:
@@ -217,8 +224,9 @@ def report(
 ) -> Callable[[Source], ReportDefinition]:
     """Declare a report; the decorated function gives its rows. ``Effects(reports=[…])` makes it known to an app.
 
-    The function is called with the params, and with `as_of` (the time of the plan) where it has an argument of that
-    name. It is called again for every chunk, in any process: it must build the same SELECT each time.
+    The function is called with the params, unless it has no argument for them, and with `as_of` (the time of the plan)
+    where it has an argument of that name. It is called again for every chunk, in any process: it must build the
+    same SELECT each time.
 
     Args:
         key: names of selected columns that are together unique and never NULL, and that do not change: chunks are
@@ -229,7 +237,8 @@ def report(
         map_batch: the same for up to 1,000 rows at once. Without either, PostgreSQL itself writes the format (COPY).
         iterable: the function returns an iterable of rows instead of a SELECT. One part: a crash begins it again.
         formats: those that may be asked for, the default first.
-        dialect: of CSV: `excel` (default), `rfc4180`, or `raw`, which has no defence against formulas.
+        dialect: of CSV: `excel` (default), `excel_semicolon` for countries where the comma is decimal, `rfc4180`, or
+            `raw`, which has no defence against formulas.
         consistency: `range` (default), `snapshot` or `single`; the package's page says what each guarantees.
         chunk_rows: rows of a chunk. Default 100,000, or 250,000 where PostgreSQL itself writes them; several times that
             where there would be over 10,000 chunks.

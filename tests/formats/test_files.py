@@ -176,6 +176,18 @@ def sheet(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
 # -- what is not there -------------------------------------------------------------------------------------------
 
 
+def test_csv_for_spreadsheets_whose_decimals_have_a_comma() -> None:
+    berlin = dt.timezone(dt.timedelta(hours=2))
+    rows = [
+        (1, "a;b", Decimal("-12.50")), (2, "a,b", 0.5), (3, "1.5", NOON.replace(tzinfo=berlin)), (4, "x,=1+1", True),
+        (5, "", dt.time(5, 17, 0, 500_000)), (6, None, 1e20),
+    ]  # fmt: skip
+    assert file_of(rows, dialect="excel_semicolon").decode() == (
+        '\ufeffOrder no.;\'=Note;Amount\r\n1;"a;b";-12,50\r\n2;a,b;0,5\r\n3;1.5;2013-07-01 10:00:00\r\n'
+        '4;x,\'=1+1;true\r\n5;"";05:17:00,5\r\n6;;1e+20\r\n'
+    )
+
+
 @pytest.mark.parametrize("name", ["", "pdf", "csv.bz2", "xlsx.gz", "CSV", "csv.gz.gz"])
 def test_the_error_of_an_unknown_format_lists_the_known_ones(name: str) -> None:
     with pytest.raises(ReportInvalid, match="give one of csv, "):
@@ -183,7 +195,7 @@ def test_the_error_of_an_unknown_format_lists_the_known_ones(name: str) -> None:
 
 
 def test_the_error_of_an_unknown_dialect_lists_the_known_ones() -> None:
-    with pytest.raises(ReportInvalid, match="excel, rfc4180, raw"):
+    with pytest.raises(ReportInvalid, match="excel, excel_semicolon, rfc4180, raw"):
         open_format("csv", "tsv")  # type: ignore[arg-type]
 
 

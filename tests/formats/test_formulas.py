@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 
 from effects_reports.formats.base import ChunkSource, Column, Dialect
 from effects_reports.formats.csv import Csv
-from effects_reports.formats.formulas import defended
+from effects_reports.formats.formulas import DEFENCES
 from tests.formats.rows import part, whole
+
+defended = DEFENCES[","].defended
 
 
 def written(rows: list[tuple[Any, ...]], columns: tuple[Column, ...], name: str = "csv") -> bytes:
@@ -60,13 +62,15 @@ def _cells_of(line: str, separator: str) -> list[str]:
     return [cell.strip(' "\u00a0\u200b\ufeff\u2003') for record in records for cell in record]
 
 
-@pytest.mark.parametrize("separator", [";", "\t", "|"])
-@pytest.mark.parametrize("dialect", ["excel", "rfc4180"])
+@pytest.mark.parametrize(("dialect", "separator"), [
+    *(("excel", separator) for separator in ";\t|"), *(("rfc4180", separator) for separator in ";\t|"),
+    *(("excel_semicolon", separator) for separator in ",\t|"),
+])  # fmt: skip
 def test_no_separator_of_a_locale_makes_a_cell_that_begins_like_a_formula(dialect: Dialect, separator: str) -> None:
     """Each sign in each of its forms, behind anything that begins a cell somewhere, in a first and a second column."""
     signs = "=+-@＝＋－＠﹢﹣﹦﹫⁺⁻⁼₊₋₌"
     between = ["", " ", '"', '""', "\u00a0", "\u200b", "\ufeff", '\u2003 "']
-    breaks = ["", ";", "\t", "|", "\r\n", "\n", "\r", ";;", "x;", "x\n", 'x";', 'x"\n', "1,2;", "\n\n"]
+    breaks = ["", ";", ",", "\t", "|", "\r\n", "\n", "\r", ";;", "x;", "x\n", 'x";', 'x"\n', "1,2;", "\n\n"]
     texts = [f"{begin}{skipped}{sign}cmd|' /C calc'!A0" for begin in breaks for skipped in between for sign in signs]
     columns = (Column("first", "first"), Column("second", "second"))
     for text in texts:

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from effects import Effects
-from effects_reports import DefinitionInvalid, ReportRefused, report
+from effects_reports import DefinitionInvalid, ParamsInvalid, ReportRefused, explain_report, report
 from effects_reports.cursor import key_from_json, key_to_json
 from effects_reports.source.statements import proved_unique
 from tests.reports.shop import orders
@@ -32,7 +32,7 @@ def made(tmp_path: Path, *reports: Any, **options: Any) -> None:
         ({"key": ()}, 'give key, the columns .* or consistency="single"'),
         ({"key": ("number",)}, "its select\\(\\) has no column 'number', which is part of its key"),
         ({"consistency": "eventual"}, "consistency is 'eventual'; give range, snapshot, single"),
-        ({"dialect": "tsv"}, "dialect is 'tsv'; give excel, rfc4180, raw"),
+        ({"dialect": "tsv"}, "dialect is 'tsv'; give excel, excel_semicolon, rfc4180, raw"),
         ({"formats": ()}, "formats holds nothing"),
         ({"formats": ("csv", "pdf")}, "formats holds pdf; give some of csv, csv.gz"),
         ({"chunk_rows": 0}, "chunk_rows is 0; it must be above 0"),
@@ -50,6 +50,16 @@ def test_a_wrong_argument_is_named(options: dict[str, Any], message: str, tmp_pa
     given = {"name": "orders", "key": ("id",), **options}
     with pytest.raises(DefinitionInvalid, match=message):
         made(tmp_path, report(**given)(lambda params: ALL))
+
+
+def test_a_report_without_params_needs_no_argument_and_takes_none(tmp_path: Path) -> None:
+    plain = report("plain", key=("id",))(lambda: ALL)
+    timed = report("timed", key=("id",))(lambda as_of: ALL.where(orders.c.id < as_of.year))
+    app = Effects(f"sqlite:///{tmp_path / 'none.db'}", reports=[plain, timed])
+    for name in ("plain", "timed"):
+        with pytest.raises(ParamsInvalid, match=f"report '{name}' takes no params: day, x are given"):
+            explain_report(name, {"day": 1, "x": 2}, effects=app)
+    app.dispose()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ from effects.store.rotate import count_keys, rotate
 from effects_reports import (
     Notify,
     ReportInvalid,
+    ReportRefused,
     explain_report,
+    preview_report,
     report,
     report_status,
     request_report,
@@ -277,6 +279,27 @@ def test_explain_reads_no_row_and_shows_what_would_happen(shop: Effects) -> None
     assert explain_report("euros", effects=shop).route == "row"
     assert explain_report("primes", effects=shop).route == "iterable"
     assert len(rows(shop, "report_runs")) == before
+
+
+def test_a_preview_shows_the_first_rows_in_the_order_of_the_key(shop: Effects) -> None:
+    fill(shop, 250)
+    before = len(rows(shop, "report_runs"))
+    preview = preview_report("orders", {"above": 5}, rows=3, effects=shop)
+    assert preview.columns == ["id", "customer", "cents"]
+    assert [row[0] for row in preview.rows] == ["6", "9", "12"]
+    mapped = preview_report("euros", rows=2, effects=shop)
+    assert (mapped.columns, len(mapped.rows)) == (["Customer", "Sum in euros"], 2)
+    assert len(preview_report("primes", rows=4, effects=shop).rows) == 4
+    assert len(preview_report("totals", effects=shop).rows) >= 1
+    assert len(rows(shop, "report_runs")) == before
+    with pytest.raises(ReportInvalid, match="rows is 0"):
+        preview_report("orders", rows=0, effects=shop)
+
+
+def test_a_preview_that_the_database_does_not_take_says_why(shop_factory: Shop) -> None:
+    lacking = report("lacking", key=("id",))(lambda: sa.select(sa.table("nowhere", sa.column("id", sa.Integer))))
+    with pytest.raises(ReportRefused, match="report 'lacking': the database does not take the SELECT"):
+        preview_report("lacking", effects=shop_factory(reports=[lacking]))
 
 
 # -- notices -----------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from sqlalchemy.types import TypeEngine
 
 from effects.extend import Writer
 
-Dialect: TypeAlias = Literal["excel", "rfc4180", "raw"]
-DIALECTS: tuple[Dialect, ...] = ("excel", "rfc4180", "raw")
+Dialect: TypeAlias = Literal["excel", "excel_semicolon", "rfc4180", "raw"]
+DIALECTS: tuple[Dialect, ...] = ("excel", "excel_semicolon", "rfc4180", "raw")
 Route: TypeAlias = Literal["copy", "batch", "row", "sqlite", "iterable"]
 
 Packing: TypeAlias = Literal["", "gz", "zst", "sheet"]

@@ -1,12 +1,16 @@
-"""CSV (RFC 4180) in three dialects.
+"""CSV (RFC 4180) in four dialects.
 
 | dialect | line ends | begins with | texts that look like formulas |
 |---|---|---|---|
 | `excel` | CRLF | the UTF-8 byte order mark, by which Excel knows UTF-8 | get apostrophes |
+| `excel_semicolon` | CRLF | the byte order mark | get apostrophes |
 | `rfc4180` | CRLF | the header | get apostrophes |
 | `raw` | LF | the header | stay as they are |
 
-A field is quoted where it holds a comma, a quote or a line break. NULL is an empty field, the empty text is `""`.
+The fields of `excel_semicolon` stand between semicolons, its decimals have a comma, its moments (in UTC) no zone:
+so they are numbers and moments to the spreadsheets of countries where the comma is decimal.
+
+A field is quoted where it holds the separator, a quote or a line break. NULL is an empty field, the empty text is `""`.
 These are the rules of PostgreSQL's COPY, which writes the same bytes.
 """
 
@@ -18,14 +22,13 @@ from typing import Any, TypeAlias
 
 from effects.extend import Writer
 from effects_reports.formats.base import Column, Dialect, Packing
-from effects_reports.formats.formulas import SUSPICIOUS, SUSPICIOUS_START, defended
+from effects_reports.formats.formulas import DEFENCES
 from effects_reports.formats.packing import Packer
-from effects_reports.formats.values import is_free, text_of, texts_of
+from effects_reports.formats.values import has_point, is_free, text_of, texts_of, with_comma
 
 Cells: TypeAlias = list[str]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_quotable = re.compile(r'[",\r\n]').search
 # Joins a column, so that it can be searched at once: never begins a formula, is never looked through, never quoted.
 _BETWEEN = "\xa4"
 _NONE = type(None)
@@ -41,26 +44,31 @@ class Csv:
     def __init__(self, dialect: Dialect = "excel", packing: Packing = "") -> None:
         self.dialect, self.packing = dialect, packing
         self.defended = dialect != "raw"
+        self.separator = ";" if dialect == "excel_semicolon" else ","
+        self.decimal_comma = dialect == "excel_semicolon"
         self.line_end = "\n" if dialect == "raw" else "\r\n"
         self.name = f"csv.{packing}" if packing else "csv"
         self.extension = f".{self.name}"
         self.content_type = _CONTENT_TYPES.get(packing, "text/csv; charset=utf-8")
         # Whatever needs a second look: to be quoted, or as a formula at the beginning of a field.
-        formulas = rf"|{SUSPICIOUS}|(?:^|{_BETWEEN})(?:{SUSPICIOUS_START})" if self.defended else ""
-        self._special = re.compile(rf'[",\r\n]{formulas}').search
+        defence = DEFENCES[self.separator]
+        formulas = rf"|{defence.inside}|(?:^|{_BETWEEN})(?:{defence.start})" if self.defended else ""
+        self._special = re.compile(rf'["{self.separator}\r\n]{formulas}').search
+        self._quotable = re.compile(rf'["{self.separator}\r\n]').search
+        self._defended = defence.defended
 
     def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> bytes:
         """Rows as bytes; `values` are the columns' values, all of one length, at least 1."""
         fields = list(map(self._fields, values))
         if len(fields) == 1:
             fields = [[_alone(field) for field in fields[0]]]
-        lines = self.line_end.join(map(",".join, zip(*fields, strict=True)))
+        lines = self.line_end.join(map(self.separator.join, zip(*fields, strict=True)))
         return f"{lines}{self.line_end}".encode("utf-8", "replace")
 
     def header(self, columns: Sequence[Column]) -> bytes:
         """The first line, with what comes before it."""
         line = self.encode(columns, [[column.header] for column in columns])
-        return _BYTE_ORDER_MARK + line if self.dialect == "excel" else line
+        return _BYTE_ORDER_MARK + line if self.dialect.startswith("excel") else line
 
     def assemble(self, columns: Sequence[Column], parts: Iterable[Iterable[bytes]], out: Writer) -> None:
         """As `Format.assemble`."""
@@ -80,9 +88,18 @@ class Csv:
             return [""] * len(values)
         [kind] = kinds - {_NONE}
         if _NONE not in kinds:
-            return self._quoted(texts_of(values, kind), kind)
-        texts = iter(self._quoted(texts_of([value for value in values if value is not None], kind), kind))
+            return self._quoted(self._texts(values, kind), kind)
+        texts = iter(self._quoted(self._texts([value for value in values if value is not None], kind), kind))
         return ["" if value is None else next(texts) for value in values]
+
+    def _texts(self, values: Sequence[Any], kind: type) -> Cells:
+        if self.decimal_comma and has_point(kind):
+            return list(map(self._text, values))
+        return texts_of(values, kind)
+
+    def _text(self, value: Any) -> str:
+        text = text_of(value)
+        return with_comma(text) if self.decimal_comma and has_point(type(value)) else text
 
     def _quoted(self, texts: Cells, kind: type) -> Cells:
         if kind in _PLAIN:
@@ -93,14 +110,14 @@ class Csv:
         return [self._quote(text, free=free) for text in texts]
 
     def _field(self, value: Any) -> str:
-        return "" if value is None else self._quote(text_of(value), free=is_free(type(value)))
+        return "" if value is None else self._quote(self._text(value), free=is_free(type(value)))
 
     def _quote(self, text: str, *, free: bool) -> str:
         if not text:
             return '""'
         if free and self.defended:
-            text = defended(text)
-        return f'"{text.replace(_QUOTE, _QUOTE * 2)}"' if _quotable(text) else text
+            text = self._defended(text)
+        return f'"{text.replace(_QUOTE, _QUOTE * 2)}"' if self._quotable(text) else text
 
 
 def _alone(field: str) -> str:

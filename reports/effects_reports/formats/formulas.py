@@ -8,7 +8,8 @@ text. A text that begins with a tab or a line break gets an apostrophe in any ca
 the whole text (-12.50) or as a cell of its own inside it (a;-5;b). Numbers, dates and booleans are no texts and are
 never touched.
 
-The comma needs no look inside a field: wherever it separates, the file's own quotes hold. Sources: OWASP, "CSV
+The comma needs no look inside a field of a file whose separator it is: wherever it separates, the file's own quotes
+hold. In a file with semicolons it begins a cell as a semicolon does in the others. Sources: OWASP, "CSV
 Injection"; Unicode, forms of the four signs and of the separators that normalise to them (full-width, small, …).
 """
 
@@ -38,31 +39,44 @@ _STRIPPED = (
 )
 _NUMBER = "[+\\-\\u2212]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+\\-]?[0-9]+)?"
 
-# Regular expressions that Python and PostgreSQL read alike.
-SUSPICIOUS = f"[{_BREAKS}][{_STRIPPED}]*[{_SIGNS}]"  # inside a text
-SUSPICIOUS_START = f"[{_STRIPPED}]*[{_SIGNS}]|[\\t\\r\\n]"
-_ANYWHERE = f"^({SUSPICIOUS_START})|{SUSPICIOUS}"
-# A number inside a text is one cell only between two breaks of one kind. Before a break of another kind, or at the
-# text's end, the cell continues, and what follows is part of its formula.
-_INNER = "|".join((*(f"{end}(?!{_NUMBER}{end})" for end in (";", "[|]", "\\t", "[\\r\\n]")), f"[{_OTHER_BREAKS}]"))
-_CELL = f"(^(?!{_NUMBER}\\Z)|{_INNER})(?=[{_STRIPPED}]*[{_SIGNS}])"
 _FIRST_BREAK = "^(?=[\\t\\r\\n])"
-
-_is_suspicious = re.compile(_ANYWHERE).search
-_cell = re.compile(_CELL)
 _first_break = re.compile(_FIRST_BREAK)
 
 
-def defended(text: str) -> str:
-    """The text as a spreadsheet will show it and not run it."""
-    return _first_break.sub("'", _cell.sub(r"\1'", text)) if _is_suspicious(text) else text
+class Defence:
+    """The regular expressions, which Python and PostgreSQL read alike.
+
+    Args:
+        separator: of the file's own fields, which its quotes protect; a comma elsewhere begins a cell.
+
+    Attributes:
+        inside, start: what calls for a closer look inside a text, and at its beginning.
+    """
+
+    def __init__(self, separator: str) -> None:
+        comma = "" if separator == "," else ","
+        self.inside = f"[{comma}{_BREAKS}][{_STRIPPED}]*[{_SIGNS}]"
+        self.start = f"[{_STRIPPED}]*[{_SIGNS}]|[\\t\\r\\n]"
+        self._anywhere = f"^({self.start})|{self.inside}"
+        # A number inside a text is one cell only between two breaks of one kind. Before a break of another kind, or at
+        # the text's end, the cell continues, and what follows is part of its formula.
+        ends = (*comma, ";", "[|]", "\\t", "[\\r\\n]")
+        inner = "|".join((*(f"{end}(?!{_NUMBER}{end})" for end in ends), f"[{_OTHER_BREAKS}]"))
+        self._cell = f"(^(?!{_NUMBER}\\Z)|{inner})(?=[{_STRIPPED}]*[{_SIGNS}])"
+        self._is_suspicious, self._cells = re.compile(self._anywhere).search, re.compile(self._cell)
+
+    def defended(self, text: str) -> str:
+        """The text as a spreadsheet will show it and not run it."""
+        return _first_break.sub("'", self._cells.sub(r"\1'", text)) if self._is_suspicious(text) else text
+
+    def defended_sql(self, text: ColumnElement[str]) -> ColumnElement[str]:
+        """`defended`, compiled into a statement for PostgreSQL with UTF-8. Most texts cost one look."""
+        cells = sa.func.regexp_replace(text, _literal(self._cell), _literal(r"\1'"), _literal("g"))
+        defence = sa.func.regexp_replace(cells, _literal(_FIRST_BREAK), _literal("'"))
+        return sa.case((text.bool_op("~")(_literal(self._anywhere)), defence), else_=text)
 
 
-def defended_sql(text: ColumnElement[str]) -> ColumnElement[str]:
-    """`defended`, compiled into a statement for PostgreSQL with UTF-8. Most texts cost one look."""
-    cells = sa.func.regexp_replace(text, _literal(_CELL), _literal(r"\1'"), _literal("g"))
-    defence = sa.func.regexp_replace(cells, _literal(_FIRST_BREAK), _literal("'"))
-    return sa.case((text.bool_op("~")(_literal(_ANYWHERE)), defence), else_=text)
+DEFENCES = {separator: Defence(separator) for separator in (",", ";")}
 
 
 def _literal(text: str) -> ColumnElement[str]:

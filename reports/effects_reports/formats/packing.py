@@ -16,7 +16,7 @@ from effects_reports.formats.base import Packing
 from effects_reports.formats.fragments import FragmentPacker
 
 BLOCK_BYTES = 256 * 1024
-GZIP_LEVEL = 6
+GZIP_LEVEL = 4  # twice as fast as 6, for a twentieth more bytes
 ZSTD_LEVEL = 3
 _GZIP_WINDOW = 31  # 2^15 bytes, and 16 for a gzip header
 

@@ -43,6 +43,11 @@ def is_free(kind: type) -> bool:
     return text_of.dispatch(kind) in _FREE
 
 
+def has_point(kind: type) -> bool:
+    """Whether the text of such a value may have a decimal point, or be a moment."""
+    return text_of.dispatch(kind) in _POINTED
+
+
 def texts_of(values: Sequence[Any], kind: type) -> list[str]:
     """The texts of many values of exactly this type."""
     many = _MANY.get(kind)
@@ -156,6 +161,13 @@ def _(value: dt.timedelta) -> str:
     return f"P{days}{'T' + time if time else ''}" if days or time else "PT0S"
 
 
+def with_comma(text: str) -> str:
+    """The text of a number, a moment or a time of day with a decimal comma, and without the zone of a moment in UTC."""
+    moment = _SERVER_MOMENT.fullmatch(text)
+    plain = f"{moment['day']} {moment['time']}{moment['era'] or ''}" if moment else text
+    return plain.replace(".", ",")
+
+
 @text_of.register
 def _(value: uuid.UUID) -> str:
     return str(value)
@@ -211,6 +223,7 @@ def _with_t(moment: re.Match[str]) -> str:
 
 json_text: Show = json.encoder.encode_basestring  # with every character beyond ASCII as it is
 
+_POINTED = {text_of.dispatch(kind) for kind in (float, decimal.Decimal, dt.datetime, dt.time, ServerText)}
 _FREE = {text_of.dispatch(object), text_of.dispatch(str), text_of.dispatch(enum.Enum)}
 
 

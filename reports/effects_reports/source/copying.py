@@ -14,20 +14,20 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from effects_reports.formats.base import Column, Format
 from effects_reports.formats.csv import Csv
-from effects_reports.formats.formulas import defended_sql
+from effects_reports.formats.formulas import DEFENCES
 
 Kind: TypeAlias = Literal[
-    "plain", "single", "oid", "text", "boolean", "moment", "zoned", "span", "json", "nested", "other"
+    "plain", "pointed", "single", "oid", "text", "boolean", "moment", "zoned", "span", "json", "nested", "other"
 ]
 
 # Types that print as they should. Their output begins with no sign of a formula that is not a number's.
 _PLAIN = {
-    20, 21, 23, 701, 1700,  # integers, double, numeric
-    1082, 1083, 1266, 2950, 17,  # date, time, timetz, uuid, bytea
+    20, 21, 23, 1082, 2950, 17,  # integers, date, uuid, bytea
     650, 829, 774, 869, 1560, 1562,  # cidr, macaddr, macaddr8, inet, bit, varbit
 }  # fmt: skip
 _KINDS: dict[int, Kind] = {
     **dict.fromkeys(_PLAIN, "plain"),
+    **dict.fromkeys((701, 1700, 1083, 1266), "pointed"),  # double, numeric, time, timetz
     **dict.fromkeys((25, 1043, 19), "text"),  # text, varchar, name; bpchar loses its spaces in a cast
     700: "single",
     26: "oid",
@@ -38,6 +38,7 @@ _KINDS: dict[int, Kind] = {
     114: "json",
     3802: "json",
 }
+_POINTED: tuple[Kind, ...] = ("pointed", "single", "moment", "zoned")  # what may have a decimal point, or a zone
 _NESTED_CATEGORIES = ("A", "C")  # arrays and composites
 
 # What the texts depend on, for this transaction alone. The time zone is left: the SELECT may depend on it.
@@ -63,13 +64,13 @@ def copy_statement(
     zone = connection.exec_driver_sql(_SETTINGS).scalar_one()
     source = select.subquery("source")
     kinds = _kinds(connection, source)
-    if zone in _UTC:
+    if zone in _UTC and not (isinstance(file, Csv) and file.decimal_comma):
         kinds = ["moment" if kind == "zoned" else kind for kind in kinds]
     query = _csv(source, kinds, file) if isinstance(file, Csv) else _json(source, kinds, columns)
     compiled = query.compile(dialect=connection.dialect)
     state = compiled.construct_expanded_state()
     processors = {**compiled._bind_processors, **state.processors}  # those of every parameter, and of expanded ones
-    options = _CSV if isinstance(file, Csv) else _LINES
+    options = f"{_CSV}, DELIMITER '{file.separator}'" if isinstance(file, Csv) else _LINES
     values = {name: _processed(processors, name, value) for name, value in state.parameters.items()}
     return f"COPY ({state.statement}) TO STDOUT ({options})", values
 
@@ -100,13 +101,17 @@ def _widened(column: ColumnElement[Any], kind: Kind) -> ColumnElement[Any]:
 
 
 def _csv(source: Subquery, kinds: Sequence[Kind], file: Csv) -> Select[Any]:
-    texts = [_text(column, kind, defended=file.defended) for column, kind in zip(source.c, kinds, strict=True)]
+    texts = [_text(column, kind, file) for column, kind in zip(source.c, kinds, strict=True)]
     return sa.select(*(text.label(f"c{number}") for number, text in enumerate(texts)))
 
 
-def _text(column: ColumnElement[Any], kind: Kind, *, defended: bool) -> ColumnElement[Any]:
+def _text(column: ColumnElement[Any], kind: Kind, file: Csv) -> ColumnElement[Any]:
+    defended = file.defended
+    defended_sql = DEFENCES[file.separator].defended_sql
+    if file.decimal_comma and kind in _POINTED:
+        return _with_comma(column, kind)
     match kind:
-        case "plain" | "moment":
+        case "plain" | "pointed" | "moment":
             return column
         case "single" | "oid":
             return _widened(column, kind)
@@ -123,12 +128,27 @@ def _text(column: ColumnElement[Any], kind: Kind, *, defended: bool) -> ColumnEl
             text: ColumnElement[str] = sa.cast(column, JSONB).op("#>>", return_type=sa.Text())(
                 sa.literal_column("'{}'")
             )
-            return defended_sql(text) if defended else text
+            shown = defended_sql(text) if defended else text
+            return _comma_in_numbers(column, shown) if file.decimal_comma else shown
         case "nested":
             return sa.cast(sa.func.to_jsonb(column), sa.Text)
         case "other":
             printed = _printed(column)
             return sa.case((column.is_not(None), defended_sql(printed) if defended else printed))
+
+
+def _with_comma(column: ColumnElement[Any], kind: Kind) -> ColumnElement[str]:
+    """As `formats.values.with_comma`."""
+    number = _widened(column, kind) if kind == "single" else column
+    printed = _in_utc(column, r"\1 \2") if kind == "zoned" else sa.cast(number, sa.Text)
+    return sa.func.replace(printed, sa.literal_column("'.'"), sa.literal_column("','"))
+
+
+def _comma_in_numbers(document: ColumnElement[Any], shown: ColumnElement[str]) -> ColumnElement[str]:
+    """A JSON document that is a number is one to Python too."""
+    kind = sa.func.jsonb_typeof(sa.cast(document, JSONB))
+    with_comma = sa.func.replace(shown, sa.literal_column("'.'"), sa.literal_column("','"))
+    return sa.case((kind == sa.literal_column("'number'"), with_comma), else_=shown)
 
 
 def _in_utc(column: ColumnElement[Any], shape: str) -> ColumnElement[str]:
@@ -153,7 +173,7 @@ def _json(source: Subquery, kinds: Sequence[Kind], columns: Sequence[Column]) ->
 
 def _value(column: ColumnElement[Any], kind: Kind) -> ColumnElement[Any]:
     match kind:
-        case "plain" | "text" | "boolean" | "moment":
+        case "plain" | "pointed" | "text" | "boolean" | "moment":
             return column
         case "single" | "oid":
             return _widened(column, kind)
