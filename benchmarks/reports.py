@@ -14,10 +14,12 @@ from benchmarks.systems import report_orders
 ROWS, SMALL_SHARE = 2_000_000, 10
 SPEED, MEMORY = "rows/s", "peak MiB"
 COPY_SHARE, MAPPED_SHARE = 0.85, 0.8
+XLSX_SHARE = 3.0
 GROWTH_MAX, MEMORY_MAX = 1.2, 150.0
 
 BARE_COPY, BARE_CORE = "bare psycopg COPY", "bare SQLAlchemy Core"
 COPY, EXCEL, MAPPED = "effects, COPY", "effects, COPY, excel", "effects, mapped"
+XLSX, BARE_XLSX = "effects, xlsx", "XlsxWriter, constant memory"
 SMALL = ", a tenth of the rows"
 
 
@@ -30,8 +32,8 @@ def run(options: Options) -> Report:
         def measured(report: str, rows: int) -> Callable[[], dict[str, float]]:
             return partial(_measure, "report_runs", report, database, rows)
 
-        def bare(how: str) -> Callable[[], dict[str, float]]:
-            return partial(_measure, "report_bare", how, database, count)
+        def bare(how: str, rows: int = count) -> Callable[[], dict[str, float]]:
+            return partial(_measure, "report_bare", how, database, rows)
 
         contenders = [
             Contender(COPY, "dialect raw: quoting, no defence", measured("orders_raw", count)),
@@ -39,6 +41,8 @@ def run(options: Options) -> Report:
             Contender(BARE_COPY, "COPY table TO STDOUT, rows to a file", bare("copy")),
             Contender(MAPPED, "map_row, dialect raw", measured("orders_mapped", count)),
             Contender(BARE_CORE, "partitions(5000), the same mapping, csv.writer", bare("core")),
+            Contender(XLSX, f"{small:,} rows", measured("orders_xlsx", small)),
+            Contender(BARE_XLSX, f"{small:,} rows, write by type", bare("xlsx", small)),
             Contender(COPY + SMALL, "", measured("orders_raw", small)),
             Contender(MAPPED + SMALL, "", measured("orders_mapped", small)),
         ]
@@ -49,6 +53,8 @@ def run(options: Options) -> Report:
         Goal(f"{COPY} / {BARE_COPY}", _ratio(report, COPY, BARE_COPY, SPEED), COPY_SHARE),
         Goal(f"{EXCEL} / {BARE_COPY}", _ratio(report, EXCEL, BARE_COPY, SPEED), COPY_SHARE, aim=True),
         Goal(f"{MAPPED} / {BARE_CORE}", _ratio(report, MAPPED, BARE_CORE, SPEED), MAPPED_SHARE),
+        Goal(f"{XLSX} / {BARE_XLSX}", _ratio(report, XLSX, BARE_XLSX, SPEED), XLSX_SHARE),
+        Goal(f"{XLSX}: peak MiB", report.row(XLSX).median(MEMORY), MEMORY_MAX, at_least=False),
         *(goal for name in (COPY, MAPPED) for goal in _memory_goals(report, name)),
     ]
     report.notes = [

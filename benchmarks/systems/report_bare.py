@@ -1,4 +1,4 @@
-"""The same rows without effects: psycopg's COPY, or SQLAlchemy Core and csv.writer, into one file."""
+"""The same rows without effects: psycopg's COPY, or SQLAlchemy Core and csv.writer or XlsxWriter, into one file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import psycopg
 import sqlalchemy as sa
+import xlsxwriter
 
 from benchmarks.processes import await_go
 from benchmarks.servers import effects_url
@@ -22,15 +23,16 @@ PARTITION = 5000
 
 def work(how: str, database: str, folder: str, rows: str) -> None:
     path = Path(folder) / "orders.csv"
-    with {"copy": _copy, "core": _core}[how](database, path, int(rows)) as write:
+    with {"copy": _copy, "core": _core, "xlsx": _xlsx}[how](database, path, int(rows)) as write:
         write()
         forget(folder)
         await_go()
         began = time.monotonic()
         write()
         seconds = time.monotonic() - began
-    with path.open("rb") as file:
-        assert sum(1 for _ in file) == int(rows) + 1
+    if how != "xlsx":
+        with path.open("rb") as file:
+            assert sum(1 for _ in file) == int(rows) + 1
     print(seconds, peak_mebibytes(), flush=True)
 
 
@@ -68,5 +70,35 @@ def _core(database: str, path: Path, rows: int) -> Iterator[Callable[[], None]]:
                 for partition in result.partitions(PARTITION):
                     writer.writerows(map(map_order, partition))
                 _make_durable(file)
+
+        yield write
+
+
+@contextmanager
+def _xlsx(database: str, path: Path, rows: int) -> Iterator[Callable[[], None]]:
+    engine = sa.create_engine(effects_url(database))
+    with engine.connect() as connection:
+
+        def write() -> None:
+            workbook = xlsxwriter.Workbook(path, {"constant_memory": True, "remove_timezone": True})
+            sheet = workbook.add_worksheet()
+            money, moment = (
+                workbook.add_format({"num_format": "0.00"}),
+                workbook.add_format({"num_format": "yyyy-mm-dd"}),
+            )
+            sheet.write_row(0, 0, COLUMNS)
+            result = connection.execute(orders(rows), execution_options={"yield_per": PARTITION})
+            for number, row in enumerate(result, 1):
+                for column, value in enumerate((row.id, row.customer)):
+                    sheet.write(number, column, value)
+                sheet.write_number(number, 2, row.amount, money)
+                sheet.write_boolean(number, 3, row.paid)
+                sheet.write_datetime(number, 4, row.created_at, moment)
+                sheet.write_datetime(number, 5, row.due_on, moment)
+                sheet.write_number(number, 6, row.weight)
+                sheet.write_string(number, 7, row.note)
+            workbook.close()
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
 
         yield write

@@ -31,6 +31,7 @@ def _orders(params: Params) -> Select[Any]:
 REPORTS = [
     report("orders_raw", key=("id",), params=Params, dialect="raw")(_orders),
     report("orders_excel", key=("id",), params=Params)(_orders),
+    report("orders_xlsx", key=("id",), params=Params, formats=("xlsx",))(_orders),
     report("orders_mapped", key=("id",), params=Params, dialect="raw", columns=COLUMNS, map_row=map_order)(_orders),
 ]
 

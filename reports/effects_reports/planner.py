@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects_reports.cursor import key_to_json
+from effects_reports.cursor import key_from_json, key_to_json
 from effects_reports.definition import ReportDefinition, Statement
 from effects_reports.errors import ReportRefused
 from effects_reports.formats import open_format
@@ -61,7 +61,17 @@ def plan_rows(connection: Connection | None, resolved: Resolved) -> Plan:
             "params, or raise rows_max",
             code="too_many_rows",
         )
+    if len(ranges) > 1 and _repeats_itself(connection, resolved, ranges):
+        ranges = [Range(ordinal(1), None, ranges[-1].hi, total)]
     return Plan(ranges, total, "exact")
+
+
+def _repeats_itself(connection: Connection, resolved: Resolved, ranges: list[Range]) -> bool:
+    """Whether each chunk would cost as much as the whole report: then all rows are one chunk."""
+    middle = ranges[len(ranges) // 2]
+    bounds = [bound and key_from_json(msgspec.json.encode(bound).decode()) for bound in (middle.lo, middle.hi)]
+    part = resolved.chunk_source(*bounds).select
+    return part is not None and source.computes_everything(connection, resolved.statement, part)
 
 
 def _ranges(connection: Connection, definition: ReportDefinition, statement: Statement, size: int) -> list[Range]:

@@ -9,7 +9,8 @@ import sqlalchemy as sa
 
 from effects import JobType
 from effects_reports import explain_report, report, report_status, request_report
-from tests.reports.conftest import Shop, drain
+from tests.reports.conftest import Shop, content, drain
+from tests.reports.shop import csv_rows, fill, orders
 from tests.support.manual_workers import rows
 
 
@@ -45,6 +46,33 @@ def test_a_wrong_select_fails_at_once_with_the_conditions_name(
     [refusal] = explain_report(name, effects=app).refusals
     assert expected in refusal
     assert sentence in refusal
+
+
+def ranked(window: bool) -> sa.Select[Any]:
+    rank = sa.func.row_number().over(order_by=orders.c.cents) if window else orders.c.cents
+    return sa.select(orders.c.id, orders.c.customer, rank.label("rank"))
+
+
+def test_a_range_that_would_compute_the_whole_select_each_time_is_one_chunk(shop_factory: Shop) -> None:
+    """A window sees all rows, whatever range of them is asked for; a grouped key restricts what is grouped."""
+    sums = sa.select(orders.c.id, sa.func.sum(orders.c.cents).label("sum")).group_by(orders.c.id)
+    definitions = [
+        report("ranked", key=("id",), chunk_rows=200, dialect="rfc4180")(lambda: ranked(True)),
+        report("listed", key=("id",), chunk_rows=200, dialect="rfc4180")(lambda: ranked(False)),
+        report("summed", key=("id",), chunk_rows=200, dialect="rfc4180")(lambda: sums),
+    ]
+    app = shop_factory(reports=definitions)
+    fill(app, 2000)
+    with app.engine.begin() as connection:
+        connection.exec_driver_sql("ANALYZE")
+    run_ids = [request_report(definition.name, effects=app).run_id for definition in definitions]
+    drain(app)
+
+    statuses = [report_status(run_id, effects=app) for run_id in run_ids]
+    assert [(status.state, status.rows) for status in statuses] == [("ready", 2000)] * 3
+    of_ranked = 1 if app.store.is_postgresql else 10  # SQLite does not tell what a plan costs
+    assert [status.progress.chunks_total for status in statuses] == [of_ranked, 10, 10]
+    assert [row[0] for row in csv_rows(content(app, run_ids[0]))[1:]] == [str(3 * n) for n in range(1, 2001)]
 
 
 def test_any_handlers_database_error_has_its_conditions_name(shop_factory: Shop) -> None:

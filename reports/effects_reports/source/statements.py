@@ -6,7 +6,7 @@ Ranges are half-open, (lo, hi], and compare the key as a row value: one index se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -99,6 +99,10 @@ def _whole_unique(index: sa.Index) -> bool:
     )
 
 
+_COSTLY_SHARE = 0.5
+_STEPS_OF_ALL_ROWS = {"WindowAgg", "Aggregate", "Group", "Unique", "SetOp", "CTE Scan", "Recursive Union"}
+
+
 class _Explain(sa.Executable, sa.ClauseElement):
     """EXPLAIN of a statement, its parameters bound as they would be."""
 
@@ -124,5 +128,24 @@ def estimated_rows(connection: Connection, statement: Statement) -> int | None:
     if connection.dialect.name != "postgresql":
         result.close()
         return None
-    plan = result.scalar_one()
-    return int(plan[0]["Plan"]["Plan Rows"])
+    return int(result.scalar_one()[0]["Plan"]["Plan Rows"])
+
+
+def computes_everything(connection: Connection, statement: Statement, part: Select[Any]) -> bool:
+    """Whether PostgreSQL would compute the whole SELECT for a part of it, as by its EXPLAIN; False on SQLite.
+
+    So it is with window functions, aggregates and CTEs that a range of the key cannot be pushed into: the part holds
+    such a step, and costs half of the whole or more.
+    """
+    if connection.dialect.name != "postgresql":
+        return False
+    whole, of_part = (connection.execute(_Explain(each)).scalar_one()[0]["Plan"] for each in (statement, part))
+    if of_part["Total Cost"] < whole["Total Cost"] * _COSTLY_SHARE:
+        return False
+    return not _STEPS_OF_ALL_ROWS.isdisjoint(_steps(of_part))
+
+
+def _steps(plan: dict[str, Any]) -> Iterator[str]:
+    yield plan["Node Type"]
+    for below in plan.get("Plans", ()):
+        yield from _steps(below)
