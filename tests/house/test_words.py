@@ -184,10 +184,8 @@ def test_the_documents_call_a_queue_a_queue() -> None:
 
 VAGUE = {"one", "found", "made", "given", "known", "mine", "some", "other", "told", "also", "wanted", "asked"}
 UNRENAMED = {  # their locals still have such names
-    "tests/email/world/test_providers.py",
     "tests/reports/test_report_definitions.py",
     "tests/reports/test_report_runs.py",
-    "tests/web/test_package_pages.py",
 }
 
 

@@ -76,8 +76,8 @@ def test_what_is_personal_is_shown_to_whom_may_see_it_and_noted(full: FullShop, 
     assert "=a, b" in rows.text
     assert visitor.post(f"/reports/runs/{full.run}/file", form).content == b'\xef\xbb\xbfid,name\r\n1,"\'=a, b"\r\n'
     assert "12 €" in visitor.post(f"/webhooks/events/{full.event}/reveal", form).text
-    found = visitor.post("/email/address", {**form, "address": "bob@example.com"}).text
-    assert "It is not written to: hard bounce." in plain(found)
+    page = visitor.post("/email/address", {**form, "address": "bob@example.com"}).text
+    assert "It is not written to: hard bounce." in plain(page)
     assert [action for _, action in audit_actions(full.app)[-5:]] == [
         "reveal", "reveal", "download", "reveal", "look_up",
     ]  # fmt: skip
@@ -86,8 +86,8 @@ def test_what_is_personal_is_shown_to_whom_may_see_it_and_noted(full: FullShop, 
 def test_an_address_is_lifted_after_a_question(full: FullShop, person: Callable[..., Visitor]) -> None:
     visitor = person()
     form = {"form_token": visitor.token(), "address": "bob@example.com"}
-    asked = visitor.post("/email/suppressions/lift", form)
-    assert "make sure that the person wants it" in asked.text
+    question = visitor.post("/email/suppressions/lift", form)
+    assert "make sure that the person wants it" in question.text
     assert find_suppressions("bob@example.com", effects=full.app)
     assert visitor.post("/email/suppressions/lift", {**form, "sure": "yes"}).status_code == 303
     assert find_suppressions("bob@example.com", effects=full.app) == []

@@ -30,7 +30,7 @@ def file(name: str, content: bytes, kind: str, content_id: str | None = None) ->
     )  # fmt: skip
 
 
-FILES = {hashlib.sha256(one).hexdigest(): one for one in (PNG, PDF)}
+FILES = {hashlib.sha256(content).hexdigest(): content for content in (PNG, PDF)}
 ATTACHED = (file("logo.png", PNG, "image/png", "logo"), file("Rechnung №1.pdf", PDF, "application/pdf"))
 
 
@@ -75,7 +75,7 @@ def opened(url: str) -> Iterator[Transport]:
 # -- the fields ------------------------------------------------------------------------------------------------------
 
 
-def test_resend_gets_the_letter_as_fields(resend: Transport, resend_box: ResendBox) -> None:
+def test_resend_gets_the_message_as_fields(resend: Transport, resend_box: ResendBox) -> None:
     sent = resend.send(
         outgoing_message(
             ANN, BEN, CAT,
@@ -91,10 +91,12 @@ def test_resend_gets_the_letter_as_fields(resend: Transport, resend_box: ResendB
     assert {"connect", "body", "answer"} <= set(sent.phases)
     [message] = resend_box.messages
     attached = message.pop("attachments")
-    assert [(one["filename"], one["content_type"], one.get("content_id")) for one in attached] == [
+    assert [
+        (attachment["filename"], attachment["content_type"], attachment.get("content_id")) for attachment in attached
+    ] == [
         ("logo.png", "image/png", "logo"), ("Rechnung №1.pdf", "application/pdf", None),
     ]  # fmt: skip
-    assert [base64.b64decode(one["content"]) for one in attached] == [PNG, PDF]
+    assert [base64.b64decode(attachment["content"]) for attachment in attached] == [PNG, PDF]
     assert message == {
         "from": "The Shop <shop@example.com>", "to": ["Ann the “first” <ann@example.org>"],
         "cc": ["Bén <ben@example.org>"], "bcc": ["cat@example.org"], "reply_to": ["Help <help@example.com>"],
@@ -110,7 +112,7 @@ def test_resend_gets_the_letter_as_fields(resend: Transport, resend_box: ResendB
     }  # fmt: skip
 
 
-def test_postmark_gets_the_letter_as_fields(postmark: Transport, postmark_box: PostmarkBox) -> None:
+def test_postmark_gets_the_message_as_fields(postmark: Transport, postmark_box: PostmarkBox) -> None:
     sent = postmark.send(
         outgoing_message(
             ANN, BEN,
@@ -122,11 +124,13 @@ def test_postmark_gets_the_letter_as_fields(postmark: Transport, postmark_box: P
     assert sent.verdict.kind == "accepted"
     [message] = postmark_box.messages
     attached = message.pop("Attachments")
-    assert [(one["Name"], one["ContentType"], one.get("ContentID")) for one in attached] == [
+    assert [
+        (attachment["Name"], attachment["ContentType"], attachment.get("ContentID")) for attachment in attached
+    ] == [
         ("logo.png", "image/png", "cid:logo"), ("Rechnung №1.pdf", "application/pdf", None),
     ]  # fmt: skip
-    assert [base64.b64decode(one["Content"]) for one in attached] == [PNG, PDF]
-    headers = {one["Name"]: one["Value"] for one in message.pop("Headers")}
+    assert [base64.b64decode(attachment["Content"]) for attachment in attached] == [PNG, PDF]
+    headers = {header["Name"]: header["Value"] for header in message.pop("Headers")}
     assert headers == {
         "Auto-Submitted": "auto-generated", "X-Shop": "books", "Message-ID": "<1@example.com>", "X-PM-KeepID": "true",
     }  # fmt: skip
@@ -146,10 +150,10 @@ def test_postmark_gets_the_letter_as_fields(postmark: Transport, postmark_box: P
     ],
     ids=["redirected", "the rest of a group", "only a bcc is left"],
 )
-def test_the_envelope_decides_who_is_written_to(
+def test_the_envelope_decides_the_recipients(
     resend: Transport, resend_box: ResendBox, recipients: tuple[str, ...], to: tuple[str, ...], expected: dict[str, Any]
 ) -> None:
-    people = tuple(Address(*one.split("@")) for one in to)
+    people = tuple(Address(*recipient.split("@")) for recipient in to)
     resend.send(
         outgoing_message(*recipients, to=people, bcc=(Address("cat", "example.org"),)), release=Released(), seconds=10
     )
@@ -157,13 +161,13 @@ def test_the_envelope_decides_who_is_written_to(
     assert {name: message[name] for name in ("to", "cc", "bcc") if name in message} == expected
 
 
-def test_a_file_that_the_bytes_do_not_hold_stops_the_letter(resend: Transport, resend_peer: Receiver) -> None:
-    wanted = file("other.pdf", b"other", "application/pdf")
+def test_an_attachment_missing_from_the_bytes_stops_the_message(resend: Transport, resend_peer: Receiver) -> None:
+    attachment = file("other.pdf", b"other", "application/pdf")
     whole = outgoing_message(files={ATTACHED[1].sha256: PDF}, attachments=(ATTACHED[1],))
-    other = outgoing_message(files={wanted.sha256: b"changed"}, attachments=(wanted,))
+    altered = outgoing_message(files={attachment.sha256: b"changed"}, attachments=(attachment,))
     released = Released()
     assert resend.send(whole, release=released, seconds=10).verdict.kind == "accepted"
-    refused = resend.send(other, release=released, seconds=10)
+    refused = resend.send(altered, release=released, seconds=10)
     assert (refused.verdict.kind, refused.verdict.code) == ("refused_message", "content_missing")
     assert (released.calls, len(resend_peer.requests)) == (1, 1)
 
@@ -176,7 +180,7 @@ def test_addresses_that_need_smtputf8_are_refused_one_by_one(postmark: Transport
     sent = postmark.send(outgoing_message(ANN, odd), release=Released(), seconds=10)
     assert sent.verdict.kind == "accepted"
     assert (sent.recipients[ANN].kind, sent.recipients[odd].kind) == ("accepted", "refused_recipient")
-    assert [one["To"] for one in postmark_box.messages] == [ANN]
+    assert [message["To"] for message in postmark_box.messages] == [ANN]
     alone = postmark.send(outgoing_message(odd), release=Released(), seconds=10)
     assert (alone.verdict.kind, alone.verdict.suppress) == ("refused_recipient", None)
     sender = postmark.send(outgoing_message(sender=Address("jürgen", "example.com")), release=Released(), seconds=10)
@@ -195,11 +199,11 @@ def test_every_try_has_the_same_key_and_bytes_and_another_message_another(
     resend_box.faults = [500, 503, Answer(reset=True)]
     for _ in range(5):
         resend.send(outgoing_message(files=FILES, attachments=ATTACHED), release=Released(), seconds=10)
-    assert len({(one.headers["idempotency-key"], one.body) for one in resend_peer.requests}) == 1
+    assert len({(request.headers["idempotency-key"], request.body) for request in resend_peer.requests}) == 1
     assert len(resend_box.messages) == 1
-    for other in (outgoing_message(message_id="2@example.com"), outgoing_message(key="signup:2")):
-        resend.send(other, release=Released(), seconds=10)
-    keys = [one.headers["idempotency-key"] for one in resend_peer.requests]
+    for different in (outgoing_message(message_id="2@example.com"), outgoing_message(key="signup:2")):
+        resend.send(different, release=Released(), seconds=10)
+    keys = [request.headers["idempotency-key"] for request in resend_peer.requests]
     assert len(set(keys)) == 3
     assert all(1 <= len(key) <= 256 and key.isalnum() for key in keys)
     assert resend.key_lifetime_seconds == 86_400
@@ -218,19 +222,19 @@ def test_a_lost_answer_is_unknown_and_the_repeat_sends_nothing(resend: Transport
 def test_the_same_key_with_other_content_is_never_sent_again(resend: Transport, resend_box: ResendBox) -> None:
     resend_box.lose = 1
     resend.send(outgoing_message(ANN, BEN), release=Released(), seconds=10)
-    other = resend.send(outgoing_message(ANN, text="changed"), release=Released(), seconds=10)
-    assert (other.verdict.kind, other.verdict.code) == ("unknown", "resend_409_invalid_idempotent_request")
+    changed = resend.send(outgoing_message(ANN, text="changed"), release=Released(), seconds=10)
+    assert (changed.verdict.kind, changed.verdict.code) == ("unknown", "resend_409_invalid_idempotent_request")
     assert len(resend_box.messages) == 1
 
 
 # -- refusals of single recipients -----------------------------------------------------------------------------------
 
 
-def test_a_partial_refusal_is_of_those_who_are_named(postmark: Transport, postmark_box: PostmarkBox) -> None:
+def test_a_partial_refusal_applies_to_the_named_recipients(postmark: Transport, postmark_box: PostmarkBox) -> None:
     postmark_box.inactive = {BEN}
     sent = postmark.send(outgoing_message(ANN, BEN, CAT), release=Released(), seconds=10)
     assert sent.verdict.kind == "accepted"
-    assert {one: (verdict.kind, verdict.suppress) for one, verdict in sent.recipients.items()} == {
+    assert {recipient: (verdict.kind, verdict.suppress) for recipient, verdict in sent.recipients.items()} == {
         ANN: ("accepted", None), BEN: ("refused_recipient", "hard"), CAT: ("accepted", None),
     }  # fmt: skip
     alone = postmark.send(outgoing_message(BEN), release=Released(), seconds=10)
@@ -244,7 +248,7 @@ def test_a_message_refused_for_one_is_tried_again_for_others(postmark: Transport
     postmark_box.faults = [answer(422, ErrorCode=406, Message=said)]
     sent = postmark.send(outgoing_message(ANN, BEN), release=Released(), seconds=10)
     assert sent.verdict.kind == "retry"
-    assert {one: (verdict.kind, verdict.suppress) for one, verdict in sent.recipients.items()} == {
+    assert {recipient: (verdict.kind, verdict.suppress) for recipient, verdict in sent.recipients.items()} == {
         ANN: ("retry", None), BEN: ("refused_recipient", "hard"),
     }  # fmt: skip
     assert postmark_box.messages == []
@@ -253,7 +257,7 @@ def test_a_message_refused_for_one_is_tried_again_for_others(postmark: Transport
 # -- the question ----------------------------------------------------------------------------------------------------
 
 
-def test_postmark_can_be_asked_and_resend_need_not(
+def test_postmark_can_be_searched_and_resend_repeats_by_key(
     postmark: Transport, postmark_box: PostmarkBox, resend: Transport
 ) -> None:
     assert postmark.ask(outgoing_message()) is False
@@ -318,7 +322,7 @@ def test_the_providers_words_are_stored_without_the_token(resend: Transport, res
 # -- URLs ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_token_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, variable in (("resend", "RESEND_API_KEY"), ("postmark", "POSTMARK_SERVER_TOKEN")):
         monkeypatch.delenv(variable, raising=False)
         with pytest.raises(ConfigurationError, match=variable):
@@ -344,7 +348,7 @@ def test_the_token_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch)
         ("postmark://a%0ab@", "has no token"),
     ],
 )
-def test_a_url_that_cannot_be_is_refused_without_its_token(url: str, says: str) -> None:
+def test_an_invalid_url_is_refused_without_its_token(url: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as refused:
         open_transport("bulk", url)
     assert TOKEN not in str(refused.value)
