@@ -29,6 +29,7 @@ from effects_webhooks.sealed import seal_headers
 from effects_webhooks.state import state_of
 from effects_webhooks.tables import endpoint_rows as table
 from effects_webhooks.tables import health
+from effects_webhooks.tables.endpoint_rows import without_query
 from effects_webhooks.tenants import Tenant, tenant_filter
 from effects_webhooks.transport.guard import check_url
 
@@ -61,6 +62,11 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     failing_since: datetime | None
     failed_messages: int
     created_at: datetime
+
+    @property
+    def address(self) -> str:
+        """The URL without its query, in which partners put tokens: for pages and messages that many see."""
+        return without_query(self.url)
 
 
 def change_endpoint(

@@ -43,7 +43,9 @@ def _line(visit: Visit, endpoint: Endpoint) -> StandingLine:
     messages = (
         f"{endpoint.failed_messages:,} message{'' if endpoint.failed_messages == 1 else 's'} since its last success"
     )
-    return StandingLine("failing", f"{endpoint.url}: {messages}", visit.url("webhooks_endpoint", endpoint=endpoint.id))
+    return StandingLine(
+        "failing", f"{endpoint.address}: {messages}", visit.url("webhooks_endpoint", endpoint=endpoint.id)
+    )
 
 
 def _route(name: str, pattern: str, view: Any) -> PageRoute:

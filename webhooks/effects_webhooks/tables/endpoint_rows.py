@@ -219,3 +219,9 @@ def expire_secrets(store: Store, connection: Connection, endpoint_id: str, overl
 def expire_secret(store: Store, connection: Connection, secret_id: str) -> bool:
     """Whether it was good until now."""
     return store.write(connection, _expire_one, id=secret_id) == 1
+
+
+def without_query(url: str) -> str:
+    """An endpoint's URL as many people may see it: partners put tokens into the query."""
+    address, mark, _ = url.partition("?")
+    return f"{address}?…" if mark else address

@@ -9,6 +9,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.extend import LedgerRow, Settlement, Sql, Store, TableLedger, as_json, fold_sql
+from effects_webhooks.tables.endpoint_rows import without_query
 from effects_webhooks.tables.unwanted import why_unwanted
 
 
@@ -108,7 +109,7 @@ class DeliveryLedger(TableLedger):
         row = store.one(connection, _endpoint, endpoint_id=key.partition(":")[2])
         if row is None:
             return {}
-        url = _without_query(row.url)
+        url = without_query(row.url)
         return {"endpoint": url if row.status == "active" else f"{url} ({row.status})"}
 
     def holders(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
@@ -125,16 +126,10 @@ class DeliveryLedger(TableLedger):
             return (
                 None
                 if endpoint is None
-                else f"endpoint {endpoint.id} ({_without_query(endpoint.url)}) has had no delivery yet"
+                else f"endpoint {endpoint.id} ({without_query(endpoint.url)}) has had no delivery yet"
             )
         reason = why_unwanted(store, connection, row.type, row.tenant)
         return f"event {row.id} ({row.type}) is stored and has no delivery: {reason}"
-
-
-def _without_query(url: str) -> str:
-    """An endpoint's URL as evidence shows it: partners put tokens into the query."""
-    address, mark, _ = url.partition("?")
-    return f"{address}?…" if mark else address
 
 
 def _endpoint_named(sql: Sql) -> str:
