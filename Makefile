@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # Else each of the hundreds of processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all check crash failover soak bench bench-long clean
+.PHONY: docs demo test test-all check crash failover soak bench bench-long clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -20,6 +20,10 @@ $(VENV)/.%: $(VENV)/.made pyproject.toml
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m examples.demo
+
+# The site, in site/. Fails for a warning and for a link that leads nowhere.
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict
 
 # What a contributor needs, in minutes. Everything: `make test-all`.
 test: $(VENV)/.test

