@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from effects.app import Effects
 from effects.observation.evidence import Evidence, job_evidence
-from effects.store.audit_log.looks import note_look
+from effects.store.audit_log.looks import LOOK_UP, note_look
 from effects.store.audit_log.notes import AuditAction
 from effects.store.limits.status import Limit, list_limits
 from effects.store.operator.dead_letters import Unresolved, count_unresolved
@@ -179,22 +179,19 @@ class Visit:
         """Tell workers of these queues that there is work."""
         self.site.notifier_app.notifier.send(queues)
 
-    def note_look(self, subject_kind: str, action: str, subject: str | int) -> None:
+    def note_look(self, action: AuditAction, subject: str | int) -> None:
         """Note in the audit log that this person is about to see what may be personal; to be called before it is read.
 
         Args:
-            subject_kind, action: such as `message` and `reveal`.
+            action: such as `AuditAction("message", "reveal")`, declared by a module.
             subject: nothing personal: an id, or the digest of an address.
         """
         with self.app.store.within(ACT_BOUNDS):
-            note_look(
-                self.app.store, AuditAction(subject_kind, action), subject, actor=self.someone.actor,
-                reason=self.form.get("reason"),
-            )  # fmt: skip
+            note_look(self.app.store, action, subject, actor=self.someone.actor, reason=self.form.get("reason"))
 
     def note_address(self, address: str) -> None:
         """Note that an address is looked up; by its digest."""
-        self.note_look("address", "look_up", self.app.keys.digest(address))
+        self.note_look(LOOK_UP, self.app.keys.digest(address))
 
     def evidence(self, job_id: int) -> Evidence:
         """The story of an effect as one job of it has it, with those that it was requeued from."""

@@ -26,7 +26,7 @@ from effects.firing import fire_now
 from effects.keys import generate_key
 from effects.retention import prune
 from effects.store.audit_log.entries import LogFilters, list_entries
-from effects.store.audit_log.looks import note_look_up, note_reveal
+from effects.store.audit_log.looks import note_look
 from effects.store.audit_log.notes import AuditAction
 from effects.store.bulk.chunks import ChunkActor
 from effects.store.bulk.operation import ActionName, BulkAction
@@ -348,13 +348,22 @@ def prepare_session_end(app: Effects) -> Act:
     return lambda: sign_ins.end_session(app.store, listed.id, **WHO)
 
 
+def looking(action: AuditAction) -> Prepare:
+    return lambda app: lambda: note_look(app.store, action, app.keys.digest(ADDRESS), **WHO)
+
+
 MATRIX: dict[tuple[str, str], Prepare] = {
     ("web_link", "mint"): lambda app: lambda: link(app, WHO["actor"]),
     ("web_session", "sign_in"): prepare_sign_in,
     ("web_session", "sign_out"): prepare_sign_out,
     ("web_session", "end"): prepare_session_end,
-    ("address", "look_up"): lambda app: lambda: note_look_up(app.store, app.keys.digest(ADDRESS), **WHO),
-    ("job", "reveal"): lambda app: lambda: note_reveal(app.store, 7, **WHO),
+    ("address", "look_up"): looking(AuditAction("address", "look_up")),
+    ("job", "reveal"): looking(AuditAction("job", "reveal")),
+    ("message", "reveal"): looking(AuditAction("message", "reveal")),
+    ("suppressions", "reveal"): looking(AuditAction("suppressions", "reveal")),
+    ("event", "reveal"): looking(AuditAction("event", "reveal")),
+    ("report", "reveal"): looking(AuditAction("report", "reveal")),
+    ("report", "download"): looking(AuditAction("report", "download")),
     ("failover", "compare"): prepare_compare,
     ("failover", "resolve"): prepare_resolve_failover,
     ("job", "cancel"): prepare_cancel,

@@ -7,6 +7,7 @@ from typing import Any
 
 from effects.observation.evidence import Evidence, find_evidence, find_orphans, job_evidence
 from effects.observation.sentences import orphan_sentence, sentence, wait_text
+from effects.store.audit_log.looks import REVEAL_JOB
 from effects.store.db.records import AttemptRecord
 from effects.web import failures
 from effects.web.charts import steps
@@ -28,7 +29,7 @@ def job(visit: Visit) -> PageAnswer:
 def reveal(visit: Visit) -> PageAnswer:
     """The story with what may be personal: addresses, and kept texts of exceptions; noted in the audit log first."""
     evidence = job_evidence(visit.app, int(visit.values["id"]), earlier=True)
-    visit.note_look("job", "reveal", int(visit.values["id"]))
+    visit.note_look(REVEAL_JOB, int(visit.values["id"]))
     return _story(visit, evidence, revealed=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from effects import DeliveryError, EffectsError
-from effects.extend import LEDGER_STATES
+from effects.extend import LEDGER_STATES, AuditAction
 from effects.web import PAGE_ROWS, PageAnswer, Visit, before_of, notice, story_values
 from effects_email.admin import EmailPage, get_email, list_emails
 from effects_email.dashboard.frames import framed, remote_hosts
@@ -13,6 +13,7 @@ from effects_email.message.source import MessageSource, open_content
 from effects_email.suppression import find_suppressions, suppression_log
 from effects_email.tables import sent
 
+REVEAL = AuditAction("message", "reveal")
 ADDRESS_ROWS = 100
 
 
@@ -48,7 +49,7 @@ def message(visit: Visit) -> PageAnswer:
 
 def reveal(visit: Visit) -> PageAnswer:
     """The same with recipients, subject and content, noted in the audit log first."""
-    visit.note_look("message", "reveal", visit.values["id"])
+    visit.note_look(REVEAL, visit.values["id"])
     return _message(visit, revealed=True)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from effects.extend import AuditAction
 from effects.web import PAGE_ROWS, PageAnswer, Visit, notice
 from effects_email.errors import SuppressionInvalid
 from effects_email.suppression import Suppression, list_suppressions, suppress, unsuppress
 from effects_email.suppression_rows import REASONS
+
+REVEAL = AuditAction("suppressions", "reveal")
 
 
 def suppressions(visit: Visit) -> PageAnswer:
@@ -15,7 +18,7 @@ def suppressions(visit: Visit) -> PageAnswer:
 
 def reveal(visit: Visit) -> PageAnswer:
     """The same with the addresses, noted in the audit log first."""
-    visit.note_look("suppressions", "reveal", visit.form.get("reason_shown") or "all")
+    visit.note_look(REVEAL, visit.form.get("reason_shown") or "all")
     return _list(visit, revealed=True)
 
 

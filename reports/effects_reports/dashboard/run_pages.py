@@ -8,7 +8,7 @@ import io
 from typing import Any
 
 from effects import DeliveryError
-from effects.extend import attachment
+from effects.extend import AuditAction, attachment
 from effects.web import LIVE_SECONDS, PAGE_ROWS, PageAnswer, Visit, filters_of, notice
 from effects_reports.api import ReportStatus, failing_step, find_reports, report_status
 from effects_reports.errors import ReportNotFound, ReportStateError
@@ -17,6 +17,7 @@ from effects_reports.tables.chunks import chunks_of
 from effects_reports.tables.lists import RunFilters
 from effects_reports.tables.reports import count_download
 
+REVEAL, DOWNLOAD = AuditAction("report", "reveal"), AuditAction("report", "download")
 STATES = ("requested", "planning", "running", "assembling", "ready", "failed", "cancelled", "expired")
 CHUNKS_MAX = 2_000
 ROWS_SHOWN = 20
@@ -46,7 +47,7 @@ def run(visit: Visit) -> PageAnswer:
 def first_rows(visit: Visit) -> PageAnswer:
     """The same with the first rows of its file, noted in the audit log first."""
     status = ready_status(visit.values["run"], effects=visit.app)
-    visit.note_look("report", "reveal", status.run_id)
+    visit.note_look(REVEAL, status.run_id)
     return _run(visit, rows=_head(visit, status))
 
 
@@ -82,7 +83,7 @@ def _head(visit: Visit, status: ReportStatus) -> list[list[str]]:
 def download(visit: Visit) -> PageAnswer:
     """The file, piece by piece, noted in the audit log first and counted as a download."""
     status = ready_status(visit.values["run"], effects=visit.app)
-    visit.note_look("report", "download", status.run_id)
+    visit.note_look(DOWNLOAD, status.run_id)
     try:
         pieces: Any = iter(visit.app.storage.read(str(status.artifact)))
         first = next(pieces, b"")

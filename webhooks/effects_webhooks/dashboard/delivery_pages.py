@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from effects.extend import LEDGER_STATES
+from effects.extend import LEDGER_STATES, AuditAction
 from effects.web import PAGE_ROWS, PageAnswer, Visit, before_of, filters_of, notice, story_values, text_of
 from effects_webhooks.admin.deliveries import get_delivery, get_event, list_deliveries, list_events
 from effects_webhooks.admin.endpoints import get_endpoint
@@ -12,6 +12,7 @@ from effects_webhooks.errors import EndpointNotFound
 from effects_webhooks.tables.delivery_lists import RETRYING
 from effects_webhooks.tenants import ANY_TENANT, Tenant
 
+REVEAL = AuditAction("event", "reveal")
 BODY_CHARS_MAX = 64 * 1024
 STATES = (RETRYING, *LEDGER_STATES)
 
@@ -64,7 +65,7 @@ def event(visit: Visit) -> PageAnswer:
 
 def reveal(visit: Visit) -> PageAnswer:
     """The same with the body, noted in the audit log first."""
-    visit.note_look("event", "reveal", visit.values["event"])
+    visit.note_look(REVEAL, visit.values["event"])
     return _event(visit, revealed=True)
 
 
