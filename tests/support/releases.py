@@ -81,6 +81,7 @@ _NEW_CODE = {
         "VALUES (:id, :host,": "VALUES (:id, 'next', :host,",
         ",\n        oldest_unsettled_seconds = :oldest_unsettled_seconds": "",
     },
+    "effects/store/enqueue/insert_one.py": {'"routed": "true",': '"routed": "true", "channel": "\'main\'",'},
 }
 
 
@@ -114,11 +115,11 @@ class Release:
                 text = text.replace(before, after)
             (folder / path).write_text(text)
 
-    def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
-        """`effects …`; returns at once. Its output is in `output_of`."""
+    def start(self, *arguments: str, program: str = _COMMAND, **env: str) -> subprocess.Popen[str]:
+        """`effects …`, or another program; returns at once. Its output is in `output_of`."""
         log = (self._folder / f"{len(self._workers)}.log").open("w")
         process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND, *arguments], cwd=self._folder, stdout=log, stderr=log, text=True,
+            [sys.executable, "-c", program, *arguments], cwd=self._folder, stdout=log, stderr=log, text=True,
             env={**os.environ, **ENVIRONMENT, "EFFECTS_DATABASE_URL": self._database_url,
                  "PYTHONPATH": os.pathsep.join(map(str, (self._folder, ROOT))), **env},
         )  # fmt: skip
@@ -131,7 +132,13 @@ class Release:
 
     def run(self, *arguments: str, **env: str) -> tuple[int, str]:
         """`effects …`; its exit code and what it wrote."""
-        process = self.start(*arguments, **env)
+        return self._end_of(self.start(*arguments, **env))
+
+    def run_program(self, program: str, **env: str) -> tuple[int, str]:
+        """The same for an application's code."""
+        return self._end_of(self.start(program=program, **env))
+
+    def _end_of(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         code = process.wait(timeout=120)
         return code, self.output_of(process)
 

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
 
 from effects import Effects, SchemaMismatch, enqueue
+from effects.alembic import newest_revisions, upgrade
 from effects.exit_codes import ExitCode
 from effects.observation.doctor import examine
 from effects.store.db import revisions
+from effects.web import Person, dashboard
 from tests.support.commands import command
 from tests.support.file_jobs import FILE, FileJob
 from tests.support.manual_workers import row, rows, run_sql
 from tests.support.processes import Child, Fleet
 from tests.support.releases import Release
 from tests.support.waiting import wait_until
+from tests.web.browsing import Visitor
 
 APP = "tests.support.file_jobs_app:app"
+ENQUEUE = """
+from effects import enqueue
+from tests.support.file_jobs import FileJob
+from tests.support.file_jobs_app import app
+enqueue("file_job", FileJob(1), effects=app)
+"""
 DRAIN = ("--app", APP, "work", "--drain")
 
 
@@ -68,6 +80,43 @@ def test_the_next_release_refuses_this_ones_tables(
     code, output = following.run(*arguments, **env)
     assert (code, "tables of an older version: run `effects" in output) == (ExitCode.ERROR, True), output
     assert len(rows(app, "jobs")) == 1
+
+
+def test_an_application_of_the_next_release_is_refused_by_the_database(
+    app: Effects, following: Release, env: dict[str, str]
+) -> None:
+    """It does not look first; what it writes is not there."""
+    code, output = following.run_program(ENQUEUE, **env)
+    assert code == 1
+    assert "StoreRejected" in output
+    assert rows(app, "jobs") == []
+    following.run("--app", APP, "init", **env)
+    assert following.run_program(ENQUEUE, **env) == (0, "")
+    assert len(rows(app, "jobs")) == 1
+
+
+def _overview(app: Effects) -> int:
+    with closing(dashboard(guard=lambda request: Person("ann", role="viewer"), effects=app)) as board:
+        return Visitor(board).get("/").status_code
+
+
+def _in_their_history(app: Effects) -> None:
+    """As a revision of an app's own Alembic history that was written with this release."""
+    with app.engine.begin() as connection:
+        upgrade(Operations(MigrationContext.configure(connection)), to=newest_revisions(), schema=app.store.schema)
+
+
+def test_the_dashboard_and_an_apps_own_history_take_the_next_ones_tables_and_no_later_ones(
+    app: Effects, following: Release, after_next: Release, env: dict[str, str]
+) -> None:
+    following.run("--app", APP, "init", **env)
+    tables = sa.inspect(app.engine).get_table_names()
+    _in_their_history(app)
+    assert (_overview(app), sa.inspect(app.engine).get_table_names()) == (200, tables)
+    after_next.run("--app", APP, "init", **env)
+    with pytest.raises(SchemaMismatch, match="newer"):
+        _in_their_history(app)
+    assert _overview(app) == 503
 
 
 def _started(processes: Fleet, app: Effects, env: dict[str, str]) -> Child:
