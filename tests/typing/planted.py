@@ -140,7 +140,7 @@ def tell(session: Session, moment: datetime = datetime(2026, 1, 2, tzinfo=UTC)) 
     send_templated_email("welcome", to="ann@example.com")  # planted: call-arg | CallIssue
     send_templated_email("welcome", to=5, context={})  # planted: arg-type | ArgumentType
     send_templated_emails(["welcome"], session=session)  # planted: list-item | ArgumentType
-    NewEmail("welcome", "ann@example.com", {})  # planted: call-arg | CallIssue
+    NewEmail("welcome", "ann@example.com")  # planted: call-arg | CallIssue
     deliver_webhook("order.paid", session=session)  # planted: arg-type | ArgumentType
     WebhookEvent("order.paid", 5)  # planted: arg-type | ArgumentType
     add_endpoint("https://partner.example/hook", events="order.*")  # planted: call-arg | CallIssue

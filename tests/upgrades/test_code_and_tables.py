@@ -152,7 +152,7 @@ def test_two_releases_ahead_this_one_is_refused(
         answer = processes.start(_run, *refused, **env)
         assert answer.wait() == ExitCode.ERROR
         assert "upgrade the package on this host" in answer.output
-    with pytest.raises(SchemaMismatch, match=r"newer than this version of effects works with .*core_0005"):
+    with pytest.raises(SchemaMismatch, match=r"newer than this version of effects .*core_0005"):
         app.create_tables()
     assert rows(app, "workers") == []
     assert following.run(*DRAIN, **env)[0] == 0  # the one before still works there

@@ -83,7 +83,7 @@ def newer_ones(connection: Connection, schema: str | None) -> list[str]:
     refused = [name for name in unknown if not _works_with(name, support)]
     if refused:
         raise SchemaMismatch(
-            f"the database is newer than this version of effects works with (revision {', '.join(refused)}): "
+            f"the database is newer than this version of effects (revision {', '.join(refused)}): "
             "upgrade the package on this host"
         )
     return unknown
