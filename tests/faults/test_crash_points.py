@@ -44,7 +44,8 @@ def test_the_table_and_the_points_name_each_other() -> None:
         "fire.",
         "prune.",
         "bulk.",
-    )  # in their folders; test_crash_upkeep
+        "migration.",
+    )  # in their folders; test_crash_upkeep; tests/upgrades
     core = {name for name in crashpoints.POINTS if not name.startswith(theirs)}
     for action in crashpoints.ACTIONS:
         assert {row.point for row in TABLE if row.action == action} == core

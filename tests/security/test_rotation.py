@@ -220,9 +220,9 @@ def rotate_beside_senders(app: Effects, receiver: Receiver, folder: Path) -> Non
         assert last.wait(60) == 0, last.output
         ended = DUE + KILLS * LISTENING
         wait_until(lambda: len(rows(app, "job_history")) == ended, seconds=60)
-        for worker in workers:
-            worker.send(signal.SIGTERM)
-            assert worker.wait() == 0, worker.output
+        for process in workers:
+            process.send(signal.SIGTERM)
+            assert process.wait() == 0, process.output
 
 
 def charge(number: int) -> dict[str, Any]:
