@@ -21,6 +21,7 @@ from effects.importing import refuse_while_importing
 from effects.job_function import JobFunction
 from effects.keys import KeyRing
 from effects.model.function_type import FunctionJobType, JobPolicies, Release, local_names
+from effects.model.job import DEFAULT_QUEUE, QUARANTINE_QUEUE
 from effects.model.job_type import JobType
 from effects.model.ledger import Ledger
 from effects.model.outcome import HandlerAnswer
@@ -240,6 +241,12 @@ class Effects:
     def ledgers(self) -> Mapping[str, Ledger]:
         """Job type → the ledger that records its effects."""
         return {job_type.name: job_type.ledger or CORE_LEDGER for job_type in self.job_types}
+
+    @property
+    def queues(self) -> Sequence[str]:
+        """Queues that have workers or job types here, whether they hold jobs or not."""
+        of_types = (job_type.queue for job_type in self.job_types)
+        return tuple(dict.fromkeys((DEFAULT_QUEUE, *of_types, *self.settings.queue_threads(), QUARANTINE_QUEUE)))
 
     @contextmanager
     def writing(self, session: AnySession | None, queues: Iterable[str] = ()) -> Iterator[Connection]:

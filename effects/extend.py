@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from effects.http.loop_client import LoopHttpClient
     from effects.http.loop_stream import LoopStream, connect_on_loop
     from effects.http.network import check_network
-    from effects.http.resolving import Resolver, ResolverThreads, system_resolver
+    from effects.http.resolving import Resolver, ResolverThreads, is_address, system_resolver
     from effects.http.stream import clip
     from effects.idempotence import NO_DIGEST, IdempotentWriter, KeyHolder, write_once
     from effects.limits import Breaker, Rate
@@ -121,7 +121,7 @@ else:
             "effects.http.loop_client": "LoopHttpClient",
             "effects.http.loop_stream": "LoopStream, connect_on_loop",
             "effects.http.network": "check_network",
-            "effects.http.resolving": "Resolver, ResolverThreads, system_resolver",
+            "effects.http.resolving": "Resolver, ResolverThreads, is_address, system_resolver",
             "effects.http.stream": "clip",
             "effects.idempotence": "NO_DIGEST, IdempotentWriter, KeyHolder, write_once",
             "effects.limits": "Breaker, Rate",
@@ -265,6 +265,7 @@ __all__ = [
     "in_async",
     "insert_intended",
     "insert_reserved",
+    "is_address",
     "is_printable",
     "is_resolved",
     "is_wrong_statement",

@@ -10,10 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import click
 
-from effects.app import Effects
 from effects.cli.context import Context
 from effects.limits import FOREVER_SECONDS
-from effects.model.job import DEFAULT_QUEUE, QUARANTINE_QUEUE
 from effects.store.db.sql import Window
 from effects.store.operator import lookup
 from effects.text.wording import RETRYING
@@ -104,14 +102,8 @@ def _known_queue(ctx: click.Context, param: click.Parameter, value: str | None) 
     if value is not None and (context := ctx.find_object(Context)) is not None:
         app = context.app
         with app.store.read() as connection:
-            lookup.refuse_unknown_queue(app.store, connection, value, sorted(app_queues(app)))
+            lookup.refuse_unknown_queue(app.store, connection, value, sorted(app.queues))
     return value
-
-
-def app_queues(app: Effects) -> set[str]:
-    """Queues that have workers or job types here, whether they hold jobs or not."""
-    served = {DEFAULT_QUEUE, QUARANTINE_QUEUE, *app.settings.queue_threads()}
-    return served | {job_type.queue for job_type in app.job_types}
 
 
 type_option = click.option(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from effects.cli.context import Context, actor
-from effects.cli.options import app_queues, for_option, limit_option, reason_option
+from effects.cli.options import for_option, limit_option, reason_option
 from effects.cli.output import Table
 from effects.cli.results import CommandResult, command, listed
 from effects.model.job import QUARANTINE_QUEUE
@@ -27,7 +27,7 @@ def list_(context: Context, *, limit: int) -> CommandResult:
     """List the queues with their live jobs and pauses."""
     app = context.app
     with app.store.read() as connection:
-        states = store_queues.list_queues(app.store, connection, app_queues(app))
+        states = store_queues.list_queues(app.store, connection, app.queues)
     return listed(states, limit, _table)
 
 
@@ -53,7 +53,7 @@ def pause(context: Context, *, name: str, seconds: float | None, reason: str | N
             actor=actor(),
             seconds=seconds,
             reason=reason,
-            app_queues=app_queues(app),
+            app_queues=app.queues,
             create=create,
         )
     return CommandResult({"queue": name, "result": "paused", "paused_until": pause.until}, str(pause))
@@ -68,7 +68,7 @@ def resume(context: Context, *, name: str, reason: str | None) -> CommandResult:
     app = context.app
     with app.store.begin() as connection:
         was_paused = store_queues.resume(
-            app.store, connection, name, actor=actor(), reason=reason, app_queues=app_queues(app)
+            app.store, connection, name, actor=actor(), reason=reason, app_queues=app.queues
         )
     app.notifier.send({name, QUARANTINE_QUEUE})  # jobs of this queue may wait in quarantine
     text = f"queue {name} resumed" if was_paused else f"queue {name} was not paused"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -23,6 +24,15 @@ def system_resolver(host: str, port: int) -> list[str]:
     """All addresses of a host, as the system's resolver orders them."""
     answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+
+
+def is_address(host: str) -> bool:
+    """Whether it is an IP address, which no resolver need be asked about."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class _Lookup:

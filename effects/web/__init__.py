@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from effects.web.people import Person, Role
     from effects.web.routes import PageRoute
     from effects.web.views.notices import notice
-    from effects.web.views.paging import PAGE_ROWS, before_of, filters_of, text_of
+    from effects.web.views.paging import PAGE_ROWS, before_of, choice_of, filters_of, page_of, text_of
     from effects.web.views.story import story_values
     from effects.web.visit import LIVE_SECONDS, NavigationEntry, Visit
 else:
@@ -39,7 +39,7 @@ else:
             "effects.web.people": "Person, Role",
             "effects.web.routes": "PageRoute",
             "effects.web.views.notices": "notice",
-            "effects.web.views.paging": "PAGE_ROWS, before_of, filters_of, text_of",
+            "effects.web.views.paging": "PAGE_ROWS, before_of, choice_of, filters_of, page_of, text_of",
             "effects.web.views.story": "story_values",
             "effects.web.visit": "LIVE_SECONDS, NavigationEntry, Visit",
         },
@@ -64,9 +64,11 @@ __all__ = [
     "StoryLink",
     "Visit",
     "before_of",
+    "choice_of",
     "dashboard",
     "filters_of",
     "notice",
+    "page_of",
     "story_values",
     "text_of",
 ]

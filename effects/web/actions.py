@@ -103,9 +103,7 @@ def page_action_view(action: PageAction) -> View:
                 consequence=action.consequence, target=visit.url(action.name), back=action.back(visit, name),
                 hidden={"name": name}, fields=action.fields,
             )  # fmt: skip
-        reason = visit.form.get("reason")
-        if action.needs_reason and reason is None:
-            raise EnqueueError("a reason is needed: it stands in the audit log")
+        reason = visit.reason(needed=action.needs_reason)
         with visit.acting():
             end = action.run(ActionCall(visit, name, reason, _answers(visit, action))) or ActionEnd()
         return visit.lead_to(_with_notice(end.url or action.back(visit, name), action.name, end.count))

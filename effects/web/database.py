@@ -11,11 +11,10 @@ from sqlalchemy import Engine, event
 
 from effects.app import Effects, installed_tables
 from effects.store.db.deadlines import Bounds
-from effects.store.db.engine import autocommit_engine, create_engine
+from effects.store.db.engine import LOCK_SECONDS, autocommit_engine, create_engine, set_for_session
 from effects.store.db.store import Store
 
 STATEMENT_SECONDS = 2.0
-LOCK_SECONDS = 2.0
 ACT_BOUNDS = Bounds(lock_seconds=LOCK_SECONDS, seconds=10.0)
 APPLICATION_NAME = "effects-web"
 _SQLITE_STEPS = 20_000  # of its machine, between two looks at the clock
@@ -54,12 +53,11 @@ def _bound_statements(engine: Engine) -> None:
 
 
 def _limit_session(driver: Any, record: object) -> None:
-    """Once per connection, and not behind a pooler: there another process answers than the one of the login."""
-    calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
+    """The limits of a page. An action that writes sets its own."""
     autocommit = driver.autocommit
     driver.autocommit = True
     try:
-        driver.execute(f"SELECT {calls} WHERE pg_backend_pid() = {driver.info.backend_pid}")
+        set_for_session(driver, _SESSION)
     finally:
         driver.autocommit = autocommit
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from effects.errors import EnqueueError, JobStateError
+from effects.errors import JobStateError
 from effects.model.advice import Action
-from effects.observation.evidence import Evidence, job_evidence
+from effects.observation.evidence import Evidence
 from effects.observation.sentences import sentence
 from effects.store.operator import actions
 from effects.store.operator.requeue import requeue
@@ -59,10 +59,8 @@ def job_action_view(action: JobAction) -> View:
     def view(visit: Visit) -> PageAnswer:
         job_id = int(visit.values["id"])
         if not visit.request.is_unsafe:
-            return _ask(visit, action, job_evidence(visit.app, job_id, earlier=True), job_id)
-        reason = visit.form.get("reason")
-        if action.needs_reason and reason is None:
-            raise EnqueueError("a reason is needed: it stands in the audit log")
+            return _ask(visit, action, visit.evidence(job_id), job_id)
+        reason = visit.reason(needed=action.needs_reason)
         with visit.acting():
             notice = action.run(visit, job_id, reason)
         if visit.form.get("next") == "desk":

@@ -1,11 +1,13 @@
-"""What a person may do with queues, limit keys, schedules and workers: the functions of the commands."""
+"""What a person may do with queues, limit keys, schedules, workers and bulk actions: the functions of the commands."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from effects.bulk import cancel_bulk
+from effects.errors import EnqueueError
 from effects.firing import fire_now
-from effects.model.job import DEFAULT_QUEUE, QUARANTINE_QUEUE
+from effects.model.job import QUARANTINE_QUEUE
 from effects.store.limits import queue_pauses
 from effects.store.limits import rows as limit_rows
 from effects.store.operator.actions import request_drain
@@ -20,12 +22,6 @@ PAUSES = {
 _LENGTH = ActionField("seconds", "For how long", "choice", tuple(PAUSES))
 
 
-def known_queues(visit: Visit) -> set[str]:
-    """Queues that have workers or job types here, whether they hold jobs or not."""
-    served = {DEFAULT_QUEUE, QUARANTINE_QUEUE, *visit.app.settings.queue_threads()}
-    return served | {job_type.queue for job_type in visit.app.job_types}
-
-
 def _to(page: str) -> Callable[[Visit, str], str]:
     return lambda visit, name: visit.url(page)
 
@@ -35,14 +31,16 @@ def _pause_queue(call: ActionCall) -> None:
     with store.begin() as connection:
         queue_pauses.pause(
             store, connection, call.subject, actor=call.actor, seconds=PAUSES[call.fields["seconds"]],
-            reason=call.reason, app_queues=known_queues(call.visit),
+            reason=call.reason, app_queues=call.visit.app.queues,
         )  # fmt: skip
 
 
 def _resume_queue(call: ActionCall) -> None:
-    store, queues = call.visit.app.store, known_queues(call.visit)
-    with store.begin() as connection:
-        queue_pauses.resume(store, connection, call.subject, actor=call.actor, reason=call.reason, app_queues=queues)
+    app = call.visit.app
+    with app.store.begin() as connection:
+        queue_pauses.resume(
+            app.store, connection, call.subject, actor=call.actor, reason=call.reason, app_queues=app.queues
+        )
     call.visit.notify({call.subject, QUARANTINE_QUEUE})  # jobs of this queue may wait in quarantine
 
 
@@ -56,7 +54,7 @@ def _resume_limit(call: ActionCall) -> None:
     store = call.visit.app.store
     with store.begin() as connection:
         limit_rows.resume(store, connection, call.subject, actor=call.actor, reason=call.reason)
-    call.visit.notify(known_queues(call.visit))  # in which its jobs wait is not known here
+    call.visit.notify(call.visit.app.queues)  # in which its jobs wait is not known here
 
 
 def _pause_schedule(call: ActionCall) -> None:
@@ -73,6 +71,16 @@ def _run_schedule(call: ActionCall) -> None:
 
 def _drain(call: ActionCall) -> None:
     request_drain(call.visit.app.store, call.subject, actor=call.actor, reason=call.reason)
+
+
+def _cancel_bulk(call: ActionCall) -> None:
+    if not call.subject.isdecimal() or len(call.subject) > 17:
+        raise EnqueueError("this is not the id of a bulk action")
+    cancel_bulk(int(call.subject), actor=call.actor, reason=call.reason, effects=call.visit.app)
+
+
+def _to_bulk(visit: Visit, name: str) -> str:
+    return visit.url("bulk", id=name) if name.isdecimal() else visit.url("bulks")
 
 
 SUBJECT_ACTIONS = (
@@ -99,4 +107,7 @@ SUBJECT_ACTIONS = (
                "claiming, finishes or returns its jobs within the grace period, and ends. A service manager that "
                "always restarts it starts a fresh one.", "The worker will drain from its next heartbeat on.", _drain,
                _to("workers")),
+    PageAction("bulk_cancel", "/bulk/cancel", "bulk action", "operator", "Cancel", "It ends before its next chunk of "
+               "200 jobs. What it has done stays done.", "Cancelled: what it has done stays done.", _cancel_bulk,
+               _to_bulk),
 )  # fmt: skip

@@ -22,11 +22,7 @@ def build_routes(sign_in: SignIn | None, packages: Sequence[Pages]) -> Iterator[
     yield from _core_routes()
     for pages in packages:
         yield from pages.routes
-    for action in (
-        *SUBJECT_ACTIONS,
-        *bulk_pages.BULK_ACTIONS,
-        *(action for pages in packages for action in pages.actions),
-    ):
+    for action in (*SUBJECT_ACTIONS, *(action for pages in packages for action in pages.actions)):
         yield PageRoute(
             action.name, ("GET", "POST"), action.pattern, page_action_view(action), role=action.role, personal=False,
             acts=True,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from effects.app import Effects
+from effects.errors import EnqueueError
 from effects.observation.evidence import Evidence, job_evidence
 from effects.store.audit_log.looks import LOOK_UP, note_look
 from effects.store.audit_log.notes import AuditAction
@@ -160,6 +161,17 @@ class Visit:
         with self.app.store.within(ACT_BOUNDS):
             yield
         self.site.readings.forget()
+
+    def reason(self, *, needed: bool) -> str | None:
+        """Why the person acts, as the form has it.
+
+        Raises:
+            EnqueueError: it is needed and missing.
+        """
+        reason = self.form.get("reason")
+        if needed and reason is None:
+            raise EnqueueError("a reason is needed: it stands in the audit log")
+        return reason
 
     def read(self, question: Hashable, seconds: float, read: Callable[[], T]) -> T:
         """A reading that is shared: at most `seconds` old, or 300 times as long as it took.

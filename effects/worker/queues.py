@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from effects.app import Effects
-from effects.model.job import DEFAULT_QUEUE, QUARANTINE_QUEUE, Job
+from effects.model.job import QUARANTINE_QUEUE, Job
 from effects.model.job_type import JobType
 from effects.model.settlement import Settlement
 from effects.store.claim.claim_request import ClaimRequest
@@ -49,8 +49,7 @@ def planned(app: Effects, slots_by_queue: Mapping[str, int] | None, runtime: Run
         return LocalKeys(min(seconds, default=None), tuple(LocalBound(job_type, runtime) for job_type in bounded))
 
     if slots_by_queue is None:
-        queues = [DEFAULT_QUEUE, *(job_type.queue for job_type in job_types), *settings.queue_threads()]
-        slots_by_queue = {queue: default_slots(app, queue) for queue in queues}
+        slots_by_queue = {queue: default_slots(app, queue) for queue in app.queues}
     return [
         ClaimRequest(
             queue=queue,

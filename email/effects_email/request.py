@@ -115,11 +115,11 @@ def render_email(app: Effects, email: NewEmail, now: datetime) -> RenderedEmail:
     """
     check_arguments(email, _RULES, EmailInvalid)
     state = state_of(app)
-    to_of(email)  # a bad address is told before a missing template
+    to = to_of(email)  # a bad address is told before a missing template
     version = state.folder.find(email.template, email.locale)
     context = _context(email.context)
     rendered = state.renderer.render(version, email.context)
-    return _complete(app, email, now, version, rendered, context, msgspec.Raw(context.encode()))
+    return _complete(app, email, now, to, version, rendered, context, msgspec.Raw(context.encode()))
 
 
 def compose_email(app: Effects, email: DirectEmail, now: datetime) -> RenderedEmail:
@@ -132,13 +132,15 @@ def compose_email(app: Effects, email: DirectEmail, now: datetime) -> RenderedEm
     if email.text is None and email.html is None:
         raise EmailInvalid("a message has neither text nor html")
     rendered = state_of(app).renderer.take(NO_TEMPLATE, email.subject, email.text, email.html)
-    return _complete(app, email, now, NO_TEMPLATE, rendered, "{}", [email.subject, email.text, email.html])
+    words = [email.subject, email.text, email.html]
+    return _complete(app, email, now, to_of(email), NO_TEMPLATE, rendered, "{}", words)
 
 
 def _complete(
     app: Effects,
     email: NewEmail | DirectEmail,
     now: datetime,
+    to: tuple[Address, ...],
     version: Version,
     rendered: Rendered,
     context: str,
@@ -149,7 +151,7 @@ def _complete(
     Args:
         words: the caller's, for the digest.
     """
-    declared, to = version.declared, to_of(email)
+    declared = version.declared
     sender = sender_of(app, email, version)
     category = _category(email.category or declared.category)
     later = email.run_at is not None and email.run_at > now

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import time
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -93,15 +94,21 @@ def autocommit_engine(engine: Engine) -> Engine | None:
 
 
 def _begin_session(driver: Any, record: ConnectionPoolEntry) -> None:
-    """Set the session's defaults once per connection, by one statement, and prepare statements from then on.
-
-    Not behind a pooler, where others would share both: there another process answers than the one of the login.
-    """
-    calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in SESSION_DEFAULTS.items())
-    is_ours = driver.execute(f"SELECT {calls} WHERE pg_backend_pid() = {driver.info.backend_pid}").fetchone()
-    if is_ours is not None:
+    """Set the session's defaults, and prepare statements from then on; neither behind a pooler."""
+    if set_for_session(driver, SESSION_DEFAULTS):
         driver.prepare_threshold = PREPARE_AFTER
         record.info[HAS_DEFAULTS] = True
+
+
+def set_for_session(driver: Any, settings: Mapping[str, str]) -> bool:
+    """Set these once per connection, by one statement, on a psycopg connection in autocommit.
+
+    False behind a pooler, where others would share the session: there another process answers than the one of the
+    login, and nothing is set.
+    """
+    calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())
+    answer = driver.execute(f"SELECT {calls} WHERE pg_backend_pid() = {driver.info.backend_pid}").fetchone()
+    return answer is not None
 
 
 def _postgresql_engine(url: sa.URL, *, isolation_level: IsolationLevel, **options: Any) -> Engine:

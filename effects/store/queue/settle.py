@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import msgspec
 from sqlalchemy import Connection
@@ -248,15 +248,7 @@ def settle(
         StoreUnavailable: the write may have taken effect or not; repeat it.
     """
     point("settle.before")
-    single = all(
-        is_one_row(settlement)
-        and settlement.apply is None
-        and settlement.job.key is None
-        and settlement.job.limit_key is None
-        for settlement in settlements
-    )
-    begin = store.begin if any(settlement.apply is not None for settlement in settlements) else store.begin_own
-    with store.single() if single else begin() as connection:
+    with _begin(store, settlements) as connection:
         settled = write_settlements(store, connection, settlements, ledgers, now=now)
         point("settle.applied")
     point("settle.committed")
@@ -270,6 +262,17 @@ def settle(
         accepted=settled.accepted + [late for late in settled.stale if _attempt(late) in recorded],
         stale=[late for late in settled.stale if _attempt(late) not in recorded],
     )
+
+
+def _begin(store: Store, settlements: Sequence[Settlement]) -> AbstractContextManager[Connection]:
+    """The cheapest transaction that holds them: with code of the app, of several statements, or of one."""
+    if any(settlement.apply is not None for settlement in settlements):
+        return store.begin()
+    one_statement = all(
+        is_one_row(settlement) and settlement.job.key is None and settlement.job.limit_key is None
+        for settlement in settlements
+    )
+    return store.single() if one_statement else store.begin_own()
 
 
 def _attempt(settlement: Settlement) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from effects.store.workers.failovers import present_id
 
 _RESOLVE = AuditAction("failover", "resolve")
 LIST_MAX = 10_000
+_NOT_COMPARED = "(compared < workers OR incomplete > 0)"  # a worker has not, or has forgotten a part
 
 
 class FailoverRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,8 +127,7 @@ def _resolve(sql: Sql) -> str:
 
 def needs_person() -> str:
     """Condition: no one has resolved the failover, and it left orphans, or a worker that did not compare all it had."""
-    gap = "orphans > 0 OR incomplete > 0 OR compared < workers"
-    return f"(sign <> '{FIRST}' AND resolved_at IS NULL AND ({gap}))"
+    return f"(sign <> '{FIRST}' AND resolved_at IS NULL AND (orphans > 0 OR {_NOT_COMPARED}))"
 
 
 class FailoverCount(msgspec.Struct, frozen=True):
@@ -187,4 +187,4 @@ def compared_failovers(sql: Sql) -> str:
     """Failovers with a worker that has not compared, or has forgotten a part."""
     return f"""
     SELECT id FROM {sql.failovers}
-    WHERE sign <> '{FIRST}' AND resolved_at IS NULL AND (compared < workers OR incomplete > 0)"""
+    WHERE sign <> '{FIRST}' AND resolved_at IS NULL AND {_NOT_COMPARED}"""

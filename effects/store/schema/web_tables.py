@@ -13,7 +13,7 @@ def web_session_checks() -> list[CheckConstraint]:
     """What a row of `effects_web_sessions` must be."""
     table = "effects_web_sessions"
     return [
-        CheckConstraint("kind IN ('link', 'session')", name=f"ck_{table}_kind"),
+        CheckConstraint(f"kind IN ('{LINK}', '{SESSION}')", name=f"ck_{table}_kind"),
         CheckConstraint("role IN ('viewer', 'operator', 'admin')", name=f"ck_{table}_role"),
     ]
 

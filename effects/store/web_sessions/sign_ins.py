@@ -18,6 +18,7 @@ from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.records import Moment, shown_moment
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
+from effects.store.schema.web_tables import LINK, SESSION
 
 LINK_SECONDS = 600.0
 IDLE_SECONDS = 7_200.0
@@ -70,7 +71,7 @@ def mint_link(
     with store.begin() as connection:
         store.write(connection, _forget, age=KEPT_SECONDS)
         store.write(
-            connection, _insert, id=_digest(secret), kind="link", person=person, role=role, personal=personal,
+            connection, _insert, id=_digest(secret), kind=LINK, person=person, role=role, personal=personal,
             session_seconds=session_seconds, seconds=seconds,
         )  # fmt: skip
         detail = {"role": role, "personal": personal, "session_seconds": session_seconds}
@@ -81,7 +82,7 @@ def mint_link(
 def find_link(store: Store, secret: str) -> WebSession | None:
     """The link, unless it was used or its time is over. It stays as it is."""
     with store.read() as connection:
-        row = store.one(connection, _find, id=_digest(secret), kind="link", idle=KEPT_SECONDS)
+        row = store.one(connection, _find, id=_digest(secret), kind=LINK, idle=KEPT_SECONDS)
     return None if row is None else _session(row)
 
 
@@ -97,7 +98,7 @@ def sign_in(store: Store, secret: str, *, actor: str, reason: str | None = None)
         if link is None:
             return None
         store.write(
-            connection, _insert, id=_digest(new), kind="session", person=link.person, role=link.role,
+            connection, _insert, id=_digest(new), kind=SESSION, person=link.person, role=link.role,
             personal=link.personal, session_seconds=0.0, seconds=link.session_seconds,
         )  # fmt: skip
         detail = {"role": link.role, "personal": bool(link.personal)}
@@ -109,7 +110,7 @@ def find_session(store: Store, secret: str) -> WebSession | None:
     """The session, unless it has ended, its time is over, or it was idle for two hours; it counts as seen."""
     digest = _digest(secret)
     with store.read() as connection:
-        row = store.one(connection, _find, id=digest, kind="session", idle=IDLE_SECONDS)
+        row = store.one(connection, _find, id=digest, kind=SESSION, idle=IDLE_SECONDS)
     if row is not None and row.idle > SEEN_EVERY_SECONDS:
         with store.begin() as connection:
             store.write(connection, _see, id=digest)
@@ -192,7 +193,7 @@ def _find(sql: Sql) -> str:
 
 def _use_up(sql: Sql) -> str:
     return f"""
-    UPDATE {sql.web_sessions} SET ended_at = {sql.now} WHERE id = :id AND kind = 'link' AND {_is_open(sql)}
+    UPDATE {sql.web_sessions} SET ended_at = {sql.now} WHERE id = :id AND kind = '{LINK}' AND {_is_open(sql)}
     RETURNING person, role, personal, session_seconds"""
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from effects.store.audit_log.entries import LogFilters, list_entries
 from effects.web.exchange import PageAnswer
-from effects.web.views.paging import PAGE_ROWS, before_of, filters_of
+from effects.web.views.paging import PAGE_ROWS, before_of, filters_of, page_of
 from effects.web.visit import Visit
 
 _NAMES = ("actor", "action", "subject_kind", "subject")
@@ -15,11 +15,10 @@ _NAMES = ("actor", "action", "subject_kind", "subject")
 def audit(visit: Visit) -> PageAnswer:
     chosen = filters_of(visit.query, _NAMES)
     filters = LogFilters(**chosen, before=before_of(visit), limit=PAGE_ROWS + 1)
-    entries = list_entries(visit.app.store, filters)
+    entries, older = page_of(list_entries(visit.app.store, filters))
     return visit.page(
-        "audit.html", entries=[(entry, _detail(entry.detail)) for entry in entries[:PAGE_ROWS]],
-        older=entries[PAGE_ROWS - 1].id if len(entries) > PAGE_ROWS else None, first=filters.before is None,
-        chosen={name: value for name, value in chosen.items() if value},
+        "audit.html", entries=[(entry, _detail(entry.detail)) for entry in entries], older=older,
+        first=filters.before is None, chosen={name: value for name, value in chosen.items() if value},
     )  # fmt: skip
 
 

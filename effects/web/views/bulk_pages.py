@@ -14,13 +14,12 @@ from effects.errors import EnqueueError
 from effects.moments import moment_or_none
 from effects.store.operator.dead_letters import DeadFilters, list_dead
 from effects.store.operator.job_list import Filters, list_jobs
-from effects.web.actions import ActionCall, PageAction
 from effects.web.bulk_choices import BulkChoice, choices_of_jobs, choices_of_needs
 from effects.web.exchange import BadRequestError, PageAnswer
 from effects.web.views.jobs import job_filters
 from effects.web.views.needs import dead_filters
 from effects.web.views.notices import notice
-from effects.web.views.paging import PAGE_ROWS, before_of
+from effects.web.views.paging import PAGE_ROWS, before_of, page_of
 from effects.web.visit import LIVE_SECONDS, Visit
 
 SAMPLE_ROWS = 10
@@ -127,9 +126,8 @@ def _expected(visit: Visit) -> int:
 def bulks(visit: Visit) -> PageAnswer:
     """Bulk actions, newest first."""
     before = before_of(visit)
-    records = bulks_api.find_bulks(before=before, limit=PAGE_ROWS + 1, effects=visit.app)
-    older = records[PAGE_ROWS - 1].id if len(records) > PAGE_ROWS else None
-    return visit.page("bulks.html", bulks=records[:PAGE_ROWS], older=older, first=before is None, notice=notice(visit))
+    records, older = page_of(bulks_api.find_bulks(before=before, limit=PAGE_ROWS + 1, effects=visit.app))
+    return visit.page("bulks.html", bulks=records, older=older, first=before is None, notice=notice(visit))
 
 
 def bulk(visit: Visit) -> PageAnswer:
@@ -137,16 +135,3 @@ def bulk(visit: Visit) -> PageAnswer:
     bulk_id = int(visit.values["id"])
     record = visit.read(("bulk", bulk_id), LIVE_SECONDS / 2, lambda: bulks_api.find_bulk(bulk_id, effects=visit.app))
     return visit.page("bulk.html", bulk=record, notice=notice(visit))
-
-
-def _cancel(call: ActionCall) -> None:
-    if not call.subject.isdecimal() or len(call.subject) > 17:
-        raise EnqueueError("this is not the id of a bulk action")
-    bulks_api.cancel_bulk(int(call.subject), actor=call.actor, reason=call.reason, effects=call.visit.app)
-
-
-BULK_ACTIONS = (
-    PageAction("bulk_cancel", "/bulk/cancel", "bulk action", "operator", "Cancel", "It ends before its next chunk of "
-               "200 jobs. What it has done stays done.", "Cancelled: what it has done stays done.", _cancel,
-               lambda visit, name: visit.url("bulk", id=name) if name.isdecimal() else visit.url("bulks")),
-)  # fmt: skip

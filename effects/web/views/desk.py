@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from effects.observation.evidence import job_evidence
 from effects.store.bulk.selection import freeze, select_ids
 from effects.store.operator.dead_letters import DeadFilters
 from effects.web.exchange import PageAnswer
@@ -22,7 +21,7 @@ def desk(visit: Visit) -> PageAnswer:
     if not ids:
         return visit.page("desk.html", job=None, after=after, unknown=visit.site.unresolved().unknown,
                           notice=notice(visit))  # fmt: skip
-    evidence = job_evidence(visit.app, ids[0], earlier=True)
+    evidence = visit.evidence(ids[0])
     return visit.page(
         "desk.html", **story_values(visit, evidence), decisions=DECISIONS, after=after, is_last=len(ids) == 1,
         unknown=visit.site.unresolved().unknown,

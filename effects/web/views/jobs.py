@@ -11,7 +11,7 @@ from effects.text.wording import RETRYING
 from effects.web.bulk_choices import choices_of_jobs
 from effects.web.exchange import PageAnswer
 from effects.web.views.notices import notice
-from effects.web.views.paging import PAGE_ROWS, before_of, filters_of
+from effects.web.views.paging import PAGE_ROWS, before_of, choice_of, filters_of
 from effects.web.visit import Visit
 
 STATUSES = tuple(RETRYING if status == "failed" else status for status in (*LIVE, *ENDED))
@@ -26,13 +26,12 @@ def job_filters(fields: Mapping[str, str], before: int | None = None) -> tuple[F
         BadRequestError: as `text_of`.
     """
     names = filters_of(fields, _NAMES)
-    status, age = fields.get("status"), fields.get("age")
-    status = status if status in STATUSES else None
-    window = Window(newer=AGES[age]) if age in AGES else ANY_TIME
+    status, age = choice_of(fields, "status", STATUSES), choice_of(fields, "age", AGES)
+    window = ANY_TIME if age is None else Window(newer=AGES[age])
     filters = Filters(
         status="failed" if status == RETRYING else status, window=window, before=before, limit=PAGE_ROWS, **names
     )
-    chosen = {**names, "age": age if age in AGES else None, "status": status}
+    chosen = {**names, "age": age, "status": status}
     return filters, {name: value for name, value in chosen.items() if value}
 
 

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from effects.observation.stats import Stats, read_stats
 from effects.store.limits.queue_pauses import QueueState, list_queues
 from effects.store.operator.queue_status import WorkerState, read_workers
 from effects.store.schedules.states import read_states
 from effects.web.exchange import PageAnswer
-from effects.web.subject_actions import known_queues
 from effects.web.views.notices import notice
+from effects.web.views.shared_readings import stats_of
 from effects.web.visit import LIMITS_MAX, LIVE_SECONDS, Visit
-
-STATS_SECONDS = 15.0
 
 
 def queues(visit: Visit) -> PageAnswer:
-    states = visit.site.readings.get("queues", LIVE_SECONDS, lambda: _queues(visit))
-    stats = visit.site.readings.get(("stats", "1h"), STATS_SECONDS, lambda: _stats(visit))
-    workers = visit.site.readings.get("workers", LIVE_SECONDS, lambda: _workers(visit))
     served: dict[str, int] = {}
-    for worker in workers:
+    for worker in _workers(visit):
         for queue in worker.queues.split(",") if worker.alive else []:
             name = queue.partition("=")[0].strip()
             served[name] = served.get(name, 0) + 1
     return visit.page(
-        "queues.html", queues=states, served=served, notice=notice(visit),
-        measured={queue.queue: queue for queue in stats.queues},
+        "queues.html", queues=_queues(visit), served=served, notice=notice(visit),
+        measured={queue.queue: queue for queue in stats_of(visit, "1h").queues},
     )  # fmt: skip
 
 
 def workers(visit: Visit) -> PageAnswer:
-    states = visit.site.readings.get("workers", LIVE_SECONDS, lambda: _workers(visit))
-    return visit.page("workers.html", workers=states, notice=notice(visit))
+    return visit.page("workers.html", workers=_workers(visit), notice=notice(visit))
 
 
 def schedules(visit: Visit) -> PageAnswer:
@@ -45,14 +38,16 @@ def limits(visit: Visit) -> PageAnswer:
 
 
 def _queues(visit: Visit) -> list[QueueState]:
-    with visit.app.store.read() as connection:
-        return list_queues(visit.app.store, connection, known_queues(visit))
+    def read() -> list[QueueState]:
+        with visit.app.store.read() as connection:
+            return list_queues(visit.app.store, connection, visit.app.queues)
 
-
-def _stats(visit: Visit) -> Stats:
-    return read_stats(visit.app.store)
+    return visit.read("queues", LIVE_SECONDS, read)
 
 
 def _workers(visit: Visit) -> list[WorkerState]:
-    with visit.app.store.read() as connection:
-        return read_workers(visit.app.store, connection, visit.app.settings.lease_seconds)
+    def read() -> list[WorkerState]:
+        with visit.app.store.read() as connection:
+            return read_workers(visit.app.store, connection, visit.app.settings.lease_seconds)
+
+    return visit.read("workers", LIVE_SECONDS, read)

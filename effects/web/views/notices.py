@@ -18,7 +18,6 @@ _OF_JOBS = {
     "give-up": "Left unknown.",
     "ignored": "Ignored.",
     "settings": "Saved.",
-    "bulk_cancel": "Cancelled: what it has done stays done.",
     "bulk_started": "It has started: a worker carries it out. This page can be left.",
 }
 

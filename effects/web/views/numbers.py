@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from effects.observation.stats import PointStats, Series, read_series, read_stats
+from effects.observation.stats import PointStats, Series, read_series
 from effects.store.db.sql import Window
 from effects.web.exchange import PageAnswer
-from effects.web.views.overview import RANGES, STATS_SECONDS
+from effects.web.views.shared_readings import RANGES, STATS_SECONDS, span_of, stats_of
 from effects.web.visit import Visit
 
 # What an outcome is drawn as, from the bottom up: outcomes → the class and the word of their part.
@@ -19,11 +19,9 @@ PARTS = (
 
 
 def numbers(visit: Visit) -> PageAnswer:
-    span = visit.query.get("range", "24h")
-    span = span if span in RANGES else "24h"
+    span, store = span_of(visit, "24h"), visit.app.store
     window = Window(newer=RANGES[span])
-    store = visit.app.store
-    stats = visit.read(("stats", span), STATS_SECONDS, lambda: read_stats(store, window))
+    stats = stats_of(visit, span)
     pairs = sorted({(each.job_type, each.queue) for each in stats.types})
     pair = _pair(visit, pairs)
     series = visit.read(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from effects.arguments import printable
 from effects.web.exchange import BadRequestError
 from effects.web.visit import Visit
 
+Row = TypeVar("Row")
+Choice = TypeVar("Choice", bound=str)
 PAGE_ROWS = 50
 TEXT_CHARS_MAX = 255
 _ID = re.compile("[1-9][0-9]{0,17}")
@@ -37,6 +39,23 @@ def id_of(visit: Visit, name: str) -> int | None:
     if not _ID.fullmatch(text):
         raise BadRequestError(f"{name} is not the id of a row")
     return int(text)
+
+
+def page_of(rows: Sequence[Row], key: str = "id") -> tuple[Sequence[Row], Any]:
+    """The rows of a page, and the `before` of the next; None where it is the last.
+
+    Args:
+        rows: read with a limit of `PAGE_ROWS + 1`.
+        key: the field of a row that `before` is compared with.
+    """
+    shown = rows[:PAGE_ROWS]
+    return shown, getattr(shown[-1], key) if len(rows) > PAGE_ROWS else None
+
+
+def choice_of(fields: Mapping[str, str], name: str, choices: Iterable[Choice]) -> Choice | None:
+    """A field that is one of these words; None where it is not set, or another."""
+    text = fields.get(name)
+    return next((choice for choice in choices if choice == text), None)
 
 
 def filters_of(fields: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from effects.observation.evidence import Evidence, find_evidence, find_orphans, job_evidence
+from effects.observation.evidence import Evidence, find_evidence, find_orphans
 from effects.observation.sentences import orphan_sentence, sentence, wait_text
 from effects.store.audit_log.looks import REVEAL_JOB
 from effects.store.db.records import AttemptRecord
@@ -23,12 +23,12 @@ _RESUMES = {"resume-queue": "queue_resume", "resume-limit": "limit_resume"}
 
 def job(visit: Visit) -> PageAnswer:
     """The story as a job tells it, with the jobs that it was requeued from."""
-    return _story(visit, job_evidence(visit.app, int(visit.values["id"]), earlier=True))
+    return _story(visit, visit.evidence(int(visit.values["id"])))
 
 
 def reveal(visit: Visit) -> PageAnswer:
     """The story with what may be personal: addresses, and kept texts of exceptions; noted in the audit log first."""
-    evidence = job_evidence(visit.app, int(visit.values["id"]), earlier=True)
+    evidence = visit.evidence(int(visit.values["id"]))
     visit.note_look(REVEAL_JOB, int(visit.values["id"]))
     return _story(visit, evidence, revealed=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from effects import DeliveryError, EffectsError
 from effects.extend import LEDGER_STATES, AuditAction
-from effects.web import PAGE_ROWS, PageAnswer, Visit, before_of, notice, story_values
+from effects.web import PAGE_ROWS, PageAnswer, Visit, before_of, choice_of, notice, story_values
 from effects_email.admin import EmailPage, get_email, list_emails
 from effects_email.dashboard.frames import framed, remote_hosts
 from effects_email.errors import EmailInvalid, EmailNotFound
@@ -19,9 +19,7 @@ ADDRESS_ROWS = 100
 
 def messages(visit: Visit) -> PageAnswer:
     """Messages, newest first, without recipients and subjects."""
-    status = visit.query.get("status")
-    status = status if status in LEDGER_STATES else None
-    before = before_of(visit)
+    status, before = choice_of(visit.query, "status", LEDGER_STATES), before_of(visit)
     page = list_emails(visit.app, status=status, before=_key(visit, before), limit=PAGE_ROWS)
     return visit.page(
         "email/messages.html", page=page, status=status, statuses=LEDGER_STATES, first=before is None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from effects.extend import AuditAction
-from effects.web import PAGE_ROWS, PageAnswer, Visit, notice
+from effects.web import PAGE_ROWS, PageAnswer, Visit, choice_of, notice
 from effects_email.errors import SuppressionInvalid
 from effects_email.suppression import Suppression, list_suppressions, suppress, unsuppress
 from effects_email.suppression_rows import REASONS
@@ -24,7 +24,7 @@ def reveal(visit: Visit) -> PageAnswer:
 
 def _list(visit: Visit, *, revealed: bool = False) -> PageAnswer:
     fields = visit.form if revealed else visit.query
-    reason = next((reason for reason in REASONS if reason == fields.get("reason_shown")), None)
+    reason = choice_of(fields, "reason_shown", REASONS)
     rows: list[Suppression] = list_suppressions(reason=reason, limit=PAGE_ROWS * 2, effects=visit.app)
     return visit.page(
         "email/suppressions.html", revealed=revealed, rows=rows, reason=reason, reasons=REASONS, most=PAGE_ROWS * 2,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import queue
 import socket
 import threading
 from typing import Any
 
-from effects.extend import check_network
+from effects.extend import check_network, is_address
 from effects_email.transport.progress import SendProgress
 
 
@@ -48,7 +47,7 @@ def connect(host: str, port: int, progress: SendProgress) -> socket.socket:
 
 def _addresses(host: str, port: int, progress: SendProgress) -> list[tuple[int, Any]]:
     """In the resolver's order. It is asked in a thread of its own, because it knows no deadline."""
-    if _is_address(host):
+    if is_address(host):
         return [(answer[0], answer[4]) for answer in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     answers: queue.SimpleQueue[list[Any] | OSError] = queue.SimpleQueue()
 
@@ -66,11 +65,3 @@ def _addresses(host: str, port: int, progress: SendProgress) -> list[tuple[int, 
     if isinstance(resolved, OSError):
         raise resolved
     return [(answer[0], answer[4]) for answer in resolved]
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

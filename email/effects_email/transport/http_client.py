@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -21,6 +20,7 @@ from effects.extend import (
     check_network,
     clip,
     connect_on_loop,
+    is_address,
     point,
     system_resolver,
     verifying_context,
@@ -123,7 +123,7 @@ class _OfLoop:
         """To the first address of the host that answers."""
         check_network(host)
         exchange.enter("connect")
-        addresses = [host] if _is_address(host) else await self._resolve(exchange, host, port)
+        addresses = [host] if is_address(host) else await self._resolve(exchange, host, port)
         for address in addresses[:-1]:
             with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
                 return await connect_on_loop(exchange, address, port, CONNECT_SECONDS)
@@ -137,11 +137,3 @@ class _OfLoop:
         if isinstance(answer, Exception) or not answer:
             raise httpcore.ConnectError("resolver")
         return answer
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

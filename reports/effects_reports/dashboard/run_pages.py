@@ -9,7 +9,7 @@ from typing import Any
 
 from effects import DeliveryError
 from effects.extend import AuditAction, attachment
-from effects.web import LIVE_SECONDS, PAGE_ROWS, PageAnswer, Visit, filters_of, notice
+from effects.web import LIVE_SECONDS, PAGE_ROWS, PageAnswer, Visit, choice_of, filters_of, notice, page_of
 from effects_reports.api import ReportStatus, failing_step, find_reports, report_status
 from effects_reports.errors import ReportNotFound, ReportStateError
 from effects_reports.results import ready_status
@@ -29,12 +29,10 @@ _SHOWN_TYPES = ("text/csv", "application/x-ndjson")
 def runs(visit: Visit) -> PageAnswer:
     """Runs, newest first."""
     chosen = filters_of(visit.query, ("report", "before"))
-    state = visit.query.get("state")
-    state = state if state in STATES else None
-    listed_runs = find_reports(visit.app, RunFilters(**chosen, state=state, limit=PAGE_ROWS + 1))
-    older = listed_runs[PAGE_ROWS - 1].run_id if len(listed_runs) > PAGE_ROWS else None
+    state = choice_of(visit.query, "state", STATES)
+    shown, older = page_of(find_reports(visit.app, RunFilters(**chosen, state=state, limit=PAGE_ROWS + 1)), "run_id")
     return visit.page(
-        "reports/runs.html", runs=listed_runs[:PAGE_ROWS], older=older, first=chosen["before"] is None, state=state,
+        "reports/runs.html", runs=shown, older=older, first=chosen["before"] is None, state=state,
         states=STATES, report=chosen["report"], notice=notice(visit),
     )  # fmt: skip
 

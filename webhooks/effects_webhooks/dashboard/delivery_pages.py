@@ -5,7 +5,18 @@ from __future__ import annotations
 import msgspec
 
 from effects.extend import LEDGER_STATES, AuditAction
-from effects.web import PAGE_ROWS, PageAnswer, Visit, before_of, filters_of, notice, story_values, text_of
+from effects.web import (
+    PAGE_ROWS,
+    PageAnswer,
+    Visit,
+    before_of,
+    choice_of,
+    filters_of,
+    notice,
+    page_of,
+    story_values,
+    text_of,
+)
 from effects_webhooks.admin.deliveries import get_delivery, get_event, list_deliveries, list_events
 from effects_webhooks.admin.endpoints import get_endpoint
 from effects_webhooks.errors import EndpointNotFound
@@ -20,9 +31,8 @@ STATES = (RETRYING, *LEDGER_STATES)
 def deliveries(visit: Visit) -> PageAnswer:
     """Deliveries by endpoint, event and state, newest first."""
     chosen = filters_of(visit.query, ("endpoint_id", "event_id"))
-    state = visit.query.get("state")
-    state = state if state in STATES else None
-    before, tenant = before_of(visit), text_of(visit.query, "tenant")
+    state, before = choice_of(visit.query, "state", STATES), before_of(visit)
+    tenant = text_of(visit.query, "tenant")
     page = list_deliveries(
         **chosen, state=state, before=before, limit=PAGE_ROWS, tenant=_tenant(tenant), effects=visit.app
     )
@@ -50,10 +60,9 @@ def delivery(visit: Visit) -> PageAnswer:
 def events(visit: Visit) -> PageAnswer:
     """Events without their bodies, newest first."""
     before, tenant = text_of(visit.query, "before"), text_of(visit.query, "tenant")
-    rows = list_events(before=before, limit=PAGE_ROWS + 1, tenant=_tenant(tenant), effects=visit.app)
-    older = rows[PAGE_ROWS - 1].id if len(rows) > PAGE_ROWS else None
+    rows, older = page_of(list_events(before=before, limit=PAGE_ROWS + 1, tenant=_tenant(tenant), effects=visit.app))
     return visit.page(
-        "webhooks/events.html", events=rows[:PAGE_ROWS], older=older, first=before is None, tenant=tenant,
+        "webhooks/events.html", events=rows, older=older, first=before is None, tenant=tenant,
         notice=notice(visit),
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from effects.web import LIVE_SECONDS, PageAnswer, Visit, notice, text_of
+from effects.web import LIVE_SECONDS, PageAnswer, Visit, choice_of, notice, text_of
 from effects_webhooks.admin.deliveries import list_deliveries
 from effects_webhooks.admin.endpoints import Endpoint, get_endpoint, list_endpoints
 from effects_webhooks.admin.rotation import list_secrets
@@ -23,8 +23,7 @@ ATTEMPTS = (1, 3, 6, 10)
 
 def endpoints(visit: Visit) -> PageAnswer:
     """The endpoints, those that fail first."""
-    tenant, status = text_of(visit.query, "tenant"), visit.query.get("status")
-    status = status if status in STATES else None
+    tenant, status = text_of(visit.query, "tenant"), choice_of(visit.query, "status", STATES)
     every = visit.read("webhooks", LIVE_SECONDS, lambda: list_endpoints(tenant=ANY_TENANT, effects=visit.app))
     fitting = [endpoint for endpoint in every if tenant in (None, endpoint.tenant) and _has(endpoint, status)]
     fitting.sort(key=lambda endpoint: (endpoint.failing_since is None, endpoint.status != "active"))

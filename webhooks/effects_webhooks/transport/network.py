@@ -9,7 +9,16 @@ import time
 
 import httpcore
 
-from effects.extend import LoopStream, Resolver, ResolverThreads, check_network, clip, connect_on_loop, system_resolver
+from effects.extend import (
+    LoopStream,
+    Resolver,
+    ResolverThreads,
+    check_network,
+    clip,
+    connect_on_loop,
+    is_address,
+    system_resolver,
+)
 from effects_webhooks.transport.exchange import WebhookExchange
 from effects_webhooks.transport.guard import AddressRefused, Private, allowed
 
@@ -53,7 +62,7 @@ class GuardedNetwork:
         return await _connect(exchange, addresses[-1], port)
 
     async def _vetted(self, exchange: WebhookExchange, host: str, port: int) -> list[str]:
-        addresses = [host] if _is_address(host) else await self._resolve(exchange, host, port)
+        addresses = [host] if is_address(host) else await self._resolve(exchange, host, port)
         for address in addresses:
             if not allowed(ipaddress.ip_address(address), allow_private=self._allow_private):
                 raise AddressRefused
@@ -83,14 +92,6 @@ async def _connect(exchange: WebhookExchange, address: str, port: int) -> LoopSt
         if getattr(error.__cause__, "errno", None) in _OURS:
             exchange.fail("our_network", _OURS_REASON)
         raise
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 class ResolverWatch:
