@@ -8,10 +8,11 @@ import time
 from typing import Any
 
 from sqlalchemy import Engine, event
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from effects.app import Effects, installed_tables
 from effects.store.db.deadlines import Bounds
-from effects.store.db.engine import LOCK_SECONDS, autocommit_engine, create_engine, set_for_session
+from effects.store.db.engine import HAS_DEFAULTS, LOCK_SECONDS, autocommit_engine, create_engine, set_for_session
 from effects.store.db.store import Store
 
 STATEMENT_SECONDS = 2.0
@@ -52,12 +53,13 @@ def _bound_statements(engine: Engine) -> None:
         event.listen(engine, "checkout", _start_clock)
 
 
-def _limit_session(driver: Any, record: object) -> None:
-    """The limits of a page. An action that writes sets its own."""
+def _limit_session(driver: Any, record: ConnectionPoolEntry) -> None:
+    """The limits of a page. An action that writes sets its own, because the session no longer has the defaults."""
     autocommit = driver.autocommit
     driver.autocommit = True
     try:
-        set_for_session(driver, _SESSION)
+        if set_for_session(driver, _SESSION):
+            record.info.pop(HAS_DEFAULTS, None)
     finally:
         driver.autocommit = autocommit
 

@@ -151,7 +151,7 @@ def _complete(
     Args:
         words: the caller's, for the digest.
     """
-    declared = version.declared
+    declared, attached = version.declared, files.listed(email.attachments)
     sender = sender_of(app, email, version)
     category = _category(email.category or declared.category)
     later = email.run_at is not None and email.run_at > now
@@ -168,7 +168,7 @@ def _complete(
         text=rendered.text,
         html=rendered.html,
         headers=headers_of(app, email, to[0], category),
-        attachments=files.describe(app, email.attachments),
+        attachments=files.describe(app, attached),
     )
     if len(source.recipients()) > RECIPIENTS_MAX:
         raise EmailInvalid(f"a message to a group has at most {RECIPIENTS_MAX} recipients")
@@ -177,10 +177,10 @@ def _complete(
         key=key_of(app, name, email.event_id, to, own=email.key),
         plain_key=_plain_key(app, name, email, to),
         event_id=email.event_id,
-        canonical=_canonical(email, name, source, words),
+        canonical=_canonical(email, name, source, attached, words),
         version=version,
         content=StoredContent(source, context),
-        files=files.contents(email.attachments),
+        files=files.contents(attached, source.attachments),
         category=category,
         transport=check_transport_name(email.transport or declared.transport or DEFAULT_TRANSPORT),
         on_unknown=email.on_unknown or declared.on_unknown,
@@ -261,7 +261,9 @@ def email_key(
     return key_of(app_of(effects), template, event_id, to_of(email))
 
 
-def _canonical(email: NewEmail | DirectEmail, name: str, source: MessageSource, words: object) -> str:
+def _canonical(
+    email: NewEmail | DirectEmail, name: str, source: MessageSource, attached: Sequence[files.File], words: object
+) -> str:
     """The caller's own words. Neither the template's text nor a file's bytes: a deploy makes no conflict of a retry."""
     people = {
         name: [normal_form(address.spec) for address in getattr(source, name)]
@@ -269,6 +271,6 @@ def _canonical(email: NewEmail | DirectEmail, name: str, source: MessageSource, 
     }
     parts: list[Any] = [
         name, people, words, email.locale if isinstance(email, NewEmail) else None, email.category, email.transport,
-        files.names(email.attachments), sorted((email.headers or {}).items()),
+        files.names(attached, source.attachments), sorted((email.headers or {}).items()),
     ]  # fmt: skip
     return _json.encode(parts).decode()

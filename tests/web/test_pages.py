@@ -10,6 +10,7 @@ from sqlalchemy import Engine, event, text
 from effects import Unknown, enqueue
 from effects.store.limits import queue_pauses
 from effects.web import Dashboard, PageRequest, Person, dashboard
+from effects.web.database import ACT_BOUNDS
 from tests.support.manual_workers import ManualWorker
 from tests.support.scripted import Script
 from tests.web.browsing import Visitor, plain
@@ -245,3 +246,7 @@ def test_dashboards_have_connections_of_their_own(shop: Shop, visiting: Visiting
                 for name in ("statement_timeout", "application_name")
             ]
         assert settings == ["2s", "effects-web"]
+        with store.within(ACT_BOUNDS):
+            for begin in (store.begin, store.begin_own):
+                with begin() as connection:
+                    assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "0"

@@ -54,15 +54,24 @@ class File:
         return f"File({source}, filename={self.filename!r})"
 
 
+def listed(files: Iterable[File | str | Path]) -> tuple[File, ...]:
+    """The files of a call.
+
+    Raises:
+        AttachmentInvalid: it is not a list of files.
+    """
+    if isinstance(files, str | bytes | Path | File) or not isinstance(files, Iterable):
+        raise AttachmentInvalid(f"attachments is {described(files)}; give a list of paths or Files")
+    return tuple(file if isinstance(file, File) else File(file) for file in files)
+
+
 def describe(app: Effects, files: Iterable[File | str | Path]) -> tuple[Attachment, ...]:
     """Check the files and take their sizes and hashes.
 
     Raises:
         AttachmentInvalid: one is missing, oddly named, or all together are over 10 MiB in base64 (7.3 MiB as files).
     """
-    if isinstance(files, str | bytes | Path | File) or not isinstance(files, Iterable):
-        raise AttachmentInvalid(f"attachments is {described(files)}; give a list of paths or Files")
-    attachments = tuple(_describe(app, file if isinstance(file, File) else File(file)) for file in files)
+    attachments = tuple(_describe(app, file) for file in listed(files))
     encoded = sum(_encoded(attachment.size_bytes) for attachment in attachments)
     if encoded > ENCODED_BYTES_MAX:
         raise AttachmentInvalid(
@@ -220,18 +229,32 @@ def _encoded(size: int) -> int:
     return characters + 2 * -(-characters // 76)
 
 
-def names(attached: Sequence[File | str | Path]) -> list[list[str | None]]:
-    """The attachments' part of a call's digest."""
-    files = [file if isinstance(file, File) else File(file) for file in attached]
-    return [[_name(file.source), file.filename, file.content_type, file.content_id] for file in files]
+def names(files: Sequence[File], attachments: Sequence[Attachment]) -> list[list[str | None]]:
+    """The attachments' part of a call's digest.
+
+    Args:
+        files: as `listed` gives them.
+        attachments: of the same files, as `describe` gives them.
+    """
+    return [
+        [_name(file.source, attachment), file.filename, file.content_type, file.content_id]
+        for file, attachment in zip(files, attachments, strict=True)
+    ]
 
 
-def _name(source: str | Path | bytes) -> str:
+def _name(source: str | Path | bytes, attachment: Attachment) -> str:
     """Of bytes, their hash: other bytes are other content."""
-    return f"{GIVEN}{hashlib.sha256(source).hexdigest()}" if isinstance(source, bytes) else str(source)
+    return f"{GIVEN}{attachment.sha256}" if isinstance(source, bytes) else str(source)
 
 
-def contents(attached: Sequence[File | str | Path]) -> dict[str, bytes]:
-    """The files that were given as bytes, by their sha256."""
-    sources = [file.source for file in attached if isinstance(file, File)]
-    return {hashlib.sha256(source).hexdigest(): source for source in sources if isinstance(source, bytes)}
+def contents(files: Sequence[File], attachments: Sequence[Attachment]) -> dict[str, bytes]:
+    """The files that were given as bytes, by their sha256.
+
+    Args:
+        files, attachments: as of `names`.
+    """
+    return {
+        attachment.sha256: file.source
+        for file, attachment in zip(files, attachments, strict=True)
+        if isinstance(file.source, bytes)
+    }

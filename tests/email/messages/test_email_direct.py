@@ -126,6 +126,22 @@ def test_bytes_are_attached_and_kept_with_the_message(make_shop: MakeShop, post:
     assert stored_files(shop) == []
 
 
+def test_files_that_can_be_iterated_once_are_attached_and_digested(make_shop: MakeShop, post: Post) -> None:
+    shop = make_shop()
+
+    def send_as(content: bytes) -> None:
+        files = (File(content, filename=name) for name in ["a.pdf", "b.pdf"])
+        send(shop, key="invoice:7", attachments=files)  # type: ignore[arg-type]
+
+    send_as(PDF)
+    send_as(PDF)
+    with pytest.raises(IdempotencyConflict):
+        send_as(b"another")
+    Worker(shop).drain()
+    [sent] = post.bytes
+    assert sent.count(b"JVBERi0xLjc") == 2
+
+
 def test_a_rollback_leaves_no_file(make_shop: MakeShop) -> None:
     shop = make_shop()
     with Session(shop.engine) as session:
