@@ -198,8 +198,8 @@ def test_large_messages_wait_for_room_in_their_order() -> None:
         for event in gate.values():
             event.set()
         await asyncio.gather(tasks["half"], tasks["small"])
-        async with room.hold(source(10_000), seconds=SECONDS):
-            pass
+        async with room.hold(source(10_000), seconds=SECONDS) as held:
+            assert held
 
     asyncio.run(run())
 
@@ -217,7 +217,8 @@ def test_who_is_cancelled_when_his_turn_has_come_gives_the_room_back() -> None:
             await asyncio.sleep(0)
         waiting.cancel()  # admitted, and not yet begun
         await asyncio.wait([waiting])
-        await asyncio.wait_for(send_one(), SECONDS)
+        async with room.hold(source(1), seconds=SECONDS) as held:
+            assert held
 
     asyncio.run(run())
 
