@@ -48,7 +48,7 @@ def test_axe_finds_nothing(shops: dict[str, Any], opening: Opening) -> None:
     assert wrong == {}
 
 
-@pytest.mark.parametrize("width", (320, 1280))
+@pytest.mark.parametrize("width", [320, 1280])
 def test_nothing_is_wider_than_the_screen(shops: dict[str, Any], opening: Opening, width: int) -> None:
     page = opening("light", width)
     wider = {}
