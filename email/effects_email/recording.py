@@ -71,12 +71,15 @@ def record_of(
     )
 
 
-def note(app: Effects, connection: Connection, records: Sequence[SendRecord]) -> None:
+def note(app: Effects, connection: Connection, records: Sequence[SendRecord], refusing: bool) -> None:
     """In the transaction that records these attempts: a transport that took a message has no refusals in a row, and the
     suppression list learns of those that are no one else's fault.
+
+    Args:
+        refusing: any transport refuses messages at present; else there is nothing to clear.
     """
     took = {record.transport for record in records if record.took}
-    if took:
+    if took and refusing:
         refusals.clear(app.store, connection, took)
     by_transport: dict[str, list[AddressFailure]] = {}
     for record in records:

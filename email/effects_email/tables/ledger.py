@@ -34,13 +34,14 @@ class SentLedger(TableLedger):
     """`sent_emails`: beside the effect's state, the bytes' hash from the release on, and the peer's newest words.
 
     Args:
-        on_recorded: called with the records of every batch, in its transaction.
+        on_recorded: called with the records of every batch, in its transaction, and whether any transport refuses
+            messages at present.
         digests: every form under which an address may be stored.
     """
 
     def __init__(
         self,
-        on_recorded: Callable[[Connection, Sequence[SendRecord]], None],
+        on_recorded: Callable[[Connection, Sequence[SendRecord], bool], None],
         digests: Callable[[str], Sequence[str]],
     ) -> None:
         super().__init__("sent_emails")
@@ -55,12 +56,13 @@ class SentLedger(TableLedger):
         return None if record is None else record.sha256
 
     def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
-        store.write(connection, _record, rows=as_json([_entry(settlement) for settlement in settled]))
+        rows = as_json([_entry(settlement) for settlement in settled])
+        refusing = any(is_refusing for (is_refusing,) in store.tuples(connection, _record, rows=rows))
         records: list[SendRecord] = [settlement.private for settlement in settled if settlement.private is not None]
         results = [result for record in records for result in record.results]
         if results:
             store.write(connection, _record_recipients, rows=as_json(results))
-        self._on_recorded(connection, records)
+        self._on_recorded(connection, records, refusing)
 
     def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
         """The messages of this key, Message-ID, event id, or template and event id; the newest ten to this address."""
@@ -103,7 +105,8 @@ def _record(sql: Sql) -> str:
         tries = tries + r.tried, outcome = COALESCE(r.outcome, {name}.outcome),
         reply_code = COALESCE(r.reply_code, {name}.reply_code), reply = COALESCE(r.reply, {name}.reply),
         provider_id = COALESCE(r.provider_id, {name}.provider_id), held_in = COALESCE(r.held_in, {name}.held_in)
-    FROM {sql.rows("rows", _SentEntry)} AS r WHERE {name}.job_id = r.job_id"""
+    FROM {sql.rows("rows", _SentEntry)} AS r WHERE {name}.job_id = r.job_id
+    RETURNING EXISTS (SELECT 1 FROM {sql.email_refusals})"""
 
 
 def _record_recipients(sql: Sql) -> str:
