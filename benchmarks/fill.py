@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from benchmarks.servers import effects_url
 from effects import Effects
@@ -59,7 +61,7 @@ class Sizes:
 def fill(effects: Effects, sizes: Sizes) -> None:
     """Fill fresh tables, and gather statistics."""
     sql = effects.store.sql
-    with effects.store.begin() as connection:
+    with effects.store.begin() as connection, _without_indexes(effects, connection):
         reserve_ids(effects.store, connection, sizes.ended + sizes.live)
         for statement, count in _statements(sizes):
             series = (_POSTGRESQL if sql.postgresql else _SQLITE).format(n=count)
@@ -67,6 +69,17 @@ def fill(effects: Effects, sizes: Sizes) -> None:
     with effects.engine.connect() as connection:
         autocommit = connection.execution_options(isolation_level="AUTOCOMMIT")
         autocommit.execute(text("VACUUM ANALYZE" if sql.postgresql else "ANALYZE"))
+
+
+@contextmanager
+def _without_indexes(effects: Effects, connection: Connection) -> Iterator[None]:
+    """Those of no constraint are built afterwards: ten million rows would go into each of them one by one."""
+    dropped = [index for table in effects.store.tables.values() for index in table.indexes if not index.unique]
+    for index in dropped:
+        index.drop(connection)
+    yield
+    for index in dropped:
+        index.create(connection)
 
 
 _POSTGRESQL = "generate_series(1, {n}) AS s(i)"

@@ -67,6 +67,11 @@ class Visitor:
                 self.cookies[cookie] = content
         return answer
 
+    def with_own_name(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """With `{base}` and `{host}` as this visitor calls the dashboard."""
+        host = self.base.partition("//")[2]
+        return {name: value.replace("{base}", self.base).replace("{host}", host) for name, value in headers.items()}
+
     def get(self, path: str, **options: Any) -> httpx.Response:
         return self.send("GET", path, **options)
 

@@ -16,6 +16,7 @@ from effects import Done, Effects, Refused, RetryPolicy, Schedule, Unknown, enqu
 from effects.store.limits import queue_pauses
 from effects.store.limits import rows as limit_rows
 from effects.store.numbers.rows import WorkerRollup, write_rollups
+from effects.store.schedules import definitions
 from effects.worker import Worker
 from effects_email import send_templated_email, suppress
 from effects_reports import report, request_report
@@ -92,6 +93,7 @@ def full_app(url: str, folder: Path) -> Effects:
 
 def fill(app: Effects, receiver: str) -> FullShop:
     """Put something on every page; a worker carries out what is sent."""
+    definitions.register(app.store, list(app.schedules.values()))
     good = add_endpoint(f"{receiver}/good", ["*"], description="Good partner", effects=app).id
     gone = add_endpoint(f"{receiver}/gone?token=x", ["order.*"], tenant=None, effects=app).id
     event = deliver_webhook(
@@ -117,7 +119,7 @@ def fill(app: Effects, receiver: str) -> FullShop:
 
 
 def _dead_letters(app: Effects) -> int:
-    """Many of one cause, and two effects that may have happened; the older of these."""
+    """Many of one cause, and three effects that may have happened; the oldest of these."""
     worker = ManualWorker(app, "w1")
     for number in range(DEAD):
         enqueue("scripted", Script(), key=f"invoice:{number}", effects=app)
@@ -127,8 +129,8 @@ def _dead_letters(app: Effects) -> int:
     done = enqueue("scripted", Script(), key="done:1", effects=app)
     worker.settle((worker.claim_one(), Done()))
     assert done.job_id
-    ids = [enqueue(HELD, Script(), key=f"charge:{number}", effects=app).job_id for number in (1, 2)]
-    while jobs := worker.claim(2):
+    ids = [enqueue(HELD, Script(), key=f"charge:{number}", effects=app).job_id for number in (1, 2, 3)]
+    while jobs := worker.claim(3):
         worker.release(*jobs)
         for job in jobs:
             worker.settle((job, Unknown("the connection was cut after 312 bytes")), released=True)

@@ -1,24 +1,15 @@
-"""Goal: no form of another site acts. Method: every action × what a browser or a stranger may send, tables compared."""
+"""Goal: a form acts once, in bounds, with its headers. Method: one action. Every action: `test_form_matrix.py`."""
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
 
 from effects.web import Person, dashboard
-from effects.web.security import form_token
-from tests.web.browsing import BASE, Visitor
+from tests.web.browsing import Visitor
 from tests.web.conftest import Shop, Visiting
-from tests.web.rows import digest
-
-SITES: tuple[dict[str, str], ...] = (
-    {}, {"sec-fetch-site": "none"}, {"sec-fetch-site": "same-site"}, {"sec-fetch-site": "cross-site"},
-    {"origin": "null"}, {"origin": "http://evil.test"}, {"origin": f"{BASE}:81"}, {"origin": "https://"},
-    {"sec-fetch-site": "cross-site", "origin": BASE},
-)  # fmt: skip
-OWN: tuple[dict[str, str], ...] = ({"sec-fetch-site": "same-origin"}, {"origin": BASE})
+from tests.web.unsafe_requests import OWN
 
 
 @pytest.fixture
@@ -26,49 +17,13 @@ def path(shop: Shop) -> str:
     return f"/jobs/{shop.queued}/cancel"
 
 
-def test_a_form_of_another_site_does_nothing(shop: Shop, visiting: Visiting, path: str) -> None:
-    visitor = visiting("operator")
-    token = visitor.token()
-    before = digest(shop)
-    answers = [visitor.send("POST", path, data={"form_token": token}, headers=headers) for headers in SITES]
-    assert [answer.status_code for answer in answers] == [403] * len(SITES)
-    assert digest(shop) == before
-
-
-def test_a_form_without_this_persons_token_does_nothing(shop: Shop, visiting: Visiting, path: str) -> None:
-    visitor, colleague = visiting("operator"), visiting("operator", name="ben")
-    visitor.token()
-    nonce = visitor.cookies["effects-form"]
-    tokens = [
-        "", "x", "0" * 64, colleague.token(), form_token(nonce, Person("ben", role="operator")),
-        form_token(nonce, Person("ann", role="admin")), form_token("", Person("ann", role="operator")), "\u00e9",
-    ]  # fmt: skip
-    before = digest(shop)
-    answers = [
-        visitor.send("POST", path, data={"form_token": token}, headers=headers)
-        for token, headers in product(tokens, OWN)
-    ]
-    assert {answer.status_code for answer in answers} == {403}
-    assert digest(shop) == before
-
-
-@pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "application/json", ""])
-def test_a_body_that_is_no_form_does_nothing(kind: str, shop: Shop, visiting: Visiting, path: str) -> None:
-    visitor = visiting("operator")
-    body = f"form_token={visitor.token()}".encode()
-    before = digest(shop)
-    headers = {"content-type": kind, "sec-fetch-site": "same-origin"}
-    assert visitor.send("POST", path, content=body, headers=headers).status_code == 400
-    assert digest(shop) == before
-
-
 @pytest.mark.parametrize("headers", OWN)
 def test_a_form_of_the_own_page_acts_once(headers: dict[str, str], shop: Shop, visiting: Visiting, path: str) -> None:
     visitor = visiting("operator")
     fields = visitor.form(path)
-    first = visitor.send("POST", path, data=fields, headers=headers)
+    first = visitor.send("POST", path, data=fields, headers=visitor.with_own_name(headers))
     assert (first.status_code, first.headers["location"]) == (303, f"/jobs/{shop.queued}?did=cancelled")
-    again = visitor.send("POST", path, data=fields, headers=headers)
+    again = visitor.send("POST", path, data=fields, headers=visitor.with_own_name(headers))
     assert again.status_code == 409
     assert "is cancelled" in again.text
 
