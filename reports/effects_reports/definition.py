@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 from sqlalchemy import GenerativeSelect
+from sqlalchemy.types import TypeEngine, to_instance
 
 from effects.extend import arguments, described, optional, require, why_unfit
 from effects_reports.errors import DefinitionInvalid, ParamsInvalid, ReportInvalid
@@ -22,6 +23,7 @@ CONSISTENCIES: tuple[Consistency, ...] = ("range", "snapshot", "single")
 
 Statement: TypeAlias = GenerativeSelect  # a Select or a CompoundSelect, of whatever columns
 Rows: TypeAlias = Iterable[MappedRow]
+ColumnType: TypeAlias = TypeEngine[Any] | type[TypeEngine[Any]]
 Source: TypeAlias = Callable[..., Statement | Rows]
 
 CHUNK_ROWS, COPIED_CHUNK_ROWS = 100_000, 250_000  # through Python; written by PostgreSQL
@@ -41,6 +43,7 @@ class ReportDefinition:
     params: type[Any] | None = None
     key: tuple[str, ...] = ()
     columns: Mapping[str, str] | None = None
+    types: Mapping[str, ColumnType] = field(default_factory=dict)
     map_row: MapRow | None = None
     map_batch: MapBatch | None = None
     iterable: bool = False
@@ -145,11 +148,14 @@ class ReportDefinition:
 
     def columns_of(self, statement: Statement | None) -> tuple[Column, ...]:
         """The columns of the file: those that `columns` names, else those of the SELECT."""
-        types = {} if statement is None or self.mapped else {c.key: c.type for c in statement.selected_columns}
+        types: dict[str, TypeEngine[Any]] = {}
+        if statement is not None and not self.mapped:
+            types = {str(column.key): column.type for column in statement.selected_columns}
         headers = self.columns
         if headers is None:
             assert statement is not None  # an iterable's columns are always given
             headers = {str(column.key): str(column.key) for column in statement.selected_columns}
+        types |= {name: to_instance(kind) for name, kind in self.types.items()}
         return tuple(Column(name, header, types.get(name)) for name, header in headers.items())
 
     def check(self) -> None:
@@ -189,11 +195,20 @@ class ReportDefinition:
             raise DefinitionInvalid(f"{who}: an iterable has no key, no mapping and no engine; make its rows as wanted")
         if (self.iterable or self.mapped) and not self.columns:
             raise DefinitionInvalid(f"{who}: give columns: the rows that Python makes do not name them")
+        wrong = [kind for kind in self.types.values() if not _is_type(kind)]
+        if wrong:
+            raise DefinitionInvalid(f"{who}: types holds {described(wrong[0])}; give types of SQLAlchemy")
+        if self.columns and (unknown := [name for name in self.types if name not in self.columns]):
+            raise DefinitionInvalid(f"{who}: types names {unknown[0]!r}, which columns does not have")
         if not self.iterable and not self.key and self.consistency != "single":
             raise DefinitionInvalid(
                 f'{who}: give key, the columns of its select() that identify a row; or consistency="single" '
                 "for rows without such columns"
             )
+
+
+def _is_type(kind: Any) -> bool:
+    return isinstance(kind, TypeEngine) or (isinstance(kind, type) and issubclass(kind, TypeEngine))
 
 
 def _taken(kind: Any) -> str:
@@ -208,6 +223,7 @@ def report(
     key: Sequence[str] = (),
     params: type[Any] | None = None,
     columns: Sequence[str] | Mapping[str, str] | None = None,
+    types: Mapping[str, ColumnType] | None = None,
     map_row: MapRow | None = None,
     map_batch: MapBatch | None = None,
     iterable: bool = False,
@@ -233,6 +249,8 @@ def report(
             ranges of it, and the rows come in its order. An index on it is what makes a chunk cheap.
         params: a dataclass or msgspec Struct that the request's params are converted to. Default: a dict, unchecked.
         columns: the file's columns in order, as names or as `{name: header}`. Default: those of the SELECT.
+        types: SQLAlchemy types by columns, for `parquet` and `arrow`: of those that a mapping or an iterable makes, and
+            where the SELECT's own type is unknown or too narrow. Default: the SELECT's.
         map_row: makes the file's row (a sequence in the order of `columns`, or a mapping) of a row; None leaves it out.
         map_batch: the same for up to 1,000 rows at once. Without either, PostgreSQL itself writes the format (COPY).
         iterable: the function returns an iterable of rows instead of a SELECT. One part: a crash begins it again.
@@ -257,10 +275,10 @@ def report(
     def declare(source: Source) -> ReportDefinition:
         return ReportDefinition(
             name=name, source=source, params=params, key=(key,) if isinstance(key, str) else tuple(key),
-            columns=headers, map_row=map_row, map_batch=map_batch, iterable=iterable, formats=tuple(formats),
-            dialect=dialect, consistency="single" if iterable else consistency, chunk_rows=chunk_rows,
-            rows_max=rows_max, bytes_max=bytes_max, parallel=parallel, keep_days=keep_days, engine=engine,
-            version=version,
+            columns=headers, types=types or {}, map_row=map_row, map_batch=map_batch, iterable=iterable,
+            formats=tuple(formats), dialect=dialect, consistency="single" if iterable else consistency,
+            chunk_rows=chunk_rows, rows_max=rows_max, bytes_max=bytes_max, parallel=parallel, keep_days=keep_days,
+            engine=engine, version=version,
         )  # fmt: skip
 
     return declare

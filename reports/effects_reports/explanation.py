@@ -82,7 +82,7 @@ def explain_report(
         rows_estimated=rows,
         chunks_estimated=1 if whole else None if rows is None else math.ceil(rows / size),
         parallel=1 if whole else definition.parallel,
-        columns=[column.header for column in definition.columns_of(resolved.statement)],
+        columns=[column.header for column in resolved.columns],
         storage=app.storage.url,
         select=select,
         refusals=[*filter(None, [problem]), *_refusals(app, definition, resolved, rows)],
@@ -117,7 +117,7 @@ def _key(definition: ReportDefinition, resolved: Resolved) -> str:
 
 def _refusals(app: Effects, definition: ReportDefinition, resolved: Resolved, rows: int | None) -> list[str]:
     refusals = []
-    columns = len(definition.columns_of(resolved.statement))
+    columns = len(resolved.columns)
     checks = [
         lambda: check_format(definition, resolved.file, rows, columns),
         lambda: _check_rows(definition, rows),

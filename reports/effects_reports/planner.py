@@ -13,7 +13,8 @@ from effects_reports.cursor import key_from_json, key_to_json
 from effects_reports.definition import ReportDefinition, Statement
 from effects_reports.errors import ReportRefused
 from effects_reports.formats import open_format
-from effects_reports.formats.base import ChunkSource, Format
+from effects_reports.formats.base import ChunkSource, Column, Format
+from effects_reports.formats.columnar.kinds import with_kinds
 from effects_reports.readers import choose_route
 from effects_reports.source import statements as source
 from effects_reports.source.bounds import read_bounds
@@ -136,10 +137,16 @@ class Resolved(msgspec.Struct, frozen=True):
     file: Any
     as_of: datetime
 
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Of the file; with their kinds where it is a typed one."""
+        columns: tuple[Column, ...] = self.definition.columns_of(self.statement)
+        return with_kinds(columns) if self.file.typed else columns
+
     def chunk_source(self, lo: Any = None, hi: Any = None) -> ChunkSource:
         """The rows between two keys."""
         definition: ReportDefinition = self.definition
-        columns = definition.columns_of(self.statement)
+        columns = self.columns
         if self.statement is None:
             return ChunkSource(columns=columns, rows=definition.rows(self.params, self.as_of))
         names = [column.key for column in self.statement.selected_columns]
@@ -153,7 +160,7 @@ class Resolved(msgspec.Struct, frozen=True):
 
 
 def resolve(definition: ReportDefinition, params: Any, file: str, dialect: Any, as_of: datetime | None) -> Resolved:
-    """Read the params, build the SELECT, open the format.
+    """Read the params, build the SELECT, open the format, type the columns.
 
     Raises:
         ReportInvalid, DefinitionInvalid, ConfigurationError: they do not fit, or an extra is missing.
@@ -161,4 +168,6 @@ def resolve(definition: ReportDefinition, params: Any, file: str, dialect: Any, 
     moment = as_of or datetime.now(UTC)
     typed = definition.read_params(params)
     statement = None if definition.iterable else definition.statement(typed, moment)
-    return Resolved(definition, typed, statement, open_format(file, dialect), moment)
+    resolved = Resolved(definition, typed, statement, open_format(file, dialect), moment)
+    _ = resolved.columns  # refuses those of no type in a typed file
+    return resolved

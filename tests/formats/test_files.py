@@ -200,7 +200,9 @@ def test_the_error_of_an_unknown_dialect_lists_the_known_ones() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("module", "name", "extra"), [("zstandard", "csv.zst", "zstd")])
+@pytest.mark.parametrize(("module", "name", "extra"), [
+    ("zstandard", "csv.zst", "zstd"), ("pyarrow", "parquet", "parquet"),
+])  # fmt: skip
 def test_a_missing_extra_is_named(module: str, name: str, extra: str, tmp_path: Path) -> None:
     if module == "zstandard" and sys.version_info >= (3, 14):
         pytest.skip("Python brings its own")

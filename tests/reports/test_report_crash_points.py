@@ -50,21 +50,29 @@ def test_the_table_has_every_point_of_ours() -> None:
     assert set(POINTS) == {name for name in crashpoints.POINTS if name.startswith("report.")}
 
 
+CASES = [("csv.gz", name) for name in POINTS] + [("parquet", "report.part_written"), ("arrow", "report.joined")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("point", "is_there"), POINTS.items(), ids=POINTS)
+@pytest.mark.parametrize(("format", "point"), CASES)
 def test_a_kill_changes_nothing_in_the_file(
-    point: str, is_there: bool, shop: Effects, processes: Fleet, tmp_path: Path, files: Files
+    format: str,  # noqa: A002
+    point: str,
+    shop: Effects,
+    processes: Fleet,
+    tmp_path: Path,
+    files: Files,
 ) -> None:
-    clean = request_report("quick", key="clean", format="csv.gz", effects=shop).run_id
+    clean = request_report("quick", key="clean", format=format, effects=shop).run_id
     Worker(shop).drain()
-    run_id = request_report("quick", key="struck", format="csv.gz", effects=shop).run_id
+    run_id = request_report("quick", key="struck", format=format, effects=shop).run_id
     child = processes.worker(
         app="tests.reports.crash_app:app",
         EFFECTS_CRASHPOINT=f"{point}:1:kill",
         EFFECTS_STORAGE_URL=str(tmp_path / "files"),
     )
     assert child.wait() == -signal.SIGKILL, child.output
-    assert any(name.endswith("/struck.csv.gz") for name in files()) == is_there
+    assert any(name.endswith(f"/struck.{format}") for name in files()) == POINTS[point]
     shop.store.shift_clock(1000)  # past the lease
     wait_until(lambda: _drained(shop))
     undisturbed, struck = (report_status(report_id, effects=shop) for report_id in (clean, run_id))

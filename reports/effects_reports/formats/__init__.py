@@ -1,4 +1,4 @@
-"""File formats: CSV, NDJSON and XLSX, plain or compressed."""
+"""File formats: CSV and NDJSON, plain or compressed, XLSX, Parquet and Arrow."""
 
 from effects_reports.formats.opening import open_format
 

@@ -20,7 +20,7 @@ Dialect: TypeAlias = Literal["excel", "excel_semicolon", "rfc4180", "raw"]
 DIALECTS: tuple[Dialect, ...] = ("excel", "excel_semicolon", "rfc4180", "raw")
 Route: TypeAlias = Literal["copy", "batch", "row", "sqlite", "iterable"]
 
-Packing: TypeAlias = Literal["", "gz", "zst", "sheet"]
+Packing: TypeAlias = Literal["", "gz", "zst", "sheet", "parquet", "arrow"]
 
 MappedRow: TypeAlias = Sequence[Any] | Mapping[str, Any]  # in the order of the columns, or by their names
 MapRow: TypeAlias = Callable[[Row[Any]], MappedRow | None]
@@ -32,11 +32,16 @@ BATCH_ROWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the file. `type` is the database's; None if Python code produces the value."""
+    """A column of the file.
+
+    `type` is the database's; None if Python code produces the value. `kind`, of files whose columns have types: see
+    `columnar.kinds`.
+    """
 
     name: str
     header: str
     type: TypeEngine[Any] | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,7 @@ class Format(Protocol):
     rows_max: int | None  # rows under the header that the format can hold; None is no limit
     columns_max: int | None
     by_copy: bool  # PostgreSQL itself can write it (`source.copying`)
+    typed: bool  # its columns have types, which the plan freezes
     packing: Packing
 
     def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> bytes:

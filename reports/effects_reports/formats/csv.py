@@ -40,6 +40,7 @@ class Csv:
     rows_max: int | None = None
     columns_max: int | None = None
     by_copy = True
+    typed = False
 
     def __init__(self, dialect: Dialect = "excel", packing: Packing = "") -> None:
         self.dialect, self.packing = dialect, packing

@@ -63,14 +63,14 @@ def read_frames(part: Iterable[bytes]) -> Iterator[tuple[Fragment, Iterator[byte
     Nothing is believed about the bytes, which are known to be whole only once the part has ended: a broken part is
     read to its end.
     """
-    pieces = _Pieces(part)
+    pieces = Pieces(part)
     while header := pieces.take(_HEADER.size):
         if len(header) == _HEADER.size:
             fragment = Fragment(*_HEADER.unpack(header))
             yield fragment, pieces.up_to(fragment.packed)
 
 
-class _Pieces:
+class Pieces:
     """A stream in pieces, read in others."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:

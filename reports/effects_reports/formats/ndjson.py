@@ -19,6 +19,7 @@ class Ndjson:
     rows_max: int | None = None
     columns_max: int | None = None
     by_copy = True
+    typed = False
 
     def __init__(self, packing: Packing = "") -> None:
         self.packing = packing

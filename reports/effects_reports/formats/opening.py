@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 
 from effects_reports.errors import ReportInvalid
 from effects_reports.formats.base import DIALECTS, Dialect, Format, Packing
+from effects_reports.formats.columnar.arrays import check_installed
+from effects_reports.formats.columnar.arrow import Arrow
+from effects_reports.formats.columnar.parquet import Parquet
 from effects_reports.formats.csv import Csv
 from effects_reports.formats.ndjson import Ndjson
 from effects_reports.formats.packing import check_packing
@@ -16,7 +19,8 @@ _PACKED: Mapping[str, Callable[[Dialect, Packing], Format]] = {
     "csv": Csv,
     "ndjson": lambda _, packing: Ndjson(packing),
 }
-FORMATS = (*(f"{name}{suffix}" for name in _PACKED for suffix in _PACKINGS), "xlsx")
+_TYPED: Mapping[str, Callable[[], Format]] = {"parquet": Parquet, "arrow": Arrow}
+FORMATS = (*(f"{name}{suffix}" for name in _PACKED for suffix in _PACKINGS), "xlsx", *_TYPED)
 
 
 def open_format(name: str, dialect: Dialect = "excel") -> Format:
@@ -35,6 +39,9 @@ def open_format(name: str, dialect: Dialect = "excel") -> Format:
         raise ReportInvalid(f"there is no dialect {dialect!r}; give {', '.join(DIALECTS)}")
     if name == "xlsx":
         return Xlsx()
+    if name in _TYPED:
+        check_installed()
+        return _TYPED[name]()
     family, dot, suffix = name.partition(".")
     packing = _PACKINGS[dot + suffix]
     check_packing(packing)

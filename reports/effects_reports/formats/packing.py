@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from effects import ConfigurationError
 from effects.extend import Writer
 from effects_reports.formats.base import Packing
+from effects_reports.formats.columnar.arrow import RecordBatchPacker
+from effects_reports.formats.columnar.parquet import RowGroupPacker
 from effects_reports.formats.fragments import FragmentPacker
 
 BLOCK_BYTES = 256 * 1024
@@ -97,4 +99,6 @@ def _zstd_maker() -> Callable[[], Any]:
     return lambda: zstandard.ZstdCompressor(ZSTD_LEVEL).compressobj()
 
 
-_COMPRESSORS: dict[str, Callable[[], Compressor]] = {"gz": _gzip, "zst": _zstd, "sheet": FragmentPacker}
+_COMPRESSORS: dict[str, Callable[[], Compressor]] = {
+    "gz": _gzip, "zst": _zstd, "sheet": FragmentPacker, "parquet": RowGroupPacker, "arrow": RecordBatchPacker,
+}  # fmt: skip

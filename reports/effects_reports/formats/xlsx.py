@@ -43,6 +43,7 @@ class Xlsx:
     rows_max: int | None = None
     columns_max: int | None = COLUMNS_MAX
     by_copy = False
+    typed = False
     packing: Packing = "sheet"
     encode = staticmethod(encode_rows)
 

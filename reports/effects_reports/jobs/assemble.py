@@ -8,14 +8,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import msgspec
-
 from effects import Attempt, Cancelled, Done, ObjectMissing, Outcome
 from effects.extend import point
 from effects_reports import state_machine
 from effects_reports.formats import open_format
-from effects_reports.formats.base import Column, Dialect, Format
-from effects_reports.jobs.step import ReportWork, RunPayload
+from effects_reports.formats.base import Dialect, Format
+from effects_reports.jobs.step import ReportWork, RunPayload, thawed_columns
 from effects_reports.loading import Loaded
 from effects_reports.request import is_default_key
 from effects_reports.routing import ASSEMBLE_TYPE
@@ -78,7 +76,7 @@ class ReportAssemble(ReportWork[RunPayload]):
 
     def _assemble(self, run: Run, chunks: Sequence[Chunk], looker: _Looker) -> Artifact:
         file = open_format(run.format, _dialect(run))
-        columns = [Column(name, header) for name, header in msgspec.json.decode(run.columns or "[]")]
+        columns = thawed_columns(run.columns)
         filename = filename_of(run, file)
         storage = self.app.storage
         name = f"{run.prefix}/{run.round}/{filename}"

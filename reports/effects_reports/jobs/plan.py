@@ -65,7 +65,7 @@ class ReportPlan(ReportWork[RunPayload]):
             engine = self.registry.engine_of(definition)
             with reading(engine, seconds=attempt.remaining_seconds()) as connection:
                 plan = plan_rows(connection, resolved)
-        check_format(definition, resolved.file, plan.rows_total, len(definition.columns_of(resolved.statement)))
+        check_format(definition, resolved.file, plan.rows_total, len(resolved.columns))
         frozen = _frozen(definition, resolved, plan, snapshot)
         apply = partial(
             state_machine.planned, self.app, run=run, plan=frozen, ranges=plan.ranges, parallel=definition.parallel
@@ -110,10 +110,9 @@ class ReportPlan(ReportWork[RunPayload]):
 
 
 def _frozen(definition: ReportDefinition, resolved: Resolved, plan: Plan, snapshot: str | None) -> Planned:
-    columns = definition.columns_of(resolved.statement)
     return Planned(
         version=definition.version,
-        columns=frozen_columns(columns),
+        columns=frozen_columns(resolved.columns),
         as_of=resolved.as_of.timestamp(),
         rows_total=plan.rows_total,
         total_kind=plan.total_kind,

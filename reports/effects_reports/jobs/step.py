@@ -103,5 +103,10 @@ def check_unchanged(definition: ReportDefinition, run: Run, columns: Sequence[Co
 
 
 def frozen_columns(columns: Sequence[Column]) -> list[list[str]]:
-    """The file's columns as a plan keeps them."""
-    return [[column.name, column.header] for column in columns]
+    """The file's columns as a plan keeps them; with their kinds in a typed file."""
+    return [[column.name, column.header, *filter(None, [column.kind])] for column in columns]
+
+
+def thawed_columns(frozen: str | None) -> list[Column]:
+    """What a plan has kept."""
+    return [Column(name, header, kind="".join(kind)) for name, header, *kind in msgspec.json.decode(frozen or "[]")]

@@ -1,0 +1,1 @@
+"""Parquet and Arrow: files of typed columns, by pyarrow (the extra `parquet`)."""
