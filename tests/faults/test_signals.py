@@ -26,11 +26,11 @@ def test_a_stop_under_load_returns_unstarted_jobs(
 ) -> None:
     """Two handlers run, many jobs are claimed behind them: the two finish, the others are as if never claimed."""
     enqueue_many(
-        [NewJob(job_type="step_job", payload=StepJob(f"early{n}", stub_server.port)) for n in range(20)],
+        [NewJob(job_type="step_job", payload=StepJob(f"early{n}", stub_server.port, ())) for n in range(20)],
         effects=step_jobs,
     )
     worker = processes.worker(**TWO_THREADS)
-    wait_until(lambda: not rows(step_jobs, "jobs"))  # it knows by now that these are quick, and claims ahead
+    wait_until(lambda: not rows(step_jobs, "jobs"))  # they waited for nothing: it claims ahead by now
     stub_server.hold("slow")
     slow = [
         NewJob(job_type="step_job", payload=StepJob("slow", stub_server.port, ("ask", "do")), priority=1)

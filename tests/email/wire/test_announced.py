@@ -187,7 +187,7 @@ def test_an_out_of_step_reply_refuses_no_recipient(case: str, opened: Opened) ->
 
 def test_nor_does_one_where_the_server_refuses_all_recipients(opened: Opened) -> None:
     """No 354 shows that the replies are in their places: Ben, who is to be tried again, must not be refused for Ann."""
-    script = {**OUT_OF_STEP["a reply too many"][0], **NO_SUCH, f"rcpt {BEN}": "450 4.2.1 later"}
+    script = {**OUT_OF_STEP["a reply too many"][0], **NO_SUCH, f"rcpt {BEN}": "450 4.2.1 later", "rset": [STALL]}
     with SmtpPeer(script) as peer:
         transport = opened(peer.url, HASTY)
         results = send_behind(transport, bodied(1, CAT), [bodied(2, ANN, BEN)])
