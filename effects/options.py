@@ -54,6 +54,7 @@ class EffectsOptions(TypedDict, total=False):
     email_content_days: float | None
     unsubscribe_url: str | None
     unsubscribe_mailto: str | None
+    dkim_keys: str | None
 
     allow_private_addresses: bool | None
     private_networks: str | None

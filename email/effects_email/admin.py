@@ -244,8 +244,9 @@ def send_test_email(
     )
     if settings.redirect is not None:
         source = redirected(source, settings.redirect)
+    data = state_of(app).signer.sign(build(source, {}), source.sender.domain, source.date)
     outgoing = OutgoingMessage(
-        sender=source.sender.spec, recipients=(source.to[0].spec,), data=build(source, {}), source=source,
+        sender=source.sender.spec, recipients=(source.to[0].spec,), data=data, source=source,
         message_id=source.message_id, key=source.message_id, utf8=not source.to[0].local.isascii(),
     )  # fmt: skip
     chosen = job_type.transports.get(transport)

@@ -10,6 +10,8 @@ from typing import Any
 
 from effects import ConfigurationError
 from effects.extend import ModulesNamed, PackageSettings, arguments, require
+from effects_email.dkim.entries import SETTING as DKIM_KEYS
+from effects_email.dkim.entries import parse_entries, signing_domain
 from effects_email.errors import AddressInvalid
 from effects_email.message.address import parse_mailbox
 from effects_email.message.source import Address
@@ -42,6 +44,9 @@ class EmailSettings(PackageSettings):
             redirect, as frameworks do where the slash of a mounted app is missing.
         unsubscribe_mailto: EFFECTS_UNSUBSCRIBE_MAILTO, an address for those whose mail program unsubscribes by mail;
             yours to read.
+        dkim_keys: EFFECTS_DKIM_KEYS, the private keys that sign, comma-separated, such as
+            `s2026._domainkey.shop.example=/run/secrets/s2026.pem`; see `effects_email.dkim.entries`. Default none:
+            nothing is signed. Files are read when a worker starts.
 
     Raises:
         ConfigurationError: names the variable and what it may hold.
@@ -58,6 +63,7 @@ class EmailSettings(PackageSettings):
     email_content_days: float = 7.0
     unsubscribe_url: str = ""
     unsubscribe_mailto: str = ""
+    dkim_keys: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         _check_unsubscribe(self.unsubscribe_url, self.unsubscribe_mailto)
@@ -69,6 +75,7 @@ class EmailSettings(PackageSettings):
                 )
         require("EFFECTS_EMAIL_CONTENT_DAYS", self.email_content_days, arguments.positive, ConfigurationError)
         self.sender, self.redirect  # noqa: B018 - looked at once, so that a wrong one is found here
+        _check_dkim(self.dkim_keys, self.sender)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **overrides: Any) -> EmailSettings:
@@ -126,3 +133,12 @@ def _check_unsubscribe(url: str, mailto: str) -> None:
         )
     if mailto and not _UNSUBSCRIBE_MAILTO.fullmatch(mailto):
         raise ConfigurationError("EFFECTS_UNSUBSCRIBE_MAILTO is not a plain address, such as unsubscribe@shop.example")
+
+
+def _check_dkim(text: str, sender: Address | None) -> None:
+    domains = sorted({entry.domain for entry in parse_entries(text)})
+    if domains and sender is not None and signing_domain(sender.domain, domains) is None:
+        raise ConfigurationError(
+            f"{DKIM_KEYS} has no key for {sender.domain}, the domain of EFFECTS_EMAIL_FROM; it has keys for "
+            f"{', '.join(domains)}"
+        )

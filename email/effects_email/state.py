@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING
 
 from effects import ConfigurationError, Effects
 from effects.extend import lazy
+from effects_email.dkim.entries import parse_entries
 from effects_email.routing import LimitKeys
 from effects_email.settings import EmailSettings
 from effects_email.transport.registry import Transports
 
 if TYPE_CHECKING:
+    from effects_email.dkim import keys as dkim_keys
+    from effects_email.dkim import signing
     from effects_email.templates import folder as template_folder
     from effects_email.templates import rendering
 else:
+    dkim_keys = lazy.module("effects_email.dkim.keys")
+    signing = lazy.module("effects_email.dkim.signing")
     template_folder = lazy.module("effects_email.templates.folder")
     rendering = lazy.module("effects_email.templates.rendering")
 
@@ -26,6 +31,15 @@ class EmailState:
         self.settings: EmailSettings = app.packages["email"]
         self.limit_keys = LimitKeys(app)
         self.transports = Transports(self.settings.transport_urls())
+
+    @cached_property
+    def signer(self) -> signing.DkimSigner:
+        """Signs with the keys of EFFECTS_DKIM_KEYS, whose files are read now.
+
+        Raises:
+            ConfigurationError: names the key that cannot be used.
+        """
+        return signing.DkimSigner(dkim_keys.load_keys(parse_entries(self.settings.dkim_keys)))
 
     @cached_property
     def renderer(self) -> rendering.Renderer:

