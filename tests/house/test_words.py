@@ -183,10 +183,6 @@ def test_the_documents_call_a_queue_a_queue() -> None:
 
 
 VAGUE = {"one", "found", "made", "given", "known", "mine", "some", "other", "told", "also", "wanted", "asked"}
-UNRENAMED = {  # their locals still have such names
-    "tests/reports/test_report_definitions.py",
-    "tests/reports/test_report_runs.py",
-}
 
 
 def test_a_binding_names_what_it_is() -> None:
@@ -195,7 +191,7 @@ def test_a_binding_names_what_it_is() -> None:
 
 def test_a_binding_in_tests_benchmarks_and_examples_names_what_it_is() -> None:
     paths = [path for folder in ("tests", "benchmarks", "examples") for path in sorted((ROOT / folder).rglob("*.py"))]
-    trees = ((path, ast.parse(path.read_text(encoding="utf-8"))) for path in paths if name_of(path) not in UNRENAMED)
+    trees = ((path, ast.parse(path.read_text(encoding="utf-8"))) for path in paths)
     assert _vague((path, node) for path, tree in trees for node in ast.walk(tree)) == []
 
 

@@ -47,9 +47,9 @@ def made(tmp_path: Path, *reports: Any, **options: Any) -> None:
     ids=str,
 )  # fmt: skip
 def test_a_wrong_argument_is_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    given = {"name": "orders", "key": ("id",), **options}
+    arguments = {"name": "orders", "key": ("id",), **options}
     with pytest.raises(DefinitionInvalid, match=message):
-        made(tmp_path, report(**given)(lambda params: ALL))
+        made(tmp_path, report(**arguments)(lambda params: ALL))
 
 
 def test_a_report_without_params_needs_no_argument_and_takes_none(tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_a_select_that_could_not_be_cut_is_refused_when_the_app_is_made(
 
 
 def test_two_of_one_name_and_what_is_no_report(tmp_path: Path) -> None:
-    one = report("orders", key="id")(lambda params: ALL)
+    orders = report("orders", key="id")(lambda params: ALL)
     with pytest.raises(DefinitionInvalid, match="two reports are called 'orders'"):
-        made(tmp_path, one, one)
+        made(tmp_path, orders, orders)
     with pytest.raises(DefinitionInvalid, match="reports holds a function; give functions decorated by @report"):
         made(tmp_path, lambda params: ALL)
 
@@ -164,9 +164,9 @@ def test_which_keys_a_table_proves(statement: Any, key: tuple[str, ...], proved:
     ids=str,
 )
 def test_a_key_survives_its_way_through_json(key: Any) -> None:
-    found = key_from_json(msgspec.json.encode(key_to_json(key)).decode())
-    assert found == key
-    assert [type(value) for value in found or ()] == [type(value) for value in key]
+    read = key_from_json(msgspec.json.encode(key_to_json(key)).decode())
+    assert read == key
+    assert [type(value) for value in read or ()] == [type(value) for value in key]
 
 
 def test_a_key_that_cannot_be_a_bound() -> None:

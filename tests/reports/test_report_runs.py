@@ -38,8 +38,8 @@ Files = Callable[[], list[str]]
 
 
 def expected(count: int, above: int = 0) -> list[list[str]]:
-    made = [[str(3 * n), f'customer {n % 7}, "Ltd"', str(n * 11)] for n in range(1, count + 1) if 3 * n > above]
-    return [["id", "customer", "cents"], *made]
+    orders = [[str(3 * n), f'customer {n % 7}, "Ltd"', str(n * 11)] for n in range(1, count + 1) if 3 * n > above]
+    return [["id", "customer", "cents"], *orders]
 
 
 @pytest.mark.slow
@@ -105,13 +105,13 @@ def test_params_are_frozen_with_the_request(shop: Effects) -> None:
 @pytest.mark.slow
 def test_a_composite_key_that_only_the_rows_prove(shop: Effects) -> None:
     fill(shop, 0)
-    made = [{"order_id": n // 9, "place": n % 9, "article": f"a{n}"} for n in range(330)]
+    inserted = [{"order_id": n // 9, "place": n % 9, "article": f"a{n}"} for n in range(330)]
     with shop.engine.begin() as connection:
-        connection.execute(lines.insert(), list(reversed(made)))
+        connection.execute(lines.insert(), list(reversed(inserted)))
     run_id = request_report("order_lines", effects=shop).run_id
     drain(shop)
-    _, *found = csv_rows(content(shop, run_id))
-    assert found == [[str(one["order_id"]), str(one["place"]), one["article"]] for one in made]
+    _, *written = csv_rows(content(shop, run_id))
+    assert written == [[str(line["order_id"]), str(line["place"]), line["article"]] for line in inserted]
     assert report_status(run_id, effects=shop).progress.chunks_total == 4
 
 
@@ -162,9 +162,9 @@ def test_rows_that_nothing_distinguishes_come_in_one_part(shop: Effects) -> None
     fill(shop, 21)
     run_id = request_report("totals", effects=shop).run_id
     drain(shop)
-    _, *found = csv_rows(content(shop, run_id))
-    assert len(found) == 7
-    assert sum(int(cents) for _, cents in found) == sum(11 * n for n in range(1, 22))
+    _, *totals = csv_rows(content(shop, run_id))
+    assert len(totals) == 7
+    assert sum(int(cents) for _, cents in totals) == sum(11 * n for n in range(1, 22))
 
 
 @pytest.mark.slow
@@ -267,14 +267,14 @@ def test_too_many_bytes_end_it(shop_factory: Shop) -> None:
 def test_explain_reads_no_row_and_shows_what_would_happen(shop: Effects) -> None:
     fill(shop, 250)
     before = len(rows(shop, "report_runs"))
-    found = explain_report("orders", {"above": 5}, format="ndjson", effects=shop)
-    assert found.route == ("copy" if shop.store.is_postgresql else "sqlite")
-    assert found.key == "id (proved)"
-    assert found.bounds == "half-open ranges of the key, 100 rows each"
-    assert (found.rows_estimated is None) == (not shop.store.is_postgresql)
-    assert found.columns == ["id", "customer", "cents"]
-    assert found.refusals == []
-    assert "orders.id >" in found.select
+    explanation = explain_report("orders", {"above": 5}, format="ndjson", effects=shop)
+    assert explanation.route == ("copy" if shop.store.is_postgresql else "sqlite")
+    assert explanation.key == "id (proved)"
+    assert explanation.bounds == "half-open ranges of the key, 100 rows each"
+    assert (explanation.rows_estimated is None) == (not shop.store.is_postgresql)
+    assert explanation.columns == ["id", "customer", "cents"]
+    assert explanation.refusals == []
+    assert "orders.id >" in explanation.select
     assert explain_report("order_lines", effects=shop).key == "order_id, place (to be checked when planned)"
     assert explain_report("euros", effects=shop).route == "row"
     assert explain_report("primes", effects=shop).route == "iterable"
@@ -323,8 +323,8 @@ def test_ready_and_failed_enqueue_a_job_with_the_result(shop_factory: Shop) -> N
 
 
 def _payload(row: dict[str, object]) -> dict[str, str]:
-    found = row["payload"]
-    return json.loads(found) if isinstance(found, str) else found  # type: ignore[return-value]
+    payload = row["payload"]
+    return json.loads(payload) if isinstance(payload, str) else payload  # type: ignore[return-value]
 
 
 class Told(msgspec.Struct):
@@ -376,7 +376,7 @@ def test_the_keys_that_notices_need_are_counted_and_rotated(shop_factory: Shop) 
     fill(before, 1)
     request_report("orders", notify=Notify(job_type="tell", payload={"to": "a@b.example", "text": "x"}), effects=before)
     between = shop_factory(job_types=[Tell()], keys=f"{new},{old}")
-    assert [(one.key_id, one.values) for one in count_keys(between.store)] == [("k1", 1)]
+    assert [(count.key_id, count.values) for count in count_keys(between.store)] == [("k1", 1)]
     assert rotate(between.store, between.keys, actor="ann").unreadable == []
     tell = Tell()
     after = shop_factory(job_types=[tell], keys=new)
