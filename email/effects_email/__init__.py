@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         suppression_log,
         unsuppress,
     )
+    from effects_email.templates.markdown import escape_markdown
     from effects_email.unsubscribe import unsubscribe_link
     from effects_email.writing import EmailReceipt
 else:
@@ -56,6 +57,7 @@ else:
             "effects_email.suppression": (
                 "LogLine, Suppression, find_suppressions, list_suppressions, suppress, suppression_log, unsuppress"
             ),
+            "effects_email.templates.markdown": "escape_markdown",
             "effects_email.unsubscribe": "unsubscribe_link",
             "effects_email.writing": "EmailReceipt",
         },
@@ -82,6 +84,7 @@ __all__ = [
     "TemplateNotFound",
     "TokenInvalid",
     "email_key",
+    "escape_markdown",
     "events_of",
     "find_suppressions",
     "list_suppressions",

@@ -20,10 +20,10 @@ from effects_email.message.address import Recipient, address_digests, recipient
 from effects_email.message.mime import build
 from effects_email.message.source import MessageSource, StoredContent, open_content, seal_content
 from effects_email.message.staging import redirected
-from effects_email.request import NO_TEMPLATE
 from effects_email.settings import DEFAULT_TRANSPORT
 from effects_email.state import state_of
 from effects_email.tables import lists, sent
+from effects_email.templates.folder import NO_TEMPLATE
 from effects_email.transport.base import OutgoingMessage, SendResult
 
 _TEST_SECONDS = 120.0
@@ -200,7 +200,7 @@ def _renew(app: Effects, connection: Connection, row: Row[Any], content: StoredC
     source = replace(content.source, message_id=f"{uuid.uuid4().hex}@{content.source.sender.domain}", date=now)
     version, locale = row.template_version, row.locale
     if render:
-        if row.template == NO_TEMPLATE.name:
+        if row.template == NO_TEMPLATE:
             raise TemplateError("the message has no template: requeue it without rendering it again")
         state = state_of(app)
         newest = state.folder.find(row.template, row.locale)

@@ -100,6 +100,7 @@ def send_email(
     subject: str,
     text: str | None = None,
     html: str | None = None,
+    markdown: str | None = None,
     event_id: str | None = None,
     key: str | None = None,
     category: str | None = None,
@@ -122,7 +123,9 @@ def send_email(
 
     Args:
         subject: 1 to 1,000 characters; line breaks become spaces.
-        text, html: at least one, 2 MiB each at most. `<style>` is inlined; without `text` it is made from the HTML.
+        text, html, markdown: at least one, and not both `html` and `markdown`; 2 MiB each at most. `<style>` is
+            inlined; without `text` it is made from the HTML. Markdown becomes HTML in a page of its own, see
+            email/README.md; a user's words go into it by `escape_markdown`.
         event_id: what happened, once: the key is made of it and the recipients; no template's message has it.
         others: as for `send_templated_email`.
 
@@ -130,11 +133,11 @@ def send_email(
         The receipt; a crash leaves what it leaves there.
 
     Raises:
-        As `send_templated_email`, but for what is about templates. With the same key, another subject, text or HTML is
-        an IdempotencyConflict.
+        As `send_templated_email`, but for what is about templates. With the same key, another subject, text, HTML or
+        Markdown is an IdempotencyConflict.
     """
     email = DirectEmail(
-        to=to, subject=subject, text=text, html=html, event_id=event_id, key=key, category=category,
+        to=to, subject=subject, text=text, html=html, markdown=markdown, event_id=event_id, key=key, category=category,
         transport=transport, attachments=attachments, headers=headers, run_at=run_at, expires_at=expires_at,
         on_unknown=on_unknown, sender=sender, group=group, cc=cc, bcc=bcc, reply_to=reply_to,
         despite_suppression=despite_suppression,

@@ -25,6 +25,7 @@ async def send_email_async(
     subject: str,
     text: str | None = None,
     html: str | None = None,
+    markdown: str | None = None,
     event_id: str | None = None,
     key: str | None = None,
     category: str | None = None,

@@ -33,7 +33,8 @@ from effects_email.people import EmailFields, addresses_of, group_of, headers_of
 from effects_email.settings import DEFAULT_TRANSPORT, check_transport_name
 from effects_email.state import state_of
 from effects_email.suppression import TEXT_CHARS_MAX
-from effects_email.templates.folder import Declared, Version
+from effects_email.templates.folder import Version, without_template
+from effects_email.templates.layout import LAYOUT
 
 if TYPE_CHECKING:
     from effects_email.templates.rendering import Rendered
@@ -54,9 +55,8 @@ _RULES = {
     **_FIELD_RULES,
 }
 _DIRECT_RULES = {
-    "subject": arguments.text, **dict.fromkeys(("text", "html"), optional(arguments.text)), **_FIELD_RULES
+    "subject": arguments.text, **dict.fromkeys(("text", "html", "markdown"), optional(arguments.text)), **_FIELD_RULES
 }  # fmt: skip
-NO_TEMPLATE = Version(name="no.template", locale=None, version="-", parts=(), declared=Declared(), sources={})
 _json = msgspec.json.Encoder(order="deterministic")
 
 
@@ -77,6 +77,7 @@ class DirectEmail(EmailFields):
     subject: str = field(repr=False)
     text: str | None = field(default=None, repr=False)
     html: str | None = field(default=None, repr=False)
+    markdown: str | None = field(default=None, repr=False)
 
 
 class RenderedEmail(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,11 +130,19 @@ def compose_email(app: Effects, email: DirectEmail, now: datetime) -> RenderedEm
         As `send_email`.
     """
     check_arguments(email, _DIRECT_RULES, EmailInvalid)
-    if email.text is None and email.html is None:
-        raise EmailInvalid("a message has neither text nor html")
-    rendered = state_of(app).renderer.take(NO_TEMPLATE, email.subject, email.text, email.html)
-    words = [email.subject, email.text, email.html]
-    return _complete(app, email, now, to_of(email), NO_TEMPLATE, rendered, "{}", words)
+    if email.text is None and email.html is None and email.markdown is None:
+        raise EmailInvalid("a message has none of text, html and markdown")
+    if email.html is not None and email.markdown is not None:
+        raise EmailInvalid("a message has both html and markdown, which makes its HTML; give one")
+    state, words = state_of(app), [email.subject, email.text, email.html]
+    if email.markdown is None:
+        version = without_template()
+        rendered = state.renderer.take(version, email.subject, email.text, email.html)
+    else:
+        version = without_template(LAYOUT if state.settings.templates is None else state.folder.markdown_layout())
+        rendered = state.renderer.take_markdown(version, email.subject, email.text, email.markdown)
+        words.append(email.markdown)
+    return _complete(app, email, now, to_of(email), version, rendered, "{}", words)
 
 
 def _complete(

@@ -2,9 +2,11 @@
 
     emails/
         welcome/            subject.txt, body.html and body.txt (one of the two may be missing), template.toml
+        reminder/           subject.txt and body.md, which gives the HTML and, without a body.txt, the text
         welcome.de/         the same in German; a variant is whole: it takes no part from elsewhere
         billing/receipt/    called billing/receipt
         _layout.html        what templates extend and include; no template itself
+        _markdown.html      the page around each body.md, in place of ours (`templates.layout`)
 
 `template.toml` may say `category`, `sender`, `transport`, `on_unknown` and `expires_seconds`; it stands beside the
 default language and holds for all. A version is a hash over the text of all files that a template is made of, those
@@ -29,14 +31,16 @@ from jinja2 import Environment, TemplateSyntaxError, meta
 from effects import ConfigurationError
 from effects.extend import OnUnknown, nearest
 from effects_email.errors import TemplateError, TemplateNotFound
+from effects_email.templates.layout import LAYOUT, LAYOUT_FILE
 from effects_email.templates.merged import MergedFolder
 
-Part: TypeAlias = Literal["subject.txt", "body.html", "body.txt"]
-PARTS: tuple[Part, ...] = ("subject.txt", "body.html", "body.txt")
+Part: TypeAlias = Literal["subject.txt", "body.html", "body.md", "body.txt"]
+PARTS: tuple[Part, ...] = ("subject.txt", "body.html", "body.md", "body.txt")
 SETTINGS_FILE = "template.toml"
 SUBJECT: Part = "subject.txt"
 LOOK_AGAIN_SECONDS = 1.0  # so often at most is the folder looked at for changes
 PACKAGE = "package:"
+NO_TEMPLATE = "no.template"  # no folder can be called so
 NAME_CHARS_MAX = 100
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*(?:/[a-z0-9][a-z0-9_-]*)*")
 _LOCALE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
@@ -62,8 +66,19 @@ class Version(msgspec.Struct, frozen=True):
     declared: Declared
     sources: Mapping[str, str]  # path in the folder → text, of all that it is made of
 
-    def path(self, part: Part) -> str:
+    def path(self, part: str) -> str:
         return f"{_folder(self.name, self.locale)}/{part}"
+
+
+def without_template(layout: str | None = None) -> Version:
+    """What a message that is given by its words has in place of a template.
+
+    Args:
+        layout: the page around its Markdown, if it is that.
+    """
+    sources = {} if layout is None else {LAYOUT_FILE: layout}
+    version = "-" if layout is None else _hash(sources)
+    return Version(name=NO_TEMPLATE, locale=None, version=version, parts=(), declared=Declared(), sources=sources)
 
 
 class TemplateFolder:
@@ -150,9 +165,13 @@ class TemplateFolder:
         sources: dict[str, str] = {}
         parts = tuple(part for part in PARTS if self.root.joinpath(folder, part).is_file())
         if parts == (SUBJECT,):
-            raise TemplateError(f"template {name!r}: {folder} has neither body.html nor body.txt")
+            raise TemplateError(f"template {name!r}: {folder} has none of body.html, body.md and body.txt")
+        if {"body.html", "body.md"} <= {*parts}:
+            raise TemplateError(f"template {name!r}: {folder} has both body.html and body.md; delete one of them")
         for part in parts:
             self._collect(name, f"{folder}/{part}", sources)
+        if "body.md" in parts:
+            self._collect(name, LAYOUT_FILE, sources)
         text = self._text(f"{name}/{SETTINGS_FILE}")
         if text is not None:
             sources[f"{name}/{SETTINGS_FILE}"] = text
@@ -164,7 +183,7 @@ class TemplateFolder:
         """This file and all that it extends, includes or imports."""
         if path in sources:
             return
-        text = self._text(path)
+        text = self.markdown_layout() if path == LAYOUT_FILE else self._text(path)
         if text is None:
             raise TemplateError(f"template {name!r}: there is no file {path}")
         sources[path] = text
@@ -175,11 +194,16 @@ class TemplateFolder:
         for included_name in included:
             if included_name is None:
                 raise TemplateError(f"template {name!r}: {path} includes by a variable; name the file")
-            if path.endswith(".html") and not included_name.endswith(".html"):
+            if path.endswith((".html", ".md")) and Path(included_name).suffix != Path(path).suffix:
                 raise TemplateError(
                     f"template {name!r}: {path} includes {included_name}, whose text would not be escaped"
                 )
             self._collect(name, included_name, sources)
+
+    def markdown_layout(self) -> str:
+        """The page around Markdown: the app's, else ours."""
+        text = self._text(LAYOUT_FILE)
+        return LAYOUT if text is None else text
 
     def _text(self, path: str) -> str | None:
         if ".." in path.split("/") or path.startswith("/"):

@@ -13,11 +13,14 @@ from effects_email.errors import AddressInvalid
 from effects_email.message.address import parse_mailbox
 from effects_email.settings import check_transport_name
 from effects_email.templates.folder import TemplateFolder, Version
+from effects_email.templates.layout import LAYOUT_FILE
 from effects_email.templates.rendering import Renderer
 
 _IMAGE_WITHOUT_ALT = re.compile(r"<img\b(?![^>]*\balt=)[^>]*>", re.IGNORECASE)
 _REMOTE_STYLE = re.compile(r"<link\b[^>]*\bstylesheet\b", re.IGNORECASE)
 _SCRIPT = re.compile(r"<(script|form|iframe)\b", re.IGNORECASE)
+_TAG_IN_MARKDOWN = re.compile(r"<(?:/?[A-Za-z][A-Za-z0-9-]*(?:\s[^<>]*)?/?>|!--)")
+_LAYOUT_VARIABLES = {"content", "subject", "locale"}  # what a page around Markdown is given
 _UNESCAPED = re.compile(r"\|\s*safe\b|\bautoescape\s+false\b")
 
 
@@ -58,6 +61,8 @@ def _problems(version: Version) -> Iterator[str]:
                 yield f"{path}: scripts, forms and frames do not work in mail"
             if _UNESCAPED.search(source):
                 yield f"{path}: escaping is switched off; what is shown there must never come from people"
+        elif path.endswith(".md") and _TAG_IN_MARKDOWN.search(source):
+            yield f"{path}: HTML within Markdown is shown as text"
     if version.declared.sender is not None:
         try:
             parse_mailbox(version.declared.sender, where="sender")
@@ -73,8 +78,12 @@ def _problems(version: Version) -> Iterator[str]:
 def variables_of(version: Version) -> set[str]:
     """What a template takes from its context, by the names at the top."""
     environment = Environment(autoescape=True)  # reads, never renders
-    sources = [source for path, source in version.sources.items() if not path.endswith(".toml")]
-    return {name for source in sources for name in meta.find_undeclared_variables(environment.parse(source))}
+    names: set[str] = set()
+    for path, source in version.sources.items():
+        if not path.endswith(".toml"):
+            own = _LAYOUT_VARIABLES if path == LAYOUT_FILE else set()
+            names |= meta.find_undeclared_variables(environment.parse(source)) - own
+    return names
 
 
 def _uneven(name: str, by_locale: dict[str | None, set[str]]) -> Iterator[LintFinding]:

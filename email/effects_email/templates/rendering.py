@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -12,10 +13,13 @@ import msgspec
 from jinja2 import BaseLoader, DictLoader, StrictUndefined, Template, TemplateSyntaxError, UndefinedError
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from markupsafe import Markup
 
 from effects_email.errors import EmailInvalid, RenderingFailed, TemplateError
 from effects_email.message.address import one_line
-from effects_email.templates.folder import Part, Version
+from effects_email.templates import markdown
+from effects_email.templates.folder import SUBJECT, Version
+from effects_email.templates.layout import LAYOUT_FILE
 from effects_email.templates.text import text_of
 
 SUBJECT_CHARS_MAX = 1000
@@ -44,7 +48,7 @@ class Renderer:
     """
 
     def __init__(self) -> None:
-        self._compiled: dict[tuple[str, str | None, str], dict[Part, Template]] = {}
+        self._compiled: dict[tuple[str, str | None, str], dict[str, Template]] = {}
         self._inliner = css_inline.CSSInliner(load_remote_stylesheets=False, keep_at_rules=True)
 
     def render(self, version: Version, context: Mapping[str, Any]) -> Rendered:
@@ -55,8 +59,34 @@ class Renderer:
             TemplateError: a file is no Jinja2.
         """
         templates = self._templates(version)
-        rendered = {part: _render(version, part, template, context) for part, template in templates.items()}
-        return self.take(version, rendered["subject.txt"], rendered.get("body.txt"), rendered.get("body.html"))
+        rendered = {
+            name: _render(version, name, partial(templates[name].render, context))
+            for name in templates
+            if name not in ("body.md", LAYOUT_FILE)
+        }
+        subject, text, html = rendered[SUBJECT], rendered.get("body.txt"), rendered.get("body.html")
+        if "body.md" in templates:
+            values = markdown.Values()
+            source = _render(version, "body.md", partial(markdown.source_of, templates["body.md"], context, values))
+            content = _render(version, "body.md", partial(markdown.html_of, source, values))
+            html = self._page(version, content, subject, context)
+        return self.take(version, subject, text, html)
+
+    def take_markdown(self, version: Version, subject: str, text: str | None, source: str) -> Rendered:
+        """A message of Markdown that is no template.
+
+        Args:
+            version: holds the page around it.
+
+        Raises:
+            EmailInvalid, RenderingFailed: as `render`; a link that leads where none may is an EmailInvalid.
+        """
+        _check_size(version, "markdown", source)
+        try:
+            content = markdown.html_of(source)
+        except markdown.LinkRefused as error:
+            raise EmailInvalid(f"markdown: {error}") from None
+        return self.take(version, subject, text, self._page(version, content, subject, {}))
 
     def take(self, version: Version, subject: str, text: str | None, html: str | None) -> Rendered:
         """A message of these words: the styles of its HTML inlined, and a text made of that if it has no other.
@@ -77,28 +107,36 @@ class Renderer:
         """
         self._templates(version)
 
+    def _page(self, version: Version, content: str, subject: str, context: Mapping[str, Any]) -> str:
+        """The whole HTML of a Markdown body."""
+        frame = {**context, "content": Markup(content), "subject": one_line(subject), "locale": version.locale}  # noqa: S704 - of our reader
+        return _render(version, LAYOUT_FILE, partial(self._templates(version)[LAYOUT_FILE].render, frame))
+
     def _inlined(self, version: Version, html: str) -> str:
         try:
             return self._inliner.inline(html)
         except css_inline.InlineError as error:  # its text may quote the page
             raise RenderingFailed(
-                f"template {version.name!r}: the styles of {version.path('body.html')} cannot be inlined "
-                f"({type(error).__name__})"
+                f"template {version.name!r}: the styles of its HTML cannot be inlined ({type(error).__name__})"
             ) from None
 
-    def _templates(self, version: Version) -> dict[Part, Template]:
+    def _templates(self, version: Version) -> dict[str, Template]:
+        """Its parts, and the page around its Markdown."""
         key = (version.name, version.locale, version.version)
         compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = {part: _compile(version, part, _environment(version)) for part in version.parts}
+            names = [*version.parts, *(name for name in (LAYOUT_FILE,) if name in version.sources)]
+            compiled = {name: _compile(version, name) for name in names}
             if len(self._compiled) >= COMPILED_MAX:
                 self._compiled.clear()
             self._compiled[key] = compiled
         return compiled
 
 
-def _environment(version: Version) -> ImmutableSandboxedEnvironment:
+def _environment(version: Version, name: str) -> ImmutableSandboxedEnvironment:
     loader: BaseLoader = DictLoader(version.sources)
+    if name.endswith(".md"):
+        return markdown.environment(loader)
     return ImmutableSandboxedEnvironment(
         loader=loader,
         undefined=StrictUndefined,
@@ -111,27 +149,33 @@ def _environment(version: Version) -> ImmutableSandboxedEnvironment:
     )
 
 
-def _compile(version: Version, part: Part, environment: ImmutableSandboxedEnvironment) -> Template:
+def _compile(version: Version, name: str) -> Template:
     try:
-        return environment.get_template(version.path(part))
+        return _environment(version, name).get_template(_path(version, name))
     except TemplateSyntaxError as error:
         raise TemplateError(f"template {version.name!r}: {error.name}, line {error.lineno}: {error.message}") from None
 
 
-def _render(version: Version, part: Part, template: Template, context: Mapping[str, Any]) -> str:
+def _path(version: Version, name: str) -> str:
+    return name if name == LAYOUT_FILE else version.path(name)
+
+
+def _render(version: Version, name: str, render: Callable[[], str]) -> str:
     try:
-        rendered = template.render(context)
+        rendered = render()
         rendered.encode()
     except UndefinedError as error:
-        raise RenderingFailed(f"{_where(version, part, error)}: {_missing(version, error)}") from None
+        raise RenderingFailed(f"{_where(version, name, error)}: {_missing(version, error)}") from None
     except SecurityError as error:
-        raise RenderingFailed(f"{_where(version, part, error)}: the sandbox forbids this expression") from None
+        raise RenderingFailed(f"{_where(version, name, error)}: the sandbox forbids this expression") from None
     except UnicodeEncodeError as error:
         raise RenderingFailed(
-            f"{_where(version, part, error)}: a value holds half of a surrogate pair, which UTF-8 cannot carry"
+            f"{_where(version, name, error)}: a value holds half of a surrogate pair, which UTF-8 cannot carry"
         ) from None
+    except markdown.LinkRefused as error:
+        raise RenderingFailed(f"{_where(version, name, error)}: {error}") from None
     except Exception as error:  # a filter's; its text may quote a value
-        raise RenderingFailed(f"{_where(version, part, error)}: {type(error).__name__}") from None
+        raise RenderingFailed(f"{_where(version, name, error)}: {type(error).__name__}") from None
     return rendered
 
 
@@ -157,9 +201,9 @@ def _missing(version: Version, error: UndefinedError) -> str:
     return "something is missing in the context"
 
 
-def _where(version: Version, part: Part, error: BaseException) -> str:
+def _where(version: Version, name: str, error: BaseException) -> str:
     """The innermost place in a template of ours that the error passed."""
-    place = version.path(part)
+    place = _path(version, name)
     trace: TracebackType | None = error.__traceback__
     line = 0
     while trace is not None:

@@ -7,10 +7,36 @@ from html.parser import HTMLParser
 
 _BREAKS = {"br": 1, "p": 2, "div": 1, "h1": 2, "h2": 2, "h3": 2, "h4": 2, "h5": 2, "h6": 2, "ul": 1, "ol": 1, "li": 1,
            "tr": 1, "table": 1, "blockquote": 2, "hr": 2, "section": 1, "article": 1, "header": 1, "footer": 1,
-           "pre": 1}  # fmt: skip
+           "pre": 2}  # fmt: skip
+_FRAMES = {"blockquote", "table"}  # whose lines are laid out when they end
 _SILENT = {"head", "script", "style", "title", "template"}
 _SPACE = re.compile(r"[ \t\r\n\f\v]+")  # not the no-break space
 _GAPS = re.compile(r"\n{3,}")
+
+
+class _Frame:
+    """A quotation or a table that has begun; `start` and `cell` are places in what was written."""
+
+    def __init__(self, tag: str, start: int) -> None:
+        self.tag, self.start, self.cell = tag, start, start
+        self.rows: list[list[str]] = []
+        self.has_header = False
+
+    def is_data(self) -> bool:
+        """Whether it shows a table; others only place things on the page."""
+        return self.has_header and not any("\n" in cell for row in self.rows for cell in row)
+
+
+def _columns(rows: list[list[str]]) -> str:
+    """The rows with their cells under each other."""
+    widths: dict[int, int] = {}
+    for row in rows:
+        for place, cell in enumerate(row):
+            widths[place] = max(widths.get(place, 0), len(cell))
+    lines = ["  ".join(cell.ljust(widths[place]) for place, cell in enumerate(row)).rstrip() for row in rows]
+    if lines and len(lines) > 1:
+        lines.insert(1, "  ".join("-" * width for width in widths.values()))
+    return "\n".join(lines)
 
 
 class _Reader(HTMLParser):
@@ -24,6 +50,8 @@ class _Reader(HTMLParser):
         self._lists: list[int] = []  # 0 for bullets, else the number of the next item
         self._owed = 0  # line breaks, before the next word
         self._space = False  # owed before the next word
+        self._verbatim = 0  # within so many <pre>
+        self._frames: list[_Frame] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = dict(attrs)
@@ -37,11 +65,18 @@ class _Reader(HTMLParser):
             self._lists.append(1 if tag == "ol" else 0)
         elif tag in ("td", "th"):
             self._space = True
+            self._begin_cell(header=tag == "th")
+        elif tag == "pre":
+            self._verbatim += 1
         if tag == "br":
             self._owed += 1  # each counts
         elif tag in _BREAKS:
             self._owed = max(self._owed, _BREAKS[tag])
-        if tag == "li":
+        if tag in _FRAMES:
+            self._begin_frame(tag)
+        elif tag == "tr" and self._frames:
+            self._frames[-1].rows.append([])
+        elif tag == "li":
             self._bullet()
         elif tag == "hr":
             self._write("-" * 20)
@@ -59,11 +94,20 @@ class _Reader(HTMLParser):
             self._close_link(*self._links.pop())
         elif tag in ("ul", "ol") and self._lists:
             self._lists.pop()
+        elif tag == "pre":
+            self._verbatim = max(0, self._verbatim - 1)
+        elif tag in _FRAMES and self._frames and self._frames[-1].tag == tag:
+            self._end_frame(self._frames.pop())
+        elif tag in ("td", "th"):
+            self._end_cell()
         if tag in _BREAKS and tag != "br":
             self._owed = max(self._owed, _BREAKS[tag])
 
     def handle_data(self, data: str) -> None:
         if self._silent or not data:
+            return
+        if self._verbatim:
+            self._write(data)
             return
         words = _SPACE.sub(" ", data)
         if words[0] == " ":
@@ -71,6 +115,34 @@ class _Reader(HTMLParser):
         if words.strip(" "):
             self._write(words.strip(" "))
             self._space = words[-1] == " "
+
+    def _begin_frame(self, tag: str) -> None:
+        if self._out:
+            self._out.append("\n" * self._owed)
+        self._owed, self._space = 0, False
+        self._frames.append(_Frame(tag, len(self._out)))
+
+    def _end_frame(self, frame: _Frame) -> None:
+        """Lay out its lines: quoted, or in columns. What was written before it stays."""
+        words = "".join(self._out[frame.start :]).strip("\n")
+        if frame.tag == "blockquote" and words:
+            words = "\n".join(f"> {line}".rstrip() for line in words.split("\n"))
+        elif frame.is_data():
+            words = _columns(frame.rows)
+            self._owed = 2
+        if words:
+            self._out[frame.start :] = [words]
+
+    def _begin_cell(self, *, header: bool) -> None:
+        if self._frames and self._frames[-1].rows:
+            frame = self._frames[-1]
+            frame.has_header |= header
+            frame.cell = len(self._out)
+
+    def _end_cell(self) -> None:
+        if self._frames and self._frames[-1].rows:
+            frame = self._frames[-1]
+            frame.rows[-1].append("".join(self._out[frame.cell :]).strip())
 
     def _bullet(self) -> None:
         number = self._lists[-1] if self._lists else 0
@@ -99,7 +171,10 @@ class _Reader(HTMLParser):
 
 
 def text_of(html: str) -> str:
-    """The words of an HTML page, with its paragraphs, lists and links; ends with a line break if it has any words."""
+    """The words of an HTML page, with its paragraphs, lists, tables, quotations and links.
+
+    Ends with a line break if it has any words.
+    """
     reader = _Reader()
     reader.feed(html)
     reader.close()

@@ -64,7 +64,7 @@ def test_the_text_is_made_from_the_html(make_shop: MakeShop, post: Post) -> None
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"text": None}, "neither text nor html"),
+        ({"text": None}, "none of text, html and markdown"),
         ({"subject": ""}, "the subject has 0 characters"),
         ({"subject": None}, "subject"),
         ({"text": 5}, "text"),

@@ -153,7 +153,7 @@ WRONG: list[tuple[dict[str, str], dict[str, Any], type[Exception], str]] = [
     ({"mail/body.txt": "{% include 'nowhere.txt' %}"}, {}, TemplateError, "there is no file nowhere.txt"),
     ({"mail/body.txt": "{% include which %}"}, {"which": "a"}, TemplateError, "includes by a variable"),
     ({"mail/body.html": "{% include '_a.txt' %}", "_a.txt": "{{ name }}"}, {}, TemplateError, "would not be escaped"),
-    ({}, {}, TemplateError, "has neither body.html nor body.txt"),
+    ({}, {}, TemplateError, "has none of body.html, body.md and body.txt"),
     ({"mail/body.txt": "b", "mail/template.toml": "categorie = 'x'"}, {}, TemplateError, "unknown field `categorie`"),
     ({"mail/body.txt": "b", "mail/template.toml": "category ="}, {}, TemplateError, "template.toml"),
     ({"mail/body.txt": "b", "mail/template.toml": "on_unknown = 'x'"}, {}, TemplateError, "on_unknown"),
@@ -238,7 +238,7 @@ def test_lint_finds_what_would_fail_or_look_wrong(tmp_path: Path) -> None:
     })  # fmt: skip
     findings = [(finding.template, finding.locale, finding.problem) for finding in lint(TemplateFolder(tmp_path))]
     words = " ".join(problem for _, _, problem in findings)
-    for expected in ("bad/subject.txt, line 1", "neither body.html", "no alt text", "scripts, forms", "escaping",
+    for expected in ("bad/subject.txt, line 1", "none of body.html", "no alt text", "scripts, forms", "escaping",
     "style sheet",
                      "sender is no e-mail address", "uses b, which the default"):  # fmt: skip
         assert expected in words
