@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from effects_email.message.address import parse_address
     from effects_email.message.attachments import File
     from effects_email.message.source import Address
+    from effects_email.personal.export import Exported, export_address
+    from effects_email.personal.forget import Forgotten, forget_address
     from effects_email.request import NewEmail, email_key
     from effects_email.settings import EmailSettings
     from effects_email.suppression import (
@@ -52,6 +54,8 @@ else:
             "effects_email.message.address": "parse_address",
             "effects_email.message.attachments": "File",
             "effects_email.message.source": "Address",
+            "effects_email.personal.export": "Exported, export_address",
+            "effects_email.personal.forget": "Forgotten, forget_address",
             "effects_email.request": "NewEmail, email_key",
             "effects_email.settings": "EmailSettings",
             "effects_email.suppression": (
@@ -72,7 +76,9 @@ __all__ = [
     "EmailReceipt",
     "EmailSend",
     "EmailSettings",
+    "Exported",
     "File",
+    "Forgotten",
     "LogLine",
     "NewEmail",
     "Preview",
@@ -86,7 +92,9 @@ __all__ = [
     "email_key",
     "escape_markdown",
     "events_of",
+    "export_address",
     "find_suppressions",
+    "forget_address",
     "list_suppressions",
     "parse_address",
     "preview_email",

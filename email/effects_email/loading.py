@@ -12,7 +12,7 @@ from effects import KeyUnavailable
 from effects.extend import OnUnknown
 from effects_email.classify import FINAL
 from effects_email.events import seen
-from effects_email.message.source import Address, MessageSource, open_content
+from effects_email.message.source import FORGOTTEN, Address, MessageSource, open_content
 from effects_email.suppression import suppressed
 from effects_email.tables import sent
 
@@ -103,7 +103,9 @@ def _message(app: Effects, row: Any, group: Sequence[Any] | None, *, repeats: bo
         sha256=row.bytes_sha256,
         released_seconds=row.released_seconds,
         group=group is not None,
-        open={number: address for number, address in everybody.items() if number not in settled},
+        open={
+            number: address for number, address in everybody.items() if number not in settled and address != FORGOTTEN
+        },
         some_accepted=any(recipient.outcome == "accepted" for recipient in group or ()),
         suppressed=frozenset(),
         despite_suppression=row.despite_suppression is not None,

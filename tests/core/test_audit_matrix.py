@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import io
 import pkgutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -43,7 +44,7 @@ from effects.store.rotate import rotate
 from effects.store.schedules import definitions
 from effects.store.web_sessions import sign_ins
 from effects.store.workers.failovers import note_failover
-from effects_email import send_templated_email
+from effects_email import export_address, forget_address, send_templated_email
 from effects_email.admin import requeue_email, send_test_email
 from effects_email.suppression import suppress, unsuppress
 from effects_email.tables.schema import build_tables as build_email_tables
@@ -388,6 +389,8 @@ MATRIX: dict[tuple[str, str], Prepare] = {
     ("key", "rotate"): lambda app: lambda: rotate(app.store, app.keys, **WHO),
     ("address", "suppress"): lambda app: lambda: suppress(ADDRESS, actor=WHO["actor"], why=WHO["reason"], effects=app),
     ("address", "unsuppress"): prepare_unsuppress,
+    ("address", "export"): lambda app: lambda: export_address(ADDRESS, io.BytesIO(), effects=app, **WHO),
+    ("address", "forget"): lambda app: lambda: forget_address(ADDRESS, effects=app, **WHO),
     ("endpoint", "add"): lambda app: lambda: add_endpoint("https://partner.test/hook", effects=app, **WHO),
     ("endpoint", "change"): on_endpoint(change_endpoint, patterns=["order.*"]),
     ("endpoint", "disable"): on_endpoint(disable_endpoint),

@@ -36,7 +36,7 @@ ABSENT = {
 # What only one package has, beside the roles.
 OWN = {
     "effects_email": {
-        "bounces", "dkim", "event_parsers", "events", "message", "pages", "record",
+        "bounces", "dkim", "event_parsers", "events", "message", "pages", "personal", "record",
         "people", "recording", "refusals", "signature", "suppression", "suppression_rows", "templates", "unsubscribe",
         "unsubscribe_token",
     },

@@ -6,6 +6,7 @@ import click
 
 from effects_email.commands.explain import explain_
 from effects_email.commands.messages import list_, requeue, show, test
+from effects_email.commands.personal import export, forget
 from effects_email.commands.suppressions import suppressions
 from effects_email.commands.templates import preview, templates
 
@@ -17,5 +18,5 @@ def email() -> None:
     """Manage templates, messages, suppressions and transports."""
 
 
-for _command in (explain_, list_, preview, requeue, show, suppressions, templates, test):
+for _command in (explain_, export, forget, list_, preview, requeue, show, suppressions, templates, test):
     email.add_command(_command)

@@ -32,6 +32,9 @@ class Address(msgspec.Struct, frozen=True):
         return f"{self.local}@{self.domain}"
 
 
+FORGOTTEN = Address("forgotten", "invalid")  # in a message to a group, in the place of an address that was forgotten
+
+
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     """A file by reference. Its bytes are read when the message is built and must have this hash."""
 

@@ -1,0 +1,1 @@
+"""What is kept about one address: given out to its owner, or forgotten."""
