@@ -1,4 +1,4 @@
-"""The README's table of exit codes is the code's."""
+"""The documents' table of exit codes is the code's."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from effects.exit_codes import ExitCode
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_readme_lists_every_exit_code() -> None:
-    table = (ROOT / "README.md").read_text().split("| exit code | |\n|---|---|\n")[1].split("\n\n")[0]
+def test_the_documents_list_every_exit_code() -> None:
+    table = (ROOT / "docs" / "commands.md").read_text().split("| exit code | |\n|---|---|\n")[1].split("\n\n")[0]
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == [int(code) for code in ExitCode]
 
 
