@@ -18,11 +18,12 @@ from effects.errors import ConfigurationError
 from effects.logs import error_places
 from effects.text.wording import described
 from effects.web import failures
-from effects.web.database import beside
+from effects.web.database import COUNT_SECONDS, beside
 from effects.web.doors import asgi_door, django_urls, wsgi_door
 from effects.web.exchange import BadRequestError, PageAnswer, PageRequest, cookie
 from effects.web.pages import installed_pages
 from effects.web.people import Guard, Person
+from effects.web.polls import polled_answer
 from effects.web.rendering import PageRenderer
 from effects.web.routes import PageRoute, RouteTable
 from effects.web.security import (
@@ -65,7 +66,7 @@ def dashboard(
         guard: called for each request with a `PageRequest`, in a thread; returns the `Person` whom the host app knows,
             or None: no one whom it knows, and the page is 404. If it raises, the answer is 500, and no one is admitted.
         effects: the Effects to look at; default the process's. Its database is read over connections of the
-            dashboard's own: at most three of each kind, each statement at most 2 seconds.
+            dashboard's own: at most three of each kind, each statement at most 2 seconds, and one for counts.
         sign_in_url: where a person whom the guard does not know is sent (303); default none.
         title: shown at the top of each page, such as the name of the environment; at most 100 characters.
         hosts: names by which the dashboard may be called, such as `admin.example.com`; others are answered 400.
@@ -131,14 +132,16 @@ class Dashboard:
         """End the threads, and close the connections; the dashboard is not used again."""
         self._threads.shutdown()
         if "site" in self.__dict__:
+            self.site.readings.close()
             self.site.app.store.dispose()
+            self.site.counting.store.dispose()
 
     @cached_property
     def site(self) -> Site:
         """What all visits share; the database is not asked before the first."""
         with self._lock:
             return Site(
-                beside(self._app), self._app, self.routes, self._title,
+                beside(self._app), beside(self._app, COUNT_SECONDS), self._app, self.routes, self._title,
                 PageRenderer({pages.name: pages.package for pages in self._packages}),
                 can_sign_out=self._sign_in is not None, packages=self._packages, notices=notices(self._packages),
             )  # fmt: skip
@@ -168,7 +171,7 @@ class Dashboard:
         try:
             if isinstance(person, Exception):
                 raise person
-            answer = self._answer(visit)
+            answer = polled_answer(visit, self._answer(visit))
         except BadRequestError as error:
             answer = failures.bad_request(visit, str(error))
         except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sqlite3
 import time
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Engine, event
@@ -16,18 +17,15 @@ from effects.store.db.engine import HAS_DEFAULTS, LOCK_SECONDS, autocommit_engin
 from effects.store.db.store import Store
 
 STATEMENT_SECONDS = 2.0
+COUNT_SECONDS = 10.0  # of a statement that no page waits for
 ACT_BOUNDS = Bounds(lock_seconds=LOCK_SECONDS, seconds=10.0)
 APPLICATION_NAME = "effects-web"
 _SQLITE_STEPS = 20_000  # of its machine, between two looks at the clock
-_SESSION = {
-    "statement_timeout": f"{STATEMENT_SECONDS:g}s", "lock_timeout": f"{LOCK_SECONDS:g}s",
-    "application_name": APPLICATION_NAME,
-}  # fmt: skip
 
 
-def beside(app: Effects) -> Effects:
-    """The same app, with a Store on connections of its own: a statement is ended after 2 seconds, and so is a wait for
-    a lock.
+def beside(app: Effects, seconds: float = STATEMENT_SECONDS) -> Effects:
+    """The same app, with a Store on connections of its own: a statement is ended after so many seconds, and a wait for
+    a lock after 2.
 
     The dashboard answers three requests at a time, so that there are at most three connections of each kind. They are
     closed by the app's `dispose`. Behind a connection pooler, which shares its sessions, the server's own limits hold.
@@ -35,7 +33,7 @@ def beside(app: Effects) -> Effects:
     engine = create_engine(app.engine.url.render_as_string(hide_password=False))
     autocommit = autocommit_engine(engine)
     for own in filter(None, (engine, autocommit)):
-        _bound_statements(own)
+        _bound_statements(own, seconds)
         app.own_engine(own)
     twin = copy.copy(app)
     twin._states = {}  # what packages keep is of the app on these connections, and the app's own stays on its own
@@ -45,20 +43,24 @@ def beside(app: Effects) -> Effects:
     return twin
 
 
-def _bound_statements(engine: Engine) -> None:
+def _bound_statements(engine: Engine, seconds: float) -> None:
     if engine.dialect.name == "postgresql":
-        event.listen(engine, "connect", _limit_session)
+        event.listen(engine, "connect", partial(_limit_session, seconds))
     else:
         event.listen(engine, "connect", _limit_file)
-        event.listen(engine, "checkout", _start_clock)
+        event.listen(engine, "checkout", partial(_start_clock, seconds))
 
 
-def _limit_session(driver: Any, record: ConnectionPoolEntry) -> None:
+def _limit_session(seconds: float, driver: Any, record: ConnectionPoolEntry) -> None:
     """The limits of a page. An action that writes sets its own, because the session no longer has the defaults."""
+    session = {
+        "statement_timeout": f"{seconds:g}s", "lock_timeout": f"{LOCK_SECONDS:g}s",
+        "application_name": APPLICATION_NAME,
+    }  # fmt: skip
     autocommit = driver.autocommit
     driver.autocommit = True
     try:
-        if set_for_session(driver, _SESSION):
+        if set_for_session(driver, session):
             record.info.pop(HAS_DEFAULTS, None)
     finally:
         driver.autocommit = autocommit
@@ -70,5 +72,5 @@ def _limit_file(driver: sqlite3.Connection, record: Any) -> None:
     driver.set_progress_handler(lambda: time.monotonic() > info.get("until", float("inf")), _SQLITE_STEPS)
 
 
-def _start_clock(driver: object, record: Any, proxy: object) -> None:
-    record.info["until"] = time.monotonic() + STATEMENT_SECONDS
+def _start_clock(seconds: float, driver: object, record: Any, proxy: object) -> None:
+    record.info["until"] = time.monotonic() + seconds

@@ -14,6 +14,7 @@ from effects.web.people import Person
 from effects.web_apps import AsgiApp, Receive, Scope, Send, WsgiApp, lifespan
 
 Handler: TypeAlias = Callable[[PageRequest], PageAnswer]
+_NOT_MODIFIED = 304  # its length would be that of the page
 _METHODS = ("GET", "HEAD", "POST")
 
 
@@ -82,7 +83,8 @@ def _headers(answer: PageAnswer) -> list[tuple[str, str]]:
     if answer.pieces is not None:
         return [("content-type", answer.content_type), *answer.headers]
     kind = [("content-type", answer.content_type)] if answer.body else []
-    return [*kind, ("content-length", str(len(answer.body))), *answer.headers]
+    length = [] if answer.status == _NOT_MODIFIED else [("content-length", str(len(answer.body)))]
+    return [*kind, *length, *answer.headers]
 
 
 def wsgi_door(app: AsgiApp) -> WsgiApp:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from effects.errors import (
     BulkNotFound,
     ConfigurationError,
@@ -18,10 +20,12 @@ from effects.errors import (
     WorkerNotFound,
 )
 from effects.web.exchange import PageAnswer
+from effects.web.readings import StillCountingError
 from effects.web.routes import PageRoute
 from effects.web.visit import Visit
 
 _NOT_FOUND = (BulkNotFound, JobNotFound, LimitNotFound, QueueNotFound, WorkerNotFound, FailoverNotFound)
+AGAIN_SECONDS = "1"
 _PLAIN = "text/plain; charset=utf-8"
 
 
@@ -52,6 +56,8 @@ def too_many(visit: Visit) -> PageAnswer:
 
 def answer_of(visit: Visit, error: Exception) -> PageAnswer | None:
     """The page about a known error; None for any other."""
+    if isinstance(error, StillCountingError):
+        return _counting(visit)
     missing = tuple(kind for pages in visit.site.packages for kind in pages.missing)
     if isinstance(error, (*_NOT_FOUND, *missing)):
         return not_found(visit, str(error))
@@ -72,6 +78,13 @@ def answer_of(visit: Visit, error: Exception) -> PageAnswer | None:
     if isinstance(error, ConfigurationError) and visit.person is not None and visit.request.is_unsafe:
         return _page(visit, 422, "This cannot be done", str(error))
     return None
+
+
+def _counting(visit: Visit) -> PageAnswer:
+    """202: the browser asks again by itself, with scripts or without."""
+    text = "this page counts every job that waits; beside many that takes a few seconds. It follows by itself."
+    answer = _page(visit, 202, "Counting", text)
+    return replace(answer, headers=(*answer.headers, ("refresh", AGAIN_SECONDS)))
 
 
 def _page(visit: Visit, status: int, heading: str, text: str) -> PageAnswer:

@@ -16,7 +16,7 @@ from effects.errors import EnqueueError
 from effects.observation.evidence import Evidence, job_evidence
 from effects.store.audit_log.looks import LOOK_UP, note_look
 from effects.store.audit_log.notes import AuditAction
-from effects.store.limits.status import Limit, list_limits
+from effects.store.limits.status import Limit, find
 from effects.store.operator.dead_letters import Unresolved, count_unresolved
 from effects.version import VERSION
 from effects.web.database import ACT_BOUNDS
@@ -30,12 +30,12 @@ from effects.web.security import FORM_FIELD, form_token, is_ticket, ticket
 T = TypeVar("T")
 
 LIVE_SECONDS = 2.0  # for how long a reading of what moves is shared
+LIVE_HEADER = "x-effects-live"
 THEMES = ("dark", "light")
 THEME_COOKIE = "effects-theme"
 YEAR_SECONDS = 31_536_000
 
 TICKET_SECONDS = 120.0
-LIMITS_MAX = 500
 CLOSED_FILTERS = {"status", "age", "effect"}  # whose values are words of ours
 
 
@@ -75,6 +75,7 @@ class Site:
 
     Args:
         app: on connections of the dashboard's own.
+        counting: the same on one more, for what counts over every live job.
         notifier_app: the host's own Effects, whose notifier tells workers of new work.
         title: shown at the top, such as the name of the environment.
         can_sign_out: whether sessions are ours.
@@ -83,6 +84,7 @@ class Site:
     """
 
     app: Effects
+    counting: Effects
     notifier_app: Effects
     routes: RouteTable
     title: str
@@ -92,24 +94,6 @@ class Site:
     notices: Mapping[str, str] = field(default_factory=dict)
     readings: Readings = field(default_factory=Readings)
     clock: Callable[[], float] = time.time
-
-    def unresolved(self) -> Unresolved:
-        """What needs a person, in numbers."""
-
-        def read() -> Unresolved:
-            with self.app.store.read() as connection:
-                return count_unresolved(self.app.store, connection)
-
-        return self.readings.get("unresolved", LIVE_SECONDS, read)
-
-    def limits(self, *, paused: bool = False) -> Sequence[Limit]:
-        """The first limit keys, or the first of those that are paused; one more than are shown."""
-
-        def read() -> Sequence[Limit]:
-            with self.app.store.read() as connection:
-                return list_limits(self.app.store, connection, paused=paused, limit=LIMITS_MAX + 1)
-
-        return self.readings.get(("limits", paused), LIVE_SECONDS, read)
 
     @cached_property
     def navigation(self) -> Sequence[NavigationGroup]:
@@ -127,6 +111,7 @@ class Visit:
         values: the parameters of the path.
         nonce: what form tokens are made of.
         secure: whether cookies may be sent over https only.
+        counted_seconds: how old the oldest count is that the page shows.
     """
 
     site: Site
@@ -136,6 +121,7 @@ class Visit:
     values: dict[str, str] = field(default_factory=dict)
     nonce: str = ""
     secure: bool = False
+    counted_seconds: float = 0.0
 
     @property
     def app(self) -> Effects:
@@ -173,13 +159,41 @@ class Visit:
             raise EnqueueError("a reason is needed: it stands in the audit log")
         return reason
 
+    @property
+    def is_polled(self) -> bool:
+        """Whether the page refreshes itself."""
+        return LIVE_HEADER in self.request.headers
+
     def read(self, question: Hashable, seconds: float, read: Callable[[], T]) -> T:
-        """A reading that is shared: at most `seconds` old, or 300 times as long as it took.
+        """A reading that is shared: at most `seconds` old, or longer where it takes long.
 
         Args:
             question: names it; of few values, none of which a person types freely.
         """
-        return self.site.readings.get(question, seconds, read)
+        return self.site.readings.get(question, seconds, read, polled=self.is_polled)
+
+    def count(self, question: Hashable, seconds: float, read: Callable[[Effects], T]) -> T:
+        """The same for what counts over every live job; where it takes longer than a page waits, the page says so.
+
+        Args:
+            read: of the app on the connection for that.
+
+        Raises:
+            StillCountingError: as `Readings.count`.
+        """
+        readings = self.site.readings
+        answer = readings.count(question, seconds, lambda: read(self.site.counting), polled=self.is_polled)
+        self.counted_seconds = max(self.counted_seconds, readings.age(question))
+        return answer
+
+    def unresolved(self) -> Unresolved:
+        """What needs a person, in numbers."""
+
+        def read() -> Unresolved:
+            with self.app.store.read() as connection:
+                return count_unresolved(self.app.store, connection)
+
+        return self.read("unresolved", LIVE_SECONDS, read)
 
     def read_list(self, name: str, chosen: Mapping[str, str], before: int | None, read: Callable[[], T]) -> T:
         """The first page of a list is shared where its filters are words of ours; others are read."""
@@ -210,8 +224,13 @@ class Visit:
         return job_evidence(self.app, job_id, earlier=True)
 
     def limit_of(self, key: str) -> Limit | None:
-        """The state of a limit key, of a reading that is shared; None where it is not among the first 500."""
-        return next((limit for limit in self.site.limits() if limit.limit_key == key), None)
+        """The state of a limit key, of a reading that is shared; None where it has no row."""
+
+        def read(app: Effects) -> Limit | None:
+            with app.store.read() as connection:
+                return find(app.store, connection, key)
+
+        return self.count(("limit", key), LIVE_SECONDS, read)
 
     def ticket(self, what: str) -> str:
         """A text that lets this person see `what` for two minutes by GET, such as in a frame of the page."""
@@ -259,7 +278,7 @@ class Visit:
     def needing(self) -> int | None:
         """How many jobs need a person; None where the database does not say."""
         try:
-            return self.site.unresolved().jobs
+            return self.unresolved().jobs
         except Exception:  # a page about an error shows its frame all the same
             return None
 

@@ -48,8 +48,12 @@ class Visitor:
         self.cookies: dict[str, str] = {}
         self.asked: list[str] = []
 
-    def send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """One request, with the cookies of those before it; no redirect is followed."""
+    def send(self, method: str, path: str, *, again: bool = True, **options: Any) -> httpx.Response:
+        """One request, with the cookies of those before it; no redirect is followed.
+
+        Args:
+            again: asked again, as a browser does, where the page says that it is counting.
+        """
         headers = {**options.pop("headers", {})}
         if self.cookies:
             headers["cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
@@ -60,6 +64,8 @@ class Visitor:
                 return await client.request(method, path, headers=headers, **options)
 
         answer = asyncio.run(ask())
+        while again and answer.status_code == 202:
+            answer = asyncio.run(ask())
         self.asked.append(path)
         for name, value in answer.headers.multi_items():
             if name == "set-cookie":

@@ -196,12 +196,17 @@ def _names(sql: Sql) -> str:
 
 
 def _list(sql: Sql) -> str:
+    """The live jobs are read once."""
     paused = f"q.paused_until > {sql.now}"
     return f"""
+    WITH c AS (
+        SELECT queue, count(CASE WHEN status <> 'running' THEN 1 END) AS waiting,
+            count(CASE WHEN status = 'running' THEN 1 END) AS running FROM {sql.jobs} GROUP BY queue
+    ), n AS (
+        SELECT queue FROM c UNION SELECT queue FROM {sql.queues}
+        UNION SELECT queue FROM {sql.rows("app_queues", {"queue": "text"})} AS k
+    )
     SELECT n.queue, COALESCE(c.waiting, 0) AS waiting, COALESCE(c.running, 0) AS running,
         CASE WHEN {paused} THEN {sql.epoch("q.paused_until")} END AS until,
         CASE WHEN {paused} THEN q.paused_by END AS paused_by, CASE WHEN {paused} THEN q.reason END AS reason
-    FROM ({_names(sql)}) AS n LEFT JOIN (
-        SELECT queue, count(CASE WHEN status <> 'running' THEN 1 END) AS waiting,
-            count(CASE WHEN status = 'running' THEN 1 END) AS running FROM {sql.jobs} GROUP BY queue
-    ) AS c ON c.queue = n.queue LEFT JOIN {sql.queues} AS q ON q.queue = n.queue ORDER BY n.queue"""
+    FROM n LEFT JOIN c ON c.queue = n.queue LEFT JOIN {sql.queues} AS q ON q.queue = n.queue ORDER BY n.queue"""

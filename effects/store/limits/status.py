@@ -43,10 +43,16 @@ def show(store: Store, connection: Connection, key: str) -> Limit:
     Raises:
         LimitNotFound: unknown key.
     """
-    row = store.one(connection, _show, limit_key=key)
-    if row is None:
+    limit = find(store, connection, key)
+    if limit is None:
         raise LimitNotFound(f"there are no limits for the key {key!r}{nearest_key(store, connection, key)}")
-    return _limit(row)
+    return limit
+
+
+def find(store: Store, connection: Connection, key: str) -> Limit | None:
+    """One key; None where it has no row. Counts its live jobs and those of its children."""
+    row = store.one(connection, _show, limit_key=key)
+    return None if row is None else _limit(row)
 
 
 def list_limits(store: Store, connection: Connection, *, paused: bool = False, limit: int = 1000) -> Sequence[Limit]:
@@ -80,12 +86,12 @@ def _limit(row: Row[Any]) -> Limit:
 # -- the statements ----------------------------------------------------------------------------------------
 
 
-def _described(sql: Sql, condition: str) -> str:
+def _described(sql: Sql, condition: str, counted: str = "limit_key IS NOT NULL") -> str:
     """Live jobs are counted by one grouping, whatever the number of keys. A key's jobs are its parent's too."""
     return f"""
     WITH own AS (
         SELECT limit_key, count(*) AS jobs, sum(CASE WHEN status = 'running' THEN 1 ELSE 0 END) AS running
-        FROM {sql.jobs} WHERE limit_key IS NOT NULL GROUP BY limit_key
+        FROM {sql.jobs} WHERE {counted} GROUP BY limit_key
     ), counted AS (
         SELECT counted_key, sum(running) AS running, sum(jobs - running) AS waiting FROM (
             SELECT limit_key AS counted_key, jobs, running FROM own
@@ -101,7 +107,8 @@ def _described(sql: Sql, condition: str) -> str:
 
 
 def _show(sql: Sql) -> str:
-    return _described(sql, "l.limit_key = :limit_key")
+    children = f"SELECT limit_key FROM {sql.limits} WHERE parent_key = :limit_key"
+    return _described(sql, "l.limit_key = :limit_key", f"limit_key = :limit_key OR limit_key IN ({children})")
 
 
 def _list(sql: Sql) -> str:

@@ -16,6 +16,7 @@ from effects.store.limits.queue_pauses import is_paused
 from effects.store.recovery.failover_records import FailoverCount, count_failovers
 
 FAILED_SECONDS = HOUR_SECONDS = 3_600
+UNKNOWN_MAX = 10
 
 
 class Workers(msgspec.Struct, frozen=True):
@@ -98,8 +99,8 @@ def read_operator_waits(store: Store, connection: Connection) -> list[OperatorWa
 
 def count_unknown(store: Store, connection: Connection, job_types: Sequence[str]) -> list[UnknownType]:
     """Live jobs of types that are not among these; the ten types with the most jobs."""
-    rows = store.all(connection, _unknown, types=as_json(list(job_types)))
-    return [UnknownType(_as_text(row.job_type), row.jobs, row.lost) for row in rows]
+    counts = [UnknownType(_as_text(row.job_type), row.jobs, row.lost) for row in store.all(connection, _by_type)]
+    return [count for count in counts if count.job_type not in set(job_types)][:UNKNOWN_MAX]
 
 
 def _as_text(name: str | bytes) -> str:
@@ -107,13 +108,14 @@ def _as_text(name: str | bytes) -> str:
     return name if isinstance(name, str) else str(name, "utf-8", "replace")
 
 
-def _unknown(sql: Sql) -> str:
-    """Count jobs of unknown types that run beyond their lease: their worker is lost, and they return after an hour."""
+def _by_type(sql: Sql) -> str:
+    """Also how many run beyond their lease: their worker is lost, and where no one knows the type they return after an
+    hour. A name is compared once for a type, here in Python, not once for each of its jobs.
+    """
     return f"""
     SELECT job_type, count(*) AS jobs,
         count(CASE WHEN status = 'running' AND locked_until < {sql.now} THEN 1 END) AS lost
-    FROM {sql.jobs} WHERE NOT (job_type {sql.any_of("types")})
-    GROUP BY job_type ORDER BY jobs DESC, job_type LIMIT 10"""
+    FROM {sql.jobs} GROUP BY job_type ORDER BY jobs DESC, job_type"""
 
 
 def count_unknown_due(store: Store, connection: Connection, job_types: Sequence[str], queues: Sequence[str]) -> int:

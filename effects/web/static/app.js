@@ -1,11 +1,11 @@
 // Everything works without this file. It adds: the viewer's own zone, live regions, and keys.
 "use strict";
 (() => {
-  const POLL_MS = 5000, POLL_MAX_MS = 60000, JITTER = 0.2, PREFIX_MS = 1200;
+  const POLL_MS = 5000, POLL_CALM_MS = 20000, POLL_MAX_MS = 60000, JITTER = 0.2, PREFIX_MS = 1200;
   const policy = window.trustedTypes
     ? window.trustedTypes.createPolicy("effects", { createHTML: (text) => text })
     : { createHTML: (text) => text };
-  const state = { paused: false, wait: POLL_MS, prefix: -Infinity, row: -1 };
+  const state = { paused: false, wait: POLL_MS, timer: 0, tag: "", prefix: -Infinity, row: -1 };
 
   // -- times in the viewer's zone, UTC beside ---------------------------------------------------------------
   const two = (number) => String(number).padStart(2, "0");
@@ -37,22 +37,49 @@
     const line = document.getElementById("live-state");
     if (line) line.textContent = text;
   }
+  async function ask() {
+    const headers = { "x-effects-live": "1", "if-none-match": state.tag };
+    const answer = await fetch(location.href, { headers, credentials: "same-origin", cache: "no-store" });
+    if (answer.redirected || !(answer.ok || answer.status === 304)) throw new Error(String(answer.status));
+    if (answer.status === 304) {
+      readAt(answer.headers.get("x-effects-read") || "");
+      state.wait = Math.min(state.wait * 1.5, POLL_CALM_MS);
+      return;
+    }
+    const fresh = new DOMParser().parseFromString(policy.createHTML(await answer.text()), "text/html");
+    if (busy()) return;
+    swap(fresh);
+    state.tag = answer.headers.get("etag") || "";
+    state.wait = POLL_MS;
+  }
   async function poll() {
-    if (!regions().length) return;
     if (!busy()) {
       try {
-        const answer = await fetch(location.href, { headers: { "x-effects-live": "1" }, credentials: "same-origin" });
-        if (!answer.ok || answer.redirected) throw new Error(String(answer.status));
-        const fresh = new DOMParser().parseFromString(policy.createHTML(await answer.text()), "text/html");
-        if (!busy()) swap(fresh);
-        state.wait = POLL_MS;
+        await ask();
         tell("· live");
       } catch {
         state.wait = Math.min(state.wait * 2, POLL_MAX_MS);
         tell("· stale: the dashboard does not answer");
       }
     }
-    setTimeout(poll, state.wait * (1 + JITTER * (Math.random() - 0.5)));
+    later(state.wait);
+  }
+  // What has not changed for long is asked for less often; a person at the window is told at once.
+  function later(wait) {
+    clearTimeout(state.timer);
+    if (!document.hidden && regions().length) state.timer = setTimeout(poll, wait * (1 + JITTER * (Math.random() - 0.5)));
+  }
+  function wake() {
+    const slow = state.wait > POLL_MS;
+    state.wait = POLL_MS;
+    if (slow) later(POLL_MS);
+  }
+  function readAt(text) {
+    const time = document.querySelector("#read time"), end = text.indexOf(" ");
+    if (!time || end < 0) return;
+    time.dateTime = text.slice(0, end);
+    time.textContent = text.slice(end + 1);
+    localise(time.parentNode);
   }
   function swap(fresh) {
     for (const region of regions()) {
@@ -64,8 +91,10 @@
         next.dataset.was = was;
       }
     }
-    const read = fresh.querySelector(".foot time"), shown = document.querySelector(".foot time");
-    if (read && shown) shown.replaceWith(document.adoptNode(read));
+    const read = fresh.getElementById("read"), shown = document.getElementById("read");
+    if (!read || !shown) return;
+    localise(read);
+    shown.replaceWith(document.adoptNode(read));
   }
 
   // -- keys -------------------------------------------------------------------------------------------------
@@ -115,5 +144,7 @@
   localise(document);
   remember();
   document.addEventListener("keydown", press);
-  setTimeout(poll, POLL_MS);
+  for (const kind of ["keydown", "pointerdown"]) document.addEventListener(kind, wake);
+  document.addEventListener("visibilitychange", () => later(0));
+  later(POLL_MS);
 })();

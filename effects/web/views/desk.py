@@ -19,10 +19,10 @@ def desk(visit: Visit) -> PageAnswer:
         selection = freeze(store, connection, "unresolved", DeadFilters(unknown=True))
         ids = select_ids(store, connection, selection, after, 2).ids
     if not ids:
-        return visit.page("desk.html", job=None, after=after, unknown=visit.site.unresolved().unknown,
+        return visit.page("desk.html", job=None, after=after, unknown=visit.unresolved().unknown,
                           notice=notice(visit))  # fmt: skip
     evidence = visit.evidence(ids[0])
     return visit.page(
         "desk.html", **story_values(visit, evidence), decisions=DECISIONS, after=after, is_last=len(ids) == 1,
-        unknown=visit.site.unresolved().unknown,
+        unknown=visit.unresolved().unknown,
     )  # fmt: skip

@@ -11,6 +11,6 @@ _ORDER = {"error": 0, "warning": 1, "ok": 2}
 
 
 def health(visit: Visit) -> PageAnswer:
-    findings = visit.read("doctor", KEPT_SECONDS, lambda: examine(visit.app))
+    findings = visit.count("doctor", KEPT_SECONDS, examine)
     ordered = sorted(findings, key=lambda finding: _ORDER[finding.level])
     return visit.page("health.html", findings=ordered)

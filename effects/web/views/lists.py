@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from effects.app import Effects
 from effects.store.limits.queue_pauses import QueueState, list_queues
+from effects.store.limits.status import Limit, list_limits
 from effects.store.operator.queue_status import WorkerState, read_workers
 from effects.store.schedules.states import read_states
 from effects.web.exchange import PageAnswer
 from effects.web.views.notices import notice
 from effects.web.views.shared_readings import stats_of
-from effects.web.visit import LIMITS_MAX, LIVE_SECONDS, Visit
+from effects.web.visit import LIVE_SECONDS, Visit
+
+LIMITS_MAX = 500
 
 
 def queues(visit: Visit) -> PageAnswer:
@@ -33,16 +39,26 @@ def schedules(visit: Visit) -> PageAnswer:
 
 def limits(visit: Visit) -> PageAnswer:
     paused = visit.query.get("paused") == "yes"
-    rows = visit.site.limits(paused=paused)
+    rows = _limits(visit, paused=paused)
     return visit.page("limits.html", limits=rows, paused=paused, most=LIMITS_MAX, notice=notice(visit))
 
 
-def _queues(visit: Visit) -> list[QueueState]:
-    def read() -> list[QueueState]:
-        with visit.app.store.read() as connection:
-            return list_queues(visit.app.store, connection, visit.app.queues)
+def _limits(visit: Visit, *, paused: bool) -> Sequence[Limit]:
+    """The first limit keys, or the first of those that are paused; one more than are shown."""
 
-    return visit.read("queues", LIVE_SECONDS, read)
+    def read(app: Effects) -> Sequence[Limit]:
+        with app.store.read() as connection:
+            return list_limits(app.store, connection, paused=paused, limit=LIMITS_MAX + 1)
+
+    return visit.count(("limits", paused), LIVE_SECONDS, read)
+
+
+def _queues(visit: Visit) -> list[QueueState]:
+    def read(app: Effects) -> list[QueueState]:
+        with app.store.read() as connection:
+            return list_queues(app.store, connection, app.queues)
+
+    return visit.count("queues", LIVE_SECONDS, read)
 
 
 def _workers(visit: Visit) -> list[WorkerState]:

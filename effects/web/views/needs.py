@@ -37,6 +37,6 @@ def needs(visit: Visit) -> PageAnswer:
         visit.read_list("needs", chosen, filters.before, lambda: list_dead(app.store, app.ledgers, filters))
     )
     return visit.page(
-        "needs.html", causes=causes_of_dead(visit), letters=letters, older=older, counts=visit.site.unresolved(),
+        "needs.html", causes=causes_of_dead(visit), letters=letters, older=older, counts=visit.unresolved(),
         chosen=chosen, first=filters.before is None, notice=notice(visit), choices=choices_of_needs(filters),
     )  # fmt: skip

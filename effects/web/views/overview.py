@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from effects.app import Effects
 from effects.store.operator.queue_status import Status, read_status
 from effects.web.exchange import PageAnswer
 from effects.web.pages import StandingLine
@@ -13,7 +14,7 @@ CAUSES_SHOWN = 8
 
 def overview(visit: Visit) -> PageAnswer:
     span, causes = span_of(visit, "1h"), causes_of_dead(visit)
-    status = visit.read("status", LIVE_SECONDS, lambda: _status(visit))
+    status = visit.count("status", LIVE_SECONDS, _status)
     return visit.page(
         "overview.html", status=status, causes=causes[:CAUSES_SHOWN], more_causes=len(causes) - CAUSES_SHOWN,
         stats=stats_of(visit, span), span=span, ranges=list(RANGES),
@@ -22,8 +23,8 @@ def overview(visit: Visit) -> PageAnswer:
     )  # fmt: skip
 
 
-def _status(visit: Visit) -> Status:
-    return read_status(visit.app.store, visit.app.settings.lease_seconds)
+def _status(app: Effects) -> Status:
+    return read_status(app.store, app.settings.lease_seconds)
 
 
 def _standing(visit: Visit) -> list[StandingLine]:
