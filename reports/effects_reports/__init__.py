@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from effects_reports.api import ReportStatus, find_report, list_reports, report_status, request_report
     from effects_reports.async_api import request_report_async
     from effects_reports.definition import ReportDefinition, report
+    from effects_reports.delivery.mail import mail_notice
     from effects_reports.downloads import download_app
     from effects_reports.errors import (
         DefinitionInvalid,
@@ -35,6 +36,7 @@ else:
             "effects_reports.api": "ReportStatus, find_report, list_reports, report_status, request_report",
             "effects_reports.async_api": "request_report_async",
             "effects_reports.definition": "ReportDefinition, report",
+            "effects_reports.delivery.mail": "mail_notice",
             "effects_reports.downloads": "download_app",
             "effects_reports.errors": (
                 "DefinitionInvalid, LinkExpired, LinkInvalid, ParamsInvalid, ReportInvalid, ReportNotFound, "
@@ -73,6 +75,7 @@ __all__ = [
     "explain_report",
     "find_report",
     "list_reports",
+    "mail_notice",
     "open_result",
     "preview_report",
     "repair_reports",

@@ -10,14 +10,16 @@ from sqlalchemy import Connection, Row
 from effects import Effects
 from effects.extend import AnySession, AuditAction, app_of, note
 from effects_reports import state_machine
-from effects_reports.errors import ReportNotFound, ReportStateError, no_run
+from effects_reports.delivery.link_tokens import LINK_SECONDS, LinkTerms, write_link
+from effects_reports.errors import ReportInvalid, ReportNotFound, ReportStateError, no_run
+from effects_reports.results import ready_status
 from effects_reports.retention import clear_copies
 from effects_reports.routing import QUEUE
 from effects_reports.state import state_of
 from effects_reports.tables import repair as table
 from effects_reports.tables import runs as run_table
 
-_CANCEL, _RESUME, _REPAIR = (AuditAction("report", name) for name in ("cancel", "resume", "repair"))
+_CANCEL, _RESUME, _REPAIR, _LINK = (AuditAction("report", name) for name in ("cancel", "resume", "repair", "link"))
 
 
 def cancel_report(
@@ -83,6 +85,43 @@ def resume_report(
             raise _wrong_state(app, connection, run_id, "only a run that failed or was cancelled can be taken up again")
         note(app.store, connection, _RESUME, run_id, actor=actor, reason=reason, detail={"state": state})
         return state
+
+
+def make_link(
+    run_id: str,
+    base_url: str,
+    *,
+    seconds: float = LINK_SECONDS,
+    uses: int | None = None,
+    principal: str | None = None,
+    actor: str = "app",
+    reason: str | None = None,
+    effects: Effects | None = None,
+) -> str:
+    """Make another link to a run's file, for a person who asks for it: `download_url`, noted in the audit log.
+
+    Args:
+        run_id, base_url, seconds, uses, principal: as for `download_url`.
+        actor, reason: who and why, for the audit log, which has neither the link nor the principal.
+        effects: the Effects to use; default the process's.
+
+    Raises:
+        ReportNotFound, ReportStateError: there is no such file now.
+        ReportInvalid: the terms are out of bounds.
+        KeyUnavailable: EFFECTS_KEYS holds no key to sign with.
+    """
+    app = app_of(effects)
+    terms = LinkTerms(seconds=seconds, uses=uses, principal=principal)
+    try:
+        terms.check()
+    except ValueError as error:
+        raise ReportInvalid(str(error)) from None
+    sha256 = str(ready_status(run_id, effects=app).sha256)
+    with app.store.begin() as connection:
+        url = write_link(app, connection, run_id, sha256, base_url, terms)
+        detail = {"seconds": seconds, "uses": uses, "personal": principal is not None}
+        note(app.store, connection, _LINK, run_id, actor=actor, reason=reason, detail=detail)
+    return url
 
 
 def _wrong_state(app: Effects, connection: Connection, run_id: str, rule: str) -> ReportNotFound | ReportStateError:

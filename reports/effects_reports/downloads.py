@@ -17,6 +17,7 @@ from effects_reports.errors import LinkExpired, LinkInvalid, ReportNotFound, Rep
 from effects_reports.links import read_link
 from effects_reports.ranges import UnsatisfiableError, asked_range
 from effects_reports.results import ready_status
+from effects_reports.tables.links import use_link
 from effects_reports.tables.reports import count_download
 
 Principal: TypeAlias = Callable[[Scope], str | None]
@@ -47,7 +48,8 @@ def download_app(*, principal: Principal | None = None, effects: Effects | None 
 
     The last part of the path is the link. GET and HEAD; one range of bytes (206, 416), If-Range and If-None-Match
     against the file's SHA-256. Each GET from the first byte on counts as a download. 404 for what is no link of ours or
-    another person's, 410 for one whose time is over or whose file is gone, 503 while the storage is unavailable.
+    another person's, 410 for one whose time or uses are over or whose file is gone, 503 while the storage is
+    unavailable. A use is counted when the file has been opened, before its first byte leaves.
 
     On object storage the answer is a redirect (307) to a presigned address that is good for 60 s.
 
@@ -83,7 +85,7 @@ def _answer(app: Effects, scope: Scope, who: str | None) -> DownloadAnswer:
     if not str(status.sha256).startswith(link.digest):
         return _refusal(410, "This file is no longer there.")
     try:
-        return _file(app, scope, status)
+        return _file(app, scope, status, link.id)
     except ObjectMissing:
         return _refusal(410, "This file is no longer there.")
     except DeliveryError as error:
@@ -91,7 +93,7 @@ def _answer(app: Effects, scope: Scope, who: str | None) -> DownloadAnswer:
         return _refusal(503, "The storage is unavailable.", {"retry-after": str(RETRY_SECONDS)})
 
 
-def _file(app: Effects, scope: Scope, status: ReportStatus) -> DownloadAnswer:
+def _file(app: Effects, scope: Scope, status: ReportStatus, link_id: str | None) -> DownloadAnswer:
     request_headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     tag, size = f'"{status.sha256}"', status.bytes or 0
     headers = {
@@ -108,7 +110,12 @@ def _file(app: Effects, scope: Scope, status: ReportStatus) -> DownloadAnswer:
     except UnsatisfiableError:
         return _refusal(416, "No such bytes.", {"content-range": f"bytes */{size}"})
     answer = _from_storage(app, scope, status, headers, part)
-    if scope["method"] == "GET" and (part is None or part[0] == 0):
+    is_resumed = part is not None and part[0] > 0
+    if link_id is not None and scope["method"] == "GET" and not use_link(app.store, link_id, resumed=is_resumed):
+        if answer.body is not None:
+            answer.body.close()
+        return _refusal(410, "This link has been used as often as it may be.")
+    if scope["method"] == "GET" and not is_resumed:
         count_download(app.store, status.run_id)
         _log.info("report.downloaded", extra={"run": status.run_id})
     return answer

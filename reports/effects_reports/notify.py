@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 from sqlalchemy import Connection, Row
 
 from effects import ConfigurationError, EffectsError, EnqueueError, KeyUnavailable, enqueue
-from effects.extend import SealedColumn, fill_placeholders, seal_payload, why_unfilled
+from effects.extend import DAY_SECONDS, SealedColumn, fill_placeholders, seal_payload, why_unfilled
+from effects_reports.delivery.link_tokens import PURPOSE, LinkTerms, write_link
 from effects_reports.errors import ReportInvalid
 from effects_reports.tables.notices import read_notices, write_notices
 from effects_reports.tables.reports import Artifact
@@ -20,10 +22,15 @@ if TYPE_CHECKING:
     from effects import Effects
 
 DEFAULT_PAYLOAD = {"run_id": "{run_id}", "report": "{report}", "state": "{state}", "error": "{error}"}
-PLACEHOLDERS = ("run_id", "report", "key", "state", "filename", "rows", "bytes", "sha256", "error")
+PLACEHOLDERS = (
+    "run_id", "restart", "report", "key", "state", "filename", "rows", "bytes", "sha256", "error", "link", "attachment",
+)  # fmt: skip
+NOTICE_LINK_SECONDS = 3 * DAY_SECONDS
+ATTACH_BYTES_MAX = 7_000_000  # 10 MiB in base64, with room for the words
 _SAMPLE = {
     **dict.fromkeys(("run_id", "report", "key", "error"), "sample"),
-    "filename": "sample.csv", "rows": "1", "bytes": "1", "sha256": "0" * 64,
+    "filename": "sample.csv", "restart": "1", "rows": "1", "bytes": "1", "sha256": "0" * 64,
+    "link": "https://sample.example/", "attachment": "",
 }  # fmt: skip
 _log = logging.getLogger("effects.reports")
 
@@ -33,16 +40,32 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         job_type: the name of any registered job type.
-        payload: a mapping that converts to its payload. In its strings `{run_id}`, `{report}`, `{key}`, `{state}`
-            (`ready` or `failed`), `{filename}`, `{rows}`, `{bytes}`, `{sha256}` and `{error}` are filled in; another
-            name in braces is refused. What a failed run has not is empty. Fields that the type declares sensitive are
-            sealed in the run's row.
+        payload: a mapping that converts to its payload. In its strings `{run_id}`, `{restart}`, `{report}`, `{key}`,
+            `{state}` (`ready` or `failed`), `{filename}`, `{rows}`, `{bytes}`, `{sha256}`, `{error}`, `{link}` and
+            `{attachment}` are filled in; another name in braces is refused. What a failed run has not is empty. Fields
+            that the type declares sensitive are sealed in the run's row.
         on: `ready` and `failed` (default), or one of them.
+        link_to: where `download_app` is mounted. `{link}` is then a link to the file, made when the run is ready; a
+            payload that holds it is as secret as the file. Empty where the file is attached.
+        link_seconds: how long the link is good. Default 3 days, at most 7.
+        link_uses: for how many downloads. Default any number.
+        link_principal: for whom alone, as for `download_url`. Default whoever has it.
+        attach_bytes_max: of a file that has at most so many bytes `{attachment}` is the name of its object in the
+            storage, for a job type that attaches it. Default 0: it is always empty. At most 7,000,000.
     """
 
     job_type: str
     payload: Mapping[str, Any] = msgspec.field(default_factory=lambda: dict(DEFAULT_PAYLOAD))
     on: Sequence[str] = ("ready", "failed")
+    link_to: str | None = None
+    link_seconds: float = NOTICE_LINK_SECONDS
+    link_uses: int | None = None
+    link_principal: str | None = None
+    attach_bytes_max: int = 0
+
+    @property
+    def link_terms(self) -> LinkTerms:
+        return LinkTerms(seconds=self.link_seconds, uses=self.link_uses, principal=self.link_principal)
 
 
 def check_notices(app: Effects, notices: Sequence[Notify]) -> None:
@@ -55,12 +78,35 @@ def check_notices(app: Effects, notices: Sequence[Notify]) -> None:
     for notice in notices:
         if not notice.on or any(state not in ("ready", "failed") for state in notice.on):
             raise ReportInvalid(f"notify: on is {list(notice.on)}; give ready, failed or both")
+        _check_handover(app, notice)
         try:
             _check_payload(app, notice)
         except KeyUnavailable:
             raise
         except (ConfigurationError, EnqueueError) as error:
             raise ReportInvalid(f"notify: {error}") from None
+
+
+def _check_handover(app: Effects, notice: Notify) -> None:
+    """Refuse a notice by which nobody could get the file that it speaks of."""
+    text = msgspec.json.encode(notice.payload).decode()
+    if notice.link_to is None:
+        if "{link}" in text or notice.attach_bytes_max:
+            raise ReportInvalid("notify: give link_to, where download_app is mounted: files may be too large to attach")
+        return
+    if urlsplit(notice.link_to).scheme not in ("https", "http"):
+        raise ReportInvalid("notify: link_to is no address of the web; give https://…, where download_app is mounted")
+    if "{link}" not in text:
+        raise ReportInvalid("notify: link_to is given, and no text of the payload has {link}")
+    if not 0 <= notice.attach_bytes_max <= ATTACH_BYTES_MAX:
+        raise ReportInvalid(f"notify: attach_bytes_max is {notice.attach_bytes_max}; give 0 to {ATTACH_BYTES_MAX:,}")
+    if notice.attach_bytes_max and "{attachment}" not in text:
+        raise ReportInvalid("notify: attach_bytes_max is given, and no text of the payload has {attachment}")
+    try:
+        notice.link_terms.check()
+    except ValueError as error:
+        raise ReportInvalid(f"notify: link_{error}") from None
+    app.keys.sign(b"", purpose=PURPOSE)
 
 
 def _check_payload(app: Effects, notice: Notify) -> None:
@@ -110,7 +156,8 @@ def _context(run_id: str) -> dict[str, str]:
 def tell(app: Effects, connection: Connection, run: Run, state: str, artifact: Artifact | None, error: str) -> None:
     """Enqueue the notices of this state. One that cannot be must not take the state change with it."""
     words = dict.fromkeys(PLACEHOLDERS, "")
-    words |= {"run_id": run.id, "report": run.report, "key": run.key, "state": state, "error": error}
+    words |= {"run_id": run.id, "restart": str(run.round), "report": run.report, "key": run.key}
+    words |= {"state": state, "error": error}
     if artifact is not None:
         words |= {"filename": artifact.filename, "rows": str(artifact.rows), "bytes": str(artifact.bytes)}
         words |= {"sha256": artifact.sha256}
@@ -124,6 +171,19 @@ def tell(app: Effects, connection: Connection, run: Run, state: str, artifact: A
             continue
         try:
             with connection.begin_nested():
-                enqueue(notice.job_type, fill_placeholders(notice.payload, words), session=connection, effects=app)
+                filled = fill_placeholders(notice.payload, words | _handover(app, connection, run, notice, artifact))
+                enqueue(notice.job_type, filled, session=connection, effects=app)
         except EffectsError as failure:
             _log.error("report.notice_failed", extra={"job_type": notice.job_type, "reason": str(failure)})
+
+
+def _handover(
+    app: Effects, connection: Connection, run: Run, notice: Notify, artifact: Artifact | None
+) -> dict[str, str]:
+    """The file itself if it is small enough, else a link to it; neither of a run that has failed."""
+    if artifact is None or notice.link_to is None:
+        return {}
+    if artifact.bytes <= notice.attach_bytes_max:
+        return {"attachment": artifact.artifact}
+    link = write_link(app, connection, run.id, artifact.sha256, notice.link_to, notice.link_terms)
+    return {"link": link}

@@ -45,8 +45,8 @@ OWN = {
         "sealed", "tenants",
     },
     "effects_reports": {
-        "cursor", "definition", "downloads", "formats", "links", "notify", "planner", "preview", "progress", "ranges",
-        "readers", "registry", "results", "source", "state_machine",
+        "cursor", "definition", "delivery", "downloads", "formats", "links", "notify", "planner", "preview",
+        "progress", "ranges", "readers", "registry", "results", "source", "state_machine",
     },
 }  # fmt: skip
 

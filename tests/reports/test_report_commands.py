@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from effects import Effects
+from effects.keys import generate_key
 from effects.worker import Worker
 from tests.cli.conftest import Answer
 from tests.cli.conftest import effects as command
@@ -62,6 +63,21 @@ def test_from_request_to_download(shop: Effects, tmp_path: Path) -> None:
     listed = reports("list")
     assert listed.out.splitlines()[1].split()[:6] == [status["run_id"], "orders", "k", "ready", "100%", "240"]
     assert reports("list", "--status", "failed").out == "no reports\n"
+
+
+@pytest.mark.slow
+def test_an_operator_makes_a_link_which_the_audit_log_does_not_hold(
+    shop: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EFFECTS_KEYS", f"k={generate_key()}")
+    run_id = finish_report(shop)["run_id"]
+    terms = ("--for", "1h", "--uses", "2", "--principal", "ann", "--reason", "she asked again")
+    url = reports("link", run_id, "--at", "https://shop.example/files", *terms).out.strip()
+    assert url.startswith(f"https://shop.example/files/{run_id}.")
+    [entry] = [entry for entry in command("log", "--json").json if entry["reason"] == "she asked again"]
+    assert (entry["action"], entry["subject"]) == ("link", run_id)
+    assert entry["detail"] == {"seconds": 3600.0, "uses": 2, "personal": True}
+    assert reports("link", run_id, "--at", "https://shop.example", "--for", "8d").exit_code == 2
 
 
 def test_why_names_the_run_by_a_command_that_works(shop: Effects) -> None:

@@ -20,10 +20,10 @@ from effects_reports import (
     ReportStateError,
     download_app,
     download_url,
-    links,
     report_status,
     request_report,
 )
+from effects_reports.delivery import link_tokens
 from effects_reports.links import read_link
 from effects_reports.ranges import UnsatisfiableError, asked_range
 from tests.reports.conftest import Shop, content, drain
@@ -148,9 +148,9 @@ def test_an_empty_principal_matches_no_link(app: Effects, run_id: str) -> None:
         with pytest.raises(LinkInvalid):
             read_link(token, principal, effects=app)
     # As a link for "" was once signed.
-    message = links._message(".".join(token.split(".")[:3]), token.split(".")[3], "p", None)
-    key_id, signature = app.keys.sign(message, purpose=links._PURPOSE)
-    forged = ".".join([*token.split(".")[:3], key_id, "p", links._encoded(signature)])
+    message = link_tokens.message(".".join(token.split(".")[:3]), token.split(".")[3], "p", None)
+    key_id, signature = app.keys.sign(message, purpose=link_tokens.PURPOSE)
+    forged = ".".join([*token.split(".")[:3], key_id, "p", link_tokens.encoded(signature)])
     for who in (None, ""):
         assert ask(app, f"{BASE}/{forged}", who=who).status_code == 404
 
@@ -193,9 +193,9 @@ def test_an_altered_link_is_invalid(app: Effects, run_id: str) -> None:
 def test_a_link_is_valid_for_its_time(app: Effects, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     url = download_url(run_id, BASE, seconds=60, effects=app)
     now = time.time()
-    monkeypatch.setattr("effects_reports.links.time.time", lambda: now + 59)
+    monkeypatch.setattr("effects_reports.delivery.link_tokens.time.time", lambda: now + 59)
     assert ask(app, url).status_code == 200
-    monkeypatch.setattr("effects_reports.links.time.time", lambda: now + 62)
+    monkeypatch.setattr("effects_reports.delivery.link_tokens.time.time", lambda: now + 62)
     assert ask(app, url).status_code == 410
     with pytest.raises(LinkExpired):
         read_link(url.rpartition("/")[2], None, effects=app)

@@ -102,7 +102,7 @@ def _plan(connection: Connection, schema: str | None, script: ScriptDirectory, t
     newer = newer_ones(connection, schema)
     heads = _heads(connection, schema)
     reached = {branch_of(name): number_of(name) for name in heads}
-    missing = sorted(name for name in to if reached.get(branch_of(name), -1) < number_of(name))
+    missing = _last_of_each(name for name in to if reached.get(branch_of(name), -1) < number_of(name))
     if missing and newer:
         raise SchemaMismatch(
             f"the database is newer than this version of effects ({', '.join(newer)}), and lacks {', '.join(missing)}: "
@@ -112,6 +112,14 @@ def _plan(connection: Connection, schema: str | None, script: ScriptDirectory, t
         return []
     steps: Any = script._upgrade_revs(tuple(missing), heads)  # type: ignore[arg-type]
     return [step.revision for step in steps]
+
+
+def _last_of_each(names: Iterable[str]) -> list[str]:
+    """The newest of each package: Alembic goes to it by way of those before it, and refuses to be given both."""
+    last: dict[str, str] = {}
+    for name in sorted(names, key=number_of):
+        last[branch_of(name)] = name
+    return sorted(last.values())
 
 
 def _take(store: Store, script: ScriptDirectory, steps: Sequence[Script], record: Record) -> list[str]:
@@ -157,7 +165,7 @@ def _run(connection: Connection, schema: str | None, script: ScriptDirectory, na
 
     def steps(heads: Any, context: MigrationContext) -> Any:
         operations = Operations(context)
-        destination: Any = tuple(names)
+        destination: Any = tuple(_last_of_each(names))
         for step in script._upgrade_revs(destination, heads):
             step.revision.module.op = operations  # type: ignore[attr-defined]
             yield step

@@ -33,14 +33,26 @@ from effects_email.state import state_of
 if TYPE_CHECKING:
     from effects import Effects
     from effects_email import request, writing
+    from effects_email.message import attachments
 else:
     request, writing = lazy.module("effects_email.request"), lazy.module("effects_email.writing")
+    attachments = lazy.module("effects_email.message.attachments")
 
 COMPOSE_TYPE = "email.compose"
 
 
+class StoredAttachment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An object in effects' storage to attach, by its name; with an empty name, none. `filename` as of `File`."""
+
+    name: str
+    filename: str | None = None
+
+
 class EmailComposePayload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As the arguments of `send_templated_email`. `to` and `context` are sealed in the database."""
+    """As the arguments of `send_templated_email`. `to` and `context` are sealed in the database.
+
+    Attachments are objects in effects' storage: what can write a payload can read no file of the host by it.
+    """
 
     template: str
     to: Annotated[str | Sequence[str], Sensitive]
@@ -51,6 +63,7 @@ class EmailComposePayload(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     category: str | None = None
     transport: str | None = None
     group: bool = False
+    attachments: Sequence[StoredAttachment] = ()
 
 
 class EmailCompose(JobType[EmailComposePayload]):
@@ -97,7 +110,12 @@ class EmailCompose(JobType[EmailComposePayload]):
 
 
 def _email(payload: EmailComposePayload) -> request.NewEmail:
-    return request.NewEmail(**msgspec.structs.asdict(payload))
+    files = [
+        attachments.File(f"{attachments.STORED}{file.name}", filename=file.filename or None)
+        for file in payload.attachments
+        if file.name
+    ]
+    return request.NewEmail(**{**msgspec.structs.asdict(payload), "attachments": files})
 
 
 def _refused(error: EffectsError) -> Refused:

@@ -28,7 +28,7 @@ CHUNK_STATES = ("pending", "running", "done", "failed", "cancelled", "split")
 def build_tables(metadata: MetaData) -> dict[str, Table]:
     """This package's tables in this MetaData, by their names without the prefix."""
     runs = _runs(metadata)
-    tables = [_generated(metadata), runs, _chunks(metadata, runs)]
+    tables = [_generated(metadata), runs, _chunks(metadata, runs), _links(metadata, runs)]
     return {table.name.removeprefix("effects_"): table for table in tables}
 
 
@@ -135,4 +135,18 @@ def _chunks(metadata: MetaData, runs: Table) -> Table:
         now_column("updated_at"),
         CheckConstraint(_one_of(CHUNK_STATES), name="ck_effects_report_chunks_state"),
         postgresql_with={"fillfactor": "70"},
+    )
+
+
+def _links(metadata: MetaData, runs: Table) -> Table:
+    """Links whose downloads are counted."""
+    return Table(
+        "effects_report_links",
+        metadata,
+        Column("id", Text, primary_key=True),
+        Column("run_id", Text, ForeignKey(runs.c.id, ondelete="CASCADE"), nullable=False, index=True),
+        Column("uses_max", Integer, nullable=False),
+        Column("uses", Integer, nullable=False, server_default=text("0")),
+        Column("used_at", UtcTime),
+        now_column("created_at"),
     )

@@ -1,0 +1,1 @@
+"""How a finished file reaches people: links, mail."""
