@@ -88,7 +88,7 @@ def check_notices(app: Effects, notices: Sequence[Notify]) -> None:
 
 
 def _check_handover(app: Effects, notice: Notify) -> None:
-    """Refuse a notice by which nobody could get the file that it speaks of."""
+    """Refuse a notice that gives no one the file."""
     text = msgspec.json.encode(notice.payload).decode()
     if notice.link_to is None:
         if "{link}" in text or notice.attach_bytes_max:

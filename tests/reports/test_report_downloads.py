@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -18,7 +15,6 @@ from effects_reports import (
     LinkExpired,
     LinkInvalid,
     ReportStateError,
-    download_app,
     download_url,
     report_status,
     request_report,
@@ -27,12 +23,12 @@ from effects_reports.delivery import link_tokens
 from effects_reports.links import read_link
 from effects_reports.ranges import UnsatisfiableError, asked_range
 from tests.reports.conftest import Shop, content, drain
+from tests.reports.served import BASE, ask
 from tests.reports.shop import fill
 from tests.storage.conftest import bucket_url, s3_server
 
 __all__ = ["bucket_url", "s3_server"]
 
-BASE = "https://shop.example/downloads"
 OLD, NEW = (f"{name}={generate_key()}" for name in ("old", "new"))
 
 
@@ -48,19 +44,6 @@ def run_id(app: Effects) -> str:
     run = request_report("orders", key="Aufträge 2026", effects=app).run_id
     drain(app)
     return run
-
-
-def ask(
-    app: Effects, url: str, method: str = "GET", headers: Mapping[str, str] | None = None, *, who: str | None = None
-) -> httpx.Response:
-    """The app's answer, as a client of HTTP sees it."""
-
-    async def fetch() -> httpx.Response:
-        served: Any = download_app(effects=app, principal=None if who is None else lambda scope: who)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(served)) as client:
-            return await client.request(method, url, headers=dict(headers or {}))
-
-    return asyncio.run(fetch())
 
 
 @pytest.mark.slow

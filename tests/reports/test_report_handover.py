@@ -18,8 +18,8 @@ from effects import Effects, KeyUnavailable
 from effects.keys import generate_key
 from effects_reports import Notify, ReportInvalid, download_url, mail_notice, request_report, resume_report
 from tests.reports.conftest import Shop, content, drain
+from tests.reports.served import BASE, ask
 from tests.reports.shop import fill
-from tests.reports.test_report_downloads import BASE, ask
 
 KEYS = f"k={generate_key()}"
 
