@@ -17,6 +17,7 @@ from effects.extend import arguments, described, optional, require, why_unfit
 from effects_reports.errors import DefinitionInvalid, ParamsInvalid, ReportInvalid
 from effects_reports.formats.base import DIALECTS, Column, Dialect, MapBatch, MappedRow, MapRow, Route
 from effects_reports.formats.opening import FORMATS
+from effects_reports.source.since import Since
 
 Consistency: TypeAlias = Literal["range", "snapshot", "single"]
 CONSISTENCIES: tuple[Consistency, ...] = ("range", "snapshot", "single")
@@ -72,7 +73,12 @@ class ReportDefinition:
 
     @property
     def _takes_params(self) -> bool:
-        return any(name != "as_of" for name in inspect.signature(self.source).parameters)
+        return any(name not in ("as_of", "since") for name in inspect.signature(self.source).parameters)
+
+    @property
+    def incremental(self) -> bool:
+        """Whether a run covers only what no run before it has had: its function takes `since`."""
+        return "since" in inspect.signature(self.source).parameters
 
     def read_params(self, values: Any) -> Any:
         """The params as the function takes them.
@@ -90,13 +96,13 @@ class ReportDefinition:
             reason = why_unfit(error, plain, kind, strict=False)
             raise ParamsInvalid(f"report {self.name!r}: the params do not fit: {reason}{_taken(kind)}") from None
 
-    def statement(self, params: Any, as_of: datetime) -> Statement:
+    def statement(self, params: Any, as_of: datetime, since: Since | None = None) -> Statement:
         """The rows as a SELECT.
 
         Raises:
             DefinitionInvalid: the function gave something else, or a SELECT with an order or a limit of its own.
         """
-        statement = self._call(params, as_of)
+        statement = self._call(params, as_of, since)
         if not isinstance(statement, GenerativeSelect):
             raise DefinitionInvalid(
                 f"report {self.name!r}: the function gave {described(statement)}; it must return a SQLAlchemy "
@@ -119,11 +125,12 @@ class ReportDefinition:
             )
         return rows
 
-    def _call(self, params: Any, as_of: datetime) -> Any:
+    def _call(self, params: Any, as_of: datetime, since: Since | None = None) -> Any:
         names = inspect.signature(self.source).parameters
-        time = {"as_of": as_of} if "as_of" in names else {}
+        ours = {"as_of": as_of, "since": since or Since()}
+        chosen = {name: value for name, value in ours.items() if name in names}
         try:
-            return self.source(params, **time) if self._takes_params else self.source(**time)
+            return self.source(params, **chosen) if self._takes_params else self.source(**chosen)
         except KeyError as error:
             [name] = error.args or [None]
             if not isinstance(params, Mapping) or not isinstance(name, str) or name in params:
@@ -193,6 +200,8 @@ class ReportDefinition:
             raise DefinitionInvalid(f"{who}: give map_row or map_batch, not both")
         if self.iterable and (self.key or self.mapped or self.engine):
             raise DefinitionInvalid(f"{who}: an iterable has no key, no mapping and no engine; make its rows as wanted")
+        if self.iterable and self.incremental:
+            raise DefinitionInvalid(f"{who}: an iterable cannot take `since`; return a select() of the new rows")
         if (self.iterable or self.mapped) and not self.columns:
             raise DefinitionInvalid(f"{who}: give columns: the rows that Python makes do not name them")
         wrong = [kind for kind in self.types.values() if not _is_type(kind)]
@@ -241,8 +250,9 @@ def report(
     """Declare a report; the decorated function gives its rows. ``Effects(reports=[…])` makes it known to an app.
 
     The function is called with the params, unless it has no argument for them, and with `as_of` (the time of the plan)
-    where it has an argument of that name. It is called again for every chunk, in any process: it must build the
-    same SELECT each time.
+    where it has an argument of that name. With an argument `since` the report is incremental: its runs cover
+    `since.new_rows(table)`, each row once, and never overlap. It is called again for every chunk, in any process: it
+    must build the same SELECT each time.
 
     Args:
         key: names of selected columns that are together unique and never NULL, and that do not change: chunks are

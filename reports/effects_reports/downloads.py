@@ -17,7 +17,7 @@ from effects_reports.errors import LinkExpired, LinkInvalid, ReportNotFound, Rep
 from effects_reports.links import read_link
 from effects_reports.ranges import UnsatisfiableError, asked_range
 from effects_reports.results import ready_status
-from effects_reports.tables.links import use_link
+from effects_reports.tables.link_uses import use_link
 from effects_reports.tables.reports import count_download
 
 Principal: TypeAlias = Callable[[Scope], str | None]

@@ -18,6 +18,7 @@ from effects_reports.formats.columnar.kinds import with_kinds
 from effects_reports.readers import choose_route
 from effects_reports.source import statements as source
 from effects_reports.source.bounds import read_bounds
+from effects_reports.source.since import Since
 from effects_reports.source.wide_values import read_wide_values
 from effects_reports.state_machine import Range
 
@@ -159,7 +160,15 @@ class Resolved(msgspec.Struct, frozen=True):
         )
 
 
-def resolve(definition: ReportDefinition, params: Any, file: str, dialect: Any, as_of: datetime | None) -> Resolved:
+def resolve(
+    definition: ReportDefinition,
+    params: Any,
+    file: str,
+    dialect: Any,
+    as_of: datetime | None,
+    *,
+    since: Since | None = None,
+) -> Resolved:
     """Read the params, build the SELECT, open the format, type the columns.
 
     Raises:
@@ -167,7 +176,7 @@ def resolve(definition: ReportDefinition, params: Any, file: str, dialect: Any, 
     """
     moment = as_of or datetime.now(UTC)
     typed = definition.read_params(params)
-    statement = None if definition.iterable else definition.statement(typed, moment)
+    statement = None if definition.iterable else definition.statement(typed, moment, since)
     resolved = Resolved(definition, typed, statement, open_format(file, dialect), moment)
     _ = resolved.columns  # refuses those of no type in a typed file
     return resolved

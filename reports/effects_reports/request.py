@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from effects_reports.planner import resolve
 
 REQUEST_KEY_CHARS_MAX = 200
 PARAMS_BYTES_MAX = 65_536
-_DEFAULT_KEY = re.compile(r"[0-9a-f]{16}|job-[0-9]+")
+_DEFAULT_KEY = re.compile(r"(new-)?[0-9a-f]{16}|job-[0-9]+")
 
 
 class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,10 +52,17 @@ def check_request(
     if len(encoded) > PARAMS_BYTES_MAX:
         raise ReportInvalid(f"report {definition.name!r}: the params have {len(encoded):,} bytes; at most 65,536")
     return CheckedRequest(
-        report=definition.name, key=key or _derived_key(definition.name, encoded), params=plain, format=file,
+        report=definition.name, key=key or _key_without(definition, encoded), params=plain, format=file,
         dialect=definition.dialect, consistency=definition.consistency, notify=tuple(notices),
         canonical=encoded.decode(),
     )  # fmt: skip
+
+
+def _key_without(definition: ReportDefinition, encoded: bytes) -> str:
+    """Each request of an incremental report is a run of its own: what is new differs."""
+    if definition.incremental:
+        return f"{definition.name}:new-{secrets.token_hex(8)}"
+    return _derived_key(definition.name, encoded)
 
 
 def _derived_key(report: str, encoded: bytes) -> str:

@@ -29,6 +29,7 @@ from effects_reports.routing import (
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import reports as report_table
 from effects_reports.tables import runs as run_table
+from effects_reports.tables import watermarks
 from effects_reports.tables.chunks import Chunk, Finished, NewChunk
 from effects_reports.tables.repair import dead_jobs
 from effects_reports.tables.reports import Artifact
@@ -119,8 +120,12 @@ def close(app: Effects, connection: Connection, run_id: str) -> None:
 
 def ready(app: Effects, connection: Connection, run: Run, artifact: Artifact) -> None:
     """assembling → ready: record the artifact, enqueue its notices and the cleanup of its parts."""
+    if watermarks.is_superseded(app.store, connection, run.id):
+        fail(app, connection, run.id, "superseded", "another run of this report has begun with the same rows since")
+        return
     if not run_table.become_ready(app.store, connection, run):
         return
+    watermarks.advance(app.store, connection, run.id)
     report_table.record_artifact(app.store, connection, run.id, artifact)
     tell(app, connection, run, "ready", artifact, "")
     enqueue(CLEANUP_TYPE, {"run_id": run.id}, session=connection, effects=app)

@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 
 from effects import Effects
 from effects_reports.errors import LinkExpired, LinkInvalid
-from effects_reports.tables.links import insert_link
+from effects_reports.tables.link_uses import insert_link
 
 LINK_SECONDS = 900.0
 LINK_SECONDS_MAX = 7 * 86_400.0

@@ -18,6 +18,7 @@ from effects.extend import moment, point
 from effects_reports import state_machine
 from effects_reports.cursor import Key, key_from_json, key_to_json
 from effects_reports.errors import ReportRefused
+from effects_reports.jobs.increment import stored_since
 from effects_reports.jobs.step import ReportWork, RunPayload, check_unchanged
 from effects_reports.loading import LoadedChunk, load_chunks
 from effects_reports.planner import Resolved, resolve
@@ -141,7 +142,8 @@ class _ChunkAttempt:
         assert self._run.as_of is not None  # frozen by the plan
         as_of = moment(self._run.as_of)
         params = msgspec.json.decode(self._run.params)
-        return resolve(self._definition, params, self._run.format, self._run.dialect, as_of)
+        since = stored_since(self._app, self._definition, self._run.id)
+        return resolve(self._definition, params, self._run.format, self._run.dialect, as_of, since=since)
 
     def _reading(self, resolved: Resolved, seconds: float) -> Any:
         if resolved.statement is None:

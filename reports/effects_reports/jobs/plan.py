@@ -6,17 +6,20 @@ from datetime import datetime
 from functools import partial
 
 import msgspec
+from sqlalchemy import Connection
 
-from effects import Attempt, Cancelled, Done, Outcome
+from effects import Attempt, Cancelled, Done, Outcome, Snooze
 from effects.extend import DAY_SECONDS, moment
 from effects_reports import state_machine
 from effects_reports.definition import ReportDefinition
 from effects_reports.errors import ReportRefused
+from effects_reports.jobs.increment import WAIT_SECONDS, begin_increment, the_table
 from effects_reports.jobs.step import ReportWork, RunPayload, frozen_columns
 from effects_reports.loading import Loaded
 from effects_reports.planner import Plan, Resolved, check_format, plan_rows, resolve
 from effects_reports.routing import PLAN_TYPE
 from effects_reports.source.reading import limit_statements, reading
+from effects_reports.source.since import Since
 from effects_reports.source.snapshot import Holder, copy_database, delete_copy
 from effects_reports.tables import runs as run_table
 from effects_reports.tables.runs import Planned, Run
@@ -48,7 +51,16 @@ class ReportPlan(ReportWork[RunPayload]):
 
     def _plan(self, run: Run, as_of: datetime, attempt: Attempt) -> Outcome:
         definition = self.registry.get(run.report)
-        resolved = resolve(definition, msgspec.json.decode(run.params), run.format, run.dialect, as_of)
+        params = msgspec.json.decode(run.params)
+        since = Since()
+        resolved = resolve(definition, params, run.format, run.dialect, as_of, since=since)
+        increment = None
+        if definition.incremental:
+            table, engine = the_table(definition, since), self.registry.engine_of(definition)
+            increment = begin_increment(self.app, run, table, engine, attempt.remaining_seconds())
+            if increment is None:
+                return Snooze(WAIT_SECONDS, "another run of this report is under way", ages=False, code="run_under_way")
+            resolved = resolve(definition, params, run.format, run.dialect, as_of, since=increment.since)
         self.app.storage.check()
         snapshot = None
         if resolved.statement is None:
@@ -67,9 +79,13 @@ class ReportPlan(ReportWork[RunPayload]):
                 plan = plan_rows(connection, resolved)
         check_format(definition, resolved.file, plan.rows_total, len(resolved.columns))
         frozen = _frozen(definition, resolved, plan, snapshot)
-        apply = partial(
-            state_machine.planned, self.app, run=run, plan=frozen, ranges=plan.ranges, parallel=definition.parallel
-        )
+
+        def apply(connection: Connection) -> None:
+            if increment is not None:
+                increment.freeze(self.app, connection, run.id)
+            parallel = definition.parallel
+            state_machine.planned(self.app, connection, run=run, plan=frozen, ranges=plan.ranges, parallel=parallel)
+
         return Done(apply=apply, detail={"chunks": len(plan.ranges), "rows": plan.rows_total})
 
     # -- one instant ---------------------------------------------------------------------------------------------

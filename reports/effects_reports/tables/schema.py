@@ -29,6 +29,7 @@ def build_tables(metadata: MetaData) -> dict[str, Table]:
     """This package's tables in this MetaData, by their names without the prefix."""
     runs = _runs(metadata)
     tables = [_generated(metadata), runs, _chunks(metadata, runs), _links(metadata, runs)]
+    tables += [_watermarks(metadata), _increments(metadata, runs)]
     return {table.name.removeprefix("effects_"): table for table in tables}
 
 
@@ -149,4 +150,31 @@ def _links(metadata: MetaData, runs: Table) -> Table:
         Column("uses", Integer, nullable=False, server_default=text("0")),
         Column("used_at", UtcTime),
         now_column("created_at"),
+    )
+
+
+def _watermarks(metadata: MetaData) -> Table:
+    """How far an incremental report with its params has come, and which run may advance it."""
+    return Table(
+        "effects_report_watermarks",
+        metadata,
+        Column("series", Text, primary_key=True),
+        Column("report", Text, nullable=False),
+        Column("position", BigInteger),  # of transactions, on SQLite of rows; NULL before the first run
+        Column("run_id", Text),
+        now_column("created_at"),
+        now_column("updated_at"),
+    )
+
+
+def _increments(metadata: MetaData, runs: Table) -> Table:
+    """What a run of an incremental report covers: from `lo` on, up to `hi`, frozen by its plan."""
+    return Table(
+        "effects_report_increments",
+        metadata,
+        Column("run_id", Text, ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+        Column("series", Text, nullable=False),
+        Column("dialect", Text, nullable=False),
+        Column("lo", BigInteger),
+        Column("hi", BigInteger, nullable=False),
     )
