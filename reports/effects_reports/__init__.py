@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from effects.extend import lazy
 
 if TYPE_CHECKING:
-    from effects_reports.admin import RepairCounts, cancel_report, repair_reports, resume_report
+    from effects_reports.admin import RepairCounts, cancel_report, repair_reports, resume_report, rewind_report
     from effects_reports.api import ReportStatus, find_report, list_reports, report_status, request_report
     from effects_reports.async_api import request_report_async
     from effects_reports.definition import ReportDefinition, report
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from effects_reports.preview import ReportPreview, preview_report
     from effects_reports.progress import Progress
     from effects_reports.results import open_result
+    from effects_reports.source.since import Since
     from effects_reports.writing import ReportReceipt
 else:
     __getattr__, __dir__ = lazy.names(
         __name__,
         {
-            "effects_reports.admin": "RepairCounts, cancel_report, repair_reports, resume_report",
+            "effects_reports.admin": "RepairCounts, cancel_report, repair_reports, resume_report, rewind_report",
             "effects_reports.api": "ReportStatus, find_report, list_reports, report_status, request_report",
             "effects_reports.async_api": "request_report_async",
             "effects_reports.definition": "ReportDefinition, report",
@@ -48,6 +49,7 @@ else:
             "effects_reports.preview": "ReportPreview, preview_report",
             "effects_reports.progress": "Progress",
             "effects_reports.results": "open_result",
+            "effects_reports.source.since": "Since",
             "effects_reports.writing": "ReportReceipt",
         },
     )
@@ -69,6 +71,7 @@ __all__ = [
     "ReportRefused",
     "ReportStateError",
     "ReportStatus",
+    "Since",
     "cancel_report",
     "download_app",
     "download_url",
@@ -84,4 +87,5 @@ __all__ = [
     "request_report",
     "request_report_async",
     "resume_report",
+    "rewind_report",
 ]

@@ -18,8 +18,11 @@ from effects_reports.routing import QUEUE
 from effects_reports.state import state_of
 from effects_reports.tables import repair as table
 from effects_reports.tables import runs as run_table
+from effects_reports.tables import watermarks
 
-_CANCEL, _RESUME, _REPAIR, _LINK = (AuditAction("report", name) for name in ("cancel", "resume", "repair", "link"))
+_CANCEL, _RESUME, _REPAIR, _LINK, _REWIND = (
+    AuditAction("report", name) for name in ("cancel", "resume", "repair", "link", "rewind")
+)
 
 
 def cancel_report(
@@ -122,6 +125,41 @@ def make_link(
         detail = {"seconds": seconds, "uses": uses, "personal": principal is not None}
         note(app.store, connection, _LINK, run_id, actor=actor, reason=reason, detail=detail)
     return url
+
+
+def rewind_report(
+    name: str,
+    params: Any = None,
+    *,
+    actor: str = "app",
+    reason: str | None = None,
+    effects: Effects | None = None,
+) -> bool:
+    """Let the next run of an incremental report begin with every row again. One that is under way ends as it is.
+
+    Args:
+        name: of the report.
+        params: those of its runs: each has a watermark of its own.
+        actor, reason: who and why, for the audit log.
+        effects: the Effects to use; default the process's.
+
+    Returns:
+        Whether it had a watermark.
+
+    Raises:
+        ReportInvalid: no such report, or it is not incremental; or the params do not fit.
+    """
+    app = app_of(effects)
+    definition = state_of(app).registry.get(name)
+    if not definition.incremental:
+        raise ReportInvalid(f"report {name!r} is not incremental: its function takes no `since`")
+    plain = msgspec.json.encode(msgspec.to_builtins(definition.read_params(params)), order="sorted")
+    series = watermarks.series_of(name, plain)
+    with app.store.begin() as connection:
+        is_forgotten = watermarks.forget(app.store, connection, series)
+        if is_forgotten:
+            note(app.store, connection, _REWIND, series, actor=actor, reason=reason)
+    return is_forgotten
 
 
 def _wrong_state(app: Effects, connection: Connection, run_id: str, rule: str) -> ReportNotFound | ReportStateError:

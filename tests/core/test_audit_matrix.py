@@ -49,7 +49,8 @@ from effects_email.admin import requeue_email, send_test_email
 from effects_email.suppression import suppress, unsuppress
 from effects_email.tables.schema import build_tables as build_email_tables
 from effects_reports import cancel_report, request_report, resume_report
-from effects_reports.admin import repair_reports
+from effects_reports.admin import make_link, repair_reports, rewind_report
+from effects_reports.tables import watermarks
 from effects_webhooks import (
     ANY_TENANT,
     add_endpoint,
@@ -240,6 +241,19 @@ def prepare_report_cancel(app: Effects) -> Act:
     return lambda: cancel_report(run, effects=app, **WHO)
 
 
+def prepare_link(app: Effects) -> Act:
+    run = run_id(app)
+    run_sql(app, "UPDATE effects_generated_reports SET artifact = 'a.csv', sha256 = '0123456789abcdef'")
+    return lambda: make_link(run, "https://shop.example", effects=app, **WHO)
+
+
+def prepare_rewind(app: Effects) -> Act:
+    series = watermarks.series_of("fresh", b"{}")
+    with app.store.begin() as connection:
+        watermarks.hold(app.store, connection, series, "fresh", "rep_1")
+    return lambda: rewind_report("fresh", effects=app, **WHO)
+
+
 def prepare_report_resume(app: Effects) -> Act:
     run = cancelled_run(app)
     return lambda: resume_report(run, effects=app, **WHO)
@@ -404,6 +418,8 @@ MATRIX: dict[tuple[str, str], Prepare] = {
     ("bulk", "cancel"): prepare_bulk_cancel,
     ("bulk", "end"): prepare_bulk_end,
     ("report", "repair"): prepare_repair,
+    ("report", "link"): prepare_link,
+    ("report", "rewind"): prepare_rewind,
     ("transport", "test"): lambda app: lambda: send_test_email(app, ADDRESS, **WHO),
 }
 # Further public functions that take an actor: what they call is an action of the matrix.

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import Column, Integer, MetaData, Row, Table, Text
 
 from effects import Effects
-from effects_reports import ReportDefinition, report
+from effects_reports import ReportDefinition, Since, report
 
 metadata = MetaData()
 orders = Table(
@@ -73,8 +73,14 @@ def frozen_report(params: dict[str, Any]) -> sa.Select[Any]:
     return sa.select(orders)
 
 
+@report("fresh", key=("id",), dialect="rfc4180")
+def fresh_report(since: Since) -> sa.Select[Any]:
+    return sa.select(orders).where(since.new_rows(orders))
+
+
 REPORTS: tuple[ReportDefinition, ...] = (
     orders_report, lines_report, euros_report, totals_report, primes_report, frozen_report,
+    fresh_report,
 )  # fmt: skip
 
 

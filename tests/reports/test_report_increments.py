@@ -15,6 +15,7 @@ from effects import Effects
 from effects_reports import (
     DefinitionInvalid,
     ReportStateError,
+    Since,
     cancel_report,
     list_reports,
     preview_report,
@@ -22,8 +23,8 @@ from effects_reports import (
     report_status,
     request_report,
     resume_report,
+    rewind_report,
 )
-from effects_reports.source.since import Since
 from tests.reports.conftest import ReportWorker, Shop, content, drain
 from tests.reports.shop import csv_rows
 from tests.support.sampling import sample
@@ -162,6 +163,16 @@ def test_a_database_that_is_behind_its_watermark_is_refused(app: Effects) -> Non
     run_id = request_report("new_entries", effects=app).run_id
     drain(app)
     assert report_status(run_id, effects=app).error_code == "watermark_ahead"
+    assert rewind_report("new_entries", effects=app)
+    assert run_report(app) == [1]
+
+
+def test_a_rewound_report_begins_with_every_row(app: Effects) -> None:
+    insert(app, 1, 2)
+    assert not rewind_report("new_entries", effects=app)
+    assert run_report(app) == [1, 2]
+    assert rewind_report("new_entries", effects=app)
+    assert run_report(app) == [1, 2]
 
 
 # -- all at once -------------------------------------------------------------------------------------------------

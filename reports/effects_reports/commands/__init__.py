@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from effects_reports.commands.links import link
-from effects_reports.commands.request import explain_, request
+from effects_reports.commands.request import explain_, request, rewind
 from effects_reports.commands.runs import cancel, download, list_, repair_, resume, show
 
 __all__ = ["reports"]
@@ -16,5 +16,5 @@ def reports() -> None:
     """Request, watch and download reports."""
 
 
-for _command in (cancel, download, explain_, link, list_, repair_, request, resume, show):
+for _command in (cancel, download, explain_, link, list_, repair_, request, resume, rewind, show):
     reports.add_command(_command)

@@ -15,8 +15,19 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from effects.cli import CommandResult, Context, command, key_option, notice_after, parse_age, tell_wait
+from effects.cli import (
+    CommandResult,
+    Context,
+    actor,
+    command,
+    key_option,
+    notice_after,
+    parse_age,
+    reason_option,
+    tell_wait,
+)
 from effects.extend import ExitCode
+from effects_reports.admin import rewind_report
 from effects_reports.api import ReportStatus, report_status, request_report
 from effects_reports.commands.status_text import document_of, facts_of, rows_of, why_not_done
 from effects_reports.errors import ParamsInvalid, ReportInvalid
@@ -126,6 +137,25 @@ def _await(context: Context, run_id: str, timeout: float, *, shown: bool) -> Rep
                 has_told = True
                 tell_wait(run_id, why_not_done(context, status) or f"it is {status.state}", timeout - waited)
             pause.wait(min(LOOK_SECONDS, timeout - waited))
+
+
+@click.command()
+@click.argument("name", metavar="NAME")
+@click.option("--param", "params", multiple=True, metavar="NAME=VALUE", help="Parameter of the runs. Repeatable.")
+@click.option("--params", "document", metavar="JSON", help="All parameters as one JSON object.")
+@reason_option
+@command
+def rewind(
+    context: Context, *, name: str, params: tuple[str, ...], document: str | None, reason: str | None
+) -> CommandResult:
+    """Begin an incremental report with every row again.
+
+    Its next run has every row; one that is under way ends as it is.
+    """
+    with _params_named():
+        is_rewound = rewind_report(name, _params(params, document), actor=actor(), reason=reason, effects=context.app)
+    words = "rewound" if is_rewound else "had no run yet"
+    return CommandResult({"report": name, "rewound": is_rewound}, f"{name} {words}")
 
 
 @click.command("explain")
