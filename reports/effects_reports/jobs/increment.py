@@ -13,7 +13,7 @@ from effects_reports.source.reading import reading
 from effects_reports.source.since import Since, read_bound
 from effects_reports.tables import watermarks
 from effects_reports.tables.runs import Run
-from effects_reports.tables.watermarks import Bounds
+from effects_reports.tables.watermarks import IncrementBounds
 
 if TYPE_CHECKING:
     from effects import Effects
@@ -24,7 +24,7 @@ WAIT_SECONDS = 10.0
 class Increment:
     """The rows that one run covers; `since` for the function that selects them."""
 
-    def __init__(self, series: str, bounds: Bounds) -> None:
+    def __init__(self, series: str, bounds: IncrementBounds) -> None:
         self._series, self._bounds = series, bounds
         self.since = since_of(bounds)
 
@@ -33,7 +33,7 @@ class Increment:
         watermarks.freeze(app.store, connection, run_id, self._series, self._bounds)
 
 
-def since_of(bounds: Bounds) -> Since:
+def since_of(bounds: IncrementBounds) -> Since:
     """For the function of a run with these bounds."""
     return Since(bounds.dialect, bounds.lo, bounds.hi)
 
@@ -67,7 +67,7 @@ def begin_increment(app: Effects, run: Run, table: Table, engine: Engine, second
         return None
     with reading(engine, seconds=seconds) as connection:
         hi = read_bound(connection, table, held.lo)
-    return Increment(series, Bounds(engine.dialect.name, held.lo, hi))
+    return Increment(series, IncrementBounds(engine.dialect.name, held.lo, hi))
 
 
 def the_table(definition: ReportDefinition, since: Since) -> Table:

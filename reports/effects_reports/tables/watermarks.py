@@ -21,7 +21,7 @@ class Held(msgspec.Struct, frozen=True):
     lo: int | None
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class IncrementBounds(msgspec.Struct, frozen=True):
     """What a run covers: after `lo` up to `hi`; of what kind of database."""
 
     dialect: str
@@ -78,7 +78,7 @@ def _freeze(sql: Sql) -> str:
     ON CONFLICT (run_id) DO UPDATE SET lo = excluded.lo, hi = excluded.hi"""
 
 
-def freeze(store: Store, connection: Connection, run_id: str, series: str, bounds: Bounds) -> None:
+def freeze(store: Store, connection: Connection, run_id: str, series: str, bounds: IncrementBounds) -> None:
     """Keep what the run covers; a plan that is made again replaces it."""
     values = msgspec.structs.asdict(bounds)
     store.write(connection, _freeze, run_id=run_id, series=series, **values)
@@ -88,10 +88,10 @@ def _bounds(sql: Sql) -> str:
     return f"SELECT dialect, lo, hi FROM {sql.report_increments} WHERE run_id = :run_id"
 
 
-def read_bounds_of(store: Store, connection: Connection, run_id: str) -> Bounds | None:
+def read_bounds_of(store: Store, connection: Connection, run_id: str) -> IncrementBounds | None:
     """What the run covers; None where it is not incremental."""
     row = store.one(connection, _bounds, run_id=run_id)
-    return None if row is None else Bounds(row.dialect, row.lo, row.hi)
+    return None if row is None else IncrementBounds(row.dialect, row.lo, row.hi)
 
 
 def _lock(sql: Sql) -> str:
@@ -134,5 +134,5 @@ def _delete(sql: Sql) -> str:
 
 
 def forget(store: Store, connection: Connection, series: str) -> bool:
-    """Let the next run begin with every row; a run under way is then superseded. False where there is none."""
+    """Let the next run begin with every row; a run under way is then superseded. False where it has none."""
     return store.write(connection, _delete, series=series) == 1
