@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         verify_with,
     )
     from effects.storage.base import Storage, Writer
+    from effects.storage.boot import boot_id
     from effects.storage.disposition import attachment
     from effects.storage.probe import FOLDER
     from effects.store.audit_log.notes import AuditAction, note
@@ -142,6 +143,7 @@ else:
                 "sign, verify, verify_with"
             ),
             "effects.storage.base": "Storage, Writer",
+            "effects.storage.boot": "boot_id",
             "effects.storage.disposition": "attachment",
             "effects.storage.probe": "FOLDER",
             "effects.store.audit_log.notes": "AuditAction, note",
@@ -239,6 +241,7 @@ __all__ = [
     "as_json",
     "attachment",
     "aware",
+    "boot_id",
     "build_each",
     "check_arguments",
     "check_network",

@@ -13,11 +13,16 @@ PIECE_BYTES = 1024 * 1024
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A complete stored object; durable unless its writer was opened with `durable=False`."""
+    """A complete stored object; durable unless its writer was opened with `durable=False`.
+
+    `boot`: the `boot_id` of the machine that holds it in memory until the disk has it: a power cut of that machine may
+    destroy it. None where it is durable, or where that is not known.
+    """
 
     name: str
     size_bytes: int
     sha256: str
+    boot: str | None = None
 
 
 class StoredObject(msgspec.Struct, frozen=True):
@@ -31,8 +36,16 @@ class StoredObject(msgspec.Struct, frozen=True):
 class Writer(Protocol):
     """Writer of one object, which appears under its name at `finish` and not before."""
 
-    def write(self, data: bytes) -> None:
-        """Append."""
+    def write(self, data: bytes | memoryview) -> None:
+        """Append. The caller may change the memory afterwards."""
+        ...
+
+    def append(self, name: str) -> int:
+        """Append another object of the same storage as it is; how many bytes it has. Quicker than reading it.
+
+        Raises:
+            ObjectMissing: no object has this name.
+        """
         ...
 
     def finish(self) -> Stored:

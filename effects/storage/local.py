@@ -54,9 +54,7 @@ class LocalStorage:
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """As `Storage.read`."""
-        with named_errors(name):
-            file = self._open(name)
-        with file:
+        with self._open_named(name) as file:
             file.seek(start)
             while stop is None or start < stop:
                 with named_errors(name):
@@ -96,6 +94,10 @@ class LocalStorage:
         """None: a folder has no address."""
         return None
 
+    def _open_named(self, name: str) -> FileIO:
+        with named_errors(name):
+            return self._open(name)
+
     def _open(self, name: str) -> FileIO:
         try:
             return (self.folder / check_name(name)).open("rb", buffering=0)
@@ -109,8 +111,12 @@ class LocalStorage:
         """
         for _ in range(TRIES - 1):
             with suppress(FileNotFoundError, FileExistsError):
-                return UnfinishedFile(name, path, mode=self._make_folders(path.parent) & 0o666, durable=durable)
-        return UnfinishedFile(name, path, mode=self._make_folders(path.parent) & 0o666, durable=durable)
+                return self._unfinished(name, path, durable)
+        return self._unfinished(name, path, durable)
+
+    def _unfinished(self, name: str, path: Path, durable: bool) -> UnfinishedFile:
+        mode = self._make_folders(path.parent) & 0o666
+        return UnfinishedFile(name, path, mode=mode, durable=durable, open_object=self._open_named)
 
     def _make_folders(self, parent: Path) -> int:
         """Make the folder of an object, durably; the permissions of the storage's own."""

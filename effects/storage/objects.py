@@ -61,7 +61,7 @@ class ObjectStorage:
         attributes = {"Content-Type": "application/octet-stream"}
         if filename is not None:
             attributes["Content-Disposition"] = attachment(filename)
-        upload = Upload(self._store, check_name(name), attributes=attributes)
+        upload = Upload(self._store, check_name(name), attributes=attributes, read=self.read)
         try:
             yield upload
         finally:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
 from effects.private_files import create_private
 from effects.storage.base import Stored
+from effects.storage.boot import boot_id
+from effects.storage.joining import RunningDigest, append_file, write_whole
 from effects.storage.names import UNFINISHED
 from effects.storage.os_errors import fate
 
@@ -22,27 +25,43 @@ class UnfinishedFile:
     Args:
         mode: permissions of the file.
         durable: whether `finish` waits for the disk.
+        open_object: opens another object of the storage.
     """
 
-    def __init__(self, name: str, path: Path, *, mode: int, durable: bool) -> None:
+    def __init__(
+        self, name: str, path: Path, *, mode: int, durable: bool, open_object: Callable[[str], FileIO]
+    ) -> None:
         self._name, self._path, self._durable = name, path, durable
+        self._open_object = open_object
         self._unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}{UNFINISHED}")
-        self._digest = hashlib.sha256()
+        self._digest = RunningDigest()
         self._size = self._asked = 0
         self._finished = False
         self._file = create_private(self._unfinished)
         os.fchmod(self._file.fileno(), mode)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Append. Unbuffered: pieces of 64 KiB and more are quick."""
-        self._digest.update(data)
-        left = memoryview(data)
         try:
-            while left:
-                left = left[self._file.write(left) :]
+            self._digest.update(data)
+            self._add(write_whole(self._file, data))
         except OSError as error:
             raise fate(error, self._name) from error
-        self._size += len(data)
+
+    def append(self, name: str) -> int:
+        """As `Writer.append`: the kernel copies where it can, and another thread reads the bytes for the digest."""
+        before = self._size
+        file = self._open_object(name)
+        try:
+            self._digest.add_file(file)
+            for count in append_file(file, self._file):
+                self._add(count)
+        except OSError as error:
+            raise fate(error, self._name) from error
+        return self._size - before
+
+    def _add(self, count: int) -> None:
+        self._size += count
         if self._durable and self._size - self._asked >= WRITEBACK_BYTES:
             self._begin_writeback()
 
@@ -57,6 +76,7 @@ class UnfinishedFile:
         try:
             if self._durable:
                 os.fsync(self._file.fileno())
+            digest = self._digest.hexdigest()
             self._file.close()
             self._unfinished.replace(self._path)
             self._finished = True
@@ -64,10 +84,11 @@ class UnfinishedFile:
                 sync_folder(self._path.parent)
         except OSError as error:
             raise fate(error, self._name) from error
-        return Stored(self._name, self._size, self._digest.hexdigest())
+        return Stored(self._name, self._size, digest, None if self._durable else boot_id())
 
     def close(self) -> None:
         """Discard an unfinished file completely."""
+        self._digest.close()
         self._file.close()
         if not self._finished:
             with suppress(OSError):  # what is left then shows in `list`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import obstore
@@ -28,10 +28,15 @@ class Upload:
 
     The client has no call to abort a streamed upload, but it aborts one whose source of bytes raises. So
     the bytes go through a separate thread, whose source raises when the writer gives up.
+
+    Args:
+        read: reads another object of the bucket.
     """
 
-    def __init__(self, store: S3Store, name: str, *, attributes: dict[str, str]) -> None:
-        self._store, self._name, self._attributes = store, name, attributes
+    def __init__(
+        self, store: S3Store, name: str, *, attributes: dict[str, str], read: Callable[[str], Iterator[bytes]]
+    ) -> None:
+        self._store, self._name, self._attributes, self._read = store, name, attributes, read
         self._buffer = bytearray()
         self._digest = hashlib.sha256()
         self._size = 0
@@ -39,7 +44,7 @@ class Upload:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Append."""
         self._digest.update(data)
         self._size += len(data)
@@ -47,6 +52,13 @@ class Upload:
         while len(self._buffer) > PART_BYTES:
             self._send(bytes(self._buffer[:PART_BYTES]))
             del self._buffer[:PART_BYTES]
+
+    def append(self, name: str) -> int:
+        """As `Writer.append`: the bytes go through here, for their digest."""
+        before = self._size
+        for piece in self._read(name):
+            self.write(piece)
+        return self._size - before
 
     def finish(self) -> Stored:
         """Send what is left, and complete."""

@@ -168,8 +168,9 @@ def resolve(
     as_of: datetime | None,
     *,
     since: Since | None = None,
+    packing: Any = None,
 ) -> Resolved:
-    """Read the params, build the SELECT, open the format, type the columns.
+    """Read the params, build the SELECT, open the format (`packing` as `open_format` takes it), type the columns.
 
     Raises:
         ReportInvalid, DefinitionInvalid, ConfigurationError: they do not fit, or an extra is missing.
@@ -177,6 +178,6 @@ def resolve(
     moment = as_of or datetime.now(UTC)
     typed = definition.read_params(params)
     statement = None if definition.iterable else definition.statement(typed, moment, since)
-    resolved = Resolved(definition, typed, statement, open_format(file, dialect), moment)
+    resolved = Resolved(definition, typed, statement, open_format(file, dialect, packing), moment)
     _ = resolved.columns  # refuses those of no type in a typed file
     return resolved

@@ -7,9 +7,11 @@ import datetime as dt
 import gzip
 import io
 import json
+import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,10 @@ from python_calamine import CalamineWorkbook
 from effects_reports.errors import ReportInvalid, ReportRefused
 from effects_reports.formats import open_format
 from effects_reports.formats.base import ChunkSource, Column, Dialect
-from tests.formats.rows import part, whole
+from effects_reports.formats.packing import Packer
+from tests.formats.rows import Memory, part, whole
+
+Rows = Callable[[random.Random], Iterator[bytes]]
 
 COLUMNS = (Column("id", "Order no."), Column("note", "=Note"), Column("amount", "Amount"))
 MORNING, NOON = dt.datetime.fromisoformat("2013-01-01T05:17"), dt.datetime.fromisoformat("2013-07-01T12:00")
@@ -92,6 +97,43 @@ def test_a_large_part_is_packed_the_same_in_any_batches(name: str) -> None:
     rows = [(number, f"text {number * 7919 % 1000}", Decimal(number)) for number in range(30_000)]
     small = part(ChunkSource(COLUMNS, rows=rows, batch_rows=7), name)[0]
     assert part(ChunkSource(COLUMNS, rows=rows, batch_rows=10_000), name)[0] == small
+
+
+def _orders(draw: random.Random) -> Iterator[bytes]:
+    words = ["red", "green", "blue", "large", "small", "ship", "by", "train", "before", "noon", "call", "first"]
+    for number in range(60_000):
+        note = " ".join(draw.choices(words, k=draw.randrange(6)))
+        yield f"{number},{draw.randrange(10**6) / 100},{draw.choice(words)}@shop.example,{note}\r\n".encode()
+
+
+def _lines(draw: random.Random) -> Iterator[bytes]:
+    for number in range(40_000):
+        line = {"id": number, "state": draw.choice(("new", "paid")), "at": f"2026-01-{number % 28 + 1:02}"}
+        yield json.dumps(line).encode() + b"\n"
+
+
+def _digests(draw: random.Random) -> Iterator[bytes]:
+    for _ in range(20_000):
+        yield draw.randbytes(32).hex().encode() + b"\n"
+
+
+@pytest.mark.parametrize("rows", [_orders, _lines, _digests])
+def test_isal_makes_gzip_that_is_hardly_larger_whatever_the_rows(rows: Rows) -> None:
+    """At most 1.1 of `gzip -6`, and the same bytes however they come."""
+    lines = list(rows(random.Random(1)))
+    data = b"".join(lines)
+    packed = []
+    for pieces in (lines, [data], [data[:300_001], memoryview(data)[300_001:]]):
+        out = Memory()
+        packer = Packer(out, "isal")
+        for piece in pieces:
+            packer.write(piece)
+        packer.end()
+        packed.append(bytes(out.data))
+    assert packed[0] == packed[1] == packed[2]
+    assert gzip.decompress(packed[0]) == data
+    assert packed[0][4:8] == bytes(4)  # no time
+    assert len(packed[0]) <= 1.1 * len(gzip.compress(data, 6))
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *PACKED])
@@ -197,6 +239,12 @@ def test_the_error_of_an_unknown_format_lists_the_known_ones(name: str) -> None:
 def test_the_error_of_an_unknown_dialect_lists_the_known_ones() -> None:
     with pytest.raises(ReportInvalid, match="excel, excel_semicolon, rfc4180, raw"):
         open_format("csv", "tsv")  # type: ignore[arg-type]
+
+
+def test_a_packing_of_another_format_is_refused() -> None:
+    for name, packing in [("csv", "isal"), ("csv.zst", "gz"), ("ndjson.gz", "later")]:
+        with pytest.raises(ReportInvalid, match=repr(packing)):
+            open_format(name, packing=packing)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

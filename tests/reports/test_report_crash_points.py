@@ -26,8 +26,9 @@ POINTS = {
     "report.part_written": False,  # R2
     "report.part_renamed": False,  # R3
     "report.assembly_begun": False,  # R4
-    "report.joined": False,  # R5
-    "report.renamed": True,  # R6
+    "report.part_joined": False,  # R5
+    "report.joined": False,  # R6
+    "report.renamed": True,  # R7
 }
 Files = Callable[[], list[str]]
 

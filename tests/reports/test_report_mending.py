@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from effects import Effects
+from effects.storage.boot import boot_id
 from effects.store.operator.audit import audit
 from effects.store.operator.dead_letters import DeadFilters, list_dead
 from effects_reports import (
@@ -226,10 +227,35 @@ def test_a_damaged_part_is_produced_again_before_it_is_joined(
         part.unlink()
     else:
         part.write_bytes(part.read_bytes().replace(b"4", b"5", 1))
+        _boot(app)
     manual_worker.do(job)
     assert state(app, run_id) == "running"
     drain(app)
     assert (state(app, run_id), report_status(run_id, effects=app).sha256) == ("ready", clean)
+
+
+def _boot(app: Effects) -> None:
+    """The parts were written before the machine was booted."""
+    run_sql(app, "UPDATE effects_report_chunks SET boot = 'the one before'")
+
+
+@pytest.mark.slow
+def test_a_part_of_this_boot_is_joined_unread_unless_it_has_another_size(
+    manual_worker: ReportWorker, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = manual_worker.app
+    clean = undisturbed(app)
+    run_id, job = assembling(manual_worker)
+    boots = {chunk["boot"] for chunk in rows(app, "report_chunks") if chunk["run_id"] == run_id}
+    assert boots == {boot_id()}
+    part = tmp_path / "files" / next(name for name in files() if "/parts/00002." in name)
+    part.write_bytes(part.read_bytes()[:-1])
+    manual_worker.do(job)
+    assert state(app, run_id) == "running"
+    reads: list[str] = []
+    monkeypatch.setattr(type(app.storage), "read", lambda storage, name: reads.append(name))
+    drain(app)
+    assert (state(app, run_id), report_status(run_id, effects=app).sha256, reads) == ("ready", clean, [])
 
 
 @pytest.mark.slow
@@ -244,6 +270,7 @@ def test_all_parts_lost_in_a_power_cut_are_produced_again_at_once(
     parts = [tmp_path / "files" / name for name in files() if "/parts/" in name]
     for part in parts:
         part.write_bytes(left * part.stat().st_size)
+    _boot(app)
     manual_worker.do(job)
     chunks = manual_worker.claim()
     assert [chunk.job_type for chunk in chunks] == ["report.chunk"] * len(parts) == ["report.chunk"] * 3

@@ -19,7 +19,7 @@ from tests.support.manual_workers import run_sql
 RUN = Run(
     id="rep_1", report="orders", key="k", state="running", params="{}", format="csv", dialect="excel",
     consistency="range", prefix="p", round=1, version=1, columns="[]", as_of=0.0, rows_total=1000,
-    total_kind="exact", bytes_max=1, keep_seconds=1.0, repairs=0, snapshot=None, snapshot_restarts=0,
+    total_kind="exact", bytes_max=1, keep_seconds=1.0, repairs=0, snapshot=None, packing=None, snapshot_restarts=0,
     progress_floor=0.0, error_code=None, error_text=None, created_at=0.0, planned_at=0.0, assembling_at=None,
     ended_at=None, expires_at=None,
 )  # fmt: skip

@@ -7,7 +7,7 @@ rows of a sheet).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -20,7 +20,8 @@ Dialect: TypeAlias = Literal["excel", "excel_semicolon", "rfc4180", "raw"]
 DIALECTS: tuple[Dialect, ...] = ("excel", "excel_semicolon", "rfc4180", "raw")
 Route: TypeAlias = Literal["copy", "batch", "row", "sqlite", "iterable"]
 
-Packing: TypeAlias = Literal["", "gz", "zst", "sheet", "parquet", "arrow"]
+# Each a codec with its level, so that a plan can freeze it; `gz` and `isal` both make gzip. A change is a new name.
+Packing: TypeAlias = Literal["", "gz", "isal", "zst", "sheet", "parquet", "arrow"]
 
 MappedRow: TypeAlias = Sequence[Any] | Mapping[str, Any]  # in the order of the columns, or by their names
 MapRow: TypeAlias = Callable[[Row[Any]], MappedRow | None]
@@ -78,6 +79,18 @@ class ChunkResult:
     route: Route
 
 
+class Part(Protocol):
+    """What a chunk wrote."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Read its bytes in pieces."""
+        ...
+
+    def append_to(self, out: Writer) -> None:
+        """Append its bytes to the file as they are, in the quickest way."""
+        ...
+
+
 class Format(Protocol):
     """How rows become a file. From `open_format(name, dialect)` in `effects_reports.formats`."""
 
@@ -94,7 +107,7 @@ class Format(Protocol):
         """Rows of a part, not yet packed; `values` are the columns' values, all of one length, at least 1."""
         ...
 
-    def assemble(self, columns: Sequence[Column], parts: Iterable[Iterable[bytes]], out: Writer) -> None:
+    def assemble(self, columns: Sequence[Column], parts: Iterable[Part], out: Writer) -> None:
         """Write the whole file from its parts in order: header, parts, footer. `out.finish()` is the caller's.
 
         The parts are read once, one after the other, in constant memory. The same parts give the same bytes.

@@ -21,9 +21,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from effects.extend import Writer
-from effects_reports.formats.base import Column, Dialect, Packing
+from effects_reports.formats.base import Column, Dialect, Packing, Part
 from effects_reports.formats.formulas import DEFENCES
-from effects_reports.formats.packing import Packer
+from effects_reports.formats.packing import CONTENT_TYPES, SUFFIXES, Packer
 from effects_reports.formats.values import has_point, is_free, text_of, texts_of, with_comma
 
 Cells: TypeAlias = list[str]
@@ -48,9 +48,9 @@ class Csv:
         self.separator = ";" if dialect == "excel_semicolon" else ","
         self.decimal_comma = dialect == "excel_semicolon"
         self.line_end = "\n" if dialect == "raw" else "\r\n"
-        self.name = f"csv.{packing}" if packing else "csv"
+        self.name = f"csv{SUFFIXES[packing]}"
         self.extension = f".{self.name}"
-        self.content_type = _CONTENT_TYPES.get(packing, "text/csv; charset=utf-8")
+        self.content_type = CONTENT_TYPES.get(packing, "text/csv; charset=utf-8")
         # Whatever needs a second look: to be quoted, or as a formula at the beginning of a field.
         defence = DEFENCES[self.separator]
         formulas = rf"|{defence.inside}|(?:^|{_BETWEEN})(?:{defence.start})" if self.defended else ""
@@ -71,14 +71,13 @@ class Csv:
         line = self.encode(columns, [[column.header] for column in columns])
         return _BYTE_ORDER_MARK + line if self.dialect.startswith("excel") else line
 
-    def assemble(self, columns: Sequence[Column], parts: Iterable[Iterable[bytes]], out: Writer) -> None:
+    def assemble(self, columns: Sequence[Column], parts: Iterable[Part], out: Writer) -> None:
         """As `Format.assemble`."""
         packer = Packer(out, self.packing)
         packer.write(self.header(columns))
         packer.end()
         for part in parts:
-            for piece in part:
-                out.write(piece)
+            part.append_to(out)
 
     def _fields(self, values: Sequence[Any]) -> Cells:
         """A column's fields. Mostly its values are of one type, and nothing in them needs a second look."""
@@ -128,4 +127,3 @@ def _alone(field: str) -> str:
 
 _QUOTE = '"'
 _PLAIN = {bool, int, float}
-_CONTENT_TYPES = {"gz": "application/gzip", "zst": "application/zstd"}

@@ -41,7 +41,7 @@ class FragmentPacker:
     def __init__(self) -> None:
         self._waiting = b""
 
-    def compress(self, block: bytes, /) -> bytes:
+    def compress(self, block: bytes | memoryview, /) -> bytes:
         """The frame of all rows that are whole by now; nothing where no row is."""
         data = self._waiting + block
         end = data.rfind(ROW_END) + len(ROW_END)

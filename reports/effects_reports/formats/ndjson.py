@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from effects.extend import Writer
-from effects_reports.formats.base import Column, Packing
+from effects_reports.formats.base import Column, Packing, Part
+from effects_reports.formats.packing import CONTENT_TYPES, SUFFIXES
 from effects_reports.formats.values import json_of, json_scalar, json_text, texts_of
 
 _NONE = type(None)
-_CONTENT_TYPES = {"gz": "application/gzip", "zst": "application/zstd"}
 
 
 class Ndjson:
@@ -23,9 +23,9 @@ class Ndjson:
 
     def __init__(self, packing: Packing = "") -> None:
         self.packing = packing
-        self.name = f"ndjson.{packing}" if packing else "ndjson"
+        self.name = f"ndjson{SUFFIXES[packing]}"
         self.extension = f".{self.name}"
-        self.content_type = _CONTENT_TYPES.get(packing, "application/x-ndjson")
+        self.content_type = CONTENT_TYPES.get(packing, "application/x-ndjson")
 
     def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> bytes:
         """Rows as bytes; `values` are the columns' values, all of one length, at least 1."""
@@ -36,11 +36,10 @@ class Ndjson:
         lines = "}\n".join(map("".join, zip(*members, strict=True)))
         return f"{lines}}}\n".encode("utf-8", "replace")
 
-    def assemble(self, columns: Sequence[Column], parts: Iterable[Iterable[bytes]], out: Writer) -> None:
+    def assemble(self, columns: Sequence[Column], parts: Iterable[Part], out: Writer) -> None:
         """As `Format.assemble`: there is no header."""
         for part in parts:
-            for piece in part:
-                out.write(piece)
+            part.append_to(out)
 
 
 def _members(values: Sequence[Any]) -> list[str]:

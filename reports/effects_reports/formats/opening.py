@@ -11,10 +11,10 @@ from effects_reports.formats.columnar.arrow import Arrow
 from effects_reports.formats.columnar.parquet import Parquet
 from effects_reports.formats.csv import Csv
 from effects_reports.formats.ndjson import Ndjson
-from effects_reports.formats.packing import check_packing
+from effects_reports.formats.packing import check_packing, quickest_gzip
 from effects_reports.formats.xlsx import Xlsx
 
-_PACKINGS: Mapping[str, Packing] = {"": "", ".gz": "gz", ".zst": "zst"}
+_PACKINGS: Mapping[str, tuple[Packing, ...]] = {"": ("",), ".gz": ("gz", "isal"), ".zst": ("zst",)}
 _PACKED: Mapping[str, Callable[[Dialect, Packing], Format]] = {
     "csv": Csv,
     "ndjson": lambda _, packing: Ndjson(packing),
@@ -23,14 +23,20 @@ _TYPED: Mapping[str, Callable[[], Format]] = {"parquet": Parquet, "arrow": Arrow
 FORMATS = (*(f"{name}{suffix}" for name in _PACKED for suffix in _PACKINGS), "xlsx", *_TYPED)
 
 
-def open_format(name: str, dialect: Dialect = "excel") -> Format:
+def quickest_packing(name: str) -> Packing | None:
+    """How a file of this format is best compressed here; None where its format alone decides."""
+    return quickest_gzip() if name.endswith(".gz") else None
+
+
+def open_format(name: str, dialect: Dialect = "excel", packing: Packing | None = None) -> Format:
     """The format of this name, one of FORMATS.
 
     Args:
         dialect: of CSV; the others have none.
+        packing: what the run's plan froze; None where it froze none: zlib for gzip.
 
     Raises:
-        ReportInvalid: there is no such format or dialect.
+        ReportInvalid: there is no such format or dialect, or it is not packed so.
         ConfigurationError: it needs an extra that is not installed; names it.
     """
     if name not in FORMATS:
@@ -43,6 +49,9 @@ def open_format(name: str, dialect: Dialect = "excel") -> Format:
         check_installed()
         return _TYPED[name]()
     family, dot, suffix = name.partition(".")
-    packing = _PACKINGS[dot + suffix]
-    check_packing(packing)
-    return _PACKED[family](dialect, packing)
+    packings = _PACKINGS[dot + suffix]
+    chosen = packings[0] if packing is None else packing
+    if chosen not in packings:
+        raise ReportInvalid(f"{name} is not packed as {packing!r}, which its plan froze: a newer release planned it")
+    check_packing(chosen)
+    return _PACKED[family](dialect, chosen)

@@ -10,7 +10,7 @@ from xml.sax.saxutils import quoteattr
 from effects.extend import Writer
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.archive import ENTRY_BYTES_MAX, Archive
-from effects_reports.formats.base import Column, Packing
+from effects_reports.formats.base import Column, Packing, Part
 from effects_reports.formats.cells import BOLD, DAY, DECIMALS_MAX, MOMENT, ROW_END, encode_rows
 from effects_reports.formats.fragments import Fragment, read_frames
 
@@ -47,7 +47,7 @@ class Xlsx:
     packing: Packing = "sheet"
     encode = staticmethod(encode_rows)
 
-    def assemble(self, columns: Sequence[Column], parts: Iterable[Iterable[bytes]], out: Writer) -> None:
+    def assemble(self, columns: Sequence[Column], parts: Iterable[Part], out: Writer) -> None:
         """As `Format.assemble`.
 
         Raises:

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from effects import Attempt, Cancelled, Done, ObjectMissing, Outcome
-from effects.extend import point
+from effects.extend import Writer, boot_id, point
 from effects_reports import state_machine
 from effects_reports.formats import open_format
-from effects_reports.formats.base import Dialect, Format
+from effects_reports.formats.base import Format
 from effects_reports.jobs.step import ReportWork, RunPayload, thawed_columns
 from effects_reports.loading import Loaded
 from effects_reports.request import is_default_key
@@ -39,7 +39,7 @@ class _AssemblyUnwanted(Exception):
 
 
 class ReportAssemble(ReportWork[RunPayload]):
-    """Joins the parts in their order, each checked against its SHA-256, under the file's name.
+    """Joins the parts in their order under the file's name, each checked where it may have been damaged.
 
     Doing it twice gives the same bytes under the same name. A part that is missing or altered is made again.
     """
@@ -53,6 +53,8 @@ class ReportAssemble(ReportWork[RunPayload]):
         run = loaded.run
         if run is None or run.state != "assembling":
             return Cancelled("the run is no longer to be assembled")
+        if (waiting := self.missing_packing(run)) is not None:
+            return waiting
         with self.app.store.read() as connection:
             chunks = chunk_table.chunks_of(self.app.store, connection, run.id)
         done = [chunk for chunk in chunks if chunk.state == "done"]
@@ -75,14 +77,13 @@ class ReportAssemble(ReportWork[RunPayload]):
         return Done(apply=apply, detail={"rows": artifact.rows, "bytes": artifact.bytes})
 
     def _assemble(self, run: Run, chunks: Sequence[Chunk], looker: _Looker) -> Artifact:
-        file = open_format(run.format, _dialect(run))
+        file = open_format(run.format, run.dialect, run.packing)
         columns = thawed_columns(run.columns)
         filename = filename_of(run, file)
         storage = self.app.storage
         name = f"{run.prefix}/{run.round}/{filename}"
         with storage.writer(name, filename=filename) as out, ThreadPoolExecutor(1, "effects-parts") as reader:
-            parts = (_ahead(reader, self._checked(chunk, looker)) for chunk in chunks)
-            file.assemble(columns, parts, out)
+            file.assemble(columns, (_StoredPart(self, chunk, reader, looker) for chunk in chunks), out)
             point("report.joined")
             stored = out.finish()
         return Artifact(
@@ -100,13 +101,13 @@ class ReportAssemble(ReportWork[RunPayload]):
 
     def _intact(self, chunk: Chunk, looker: _Looker) -> bool:
         try:
-            for _ in self._checked(chunk, looker):
+            for _ in self.read_part(chunk, looker):
                 pass
         except _PartMissing:
             return False
         return True
 
-    def _checked(self, chunk: Chunk, looker: _Looker) -> Iterator[bytes]:
+    def read_part(self, chunk: Chunk, looker: _Looker) -> Iterator[bytes]:
         """The part's bytes; at their end it is known whether they were those that the chunk wrote."""
         assert chunk.part is not None  # the chunk is done
         digest = hashlib.sha256()
@@ -119,6 +120,38 @@ class ReportAssemble(ReportWork[RunPayload]):
             raise _PartMissing(chunk.ordinal) from None
         if digest.hexdigest() != chunk.sha256:
             raise _PartMissing(chunk.ordinal)
+
+
+class _StoredPart:
+    """A part in the storage.
+
+    One that this machine has written since it was booted is whole, on the disk or in memory: it is appended unread.
+    Any other's bytes are checked against its SHA-256 on their way, because a power cut may have taken some.
+    """
+
+    def __init__(self, job_type: ReportAssemble, chunk: Chunk, reader: ThreadPoolExecutor, looker: _Looker) -> None:
+        self._job_type, self._chunk, self._reader, self._looker = job_type, chunk, reader, looker
+
+    def __iter__(self) -> Iterator[bytes]:
+        return _ahead(self._reader, self._job_type.read_part(self._chunk, self._looker))
+
+    def append_to(self, out: Writer) -> None:
+        if self._chunk.boot is not None and self._chunk.boot == boot_id():
+            self._append_unread(out)
+        else:
+            for piece in self:
+                out.write(piece)
+        point("report.part_joined")
+
+    def _append_unread(self, out: Writer) -> None:
+        assert self._chunk.part is not None  # the chunk is done
+        self._looker.look()
+        try:
+            size = out.append(self._chunk.part)
+        except ObjectMissing:
+            raise _PartMissing(self._chunk.ordinal) from None
+        if size != self._chunk.bytes_done:
+            raise _PartMissing(self._chunk.ordinal)
 
 
 def _ahead(reader: ThreadPoolExecutor, pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -151,8 +184,3 @@ def filename_of(run: Run, file: Format) -> str:
     stem = run.report if is_default_key(run.report, run.key) else run.key
     safe = "".join(char if char.isalnum() or char in "-_." else "-" for char in stem).strip("-.")
     return f"{(safe or run.report)[:100]}{file.extension}"
-
-
-def _dialect(run: Run) -> Dialect:
-    dialect: Dialect = run.dialect  # type: ignore[assignment]
-    return dialect

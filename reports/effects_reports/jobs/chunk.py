@@ -68,7 +68,7 @@ class ReportChunk(ReportWork[ChunkPayload]):
         loaded: LoadedChunk = attempt.loaded
         if loaded.run is None or loaded.chunk is None:
             return Cancelled("another job makes this chunk, or it is no longer needed")
-        if (waiting := self.unknown_report(loaded.run)) is not None:
+        if (waiting := self.unknown_report(loaded.run) or self.missing_packing(loaded.run)) is not None:
             return waiting
         return _ChunkAttempt(self, loaded.run, loaded.chunk, loaded.job_id, loaded.token, attempt).outcome()
 
@@ -126,8 +126,9 @@ class _ChunkAttempt:
             storage.delete([name])
             raise _ChunkUnwanted
         finished = Finished(
-            rows=result.rows, bytes=stored.size_bytes, part=name, sha256=stored.sha256, route=result.route
-        )
+            rows=result.rows, bytes=stored.size_bytes, part=name, sha256=stored.sha256, boot=stored.boot,
+            route=result.route,
+        )  # fmt: skip
         apply = partial(
             state_machine.chunk_done,
             self._app,
@@ -143,7 +144,8 @@ class _ChunkAttempt:
         as_of = moment(self._run.as_of)
         params = msgspec.json.decode(self._run.params)
         since = stored_since(self._app, self._definition, self._run.id)
-        return resolve(self._definition, params, self._run.format, self._run.dialect, as_of, since=since)
+        run = self._run
+        return resolve(self._definition, params, run.format, run.dialect, as_of, since=since, packing=run.packing)
 
     def _reading(self, resolved: Resolved, seconds: float) -> Any:
         if resolved.statement is None:

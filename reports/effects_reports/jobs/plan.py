@@ -13,6 +13,7 @@ from effects.extend import DAY_SECONDS, moment
 from effects_reports import state_machine
 from effects_reports.definition import ReportDefinition
 from effects_reports.errors import ReportRefused
+from effects_reports.formats.opening import quickest_packing
 from effects_reports.jobs.increment import WAIT_SECONDS, begin_increment, the_table
 from effects_reports.jobs.step import ReportWork, RunPayload, frozen_columns
 from effects_reports.loading import Loaded
@@ -52,15 +53,19 @@ class ReportPlan(ReportWork[RunPayload]):
     def _plan(self, run: Run, as_of: datetime, attempt: Attempt) -> Outcome:
         definition = self.registry.get(run.report)
         params = msgspec.json.decode(run.params)
-        since = Since()
-        resolved = resolve(definition, params, run.format, run.dialect, as_of, since=since)
+        since, packing = Since(), quickest_packing(run.format)
+
+        def resolved_from(since: Since) -> Resolved:
+            return resolve(definition, params, run.format, run.dialect, as_of, since=since, packing=packing)
+
+        resolved = resolved_from(since)
         increment = None
         if definition.incremental:
             table, engine = the_table(definition, since), self.registry.engine_of(definition)
             increment = begin_increment(self.app, run, table, engine, attempt.remaining_seconds())
             if increment is None:
                 return Snooze(WAIT_SECONDS, "another run of this report is under way", ages=False, code="run_under_way")
-            resolved = resolve(definition, params, run.format, run.dialect, as_of, since=increment.since)
+            resolved = resolved_from(increment.since)
         self.app.storage.check()
         snapshot = None
         if resolved.statement is None:
@@ -78,7 +83,7 @@ class ReportPlan(ReportWork[RunPayload]):
             with reading(engine, seconds=attempt.remaining_seconds()) as connection:
                 plan = plan_rows(connection, resolved)
         check_format(definition, resolved.file, plan.rows_total, len(resolved.columns))
-        frozen = _frozen(definition, resolved, plan, snapshot)
+        frozen = _frozen(definition, resolved, plan, snapshot, packing)
 
         def apply(connection: Connection) -> None:
             if increment is not None:
@@ -125,7 +130,9 @@ class ReportPlan(ReportWork[RunPayload]):
         return run.state == "planning" or (run.state == "running" and run.snapshot == snapshot)
 
 
-def _frozen(definition: ReportDefinition, resolved: Resolved, plan: Plan, snapshot: str | None) -> Planned:
+def _frozen(
+    definition: ReportDefinition, resolved: Resolved, plan: Plan, snapshot: str | None, packing: str | None
+) -> Planned:
     return Planned(
         version=definition.version,
         columns=frozen_columns(resolved.columns),
@@ -135,4 +142,5 @@ def _frozen(definition: ReportDefinition, resolved: Resolved, plan: Plan, snapsh
         bytes_max=definition.bytes_max,
         keep_seconds=definition.keep_days * DAY_SECONDS,
         snapshot=snapshot,
+        packing=packing,
     )

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Exponential, Job, JobType, Outcome, RetryPolicy
+from effects import ConfigurationError, Exponential, Job, JobType, Outcome, RetryPolicy
 from effects.extend import Action, Explanation, Instead, declare
 from effects_reports.classify import refusal_of
 from effects_reports.errors import ReportRefused
+from effects_reports.formats import open_format
 from effects_reports.formats.base import Column
 from effects_reports.loading import load_runs
 from effects_reports.registry import ReportRegistry
@@ -31,6 +32,7 @@ declare(
         "report.part_written": "all of a part is written, not under its name",
         "report.part_renamed": "a part is under its name, the chunk not done",
         "report.assembly_begun": "all parts are there, nothing is joined",
+        "report.part_joined": "a part is appended to the file, others may not be",
         "report.joined": "the file is joined, not under its name",
         "report.renamed": "the file is under its name, the run not ready",
     }
@@ -85,6 +87,14 @@ class ReportWork(JobType[P]):
         if run.report in self.registry:
             return None
         return self.wait_for_operator(f"report {run.report!r}: {UNKNOWN}")
+
+    def missing_packing(self, run: Run) -> Outcome | None:
+        """Where the plan chose a compressor that is not installed here, another worker has it: no part differs."""
+        try:
+            open_format(run.format, run.dialect, run.packing)
+        except ConfigurationError as error:
+            return self.wait_for_operator(f"report {run.report!r}: {error}")
+        return None
 
 
 def check_unchanged(definition: ReportDefinition, run: Run, columns: Sequence[Column]) -> None:

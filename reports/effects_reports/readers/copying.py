@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import partial
+from io import BytesIO
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
@@ -21,6 +23,8 @@ else:
     psycopg, pq = lazy.module("psycopg"), lazy.module("psycopg.pq")
 
 BLOCK_BYTES = 256 * 1024
+KEPT_BYTES = 4 * BLOCK_BYTES
+_ROW = itemgetter(1)
 _NOT_ARRIVED = (0, b"")  # what libpq gives for a row that is under way; after the last one a length below 0
 PAUSE_SECONDS = 0.0005  # a socket holds 0.2 MB: 400 MB/s
 
@@ -31,8 +35,8 @@ def can_copy(connection: Connection) -> bool:
     return isinstance(driver, psycopg.Connection) and driver.info.parameter_status("server_encoding") == "UTF8"
 
 
-def copy_rows(source: ChunkSource, file: Format, connection: Connection) -> Iterator[tuple[bytes, int]]:
-    """Blocks of about 256 KiB, not packed, each with the number of its rows.
+def copy_rows(source: ChunkSource, file: Format, connection: Connection) -> Iterator[tuple[bytes | memoryview, int]]:
+    """Blocks of about 256 KiB, not packed, each with the number of its rows; a block is good until the next one.
 
     Raises:
         psycopg.Error: what the server says.
@@ -43,51 +47,59 @@ def copy_rows(source: ChunkSource, file: Format, connection: Connection) -> Iter
     line_end = file.line_end.encode() if isinstance(file, Csv) else b"\n"
     with driver.cursor() as cursor, cursor.copy(statement, parameters) as copy:
         for block, rows in _blocks(copy, driver.pgconn):
-            yield _with_line_end(block, rows, line_end), rows
+            yield (block if line_end == b"\n" else _with_line_end(bytes(block), rows, line_end)), rows
 
 
 def _driver(connection: Connection) -> Any:
     return connection.connection.driver_connection
 
 
-def _blocks(copy: Any, pgconn: Any) -> Iterator[tuple[bytes, int]]:
+def _blocks(copy: Any, pgconn: Any) -> Iterator[tuple[memoryview, int]]:
     """Rows joined, and how many: at most `BLOCK_BYTES`, one row, and what libpq holds at a time.
 
     `copy` waits for a row; those that have arrived by then are taken at once. To ask psycopg for every row costs
     the client three times as much. To wake for each of the server's sends of 8 KiB makes a whole report a thirtieth
     slower: a moment later the socket is full.
     """
-    block, rows, ended = bytearray(), 0, False
+    buffer, rows, ended = BytesIO(), 0, False
     while not ended and (row := copy.read()):
-        block += row
+        buffer.write(row)
         rows += 1
         arrived = 1
-        while arrived and not ended and len(block) < BLOCK_BYTES:  # a server that is faster never lets it run dry
+        while arrived and not ended and buffer.tell() < BLOCK_BYTES:  # a server that is faster never lets it run dry
             pgconn.consume_input()
-            arrived, ended = _take_arrived(pgconn, block)
+            arrived, ended = _take_arrived(pgconn, buffer)
             rows += arrived
         if ended:
             _end(pgconn)
-        if len(block) >= BLOCK_BYTES:
-            yield bytes(block), rows
-            block, rows = bytearray(), 0
+        if buffer.tell() >= BLOCK_BYTES:
+            yield from _written(buffer, rows)
+            rows = 0
         elif not ended:
             time.sleep(PAUSE_SECONDS)
     if rows:
-        yield bytes(block), rows
+        yield from _written(buffer, rows)
 
 
-def _take_arrived(pgconn: Any, block: bytearray) -> tuple[int, bool]:
+def _written(buffer: BytesIO, rows: int) -> Iterator[tuple[memoryview, int]]:
+    """What the buffer holds, not copied; then it is empty, in the same memory unless a long row made that large."""
+    with buffer.getbuffer() as whole, whole[: buffer.tell()] as block:
+        yield block, rows
+    buffer.seek(0)
+    if len(buffer.getbuffer()) > KEPT_BYTES:
+        buffer.truncate()
+
+
+def _take_arrived(pgconn: Any, buffer: BytesIO) -> tuple[int, bool]:
     """Append the rows that libpq holds: how many, and whether the last one is among them.
 
     A report is as fast as this loop. Each row is copied before the next is taken, while it is in the CPU's cache:
-    kept until they are joined, the rows would cost three times as much.
+    kept until they are joined, the rows would cost three times as much. After the last one comes an empty one.
     """
     rows = 0
-    for length, row in iter(partial(pgconn.get_copy_data, 1), _NOT_ARRIVED):
-        if length < 0:
+    for length in map(buffer.write, map(_ROW, iter(partial(pgconn.get_copy_data, 1), _NOT_ARRIVED))):
+        if not length:
             return rows, True
-        block += row
         rows += 1
     return rows, False
 

@@ -54,6 +54,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     token: int
     part: str | None
     sha256: str | None
+    boot: str | None
     route: str | None
     error_code: str | None
     error_text: str | None
@@ -136,13 +137,14 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     part: str
     sha256: str
+    boot: str | None
     route: str
 
 
 def _finish(sql: Sql) -> str:
     return f"""
     UPDATE {sql.report_chunks} SET state = 'done', rows_done = :rows, rows_seen = :rows, bytes_done = :bytes,
-        part = :part, sha256 = :sha256, route = :route, finished_at = {sql.now}, updated_at = {sql.now}
+        part = :part, sha256 = :sha256, boot = :boot, route = :route, finished_at = {sql.now}, updated_at = {sql.now}
     WHERE {_MINE}"""
 
 
@@ -247,7 +249,8 @@ def counts(store: Store, connection: Connection, run_id: str) -> ChunkCounts:
 def _again(sql: Sql) -> str:
     return f"""
     UPDATE {sql.report_chunks} AS t SET state = 'pending', job_id = r.job_id, token = 0, part = NULL, sha256 = NULL,
-        rows_done = 0, bytes_done = 0, error_code = NULL, error_text = NULL, finished_at = NULL, updated_at = {sql.now}
+        boot = NULL, rows_done = 0, bytes_done = 0, error_code = NULL, error_text = NULL, finished_at = NULL,
+        updated_at = {sql.now}
     FROM {sql.rows("rows", {"run_id": "text", "ordinal": "text", "job_id": "int"})} AS r
     WHERE t.run_id = r.run_id AND t.ordinal = r.ordinal"""
 

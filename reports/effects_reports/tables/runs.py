@@ -91,7 +91,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     params: str
     format: str
-    dialect: str
+    dialect: Any  # one of `formats.base.DIALECTS`
     consistency: str
     prefix: str
     round: int
@@ -104,6 +104,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     keep_seconds: float | None
     repairs: int
     snapshot: str | None
+    packing: Any  # a `formats.base.Packing`, or None
     snapshot_restarts: int
     progress_floor: float
     error_code: str | None
@@ -183,10 +184,11 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     bytes_max: int
     keep_seconds: float
     snapshot: str | None = None
+    packing: str | None = None
 
 
 def _to_running(sql: Sql) -> str:
-    plain = ("version", "columns", "rows_total", "total_kind", "bytes_max", "keep_seconds", "snapshot")
+    plain = ("version", "columns", "rows_total", "total_kind", "bytes_max", "keep_seconds", "snapshot", "packing")
     return f"""
     UPDATE {sql.report_runs} AS t SET state = 'running', {", ".join(f"{name} = p.{name}" for name in plain)},
         as_of = {sql.time("p.as_of")}, planned_at = {sql.now}, updated_at = {sql.now}

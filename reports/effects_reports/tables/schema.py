@@ -100,6 +100,7 @@ def _runs(metadata: MetaData) -> Table:
         Column("ended_at", UtcTime),
         Column("expires_at", UtcTime),
         now_column("updated_at"),
+        Column("packing", Text),  # frozen by the plan: codec and level; NULL where the format alone decides
         CheckConstraint(_one_of(RUN_STATES), name="ck_effects_report_runs_state"),
         CheckConstraint("total_kind IN ('exact', 'estimated', 'unknown')", name="ck_effects_report_runs_total_kind"),
         postgresql_with={"fillfactor": "80"},
@@ -134,6 +135,7 @@ def _chunks(metadata: MetaData, runs: Table) -> Table:
         Column("started_at", UtcTime),
         Column("finished_at", UtcTime),
         now_column("updated_at"),
+        Column("boot", Text),  # of the machine that may still hold the part in memory; NULL: its bytes are checked
         CheckConstraint(_one_of(CHUNK_STATES), name="ck_effects_report_chunks_state"),
         postgresql_with={"fillfactor": "70"},
     )

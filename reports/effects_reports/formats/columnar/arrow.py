@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from effects.extend import Writer, lazy
-from effects_reports.formats.base import Column, Packing
+from effects_reports.formats.base import Column, Packing, Part
 from effects_reports.formats.columnar.arrays import batch_of, schema_of
 from effects_reports.formats.columnar.gathering import LENGTH, Gatherer, framed
 from effects_reports.formats.columnar.kinds import with_kinds
@@ -40,7 +40,7 @@ class Arrow:
         """
         return framed(batch_of(with_kinds(columns), values))
 
-    def assemble(self, columns: Sequence[Column], parts: Iterable[Iterable[bytes]], out: Writer) -> None:
+    def assemble(self, columns: Sequence[Column], parts: Iterable[Part], out: Writer) -> None:
         """As `Format.assemble`; one batch at a time is held."""
         with pa.ipc.new_file(pa.PythonFile(_Sink(out), mode="w"), schema_of(with_kinds(columns))) as file:
             for part in parts:

@@ -38,7 +38,7 @@ class Gatherer:
         self._batches: list[Any] = []
         self._rows = self._bytes = 0
 
-    def compress(self, block: bytes, /) -> bytes:
+    def compress(self, block: bytes | memoryview, /) -> bytes:
         """The groups that are full by now; mostly none is."""
         self._waiting += block
         full = b""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from effects.extend import Writer, lazy
-from effects_reports.formats.base import Column, Packing
+from effects_reports.formats.base import Column, Packing, Part
 from effects_reports.formats.columnar import thrift
 from effects_reports.formats.columnar.arrays import batch_of, schema_of
 from effects_reports.formats.columnar.gathering import Gatherer, framed
@@ -57,7 +57,7 @@ class Parquet:
         """
         return framed(batch_of(with_kinds(columns), values))
 
-    def assemble(self, columns: Sequence[Column], parts: Iterable[Iterable[bytes]], out: Writer) -> None:
+    def assemble(self, columns: Sequence[Column], parts: Iterable[Part], out: Writer) -> None:
         """As `Format.assemble`."""
         footer = _footer_of(_file(schema_of(with_kinds(columns)).empty_table()))
         groups = _Groups(out)
