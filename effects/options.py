@@ -54,6 +54,8 @@ class EffectsOptions(TypedDict, total=False):
     email_content_days: float | None
     unsubscribe_url: str | None
     unsubscribe_mailto: str | None
+    email_return_path: str | None
+    email_bounce_domain: str | None
     dkim_keys: str | None
 
     allow_private_addresses: bool | None

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row
 from effects import ConfigurationError, Effects, KeyUnavailable
 from effects.extend import ANY_TIME, AuditAction, Requeued, Window, moment, note, requeue, set_filters
 from effects_email.errors import EmailNotFound, TemplateError
-from effects_email.events import ProviderEvent, events_of
+from effects_email.events import Fate, ProviderEvent, events_of, fate_of
 from effects_email.jobs.send import EmailSend
 from effects_email.message.address import Recipient, address_digests, recipient
 from effects_email.message.mime import build
@@ -63,7 +63,8 @@ class EmailRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
     recipients: tuple[RecipientRecord, ...] = ()
-    events: tuple[ProviderEvent, ...] = ()  # later events from providers; only for a single message
+    fate: Fate | None = None  # after a server took it, as far as anybody reported; only for a single message
+    events: tuple[ProviderEvent, ...] = ()  # later events: of providers, bounces, complaints; likewise
 
     def __repr__(self) -> str:
         return f"EmailRecord(key={self.key!r}, state={self.state!r})"
@@ -106,7 +107,8 @@ def get_email(app: Effects, name: str) -> EmailRecord:
     with app.store.read() as connection:
         row = _found(app, connection, name)
         group = sent.recipients(app.store, connection, [row.key]).get(row.key, [])
-    return replace(_record(app, row, group), events=tuple(events_of(row.message_id, effects=app)))
+    events = tuple(events_of(row.message_id, effects=app))
+    return replace(_record(app, row, group), events=events, fate=fate_of(events))
 
 
 def list_emails(
@@ -244,9 +246,10 @@ def send_test_email(
     )
     if settings.redirect is not None:
         source = redirected(source, settings.redirect)
+    sender = settings.return_path or source.sender
     data = state_of(app).signer.sign(build(source, {}), source.sender.domain, source.date)
     outgoing = OutgoingMessage(
-        sender=source.sender.spec, recipients=(source.to[0].spec,), data=data, source=source,
+        sender=sender.spec, recipients=(source.to[0].spec,), data=data, source=source,
         message_id=source.message_id, key=source.message_id, utf8=not source.to[0].local.isascii(),
     )  # fmt: skip
     chosen = job_type.transports.get(transport)

@@ -43,6 +43,7 @@ def send_templated_email(
     bcc: Sequence[Recipient] = (),
     reply_to: Sequence[Recipient] = (),
     despite_suppression: str | None = None,
+    return_path: Recipient | None = None,
     session: AnySession | None = None,
     effects: Effects | None = None,
 ) -> EmailReceipt:
@@ -57,16 +58,15 @@ def send_templated_email(
         key: your own idempotency key, at most 255 characters, shown to operators. The same key with the same content
             gives the first receipt; a newer version of the template is no other content.
         locale: `de` or `de-AT`: the template in exactly this, else in the language alone, else as it is by default.
-        category: whose unsubscribes it respects. Default the template's.
-        transport: the name of one that is set. Default the template's, else `default`.
+        category: whose unsubscribes it respects; transport: the name of one that is set. Default the template's.
         attachments: paths or `File`s; 10 MiB in base64 at most. They must stay until the message has left.
         headers: further headers: those that begin with `X-`, and a few that `effects_email.message.headers` lists.
         run_at, expires_at: aware; not before, and not after. Default the template's `expires_seconds`.
         on_unknown: what to do where it may have been sent: `repeat_once` after a quarter of an hour (the default),
             `hold` for an operator, or `repeat`. Default the template's.
         sender: default the template's, else EFFECTS_EMAIL_FROM. reply_to: where answers go; default there.
-        group: one message to many, who see each other in To and Cc; at most 100, each with a result of its own.
-        cc, bcc: with `group`. Bcc is in no header.
+        return_path: where bounces go. Default by EFFECTS_EMAIL_BOUNCE_DOMAIN and _RETURN_PATH, else the sender.
+        group: one message to many, at most 100, each with a result of its own. cc, bcc: with it; Bcc is in no header.
         despite_suppression: the reason to send to suppressed recipients too, such as a legal notice. Kept in
             `effects_email_suppression_log`, for each recipient.
         session: as for `effects.enqueue` (docs/sessions.md), never committed by us; rolled back, or rolled back to a
@@ -89,7 +89,7 @@ def send_templated_email(
         template, to=to, context=context, event_id=event_id, key=key, locale=locale, category=category,
         transport=transport, attachments=attachments, headers=headers, run_at=run_at, expires_at=expires_at,
         on_unknown=on_unknown, sender=sender, group=group, cc=cc, bcc=bcc, reply_to=reply_to,
-        despite_suppression=despite_suppression,
+        despite_suppression=despite_suppression, return_path=return_path,
     )  # fmt: skip
     return send_templated_emails([email], session=session, effects=effects)[0]
 
@@ -116,6 +116,7 @@ def send_email(
     bcc: Sequence[Recipient] = (),
     reply_to: Sequence[Recipient] = (),
     despite_suppression: str | None = None,
+    return_path: Recipient | None = None,
     session: AnySession | None = None,
     effects: Effects | None = None,
 ) -> EmailReceipt:
@@ -140,7 +141,7 @@ def send_email(
         to=to, subject=subject, text=text, html=html, markdown=markdown, event_id=event_id, key=key, category=category,
         transport=transport, attachments=attachments, headers=headers, run_at=run_at, expires_at=expires_at,
         on_unknown=on_unknown, sender=sender, group=group, cc=cc, bcc=bcc, reply_to=reply_to,
-        despite_suppression=despite_suppression,
+        despite_suppression=despite_suppression, return_path=return_path,
     )  # fmt: skip
     app = app_of(effects, session)
     return _written(app, [compose_email(app, email, datetime.now(UTC))], session)[0]

@@ -41,6 +41,7 @@ async def send_email_async(
     bcc: Sequence[Recipient] = (),
     reply_to: Sequence[Recipient] = (),
     despite_suppression: str | None = None,
+    return_path: Recipient | None = None,
     session: AnyAsyncSession | None = None,
     effects: Effects | None = None,
 ) -> EmailReceipt:
@@ -76,6 +77,7 @@ async def send_templated_email_async(
     bcc: Sequence[Recipient] = (),
     reply_to: Sequence[Recipient] = (),
     despite_suppression: str | None = None,
+    return_path: Recipient | None = None,
     session: AnyAsyncSession | None = None,
     effects: Effects | None = None,
 ) -> EmailReceipt:

@@ -6,6 +6,7 @@ EffectsError
 │       ├─ TemplateNotFound   no template has this name
 │       └─ RenderingFailed    a variable is missing, or a filter failed; names the part and the line
 ├─ EmailNotFound              an operator named a message that is not there
+├─ MailboxUnavailable         a mailbox of bounces that cannot be read by IMAP; nothing was changed by that
 ├─ TokenInvalid               an unsubscribe token that is not ours, or was altered
 ├─ EnqueueError
 │   ├─ EmailInvalid           a header, a name, a key or a context that no message may have
@@ -44,6 +45,10 @@ class EmailNotFound(EffectsError):
     """There is no such message."""
 
     listed_by = "effects email list ADDRESS"
+
+
+class MailboxUnavailable(EffectsError):
+    """An IMAP server cannot be reached, refuses the login, or has no such mailbox."""
 
 
 class TokenInvalid(EffectsError):

@@ -34,6 +34,12 @@ from effects_email.transport.fields import reference
 EventKind: TypeAlias = Literal[
     "accepted", "delivered", "delayed", "bounced_hard", "bounced_soft", "complained", "unsubscribed", "failed"
 ]
+Fate: TypeAlias = Literal["complained", "bounced", "delivered"]
+# The first of these that was reported is what became of a message; what else is reported leaves it open.
+_FATES: dict[EventKind, Fate] = {
+    "complained": "complained", "bounced_hard": "bounced", "bounced_soft": "bounced", "failed": "bounced",
+    "delivered": "delivered",
+}  # fmt: skip
 _FOR_EVER: dict[EventKind, Reason] = {"complained": "complaint", "unsubscribed": "manual"}
 
 
@@ -105,6 +111,12 @@ def events_of(message_id: str, *, limit: int = 100, effects: Effects | None = No
         )
         for row in rows
     ]  # fmt: skip
+
+
+def fate_of(events: Iterable[ProviderEvent]) -> Fate | None:
+    """What became of a message after a server took it; None if no one reported it. Its record says `done` beside it."""
+    kinds = {event.kind for event in events}
+    return next((fate for kind, fate in _FATES.items() if kind in kinds), None)
 
 
 def _row(app: Effects, event: IncomingEvent) -> ProviderEventRow:

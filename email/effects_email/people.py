@@ -40,6 +40,7 @@ class EmailFields:
     bcc: Sequence[Recipient] = field(default=(), repr=False)
     reply_to: Sequence[Recipient] = field(default=(), repr=False)
     despite_suppression: str | None = None
+    return_path: Recipient | None = field(default=None, repr=False)
 
 
 def to_of(email: EmailFields) -> tuple[Address, ...]:

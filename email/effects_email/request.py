@@ -26,7 +26,7 @@ from effects.extend import (
 )
 from effects_email.errors import EmailInvalid
 from effects_email.message import attachments as files
-from effects_email.message.address import Recipient, normal_form
+from effects_email.message.address import Recipient, normal_form, recipient
 from effects_email.message.key import key_of, plain_key_of
 from effects_email.message.source import Address, MessageSource, StoredContent
 from effects_email.people import EmailFields, addresses_of, group_of, headers_of, sender_of, to_of
@@ -178,6 +178,7 @@ def _complete(
         html=rendered.html,
         headers=headers_of(app, email, to[0], category),
         attachments=files.describe(app, attached),
+        return_path=recipient(email.return_path, where="return_path") if email.return_path is not None else None,
     )
     if len(source.recipients()) > RECIPIENTS_MAX:
         raise EmailInvalid(f"a message to a group has at most {RECIPIENTS_MAX} recipients")

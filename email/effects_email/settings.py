@@ -44,6 +44,10 @@ class EmailSettings(PackageSettings):
             redirect, as frameworks do where the slash of a mounted app is missing.
         unsubscribe_mailto: EFFECTS_UNSUBSCRIBE_MAILTO, an address for those whose mail program unsubscribes by mail;
             yours to read.
+        email_return_path: EFFECTS_EMAIL_RETURN_PATH, the envelope's sender, where bounces go. Default: From.
+        email_bounce_domain: EFFECTS_EMAIL_BOUNCE_DOMAIN, such as `bounces.shop.example`: every message has an address
+            of its own there as the envelope's sender, so that a bounce tells which one it is of; `effects email
+            bounces` reads them. Needs a `digest` key in EFFECTS_KEYS. Default none.
         dkim_keys: EFFECTS_DKIM_KEYS, the private keys that sign, comma-separated, such as
             `s2026._domainkey.shop.example=/run/secrets/s2026.pem`; see `effects_email.dkim.entries`. Default none:
             nothing is signed. Files are read when a worker starts.
@@ -63,6 +67,8 @@ class EmailSettings(PackageSettings):
     email_content_days: float = 7.0
     unsubscribe_url: str = ""
     unsubscribe_mailto: str = ""
+    email_return_path: str | None = None
+    email_bounce_domain: str = ""
     dkim_keys: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -74,7 +80,9 @@ class EmailSettings(PackageSettings):
                     f"that is called {DEFAULT_TRANSPORT} is EFFECTS_SMTP_URL"
                 )
         require("EFFECTS_EMAIL_CONTENT_DAYS", self.email_content_days, arguments.positive, ConfigurationError)
-        self.sender, self.redirect  # noqa: B018 - looked at once, so that a wrong one is found here
+        self.sender, self.redirect, self.return_path  # noqa: B018 - looked at once, so that a wrong one is found here
+        if self.email_bounce_domain:
+            _mailbox(f"b@{self.email_bounce_domain}", "EFFECTS_EMAIL_BOUNCE_DOMAIN, as the domain of an address,")
         _check_dkim(self.dkim_keys, self.sender)
 
     @classmethod
@@ -101,6 +109,10 @@ class EmailSettings(PackageSettings):
     @property
     def redirect(self) -> Address | None:
         return _mailbox(self.email_redirect, "EFFECTS_EMAIL_REDIRECT")
+
+    @property
+    def return_path(self) -> Address | None:
+        return _mailbox(self.email_return_path, "EFFECTS_EMAIL_RETURN_PATH")
 
     def transport_urls(self) -> dict[str, str]:
         """Every transport that is set, by its name."""

@@ -36,8 +36,8 @@ ABSENT = {
 # What only one package has, beside the roles.
 OWN = {
     "effects_email": {
-        "bounces", "dkim", "event_parsers", "events", "message", "pages", "personal", "record",
-        "people", "recording", "refusals", "signature", "suppression", "suppression_rows", "templates", "unsubscribe",
+        "bounces", "dkim", "envelope", "event_parsers", "events", "message", "pages", "people", "personal", "record",
+        "recording", "refusals", "returned", "signature", "suppression", "suppression_rows", "templates", "unsubscribe",
         "unsubscribe_token",
     },
     "effects_webhooks": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from effects import Attempt, Cancelled, Done, Outcome
 from effects_email.dkim.signing import DkimSigner
+from effects_email.envelope import EnvelopeSenders
 from effects_email.loading import Message
 from effects_email.message.attachments import Files
 from effects_email.message.mime import build
@@ -15,7 +16,12 @@ from effects_email.transport.base import OutgoingMessage
 
 
 def outgoing_message(
-    message: Message, source: MessageSource, files: Files, redirect: Address | None, signer: DkimSigner
+    message: Message,
+    source: MessageSource,
+    files: Files,
+    redirect: Address | None,
+    signer: DkimSigner,
+    envelope: EnvelopeSenders,
 ) -> OutgoingMessage:
     """The message for the wire, signed; with `redirect`, to that address alone.
 
@@ -23,19 +29,20 @@ def outgoing_message(
         AttachmentMissing: a file cannot be read now.
         ContentChanged: a file is not what it was at the call.
     """
-    to = [address for number, address in message.open.items() if number not in message.suppressed]
+    numbers = [number for number in message.open if number not in message.suppressed]
+    to = [message.open[number] for number in numbers]
     if redirect is not None:
-        source, to = redirected(source, redirect), [redirect]
+        source, to, numbers = redirected(source, redirect), [redirect], []
     unsigned = build(source, files.read(source, message.key))
     data = signer.sign(unsigned, source.sender.domain, source.date, released_as=message.sha256)
     return OutgoingMessage(
-        sender=source.sender.spec,
+        sender=envelope.of(message, source, numbers),
         recipients=tuple(dict.fromkeys(address.spec for address in to)),
         data=data,
         source=source,
         message_id=source.message_id,
         key=f"{message.key}:{source.message_id}"[-255:],
-        utf8=any(not address.local.isascii() for address in (source.sender, *to)) or not data.isascii(),
+        utf8=any(not address.local.isascii() for address in (envelope.address(source), *to)) or not data.isascii(),
     )
 
 

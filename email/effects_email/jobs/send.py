@@ -42,6 +42,7 @@ from effects_email.classify import (
     outcome_word,
     without_strangers,
 )
+from effects_email.envelope import EnvelopeSenders
 from effects_email.errors import AttachmentMissing
 from effects_email.explanation import explanation_of
 from effects_email.jobs.asking import ask_after_silence, ask_before_repeating, record_as_taken
@@ -55,6 +56,7 @@ from effects_email.record import SendRecord
 from effects_email.recording import failures_of, note, recipient_results, record_of, suppressed_results
 from effects_email.refusals import HELD, Weight, count, is_weighed, weigh
 from effects_email.retention import delete_old_rows, forget_contents
+from effects_email.returned.token import check_bounce_key
 from effects_email.routing import transport_key, transport_of
 from effects_email.settings import DEFAULT_TRANSPORT
 from effects_email.state import state_of
@@ -112,6 +114,7 @@ class EmailSend(JobType[SendPayload]):
         self._files = Files(app)
         self.ledger = SentLedger(partial(note, app), partial(address_digests, app))
         self._redirect = self._settings.redirect
+        self._envelope = EnvelopeSenders(app, self._settings)
         self._waiting = RateLimitedLogger(_log, "email.waiting")  # a fault of our own configuration
         self._on_loop = self.transports.on_loop()
         self._rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, RoomInMemory] = WeakKeyDictionary()
@@ -153,6 +156,8 @@ class EmailSend(JobType[SendPayload]):
     def worker_starts(self) -> None:
         """Check every transport's URL and every DKIM key, and set a provider's usual rate as its default limit."""
         self.transports.check()
+        if self._settings.email_bounce_domain:
+            check_bounce_key(self._app)
         state_of(self._app).signer  # noqa: B018 - its keys are read once, so that a wrong one is found here
         rates = self.transports.rates()
         if rates:
@@ -222,7 +227,7 @@ class EmailSend(JobType[SendPayload]):
         self, message: Message, source: MessageSource, transport: Transport, attempt: Attempt, waits: Waits
     ) -> Outcome:
         signer = state_of(self._app).signer
-        built = partial(outgoing_message, message, source, self._files, self._redirect, signer)
+        built = partial(outgoing_message, message, source, self._files, self._redirect, signer, self._envelope)
         try:
             outgoing = await waits.call(built) if source.attachments else built()
         except AttachmentMissing as error:

@@ -61,6 +61,7 @@ class MessageSource(msgspec.Struct, frozen=True, kw_only=True):
     html: str | None = None
     headers: tuple[tuple[str, str], ...] = ()
     attachments: tuple[Attachment, ...] = ()
+    return_path: Address | None = None  # the envelope's sender, where the caller gave one
 
     def recipients(self) -> list[tuple[Kind, Address]]:
         """Everybody it goes to: To, Cc, Bcc, in this order. Their places in this list number them."""

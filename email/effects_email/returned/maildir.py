@@ -1,0 +1,37 @@
+"""Reports in a maildir: taken from `new/`, and moved to `cur/` when they are on record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from effects import ConfigurationError
+from effects_email.returned.parts import BYTES_MAX
+
+
+class ReportMaildir:
+    """
+    Args:
+        folder: a maildir, with `new` and `cur` in it.
+
+    Raises:
+        ConfigurationError: it is not a maildir.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._new, self._cur = folder / "new", folder / "cur"
+        if not self._new.is_dir() or not self._cur.is_dir():
+            raise ConfigurationError(f"{folder} is no maildir: it has no folders new and cur")
+
+    def unread(self) -> Iterator[tuple[Path, bytes]]:
+        """Each unread message, oldest first, with its first MiB. One that is gone meanwhile is skipped."""
+        for file in sorted(self._new.iterdir()):
+            try:
+                with file.open("rb") as stream:
+                    yield file, stream.read(BYTES_MAX)
+            except FileNotFoundError:
+                continue
+
+    def mark_read(self, file: Path) -> None:
+        """Move it to `cur/` with the flag S. After a crash before that it is taken again, which changes nothing."""
+        file.replace(self._cur / f"{file.name.partition(':')[0]}:2,S")

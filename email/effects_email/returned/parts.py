@@ -1,0 +1,111 @@
+"""A report's MIME parts as text. Whatever came, this raises nothing: what cannot be decoded is left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from email import message_from_bytes, policy
+from email.errors import MessageError
+from email.header import decode_header
+from email.message import Message as MimePart
+
+BYTES_MAX = 1024 * 1024  # read of a report; what it returns of the message comes last
+PARTS_MAX = 50
+_HEADER_CHARS_MAX = 8000
+_CHARS_MAX = 256 * 1024  # of one part
+_ADDRESS = re.compile(r"[^\s<>()\[\],;:\"'@]{1,64}@[A-Za-z0-9_.\u0080-\uffff-]{1,255}")
+_COMMENT = re.compile(r"\([^()]*\)")
+
+
+def parse(data: bytes) -> MimePart:
+    """The message; its tree may be nonsense. Raises RecursionError where it is nested a thousand deep."""
+    return message_from_bytes(data[:BYTES_MAX], policy=policy.compat32)
+
+
+def walk(message: MimePart) -> Iterator[MimePart]:
+    """The parts in their order, 50 at most. Those of the message that is returned are not among them."""
+    waiting = [message]
+    for _ in range(PARTS_MAX):
+        if not waiting:
+            return
+        part = waiting.pop()
+        yield part
+        inner = part.get_payload()
+        if part.get_content_maintype() == "multipart" and isinstance(inner, list):
+            waiting += [child for child in reversed(inner) if isinstance(child, MimePart)]
+
+
+def header(part: MimePart, name: str) -> str:
+    """The first header of this name, in one line; empty without one."""
+    value = part.get(name)
+    return " ".join(str(value)[:_HEADER_CHARS_MAX].split()) if value is not None else ""
+
+
+def subject(part: MimePart) -> str:
+    """Its subject, decoded."""
+    try:
+        pieces = decode_header(header(part, "Subject"))
+        return "".join(
+            piece.decode(charset or "latin-1", "replace") if isinstance(piece, bytes) else piece
+            for piece, charset in pieces
+        )
+    except (MessageError, ValueError, LookupError):
+        return header(part, "Subject")
+
+
+def text(part: MimePart) -> str:
+    """A part that holds no others, decoded."""
+    payload = part.get_payload(decode=True)
+    if not isinstance(payload, bytes):
+        return ""
+    charset = part.get_content_charset() or "utf-8"
+    try:
+        decoded = payload.decode(charset, "replace")
+    except (LookupError, ValueError):
+        decoded = payload.decode("latin-1")
+    return decoded[:_CHARS_MAX].replace("\r\n", "\n")
+
+
+def fields(part: MimePart) -> list[dict[str, str]]:
+    """The groups of fields of a delivery status or a feedback report: names in lower case, one line a value.
+
+    Also where the part is not labelled as such, or in base64, as servers write it that the standard does not foresee.
+    """
+    payload = part.get_payload()
+    if isinstance(payload, list):
+        groups = [block for block in payload if isinstance(block, MimePart)]
+        source = "\n\n".join("\n".join(f"{name}: {value}" for name, value in block.items()) for block in groups)
+        source += "\n\n" + "\n\n".join(text(block) for block in groups)
+    else:
+        source = text(part)
+    return [group for block in re.split(r"\n[ \t]*\n", source) if (group := _group(block))]
+
+
+def _group(block: str) -> dict[str, str]:
+    group: dict[str, str] = {}
+    for line in re.sub(r"\n[ \t]+", " ", block).split("\n"):
+        name, colon, value = line.partition(":")
+        if colon and re.fullmatch(r"[A-Za-z0-9-]{1,76}", name.strip()):
+            group.setdefault(name.strip().lower(), value.strip())
+    return group
+
+
+def address(value: str) -> str | None:
+    """The address in `rfc822; ann@example.com`, `<ann@example.com> (expanded from …)` and the like."""
+    kind, semicolon, rest = value.partition(";")
+    if not semicolon:
+        rest = kind
+    elif kind.strip().lower() not in ("rfc822", "utf-8", "unknown", "smtp"):
+        return None
+    return first_address(_COMMENT.sub(" ", rest) if "@" in _COMMENT.sub(" ", rest) else rest)
+
+
+def first_address(value: str) -> str | None:
+    """The first address in a text."""
+    match = _ADDRESS.search(value)
+    return match[0].rstrip(".") if match is not None else None
+
+
+def addresses(value: str) -> list[str]:
+    """Every address in a text, 100 at most."""
+    return [match.rstrip(".") for match in _ADDRESS.findall(value)[:100]]

@@ -1,0 +1,84 @@
+"""`effects email bounces`, as a cron job and a mail server run it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from effects import Effects
+from tests.cli.conftest import COMMAND, Run, _logging, environment, run
+from tests.email.returned.conftest import KEYS, Written, address_of
+from tests.email.returned.corpus import cases
+from tests.email.returned.imap import ImapPeer
+
+__all__ = ["_logging", "run"]
+CASE = next(case for case in cases() if case.name == "qmail: no mailbox")
+
+
+@pytest.fixture
+def data(shop: Effects, written: Written, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """The bounce of a message to Ann; the environment is the shop's."""
+    monkeypatch.setenv("EFFECTS_KEYS", KEYS)
+    receipt = written("ann@example.org", key="order:7")
+    return CASE.message(to=address_of(shop, receipt), address="ann@example.org", message_id="x@y")
+
+
+def counted(*, taken: int = 0, repeated: int = 0, left_alone: int = 0, **events: int) -> dict[str, Any]:
+    return {"taken": taken, "known": repeated, "not_ours": 0, "left_alone": left_alone, "events": events}
+
+
+@pytest.fixture
+def pipe(database_url: str) -> Callable[..., dict[str, Any]]:
+    """The command in a process of its own, with a message on its standard input."""
+
+    def call(data: bytes, *options: str) -> dict[str, Any]:
+        command = [*COMMAND, "email", "bounces", "--stdin", "--json", *options]
+        ran = subprocess.run(command, input=data, env=environment(database_url), capture_output=True, timeout=60)  # noqa: PLW1510
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout)
+
+    return call
+
+
+@pytest.mark.slow
+def test_a_mail_server_pipes_a_bounce(data: bytes, run: Run, pipe: Callable[..., dict[str, Any]]) -> None:
+    assert pipe(data) == counted(taken=1, bounced_hard=1)
+    assert pipe(data) == counted(repeated=1, bounced_hard=1)
+    shown = run("email", "show", "order:7")
+    assert "bounced" in shown.out
+    assert "dsn_5.1.1" in shown.out
+    assert "hard_bounce" in run("email", "suppressions", "show", "ann@example.org").out
+
+
+@pytest.mark.slow
+def test_the_recipient_of_a_pipe_shows_the_message(data: bytes, pipe: Callable[..., dict[str, Any]]) -> None:
+    to = next(line for line in data.decode().splitlines() if line.startswith("To: "))[4:]
+    assert pipe(data.replace(to.encode(), b"b@x.example"), "--recipient", to)["taken"] == 1
+
+
+def test_a_maildir_and_a_mailbox_are_read(
+    data: bytes, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("new", "cur"):
+        (tmp_path / "bounces" / name).mkdir(parents=True)
+    (tmp_path / "bounces" / "new" / "1").write_bytes(data)
+    answer = run("email", "bounces", "--maildir", str(tmp_path / "bounces"), "--json")
+    assert json.loads(answer.out) == counted(taken=1, bounced_hard=1)
+    with ImapPeer([data, b"Subject: hello\r\n\r\nhello"]) as server:
+        monkeypatch.setenv("EFFECTS_EMAIL_BOUNCES_URL", server.url("INBOX"))
+        assert json.loads(run("email", "bounces", "--imap", "-", "--json").out) == counted(repeated=1, left_alone=1)
+        assert server.seen == {1, 2}
+
+
+def test_what_cannot_be_read_is_an_error(shop: Effects, run: Run, tmp_path: Path) -> None:
+    answers = [
+        run("email", "bounces"), run("email", "bounces", "--stdin", "--maildir", "x"),
+        run("email", "bounces", "--maildir", str(tmp_path)), run("email", "bounces", "--imap", "imap://u:hunter2@127.0.0.1:1/"),
+    ]  # fmt: skip
+    assert [answer.exit_code for answer in answers] == [2, 2, 2, 2]
+    assert not any("hunter2" in answer.err for answer in answers)
