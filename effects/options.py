@@ -47,6 +47,7 @@ class EffectsOptions(TypedDict, total=False):
 
     smtp_url: str | None
     email_transports: Mapping[str, str] | None
+    email_failover: str | None
     email_from: str | None
     templates: str | Path | Sequence[Path] | None
     email_redirect: str | None

@@ -23,6 +23,7 @@ from effects_email.message.staging import redirected
 from effects_email.settings import DEFAULT_TRANSPORT
 from effects_email.state import state_of
 from effects_email.tables import lists, sent
+from effects_email.tables.tries import EmailTry, read_tries
 from effects_email.templates.folder import NO_TEMPLATE
 from effects_email.transport.base import OutgoingMessage, SendResult
 
@@ -53,6 +54,7 @@ class EmailRecord(msgspec.Struct, frozen=True, kw_only=True):
     locale: str | None
     category: str | None
     transport: str
+    used_transport: str | None  # of the newest try: with failover it need not be `transport`
     message_id: str
     date: datetime
     tries: int
@@ -63,6 +65,7 @@ class EmailRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
     recipients: tuple[RecipientRecord, ...] = ()
+    attempts: tuple[EmailTry, ...] = ()  # of its newest job, the newest first; a hundred at most
     fate: Fate | None = None  # after a server took it, as far as anybody reported; only for a single message
     events: tuple[ProviderEvent, ...] = ()  # later events: of providers, bounces, complaints; likewise
 
@@ -107,8 +110,9 @@ def get_email(app: Effects, name: str) -> EmailRecord:
     with app.store.read() as connection:
         row = _found(app, connection, name)
         group = sent.recipients(app.store, connection, [row.key]).get(row.key, [])
+        attempts = read_tries(app.store, connection, row.job_id)
     events = tuple(events_of(row.message_id, effects=app))
-    return replace(_record(app, row, group), events=events, fate=fate_of(events))
+    return replace(_record(app, row, group), attempts=attempts, events=events, fate=fate_of(events))
 
 
 def list_emails(

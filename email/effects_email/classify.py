@@ -50,6 +50,7 @@ THROTTLE_SECONDS = 60.0
 CONFIG_SECONDS = 300.0
 HOLD_SECONDS = 60.0  # a message that waits for another to be tried
 BEHIND_SECONDS = 5.0  # after a throttle others come first
+PASSED_ON = "passed_on"  # the outcome's word where the next transport of a list is tried
 FINAL: tuple[Kind, ...] = ("accepted", "refused_recipient", "refused_message")
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from effects import KeyUnavailable
 from effects.extend import OnUnknown
-from effects_email.classify import FINAL
+from effects_email.classify import FINAL, PASSED_ON
 from effects_email.events import seen
 from effects_email.message.source import FORGOTTEN, Address, MessageSource, open_content
 from effects_email.suppression import suppressed
@@ -40,7 +40,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     suppressed: frozenset[int]
     despite_suppression: bool  # the caller gave a reason to write to them anyway
     held_in: str | None = None  # the run of refusals in which it was last held back
+    used_transport: str | None = None  # by which its newest try went
+    passed_on: bool = False  # that one surely did not send it, and the next one is to
     reported: bool = False  # a provider's event shows that it has the message
+
+    @property
+    def last_transport(self) -> str:
+        """By which its newest try went; its own before there was one."""
+        return self.used_transport or self.transport
 
     def __repr__(self) -> str:
         return f"Message(key={self.key!r})"
@@ -110,6 +117,8 @@ def _message(app: Effects, row: Any, group: Sequence[Any] | None, *, repeats: bo
         suppressed=frozenset(),
         despite_suppression=row.despite_suppression is not None,
         held_in=row.held_in,
+        used_transport=row.used_transport,
+        passed_on=row.outcome == PASSED_ON,
     )
 
 

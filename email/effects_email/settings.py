@@ -33,6 +33,8 @@ class EmailSettings(PackageSettings):
         smtp_url: EFFECTS_SMTP_URL, the transport `default`: `smtp+starttls://user:pass@host:587`, `smtps://…`,
             `smtp://localhost:25`, or another that `effects_email.transport.url` knows.
         email_transports: further transports by name. From the environment: EFFECTS_EMAIL_TRANSPORT_BULK is `bulk`.
+        email_failover: EFFECTS_EMAIL_FAILOVER, lists of transports, such as `default,backup`, several with blanks
+            between: a message for the first one goes by the next where the first surely did not send it.
         email_from: EFFECTS_EMAIL_FROM, the default sender: `Shop <a@b.example>`.
         templates: EFFECTS_EMAIL_TEMPLATES, a folder, or `package:shop.emails`. In code also a list of folders: of two
             files with one name the first counts.
@@ -58,6 +60,7 @@ class EmailSettings(PackageSettings):
 
     smtp_url: str | None = field(default=None, repr=False)
     email_transports: Mapping[str, str] = field(default_factory=dict, repr=False)
+    email_failover: str = ""
     email_from: str | None = None
     templates: str | Path | Sequence[Path] | None = field(
         default=None, metadata={"variable": "EFFECTS_EMAIL_TEMPLATES"}
@@ -79,6 +82,7 @@ class EmailSettings(PackageSettings):
                     f"the mail transport {name!r}: a name has lower-case letters, digits and _, at most 32; the one "
                     f"that is called {DEFAULT_TRANSPORT} is EFFECTS_SMTP_URL"
                 )
+        self.failover  # noqa: B018 - looked at once, so that a wrong one is found here
         require("EFFECTS_EMAIL_CONTENT_DAYS", self.email_content_days, arguments.positive, ConfigurationError)
         self.sender, self.redirect, self.return_path  # noqa: B018 - looked at once, so that a wrong one is found here
         if self.email_bounce_domain:
@@ -113,6 +117,26 @@ class EmailSettings(PackageSettings):
     @property
     def return_path(self) -> Address | None:
         return _mailbox(self.email_return_path, "EFFECTS_EMAIL_RETURN_PATH")
+
+    @property
+    def failover(self) -> Mapping[str, Sequence[str]]:
+        """The lists of EFFECTS_EMAIL_FAILOVER by their first transport.
+
+        Raises:
+            ConfigurationError: a list has no second transport, one twice, a name that none can have, or its first one
+                is that of another list.
+        """
+        chains = [tuple(names.split(",")) for names in self.email_failover.split()]
+        for chain in chains:
+            if len(chain) < 2 or len(set(chain)) < len(chain) or not all(map(_TRANSPORT.fullmatch, chain)):
+                raise ConfigurationError(
+                    "EFFECTS_EMAIL_FAILOVER is lists of at least two transports' names, such as default,backup; "
+                    "several lists with blanks between"
+                )
+        by_first = {chain[0]: chain for chain in chains}
+        if len(by_first) < len(chains):
+            raise ConfigurationError("EFFECTS_EMAIL_FAILOVER has two lists that begin with the same transport")
+        return by_first
 
     def transport_urls(self) -> dict[str, str]:
         """Every transport that is set, by its name."""

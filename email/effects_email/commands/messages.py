@@ -34,13 +34,17 @@ from effects_email.settings import DEFAULT_TRANSPORT
 def show(context: Context, *, name: str) -> CommandResult:
     """Show a message by key, Message-ID or job id."""
     record = admin.get_email(context.app, name)
-    fields = [field for field in record.__struct_fields__ if field not in ("recipients", "events")]
+    fields = [field for field in record.__struct_fields__ if field not in ("recipients", "attempts", "events")]
     blocks: list[Any] = [{field: getattr(record, field) for field in fields}]
     if record.recipients:
         rows = [
             (recipient.kind, recipient.address, recipient.outcome, recipient.code) for recipient in record.recipients
         ]
         blocks.append(Table(("kind", "recipient", "outcome", "code"), rows, empty="no recipients"))
+    if record.attempts:
+        columns = ("attempt", "transport", "outcome", "code", "ended")
+        tries = [(row.attempt, row.transport, row.outcome, row.code, row.ended) for row in record.attempts]
+        blocks.append(Table(columns, tries, empty="no attempts"))
     if record.events:
         event_rows = [(event.provider, event.kind, event.code, event.at) for event in record.events]
         blocks.append(Table(("provider", "event", "code", "at"), event_rows, empty="no events"))

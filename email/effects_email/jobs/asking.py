@@ -34,7 +34,7 @@ def record_as_taken(attempt: Attempt, message: Message, detail: Mapping[str, Any
         RecipientResult(message.key, number, "accepted", "asked")
         for number in (message.open.keys() - message.suppressed if message.group else ())
     ]
-    record = attempt.private or SendRecord(sha256=message.sha256, transport=message.transport)
+    record = attempt.private or SendRecord(sha256=message.sha256, transport=message.last_transport)
     attempt.private = msgspec.structs.replace(record, outcome="accepted", results=results, failures=())
     return Done(detail={**detail, "outcome": "accepted"})
 
@@ -54,3 +54,9 @@ async def ask_after_silence(
     if answer is False and message.hold and outcome.on_unknown is None:
         return replace(outcome, on_unknown="repeat", after_seconds=0.0, policy=ASK_AGAIN)
     return outcome
+
+
+def key_is_good(message: Message, transport: Transport) -> bool:
+    """Whether the provider would still know the message's key again: half of its lifetime is ours to use."""
+    lifetime = transport.key_lifetime_seconds
+    return lifetime is not None and (message.released_seconds or 0.0) < lifetime / 2

@@ -52,7 +52,7 @@ def nobody_left(attempt: Attempt, message: Message) -> Outcome | None:
         return None
     word = "accepted" if message.some_accepted else "suppressed"
     attempt.private = SendRecord(
-        sha256=message.sha256, transport=message.transport, outcome=word, results=suppressed_results(message)
+        sha256=message.sha256, transport=message.last_transport, outcome=word, results=suppressed_results(message)
     )
     if message.some_accepted:
         return Done(detail={"outcome": word})

@@ -45,7 +45,9 @@ from effects_email.classify import (
 from effects_email.envelope import EnvelopeSenders
 from effects_email.errors import AttachmentMissing
 from effects_email.explanation import explanation_of
-from effects_email.jobs.asking import ask_after_silence, ask_before_repeating, record_as_taken
+from effects_email.jobs.asking import ask_after_silence, ask_before_repeating, key_is_good, record_as_taken
+from effects_email.jobs.failover import TransportChains
+from effects_email.jobs.judging import weight_of
 from effects_email.jobs.outgoing import nobody_left, outgoing_message
 from effects_email.jobs.waits import InThread, OnLoop, RoomInMemory, Waits, run_in_thread
 from effects_email.loading import Message, load_messages
@@ -54,7 +56,7 @@ from effects_email.message.attachments import Files
 from effects_email.message.source import MessageSource
 from effects_email.record import SendRecord
 from effects_email.recording import failures_of, note, recipient_results, record_of, suppressed_results
-from effects_email.refusals import HELD, Weight, count, is_weighed, weigh
+from effects_email.refusals import Weight, is_weighed
 from effects_email.retention import delete_old_rows, forget_contents
 from effects_email.returned.token import check_bounce_key
 from effects_email.routing import transport_key, transport_of
@@ -111,6 +113,7 @@ class EmailSend(JobType[SendPayload]):
         state = state_of(app)
         self._settings = state.settings
         self.transports = transports or state.transports
+        self._failover = TransportChains(self.transports, self._settings.failover)
         self._files = Files(app)
         self.ledger = SentLedger(partial(note, app), partial(address_digests, app))
         self._redirect = self._settings.redirect
@@ -126,14 +129,16 @@ class EmailSend(JobType[SendPayload]):
 
     def max_in_flight(self, limit_key: str) -> int | None:
         """Of a transport that takes up a thread, beside those that do not: so many, and as many that wait for one."""
-        if not self._on_loop or transport_of(limit_key) in self._on_loop:
+        name = transport_of(limit_key)
+        if not self._on_loop or name is None or self._on_loop.issuperset(self._failover.chain(name)):
             return None
         return 2 * self._app.settings.threads
 
     def can_ask(self, job: Job) -> bool:
-        """Ask the job's transport; False if it cannot be opened."""
+        """Ask the job's transports; False if one cannot be opened."""
         try:
-            return self.transports.get(self.decode(job.payload).transport).traceable
+            chain = self._failover.chain(self.decode(job.payload).transport)
+            return any(self.transports.get(name).traceable for name in chain)
         except (ConfigurationError, PayloadInvalid):
             return False
 
@@ -155,7 +160,7 @@ class EmailSend(JobType[SendPayload]):
 
     def worker_starts(self) -> None:
         """Check every transport's URL and every DKIM key, and set a provider's usual rate as its default limit."""
-        self.transports.check()
+        self._failover.check()
         if self._settings.email_bounce_domain:
             check_bounce_key(self._app)
         state_of(self._app).signer  # noqa: B018 - its keys are read once, so that a wrong one is found here
@@ -188,37 +193,44 @@ class EmailSend(JobType[SendPayload]):
     # -- perform -----------------------------------------------------------------------------------------------------
 
     def perform(self, payload: SendPayload, attempt: Attempt) -> Outcome | Coroutine[Any, Any, Outcome | None]:
-        return run_in_thread(self._perform(attempt, InThread()))
+        return run_in_thread(self._perform(attempt, InThread(), self._choose(attempt)))
 
     async def _perform_on_loop(self, payload: SendPayload, attempt: Attempt) -> Outcome:
         message: Message | None = attempt.loaded
-        if message is None or message.source is None or message.transport not in self._on_loop:
-            return await asyncio.to_thread(lambda: run_in_thread(self._perform(attempt, InThread())))
+        chosen = self._choose(attempt)
+        if message is None or message.source is None or chosen not in self._on_loop:
+            return await asyncio.to_thread(lambda: run_in_thread(self._perform(attempt, InThread(), chosen)))
         async with self._room().hold(message.source, seconds=ROOM_SECONDS) as has_room:
             if not has_room:
                 return Snooze(RECHECK_SECONDS, "many large messages are being sent", ages=False, code="no_room")
-            return await self._perform(attempt, OnLoop())
+            return await self._perform(attempt, OnLoop(), chosen)
+
+    def _choose(self, attempt: Attempt) -> str | None:
+        message: Message | None = attempt.loaded
+        return None if message is None else self._failover.choose(message)
 
     def _room(self) -> RoomInMemory:
         loop = asyncio.get_running_loop()
         return self._rooms.get(loop) or self._rooms.setdefault(loop, RoomInMemory())
 
-    async def _perform(self, attempt: Attempt, waits: Waits) -> Outcome:
+    async def _perform(self, attempt: Attempt, waits: Waits, chosen: str | None) -> Outcome:
         message: Message | None = attempt.loaded
         if message is not None and message.unopened is not None:
             return self.fate_of_sealed(message.unopened)
         if message is None or message.source is None:
             return Refused("what was to be sent is no longer stored", code="content_gone")
         if message.reported:
-            return record_as_taken(attempt, message, {"reported": True, "transport": message.transport})
+            return record_as_taken(attempt, message, {"reported": True, "transport": message.last_transport})
         if attempt.cancel_requested:
             return Cancelled("cancelled by request")
         if self._settings.email_hold:
             return Pause(RECHECK_SECONDS, "mail is held: EFFECTS_EMAIL_HOLD is set", code="held", parent=True)
         if (outcome := nobody_left(attempt, message)) is not None:
             return outcome
+        if chosen is None:
+            return self._failover.wait(message)
         try:
-            transport = self.transports.get(message.transport)
+            transport = self.transports.get(chosen)
         except ConfigurationError as error:
             return self.wait_for_operator(str(error))
         return await self._send(message, message.source, transport, attempt, waits)
@@ -235,7 +247,7 @@ class EmailSend(JobType[SendPayload]):
         sha256 = hashlib.sha256(outgoing.data).hexdigest()
         if message.sha256 not in (None, sha256):
             return Refused(CHANGED, code="content_changed")
-        keyed = _key_is_good(message, transport)
+        keyed = key_is_good(message, transport)
         if message.unknown:
             outcome = await ask_before_repeating(waits, attempt, message, outgoing, transport, keyed=keyed)
             if outcome is not None:
@@ -256,19 +268,24 @@ class EmailSend(JobType[SendPayload]):
         *,
         keyed: bool,
     ) -> Outcome:
-        down = self._down_seconds(transport, send_result)
+        down = self._failover.note(message, transport.name, send_result)
         verdict, detail = leading(send_result), detail_of(send_result, transport.name)
         results = recipient_results(message, send_result)
         others = message.some_accepted or any(result.outcome == "accepted" for result in results)
         weight: Weight = "as_said"
         held_in = None
         if is_weighed(verdict) and not (others and verdict.kind in FINAL):
-            weight, held_in = await waits.call(partial(self._weight, message, transport, send_result))
+            weight, held_in = await waits.call(partial(weight_of, self._app, message, transport.name, send_result))
         failures = [] if self._redirect is not None else failures_of(outgoing, send_result)
         if weight == "rest" and verdict.kind in FINAL:  # it is not they who were refused
             results, failures = suppressed_results(message), []
+        followed = self._failover.follow(message, transport.name, send_result, weight, detail)
         word = outcome_word(verdict, weight)
+        if followed is not None:
+            word = str((followed.detail or {})["outcome"])
         attempt.private = record_of(attempt.private, send_result, word, held_in, results, failures)
+        if followed is not None:
+            return followed
         outcome = outcome_of(
             send_result, down_seconds=down, others_accepted=others, keyed=keyed, detail=detail, weight=weight
         )
@@ -277,24 +294,3 @@ class EmailSend(JobType[SendPayload]):
         if isinstance(outcome, Pause) and word == "config":
             self._waiting.error(f"transport {transport.name}: {outcome.reason}")
         return outcome
-
-    def _down_seconds(self, transport: Transport, send_result: SendResult) -> float:
-        """How long the transport is to be left alone."""
-        if send_result.verdict.kind == "transport_down":
-            return self.transports.down(transport.name)
-        self.transports.up(transport.name)
-        return 0.0
-
-    def _weight(self, message: Message, transport: Transport, send_result: SendResult) -> tuple[Weight, str | None]:
-        """Of a refusal, and the run of refusals that it belongs to, where it holds the message back."""
-        verdict = leading(send_result)
-        recipient = next(address for address, theirs in send_result.recipients.items() if theirs == verdict)
-        run = count(self._app, transport.name, verdict, recipient, message.held_in)
-        weight = weigh(verdict, run, message.held_in)
-        return weight, run.name if verdict.kind in HELD or weight == "rest" else None
-
-
-def _key_is_good(message: Message, transport: Transport) -> bool:
-    """Whether the provider would still know the message's key again: half of its lifetime is ours to use."""
-    lifetime = transport.key_lifetime_seconds
-    return lifetime is not None and (message.released_seconds or 0.0) < lifetime / 2

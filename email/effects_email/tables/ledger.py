@@ -12,6 +12,7 @@ from effects_email.record import RecipientResult, SendRecord
 
 FOUND_MAX = 100
 NEWEST = 10
+_SHA256_CHARS = 64  # in hexadecimal
 _UNTRIED = ("", "cancelled", "snoozed", "paused")  # outcomes of attempts that sent nothing
 # Words of `effects_sent_emails.outcome` where an attempt ended without a verdict of the transport's.
 _NOTHING = SendRecord(sha256=None, transport="")  # of an attempt that sent nothing, or was lost with its worker
@@ -28,6 +29,7 @@ class _SentEntry(msgspec.Struct, kw_only=True):
     reply: str | None
     provider_id: str | None
     held_in: str | None
+    used_transport: str | None
 
 
 class SentLedger(TableLedger):
@@ -51,9 +53,9 @@ class SentLedger(TableLedger):
         return _mark_released
 
     def release_data(self, execution: Execution) -> str | None:
-        """The hash of its bytes."""
+        """The hash of its bytes, a space, and the transport that gets them."""
         record: SendRecord | None = execution.private
-        return None if record is None else record.sha256
+        return None if record is None else f"{record.sha256} {record.transport}"
 
     def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
         rows = as_json([_entry(settlement) for settlement in settled])
@@ -86,6 +88,7 @@ def _entry(settlement: Settlement) -> _SentEntry:
         reply=record.reply,
         provider_id=record.provider_id,
         held_in=record.held_in,
+        used_transport=record.transport or None,
     )
 
 
@@ -93,7 +96,9 @@ def _mark_released(sql: Sql) -> str:
     name = sql.sent_emails
     return f"""
     UPDATE {name} SET released_at = {sql.now}, updated_at = {sql.now},
-        first_released_at = COALESCE(first_released_at, {sql.now}), bytes_sha256 = COALESCE(bytes_sha256, m.data),
+        first_released_at = COALESCE(first_released_at, {sql.now}),
+        bytes_sha256 = COALESCE(bytes_sha256, SUBSTR(m.data, 1, {_SHA256_CHARS})),
+        used_transport = COALESCE(SUBSTR(m.data, {_SHA256_CHARS + 2}), used_transport),
         state = CASE WHEN state IN ('intended', 'refused', 'abandoned') THEN 'released' ELSE state END
     FROM m WHERE {name}.job_id {sql.among("m")} AND {name}.job_id = m.id"""
 
@@ -104,7 +109,8 @@ def _record(sql: Sql) -> str:
     UPDATE {name} SET updated_at = {sql.now}, state = {fold_sql("state", "r.verdict", "r.ended")},
         tries = tries + r.tried, outcome = COALESCE(r.outcome, {name}.outcome),
         reply_code = COALESCE(r.reply_code, {name}.reply_code), reply = COALESCE(r.reply, {name}.reply),
-        provider_id = COALESCE(r.provider_id, {name}.provider_id), held_in = COALESCE(r.held_in, {name}.held_in)
+        provider_id = COALESCE(r.provider_id, {name}.provider_id), held_in = COALESCE(r.held_in, {name}.held_in),
+        used_transport = COALESCE(r.used_transport, {name}.used_transport)
     FROM {sql.rows("rows", _SentEntry)} AS r WHERE {name}.job_id = r.job_id
     RETURNING EXISTS (SELECT 1 FROM {sql.email_refusals})"""
 

@@ -47,6 +47,7 @@ def _sent(metadata: MetaData) -> list[Table]:
         # Last: SQLite reads through a long value to the columns behind it.
         Column("content", LargeBinary),  # source and context, compressed; for a time
         Column("sealed", LargeBinary),  # the same, sealed
+        Column("used_transport", Text),  # by which the newest try went; NULL before one
     )
     Index("ix_effects_sent_emails_recipient", sent.c.recipient, sent.c.created_at, sent.c.job_id)
     Index("ix_effects_sent_emails_created_at", sent.c.created_at, sent.c.job_id)

@@ -136,7 +136,7 @@ def limited_keys(store: Store, connection: Connection, parents: Sequence[str]) -
 def _load(sql: Sql) -> str:
     return f"""
     SELECT key, job_id, category, transport, state, outcome, content, sealed, bytes_sha256, despite_suppression,
-        held_in, {sql.seconds("first_released_at")} AS released_seconds
+        held_in, used_transport, {sql.seconds("first_released_at")} AS released_seconds
     FROM {sql.sent_emails} WHERE job_id {sql.any_of("ids", "int")}"""
 
 
@@ -166,7 +166,8 @@ def _shown(sql: Sql) -> str:
     return f"""
     SELECT key, job_id, recipient, template, template_version, locale, category, transport, message_id, state, outcome,
         {sql.epoch("date")} AS date, content, sealed, bytes_sha256, tries, reply_code, reply, provider_id,
-        {sql.epoch("created_at")} AS created_at, {sql.epoch("updated_at")} AS updated_at FROM {sql.sent_emails}"""
+        used_transport, {sql.epoch("created_at")} AS created_at, {sql.epoch("updated_at")} AS updated_at
+    FROM {sql.sent_emails}"""
 
 
 def _by_key(sql: Sql) -> str:
@@ -215,7 +216,8 @@ def _replace(sql: Sql) -> str:
     date = sql.time(sql.number("date"))
     return f"""
     UPDATE {sql.sent_emails} SET content = {content}, template_version = :version, locale = :locale,
-        message_id = :message_id, date = {date}, bytes_sha256 = NULL, first_released_at = NULL, updated_at = {sql.now}
+        message_id = :message_id, date = {date}, bytes_sha256 = NULL, first_released_at = NULL,
+        used_transport = NULL, updated_at = {sql.now}
     WHERE key = :key"""
 
 

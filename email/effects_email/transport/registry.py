@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections import Counter
 from collections.abc import Mapping
 
 from effects import ConfigurationError
 from effects_email.settings import DEFAULT_TRANSPORT, TRANSPORT_VARIABLE
 from effects_email.transport.base import Transport
+from effects_email.transport.rests import Rests
 from effects_email.transport.url import is_on_loop, open_transport
-
-DOWN_SECONDS, DOWN_SECONDS_MAX = 15.0, 300.0
-_SAME = 0.9  # of the rest: the first try after it counts again
 
 
 class Transports:
-    """Opens each once. Which is how often down in a row is this process's knowledge: another finds out for itself."""
+    """Opens each once. Which one rests (`rests`) is this process's knowledge: another finds out for itself."""
 
     def __init__(self, urls: Mapping[str, str]) -> None:
+        self.rests = Rests()
         self._urls = dict(urls)
         self._open: dict[str, Transport] = {}
-        self._down: Counter[str] = Counter()
-        self._down_until: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def get(self, name: str) -> Transport:
@@ -55,25 +50,6 @@ class Transports:
         """Messages a second that a provider lets a new account send, by the name of its transport."""
         declared = {name: self.get(name).rate_per_second for name in self._urls}
         return {name: rate for name, rate in declared.items() if rate is not None}
-
-    def down(self, name: str) -> float:
-        """It is down: seconds that it should be left alone, longer each time, five minutes at most.
-
-        What other threads find within that time is the same finding.
-        """
-        with self._lock:
-            now = time.monotonic()
-            if now >= self._down_until.get(name, float("-inf")):
-                self._down[name] += 1
-            seconds = float(min(DOWN_SECONDS * 2 ** min(self._down[name] - 1, 10), DOWN_SECONDS_MAX))
-            self._down_until[name] = max(self._down_until.get(name, 0.0), now + seconds * _SAME)
-            return seconds
-
-    def up(self, name: str) -> None:
-        """It answered."""
-        if self._down[name]:
-            with self._lock:
-                self._down[name], self._down_until[name] = 0, 0.0
 
     def close(self) -> None:
         """Close what is idle; a later `get` opens again."""

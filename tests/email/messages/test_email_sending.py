@@ -14,9 +14,9 @@ from effects.store.operator.audit import audit
 from effects_email import NewEmail, send_templated_emails
 from effects_email.classify import CONFIG_SECONDS, HOLD_SECONDS, RETRY, UNKNOWN_AFTER_SECONDS
 from effects_email.suppression import find_suppressions
-from effects_email.transport import registry as transports_module
+from effects_email.transport import rests as rests_module
 from effects_email.transport.base import Verdict
-from effects_email.transport.registry import Transports
+from effects_email.transport.rests import Rests
 from tests.email.messages.conftest import CONTEXT, KEYS, MakeShop, drain, job_type
 from tests.email.messages.post import Post, verdict
 from tests.email.messages.sending import Send, parsed, sent
@@ -206,13 +206,13 @@ def test_the_worker_checks_its_transports_before_it_claims(make_shop: MakeShop) 
 def test_a_failing_transport_pauses_longer_each_time_but_once_for_all_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    transports, now = Transports({}), [1000.0]
-    monkeypatch.setattr(transports_module.time, "monotonic", lambda: now[0])
-    assert [transports.down("default") for _ in range(10)] == [15.0] * 10
+    resting, now = Rests(), [1000.0]
+    monkeypatch.setattr(rests_module.time, "monotonic", lambda: now[0])
+    assert [resting.down("default") for _ in range(10)] == [15.0] * 10
     pauses = []
     for _ in range(7):
         now[0] += 1000.0
-        pauses.append(transports.down("default"))
+        pauses.append(resting.down("default"))
     assert pauses == [30.0, 60.0, 120.0, 240.0, 300.0, 300.0, 300.0]
-    transports.up("default")
-    assert transports.down("default") == 15.0
+    resting.up("default")
+    assert resting.down("default") == 15.0
