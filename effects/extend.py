@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from effects.store.db.sql import ANY_TIME, Sql, Window, and_each, columns_of, set_filters
     from effects.store.db.store import Statement, Store, as_json
     from effects.store.enqueue.new_rows import ReservedJob
+    from effects.store.limits.holds import read_worker_queues
     from effects.store.limits.rows import ensure as ensure_limit
     from effects.store.limits.rows import unblock as unblock_limit
     from effects.store.migrations.online import create_index_online
@@ -144,6 +145,7 @@ else:
             ),
             "effects.storage.base": "Storage, Writer",
             "effects.storage.boot": "boot_id",
+            "effects.store.limits.holds": "read_worker_queues",
             "effects.storage.disposition": "attachment",
             "effects.storage.probe": "FOLDER",
             "effects.store.audit_log.notes": "AuditAction, note",
@@ -288,6 +290,7 @@ __all__ = [
     "point",
     "primary_message",
     "printable",
+    "read_worker_queues",
     "record_action",
     "record_existing",
     "redact",

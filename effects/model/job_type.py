@@ -71,6 +71,8 @@ class JobType(Generic[P]):
         retry: the RetryPolicy.
         time_limit_seconds: an attempt is over after this; its lease is lost and its thread replaced, or its task
             cancelled. Default 60.
+        enqueues_more: its outcome enqueues jobs that any worker may take: a drain elsewhere waits for a running one of
+            its queue. Default no.
         on_unknown: what to do when the effect may have happened: `repeat` (the peer knows the same key
             again; the default), `repeat_once`, or `hold` for an operator. A job may override it.
         unknown_after_seconds: a repeat of what may have happened waits at least so long, unless the outcome gives its
@@ -97,6 +99,7 @@ class JobType(Generic[P]):
     failing_after_seconds: float | None = None
     retry: RetryPolicy = RetryPolicy()
     time_limit_seconds: float = 60.0
+    enqueues_more: bool = False
     on_unknown: OnUnknown = "repeat"
     unknown_after_seconds: float = 0.0
     ledger: Ledger | None = None

@@ -21,6 +21,7 @@ from effects.worker.dispatcher import Claimer, Dispatcher
 from effects.worker.failover_evidence import FailoverEvidence
 from effects.worker.handler_loop import HandlerLoop
 from effects.worker.heartbeat import Heartbeat, Rescuer
+from effects.worker.more_to_come import MoreToCome
 from effects.worker.notifications import NotificationListener
 from effects.worker.numbers import RollupRecorder
 from effects.worker.outage import Outage, bounds, cut_overdue
@@ -83,6 +84,7 @@ class Parts:
             may_start=self._may_start, finish=self._settle, written=self._wait_written,
         )  # fmt: skip
         ask = self.queues.ask
+        self.more_to_come = MoreToCome(app, [queue.request.queue for queue in self.queues], self.wake)
         self.evidence = FailoverEvidence(
             app, self.outage, runtime,
             running=lambda: [attempt for queue in self.queues for attempt in queue.open],

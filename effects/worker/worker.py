@@ -134,7 +134,9 @@ class Worker:
         self._parts.queues.look_first()
 
         def until_nothing_is_due() -> None:
-            result.finished = self._parts.dispatcher.sees_nothing() or self._drained()
+            parts = self._parts
+            nothing = parts.dispatcher.sees_nothing() and not parts.more_to_come.waited()
+            result.finished = nothing or self._drained()
 
         self._live(until_nothing_is_due)
         result.counts, result.unknown_types = dict(self.counts), self._parts.unknown_types
@@ -179,8 +181,15 @@ class Worker:
         self._parts.start_threads()
         finished = False
         while not (finished or self._gives_up() or self._too_many_hang()):
-            finished = self._parts.dispatcher.nothing_due(self._give_up_at)
+            finished = self._parts.dispatcher.nothing_due(self._give_up_at) and not self._more_comes()
         return finished
+
+    def _more_comes(self) -> bool:
+        """Whether another worker's job is about to enqueue what is to be done here; waits a moment for it."""
+        coming = self._parts.more_to_come.waited()
+        if coming:
+            self._parts.queues.ask()
+        return coming
 
     def _gives_up(self) -> bool:
         """Whether to wait for the database, or for jobs, no longer."""

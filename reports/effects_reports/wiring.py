@@ -17,6 +17,7 @@ from effects_reports.jobs.compose import ReportRequest
 from effects_reports.jobs.plan import ReportPlan
 from effects_reports.jobs.repair import ReportRepair
 from effects_reports.routing import CHUNK_TYPE
+from effects_reports.sharing import Shares
 from effects_reports.state import state_of
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import runs as run_table
@@ -30,7 +31,9 @@ def job_types(app: Effects) -> list[JobType[Any]]:
     """The entry point `effects.job_types`."""
     registry = state_of(app).registry
     ledger = ReportLedger(partial(_settled, app))
-    plan, chunk, assemble = (make(app, registry) for make in (ReportPlan, ReportChunk, ReportAssemble))
+    shares = Shares(app, registry)
+    plan, chunk = (make(app, registry, shares) for make in (ReportPlan, ReportChunk))
+    assemble = ReportAssemble(app, registry)
     plan.ledger = chunk.ledger = assemble.ledger = ledger
     repair = ReportRepair(app, scheduled=len(registry) > 0)
     return [plan, chunk, assemble, ReportCleanup(app, registry), repair, ReportRequest(app, registry)]

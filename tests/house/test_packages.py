@@ -46,7 +46,7 @@ OWN = {
     },
     "effects_reports": {
         "cursor", "definition", "delivery", "downloads", "formats", "links", "notify", "planner", "preview",
-        "progress", "ranges", "readers", "registry", "results", "source", "state_machine",
+        "progress", "ranges", "readers", "registry", "results", "sharing", "source", "state_machine",
     },
 }  # fmt: skip
 

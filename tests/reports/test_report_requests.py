@@ -136,7 +136,7 @@ def test_without_a_key_the_same_report_params_and_format_are_one_run(shop: Effec
     [
         (
             {"name": "order"},
-            "no report 'order' is known .known: euros, frozen, order_lines, orders",
+            "no report 'order' is known .known: euros, .*orders",
         ),
         ({"params": {"above": "x"}}, "report 'orders': the params do not fit"),
         ({"format": "pdf"}, "no format 'pdf'; it offers csv, csv.gz"),

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Attempt, Cancelled, Done, Job, Outcome
+from effects import Attempt, Cancelled, Done, Effects, Job, Outcome
 from effects.extend import moment, point
 from effects_reports import state_machine
 from effects_reports.cursor import Key, key_from_json, key_to_json
@@ -23,7 +23,9 @@ from effects_reports.jobs.step import ReportWork, RunPayload, check_unchanged
 from effects_reports.loading import LoadedChunk, load_chunks
 from effects_reports.planner import Resolved, resolve
 from effects_reports.readers import write_chunk
+from effects_reports.registry import ReportRegistry
 from effects_reports.routing import CHUNK_TYPE
+from effects_reports.sharing import Shares
 from effects_reports.source import statements as source
 from effects_reports.source.reading import reading, was_too_long
 from effects_reports.source.snapshot import SnapshotLost
@@ -61,8 +63,17 @@ class ReportChunk(ReportWork[ChunkPayload]):
     payload = ChunkPayload
     time_limit_seconds = 900.0
 
+    def __init__(self, app: Effects, registry: ReportRegistry, shares: Shares) -> None:
+        super().__init__(app, registry)
+        self._shares = shares
+
+    def max_in_flight(self, limit_key: str) -> int | None:
+        return self._shares.of(limit_key)
+
     def load(self, connection: Connection, jobs: Sequence[tuple[Job, ChunkPayload]]) -> Mapping[int, Any]:
-        return load_chunks(self.app, connection, [(job, payload.run_id) for job, payload in jobs])
+        loaded = load_chunks(self.app, connection, [(job, payload.run_id) for job, payload in jobs])
+        self._shares.update(connection, [each.run.report for each in loaded.values() if each.run is not None])
+        return loaded
 
     def perform(self, payload: ChunkPayload, attempt: Attempt) -> Outcome:
         loaded: LoadedChunk = attempt.loaded

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Attempt, Cancelled, Done, Outcome, Snooze
+from effects import Attempt, Cancelled, Done, Effects, Job, Outcome, Snooze
 from effects.extend import DAY_SECONDS, moment
 from effects_reports import state_machine
 from effects_reports.definition import ReportDefinition
@@ -18,7 +20,9 @@ from effects_reports.jobs.increment import WAIT_SECONDS, begin_increment, the_ta
 from effects_reports.jobs.step import ReportWork, RunPayload, frozen_columns
 from effects_reports.loading import Loaded
 from effects_reports.planner import Plan, Resolved, check_format, plan_rows, resolve
+from effects_reports.registry import ReportRegistry
 from effects_reports.routing import PLAN_TYPE
+from effects_reports.sharing import Shares
 from effects_reports.source.reading import limit_statements, reading
 from effects_reports.source.since import Since
 from effects_reports.source.snapshot import Holder, copy_database, delete_copy
@@ -32,6 +36,16 @@ class ReportPlan(ReportWork[RunPayload]):
     name = PLAN_TYPE
     payload = RunPayload
     time_limit_seconds = 900.0
+
+    def __init__(self, app: Effects, registry: ReportRegistry, shares: Shares) -> None:
+        super().__init__(app, registry)
+        self._shares = shares
+        self.enqueues_more = len(registry) > 0
+
+    def load(self, connection: Connection, jobs: Sequence[tuple[Job, RunPayload]]) -> Mapping[int, Any]:
+        loaded: Mapping[int, Loaded] = super().load(connection, jobs)
+        self._shares.update(connection, [each.run.report for each in loaded.values() if each.run is not None])
+        return loaded
 
     def perform(self, payload: RunPayload, attempt: Attempt) -> Outcome:
         loaded: Loaded = attempt.loaded

@@ -1,0 +1,90 @@
+"""Five million rows as CSV and csv.gz, from the request to the finished file, beside psql; and reports by two workers.
+
+Beside the seconds stands the CPU of all who took part, the server's included: on a machine that others use, too, the
+seconds tell how busy they were.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+
+from benchmarks.options import Options
+from benchmarks.processes import child
+from benchmarks.rounds import Contender, Goal, Report, interleave
+from benchmarks.systems import report_orders
+
+ROWS, MAPPED_ROWS = 5_000_000, 1_000_000
+SECONDS, CPU = "s", "CPU s"
+CSV_SHARE, GZIP_SHARE, WORKERS_SHARE = 0.8, 2.0, 1.6
+PSQL, PSQL_GZIP = r"psql \copy", r"psql \copy | gzip -6"
+RAW, EXCEL, GZIP = "effects, csv, raw", "effects, csv, excel", "effects, csv.gz, raw"
+ONE, TWO = "effects, mapped, one worker", "effects, mapped, two workers"
+
+
+def run(options: Options) -> Report:
+    count = options.size(ROWS)
+    with options.server.database() as database:
+        report_orders.fill(database, count)
+        contenders = [
+            Contender(PSQL, "the table, no fsync", partial(_psql, "plain", database)),
+            Contender(RAW, "quoting, no defence", partial(_worked, "orders_raw", "csv", database, count)),
+            Contender(EXCEL, "default: defence in SQL, CRLF", partial(_worked, "orders_excel", "csv", database, count)),
+            Contender(PSQL_GZIP, "the table, no fsync", partial(_psql, "gzip", database)),
+            Contender(GZIP, "ISA-L", partial(_worked, "orders_raw", "csv.gz", database, count)),
+        ]  # fmt: skip
+        rows = interleave(contenders, options.rounds, SECONDS, options.say)
+    title = f"{count:,} rows of 8 columns from PostgreSQL, request to ready, one worker process"
+    report = Report("report_speed", title, [SECONDS, CPU], rows, decimals=2)
+    report.goals = [
+        Goal(f"{PSQL} / {RAW}", _ratio(report, PSQL, RAW), CSV_SHARE),
+        Goal(f"{PSQL} / {EXCEL}", _ratio(report, PSQL, EXCEL), CSV_SHARE, aim=True),
+        Goal(f"{PSQL_GZIP} / {GZIP}", _ratio(report, PSQL_GZIP, GZIP), GZIP_SHARE),
+    ]
+    report.notes = [
+        *(f"CPU: {slow} / {fast}: {_ratio(report, slow, fast, CPU):.2f}"
+          for slow, fast in ((PSQL, RAW), (PSQL, EXCEL), (PSQL_GZIP, GZIP))),
+        "CPU is that of client and server together, user and system.",
+    ]  # fmt: skip
+    return report
+
+
+def workers(options: Options) -> Report:
+    count = options.size(MAPPED_ROWS)
+    with options.server.database() as database:
+        report_orders.fill(database, count)
+        contenders = [
+            Contender(
+                name, "map_row, dialect raw", partial(_worked, "orders_mapped", "csv", database, count, processes)
+            )
+            for name, processes in ((ONE, 1), (TWO, 2))
+        ]
+        rows = interleave(contenders, options.rounds, SECONDS, options.say)
+    report = Report("report_workers", f"{count:,} mapped rows by one and by two worker processes", [SECONDS, CPU], rows)
+    report.decimals = 2
+    report.goals = [Goal(f"{ONE} / {TWO}", _ratio(report, ONE, TWO), WORKERS_SHARE)]
+    return report
+
+
+def _psql(how: str, database: str) -> dict[str, float]:
+    folder_of_its_own = tempfile.TemporaryDirectory(prefix="effects-bench-")
+    with folder_of_its_own as folder, child("report_psql", how, database, folder) as process:
+        process.go()
+        return _measured(process.line())
+
+
+def _worked(report: str, file: str, database: str, rows: int, processes: int = 1) -> dict[str, float]:
+    folder_of_its_own = tempfile.TemporaryDirectory(prefix="effects-bench-")
+    arguments = (report, file, database)
+    with folder_of_its_own as folder, child("report_timed", *arguments, folder, str(rows), str(processes)) as process:
+        process.go()
+        return _measured(process.line())
+
+
+def _measured(line: str) -> dict[str, float]:
+    seconds, cpu = map(float, line.split())
+    return {SECONDS: seconds, CPU: cpu}
+
+
+def _ratio(report: Report, slow: str, fast: str, column: str = SECONDS) -> float:
+    return report.row(slow).median(column) / report.row(fast).median(column)
