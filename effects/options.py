@@ -57,6 +57,7 @@ class EffectsOptions(TypedDict, total=False):
     unsubscribe_mailto: str | None
     email_return_path: str | None
     email_bounce_domain: str | None
+    email_nameserver: str | None
     dkim_keys: str | None
 
     allow_private_addresses: bool | None

@@ -6,15 +6,20 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from effects import ConfigurationError
-from effects.extend import ModulesNamed, PackageSettings, arguments, require
+from effects.extend import ModulesNamed, PackageSettings, arguments, lazy, require
 from effects_email.dkim.entries import SETTING as DKIM_KEYS
 from effects_email.dkim.entries import parse_entries, signing_domain
 from effects_email.errors import AddressInvalid
 from effects_email.message.address import parse_mailbox
 from effects_email.message.source import Address
+
+if TYPE_CHECKING:
+    from effects_email.domain import own as own_domain
+else:
+    own_domain = lazy.module("effects_email.domain.own")
 
 DEFAULT_TRANSPORT = "default"
 TRANSPORT_VARIABLE = "EFFECTS_EMAIL_TRANSPORT_"
@@ -50,6 +55,8 @@ class EmailSettings(PackageSettings):
         email_bounce_domain: EFFECTS_EMAIL_BOUNCE_DOMAIN, such as `bounces.shop.example`: every message has an address
             of its own there as the envelope's sender, so that a bounce tells which one it is of; `effects email
             bounces` reads them. Needs a `digest` key in EFFECTS_KEYS. Default none.
+        email_nameserver: EFFECTS_EMAIL_NAMESERVER, asked by `effects email check` and `effects doctor`, such as
+            `9.9.9.9` or `127.0.0.1:5353`. Default the system's.
         dkim_keys: EFFECTS_DKIM_KEYS, the private keys that sign, comma-separated, such as
             `s2026._domainkey.shop.example=/run/secrets/s2026.pem`; see `effects_email.dkim.entries`. Default none:
             nothing is signed. Files are read when a worker starts.
@@ -72,6 +79,7 @@ class EmailSettings(PackageSettings):
     unsubscribe_mailto: str = ""
     email_return_path: str | None = None
     email_bounce_domain: str = ""
+    email_nameserver: str = ""
     dkim_keys: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -137,6 +145,10 @@ class EmailSettings(PackageSettings):
         if len(by_first) < len(chains):
             raise ConfigurationError("EFFECTS_EMAIL_FAILOVER has two lists that begin with the same transport")
         return by_first
+
+    def risks(self) -> Mapping[str, str]:
+        """Errors of the sender's domain in the DNS, where effects signs for it or has bounces come back."""
+        return own_domain.risks(self)
 
     def transport_urls(self) -> dict[str, str]:
         """Every transport that is set, by its name."""

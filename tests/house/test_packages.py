@@ -36,7 +36,8 @@ ABSENT = {
 # What only one package has, beside the roles.
 OWN = {
     "effects_email": {
-        "bounces", "dkim", "envelope", "event_parsers", "events", "message", "pages", "people", "personal", "record",
+        "bounces", "dkim", "domain", "envelope", "event_parsers", "events", "message", "pages", "people", "personal",
+        "record",
         "recording", "refusals", "returned", "signature", "suppression", "suppression_rows", "templates", "unsubscribe",
         "unsubscribe_token",
     },

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from effects_email.commands.bounces import bounces
+from effects_email.commands.check import check
 from effects_email.commands.explain import explain_
 from effects_email.commands.messages import list_, requeue, show, test
 from effects_email.commands.personal import export, forget
@@ -19,5 +20,18 @@ def email() -> None:
     """Manage templates, messages, suppressions and transports."""
 
 
-for _command in (bounces, explain_, export, forget, list_, preview, requeue, show, suppressions, templates, test):
+for _command in (
+    bounces,
+    check,
+    explain_,
+    export,
+    forget,
+    list_,
+    preview,
+    requeue,
+    show,
+    suppressions,
+    templates,
+    test,
+):
     email.add_command(_command)
