@@ -52,10 +52,16 @@ class ActionCall:
 
 @dataclass(frozen=True, slots=True)
 class ActionEnd:
-    """Where an action leads to: default to where it came from. `count`: how many, for `{n}` in its notice."""
+    """Where an action leads to: default to where it came from.
+
+    Args:
+        count: how many, for `{n}` in its notice.
+        answer: a page that is shown once, in place of leading somewhere.
+    """
 
     url: str | None = None
     count: int | None = None
+    answer: PageAnswer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,8 @@ def page_action_view(action: PageAction) -> View:
         reason = visit.reason(needed=action.needs_reason)
         with visit.acting():
             end = action.run(ActionCall(visit, name, reason, _answers(visit, action))) or ActionEnd()
+        if end.answer is not None:
+            return end.answer
         return visit.lead_to(_with_notice(end.url or action.back(visit, name), action.name, end.count))
 
     return view

@@ -11,7 +11,21 @@ from effects.web.pages import Pages
 from effects.web.routes import PageRoute
 from effects.web.sessions import SignIn
 from effects.web.subject_actions import SUBJECT_ACTIONS
-from effects.web.views import audit, bulk_pages, desk, health, jobs, lists, needs, numbers, overview, settings, story
+from effects.web.views import (
+    audit,
+    bulk_pages,
+    desk,
+    health,
+    jobs,
+    lists,
+    needs,
+    numbers,
+    numbers_file,
+    overview,
+    settings,
+    story,
+    ticked,
+)
 from effects.web.visit import Visit
 
 FOREVER = "public, max-age=31536000, immutable"
@@ -40,8 +54,13 @@ def _core_routes() -> Iterator[PageRoute]:
     yield PageRoute("needs", ("GET",), "/needs", needs.needs, role="viewer", personal=False)
     yield PageRoute("needs_bulk", ("GET", "POST"), "/needs/bulk", bulk_pages.of_needs, role="operator", personal=False,
                     acts=True)  # fmt: skip
+    yield PageRoute("needs_ticked", ("GET", "POST"), "/needs/ticked", ticked.of_needs, role="operator", personal=False,
+                    acts=True)  # fmt: skip
+    yield PageRoute("jobs_ticked", ("GET", "POST"), "/jobs/ticked", ticked.of_jobs, role="operator", personal=False,
+                    acts=True)  # fmt: skip
     yield PageRoute("desk", ("GET",), "/decisions", desk.desk, role="viewer", personal=False)
     yield PageRoute("numbers", ("GET",), "/numbers", numbers.numbers, role="viewer", personal=False)
+    yield PageRoute("numbers_file", ("GET",), "/numbers.csv", numbers_file.numbers_file, role="viewer", personal=False)
     yield PageRoute("why", ("GET", "POST"), "/why", story.why, role="viewer", personal=False)
     yield PageRoute("jobs", ("GET",), "/jobs", jobs.jobs, role="viewer", personal=False)
     yield PageRoute("jobs_bulk", ("GET", "POST"), "/jobs/bulk", bulk_pages.of_jobs, role="operator", personal=False,

@@ -58,20 +58,23 @@ class Visitor:
         if self.cookies:
             headers["cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
 
-        async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.app, root_path=self.mount)
-            async with httpx.AsyncClient(transport=transport, base_url=self.base) as client:
-                return await client.request(method, path, headers=headers, **options)
-
-        answer = asyncio.run(ask())
+        answer = self.ask(method, path, headers, options)
         while again and answer.status_code == 202:
-            answer = asyncio.run(ask())
+            answer = self.ask(method, path, headers, options)
         self.asked.append(path)
         for name, value in answer.headers.multi_items():
             if name == "set-cookie":
                 cookie, _, content = value.partition(";")[0].partition("=")
                 self.cookies[cookie] = content
         return answer
+
+    def ask(self, method: str, path: str, headers: dict[str, str], options: dict[str, Any]) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, root_path=self.mount)
+            async with httpx.AsyncClient(transport=transport, base_url=self.base) as client:
+                return await client.request(method, path, headers=headers, **options)
+
+        return asyncio.run(ask())
 
     def with_own_name(self, headers: Mapping[str, str]) -> dict[str, str]:
         """With `{base}` and `{host}` as this visitor calls the dashboard."""

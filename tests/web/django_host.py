@@ -1,57 +1,53 @@
-"""A Django project with the dashboard at `/ops/`, visited by Django's own client; prints what it saw as JSON."""
+"""A Django project with the dashboard at `/ops/all/`, on a socket; prints its port, and ends with its input."""
 
 from __future__ import annotations
 
-import json
 import sys
+import threading
+from pathlib import Path
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import django
 from django.conf import settings
-from django.test import Client
+from django.core.wsgi import get_wsgi_application
 from django.urls import include, path
 
-from effects import Effects
 from effects.web import PageRequest, Person, dashboard
-from tests.support.scripted import Scripted
+from tests.web.full_shop import full_app
 
 settings.configure(
     ROOT_URLCONF=__name__, SECRET_KEY="x", ALLOWED_HOSTS=["*"],
     MIDDLEWARE=["django.middleware.csrf.CsrfViewMiddleware", "django.middleware.clickjacking.XFrameOptionsMiddleware"],
 )  # fmt: skip
 django.setup()
-app = Effects(sys.argv[1], job_types=[Scripted(), Scripted("held", on_unknown="hold")])
+app = full_app(sys.argv[1], Path(sys.argv[2]))
 
 
 def guard(request: PageRequest) -> Person | None:
-    name = request.host.headers.get("X-User")
-    return Person(name, role="operator") if name else None
+    """By Django's own request, as with a session of it."""
+    name, _, role = request.host.headers.get("X-User", "").partition(" ")
+    return Person(name, role=role, personal=True) if name else None
 
 
 board = dashboard(guard=guard, effects=app)
-urlpatterns: list[Any] = [path("ops/", include(board.django_urls))]
+urlpatterns: list[Any] = [path("ops/all/", include(board.django_urls))]
 
 
-def main(job_id: str) -> dict[str, object]:
-    client = Client(enforce_csrf_checks=True, headers={"sec-fetch-site": "same-origin"})
-    ann = {"X-User": "ann"}
-    stranger = client.get("/ops/")
-    overview = client.get("/ops/", headers=ann)
-    form = f"/ops/jobs/{job_id}/ignore"
-    token = client.get(form, headers=ann).content.decode().partition('name="form_token" value="')[2][:64]
-    body = f"form_token={token}&reason=x"
-    kind = "application/x-www-form-urlencoded"
-    ignored = client.post(form, body, content_type=kind, headers=ann)
-    again = client.post(form, body, content_type=kind, headers=ann)
-    return {
-        "stranger": stranger.status_code, "overview": overview.status_code,
-        "link": 'href="/ops/needs"' in overview.content.decode(),
-        "ignored": [ignored.status_code, ignored["location"]], "again": again.status_code,
-        "frames": overview["x-frame-options"],
-    }  # fmt: skip
+class Quiet(WSGIRequestHandler):
+    """Says nothing of its requests."""
+
+    def log_message(self, *words: Any) -> None:
+        """Nothing."""
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[2])))
+    server = make_server("127.0.0.1", 0, get_wsgi_application(), handler_class=Quiet)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    print(server.server_port, flush=True)
+    sys.stdin.read()
+    server.shutdown()
+    thread.join()
     board.close()
     app.dispose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import literal_column, select, text
 
-from effects import Done, Effects, Refused, RetryPolicy, Schedule, Unknown, enqueue, generate_key
+from effects import Done, Effects, Refused, RetryPolicy, Schedule, Unknown, enqueue
 from effects.store.limits import queue_pauses
 from effects.store.limits import rows as limit_rows
 from effects.store.numbers.rows import WorkerRollup, write_rollups
@@ -28,6 +29,7 @@ from tests.web.conftest import HELD
 
 TEMPLATES = Path(__file__).parents[2] / "examples" / "emails"
 DEAD = 130
+KEY = base64.b64encode(bytes(range(32))).decode()  # the same in each process
 MINUTES = 50
 
 
@@ -82,7 +84,7 @@ def partner() -> Iterator[str]:
 def full_app(url: str, folder: Path) -> Effects:
     """An app with templates, a report, endpoints on loopback and a schedule."""
     app = Effects(
-        url, job_types=[Scripted(), Scripted(HELD, on_unknown="hold")], keys=f"k={generate_key()}",
+        url, job_types=[Scripted(), Scripted(HELD, on_unknown="hold")], keys=f"k={KEY}",
         allow_private_addresses=True, email_from="The Shop <hello@shop.example>", templates=TEMPLATES,
         smtp_url=f"maildir:{folder / 'mail'}", storage_url=str(folder / "files"), reports=[numbers],
         schedules=[Schedule("nightly", "scripted", {"moves": ["done"]}, cron="30 3 * * *", zone="Europe/Vienna")],

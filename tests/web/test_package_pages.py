@@ -15,6 +15,8 @@ from sqlalchemy.exc import DBAPIError
 from effects.web import Dashboard, Person, dashboard
 from effects.web.people import Role
 from effects_email import find_suppressions
+from effects_webhooks.admin.rotation import list_secrets
+from effects_webhooks.tenants import ANY_TENANT
 from tests.support.sampling import sample
 from tests.web.browsing import Visitor, plain
 from tests.web.full_shop import FullShop, fill, full_app, pages_of, partner
@@ -114,6 +116,24 @@ def test_each_action(path: str, leads_to: str, noted: str, full: FullShop, perso
     assert leads_to.format(**vars(full)) in answer.headers["location"]
     assert visitor.get(answer.headers["location"]).status_code == 200
     assert ("web:ann", noted) in audit_actions(full.app)[-2:]
+
+
+def test_a_rotated_secret_is_shown_once(full: FullShop, person: Callable[..., Visitor]) -> None:
+    admin, path = person("admin"), f"/webhooks/endpoints/rotate?name={full.good}"
+    assert person("operator").get(path).status_code == 403
+    before = list_secrets(full.good, tenant=ANY_TENANT, effects=full.app)
+    answer = admin.act(path, reason="yearly", overlap="1 hour")
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
+    secret = re.search(r"whsec_[A-Za-z0-9+/=]{40,}", answer.text)
+    assert secret is not None
+    after = list_secrets(full.good, tenant=ANY_TENANT, effects=full.app)
+    assert [each.signs for each in after] == [True, True]
+    pages = [admin.get(page).text for page in (f"/webhooks/endpoints/{full.good}", "/audit")]
+    assert all(secret[0] not in page for page in pages)
+    assert admin.act(f"/webhooks/secrets/expire?name={full.good}:{before[0].id}", reason="done").status_code == 303
+    assert [each.signs for each in list_secrets(full.good, tenant=ANY_TENANT, effects=full.app)] == [True, False]
+    assert audit_actions(full.app)[-2:] == [("web:ann", "rotate"), ("web:ann", "expire")]
 
 
 def test_what_is_not_there_is_404(full: FullShop, person: Callable[..., Visitor]) -> None:

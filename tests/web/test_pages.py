@@ -250,3 +250,16 @@ def test_dashboards_have_connections_of_their_own(shop: Shop, visiting: Visiting
             for begin in (store.begin, store.begin_own):
                 with begin() as connection:
                     assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "0"
+
+
+def test_the_numbers_are_a_file_too(shop: Shop, visiting: Visiting) -> None:
+    visitor = visiting("viewer")
+    answer = visitor.get("/numbers.csv?range=1h")
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert 'filename="numbers-1h.csv"' in answer.headers["content-disposition"]
+    head, *lines = answer.text.splitlines()
+    assert head.startswith("from,seconds,done,")
+    assert head.endswith(",wait_p50_seconds,wait_p95_seconds,run_p50_seconds,run_p95_seconds")
+    assert len(lines) > 10
+    assert {line.count(",") for line in lines} == {head.count(",")}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:00Z,60,+", lines[0])  # no worker measured: empty, not zero

@@ -19,6 +19,7 @@ from effects.web.exchange import FORM_TYPE
 from effects_email import send_templated_email, suppress
 from effects_reports import cancel_report, request_report
 from effects_webhooks.admin.deliveries import list_events
+from effects_webhooks.admin.rotation import list_secrets
 from effects_webhooks.tenants import ANY_TENANT
 from tests.support.scripted import Script
 from tests.web.browsing import Visitor
@@ -91,7 +92,7 @@ def unsafe_requests(shop: FullShop, visitor: Visitor) -> list[UnsafeRequest]:
 
 def _pages(shop: FullShop) -> dict[str, tuple[str, Fields]]:
     """Route → the page that asks, with its query, and what a person adds to its form."""
-    app, waiting = shop.app, [_waiting(shop, number) for number in (1, 2)]
+    app, waiting = shop.app, [_waiting(shop, number) for number in (1, 2, 3)]
     dead = _ids(shop, "NOT unknown")
     unknown = _ids(shop, "unknown")
     run = request_report("numbers", {"of": "another"}, effects=app).run_id
@@ -103,8 +104,11 @@ def _pages(shop: FullShop) -> dict[str, tuple[str, Fields]]:
     assert isinstance(bulk, BulkStarted)
     event = list_events(limit=1, tenant=ANY_TENANT, effects=app)[0].id
     assert event != shop.event
+    secret = list_secrets(shop.good, tenant=ANY_TENANT, effects=app)[0].id
     return {
         "needs_bulk": ("/needs/bulk?do=ignore&effect=not_done&error_code=gone", {}),
+        "needs_ticked": (f"/needs/ticked?do=requeue&job-{dead[2]}=y&job-{dead[3]}=y", {}),
+        "jobs_ticked": (f"/jobs/ticked?do=cancel&job-{waiting[2]}=y", {}),
         "jobs_bulk": ("/jobs/bulk?do=cancel&status=queued&limit_key=smtp", {}),
         "job_run-now": (f"/jobs/{waiting[0]}/run-now", {}),
         "job_cancel": (f"/jobs/{waiting[1]}/cancel", {}),
@@ -123,6 +127,8 @@ def _pages(shop: FullShop) -> dict[str, tuple[str, Fields]]:
         "schedule_run": ("/schedules/run?name=nightly", {}),
         "worker_drain": ("/workers/drain?name=w1", {}),
         "bulk_cancel": (f"/bulk/cancel?name={bulk.bulk_id}", {}),
+        "webhooks_rotate": (f"/webhooks/endpoints/rotate?name={shop.good}", {"overlap": "1 hour"}),
+        "webhooks_expire": (f"/webhooks/secrets/expire?name={shop.good}:{secret}", {}),
         "webhooks_test": (f"/webhooks/endpoints/test?name={shop.good}", {}),
         "webhooks_recover": (f"/webhooks/endpoints/recover?name={shop.gone}", {}),
         "webhooks_replay": (f"/webhooks/deliveries/replay?name={shop.event}:{shop.good}", {"even_if_done": "yes"}),

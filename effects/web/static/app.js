@@ -31,7 +31,7 @@
     const selection = document.getSelection();
     return document.hidden || state.paused || (selection && !selection.isCollapsed)
       || (active && active.matches("input, select, textarea, [data-live] *"))
-      || document.querySelector("[data-live] details[open]");
+      || document.querySelector("[data-live] details[open], [data-live] input:checked");
   }
   function tell(text) {
     const line = document.getElementById("live-state");
@@ -106,15 +106,20 @@
     const link = rows[state.row].querySelector("a");
     if (link) link.focus();
   }
+  function tick() {
+    const box = document.querySelectorAll("tr[data-row]")[state.row]?.querySelector(".tick input");
+    if (box) box.checked = !box.checked;
+  }
   function press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || keysOff()) return;
-    if (event.target.matches("input, select, textarea")) {
+    if (event.target.matches("input:not([type=checkbox]), select, textarea")) {
       if (event.key === "Escape") event.target.blur();
       return;
     }
     const wanted = performance.now() - state.prefix < PREFIX_MS ? `g ${event.key}` : event.key;
     state.prefix = event.key === "g" ? performance.now() : -Infinity;
     if (wanted === "j" || wanted === "k") move(wanted === "j" ? 1 : -1);
+    else if (wanted === "x") tick();
     else if (wanted === ".") {
       state.paused = !state.paused;
       tell(state.paused ? "· paused" : "· live");

@@ -72,7 +72,7 @@ def _ask_or_act(
         )
     if isinstance(result, BulkStarted):
         return visit.redirect("bulk", id=result.bulk_id, did="bulk_started")
-    return visit.page("bulk_done.html", choice=choice, result=result, back=visit.url(page, **chosen))
+    return visit.page("bulk_done.html", heading=choice.button, result=result, back=visit.url(page, **chosen))
 
 
 def _ask(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from effects.store.operator.dead_letters import DeadFilters, list_dead
-from effects.web.bulk_choices import choices_of_needs
+from effects.web.bulk_choices import choices_of_needs, ticked_choices_of_needs
 from effects.web.exchange import PageAnswer
 from effects.web.views.notices import notice
 from effects.web.views.paging import PAGE_ROWS, before_of, choice_of, filters_of, page_of
@@ -39,4 +39,5 @@ def needs(visit: Visit) -> PageAnswer:
     return visit.page(
         "needs.html", causes=causes_of_dead(visit), letters=letters, older=older, counts=visit.unresolved(),
         chosen=chosen, first=filters.before is None, notice=notice(visit), choices=choices_of_needs(filters),
+        ticked=ticked_choices_of_needs(filters),
     )  # fmt: skip

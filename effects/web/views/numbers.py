@@ -19,20 +19,24 @@ PARTS = (
 
 
 def numbers(visit: Visit) -> PageAnswer:
+    series, span, pair = series_of(visit)
+    return visit.page(
+        "numbers.html", series=series, stats=stats_of(visit, span), span=span, ranges=list(RANGES), pair=pair,
+        parts=PARTS, stacked=[None if point is None else _parts(point) for point in series.points],
+        times=_times(series), drawn=_lines(series), most=_most(series),
+    )  # fmt: skip
+
+
+def series_of(visit: Visit) -> tuple[Series, str, tuple[str, str] | None]:
+    """The points of the query's span and type, the span, and the job type and queue, if one is chosen."""
     span, store = span_of(visit, "24h"), visit.app.store
     window = Window(newer=RANGES[span])
-    stats = stats_of(visit, span)
-    pairs = sorted({(each.job_type, each.queue) for each in stats.types})
-    pair = _pair(visit, pairs)
+    pair = _pair(visit, sorted({(each.job_type, each.queue) for each in stats_of(visit, span).types}))
     series = visit.read(
         ("series", span, pair), STATS_SECONDS,
         lambda: read_series(store, window, job_type=pair and pair[0], queue=pair and pair[1]),
     )  # fmt: skip
-    return visit.page(
-        "numbers.html", series=series, stats=stats, span=span, ranges=list(RANGES), pairs=pairs, pair=pair,
-        parts=PARTS, stacked=[None if point is None else _parts(point) for point in series.points],
-        times=_times(series), drawn=_lines(series), most=_most(series),
-    )  # fmt: skip
+    return series, span, pair
 
 
 def _pair(visit: Visit, pairs: list[tuple[str, str]]) -> tuple[str, str] | None:

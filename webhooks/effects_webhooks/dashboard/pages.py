@@ -7,7 +7,7 @@ from typing import Any
 
 from effects.web import NavigationEntry, PageRoute, Pages, StandingLine, StoryLink, Visit
 from effects_webhooks.admin.endpoints import Endpoint, list_endpoints
-from effects_webhooks.dashboard import delivery_pages, endpoint_pages
+from effects_webhooks.dashboard import delivery_pages, endpoint_pages, secret_actions
 from effects_webhooks.dashboard.endpoint_actions import ACTIONS
 from effects_webhooks.errors import EndpointNotFound, EventNotFound
 from effects_webhooks.tenants import ANY_TENANT
@@ -72,7 +72,7 @@ PAGES = Pages(
         PageRoute("webhooks_reveal", ("POST",), "/webhooks/events/{event}/reveal", delivery_pages.reveal,
                   role="viewer", personal=True, acts=True),
     ),
-    actions=ACTIONS,
+    actions=(*ACTIONS, *secret_actions.ACTIONS),
     missing=(EndpointNotFound, EventNotFound),
     links=_links,
     standing=_standing,
