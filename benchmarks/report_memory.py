@@ -16,6 +16,7 @@ PEAK_MAX = 150.0
 ROUTES = {
     "wide_csv": "COPY, one chunk of all rows",
     "wide_gzip": "COPY to csv.gz, one chunk",
+    "wide_parquet": "parquet, one chunk",
     "wide_mapped": "map_row to csv, one chunk",
 }
 
@@ -28,7 +29,7 @@ def run(options: Options) -> Report:
             Contender(name, setting, partial(_measure, name, database, count)) for name, setting in ROUTES.items()
         ]
         rows = interleave(contenders, options.rounds, PEAK, options.say)
-    title = f"{count:,} rows of 2 KB to a CSV file: highest resident memory of the worker, pinned to one core"
+    title = f"{count:,} rows of 2 KB to a file: highest resident memory of the worker, pinned to one core"
     report = Report("report_memory", title, [PEAK], rows)
     report.goals = [
         Goal(f"{row.name}: peak MiB in the worst round", max(row.samples[PEAK]), PEAK_MAX, at_least=False)

@@ -14,12 +14,13 @@ from benchmarks.systems import report_orders
 ROWS, SMALL_SHARE = 2_000_000, 10
 SPEED, MEMORY = "rows/s", "peak MiB"
 COPY_SHARE, MAPPED_SHARE = 0.85, 0.8
-XLSX_SHARE = 3.0
+XLSX_SHARE, PARQUET_SHARE = 3.0, 0.5
 GROWTH_MAX, MEMORY_MAX = 1.2, 150.0
 
 BARE_COPY, BARE_CORE = "bare psycopg COPY", "bare SQLAlchemy Core"
 COPY, EXCEL, MAPPED = "effects, COPY", "effects, COPY, excel", "effects, mapped"
 XLSX, BARE_XLSX = "effects, xlsx", "XlsxWriter, constant memory"
+PARQUET, BARE_PARQUET = "effects, parquet", "pyarrow alone"
 SMALL = ", a tenth of the rows"
 
 
@@ -43,6 +44,8 @@ def run(options: Options) -> Report:
             Contender(BARE_CORE, "partitions(5000), the same mapping, csv.writer", bare("core")),
             Contender(XLSX, f"{small:,} rows", measured("orders_xlsx", small)),
             Contender(BARE_XLSX, f"{small:,} rows, write by type", bare("xlsx", small)),
+            Contender(PARQUET, f"{small:,} rows", measured("orders_parquet", small)),
+            Contender(BARE_PARQUET, f"{small:,} rows, SQLAlchemy Core, 100,000 a row group", bare("parquet", small)),
             Contender(COPY + SMALL, "", measured("orders_raw", small)),
             Contender(MAPPED + SMALL, "", measured("orders_mapped", small)),
         ]
@@ -55,6 +58,8 @@ def run(options: Options) -> Report:
         Goal(f"{MAPPED} / {BARE_CORE}", _ratio(report, MAPPED, BARE_CORE, SPEED), MAPPED_SHARE),
         Goal(f"{XLSX} / {BARE_XLSX}", _ratio(report, XLSX, BARE_XLSX, SPEED), XLSX_SHARE),
         Goal(f"{XLSX}: peak MiB", report.row(XLSX).median(MEMORY), MEMORY_MAX, at_least=False),
+        Goal(f"{PARQUET} / {BARE_PARQUET}", _ratio(report, PARQUET, BARE_PARQUET, SPEED), PARQUET_SHARE),
+        Goal(f"{PARQUET}: peak MiB", report.row(PARQUET).median(MEMORY), MEMORY_MAX, at_least=False),
         *(goal for name in (COPY, MAPPED) for goal in _memory_goals(report, name)),
     ]
     report.notes = [

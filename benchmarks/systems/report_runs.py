@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 import uuid
 from typing import Any
 
 import msgspec
-from sqlalchemy import Select
+from sqlalchemy import Numeric, Select
 
 from benchmarks.processes import WORK_SECONDS, await_go
 from benchmarks.servers import effects_url
-from benchmarks.systems.report_orders import COLUMNS, forget, map_order, orders, peak_mebibytes
+from benchmarks.systems.report_orders import COLUMNS, NoPandas, forget, map_order, orders, peak_mebibytes
 from effects import Effects
 from effects.worker import Worker
 from effects_reports import ReportStatus, report, report_status, request_report
@@ -33,11 +34,15 @@ REPORTS = [
     report("orders_raw", key=("id",), params=Params, dialect="raw")(_orders),
     report("orders_excel", key=("id",), params=Params)(_orders),
     report("orders_xlsx", key=("id",), params=Params, formats=("xlsx",))(_orders),
+    report("orders_parquet", key=("id",), params=Params, types={"amount": Numeric(12, 2)}, formats=("parquet",))(
+        _orders
+    ),
     report("orders_mapped", key=("id",), params=Params, dialect="raw", columns=COLUMNS, map_row=map_order)(_orders),
 ]
 
 
 def work(name: str, database: str, folder: str, rows: str) -> None:
+    sys.meta_path.insert(0, NoPandas())
     logging.getLogger("alembic").setLevel(logging.WARNING)
     effects = Effects(effects_url(database), reports=REPORTS, storage_url=folder, log_level="WARNING")
     worker = Worker(effects)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from effects_reports.progress import Progress
     from effects_reports.results import open_result
     from effects_reports.source.since import Since
+    from effects_reports.sql_text import sql_report
     from effects_reports.writing import ReportReceipt
 else:
     __getattr__, __dir__ = lazy.names(
@@ -50,6 +51,7 @@ else:
             "effects_reports.progress": "Progress",
             "effects_reports.results": "open_result",
             "effects_reports.source.since": "Since",
+            "effects_reports.sql_text": "sql_report",
             "effects_reports.writing": "ReportReceipt",
         },
     )
@@ -88,4 +90,5 @@ __all__ = [
     "request_report_async",
     "resume_report",
     "rewind_report",
+    "sql_report",
 ]

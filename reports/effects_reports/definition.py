@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +12,11 @@ import msgspec
 from sqlalchemy import GenerativeSelect
 from sqlalchemy.types import TypeEngine, to_instance
 
-from effects.extend import arguments, described, optional, require, why_unfit
+from effects.extend import arguments, described, optional, require
 from effects_reports.errors import DefinitionInvalid, ParamsInvalid, ReportInvalid
 from effects_reports.formats.base import DIALECTS, Column, Dialect, MapBatch, MappedRow, MapRow, Route
 from effects_reports.formats.opening import FORMATS
+from effects_reports.params import declared_by, given_names, read_params, takes_keywords, takes_params, takes_since
 from effects_reports.source.since import Since
 
 Consistency: TypeAlias = Literal["range", "snapshot", "single"]
@@ -72,13 +72,9 @@ class ReportDefinition:
         return self.chunk_rows or (COPIED_CHUNK_ROWS if route == "copy" else CHUNK_ROWS)
 
     @property
-    def _takes_params(self) -> bool:
-        return any(name not in ("as_of", "since") for name in inspect.signature(self.source).parameters)
-
-    @property
     def incremental(self) -> bool:
         """Whether a run covers only what no run before it has had: its function takes `since`."""
-        return "since" in inspect.signature(self.source).parameters
+        return takes_since(self.source)
 
     def read_params(self, values: Any) -> Any:
         """The params as the function takes them.
@@ -86,15 +82,7 @@ class ReportDefinition:
         Raises:
             ParamsInvalid: they do not fit the schema; names the fields.
         """
-        plain = {} if values is None else values if isinstance(values, Mapping) else msgspec.to_builtins(values)
-        kind = self.params or dict[str, Any]
-        if plain and not self._takes_params:
-            raise ParamsInvalid(f"report {self.name!r} takes no params: {', '.join(map(str, plain))} are given")
-        try:
-            return msgspec.convert(plain, kind, strict=False)
-        except (msgspec.ValidationError, TypeError) as error:
-            reason = why_unfit(error, plain, kind, strict=False)
-            raise ParamsInvalid(f"report {self.name!r}: the params do not fit: {reason}{_taken(kind)}") from None
+        return read_params(f"report {self.name!r}", self.source, self.params, values)
 
     def statement(self, params: Any, as_of: datetime, since: Since | None = None) -> Statement:
         """The rows as a SELECT.
@@ -126,11 +114,12 @@ class ReportDefinition:
         return rows
 
     def _call(self, params: Any, as_of: datetime, since: Since | None = None) -> Any:
-        names = inspect.signature(self.source).parameters
         ours = {"as_of": as_of, "since": since or Since()}
-        chosen = {name: value for name, value in ours.items() if name in names}
+        chosen = {name: ours[name] for name in given_names(self.source)}
         try:
-            return self.source(params, **chosen) if self._takes_params else self.source(**chosen)
+            if takes_keywords(self.source):
+                return self.source(**msgspec.structs.asdict(params), **chosen)
+            return self.source(params, **chosen) if takes_params(self.source) else self.source(**chosen)
         except KeyError as error:
             [name] = error.args or [None]
             if not isinstance(params, Mapping) or not isinstance(name, str) or name in params:
@@ -220,12 +209,6 @@ def _is_type(kind: Any) -> bool:
     return isinstance(kind, TypeEngine) or (isinstance(kind, type) and issubclass(kind, TypeEngine))
 
 
-def _taken(kind: Any) -> str:
-    """` (it takes day, region)`, where the class names its fields."""
-    fields = getattr(msgspec.inspect.type_info(kind), "fields", ())
-    return f" (it takes {', '.join(field.encode_name for field in fields)})" if fields else ""
-
-
 def report(
     name: str,
     *,
@@ -257,7 +240,9 @@ def report(
     Args:
         key: names of selected columns that are together unique and never NULL, and that do not change: chunks are
             ranges of it, and the rows come in its order. An index on it is what makes a chunk cheap.
-        params: a dataclass or msgspec Struct that the request's params are converted to. Default: a dict, unchecked.
+        params: a dataclass, msgspec Struct or TypedDict that the request's params are converted to. Default: what the
+            function's own annotations say: such a class for its one argument, or keyword-only arguments of their types
+            (`def orders(*, since: date, region: str = "all")`). Without either a dict, unchecked.
         columns: the file's columns in order, as names or as `{name: header}`. Default: those of the SELECT.
         types: SQLAlchemy types by columns, for `parquet` and `arrow`: of those that a mapping or an iterable makes, and
             where the SELECT's own type is unknown or too narrow. Default: the SELECT's.
@@ -284,11 +269,11 @@ def report(
 
     def declare(source: Source) -> ReportDefinition:
         return ReportDefinition(
-            name=name, source=source, params=params, key=(key,) if isinstance(key, str) else tuple(key),
-            columns=headers, types=types or {}, map_row=map_row, map_batch=map_batch, iterable=iterable,
-            formats=tuple(formats), dialect=dialect, consistency="single" if iterable else consistency,
-            chunk_rows=chunk_rows, rows_max=rows_max, bytes_max=bytes_max, parallel=parallel, keep_days=keep_days,
-            engine=engine, version=version,
+            name=name, source=source, params=params or declared_by(source),
+            key=(key,) if isinstance(key, str) else tuple(key), columns=headers, types=types or {},
+            map_row=map_row, map_batch=map_batch, iterable=iterable, formats=tuple(formats), dialect=dialect,
+            consistency="single" if iterable else consistency, chunk_rows=chunk_rows, rows_max=rows_max,
+            bytes_max=bytes_max, parallel=parallel, keep_days=keep_days, engine=engine, version=version,
         )  # fmt: skip
 
     return declare

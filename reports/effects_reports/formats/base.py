@@ -103,8 +103,11 @@ class Format(Protocol):
     typed: bool  # its columns have types, which the plan freezes
     packing: Packing
 
-    def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> bytes:
-        """Rows of a part, not yet packed; `values` are the columns' values, all of one length, at least 1."""
+    def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> Any:
+        """Rows of a part, not yet packed: bytes, or what else the format's packer takes.
+
+        `values` are the columns' values, all of one length, at least 1.
+        """
         ...
 
     def assemble(self, columns: Sequence[Column], parts: Iterable[Part], out: Writer) -> None:

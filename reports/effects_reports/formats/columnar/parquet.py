@@ -15,7 +15,7 @@ from effects.extend import Writer, lazy
 from effects_reports.formats.base import Column, Packing, Part
 from effects_reports.formats.columnar import thrift
 from effects_reports.formats.columnar.arrays import batch_of, schema_of
-from effects_reports.formats.columnar.gathering import Gatherer, framed
+from effects_reports.formats.columnar.gathering import pieces_of
 from effects_reports.formats.columnar.kinds import with_kinds
 from effects_reports.formats.columnar.thrift import Field, Items, Struct
 from effects_reports.formats.fragments import Pieces
@@ -29,7 +29,8 @@ else:
 _MAGIC = b"PAR1"
 _FOOTER_LENGTH = struct.Struct("<I")
 _FRAME = struct.Struct("<II")
-_CODEC = "zstd"
+# A dictionary that grows larger costs memory and makes the file no smaller.
+_OPTIONS = {"compression": "zstd", "version": "2.6", "store_schema": False, "dictionary_pagesize_limit": 128 * 1024}
 # Numbers of fields, as parquet.thrift has them.
 _NUM_ROWS, _ROW_GROUPS = 3, 4  # of FileMetaData
 _COLUMNS, _GROUP_ROWS, _GROUP_OFFSET, _ORDINAL = 1, 3, 5, 7  # of RowGroup
@@ -38,7 +39,7 @@ _DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE = 9, 10, 11  # of ColumnMetaData, each
 
 
 class Parquet:
-    """Columns of their own types, compressed by zstd, in row groups of about 100,000 rows or 8 MiB."""
+    """Columns of their own types, compressed by zstd, in row groups of about 100,000 rows or 4 MiB."""
 
     name = "parquet"
     extension = ".parquet"
@@ -49,13 +50,13 @@ class Parquet:
     typed = True
     packing: Packing = "parquet"
 
-    def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> bytes:
-        """As `Format.encode`.
+    def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> Any:
+        """As `Format.encode`: a record batch.
 
         Raises:
             ReportRefused: a value is not of its column's type.
         """
-        return framed(batch_of(with_kinds(columns), values))
+        return batch_of(with_kinds(columns), values)
 
     def assemble(self, columns: Sequence[Column], parts: Iterable[Part], out: Writer) -> None:
         """As `Format.assemble`."""
@@ -68,16 +69,14 @@ class Parquet:
         out.write(written + _FOOTER_LENGTH.pack(len(written)) + _MAGIC)
 
 
-class RowGroupPacker(Gatherer):
-    """Record batches to the frames of a part."""
-
-    def write_group(self, table: Any) -> bytes:
-        data = _file(table)
-        footer = _footer_of(data)
-        [group] = footer[_ROW_GROUPS].value.values
-        metadata = thrift.write_struct(_moved(group, -len(_MAGIC)))
-        pages = data[len(_MAGIC) : _footer_start(data)]
-        return _FRAME.pack(len(metadata), len(pages)) + metadata + pages
+def row_group(table: Any) -> Iterator[bytes]:
+    """The frame of a part that holds these rows."""
+    data = _file(table)
+    [group] = _footer_of(data)[_ROW_GROUPS].value.values
+    metadata = thrift.write_struct(_moved(group, -len(_MAGIC)))
+    end = _footer_start(data)
+    yield _FRAME.pack(len(metadata), end - len(_MAGIC)) + metadata
+    yield from pieces_of(data, len(_MAGIC), end)
 
 
 class _Groups:
@@ -113,23 +112,22 @@ class _Groups:
             self._place += of_pages
 
 
-def _file(table: Any) -> bytes:
+def _file(table: Any) -> Any:
     """A Parquet file of one row group, or of none where the table is empty."""
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, table.schema, compression=_CODEC, version="2.6", store_schema=False) as writer:
+    with pq.ParquetWriter(sink, table.schema, **_OPTIONS) as writer:
         if table.num_rows:
             writer.write_table(table, row_group_size=table.num_rows)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return sink.getvalue()
 
 
-def _footer_start(data: bytes) -> int:
+def _footer_start(data: Any) -> int:
     end = len(data) - len(_MAGIC) - _FOOTER_LENGTH.size
     return end - int(_FOOTER_LENGTH.unpack_from(data, end)[0])
 
 
-def _footer_of(data: bytes) -> Struct:
-    return thrift.read_struct(data, _footer_start(data))[0]
+def _footer_of(data: Any) -> Struct:
+    return thrift.read_struct(bytes(memoryview(data)[_footer_start(data) :]))[0]
 
 
 def _moved(group: Struct, by: int) -> Struct:
