@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ReportStateError,
     )
     from effects_reports.explanation import ReportExplanation, explain_report
+    from effects_reports.formats.sheets.options import Workbook
     from effects_reports.links import download_url
     from effects_reports.notify import Notify
     from effects_reports.preview import ReportPreview, preview_report
@@ -45,6 +46,7 @@ else:
                 "ReportRefused, ReportStateError"
             ),
             "effects_reports.explanation": "ReportExplanation, explain_report",
+            "effects_reports.formats.sheets.options": "Workbook",
             "effects_reports.links": "download_url",
             "effects_reports.notify": "Notify",
             "effects_reports.preview": "ReportPreview, preview_report",
@@ -74,6 +76,7 @@ __all__ = [
     "ReportStateError",
     "ReportStatus",
     "Since",
+    "Workbook",
     "cancel_report",
     "download_app",
     "download_url",

@@ -16,6 +16,7 @@ from effects.extend import arguments, described, optional, require
 from effects_reports.errors import DefinitionInvalid, ParamsInvalid, ReportInvalid
 from effects_reports.formats.base import DIALECTS, Column, Dialect, MapBatch, MappedRow, MapRow, Route
 from effects_reports.formats.opening import FORMATS
+from effects_reports.formats.sheets.options import Workbook
 from effects_reports.params import declared_by, given_names, read_params, takes_keywords, takes_params, takes_since
 from effects_reports.source.since import Since
 
@@ -57,6 +58,7 @@ class ReportDefinition:
     parallel: int = PARALLEL
     keep_days: float = KEEP_DAYS
     engine: str | None = None
+    workbook: Workbook = field(default_factory=Workbook)
     version: int = 1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Statement | Rows:
@@ -138,6 +140,8 @@ class ReportDefinition:
             raise DefinitionInvalid(f"{who}: two columns of its select() have one name; label them")
         if missing := [name for name in self.key if name not in names]:
             raise DefinitionInvalid(f"{who}: its select() has no column {missing[0]!r}, which is part of its key")
+        if self.columns is None:
+            self.workbook.check(who, [str(name) for name in names])
         unknown = [name for name in self.columns or () if name not in names]
         if unknown and not self.mapped:
             raise DefinitionInvalid(f"{who}: columns names {unknown[0]!r}, which its select() does not have")
@@ -165,6 +169,7 @@ class ReportDefinition:
             raise DefinitionInvalid(f"{who}: a name is lower-case letters, digits and _, at most 63")
         self._check_choices(who)
         self._check_shape(who)
+        self.workbook.check(who, None if self.columns is None else list(self.columns))
         for name in ("chunk_rows", "rows_max", "bytes_max", "parallel", "keep_days"):
             require(f"{who}: {name}", getattr(self, name), optional(arguments.positive), DefinitionInvalid)
         if self.iterable:
@@ -228,6 +233,7 @@ def report(
     parallel: int = PARALLEL,
     keep_days: float = KEEP_DAYS,
     engine: str | None = None,
+    workbook: Workbook | None = None,
     version: int = 1,
 ) -> Callable[[Source], ReportDefinition]:
     """Declare a report; the decorated function gives its rows. ``Effects(reports=[…])` makes it known to an app.
@@ -260,6 +266,7 @@ def report(
             limit key `report:NAME` when the report is first planned, where an operator may change it.
         keep_days: how long a finished file is kept. Default 7.
         engine: the name of another database to read from, such as a replica (`Effects(report_engines={…})`).
+        workbook: how `xlsx` looks: see `Workbook`.
         version: raise it with every change of columns or rows: a run that was planned by another one is refused.
 
     Raises:
@@ -273,7 +280,8 @@ def report(
             key=(key,) if isinstance(key, str) else tuple(key), columns=headers, types=types or {},
             map_row=map_row, map_batch=map_batch, iterable=iterable, formats=tuple(formats), dialect=dialect,
             consistency="single" if iterable else consistency, chunk_rows=chunk_rows, rows_max=rows_max,
-            bytes_max=bytes_max, parallel=parallel, keep_days=keep_days, engine=engine, version=version,
+            bytes_max=bytes_max, parallel=parallel, keep_days=keep_days, engine=engine, workbook=workbook or Workbook(),
+            version=version,
         )  # fmt: skip
 
     return declare

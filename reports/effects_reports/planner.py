@@ -15,6 +15,7 @@ from effects_reports.errors import ReportRefused
 from effects_reports.formats import open_format
 from effects_reports.formats.base import ChunkSource, Column, Format
 from effects_reports.formats.columnar.kinds import with_kinds
+from effects_reports.formats.xlsx import Xlsx
 from effects_reports.readers import choose_route
 from effects_reports.source import statements as source
 from effects_reports.source.bounds import read_bounds
@@ -142,7 +143,9 @@ class Resolved(msgspec.Struct, frozen=True):
     def columns(self) -> tuple[Column, ...]:
         """Of the file; with their kinds where it is a typed one."""
         columns: tuple[Column, ...] = self.definition.columns_of(self.statement)
-        return with_kinds(columns) if self.file.typed else columns
+        if self.file.typed:
+            return with_kinds(columns)
+        return self.file.with_looks(columns) if isinstance(self.file, Xlsx) else columns
 
     def chunk_source(self, lo: Any = None, hi: Any = None) -> ChunkSource:
         """The rows between two keys."""
@@ -178,6 +181,7 @@ def resolve(
     moment = as_of or datetime.now(UTC)
     typed = definition.read_params(params)
     statement = None if definition.iterable else definition.statement(typed, moment, since)
-    resolved = Resolved(definition, typed, statement, open_format(file, dialect, packing), moment)
+    opened = Xlsx(definition.workbook) if file == "xlsx" else open_format(file, dialect, packing)
+    resolved = Resolved(definition, typed, statement, opened, moment)
     _ = resolved.columns  # refuses those of no type in a typed file
     return resolved

@@ -117,8 +117,8 @@ def _bound_type(what: str, kind: shapes.Type) -> Any:
     if isinstance(kind, shapes.LiteralType):
         kinds_of_values = {type(value) for value in kind.values}
         return sa.BigInteger() if kinds_of_values == {int} else sa.Text()
-    if (known := _TYPES.get(type(kind))) is not None:
-        return known
+    if (scalar := _TYPES.get(type(kind))) is not None:
+        return scalar
     raise DefinitionInvalid(
         f"{what} of its params cannot be bound in SQL: give numbers, texts, booleans, days, times, moments, UUIDs, "
         "bytes, literals, or a list of these"

@@ -46,8 +46,8 @@ OWN = {
         "sealed", "tenants",
     },
     "effects_reports": {
-        "cursor", "definition", "delivery", "downloads", "formats", "links", "notify", "planner", "preview",
-        "progress", "ranges", "readers", "registry", "results", "sharing", "source", "state_machine",
+        "cursor", "definition", "delivery", "downloads", "formats", "links", "notify", "params", "planner", "preview",
+        "progress", "ranges", "readers", "registry", "results", "sharing", "source", "sql_text", "state_machine",
     },
 }  # fmt: skip
 

@@ -10,7 +10,8 @@ import datetime as dt
 import decimal
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from effects_reports.errors import ReportRefused
@@ -38,31 +39,41 @@ _illegal = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  
 # What needs a second look: escapes of XML, of Excel (_x0041_), line ends, spaces that a reader would strip.
 _special = re.compile("[\x00-\x1f\ud800-\udfff\ufffe\uffff<>&]|_x[0-9A-Fa-f]{4}_|(?:^|\xa4)\\s|\\s(?:$|\xa4)").search
 _escape_lookalikes = re.compile("(?=_x[0-9A-Fa-f]{4}_)").sub
+_number = re.compile(r'^<c(?: s="\d+")?><v>').sub  # the opening of a cell that is neither a text nor a boolean
 _BETWEEN = "\xa4"
 
 
-def encode_rows(columns: Sequence[Column], values: Sequence[Sequence[Any]], *, style: int = 0) -> bytes:
+def encode_rows(
+    columns: Sequence[Column],
+    values: Sequence[Sequence[Any]],
+    *,
+    style: int = 0,
+    looks: Mapping[str, int] = MappingProxyType({}),
+) -> bytes:
     """Rows as XML; `values` are the columns' values, all of one length.
 
     Args:
         style: of texts.
+        looks: the style of the other cells of a column, by its kind: a number format.
 
     Raises:
         ReportRefused: a text is longer than a cell can hold.
     """
-    cells = [_cells(many, column, style) for column, many in zip(columns, values, strict=True)]
+    cells = [_cells(many, column, style, looks.get(column.kind)) for column, many in zip(columns, values, strict=True)]
     rows = "</row><row>".join(map("".join, zip(*cells, strict=True)))
     return f"<row>{rows}</row>".encode()
 
 
-def _cells(values: Sequence[Any], column: Column, style: int) -> list[str]:
+def _cells(values: Sequence[Any], column: Column, style: int, look: int | None) -> list[str]:
     """A column's cells. Mostly its values are of one type, and nothing in them needs a second look."""
     kinds = set(map(type, values))
     if kinds == {str} and not style:
         return _texts(values, column)
     if kinds == {int} and min(values) > -_EXACT_INTEGER and max(values) < _EXACT_INTEGER:
-        return [f"<c><v>{value}</v></c>" for value in values]
-    return [_EMPTY if value is None else _cell(value, column, style) for value in values]
+        opening = f'<c s="{look}">' if look else "<c>"
+        return [f"{opening}<v>{value}</v></c>" for value in values]
+    cells = [_EMPTY if value is None else _cell(value, column, style) for value in values]
+    return cells if look is None else [_number(rf'<c s="{look}"><v>', cell, 1) for cell in cells]
 
 
 def _texts(values: Sequence[str], column: Column) -> list[str]:

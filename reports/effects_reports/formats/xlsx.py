@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
+from types import MappingProxyType
+from typing import Any
 from xml.sax.saxutils import quoteattr
+from zoneinfo import ZoneInfo
 
 from effects.extend import Writer
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.archive import ENTRY_BYTES_MAX, Archive
 from effects_reports.formats.base import Column, Packing, Part
-from effects_reports.formats.cells import BOLD, DAY, DECIMALS_MAX, MOMENT, ROW_END, encode_rows
+from effects_reports.formats.cells import BOLD, DAY, DECIMAL, DECIMALS_MAX, MOMENT, ROW_END, encode_rows
 from effects_reports.formats.fragments import Fragment, read_frames
+from effects_reports.formats.sheets.extras import COVER, cover_rows, free_name, totals_row
+from effects_reports.formats.sheets.options import Workbook
+from effects_reports.formats.sheets.values import in_zone, shortened
 
 ROWS_MAX = 1_048_575  # of a sheet, under the header; those beyond stand in a further sheet
 COLUMNS_MAX = 16_384
 SHEET_BYTES_MAX = ENTRY_BYTES_MAX - 2**20
-_SHEET = "Report"
+_COVER_FILE = "worksheets/cover.xml"
+_FIRST_LOOK = DECIMAL + DECIMALS_MAX + 1  # the style of the first number format of the report's own
+_DATE_WORDS = frozenset("ydh")
 _WIDTHS = {DAY: 11.0, MOMENT: 19.0}  # so that a cell does not show ##### in place of its day
 _SAMPLE_ROWS = 1000
 
@@ -45,7 +54,32 @@ class Xlsx:
     by_copy = False
     typed = False
     packing: Packing = "sheet"
-    encode = staticmethod(encode_rows)
+
+    def __init__(self, workbook: Workbook | None = None, facts: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._workbook, self._facts = workbook or Workbook(), facts
+        self._zone = ZoneInfo(self._workbook.zone) if self._workbook.zone else None
+        self.texts_cut = 0
+
+    def with_looks(self, columns: Sequence[Column]) -> tuple[Column, ...]:
+        """The columns, each with its number format as its kind, which the plan freezes."""
+        formats = self._workbook.formats
+        return tuple(replace(column, kind=formats.get(column.name, "")) for column in columns)
+
+    def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> bytes:
+        """As `Format.encode`.
+
+        Raises:
+            ReportRefused: a text is longer than a cell can hold, and is not to be cut.
+        """
+        return encode_rows(columns, [self._shown(many) for many in values], looks=_looks(columns))
+
+    def _shown(self, values: Sequence[Any]) -> Sequence[Any]:
+        if self._zone is not None:
+            values = in_zone(values, self._zone)
+        if self._workbook.long_texts == "cut":
+            values, cut = shortened(values)
+            self.texts_cut += cut
+        return values
 
     def assemble(self, columns: Sequence[Column], parts: Iterable[Part], out: Writer) -> None:
         """As `Format.assemble`.
@@ -56,11 +90,14 @@ class Xlsx:
         if len(columns) > COLUMNS_MAX:
             raise ReportRefused(f"XLSX holds {COLUMNS_MAX:,} columns, not {len(columns):,}", code="xlsx_too_wide")
         archive = Archive(out)
-        for name, xml in _BEFORE.items():
-            archive.add(name, xml.encode())
-        sheets = _Sheets(archive, columns)
+        archive.add("_rels/.rels", _relationships({"xl/workbook.xml": f"{_OFFICE}/officeDocument"}).encode())
+        archive.add("xl/styles.xml", _styles(_looks(columns)).encode())
+        sheets = _Sheets(archive, columns, self._workbook)
         sheets.fill(chain.from_iterable(map(read_frames, parts)))
-        for name, xml in _after(sheets.count).items():
+        cover = self._workbook.cover
+        if cover is not None:
+            archive.add(f"xl/{_COVER_FILE}", _cover(cover, self._facts))
+        for name, xml in _after(list(sheets.names), cover=cover is not None).items():
             archive.add(name, xml.encode())
         archive.end()
 
@@ -69,19 +106,20 @@ class _Sheets:
     """The sheets of a workbook, each begun when the one before it is full.
 
     Attributes:
-        count: how many there are.
+        names: their names, each with its rows.
     """
 
-    def __init__(self, archive: Archive, columns: Sequence[Column]) -> None:
-        self._archive, self._columns = archive, columns
+    def __init__(self, archive: Archive, columns: Sequence[Column], workbook: Workbook) -> None:
+        self._archive, self._columns, self._workbook = archive, columns, workbook
         self._opening = b""
-        self._rows = self.count = 0
+        self._rows = 0
+        self.names: dict[str, int] = {}
 
     def fill(self, frames: Frames) -> None:
         for fragment, pieces in frames:
-            if not self.count:
+            if not self.names:
                 start = b"".join(pieces)  # about 256 KiB or one row
-                self._open(_widths(start, len(self._columns)))
+                self._open(self._widths(start))
                 pieces = iter([start])  # noqa: PLW2901 - the same bytes
             elif self._rows + fragment.rows > ROWS_MAX or self._archive.plain + fragment.plain > SHEET_BYTES_MAX:
                 self._close()
@@ -90,9 +128,28 @@ class _Sheets:
                 self._archive.deflated(piece)
             self._archive.count(fragment.plain, fragment.crc)
             self._rows += fragment.rows
-        if not self.count:
-            self._open({})
+            self.names[self._name] = self._rows
+        if not self.names:
+            self._open(self._widths(b""))
+        self._total()
         self._close()
+
+    def _widths(self, start: bytes) -> dict[int, float]:
+        widths = _widths(start, len(self._columns)) if start else {}
+        for number, column in enumerate(self._columns):
+            if not _DATE_WORDS.isdisjoint(column.kind.lower()):
+                widths[number] = max(_WIDTHS[DAY], len(column.kind) + 2.0)
+            widths[number] = self._workbook.widths.get(column.name, widths.get(number, 0.0))
+        return {number: width for number, width in widths.items() if width}
+
+    def _total(self) -> None:
+        if not self._workbook.totals:
+            return
+        sheets = list(self.names.items())
+        if self._rows >= ROWS_MAX:
+            self._close()
+            self._begin()
+        self._archive.fragment(totals_row(self._columns, self._workbook.totals, sheets, _looks(self._columns)))
 
     def _open(self, widths: dict[int, float]) -> None:
         header = encode_rows(self._columns, [[column.header] for column in self._columns], style=BOLD)
@@ -100,9 +157,10 @@ class _Sheets:
         self._begin()
 
     def _begin(self) -> None:
-        self.count += 1
-        self._rows = 0
-        self._archive.begin(f"xl/worksheets/sheet{self.count}.xml")
+        number = len(self.names) + 1
+        self._name = self._workbook.sheet if number == 1 else f"{self._workbook.sheet} {number}"
+        self.names[self._name] = self._rows = 0
+        self._archive.begin(f"xl/worksheets/sheet{number}.xml")
         self._archive.fragment(self._opening)
 
     def _close(self) -> None:
@@ -148,11 +206,18 @@ def _relationships(targets: dict[str, str]) -> str:
     return f'{_XML}<Relationships xmlns="{_PACKAGE}/relationships">{lines}</Relationships>'
 
 
-def _styles() -> str:
-    """In the order of the numbers that `cells` has for them."""
+def _looks(columns: Sequence[Column]) -> dict[str, int]:
+    """Number format → its style."""
+    codes = dict.fromkeys(column.kind for column in columns if column.kind)
+    return {code: _FIRST_LOOK + number for number, code in enumerate(codes)}
+
+
+def _styles(looks: Iterable[str]) -> str:
+    """In the order of the numbers that `cells` has for them; the report's own behind them."""
     shapes = ["yyyy-mm-dd", "yyyy-mm-dd hh:mm:ss", "hh:mm:ss", "0"]
     shapes += [f"0.{'0' * digits}" for digits in range(1, DECIMALS_MAX + 1)]
-    formats = "".join(f'<numFmt numFmtId="{164 + n}" formatCode="{shape}"/>' for n, shape in enumerate(shapes))
+    shapes += looks
+    formats = "".join(f'<numFmt numFmtId="{164 + n}" formatCode={quoteattr(shape)}/>' for n, shape in enumerate(shapes))
     cells = "".join(
         f'<xf numFmtId="{164 + n}" fontId="0" fillId="0" borderId="0" xfId="0" applyNumberFormat="1"'
         + (' applyAlignment="1"><alignment shrinkToFit="1"/></xf>' if n < 3 else "/>")
@@ -171,27 +236,28 @@ def _styles() -> str:
     )
 
 
-_BEFORE = {
-    "_rels/.rels": _relationships({"xl/workbook.xml": f"{_OFFICE}/officeDocument"}),
-    "xl/styles.xml": _styles(),
-}
+def _cover(title: str, facts: Mapping[str, str]) -> bytes:
+    columns = "".join(f'<col min="{n}" max="{n}" width="{width}" customWidth="1"/>' for n, width in ((1, 24), (2, 60)))
+    start = f'{_XML}<worksheet xmlns="{_MAIN}"><cols>{columns}</cols><sheetData>'
+    return start.encode() + cover_rows(title, facts) + b"</sheetData></worksheet>"
 
 
-def _after(sheets: int) -> dict[str, str]:
-    numbers = range(1, sheets + 1)
-    names = [_SHEET if number == 1 else f"{_SHEET} {number}" for number in numbers]
+def _after(names: list[str], *, cover: bool) -> dict[str, str]:
+    files = {name: f"worksheets/sheet{number}.xml" for number, name in enumerate(names, 1)}
+    if cover:
+        files = {free_name(COVER, names): _COVER_FILE, **files}
     listed = "".join(
-        f'<sheet name="{name}" sheetId="{number}" r:id="rId{number}"/>'
-        for number, name in zip(numbers, names, strict=True)
+        f'<sheet name={quoteattr(name)} sheetId="{number}" r:id="rId{number}"/>' for number, name in enumerate(files, 1)
     )
-    targets = {f"worksheets/sheet{number}.xml": f"{_OFFICE}/worksheet" for number in numbers}
+    targets = dict.fromkeys(files.values(), f"{_OFFICE}/worksheet")
     overrides = {"xl/workbook.xml": "sheet.main", "xl/styles.xml": "styles"}
     overrides |= {f"xl/{target}": "worksheet" for target in targets}
     types = "".join(
         f'<Override PartName="/{name}" ContentType="{_TYPES}.{kind}+xml"/>' for name, kind in overrides.items()
     )
     return {
-        "xl/workbook.xml": f'{_XML}<workbook xmlns="{_MAIN}" xmlns:r="{_OFFICE}"><sheets>{listed}</sheets></workbook>',
+        "xl/workbook.xml": f'{_XML}<workbook xmlns="{_MAIN}" xmlns:r="{_OFFICE}"><sheets>{listed}</sheets>'
+        '<calcPr fullCalcOnLoad="1"/></workbook>',
         "xl/_rels/workbook.xml.rels": _relationships({**targets, "styles.xml": f"{_OFFICE}/styles"}),
         "[Content_Types].xml": (
             f'{_XML}<Types xmlns="{_PACKAGE}/content-types">'

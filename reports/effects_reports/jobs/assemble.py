@@ -8,11 +8,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import msgspec
+
 from effects import Attempt, Cancelled, Done, ObjectMissing, Outcome
-from effects.extend import Writer, boot_id, point
+from effects.extend import Writer, boot_id, moment, point
 from effects_reports import state_machine
 from effects_reports.formats import open_format
 from effects_reports.formats.base import Format
+from effects_reports.formats.xlsx import Xlsx
 from effects_reports.jobs.step import ReportWork, RunPayload, thawed_columns
 from effects_reports.loading import Loaded
 from effects_reports.request import is_default_key
@@ -53,6 +56,8 @@ class ReportAssemble(ReportWork[RunPayload]):
         run = loaded.run
         if run is None or run.state != "assembling":
             return Cancelled("the run is no longer to be assembled")
+        if run.format == "xlsx" and (waiting := self.unknown_report(run)) is not None:
+            return waiting
         if (waiting := self.missing_packing(run)) is not None:
             return waiting
         with self.app.store.read() as connection:
@@ -78,6 +83,8 @@ class ReportAssemble(ReportWork[RunPayload]):
 
     def _assemble(self, run: Run, chunks: Sequence[Chunk], looker: _Looker) -> Artifact:
         file = open_format(run.format, run.dialect, run.packing)
+        if run.format == "xlsx":
+            file = Xlsx(self.registry.get(run.report).workbook, _facts(run, sum(chunk.rows_done for chunk in chunks)))
         columns = thawed_columns(run.columns)
         filename = filename_of(run, file)
         storage = self.app.storage
@@ -184,3 +191,11 @@ def filename_of(run: Run, file: Format) -> str:
     stem = run.report if is_default_key(run.report, run.key) else run.key
     safe = "".join(char if char.isalnum() or char in "-_." else "-" for char in stem).strip("-.")
     return f"{(safe or run.report)[:100]}{file.extension}"
+
+
+def _facts(run: Run, rows: int) -> dict[str, str]:
+    """What the cover of a workbook says."""
+    assert run.as_of is not None  # frozen by the plan
+    params = {str(name): "" if value is None else str(value) for name, value in msgspec.json.decode(run.params).items()}
+    as_of = moment(run.as_of).isoformat(" ", "seconds")
+    return {"Report": run.report, "As of": as_of, "Rows": f"{rows:,}", **params}

@@ -18,6 +18,7 @@ from effects.extend import moment, point
 from effects_reports import state_machine
 from effects_reports.cursor import Key, key_from_json, key_to_json
 from effects_reports.errors import ReportRefused
+from effects_reports.formats.base import Format
 from effects_reports.jobs.increment import stored_since
 from effects_reports.jobs.step import ReportWork, RunPayload, check_unchanged
 from effects_reports.loading import LoadedChunk, load_chunks
@@ -148,7 +149,16 @@ class _ChunkAttempt:
             token=self._token,
             finished=finished,
         )
-        return Done(apply=apply, detail={"rows": finished.rows, "bytes": finished.bytes, "route": finished.route})
+        detail = {"rows": finished.rows, "bytes": finished.bytes, "route": finished.route}
+        return Done(apply=apply, detail=detail | self._cut(resolved.file))
+
+    def _cut(self, file: Format) -> dict[str, int]:
+        """How many texts were too long for their cells, in the log too."""
+        if not (cut := getattr(file, "texts_cut", 0)):
+            return {}
+        where = {"run": self._run.id, "chunk": self._chunk.ordinal, "texts": cut}
+        _log.warning("report.texts_cut", extra=where)
+        return {"texts_cut": cut}
 
     def _resolved(self) -> Resolved:
         assert self._run.as_of is not None  # frozen by the plan

@@ -1,0 +1,1 @@
+"""What a workbook has beside its rows: how columns look, a row of totals, a cover."""
