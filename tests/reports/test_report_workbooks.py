@@ -59,8 +59,8 @@ def test_a_changed_number_format_is_another_report(shop_factory: Shop) -> None:
     fill(app, 50)
     run_id = request_report("orders", effects=app).run_id
     ReportWorker(app).do_next()
-    other = report("orders", key=("id",), chunk_rows=100, formats=("xlsx",), workbook=Workbook(formats={"id": "000"}))
-    drain(shop_factory(reports=[other(_source)], url=str(app.settings.database_url)))
+    changed = report("orders", key=("id",), chunk_rows=100, formats=("xlsx",), workbook=Workbook(formats={"id": "000"}))
+    drain(shop_factory(reports=[changed(_source)], url=str(app.settings.database_url)))
     status = report_status(run_id, effects=app)
     assert (status.state, status.error_code) == ("failed", "definition_changed")
 
