@@ -246,21 +246,17 @@ def report(
     Args:
         key: names of selected columns that are together unique and never NULL, and that do not change: chunks are
             ranges of it, and the rows come in its order. An index on it is what makes a chunk cheap.
-        params: a dataclass, msgspec Struct or TypedDict that the request's params are converted to. Default: what the
-            function's own annotations say: such a class for its one argument, or keyword-only arguments of their types
-            (`def orders(*, since: date, region: str = "all")`). Without either a dict, unchecked.
+        params: a dataclass, msgspec Struct or TypedDict that the request's params are converted to. Default: such a class
+            by which the argument is annotated, or keyword-only arguments of their types. Else a dict, unchecked.
         columns: the file's columns in order, as names or as `{name: header}`. Default: those of the SELECT.
-        types: SQLAlchemy types by columns, for `parquet` and `arrow`: of those that a mapping or an iterable makes, and
-            where the SELECT's own type is unknown or too narrow. Default: the SELECT's.
+        types: SQLAlchemy types by columns, for `parquet` and `arrow`. Default: the SELECT's, where it knows them.
         map_row: makes the file's row (a sequence in the order of `columns`, or a mapping) of a row; None leaves it out.
         map_batch: the same for up to 1,000 rows at once. Without either, PostgreSQL itself writes the format (COPY).
         iterable: the function returns an iterable of rows instead of a SELECT. One part: a crash begins it again.
         formats: those that may be asked for, the default first.
-        dialect: of CSV: `excel` (default), `excel_semicolon` for countries where the comma is decimal, `rfc4180`, or
-            `raw`, which has no defence against formulas.
+        dialect: of CSV: `excel` (default), `excel_semicolon` for a decimal comma, `rfc4180`, or `raw`: no defence.
         consistency: `range` (default), `snapshot` or `single`; the package's page says what each guarantees.
-        chunk_rows: rows of a chunk. Default 100,000, or 250,000 where PostgreSQL itself writes them; several times that
-            where there would be over 10,000 chunks.
+        chunk_rows: rows of a chunk, more where there would be over 10,000 of them. Default 100,000; by COPY 250,000.
         rows_max, bytes_max: a report with more is refused, or fails. Default 10 million and 1 GiB.
         parallel: how many chunks of this report run at once, over all its runs. Default 4; stored as the cap of the
             limit key `report:NAME` when the report is first planned, where an operator may change it.

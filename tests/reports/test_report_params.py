@@ -19,6 +19,7 @@ from effects_reports import (
     DefinitionInvalid,
     ParamsInvalid,
     ReportDefinition,
+    Since,
     explain_report,
     preview_report,
     report,
@@ -173,3 +174,20 @@ def test_a_text_that_the_database_does_not_take_is_explained(shop_factory: Shop)
     app: Effects = shop_factory(reports=[sql_report("x", "SELECT id FROM nowhere", columns=("id",))])
     [refusal] = explain_report("x", effects=app).refusals
     assert "nowhere" in refusal
+
+
+def test_since_of_a_type_is_a_param_and_else_what_is_new() -> None:
+    def by_day(*, since: dt.date) -> Any:
+        return sa.select(orders)
+
+    def new(params: dict[str, Any], since: Since) -> Any:
+        return sa.select(orders)
+
+    def plain(since):  # type: ignore[no-untyped-def] # as apps write it
+        return sa.select(orders)
+
+    declared = [report("orders", key=("id",))(source) for source in (by_day, new, plain)]
+    assert [each.incremental for each in declared] == [False, True, True]
+    assert declared[0].read_params({"since": "2026-01-14"}).since == dt.date(2026, 1, 14)
+    with pytest.raises(ParamsInvalid, match="takes no params"):
+        declared[2].read_params({"since": "2026-01-14"})
