@@ -236,7 +236,7 @@ def report(
     workbook: Workbook | None = None,
     version: int = 1,
 ) -> Callable[[Source], ReportDefinition]:
-    """Declare a report; the decorated function gives its rows. ``Effects(reports=[…])` makes it known to an app.
+    """Declare a report; the decorated function gives its rows. ``Effects(reports=[…])`` makes it known to an app.
 
     The function is called with the params, unless it has no argument for them, and with `as_of` (the time of the plan)
     where it has an argument of that name. With an argument `since` the report is incremental: its runs cover
@@ -246,7 +246,7 @@ def report(
     Args:
         key: names of selected columns that are together unique and never NULL, and that do not change: chunks are
             ranges of it, and the rows come in its order. An index on it is what makes a chunk cheap.
-        params: a dataclass, msgspec Struct or TypedDict that the request's params are converted to. Default: such a class
+        params: a dataclass, msgspec Struct or TypedDict that the request's params are made into. Default: such a class
             by which the argument is annotated, or keyword-only arguments of their types. Else a dict, unchecked.
         columns: the file's columns in order, as names or as `{name: header}`. Default: those of the SELECT.
         types: SQLAlchemy types by columns, for `parquet` and `arrow`. Default: the SELECT's, where it knows them.
