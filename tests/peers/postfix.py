@@ -80,6 +80,7 @@ error     unix  - - n - - error
 retry     unix  - - n - - error
 discard   unix  - - n - - discard
 virtual   unix  - n n - - virtual
+smtp      unix  - - n - - smtp
 anvil     unix  - - n - 1 anvil
 scache    unix  - - n - 1 scache
 postlog   unix-dgram n - n - 1 postlogd
