@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from effects_email.jobs.send import EmailSend
     from effects_email.message.address import parse_address
     from effects_email.message.attachments import File
+    from effects_email.message.invite import Invite
     from effects_email.message.source import Address
     from effects_email.personal.export import Exported, export_address
     from effects_email.personal.forget import Forgotten, forget_address
@@ -53,6 +54,7 @@ else:
             "effects_email.jobs.send": "EmailSend",
             "effects_email.message.address": "parse_address",
             "effects_email.message.attachments": "File",
+            "effects_email.message.invite": "Invite",
             "effects_email.message.source": "Address",
             "effects_email.personal.export": "Exported, export_address",
             "effects_email.personal.forget": "Forgotten, forget_address",
@@ -79,6 +81,7 @@ __all__ = [
     "Exported",
     "File",
     "Forgotten",
+    "Invite",
     "LogLine",
     "NewEmail",
     "Preview",

@@ -16,7 +16,7 @@ from effects.extend import ANY_TIME, AuditAction, Requeued, Window, moment, note
 from effects_email.errors import EmailNotFound, TemplateError
 from effects_email.events import Fate, ProviderEvent, events_of, fate_of
 from effects_email.jobs.send import EmailSend
-from effects_email.message.address import Recipient, address_digests, recipient
+from effects_email.message.address import Recipient, address_digests, recipient, spec_of
 from effects_email.message.mime import build
 from effects_email.message.source import MessageSource, StoredContent, open_content, seal_content
 from effects_email.message.staging import redirected
@@ -118,7 +118,7 @@ def get_email(app: Effects, name: str) -> EmailRecord:
 def list_emails(
     app: Effects,
     *,
-    address: str | None = None,
+    address: Recipient | None = None,
     key: str | None = None,
     status: str | None = None,
     window: Window = ANY_TIME,
@@ -138,7 +138,7 @@ def list_emails(
         AddressInvalid: `address` is no address.
         EmailNotFound: no message has the key `before`.
     """
-    digests = None if address is None else address_digests(app, address)
+    digests = None if address is None else address_digests(app, spec_of(address))
     filters = set_filters({"key": key, "state": status, "before": before, **window.parameters()})
     searched_to = None
     with app.store.read() as connection:

@@ -14,6 +14,7 @@ from effects.extend import AnySession, OnUnknown, app_of, build_each, each_of
 from effects_email.errors import EmailInvalid
 from effects_email.message.address import Recipient, parse_mailbox
 from effects_email.message.attachments import File, Files, inline_images
+from effects_email.message.invite import Invite
 from effects_email.message.mime import build
 from effects_email.message.source import MessageSource
 from effects_email.request import DirectEmail, NewEmail, RenderedEmail, compose_email, render_email
@@ -33,6 +34,7 @@ def send_templated_email(
     category: str | None = None,
     transport: str | None = None,
     attachments: Sequence[File | str | Path] = (),
+    invite: Invite | None = None,
     headers: Mapping[str, str] | None = None,
     run_at: datetime | None = None,
     expires_at: datetime | None = None,
@@ -60,6 +62,7 @@ def send_templated_email(
         locale: `de` or `de-AT`: the template in exactly this, else in the language alone, else as it is by default.
         category: whose unsubscribes it respects; transport: the name of one that is set. Default the template's.
         attachments: paths or `File`s; 10 MiB in base64 at most. They must stay until the message has left.
+        invite: a calendar invitation, which mail programs offer to answer; also attached, as `invite.ics`.
         headers: further headers: those that begin with `X-`, and a few that `effects_email.message.headers` lists.
         run_at, expires_at: aware; not before, and not after. Default the template's `expires_seconds`.
         on_unknown: what to do where it may have been sent: `repeat_once` after a quarter of an hour (the default),
@@ -87,8 +90,8 @@ def send_templated_email(
     """
     email = NewEmail(
         template, to=to, context=context, event_id=event_id, key=key, locale=locale, category=category,
-        transport=transport, attachments=attachments, headers=headers, run_at=run_at, expires_at=expires_at,
-        on_unknown=on_unknown, sender=sender, group=group, cc=cc, bcc=bcc, reply_to=reply_to,
+        transport=transport, attachments=attachments, invite=invite, headers=headers, run_at=run_at,
+        expires_at=expires_at, on_unknown=on_unknown, sender=sender, group=group, cc=cc, bcc=bcc, reply_to=reply_to,
         despite_suppression=despite_suppression, return_path=return_path,
     )  # fmt: skip
     return send_templated_emails([email], session=session, effects=effects)[0]
@@ -106,6 +109,7 @@ def send_email(
     category: str | None = None,
     transport: str | None = None,
     attachments: Sequence[File | str | Path] = (),
+    invite: Invite | None = None,
     headers: Mapping[str, str] | None = None,
     run_at: datetime | None = None,
     expires_at: datetime | None = None,
@@ -139,8 +143,8 @@ def send_email(
     """
     email = DirectEmail(
         to=to, subject=subject, text=text, html=html, markdown=markdown, event_id=event_id, key=key, category=category,
-        transport=transport, attachments=attachments, headers=headers, run_at=run_at, expires_at=expires_at,
-        on_unknown=on_unknown, sender=sender, group=group, cc=cc, bcc=bcc, reply_to=reply_to,
+        transport=transport, attachments=attachments, invite=invite, headers=headers, run_at=run_at,
+        expires_at=expires_at, on_unknown=on_unknown, sender=sender, group=group, cc=cc, bcc=bcc, reply_to=reply_to,
         despite_suppression=despite_suppression, return_path=return_path,
     )  # fmt: skip
     app = app_of(effects, session)
@@ -219,7 +223,7 @@ def preview_email(
     return Preview(
         source=message.source,
         eml=build(message.source, contents),
-        html=inline_images(html, message.source, contents) if html is not None else None,
+        html=inline_images(html, message.source.attachments, contents) if html is not None else None,
         template_version=message.version.version,
         locale=message.version.locale,
     )

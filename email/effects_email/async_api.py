@@ -12,6 +12,7 @@ from effects.extend import OnUnknown, in_async
 from effects_email.api import send_email, send_templated_email, send_templated_emails
 from effects_email.message.address import Recipient
 from effects_email.message.attachments import File
+from effects_email.message.invite import Invite
 from effects_email.request import NewEmail
 from effects_email.writing import EmailReceipt
 
@@ -31,6 +32,7 @@ async def send_email_async(
     category: str | None = None,
     transport: str | None = None,
     attachments: Sequence[File | str | Path] = (),
+    invite: Invite | None = None,
     headers: Mapping[str, str] | None = None,
     run_at: datetime | None = None,
     expires_at: datetime | None = None,
@@ -67,6 +69,7 @@ async def send_templated_email_async(
     category: str | None = None,
     transport: str | None = None,
     attachments: Sequence[File | str | Path] = (),
+    invite: Invite | None = None,
     headers: Mapping[str, str] | None = None,
     run_at: datetime | None = None,
     expires_at: datetime | None = None,

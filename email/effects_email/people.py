@@ -13,6 +13,7 @@ from effects_email.errors import EmailInvalid
 from effects_email.message.address import Recipient, parse_mailbox, recipient
 from effects_email.message.attachments import File
 from effects_email.message.headers import check_header
+from effects_email.message.invite import Invite
 from effects_email.message.source import Address
 from effects_email.state import state_of
 from effects_email.suppression import TRANSACTIONAL
@@ -30,6 +31,7 @@ class EmailFields:
     category: str | None = None
     transport: str | None = None
     attachments: Sequence[File | str | Path] = field(default=(), repr=False)
+    invite: Invite | None = field(default=None, repr=False)
     headers: Mapping[str, str] | None = field(default=None, repr=False)
     run_at: datetime | None = None
     expires_at: datetime | None = None

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,6 +28,7 @@ from effects.extend import (
 from effects_email.errors import EmailInvalid
 from effects_email.message import attachments as files
 from effects_email.message.address import Recipient, normal_form, recipient
+from effects_email.message.invite import calendar_of, content_type_of
 from effects_email.message.key import key_of, plain_key_of
 from effects_email.message.source import Address, MessageSource, StoredContent
 from effects_email.people import EmailFields, addresses_of, group_of, headers_of, sender_of, to_of
@@ -57,6 +59,7 @@ _RULES = {
 _DIRECT_RULES = {
     "subject": arguments.text, **dict.fromkeys(("text", "html", "markdown"), optional(arguments.text)), **_FIELD_RULES
 }  # fmt: skip
+_NO_STAMP = datetime(1970, 1, 1, tzinfo=UTC)
 _json = msgspec.json.Encoder(order="deterministic")
 
 
@@ -161,16 +164,20 @@ def _complete(
         words: the caller's, for the digest.
     """
     declared, attached = version.declared, files.listed(email.attachments)
-    sender = sender_of(app, email, version)
+    sender, cc = sender_of(app, email, version), group_of(email, "cc", email.cc)
     category = _category(email.category or declared.category)
     later = email.run_at is not None and email.run_at > now
     date = (email.run_at if later and email.run_at is not None else now).astimezone(UTC).replace(microsecond=0)
+    if email.invite is not None:
+        calendar = partial(calendar_of, email.invite, sender=sender, people=(*to, *cc))
+        words = [words, calendar(stamp=_NO_STAMP).decode()]  # a later call of the same has another stamp
+        attached = (*attached, files.invitation(calendar(stamp=now), content_type_of(email.invite)))
     source = MessageSource(
         message_id=f"{uuid.uuid4().hex}@{sender.domain}",
         date=date,
         sender=sender,
         to=to,
-        cc=group_of(email, "cc", email.cc),
+        cc=cc,
         bcc=group_of(email, "bcc", email.bcc),
         reply_to=addresses_of("reply_to", email.reply_to),
         subject=rendered.subject,

@@ -37,7 +37,7 @@ from effects.extend import (
 )
 from effects_email.bounces import end_of
 from effects_email.errors import AddressInvalid, SuppressionInvalid
-from effects_email.message.address import address_digest, address_digests
+from effects_email.message.address import Recipient, address_digest, address_digests, spec_of
 from effects_email.suppression_rows import ALL, REASONS, Reason, new_row, opened, write
 from effects_email.tables import soft_failures
 from effects_email.tables import suppressions as table
@@ -126,7 +126,7 @@ def _strongest(reasons: Iterable[Reason]) -> Reason | None:
 
 
 def suppress(
-    address: str,
+    address: Recipient,
     *,
     category: str | None = None,
     reason: Reason = "manual",
@@ -140,6 +140,7 @@ def suppress(
     """Suppress an address. Repeating it replaces the entry of the same cause and category.
 
     Args:
+        address: `ann@example.com`, `Ann <ann@example.com>` or an `Address`; the name is not kept.
         category: messages of this category only. Default all messages.
         reason: see the top of the module. An unsubscribe needs a category.
         until: aware; default forever (a hard bounce: 180 days).
@@ -152,7 +153,7 @@ def suppress(
             written.
         StoreUnavailable: the database is unavailable (without `session`). Calling again is safe.
     """
-    app = app_of(effects, session)
+    app, address = app_of(effects, session), spec_of(address)
     _check(address, category, reason, until, why)
     with app.writing(session) as connection:
         end = until.timestamp() if until is not None else end_of(app, connection, reason)
@@ -167,7 +168,7 @@ def suppress(
 
 
 def unsuppress(
-    address: str,
+    address: Recipient,
     *,
     category: str | None = None,
     reason: Reason | None = None,
@@ -188,7 +189,7 @@ def unsuppress(
     Raises:
         As `suppress`.
     """
-    app = app_of(effects, session)
+    app, address = app_of(effects, session), spec_of(address)
     _check(address, None, reason or "manual", None, why)
     forms = address_digests(app, address)
     with app.writing(session) as connection:
@@ -226,7 +227,7 @@ def list_suppressions(
     return [_shown(app, row) for row in rows]
 
 
-def find_suppressions(address: str, *, effects: Effects | None = None) -> list[Suppression]:
+def find_suppressions(address: Recipient, *, effects: Effects | None = None) -> list[Suppression]:
     """What holds for an address, oldest first.
 
     Args:
@@ -235,11 +236,11 @@ def find_suppressions(address: str, *, effects: Effects | None = None) -> list[S
     app = app_of(effects)
     with app.store.read() as connection:
         _check_digest_key(app, connection)
-        rows = table.of(app.store, connection, address_digests(app, address))
+        rows = table.of(app.store, connection, address_digests(app, spec_of(address)))
     return [_shown(app, row) for row in rows]
 
 
-def suppression_log(address: str, *, limit: int = 100, effects: Effects | None = None) -> list[LogLine]:
+def suppression_log(address: Recipient, *, limit: int = 100, effects: Effects | None = None) -> list[LogLine]:
     """What was done about an address, newest first; at most `limit`.
 
     Args:
@@ -247,7 +248,7 @@ def suppression_log(address: str, *, limit: int = 100, effects: Effects | None =
     """
     app = app_of(effects)
     with app.store.read() as connection:
-        rows = table.log_of(app.store, connection, address_digests(app, address), limit)
+        rows = table.log_of(app.store, connection, address_digests(app, spec_of(address)), limit)
     return [
         LogLine(
             action=row.action, scope=row.scope, reason=row.reason, actor=row.actor, why=row.why,

@@ -17,6 +17,7 @@ from effects import ConfigurationError, Effects, StoreUnavailable
 from effects.extend import AnySession, app_of, web_apps
 from effects_email import pages
 from effects_email.errors import TokenInvalid
+from effects_email.message.address import Recipient, spec_of
 from effects_email.settings import EmailSettings
 from effects_email.suppression import TRANSACTIONAL
 from effects_email.suppression_rows import ALL, new_row, write
@@ -68,7 +69,7 @@ def unsubscribe_headers(app: Effects, address: str, category: str | None) -> Hea
     return ("List-Unsubscribe", ", ".join(ways)), ("List-Unsubscribe-Post", "List-Unsubscribe=One-Click")
 
 
-def unsubscribe_link(address: str, category: str, *, effects: Effects | None = None) -> str:
+def unsubscribe_link(address: Recipient, category: str, *, effects: Effects | None = None) -> str:
     """The link of the headers, for the foot of a message.
 
     Args:
@@ -82,7 +83,7 @@ def unsubscribe_link(address: str, category: str, *, effects: Effects | None = N
     if category == TRANSACTIONAL:
         raise ConfigurationError("a transactional message has no unsubscribe link")
     check_unsubscribe(app, category)
-    return _link(app, write_token(app, address, category))
+    return _link(app, write_token(app, spec_of(address), category))
 
 
 def unsubscribe(

@@ -10,7 +10,7 @@ from effects_email.commands.explain import explain_
 from effects_email.commands.messages import list_, requeue, show, test
 from effects_email.commands.personal import export, forget
 from effects_email.commands.suppressions import suppressions
-from effects_email.commands.templates import preview, templates
+from effects_email.commands.templates import gallery, preview, templates
 
 __all__ = ["email"]
 
@@ -26,6 +26,7 @@ for _command in (
     explain_,
     export,
     forget,
+    gallery,
     list_,
     preview,
     requeue,

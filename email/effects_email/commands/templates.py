@@ -15,7 +15,16 @@ from effects_email.api import Preview, preview_email
 from effects_email.errors import EmailInvalid, TemplateError
 from effects_email.message.attachments import File
 from effects_email.state import state_of
+from effects_email.templates.gallery import INDEX, gallery_of
 from effects_email.templates.lint import lint
+
+image_option = click.option(
+    "--image",
+    "images",
+    metavar="ID=FILE",
+    multiple=True,
+    help="Inline image that the HTML shows by cid:ID. Repeatable.",
+)
 
 
 @click.command()
@@ -23,13 +32,7 @@ from effects_email.templates.lint import lint
 @click.option("--context", "context_file", metavar="FILE", type=click.File("rb"),
               help="JSON file of the template's variables; - reads stdin. Default: no variables.")  # fmt: skip
 @click.option("--locale", metavar="LOCALE", help="Locale, such as de or de-AT. Default: the template's own.")
-@click.option(
-    "--image",
-    "images",
-    metavar="ID=FILE",
-    multiple=True,
-    help="Inline image that the HTML shows by cid:ID. Repeatable.",
-)
+@image_option
 @click.option("--html", is_flag=True, help="HTML part, opened in the browser.")
 @click.option(
     "--eml", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="File for the whole message."
@@ -89,6 +92,29 @@ def _browse(rendered: Preview) -> str:
         file.write(rendered.html)
     click.launch(file.name)
     return f"file://{file.name}"
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@image_option
+@command
+def gallery(context: Context, *, folder: Path, images: tuple[str, ...]) -> CommandResult:
+    """Write every template into DIR, in each language, as HTML and text.
+
+    index.html shows them all. They are shown with the cases of their previews.json and with their variables' names.
+    Exit code 1 if one cannot be shown.
+    """
+    pages, files = gallery_of(context.bare_app, [_image(image) for image in images])
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, text in files.items():
+        with output_file(folder / name) as file:
+            file.write(text.encode())
+    failed = [page for page in pages if page.problem is not None]
+    columns = ("template", "locale", "case", "problem")
+    rows = [(page.template, page.locale or "default", page.case, page.problem) for page in failed]
+    blocks = [f"{folder / INDEX}: {len(pages)} pages", *([Table(columns, rows, empty="no problems")] if failed else [])]
+    document = {"index": str(folder / INDEX), "pages": pages}
+    return CommandResult(document, blocks, exit_code=ExitCode.FINDINGS if failed else ExitCode.DONE)
 
 
 @click.group()

@@ -67,9 +67,8 @@ def frame(visit: Visit) -> PageAnswer:
     if source is None or source.html is None:
         raise EmailNotFound("there is no HTML to see here: open the message again")
     try:
-        html = inline_images(
-            source.html, source, Files(visit.app).read(source, get_email(visit.app, visit.values["id"]).key)
-        )
+        files = Files(visit.app).read(source, get_email(visit.app, visit.values["id"]).key)
+        html = inline_images(source.html, source.attachments, files)
     except (DeliveryError, EffectsError):  # an attachment is gone
         html = source.html
     return framed(html)

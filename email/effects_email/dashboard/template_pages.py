@@ -9,13 +9,13 @@ from effects import ConfigurationError, EffectsError
 from effects.extend import moment
 from effects.web import PageAnswer, Visit, text_of
 from effects_email.dashboard.frames import framed, remote_hosts
-from effects_email.dashboard.samples import cases_of
 from effects_email.errors import TemplateNotFound
 from effects_email.state import state_of
 from effects_email.tables.versions import read_versions
 from effects_email.templates.folder import Version
 from effects_email.templates.lint import lint
 from effects_email.templates.rendering import Rendered
+from effects_email.templates.samples import cases_of
 
 KEPT_SECONDS = 10.0
 CLIPPED_BYTES = 102 * 1024  # where Gmail cuts a message

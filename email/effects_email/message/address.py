@@ -29,6 +29,8 @@ _ONLY_QUOTED = '"<>@:;'  # in a name without quotes: these part addresses (RFC 5
 # Names of networks that the Internet does not know: reserved for that, and delivered to by relays of such networks.
 # `localhost` is not among them: whoever signs up as root@localhost would have the relay write to its own host's users.
 _LOCALHOST = re.compile(r"[@.](?:localhost|localhost\.localdomain)\.?\Z")
+_SEVERAL = re.compile(r"@[^@]*[,;][^@]*@")
+_WITHOUT_BRACKETS = re.compile(r"\S.* [^\s@]+@[^\s@]+")
 _PRIVATE = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){1,8}(?:local|internal|lan|home\.arpa)")
 
 
@@ -61,6 +63,8 @@ def parse_mailbox(text: str, *, where: str) -> Address:
     mailbox = text.strip(" ") if isinstance(text, str) else text
     if not isinstance(mailbox, str) or not mailbox.endswith(">"):
         return parse_address(mailbox, where=where)
+    if mailbox.count("<") > 1 and _SEVERAL.search(mailbox):
+        raise AddressInvalid(f"{where} is no e-mail address: it holds several; give one, or a list where that is taken")
     name, _, spec = mailbox[:-1].rpartition("<")
     return parse_address(spec.strip(" "), _unquoted(name.strip(" "), where), where=where)
 
@@ -85,6 +89,18 @@ def recipient(address: Recipient, *, where: str) -> Address:
     if isinstance(address, Address):  # anybody can make one: it is checked like a text
         return parse_address(address.spec, address.name, where=where)
     return parse_mailbox(address, where=where)
+
+
+def spec_of(address: Recipient, *, where: str = "the address") -> str:
+    """The address in `Ann <ann@example.com>`, or of an Address; any other text as it is, valid or not.
+
+    Raises:
+        AddressInvalid: it has a name and is malformed.
+    """
+    if isinstance(address, Address):
+        return address.spec
+    named = isinstance(address, str) and address.rstrip(" ").endswith(">")
+    return parse_mailbox(address, where=where).spec if named else address
 
 
 def needs_utf8(address: Address) -> bool:
@@ -130,6 +146,10 @@ def _parts(spec: str) -> tuple[str, str]:
 def _parsed(spec: str, where: str) -> tuple[str, str]:
     if _LOCALHOST.search(spec.lower()):
         raise AddressInvalid(f"{where} is at localhost, the mail server's own host; give an address of a domain")
+    if spec.count("@") > 1 and _SEVERAL.search(spec):
+        raise AddressInvalid(f"{where} is no e-mail address: it holds several; give one, or a list where that is taken")
+    if _WITHOUT_BRACKETS.fullmatch(spec):
+        raise AddressInvalid(f"{where} is no e-mail address: with a name it is written Ann <ann@example.com>")
     try:
         local, domain = _parts(spec)
     except email_validator.EmailNotValidError as error:

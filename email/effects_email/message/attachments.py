@@ -17,6 +17,7 @@ from effects import Effects, EffectsError
 from effects.extend import UNSAFE, described
 from effects_email.errors import AttachmentInvalid, AttachmentMissing, ContentChanged
 from effects_email.message import given_files
+from effects_email.message.invite import CALENDAR, FILENAME
 from effects_email.message.source import Attachment, MessageSource
 
 ENCODED_BYTES_MAX = 10 * 1024 * 1024  # of all files of a message, in base64: what most relays take
@@ -52,6 +53,20 @@ class File:
         """Without the bytes."""
         source = f"<{len(self.source)} bytes>" if isinstance(self.source, bytes) else repr(self.source)
         return f"File({source}, filename={self.filename!r})"
+
+
+class _Invitation(File):
+    __slots__ = ()
+
+
+def invitation(calendar: bytes, content_type: str) -> File:
+    """The file of a calendar invitation, of a type that no file of a caller's may have."""
+    return _Invitation(calendar, filename=FILENAME, content_type=content_type)
+
+
+def is_invitation(attachment: Attachment) -> bool:
+    """Whether it is a calendar invitation, which `build` shows in the message's body too."""
+    return attachment.content_type.startswith(CALENDAR)
 
 
 def listed(files: Iterable[File | str | Path]) -> tuple[File, ...]:
@@ -127,13 +142,26 @@ class Files:
         return data
 
 
-def inline_images(html: str, source: MessageSource, contents: Mapping[str, bytes]) -> str:
+def data_of(app: Effects, attachment: Attachment) -> bytes:
+    """The bytes of a file that was given by its path.
+
+    Raises:
+        AttachmentInvalid: it cannot be read.
+    """
+    try:
+        return b"".join(_pieces(app, attachment.url, attachment.size_bytes))
+    except (OSError, EffectsError) as error:
+        kind = type(error).__name__
+        raise AttachmentInvalid(f"attachments: {attachment.filename!r} cannot be read ({kind})") from None
+
+
+def inline_images(html: str, attachments: Iterable[Attachment], contents: Mapping[str, bytes]) -> str:
     """The HTML with its `cid:` images as `data:` URLs, for a browser.
 
     Args:
         contents: the bytes of each attachment by its sha256.
     """
-    images = {attachment.content_id: attachment for attachment in source.attachments if attachment.content_id}
+    images = {attachment.content_id: attachment for attachment in attachments if attachment.content_id}
 
     def url(match: re.Match[str]) -> str:
         image = images.get(match[1])
@@ -155,7 +183,9 @@ def _describe(app: Effects, file: File) -> Attachment:
             f"attachments: a file name has 1 to {FILENAME_BYTES_MAX} bytes, no path and no control character"
         )
     content_type = file.content_type or mimetypes.guess_type(filename)[0] or "application/octet-stream"
-    if not _TYPE.fullmatch(content_type) or content_type.startswith(("multipart/", "message/")):
+    if not (_TYPE.fullmatch(content_type) or isinstance(file, _Invitation)) or content_type.startswith(
+        ("multipart/", "message/")
+    ):
         raise AttachmentInvalid("attachments: content_type is written type/subtype, such as application/pdf")
     if file.content_id is not None and not _CONTENT_ID.fullmatch(file.content_id):
         raise AttachmentInvalid("attachments: a content_id has letters, digits, . _ @ and -, such as logo")
@@ -230,7 +260,7 @@ def _encoded(size: int) -> int:
 
 
 def names(files: Sequence[File], attachments: Sequence[Attachment]) -> list[list[str | None]]:
-    """The attachments' part of a call's digest.
+    """The attachments' part of a call's digest. An invitation has a part of its own: its file has the time of the call.
 
     Args:
         files: as `listed` gives them.
@@ -239,6 +269,7 @@ def names(files: Sequence[File], attachments: Sequence[Attachment]) -> list[list
     return [
         [_name(file.source, attachment), file.filename, file.content_type, file.content_id]
         for file, attachment in zip(files, attachments, strict=True)
+        if not isinstance(file, _Invitation)
     ]
 
 

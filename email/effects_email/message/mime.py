@@ -2,9 +2,10 @@
 
     mixed                      where there are attachments
     └─ related                 where there are inline images
-       └─ alternative          where there is HTML
+       └─ alternative          where there is HTML, or an invitation
           ├─ text/plain
-          └─ text/html
+          ├─ text/html
+          └─ text/calendar        of an invitation, which is attached as well
 
 No clock and no randomness here: boundaries come from the Message-ID. Lines end with CRLF; no line is
 longer than 998 bytes; nothing but ASCII goes into a body, so that no relay needs 8BITMIME. `EmailMessage` of the
@@ -23,6 +24,7 @@ from email.utils import format_datetime
 
 import msgspec
 
+from effects_email.message.attachments import is_invitation
 from effects_email.message.headers import address_field, file_name, text_field
 from effects_email.message.source import Attachment, MessageSource
 
@@ -75,8 +77,10 @@ def _head(source: MessageSource) -> list[bytes]:
 def _content(source: MessageSource, files: Mapping[str, bytes]) -> _Entity:
     seed = hashlib.sha256(source.message_id.encode()).hexdigest()[:32]
     content = _text("plain", source.text)
-    if source.html is not None:
-        content = _multipart("alternative", seed, [content, _text("html", source.html)])
+    others = [] if source.html is None else [_text("html", source.html)]
+    others += [_calendar(attachment, files) for attachment in source.attachments if is_invitation(attachment)]
+    if others:
+        content = _multipart("alternative", seed, [content, *others])
     inline = [attachment for attachment in source.attachments if attachment.content_id is not None]
     attached = [attachment for attachment in source.attachments if attachment.content_id is None]
     if inline:
@@ -102,10 +106,15 @@ def _text(subtype: str, text: str) -> _Entity:
     return _Entity(head.encode(), body.replace(b"\n", b"\r\n"))
 
 
+def _calendar(attachment: Attachment, files: Mapping[str, bytes]) -> _Entity:
+    head = f"Content-Type: {attachment.content_type}\r\nContent-Transfer-Encoding: base64"
+    return _Entity(head.encode(), encodebytes(files[attachment.sha256]).replace(b"\n", b"\r\n"))
+
+
 def _file(attachment: Attachment, files: Mapping[str, bytes]) -> _Entity:
     disposition = "attachment" if attachment.content_id is None else "inline"
     lines = [
-        f"Content-Type: {attachment.content_type}",
+        f"Content-Type: {'application/ics' if is_invitation(attachment) else attachment.content_type}",
         "Content-Transfer-Encoding: base64",
         f"Content-Disposition: {disposition};\r\n {file_name(attachment.filename)}",
     ]

@@ -71,11 +71,7 @@ class Version(msgspec.Struct, frozen=True):
 
 
 def without_template(layout: str | None = None) -> Version:
-    """What a message that is given by its words has in place of a template.
-
-    Args:
-        layout: the page around its Markdown, if it is that.
-    """
+    """What a message of the caller's own words has in place of a template; `layout` is the page around its Markdown."""
     sources = {} if layout is None else {LAYOUT_FILE: layout}
     version = "-" if layout is None else _hash(sources)
     return Version(name=NO_TEMPLATE, locale=None, version=version, parts=(), declared=Declared(), sources=sources)

@@ -52,11 +52,14 @@ class Values:
             _HEX
         )  # guessed by no value: text of `|safe` may be a user's
         self._values: list[str] = []
+        self._targets: dict[int, str] = {}  # of samples, which stand for values
         self._token = re.compile(f"{self._mark}-([\ue010-\ue01f]+){_END}")
 
     def hold(self, value: object) -> str:
         """The token of a value."""
         text = value.unescape() if isinstance(value, Markup) else str(value)
+        if target := getattr(type(value), "__target__", None):
+            self._targets[len(self._values)] = target
         self._values.append(self.fill(text, lambda held: held))  # of what was captured with tokens in it
         return f"{self._mark}-{f'{len(self._values) - 1:x}'.translate(_HEX)}{_END}"
 
@@ -79,6 +82,10 @@ class Values:
 
     def __getitem__(self, number: int) -> str:
         return self._values[number]
+
+    def target(self, number: int) -> str:
+        """A value as the beginning of a link's target."""
+        return self._targets.get(number, self._values[number].strip())
 
 
 def _number(digits: str) -> int:
@@ -186,7 +193,7 @@ def _target(written: str, values: Values, *, image: bool) -> str:
                 raise LinkRefused(f"{what} has a value at the end of its host, which a value may not choose")
             target += piece
         else:
-            target += values[piece].strip() if place == 1 and not target else quote(values[piece], safe="")
+            target += values.target(piece) if place == 1 and not target else quote(values[piece], safe="")
     scheme = _SCHEME.match(target)
     if scheme is None or scheme[0][:-1].lower() not in schemes:
         allowed = ", ".join(f"{name}:" for name in schemes)

@@ -18,6 +18,8 @@ NAMES = "names"  # the case that every template has
 class Placeholder:
     """Shows the name of a variable in place of its value, however a template goes into it."""
 
+    __target__ = "https://example.invalid/"  # in its place where a link of Markdown begins with it
+
     def __init__(self, path: str) -> None:
         self._path = path
 
