@@ -61,17 +61,15 @@ def send_templated_email(
             gives the first receipt; a newer version of the template is no other content.
         locale: `de` or `de-AT`: the template in exactly this, else in the language alone, else as it is by default.
         category: whose unsubscribes it respects; transport: the name of one that is set. Default the template's.
-        attachments: paths or `File`s; 10 MiB in base64 at most. They must stay until the message has left.
-        invite: a calendar invitation, which mail programs offer to answer; also attached, as `invite.ics`.
+        attachments: paths or `File`s; 10 MiB in base64 at most; to stay until it has left. invite: an `Invite`.
         headers: further headers: those that begin with `X-`, and a few that `effects_email.message.headers` lists.
         run_at, expires_at: aware; not before, and not after. Default the template's `expires_seconds`.
-        on_unknown: what to do where it may have been sent: `repeat_once` after a quarter of an hour (the default),
-            `hold` for an operator, or `repeat`. Default the template's.
+        on_unknown: what to do where it may have been sent: `repeat_once` after a quarter of an hour, `hold` for an
+            operator, or `repeat`. Default the template's, else `repeat_once`.
         sender: default the template's, else EFFECTS_EMAIL_FROM. reply_to: where answers go; default there.
         return_path: where bounces go. Default by EFFECTS_EMAIL_BOUNCE_DOMAIN and _RETURN_PATH, else the sender.
         group: one message to many, at most 100, each with a result of its own. cc, bcc: with it; Bcc is in no header.
-        despite_suppression: the reason to send to suppressed recipients too, such as a legal notice. Kept in
-            `effects_email_suppression_log`, for each recipient.
+        despite_suppression: the reason to send to suppressed recipients too, such as a legal notice; kept in the log.
         session: as for `effects.enqueue` (docs/sessions.md), never committed by us; rolled back, or rolled back to a
             savepoint, there was no message. Without one, a transaction of our own.
         effects: the Effects to use; default that of the session's engine, else the process's.

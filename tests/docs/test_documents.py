@@ -1,9 +1,10 @@
 """What the documents show is what happens: every Python and console block of every README is executed.
 
 A `console` block's lines that begin with `$ effects` or `$ pytest` run as written, by the installed command, in order,
-and must exit 0. Other lines of it (`$ pip install …`) are for the reader's machine and are not run here. Each
-document starts on an empty folder, with tables where it does not make them itself. A block with a file name after
-its language (```python app/jobs.py) is written to that file; a `pyproject.toml` registers its entry points.
+and must exit 0, or as their comment says: `# exit code 1`. Other lines of it (`$ pip install …`) are for the reader's
+machine and are not run here. Each document starts on an empty folder, with tables where it does not make them itself. A
+block with a file name after its language (```python app/jobs.py) is written to that file; a `pyproject.toml` registers
+its entry points.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ DOCUMENTS = sorted(
     for path in [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/*.md")]
     if "```python" in path.read_text() or "```console" in path.read_text()
 )
+EXIT_CODE = re.compile(r" +# exit code (\d)$")
 FILE_BLOCK = re.compile(r"^```(\w+) (\S+)$", re.MULTILINE)
 
 Run: TypeAlias = Callable[[str], str]
@@ -53,9 +55,10 @@ def run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
         for line in block.splitlines():
             if line.startswith(("$ effects ", "$ pytest ", "$ python -c ")):
                 settings = {name: value for name, value in os.environ.items() if name.startswith("EFFECTS_")}
-                arguments = (str(tmp_path), shlex.split(line)[1:])
+                arguments = (str(tmp_path), shlex.split(EXIT_CODE.sub("", line))[1:])
+                said = EXIT_CODE.search(line)
                 with closing(Child(_command, arguments, settings, logs / f"{next(numbers)}.log")) as done:
-                    assert done.wait(60) == 0, f"{line}\n{done.output}"
+                    assert done.wait(60) == (int(said[1]) if said else 0), f"{line}\n{done.output}"
                     output += done.output
         return output
 

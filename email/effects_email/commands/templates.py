@@ -99,7 +99,7 @@ def _browse(rendered: Preview) -> str:
 @image_option
 @command
 def gallery(context: Context, *, folder: Path, images: tuple[str, ...]) -> CommandResult:
-    """Write every template into DIR, in each language, as HTML and text.
+    """Write all templates into DIR as HTML and text.
 
     index.html shows them all. They are shown with the cases of their previews.json and with their variables' names.
     Exit code 1 if one cannot be shown.

@@ -36,7 +36,7 @@ class Invite:
     """An event that recipients may put into their calendars.
 
     Args:
-        uid: which event it is, the same for ever: an update and a cancellation name it again. At most 255 characters,
+        uid: which event it is, the same forever: an update and a cancellation name it again. At most 255 characters,
             such as `booking-17@shop.example`.
         summary: its title, one line.
         start, end: two aware datetimes, or two dates for whole days (`end` is then the day after the last one).
@@ -44,7 +44,7 @@ class Invite:
         method: `REQUEST` asks for an answer, `CANCEL` takes the event back, `PUBLISH` merely shows it.
         location, description, url: shown with it; 10,000 characters at most, an http or https URL.
         organizer: who gets the answers. Default the message's sender.
-        attendees: who is invited, 100 at most. Default those in To and Cc; nobody with `PUBLISH`.
+        attendees: who is invited, 100 at most. Default those in To and Cc; none with `PUBLISH`.
         reminder_minutes: an alarm so long before the start, 4 weeks at most. Default none of ours.
     """
 
@@ -67,7 +67,7 @@ def calendar_of(invite: Invite, *, sender: Address, people: Sequence[Address], s
 
     Args:
         sender: the organizer where it names none.
-        people: who is invited where it names nobody.
+        people: who is invited where it names none.
         stamp: aware; when this was written.
 
     Raises:
