@@ -16,7 +16,11 @@ PEAK_MAX = 150.0
 ROUTES = {
     "wide_csv": "COPY, one chunk of all rows",
     "wide_gzip": "COPY to csv.gz, one chunk",
+    "wide_lines": "COPY to ndjson, one chunk",
+    "wide_zstd": "COPY to ndjson.zst, one chunk",
+    "wide_sheet": "xlsx, one chunk",
     "wide_parquet": "parquet, one chunk",
+    "wide_arrow": "arrow, one chunk",
     "wide_mapped": "map_row to csv, one chunk",
 }
 

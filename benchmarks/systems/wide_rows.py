@@ -28,19 +28,15 @@ def _all(params: dict[str, Any]) -> sa.Select[Any]:
     return sa.select(WIDE)
 
 
-_OPTIONS: dict[str, Any] = {
-    "key": ("id",),
-    "dialect": "raw",
-    "chunk_rows": 10_000_000,
-    "formats": ("csv", "csv.gz", "parquet"),
-}
+FORMATS = {
+    "wide_csv": "csv", "wide_gzip": "csv.gz", "wide_lines": "ndjson", "wide_zstd": "ndjson.zst", "wide_sheet": "xlsx",
+    "wide_parquet": "parquet", "wide_arrow": "arrow",
+}  # fmt: skip
+_OPTIONS: dict[str, Any] = {"key": ("id",), "dialect": "raw", "chunk_rows": 10_000_000}
 REPORTS = [
-    report("wide_csv", **_OPTIONS)(_all),
-    report("wide_gzip", **_OPTIONS)(_all),
-    report("wide_parquet", **_OPTIONS)(_all),
+    *(report(name, **_OPTIONS)(_all) for name in FORMATS),
     report("wide_mapped", columns=("id", "body"), map_row=tuple, **_OPTIONS)(_all),
 ]
-FORMATS = {"wide_gzip": "csv.gz", "wide_parquet": "parquet"}
 
 
 def fill(database: str, rows: int) -> None:
