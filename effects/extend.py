@@ -94,6 +94,8 @@ if TYPE_CHECKING:
     from effects.store.operator.resolve import resolve as resolve_unknown
     from effects.store.queue.settle import record_existing
     from effects.store.queue.table_ledger import TableLedger
+    from effects.store.schedules.definitions import ensure as ensure_schedule
+    from effects.store.schedules.definitions import retire as retire_schedule
     from effects.store.schema.columns import DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column
     from effects.text.database_error import database_condition, is_wrong_statement, primary_message
     from effects.text.nearest import nearest
@@ -162,6 +164,7 @@ else:
             "effects.store.enqueue.new_rows": "ReservedJob",
             "effects.store.queue.settle": "record_existing",
             "effects.store.queue.table_ledger": "TableLedger",
+            "effects.store.schedules.definitions": "ensure as ensure_schedule, retire as retire_schedule",
             "effects.store.schema.columns": "DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column",
             "effects.text.database_error": "database_condition, is_wrong_statement, primary_message",
             "effects.text.nearest": "nearest",
@@ -263,6 +266,7 @@ __all__ = [
     "described",
     "each_of",
     "ensure_limit",
+    "ensure_schedule",
     "escape_unprintable",
     "fill_placeholders",
     "fold_sql",
@@ -299,6 +303,7 @@ __all__ = [
     "require",
     "reserve_jobs",
     "resolve_unknown",
+    "retire_schedule",
     "seal_payload",
     "set_filters",
     "shown",

@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     from effects_reports.results import open_result
     from effects_reports.source.since import Since
     from effects_reports.sql_text import sql_report
+    from effects_reports.subscriptions import (
+        Subscription,
+        list_subscriptions,
+        pause_subscription,
+        resume_subscription,
+        subscribe,
+        unsubscribe,
+    )
     from effects_reports.writing import ReportReceipt
 else:
     __getattr__, __dir__ = lazy.names(
@@ -54,6 +62,9 @@ else:
             "effects_reports.results": "open_result",
             "effects_reports.source.since": "Since",
             "effects_reports.sql_text": "sql_report",
+            "effects_reports.subscriptions": (
+                "Subscription, list_subscriptions, pause_subscription, resume_subscription, subscribe, unsubscribe"
+            ),
             "effects_reports.writing": "ReportReceipt",
         },
     )
@@ -77,14 +88,17 @@ __all__ = [
     "ReportStatus",
     "Since",
     "Workbook",
+    "Subscription",
     "cancel_report",
     "download_app",
     "download_url",
     "explain_report",
     "find_report",
     "list_reports",
+    "list_subscriptions",
     "mail_notice",
     "open_result",
+    "pause_subscription",
     "preview_report",
     "repair_reports",
     "report",
@@ -92,6 +106,9 @@ __all__ = [
     "request_report",
     "request_report_async",
     "resume_report",
+    "resume_subscription",
     "rewind_report",
     "sql_report",
+    "subscribe",
+    "unsubscribe",
 ]

@@ -7,6 +7,7 @@ from effects_reports.tables.runs import Run
 
 PLAN_TYPE, CHUNK_TYPE, ASSEMBLE_TYPE = "report.plan", "report.chunk", "report.assemble"
 CLEANUP_TYPE, REPAIR_TYPE, REQUEST_TYPE = "report.cleanup", "report.repair", "report.request"
+SUBSCRIBED_TYPE = "report.subscribed"
 QUEUE = "reports"
 
 

@@ -9,13 +9,14 @@ from sqlalchemy import Connection
 
 from effects import JobType
 from effects.extend import SealedColumn, Settlement
-from effects_reports import notify, state_machine
+from effects_reports import notify, state_machine, subscriptions
 from effects_reports.jobs.assemble import ReportAssemble
 from effects_reports.jobs.chunk import ReportChunk
 from effects_reports.jobs.cleanup import ReportCleanup
 from effects_reports.jobs.compose import ReportRequest
 from effects_reports.jobs.plan import ReportPlan
 from effects_reports.jobs.repair import ReportRepair
+from effects_reports.jobs.subscribed import ReportSubscribed
 from effects_reports.routing import CHUNK_TYPE
 from effects_reports.sharing import Shares
 from effects_reports.state import state_of
@@ -36,12 +37,23 @@ def job_types(app: Effects) -> list[JobType[Any]]:
     assemble = ReportAssemble(app, registry)
     plan.ledger = chunk.ledger = assemble.ledger = ledger
     repair = ReportRepair(app, scheduled=len(registry) > 0)
-    return [plan, chunk, assemble, ReportCleanup(app, registry), repair, ReportRequest(app, registry)]
+    return [
+        plan,
+        chunk,
+        assemble,
+        ReportCleanup(app, registry),
+        repair,
+        ReportRequest(app, registry),
+        ReportSubscribed(app, registry),
+    ]
 
 
 def sealed_columns() -> list[SealedColumn]:
     """The entry point `effects.sealed`."""
-    return notify.sealed_columns()
+    addresses = SealedColumn(
+        "report_subscriptions", "sealed", id_column="id", columns=(), context=subscriptions.sealed_context
+    )
+    return [*notify.sealed_columns(), addresses]
 
 
 def _settled(app: Effects, connection: Connection, settlement: Settlement) -> None:

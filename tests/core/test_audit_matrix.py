@@ -48,7 +48,15 @@ from effects_email import export_address, forget_address, send_templated_email
 from effects_email.admin import requeue_email, send_test_email
 from effects_email.suppression import suppress, unsuppress
 from effects_email.tables.schema import build_tables as build_email_tables
-from effects_reports import cancel_report, request_report, resume_report
+from effects_reports import (
+    cancel_report,
+    pause_subscription,
+    request_report,
+    resume_report,
+    resume_subscription,
+    subscribe,
+    unsubscribe,
+)
 from effects_reports.admin import make_link, repair_reports, rewind_report
 from effects_reports.tables import watermarks
 from effects_webhooks import (
@@ -241,6 +249,26 @@ def prepare_report_cancel(app: Effects) -> Act:
     return lambda: cancel_report(run, effects=app, **WHO)
 
 
+def subscription(app: Effects, **who: Any) -> str:
+    return subscribe(
+        "orders", to=ADDRESS, template="note", cron="0 2 * * *", link_to="https://shop.example", effects=app, **who
+    )
+
+
+def on_subscription(act: Callable[..., object]) -> Prepare:
+    def prepare(app: Effects) -> Act:
+        subscription_id = subscription(app, actor="set-up")
+        return lambda: act(subscription_id, effects=app, **WHO)
+
+    return prepare
+
+
+def prepare_resume_subscription(app: Effects) -> Act:
+    subscription_id = subscription(app, actor="set-up")
+    pause_subscription(subscription_id, actor="set-up", effects=app)
+    return lambda: resume_subscription(subscription_id, effects=app, **WHO)
+
+
 def prepare_link(app: Effects) -> Act:
     run = run_id(app)
     run_sql(app, "UPDATE effects_generated_reports SET artifact = 'a.csv', sha256 = '0123456789abcdef'")
@@ -419,6 +447,10 @@ MATRIX: dict[tuple[str, str], Prepare] = {
     ("bulk", "end"): prepare_bulk_end,
     ("report", "repair"): prepare_repair,
     ("report", "link"): prepare_link,
+    ("subscription", "add"): lambda app: lambda: subscription(app, **WHO),
+    ("subscription", "remove"): on_subscription(unsubscribe),
+    ("subscription", "pause"): on_subscription(pause_subscription),
+    ("subscription", "resume"): prepare_resume_subscription,
     ("report", "rewind"): prepare_rewind,
     ("transport", "test"): lambda app: lambda: send_test_email(app, ADDRESS, **WHO),
 }
@@ -445,7 +477,7 @@ STEPS = {
 REFUSED_TWICE = {
     ("job", "cancel"), ("job", "requeue"), ("job", "ignore"), ("job", "mark_done"), ("job", "give_up"),
     ("schedule", "add"), ("schedule", "run"), ("secret", "expire"), ("report", "cancel"), ("report", "resume"),
-    ("bulk", "cancel"),
+    ("bulk", "cancel"), ("subscription", "remove"),
 }  # fmt: skip
 
 

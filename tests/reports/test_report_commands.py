@@ -214,3 +214,32 @@ def test_a_status_of_a_run_under_way_that_no_run_has_names_the_others(shop: Effe
     assert "a run under way may also be requested, planning, assembling" in answer.out + answer.err
     assert reports("list", "--status", "requested").err == ""
     assert "under way" not in reports("list", "--status", "failed").err
+
+
+def test_subscriptions_are_added_listed_paused_and_removed(
+    shop: Effects, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    template = tmp_path / "emails" / "ready"
+    template.mkdir(parents=True)
+    for part in ("subject.txt", "body.txt"):
+        (template / part).write_text("{{ link }}")
+    for name, value in {
+        "EFFECTS_KEYS": f"k={generate_key()}", "EFFECTS_EMAIL_TEMPLATES": str(tmp_path / "emails"),
+        "EFFECTS_EMAIL_FROM": "shop@example.com", "EFFECTS_SMTP_URL": f"maildir:{tmp_path / 'mail'}",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    where = ("--template", "ready", "--cron", "0 2 * * *", "--link-to", "https://shop.example/files")
+    added = reports("subscriptions", "add", "orders", "--params", '{"above": 3}', "--to", "ann@example.com", *where)
+    assert added.exit_code == 0, added.err
+    row = added.out.strip()
+    [listed] = reports("subscriptions", "list", "--to", "ann@example.com", "--json").json
+    assert (listed["id"], listed["report"], listed["paused"]) == (row, "orders", False)
+    assert "ann@" not in reports("subscriptions", "list", "--json").out
+    assert reports("subscriptions", "pause", row, "--reason", "on leave").out == f"{row} paused\n"
+    assert reports("subscriptions", "pause", row).out == f"{row} was paused\n"
+    assert "paused" in reports("subscriptions", "list").out
+    assert reports("subscriptions", "resume", row).out == f"{row} resumed\n"
+    assert reports("subscriptions", "remove", row).out == f"{row} removed\n"
+    assert reports("subscriptions", "list").out == "no subscriptions\n"
+    assert reports("subscriptions", "remove", row).exit_code == 2
+    assert reports("subscriptions", "add", "orders", "--params", "{", "--to", "a@example.com", *where).exit_code == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -80,6 +80,22 @@ def add(store: Store, schedule: Schedule, *, actor: str, reason: str | None = No
         store.write(connection, _upsert, rows=as_json([{**_columns(schedule), "in_code": False}]))
         detail = {"job_type": schedule.job_type, "cron": schedule.cron, "zone": schedule.zone}
         note(store, connection, _ADD, schedule.name, actor=actor, reason=reason, detail=detail)
+
+
+def ensure(store: Store, connection: Connection, schedule: Schedule) -> None:
+    """Write a schedule that belongs to rows of a package; its first slot is the next one. Nothing if it is there."""
+    store.write(connection, _upsert, rows=as_json([{**_columns(schedule), "in_code": False}]))
+
+
+def retire(store: Store, connection: Connection, name: str, *, unless: Callable[[], bool]) -> None:
+    """Let no further slot of a schedule run, until `ensure` writes it again.
+
+    Args:
+        unless: asked while the schedule's row is locked, which `ensure` waits for: whether it is needed still.
+    """
+    store.one(connection, _lock_name, name=name)
+    if not unless():
+        store.write(connection, _retire_one, name=name)
 
 
 def pause(store: Store, name: str, *, actor: str, reason: str | None = None) -> None:
@@ -221,6 +237,14 @@ def _retire(sql: Sql) -> str:
     UPDATE {sql.job_definitions} SET retired = true, updated_at = {sql.now}
     WHERE in_code AND NOT retired AND job_type {sql.any_of("types")} AND NOT (name {sql.any_of("keep")})
     RETURNING name"""
+
+
+def _lock_name(sql: Sql) -> str:
+    return f"SELECT id FROM {sql.job_definitions} WHERE name = :name {sql.lock(skip=False)}"
+
+
+def _retire_one(sql: Sql) -> str:
+    return f"UPDATE {sql.job_definitions} SET retired = true, updated_at = {sql.now} WHERE name = :name"
 
 
 def _disable(sql: Sql) -> str:

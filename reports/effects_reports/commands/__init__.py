@@ -7,6 +7,7 @@ import click
 from effects_reports.commands.links import link
 from effects_reports.commands.request import explain_, request, rewind
 from effects_reports.commands.runs import cancel, download, list_, repair_, resume, show
+from effects_reports.commands.subscribing import subscriptions
 
 __all__ = ["reports"]
 
@@ -16,5 +17,5 @@ def reports() -> None:
     """Request, watch and download reports."""
 
 
-for _command in (cancel, download, explain_, link, list_, repair_, request, resume, rewind, show):
+for _command in (cancel, download, explain_, link, list_, repair_, request, resume, rewind, show, subscriptions):
     reports.add_command(_command)

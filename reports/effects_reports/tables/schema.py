@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     Double,
@@ -14,6 +15,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    UniqueConstraint,
     text,
 )
 
@@ -29,7 +31,7 @@ def build_tables(metadata: MetaData) -> dict[str, Table]:
     """This package's tables in this MetaData, by their names without the prefix."""
     runs = _runs(metadata)
     tables = [_generated(metadata), runs, _chunks(metadata, runs), _links(metadata, runs)]
-    tables += [_watermarks(metadata), _increments(metadata, runs)]
+    tables += [_watermarks(metadata), _increments(metadata, runs), _subscriptions(metadata)]
     return {table.name.removeprefix("effects_"): table for table in tables}
 
 
@@ -179,4 +181,26 @@ def _increments(metadata: MetaData, runs: Table) -> Table:
         Column("dialect", Text, nullable=False),
         Column("lo", BigInteger),
         Column("hi", BigInteger, nullable=False),
+    )
+
+
+def _subscriptions(metadata: MetaData) -> Table:
+    """Who gets which report, when and how."""
+    return Table(
+        "effects_report_subscriptions",
+        metadata,
+        Column("id", Text, primary_key=True),
+        Column("schedule", Text, nullable=False),  # shared by those of one report, params, format and slots
+        Column("report", Text, nullable=False),
+        Column("params", Json, nullable=False, server_default="{}"),
+        Column("format", Text, nullable=False),
+        Column("cron", Text, nullable=False),
+        Column("zone", Text, nullable=False),
+        Column("notice", Json, nullable=False, server_default="{}"),  # without the recipient
+        Column("recipient", Text, nullable=False),  # the digest of the address
+        Column("sealed", LargeBinary, nullable=False),  # the address
+        Column("paused", Boolean, nullable=False, server_default=text("false")),
+        now_column("created_at"),
+        now_column("updated_at"),
+        UniqueConstraint("schedule", "recipient", name="uq_effects_report_subscriptions"),
     )
