@@ -234,7 +234,7 @@ def prepare_migrate(app: Effects) -> Act:
     build_email_tables(metadata)
     with app.store.begin() as connection:
         metadata.drop_all(connection)
-    run_sql(app, "DELETE FROM effects_schema_version WHERE version_num = 'email_0001'")
+    run_sql(app, "DELETE FROM effects_schema_version WHERE version_num LIKE 'email_%'")
     return lambda: app.create_tables(**WHO)
 
 
