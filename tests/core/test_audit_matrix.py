@@ -47,7 +47,6 @@ from effects.store.workers.failovers import note_failover
 from effects_email import export_address, forget_address, send_templated_email
 from effects_email.admin import requeue_email, send_test_email
 from effects_email.suppression import suppress, unsuppress
-from effects_email.tables.schema import build_tables as build_email_tables
 from effects_reports import (
     cancel_report,
     pause_subscription,
@@ -74,6 +73,7 @@ from effects_webhooks import (
     send_test,
 )
 from effects_webhooks.admin.rotation import expire_secret, list_secrets, rotate_secret
+from effects_webhooks.tables.schema import build_tables as build_webhook_tables
 from tests.conftest import AppFactory
 from tests.reports.shop import REPORTS
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
@@ -231,10 +231,10 @@ def prepare_expire(app: Effects) -> Act:
 def prepare_migrate(app: Effects) -> Act:
     """The tables of a package that was installed since the last `init`."""
     metadata = MetaData(schema=app.store.schema)
-    build_email_tables(metadata)
+    build_webhook_tables(metadata)
     with app.store.begin() as connection:
         metadata.drop_all(connection)
-    run_sql(app, "DELETE FROM effects_schema_version WHERE version_num LIKE 'email_%'")
+    run_sql(app, "DELETE FROM effects_schema_version WHERE version_num = 'webhooks_0001'")
     return lambda: app.create_tables(**WHO)
 
 
