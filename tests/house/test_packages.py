@@ -47,7 +47,8 @@ OWN = {
     },
     "effects_reports": {
         "cursor", "definition", "delivery", "downloads", "formats", "links", "notify", "params", "planner", "preview",
-        "progress", "ranges", "readers", "registry", "results", "sharing", "source", "sql_text", "state_machine", "subscriptions",
+        "progress", "ranges", "readers", "registry", "results", "sharing", "source", "sql_text", "state_machine",
+        "subscriptions",
     },
 }  # fmt: skip
 
