@@ -26,6 +26,7 @@ from tests.support.manual_workers import rows
 from tests.support.processes import fleet
 from tests.support.server_pair import server_pair
 from tests.support.step_jobs import step_jobs_app
+from tests.support.waiting import wait_until
 
 LOSSES = int(os.environ.get("EFFECTS_TEST_LOSSES", "3"))
 LOST_SECONDS = 1.0
@@ -96,6 +97,7 @@ def test_workers_that_are_killed_with_the_primary(
         databases.migrated(pair.url)
         app = step_jobs_app(pair.options_url, sessions="off")
         workers = [processes.worker(**env) for _ in range(2)]
+        wait_until(lambda: len(rows(app, "workers")) == 2)
         with load(app, stub_server.port, jobs_per_second=JOBS_PER_SECOND / 2, kinds=tuple(KINDS)) as under_way:
             pause.wait(2.0)
             pair.cut_off()
@@ -104,6 +106,7 @@ def test_workers_that_are_killed_with_the_primary(
                 worker.kill()
             pair.fail_over()
         restarted = [processes.worker(**env) for _ in range(2)]
+        wait_until(lambda: rows(app, "failovers", "sign = 'name'"))
         await_end(app)
         received = received_by(stub_server)
         verdict, findings = judge(app, under_way, received), audit_findings(app)

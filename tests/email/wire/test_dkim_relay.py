@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from effects.keys import generate_key
-from effects_email.transport.registry import DOWN_SECONDS_MAX
+from effects_email.transport.rests import DOWN_SECONDS_MAX
 from tests.conftest import AppFactory
 from tests.email.dkim.generated import message, source
 from tests.email.dkim.keys import both, published, signer, verdicts
