@@ -85,6 +85,9 @@ def test_a_new_generation_follows_a_run_without_a_file(ended: str, shop: Effects
 def test_runs_are_listed_a_page_at_a_time(shop: Effects) -> None:
     newest_first = [request_report("orders", key=f"k{number}", effects=shop).run_id for number in range(5)][::-1]
     prime = request_report("primes", effects=shop).run_id
+    for age, run_id in enumerate([prime, *newest_first]):  # else two may be of one millisecond
+        created_at = shop.store.sql.after(f"-{age + 1}")
+        run_sql(shop, f"UPDATE effects_report_runs SET created_at = {created_at} WHERE id = '{run_id}'")
     run_sql(shop, "UPDATE effects_report_runs SET state = 'failed' WHERE key IN ('k1', 'k2')")
 
     def pages(**filters: Any) -> list[str]:
