@@ -1,28 +1,15 @@
-"""From a provider's JSON to an IncomingEvent. None: nothing that we keep (an opened message, a click, a test)."""
+"""From the JSON of Resend and of Postmark to an IncomingEvent. None: nothing that we keep (an opened message)."""
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
-from effects.extend import is_printable
 from effects_email.events import EventKind, IncomingEvent
+from effects_email.providers.event_fields import NotAnEvent, address, keyword, reference, time_of
 from effects_email.transport.postmark import METADATA
 from effects_email.transport.resend import COUNT_TAG, TAG
-
-Reading: TypeAlias = Callable[[str, Mapping[str, Any]], IncomingEvent | None]
-
-_CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_REFERENCE = re.compile(r"[0-9a-f]{32}")
-_NAMED = re.compile(r"<([^<>]+)>\s*\Z")
-
-
-class NotAnEvent(ValueError):
-    """The body is not in the provider's form."""
-
 
 # -- Resend --------------------------------------------------------------------------------------------------------
 
@@ -63,11 +50,11 @@ def read_resend(provider_event_id: str, document: Mapping[str, Any]) -> Incoming
         provider="resend",
         provider_event_id=provider_event_id,
         kind=kind,
-        code=_code(code),
-        reference=_reference(tags.get(TAG)),
-        provider_id=_code(data.get("email_id")),
+        code=keyword(code),
+        reference=reference(tags.get(TAG)),
+        provider_id=keyword(data.get("email_id")),
         recipient=_only(data.get("to"), tags.get(COUNT_TAG)),
-        at=_time(document.get("created_at")),
+        at=time_of(document.get("created_at")),
     )
 
 
@@ -84,7 +71,7 @@ def _only(to: object, count: object) -> str | None:
         to = [to]
     if not isinstance(to, list) or len(to) != 1 or count not in (None, "1"):
         return None
-    return _address(to[0])
+    return address(to[0])
 
 
 # -- Postmark ------------------------------------------------------------------------------------------------------
@@ -138,16 +125,16 @@ def read_postmark(provider_event_id: str, document: Mapping[str, Any]) -> Incomi
         kind = _REASONS.get(code, kind)
     metadata = document.get("Metadata")
     at = next((document[name] for name in _TIMES if document.get(name)), None)
-    recipient = _address(document.get("Email") or document.get("Recipient"))
+    recipient = address(document.get("Email") or document.get("Recipient"))
     return IncomingEvent(
         provider="postmark",
         provider_event_id=_postmark_id(record, document, recipient, at),
         kind=kind,
-        code=_code(code),
-        reference=_reference(metadata.get(METADATA)) if isinstance(metadata, Mapping) else None,
-        provider_id=_code(document.get("MessageID")),
+        code=keyword(code),
+        reference=reference(metadata.get(METADATA)) if isinstance(metadata, Mapping) else None,
+        provider_id=keyword(document.get("MessageID")),
         recipient=recipient,
-        at=_time(at),
+        at=time_of(at),
     )
 
 
@@ -157,30 +144,3 @@ def _postmark_id(record: str, document: Mapping[str, Any], recipient: str | None
         return f"{record}:{number}"
     said = "\0".join(str(part) for part in (record, document.get("MessageID"), recipient, at))
     return f"{record}:{hashlib.sha256(said.encode(errors='replace')).hexdigest()[:32]}"
-
-
-# -- both ----------------------------------------------------------------------------------------------------------
-
-
-def _address(value: object) -> str | None:
-    if not isinstance(value, str) or "@" not in value or len(value) > 1000 or not is_printable(value):
-        return None
-    named = _NAMED.search(value)
-    return named.group(1) if named else value.strip()
-
-
-def _code(value: object) -> str | None:
-    """A provider's keyword, if it is well-formed, since it is stored and shown."""
-    return value if isinstance(value, str) and _CODE.fullmatch(value) else None
-
-
-def _reference(value: object) -> str | None:
-    return value if isinstance(value, str) and _REFERENCE.fullmatch(value) else None
-
-
-def _time(value: object) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
-    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment

@@ -2,6 +2,8 @@
 
     app = asgi_app("resend", secrets=["whsec_…"])          # Resend signs, by Standard Webhooks
     app = asgi_app("postmark", secrets=["a long password"])  # https://effects:PASSWORD@shop.example/postmark
+    app = asgi_app("sendgrid", secrets=["MFkwEwYHKoZI…"])  # the verification key of its signed event webhook
+    app = asgi_app("mailgun", secrets=["key-…"])           # its HTTP webhook signing key
 
 Postmark signs nothing. What it offers is a user and a password in the URL, which it sends as `Authorization: Basic`;
 whoever has them can make up events, so the URL is a secret, and https is a must.
@@ -12,7 +14,8 @@ Each event is taken once, however often it is sent. What follows from it: `effec
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -20,24 +23,30 @@ import msgspec
 from effects import ConfigurationError, Effects, StoreUnavailable
 from effects.extend import app_of, web_apps
 from effects_email import events
-from effects_email.event_parsers import NotAnEvent, Reading, read_postmark, read_resend
+from effects_email.event_parsers import read_postmark, read_resend
+from effects_email.events import IncomingEvent
+from effects_email.providers.event_fields import NotAnEvent
+from effects_email.providers.mailgun_events import read_mailgun
+from effects_email.providers.sendgrid_events import read_sendgrid
+from effects_email.providers.signatures import check_mailgun, check_sendgrid, hmac_keys, public_keys
 from effects_email.signature import knows_password, passwords, signed_id, signing_keys
 
-ProviderName: TypeAlias = Literal["resend", "postmark"]
+ProviderName: TypeAlias = Literal["resend", "postmark", "sendgrid", "mailgun"]
 _METHODS = ("POST",)
 _RETRY_SECONDS = 60
 _log = logging.getLogger("effects.email.receiver")
 
 # The id of a request that is the provider's, else None.
 _Check: TypeAlias = Callable[[Mapping[str, str], bytes], str | None]
+_Reading: TypeAlias = Callable[[str, object], Sequence[IncomingEvent]]
 
 
 class EventReceiver:
     """Takes the requests of one provider.
 
     Args:
-        secrets: of `resend`: `whsec_…`; of `postmark`: passwords of 16 characters or more. Several while one is
-            replaced.
+        secrets: of `resend`: `whsec_…`; of `postmark`: passwords of 16 characters or more; of `sendgrid`: the
+            verification key; of `mailgun`: the HTTP webhook signing key. Several while one is replaced.
         effects: default the process's, when the first request comes.
 
     Raises:
@@ -45,18 +54,10 @@ class EventReceiver:
     """
 
     def __init__(self, provider: ProviderName, *, secrets: Iterable[str] | str, effects: Effects | None = None) -> None:
-        secret_texts = [secrets] if isinstance(secrets, str) else list(secrets)
-        self._read: Reading
-        self._check: _Check
-        if provider == "resend":
-            keys = signing_keys(secret_texts)
-            self._read, self._check = read_resend, lambda headers, body: signed_id(keys, headers, body)
-        elif provider == "postmark":
-            hashes = passwords(secret_texts)
-            self._read = read_postmark
-            self._check = lambda headers, body: "" if knows_password(hashes, headers) else None
-        else:
-            raise ConfigurationError(f"events of {provider!r} cannot be read; give resend or postmark")
+        source = _SOURCES.get(provider)
+        if source is None:
+            raise ConfigurationError(f"events of {provider!r} cannot be read; give one of {', '.join(_SOURCES)}")
+        self._check, self._read = source([secrets] if isinstance(secrets, str) else list(secrets))
         self._provider = provider
         self._effects = effects
 
@@ -73,8 +74,7 @@ class EventReceiver:
             _log.warning("email.event_refused", extra={"provider": self._provider})
             return 401
         try:
-            event = self._read(provider_event_id, _document(body))
-            if event is not None:
+            for event in self._read(provider_event_id, _document(body)):
                 events.take(app_of(self._effects), event)
         except NotAnEvent:
             return 400
@@ -109,11 +109,45 @@ def wsgi_app(
     return web_apps.wsgi_app(EventReceiver(provider, secrets=secrets, effects=effects).answer, methods=_METHODS)
 
 
-def _document(body: bytes) -> Mapping[str, Any]:
+def _document(body: bytes) -> object:
     try:
-        document = msgspec.json.decode(body)
+        return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise NotAnEvent from None
-    if not isinstance(document, dict):
-        raise NotAnEvent
-    return document
+
+
+# -- the providers -----------------------------------------------------------------------------------------------------
+
+
+def _single(read: Callable[[str, Mapping[str, Any]], IncomingEvent | None]) -> _Reading:
+    """Of a provider whose requests hold one event each, as an object."""
+
+    def read_one(provider_event_id: str, document: object) -> Sequence[IncomingEvent]:
+        if not isinstance(document, dict):
+            raise NotAnEvent
+        event = read(provider_event_id, document)
+        return [] if event is None else [event]
+
+    return read_one
+
+
+def _resend(secrets: Sequence[str]) -> tuple[_Check, _Reading]:
+    return partial(signed_id, signing_keys(secrets)), _single(read_resend)
+
+
+def _postmark(secrets: Sequence[str]) -> tuple[_Check, _Reading]:
+    hashes = passwords(secrets)
+    return lambda headers, body: "" if knows_password(hashes, headers) else None, _single(read_postmark)
+
+
+def _sendgrid(secrets: Sequence[str]) -> tuple[_Check, _Reading]:
+    return partial(check_sendgrid, public_keys(secrets)), read_sendgrid
+
+
+def _mailgun(secrets: Sequence[str]) -> tuple[_Check, _Reading]:
+    return partial(check_mailgun, hmac_keys(secrets)), read_mailgun
+
+
+_SOURCES: Mapping[str, Callable[[Sequence[str]], tuple[_Check, _Reading]]] = {
+    "resend": _resend, "postmark": _postmark, "sendgrid": _sendgrid, "mailgun": _mailgun,
+}  # fmt: skip

@@ -37,9 +37,8 @@ ABSENT = {
 OWN = {
     "effects_email": {
         "bounces", "dkim", "domain", "envelope", "event_parsers", "events", "message", "pages", "people", "personal",
-        "record",
-        "recording", "refusals", "returned", "signature", "suppression", "suppression_rows", "templates", "unsubscribe",
-        "unsubscribe_token",
+        "providers", "record", "recording", "refusals", "returned", "signature", "suppression", "suppression_rows",
+        "templates", "unsubscribe", "unsubscribe_token",
     },
     "effects_webhooks": {
         "batch", "denied_headers", "event_types", "headers", "health", "identifiers", "listener", "retry_rules",

@@ -1,4 +1,4 @@
-"""A provider's HTTP API as a transport: what Resend and Postmark have in common."""
+"""A provider's HTTP API as a transport: what all providers have in common."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from effects_email.transport.http_exchange import ProviderExchange
 from effects_email.transport.http_table import ACCEPTED, HttpRow, Said, verdict_of
 from effects_email.transport.url import TransportURL
 
-RECIPIENTS_MAX = 50  # of one message; both providers refuse more
+RECIPIENTS_MAX = 50  # of one message; Resend, Postmark and SES refuse more
 DEADLINE_SECONDS = 120.0  # of a whole send; an API that has not answered by then will not
 ASK_SECONDS = 15.0
 REPEAT_SECONDS = 30.0  # before a try with the same key: the first one may still be under way
@@ -45,11 +45,12 @@ _NO_CONTENT = Verdict(
 
 
 class ProviderRequest(msgspec.Struct, frozen=True):
-    """What to send: the path, the headers beside the common ones, the JSON."""
+    """What to send: the path, the headers beside the common ones, the JSON; with `body`, that instead."""
 
     target: str
     headers: Mapping[str, str]
     document: Mapping[str, Any]
+    body: bytes = b""
 
     def __repr__(self) -> str:
         return f"ProviderRequest({self.target!r})"
@@ -63,6 +64,8 @@ class Provider(Protocol):
     token_variable: ClassVar[str]  # of the environment, where the URL has no token
     key_lifetime_seconds: ClassVar[float | None]
     rate_per_second: ClassVar[int | None]  # that a new account may send
+    traceable: ClassVar[bool]  # it knows idempotency keys, or can be asked
+    read_headers: ClassVar[Sequence[str]]  # of its answers: `said` and `provider_id` find them in the document
     rows: ClassVar[Sequence[HttpRow]]
 
     def request(self, outgoing: OutgoingMessage, token: str, recipients: Sequence[str]) -> ProviderRequest:
@@ -106,8 +109,6 @@ class HttpTransport(SendsOnLoop):
     as long as the key lives; a message that an operator sends again has another Message-ID and so another key.
     """
 
-    traceable = True  # Resend by key, Postmark by its search
-
     def __init__(
         self,
         name: str,
@@ -118,6 +119,7 @@ class HttpTransport(SendsOnLoop):
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self.name = name
+        self.traceable = provider.traceable
         self.key_lifetime_seconds = provider.key_lifetime_seconds
         self.rate_per_second = provider.rate_per_second
         self._provider = provider
@@ -174,10 +176,11 @@ class HttpTransport(SendsOnLoop):
             request = self._provider.request(outgoing, self._token, recipients)
         except LookupError:
             return _NO_CONTENT
-        return request, fields.as_json(request.document)
+        return request, request.body or fields.as_json(request.document)
 
     def _read(self, exchange: ProviderExchange, recipients: Sequence[str], verdicts: dict[str, Verdict]) -> SendResult:
-        document = _document(exchange)
+        named_headers = {name: exchange.header(name) for name in self._provider.read_headers}
+        document = {**_document(exchange), **named_headers}
         overall = self._verdict(exchange, document)
         named = self._provider.refused(document, recipients) if exchange.status is not None else {}
         others = [recipient for recipient in recipients if recipient not in named]
@@ -238,8 +241,11 @@ def _document(exchange: ProviderExchange) -> Mapping[str, Any]:
 # -- from a URL ----------------------------------------------------------------------------------------------------
 
 
-def opened(url: TransportURL, provider: Provider) -> HttpTransport:
+def opened(url: TransportURL, provider: Provider, *, origin: str | None = None) -> HttpTransport:
     """`resend://TOKEN@`, or `resend:` with the token in the environment.
+
+    Args:
+        origin: instead of the provider's usual one, that of a region.
 
     Options: `token_env=NAME`, another variable than the provider's usual one; `origin=https://…`, for a stand-in.
     """
@@ -249,7 +255,7 @@ def opened(url: TransportURL, provider: Provider) -> HttpTransport:
         url.refuse(f"is {url.scheme}://TOKEN@ or {url.scheme}: alone; another address is ?origin=https://…")
     if not _TOKEN.fullmatch(token):
         url.refuse(f"has no token: write {url.scheme}://TOKEN@, or set {variable}")
-    return HttpTransport(url.name, provider, token, origin=_origin(url))
+    return HttpTransport(url.name, provider, token, origin=_origin(url) or origin)
 
 
 def _origin(url: TransportURL) -> str | None:

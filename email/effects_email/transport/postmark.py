@@ -50,6 +50,8 @@ class Postmark:
     token_variable: ClassVar[str] = "POSTMARK_SERVER_TOKEN"  # noqa: S105 - a name
     key_lifetime_seconds: ClassVar[float | None] = None
     rate_per_second: ClassVar[int | None] = None
+    traceable: ClassVar[bool] = True
+    read_headers: ClassVar[Sequence[str]] = ()
     rows: ClassVar[Sequence[HttpRow]] = ROWS
 
     def __init__(self, stream: str = "outbound") -> None:

@@ -46,6 +46,8 @@ class Resend:
     token_variable: ClassVar[str] = "RESEND_API_KEY"  # noqa: S105 - a name
     key_lifetime_seconds: ClassVar[float | None] = 24 * 3600.0
     rate_per_second: ClassVar[int | None] = 2
+    traceable: ClassVar[bool] = True
+    read_headers: ClassVar[Sequence[str]] = ()
     rows: ClassVar[Sequence[HttpRow]] = ROWS
 
     def request(self, outgoing: OutgoingMessage, token: str, recipients: Sequence[str]) -> ProviderRequest:

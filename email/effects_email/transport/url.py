@@ -5,6 +5,8 @@
     smtp://localhost:25                                    in clear, to this machine only
     smtp://relay.internal:25?tls=none                      in clear, where you say so
     resend://API_KEY@                                      Resend's API; postmark://SERVER_TOKEN@ is Postmark's
+    sendgrid://API_KEY@                                    SendGrid's API
+    mailgun://API_KEY@?domain=mg.shop.example              Mailgun's API
     maildir:folder                                         into files, for development
 
 A user name and a password are percent-encoded where they hold `@ : / % ?`. No error and no repr shows them, nor the
@@ -86,8 +88,10 @@ _BUILT_IN: Mapping[str, str] = {
     "maildir": "effects_email.transport.maildir",
     "resend": "effects_email.transport.resend",
     "postmark": "effects_email.transport.postmark",
+    "sendgrid": "effects_email.transport.sendgrid",
+    "mailgun": "effects_email.transport.mailgun",
 }
-_ON_LOOP = frozenset({"resend", "postmark"})
+_ON_LOOP = frozenset({"resend", "postmark", "sendgrid", "mailgun"})
 _registered: dict[str, tuple[Opener, bool]] = {}
 
 

@@ -1,10 +1,13 @@
-"""Resend and Postmark on loopback: what the documents of the two say, as far as a sender can tell."""
+"""Providers on loopback: what their documents say, as far as a sender can tell."""
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 from datetime import UTC, datetime
+from email import policy
+from email.parser import BytesParser
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -90,6 +93,57 @@ class PostmarkBox(Postbox):
         [searched] = query["metadata_effects-message"]
         matches = [message for message in self.messages if message["Metadata"]["effects-message"] == searched]
         return answer(200, TotalCount=len(matches), Messages=[])
+
+
+class SendGridBox(Postbox):
+    """Answers 202 without a body; its id is a header."""
+
+    def take(self, request: Request) -> Answer:
+        if request.headers.get("authorization") != f"Bearer {TOKEN}":
+            return answer(401, errors=[{"message": "The provided authorization grant is invalid", "field": None}])
+        self.messages.append(json.loads(request.body))
+        return Answer(202, b"", {"x-message-id": uuid.uuid4().hex[:22]})
+
+
+class MailgunBox(Postbox):
+    """Takes MIME in a form, and is searched by Message-ID."""
+
+    def take(self, request: Request) -> Answer:
+        if request.headers.get("authorization") != f"Basic {base64.b64encode(f'api:{TOKEN}'.encode()).decode()}":
+            return Answer(401, b"Forbidden")
+        assert request.path == "/v3/mg.example.com/messages.mime"
+        head = f"Content-Type: {request.headers['content-type']}\r\n\r\n".encode()
+        form = BytesParser(policy=policy.HTTP).parsebytes(head + request.body)
+        message: dict[str, Any] = {"to": []}
+        for part in form.iter_parts():
+            name = part.get_param("name", header="content-disposition")
+            if name == "message":
+                message["data"] = request.body.partition(b"message/rfc822\r\n\r\n")[2].rpartition(b"\r\n--")[0]
+            elif name == "to":
+                message["to"].append(part.get_content().strip())
+            else:
+                message[str(name)] = part.get_content().strip()
+        message["id"] = str(BytesParser().parsebytes(message["data"])["Message-ID"]).strip("<>")
+        self.messages.append(message)
+        return answer(200, id=f"<{message['id']}>", message="Queued. Thank you.")
+
+    def find(self, request: Request) -> Answer:
+        split = urlsplit(request.path)
+        assert split.path == "/v3/mg.example.com/events"
+        [searched] = parse_qs(split.query)["message-id"]
+        items = [{"event": "accepted"} for message in self.messages if message["id"] == searched]
+        return answer(200, items=items, paging={})
+
+
+BOXES: dict[str, type[Postbox]] = {
+    "resend": ResendBox, "postmark": PostmarkBox, "sendgrid": SendGridBox, "mailgun": MailgunBox,
+}  # fmt: skip
+_OPTIONS = {"mailgun": "&domain=mg.example.com"}
+
+
+def url_of(scheme: str, port: int) -> str:
+    """Of the provider's transport, to a stand-in at this port."""
+    return f"{scheme}://{TOKEN}@?origin=http://127.0.0.1:{port}{_OPTIONS.get(scheme, '')}"
 
 
 def answer(status: int, headers: dict[str, str] | None = None, **document: Any) -> Answer:

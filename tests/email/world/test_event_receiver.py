@@ -22,8 +22,9 @@ from standardwebhooks import Webhook
 from effects import ConfigurationError, Effects
 from effects_email import receiver, signature
 from effects_email.bounces import note_failures
-from effects_email.event_parsers import NotAnEvent, read_postmark, read_resend
+from effects_email.event_parsers import read_postmark, read_resend
 from effects_email.events import events_of, seen
+from effects_email.providers.event_fields import NotAnEvent
 from effects_email.record import AddressFailure
 from effects_email.suppression import find_suppressions, suppressed, suppression_log
 from effects_email.suppression_rows import Reason
@@ -398,7 +399,11 @@ def test_postmarks_endpoint_requires_the_password(mail: Effects) -> None:
         ("resend", [SECRET.removeprefix("whsec_")], "whsec_"),
         ("postmark", [], "at least one password"),
         ("postmark", ["short"], "16 characters"),
-        ("mailgun", [SECRET], "give resend or postmark"),
+        ("sendgrid", [], "at least one verification key"),
+        ("sendgrid", [SECRET], "base64 of an ECDSA"),
+        ("mailgun", [], "at least one HTTP webhook signing key"),
+        ("mailgun", ["short"], "at least one HTTP webhook signing key"),
+        ("sparkpost", [SECRET], "give one of resend, postmark, sendgrid, mailgun"),
     ],
 )
 def test_an_invalid_secret_is_refused_at_the_start(provider: Any, secrets: list[str], says: str) -> None:

@@ -13,16 +13,18 @@ import pytest
 import trustme
 
 from effects.http.client import Fault
-from effects_email.transport import http_table, postmark, resend
+from effects_email.transport import http_table
 from effects_email.transport.base import SendResult
 from effects_email.transport.http import HttpTransport
 from effects_email.transport.http_exchange import ProviderExchange
 from effects_email.transport.http_table import Said, wait_of
+from effects_email.transport.mailgun import Mailgun
 from effects_email.transport.postmark import Postmark
 from effects_email.transport.resend import Resend
+from effects_email.transport.sendgrid import SendGrid
 from effects_email.transport.url import open_transport
 from tests.email.wire.conftest import Released
-from tests.email.world.stand_ins import TOKEN, answer, outgoing_message, receiver
+from tests.email.world.stand_ins import TOKEN, answer, outgoing_message, receiver, url_of
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer, read_request
 
@@ -32,7 +34,7 @@ REFUSED, ADDRESS, THROTTLE = "refused_message", "refused_recipient", "throttle"
 
 def send(scheme: str, port: int, *, seconds: float = 10, **parts: Any) -> tuple[SendResult, int]:
     """The result of one message, and how often its release was requested."""
-    transport = open_transport("test", f"{scheme}://{TOKEN}@?origin=http://127.0.0.1:{port}")
+    transport = open_transport("test", url_of(scheme, port))
     released = Released()
     try:
         return transport.send(outgoing_message(**parts), release=released, seconds=seconds), released.calls
@@ -105,6 +107,34 @@ STATUSES: list[tuple[str, int, Mapping[str, Any], dict[str, str], str, str, floa
     ("postmark", 500, {}, {}, UNKNOWN, "postmark_500", None),
     ("postmark", 503, {"ErrorCode": 100}, {}, RETRY, "postmark_503_100", 300),
     ("postmark", 503, {}, {}, UNKNOWN, "postmark_503", None),
+    ("sendgrid", 400, {"errors": [{"field": "from.email", "message": "no"}]}, {}, CONFIG, "sendgrid_400", None),
+    ("sendgrid", 403, {"errors": [{"field": "from", "message": "not a verified Sender Identity"}]}, {}, CONFIG,
+     "sendgrid_403", None),
+    ("sendgrid", 400, {"errors": [{"field": "personalizations.0.to.0.email", "message": "bad"}]}, {}, ADDRESS,
+     "sendgrid_400", None),
+    ("sendgrid", 400, {"errors": [{"field": "subject", "message": "is required"}]}, {}, REFUSED, "sendgrid_400", None),
+    ("sendgrid", 401, {"errors": [{"field": None, "message": "Maximum credits exceeded"}]}, {}, CONFIG,
+     "sendgrid_401", None),
+    ("sendgrid", 405, {}, {}, CONFIG, "sendgrid_405", None),
+    ("sendgrid", 413, {}, {}, REFUSED, "sendgrid_413", None),
+    ("sendgrid", 429, {"errors": [{"message": "too many requests"}]}, {}, THROTTLE, "sendgrid_429", 1),
+    ("sendgrid", 500, {"errors": []}, {}, UNKNOWN, "sendgrid_500", None),
+    ("sendgrid", 503, {"errors": "?"}, {}, UNKNOWN, "sendgrid_503", None),
+    ("mailgun", 400, {"message": "'from' parameter is not a valid address. please check documentation"}, {}, CONFIG,
+     "mailgun_400", None),
+    ("mailgun", 400, {"message": "'to' parameter is not a valid address. please check documentation"}, {}, ADDRESS,
+     "mailgun_400", None),
+    ("mailgun", 400, {"message": "Sandbox subdomains are for test purposes only."}, {}, CONFIG, "mailgun_400", None),
+    ("mailgun", 400, {"message": "Need at least one of 'text' or 'html' parameters"}, {}, REFUSED,
+     "mailgun_400", None),
+    ("mailgun", 401, {}, {}, CONFIG, "mailgun_401", None),
+    ("mailgun", 402, {}, {}, CONFIG, "mailgun_402", None),
+    ("mailgun", 404, {"message": "Domain not found"}, {}, CONFIG, "mailgun_404", None),
+    ("mailgun", 405, {}, {}, CONFIG, "mailgun_405", None),
+    ("mailgun", 413, {}, {}, REFUSED, "mailgun_413", None),
+    ("mailgun", 429, {}, {"retry-after": "20"}, THROTTLE, "mailgun_429", 20),
+    ("mailgun", 500, {}, {}, UNKNOWN, "mailgun_500", None),
+    ("mailgun", 503, {}, {"retry-after": "30"}, RETRY, "mailgun_503", 30),
 ]  # fmt: skip
 
 
@@ -122,13 +152,19 @@ def test_each_status_has_the_meaning_in_the_table(
     assert (sent.verdict.suppress is not None) == ("406" in code)
 
 
+FACTS: dict[str, Any] = {
+    "resend": Resend(), "postmark": Postmark(), "sendgrid": SendGrid(), "mailgun": Mailgun("mg.example.com"),
+}  # fmt: skip
+
+
 def test_the_table_above_meets_every_row_of_the_tables_in_the_code() -> None:
     met = set()
     for scheme, status, document, headers, *_ in STATUSES:
-        facts: Any = Resend() if scheme == "resend" else Postmark()
+        facts: Any = FACTS[scheme]
         hinted = wait_of(headers) is not None
         met.add(http_table.find([*facts.rows, *http_table.COMMON], status, facts.said(document), hinted=hinted))
-    unmet = [row for row in (*resend.ROWS, *postmark.ROWS, *http_table.COMMON) if row not in met]
+    rows = [row for facts in FACTS.values() for row in facts.rows]
+    unmet = [row for row in (*rows, *http_table.COMMON) if row not in met]
     assert [row.reason for row in unmet] == []
 
 
@@ -140,7 +176,7 @@ def test_some_row_fits_every_status() -> None:
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
 @pytest.mark.parametrize("body", [b"", b"not json", b"[]", b'{"id": 7, "MessageID": [], "Message": {}}', b"\xff\x00"])
 def test_a_2xx_is_accepted_even_if_it_cannot_be_read(status: int, body: bytes) -> None:
-    for scheme in ("resend", "postmark"):
+    for scheme in FACTS:
         with receiver([Answer(status, b"" if status == 204 else body)]) as peer:
             sent, _ = send(scheme, peer.port)
         assert (sent.verdict.kind, sent.provider_id) == ("accepted", None)
@@ -237,8 +273,9 @@ def test_after_the_request_left_no_answer_is_unknown(name: str) -> None:
         assert sent.verdict.code in codes
         if kind == UNKNOWN:
             assert sent.verdict.after_seconds == 30
-            keyless, _ = send("postmark", peer.port)
-            assert (keyless.verdict.kind, keyless.verdict.after_seconds) == (UNKNOWN, None)
+            for scheme in ("postmark", "sendgrid", "mailgun"):
+                keyless, _ = send(scheme, peer.port)
+                assert (keyless.verdict.kind, keyless.verdict.after_seconds) == (UNKNOWN, None)
 
 
 def test_a_stall_ends_with_the_deadline_and_is_unknown() -> None:

@@ -1,0 +1,1 @@
+"""What single providers say: the readers of their events, and their signatures."""
