@@ -4,6 +4,7 @@
     app = asgi_app("postmark", secrets=["a long password"])  # https://effects:PASSWORD@shop.example/postmark
     app = asgi_app("sendgrid", secrets=["MFkwEwYHKoZI…"])  # the verification key of its signed event webhook
     app = asgi_app("mailgun", secrets=["key-…"])           # its HTTP webhook signing key
+    app = asgi_app("ses", secrets=["arn:aws:sns:…"])       # the SNS topics of Amazon SES
 
 Postmark signs nothing. What it offers is a user and a password in the URL, which it sends as `Authorization: Basic`;
 whoever has them can make up events, so the URL is a secret, and https is a must.
@@ -28,10 +29,12 @@ from effects_email.events import IncomingEvent
 from effects_email.providers.event_fields import NotAnEvent
 from effects_email.providers.mailgun_events import read_mailgun
 from effects_email.providers.sendgrid_events import read_sendgrid
+from effects_email.providers.ses_events import document_of, read_ses
 from effects_email.providers.signatures import check_mailgun, check_sendgrid, hmac_keys, public_keys
+from effects_email.providers.sns import Fetch, SnsMessage, SnsVerifier, fetch_over_https
 from effects_email.signature import knows_password, passwords, signed_id, signing_keys
 
-ProviderName: TypeAlias = Literal["resend", "postmark", "sendgrid", "mailgun"]
+ProviderName: TypeAlias = Literal["resend", "postmark", "sendgrid", "mailgun", "ses"]
 _METHODS = ("POST",)
 _RETRY_SECONDS = 60
 _log = logging.getLogger("effects.email.receiver")
@@ -39,6 +42,11 @@ _log = logging.getLogger("effects.email.receiver")
 # The id of a request that is the provider's, else None.
 _Check: TypeAlias = Callable[[Mapping[str, str], bytes], str | None]
 _Reading: TypeAlias = Callable[[str, object], Sequence[IncomingEvent]]
+_Source: TypeAlias = Callable[[Sequence[str]], tuple[_Check, _Reading]]
+
+
+class SubscriptionUnconfirmed(Exception):
+    """SNS could not be told that its subscription is wanted; it asks again."""
 
 
 class EventReceiver:
@@ -46,17 +54,28 @@ class EventReceiver:
 
     Args:
         secrets: of `resend`: `whsec_…`; of `postmark`: passwords of 16 characters or more; of `sendgrid`: the
-            verification key; of `mailgun`: the HTTP webhook signing key. Several while one is replaced.
+            verification key; of `mailgun`: the HTTP webhook signing key; of `ses`: the ARNs of
+            the SNS topics. Several while one is replaced.
         effects: default the process's, when the first request comes.
+        fetch: of `ses`: gets a certificate by its checked address, and confirms a subscription. Default a GET over
+            https without redirects and proxies.
 
     Raises:
         ConfigurationError: no such provider, or a secret that cannot be.
     """
 
-    def __init__(self, provider: ProviderName, *, secrets: Iterable[str] | str, effects: Effects | None = None) -> None:
-        source = _SOURCES.get(provider)
+    def __init__(
+        self,
+        provider: ProviderName,
+        *,
+        secrets: Iterable[str] | str,
+        effects: Effects | None = None,
+        fetch: Fetch = fetch_over_https,
+    ) -> None:
+        sources: Mapping[str, _Source] = {**_SOURCES, "ses": partial(_ses, fetch=fetch)}
+        source = sources.get(provider)
         if source is None:
-            raise ConfigurationError(f"events of {provider!r} cannot be read; give one of {', '.join(_SOURCES)}")
+            raise ConfigurationError(f"events of {provider!r} cannot be read; give one of {', '.join(sources)}")
         self._check, self._read = source([secrets] if isinstance(secrets, str) else list(secrets))
         self._provider = provider
         self._effects = effects
@@ -148,6 +167,23 @@ def _mailgun(secrets: Sequence[str]) -> tuple[_Check, _Reading]:
     return partial(check_mailgun, hmac_keys(secrets)), read_mailgun
 
 
-_SOURCES: Mapping[str, Callable[[Sequence[str]], tuple[_Check, _Reading]]] = {
+def _ses(secrets: Sequence[str], *, fetch: Fetch) -> tuple[_Check, _Reading]:
+    """SNS signs for a topic: a request is read where it is checked, and its id is that of SNS."""
+    verifier = SnsVerifier(secrets, fetch=fetch)
+
+    def check(headers: Mapping[str, str], body: bytes) -> str | None:
+        message = verifier.check(body)
+        return None if message is None else message.message_id
+
+    def read(provider_event_id: str, document: object) -> Sequence[IncomingEvent]:
+        message = msgspec.convert(document, SnsMessage)
+        if message.type == "SubscriptionConfirmation" and not verifier.confirm(message):
+            raise SubscriptionUnconfirmed
+        return read_ses(provider_event_id, document_of(message.message)) if message.type == "Notification" else []
+
+    return check, read
+
+
+_SOURCES: Mapping[str, _Source] = {
     "resend": _resend, "postmark": _postmark, "sendgrid": _sendgrid, "mailgun": _mailgun,
 }  # fmt: skip

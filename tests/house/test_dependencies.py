@@ -34,7 +34,8 @@ FIXED = {
 }
 # No release from its lower bound on has a known hole. A new dependency is looked up, and joins one of the two.
 NO_KNOWN_HOLE = {
-    "a2wsgi", "aiosqlite", "alembic", "asyncpg", "axe-playwright-python", "basedpyright", "click", "cronsim",
+    "a2wsgi", "aiosqlite", "alembic", "asyncpg", "axe-playwright-python", "basedpyright", "botocore", "click",
+    "cronsim",
     "css-inline", "dkimpy", "duckdb", "email-validator",
     "hatchling", "httptools", "httpx", "hypothesis", "icalendar", "import-linter", "isal",
     "kubernetes-validate", "markdown-it-py", "mkdocs-material", "mkdocstrings-python", "moto", "msgspec", "mypy",

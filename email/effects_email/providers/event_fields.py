@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from effects.extend import is_printable
+from effects.extend import is_printable, moment
 
 CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 REFERENCE = re.compile(r"[0-9a-f]{32}")
@@ -43,9 +43,9 @@ def reference(value: object) -> str | None:
 def time_of(value: object) -> datetime | None:
     """A moment in ISO 8601, or in seconds since 1970; without a time zone it is UTC."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e11:
-        return datetime.fromtimestamp(value, UTC)
+        return moment(value)
     try:
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+        at = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
         return None
-    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
+    return at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at

@@ -44,6 +44,13 @@ _NO_CONTENT = Verdict(
 )
 
 
+_UNSIGNED = Verdict(kind="config", code="no_credentials", reason="there are no credentials to sign the request with")
+
+
+class NothingToSignWith(Exception):
+    """The provider's requests are signed, and there are no credentials now."""
+
+
 class ProviderRequest(msgspec.Struct, frozen=True):
     """What to send: the path, the headers beside the common ones, the JSON; with `body`, that instead."""
 
@@ -60,11 +67,12 @@ class Provider(Protocol):
     """What is a provider's own: declared facts, and the form of its requests and answers."""
 
     scheme: ClassVar[str]
-    origin: ClassVar[str]
+    origin: str
     token_variable: ClassVar[str]  # of the environment, where the URL has no token
     key_lifetime_seconds: ClassVar[float | None]
     rate_per_second: ClassVar[int | None]  # that a new account may send
     traceable: ClassVar[bool]  # it knows idempotency keys, or can be asked
+    blocks: ClassVar[bool]  # to make a request may take its time: never on the loop
     read_headers: ClassVar[Sequence[str]]  # of its answers: `said` and `provider_id` find them in the document
     rows: ClassVar[Sequence[HttpRow]]
 
@@ -73,6 +81,7 @@ class Provider(Protocol):
 
         Raises:
             LookupError: the message's bytes do not hold a file that it names.
+            NothingToSignWith: as it says.
         """
         ...
 
@@ -138,7 +147,7 @@ class HttpTransport(SendsOnLoop):
         """
         verdicts = dict.fromkeys(fields.unsendable(outgoing), _UTF8_RECIPIENT)
         recipients = [recipient for recipient in dict.fromkeys(outgoing.recipients) if recipient not in verdicts]
-        if len(outgoing.data) > _INLINE_BYTES_MAX:
+        if self._provider.blocks or len(outgoing.data) > _INLINE_BYTES_MAX:
             written = await asyncio.to_thread(self._written, outgoing, recipients)
         else:
             written = self._written(outgoing, recipients)
@@ -176,6 +185,8 @@ class HttpTransport(SendsOnLoop):
             request = self._provider.request(outgoing, self._token, recipients)
         except LookupError:
             return _NO_CONTENT
+        except NothingToSignWith:
+            return _UNSIGNED
         return request, request.body or fields.as_json(request.document)
 
     def _read(self, exchange: ProviderExchange, recipients: Sequence[str], verdicts: dict[str, Verdict]) -> SendResult:
@@ -203,7 +214,8 @@ class HttpTransport(SendsOnLoop):
             reply = Reply(stage="request", code=status)
             return Verdict(kind="accepted", code=f"{self._provider.scheme}_{status}", reason=ACCEPTED, reply=reply)
         said = self._provider.said(document)
-        said = Said(said.code, said.message.replace(self._token, HIDDEN))
+        if self._token:
+            said = Said(said.code, said.message.replace(self._token, HIDDEN))
         verdict = verdict_of(self._provider.scheme, self._provider.rows, exchange, said)
         if verdict.kind == "unknown" and self.key_lifetime_seconds is not None:
             after = max(REPEAT_SECONDS, verdict.after_seconds or 0.0)
@@ -255,10 +267,11 @@ def opened(url: TransportURL, provider: Provider, *, origin: str | None = None) 
         url.refuse(f"is {url.scheme}://TOKEN@ or {url.scheme}: alone; another address is ?origin=https://…")
     if not _TOKEN.fullmatch(token):
         url.refuse(f"has no token: write {url.scheme}://TOKEN@, or set {variable}")
-    return HttpTransport(url.name, provider, token, origin=_origin(url) or origin)
+    return HttpTransport(url.name, provider, token, origin=origin_of(url) or origin)
 
 
-def _origin(url: TransportURL) -> str | None:
+def origin_of(url: TransportURL) -> str | None:
+    """The option `origin`, for a stand-in: https, or http on this machine."""
     text = url.option("origin")
     if text is None:
         return None

@@ -39,11 +39,12 @@ class Mailgun:
     """
 
     scheme: ClassVar[str] = "mailgun"
-    origin: ClassVar[str] = _ORIGINS["us"]
+    origin: str = _ORIGINS["us"]
     token_variable: ClassVar[str] = "MAILGUN_API_KEY"  # noqa: S105 - a name
     key_lifetime_seconds: ClassVar[float | None] = None
     rate_per_second: ClassVar[int | None] = None
     traceable: ClassVar[bool] = True
+    blocks: ClassVar[bool] = False
     read_headers: ClassVar[Sequence[str]] = ()
     rows: ClassVar[Sequence[HttpRow]] = ROWS
 

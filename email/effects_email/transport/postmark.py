@@ -46,11 +46,12 @@ class Postmark:
     """
 
     scheme: ClassVar[str] = "postmark"
-    origin: ClassVar[str] = "https://api.postmarkapp.com"
+    origin: str = "https://api.postmarkapp.com"
     token_variable: ClassVar[str] = "POSTMARK_SERVER_TOKEN"  # noqa: S105 - a name
     key_lifetime_seconds: ClassVar[float | None] = None
     rate_per_second: ClassVar[int | None] = None
     traceable: ClassVar[bool] = True
+    blocks: ClassVar[bool] = False
     read_headers: ClassVar[Sequence[str]] = ()
     rows: ClassVar[Sequence[HttpRow]] = ROWS
 

@@ -42,11 +42,12 @@ class Resend:
     """The facts of Resend's API."""
 
     scheme: ClassVar[str] = "resend"
-    origin: ClassVar[str] = "https://api.resend.com"
+    origin: str = "https://api.resend.com"
     token_variable: ClassVar[str] = "RESEND_API_KEY"  # noqa: S105 - a name
     key_lifetime_seconds: ClassVar[float | None] = 24 * 3600.0
     rate_per_second: ClassVar[int | None] = 2
     traceable: ClassVar[bool] = True
+    blocks: ClassVar[bool] = False
     read_headers: ClassVar[Sequence[str]] = ()
     rows: ClassVar[Sequence[HttpRow]] = ROWS
 

@@ -30,11 +30,12 @@ class SendGrid:
     """The facts of SendGrid's API."""
 
     scheme: ClassVar[str] = "sendgrid"
-    origin: ClassVar[str] = "https://api.sendgrid.com"
+    origin: str = "https://api.sendgrid.com"
     token_variable: ClassVar[str] = "SENDGRID_API_KEY"  # noqa: S105 - a name
     key_lifetime_seconds: ClassVar[float | None] = None
     rate_per_second: ClassVar[int | None] = None
     traceable: ClassVar[bool] = False
+    blocks: ClassVar[bool] = False
     read_headers: ClassVar[Sequence[str]] = (ID_HEADER,)
     rows: ClassVar[Sequence[HttpRow]] = ROWS
 

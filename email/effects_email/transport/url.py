@@ -7,6 +7,7 @@
     resend://API_KEY@                                      Resend's API; postmark://SERVER_TOKEN@ is Postmark's
     sendgrid://API_KEY@                                    SendGrid's API
     mailgun://API_KEY@?domain=mg.shop.example              Mailgun's API
+    ses:?region=eu-west-1                                  Amazon SES; needs the extra ses
     maildir:folder                                         into files, for development
 
 A user name and a password are percent-encoded where they hold `@ : / % ?`. No error and no repr shows them, nor the
@@ -90,8 +91,9 @@ _BUILT_IN: Mapping[str, str] = {
     "postmark": "effects_email.transport.postmark",
     "sendgrid": "effects_email.transport.sendgrid",
     "mailgun": "effects_email.transport.mailgun",
+    "ses": "effects_email.transport.ses",
 }
-_ON_LOOP = frozenset({"resend", "postmark", "sendgrid", "mailgun"})
+_ON_LOOP = frozenset({"resend", "postmark", "sendgrid", "mailgun", "ses"})
 _registered: dict[str, tuple[Opener, bool]] = {}
 
 

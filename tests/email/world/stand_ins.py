@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 import json
 import uuid
 from datetime import UTC, datetime
@@ -18,6 +20,8 @@ from tests.peers.http import Answer, Receiver, Request, Script
 
 ANN, BEN, CAT = "ann@example.org", "ben@example.org", "cat@example.org"
 TOKEN = "re_Secret1"
+ACCESS, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"  # of the published vectors
+REGION = "eu-west-1"
 
 
 class Postbox:
@@ -135,14 +139,52 @@ class MailgunBox(Postbox):
         return answer(200, items=items, paging={})
 
 
+def is_signed(request: Request, region: str = REGION) -> bool:
+    """By the published algorithm, written once more."""
+    scheme, _, text = request.headers.get("authorization", "").partition(" ")
+    fields = dict(part.strip().split("=", 1) for part in text.split(",")) if scheme == "AWS4-HMAC-SHA256" else {}
+    if not fields:
+        return False
+    moment = request.headers["x-amz-date"]
+    scope = f"{moment[:8]}/{region}/ses/aws4_request"
+    names = fields["SignedHeaders"].split(";")
+    lines = "".join(f"{name}:{request.headers[name].strip()}\n" for name in names)
+    payload = hashlib.sha256(request.body).hexdigest()
+    canonical = f"{request.method}\n{request.path}\n\n{lines}\n{fields['SignedHeaders']}\n{payload}"
+    to_sign = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    key = f"AWS4{SECRET}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    signature = hmac.new(key, to_sign.encode(), "sha256").hexdigest()
+    return fields["Credential"] == f"{ACCESS}/{scope}" and hmac.compare_digest(signature, fields["Signature"])
+
+
+class SesBox(Postbox):
+    """Verifies each request, and takes raw messages."""
+
+    def take(self, request: Request) -> Answer:
+        if not is_signed(request):
+            return answer(403, {"x-amzn-errortype": "InvalidSignatureException"}, message="no")
+        assert request.path == "/v2/email/outbound-emails"
+        self.messages.append(json.loads(request.body))
+        return answer(200, MessageId=f"0102{uuid.uuid4().hex}-000000")
+
+
+def ses_url(port: int, secret: str = "wJalrXUtnFEMI%2FK7MDENG%2BbPxRfiCYEXAMPLEKEY", more: str = "") -> str:
+    return f"ses://{ACCESS}:{secret}@?region={REGION}&origin=http://127.0.0.1:{port}{more}"
+
+
 BOXES: dict[str, type[Postbox]] = {
     "resend": ResendBox, "postmark": PostmarkBox, "sendgrid": SendGridBox, "mailgun": MailgunBox,
+    "ses": SesBox,
 }  # fmt: skip
 _OPTIONS = {"mailgun": "&domain=mg.example.com"}
 
 
 def url_of(scheme: str, port: int) -> str:
     """Of the provider's transport, to a stand-in at this port."""
+    if scheme == "ses":
+        return ses_url(port)
     return f"{scheme}://{TOKEN}@?origin=http://127.0.0.1:{port}{_OPTIONS.get(scheme, '')}"
 
 

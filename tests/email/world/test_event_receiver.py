@@ -403,7 +403,7 @@ def test_postmarks_endpoint_requires_the_password(mail: Effects) -> None:
         ("sendgrid", [SECRET], "base64 of an ECDSA"),
         ("mailgun", [], "at least one HTTP webhook signing key"),
         ("mailgun", ["short"], "at least one HTTP webhook signing key"),
-        ("sparkpost", [SECRET], "give one of resend, postmark, sendgrid, mailgun"),
+        ("sparkpost", [SECRET], "give one of resend, postmark, sendgrid, mailgun, ses"),
     ],
 )
 def test_an_invalid_secret_is_refused_at_the_start(provider: Any, secrets: list[str], says: str) -> None:

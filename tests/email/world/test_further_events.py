@@ -116,8 +116,8 @@ def test_a_request_of_sendgrid_holds_many_events(mail: Effects) -> None:
 
 
 def test_what_others_signed_or_long_ago_is_refused(mail: Effects) -> None:
-    other = ec.generate_private_key(ec.SECP256R1())
-    assert tell_sendgrid(mail, sendgrid("delivered"), key=other) == 401
+    unknown_key = ec.generate_private_key(ec.SECP256R1())
+    assert tell_sendgrid(mail, sendgrid("delivered"), key=unknown_key) == 401
     assert tell_sendgrid(mail, sendgrid("delivered"), age=2 * 86_400) == 401
     assert tell_sendgrid(mail, sendgrid("delivered"), age=-600) == 401
     assert tell_mailgun(mail, mailgun("delivered", key="key-of-somebody-else")) == 401

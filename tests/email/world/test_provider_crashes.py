@@ -30,12 +30,15 @@ TABLE: dict[tuple[str, str, str, OnUnknown], tuple[int, tuple[str, ...], str]] =
     ("postmark", "provider.answered", "kill", "repeat_once"): (1, ("lost", "succeeded"), "done"),
     ("postmark", "provider.released", "kill", "hold"): (0, ("lost", "unknown"), "unknown"),
     ("postmark", "provider.written", "kill", "hold"): (1, ("lost", "succeeded"), "done"),
-    # SendGrid can neither be asked nor recognises a repeat: what it may have stays unknown, or is sent once more.
+    # SendGrid and SES can neither be asked nor recognise a repeat: it stays unknown, or is sent once more.
     ("sendgrid", "provider.released", "kill", "hold"): (0, ("lost",), "unknown"),
     ("sendgrid", "provider.written", "kill", "hold"): (1, ("lost",), "unknown"),
     ("sendgrid", "provider.answered", "kill", "hold"): (1, ("lost",), "unknown"),
     ("sendgrid", "provider.released", "kill", "repeat_once"): (1, ("lost", "succeeded"), "done"),
     ("sendgrid", "provider.answered", "kill", "repeat_once"): (2, ("lost", "succeeded"), "done"),
+    ("ses", "provider.released", "kill", "repeat_once"): (1, ("lost", "succeeded"), "done"),
+    ("ses", "provider.written", "kill", "repeat_once"): (2, ("lost", "succeeded"), "done"),
+    ("ses", "provider.answered", "kill", "hold"): (1, ("lost",), "unknown"),
     ("mailgun", "provider.released", "kill", "repeat_once"): (1, ("lost", "succeeded"), "done"),
     ("mailgun", "provider.written", "kill", "repeat_once"): (1, ("lost", "succeeded"), "done"),
     ("mailgun", "provider.answered", "kill", "repeat_once"): (1, ("lost", "succeeded"), "done"),
