@@ -27,14 +27,15 @@ def keys() -> None:
 def generate() -> None:
     """Print an EFFECTS_KEYS line with a new active key.
 
-    The old keys follow it: they still decrypt what they encrypted. The first call also creates the `digest` key,
-    which compares payloads and must never change. Nothing is stored: put the line into the environment of the app
+    The old keys follow it: they still decrypt what they encrypted. A missing `digest` key is created, too; it
+    compares payloads and must never change. Nothing is stored: put the line into the environment of the app
     and the worker, and keep it out of the database's backups.
     """
     current = os.environ.get("EFFECTS_KEYS", "").strip().strip(",")
     ring = KeyRing(current)
-    pairs = [f"{_fresh_id(ring)}={generate_key()}"]
-    pairs.append(current if current else f"{DIGEST_KEY_ID}={generate_key()}")
+    pairs = [f"{_fresh_id(ring)}={generate_key()}", *([current] if current else [])]
+    if not ring.digests_are_keyed:
+        pairs.append(f"{DIGEST_KEY_ID}={generate_key()}")
     click.echo(f"EFFECTS_KEYS={','.join(pairs)}")
 
 

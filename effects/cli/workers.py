@@ -1,4 +1,4 @@
-"""`effects workers`: list, drain."""
+"""`effects workers`: list, drain, forget."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from effects.cli.context import Context, actor
 from effects.cli.options import limit_option, reason_option
 from effects.cli.output import Table
 from effects.cli.results import CommandResult, command, listed
-from effects.store.operator.actions import request_drain
+from effects.store.operator.actions import forget_worker, request_drain
 from effects.store.operator.queue_status import WorkerState, read_workers
 from effects.text.wording import duration
 
 
 @click.group()
 def workers() -> None:
-    """List and drain workers."""
+    """List, drain and forget workers."""
 
 
 @workers.command("list")
@@ -47,6 +47,20 @@ def drain(context: Context, *, worker: str | None, every: bool, reason: str | No
     worker_ids = request_drain(context.app.store, worker, actor=actor(), reason=reason)
     lines = [f"worker {worker_id} will drain from its next heartbeat" for worker_id in worker_ids]
     return CommandResult({"workers": worker_ids, "result": "drain_requested"}, "\n".join(lines) or "no workers running")
+
+
+@workers.command()
+@click.argument("worker", metavar="ID")
+@reason_option
+@command
+def forget(context: Context, *, worker: str, reason: str | None) -> CommandResult:
+    """Forget a worker that ended by a fault.
+
+    Once its cause is mended: `effects doctor`, `effects status` and the metrics count it for an
+    hour. The audit log keeps who forgot it. Its jobs must have been taken back.
+    """
+    forget_worker(context.app.store, worker, actor=actor(), reason=reason)
+    return CommandResult({"worker": worker, "result": "forgotten"}, f"worker {worker} forgotten")
 
 
 def _table(states: Sequence[WorkerState]) -> Table:

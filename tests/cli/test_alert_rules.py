@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,79 +19,109 @@ from effects.exit_codes import ExitCode
 from effects.observation.metrics import WorkerMetrics, database_families
 from effects.store.workers.registration import Activity, end, heartbeat
 from tests.cli.conftest import Run
-from tests.conftest import AppFactory
 from tests.house.source import ROOT
-from tests.support.manual_workers import ManualWorker, run_sql
+from tests.support.manual_workers import ManualWorker
 from tests.support.needs import program
+from tests.support.runbooks import Operator, blocks, sections
 from tests.support.scripted import Scripted
+from tests.support.waiting import wait_until
 
 MONITORING = ROOT / "examples" / "monitoring"
-PAGES = ROOT / "docs" / "alerts.md"
 RULES = yaml.safe_load((MONITORING / "rules.yml").read_text())["groups"][0]["rules"]
 NAMES = [rule["alert"] for rule in RULES]
 WORKING = Activity(claimed=1.0, settled=1.0, fired=1.0, oldest_unsettled_seconds=0.0)
 
-Case: TypeAlias = Callable[[Effects, Run], object]
+Case: TypeAlias = Callable[[Operator], object]
 
 
-def settle_one(app: Effects, outcome: Any, **options: Any) -> None:
-    enqueue("scripted", {}, effects=app, **options)
+def settle_one(operator: Operator, outcome: Any, **options: Any) -> None:
+    app = operator.app()
+    operator.words["ID"] = enqueue("scripted", {}, effects=app, **options).job_id
     worker = ManualWorker(app)
     worker.settle((worker.claim_one(), outcome))
     heartbeat(app.store, worker.name, WORKING)
 
 
-def no_worker(app: Effects, run: Run) -> None:
-    enqueue("scripted", {}, effects=app)
+def no_worker(operator: Operator) -> None:
+    enqueue("scripted", {}, effects=operator.app())
 
 
-def idle(app: Effects, run: Run) -> None:
+def idle(operator: Operator) -> None:
+    """A process that stands in for one whose threads stand still while its heartbeat goes on."""
+    process = operator.stack.enter_context(subprocess.Popen(["sleep", "1000"]))
+    operator.stack.callback(process.kill)
+    app = operator.app()
     heartbeat(app.store, ManualWorker(app).name, Activity(200.0, 1.0, 1.0, 0.0))
+    operator.words["PID"] = process.pid
 
 
-def silent(app: Effects, run: Run) -> None:
-    ManualWorker(app)
-    run_sql(app, f"UPDATE {app.store.sql.workers} SET seen_at = {app.store.sql.after('-600')}")
+def silent(operator: Operator) -> None:
+    ManualWorker(operator.app())
+    operator.clock_seconds = 600
 
 
-def failed(app: Effects, run: Run) -> None:
-    end(app.store, ManualWorker(app).name, ExitCode.PART_FAILED, "settler stalled")
+def failed(operator: Operator) -> None:
+    app = operator.app()
+    end(app.store, ManualWorker(app, "w1").name, ExitCode.PART_FAILED, "settler stalled")
+    operator.words["ID"] = "w1"
 
 
-def overdue(app: Effects, run: Run) -> None:
-    enqueue("scripted", {}, effects=app)
-    run_sql(app, f"UPDATE {app.store.sql.jobs} SET run_at = {app.store.sql.after('-700')}")
-    heartbeat(app.store, ManualWorker(app).name, WORKING)
+def overdue(operator: Operator) -> None:
+    enqueue("scripted", {}, effects=operator.app())
+    operator.clock_seconds = 700
+    heartbeat(operator.app().store, ManualWorker(operator.app()).name, WORKING)
+    operator.words["QUEUE"] = "default"
 
 
-def unwritten(app: Effects, run: Run) -> None:
+def unwritten(operator: Operator) -> None:
+    app = operator.app()
     heartbeat(app.store, ManualWorker(app).name, Activity(1.0, 1.0, 1.0, 90.0))
+    operator.mended_elsewhere = lambda: heartbeat(app.store, "manual", WORKING)
 
 
-def bulk_stopped(app: Effects, run: Run) -> None:
+def queue_paused(operator: Operator) -> None:
+    operator.command("queues", "pause", "default", "--for", "9h")
+    operator.words["QUEUE"] = "default"
+
+
+def limit_paused(operator: Operator) -> None:
+    settle_one(operator, Pause(9000, "down"), limit_key="k")
+    operator.words["KEY"] = "k"
+
+
+def bulk_stopped(operator: Operator) -> None:
     for _ in range(3):
-        settle_one(app, Refused("no"))
-    run("dead", "ignore", "--all", "--yes", "--reason", "a test")
-    run("jobs", "cancel", 4)
+        settle_one(operator, Refused("no"))
+    operator.command("dead", "ignore", "--all", "--yes", "--reason", "a test")
+    operator.command("jobs", "cancel", 4)
+    operator.words |= {"ID": 4, "BULK": 1}
 
 
-PROVOKED: dict[str, tuple[Case, str]] = {
-    "EffectsMetricsMissing": (lambda app, run: None, ""),
-    "EffectsNoWorker": (no_worker, ""),
-    "EffectsWorkerIdle": (idle, ""),
-    "EffectsWorkerSilent": (silent, ""),
-    "EffectsWorkerFailed": (failed, ""),
-    "EffectsJobsOverdue": (overdue, ""),
-    "EffectsJobsDied": (lambda app, run: settle_one(app, Refused("no")), ""),
-    "EffectsUnknownOutcomes": (
-        lambda app, run: settle_one(app, Unknown("no reply"), on_unknown="hold"),
-        "dead resolve 1 --as mark-done --reason asked",
-    ),
-    "EffectsOutcomesUnwritten": (unwritten, ""),
-    "EffectsQueuePaused": (lambda app, run: run("queues", "pause", "default", "--for", "9h"), "queues resume default"),
-    "EffectsLimitsPaused": (lambda app, run: settle_one(app, Pause(9000, "down"), limit_key="k"), "limits resume k"),
-    "EffectsBulkStopped": (bulk_stopped, "bulk cancel 1"),
+def died(operator: Operator) -> None:
+    settle_one(operator, Refused("no"))
+
+
+def unknown(operator: Operator) -> None:
+    settle_one(operator, Unknown("no reply"), on_unknown="hold")
+
+
+# What provokes it; each block of its section ends it.
+PROVOKED: dict[str, Case] = {
+    "EffectsMetricsMissing": lambda operator: None,
+    "EffectsNoWorker": no_worker,
+    "EffectsWorkerIdle": idle,
+    "EffectsWorkerSilent": silent,
+    "EffectsWorkerFailed": failed,
+    "EffectsJobsOverdue": overdue,
+    "EffectsJobsDied": died,
+    "EffectsUnknownOutcomes": unknown,
+    "EffectsOutcomesUnwritten": unwritten,
+    "EffectsQueuePaused": queue_paused,
+    "EffectsLimitsPaused": limit_paused,
+    "EffectsBulkStopped": bulk_stopped,
 }
+SECTIONS = sections("alerts.md")
+BLOCKS = [(name, number) for name in NAMES for number in range(len(blocks(SECTIONS[name])))]
 
 
 def series(exposition: str) -> list[dict[str, str]]:
@@ -131,32 +162,26 @@ def test_healthy_metrics_fire_none(app: Effects, run: Run, tmp_path: Path) -> No
     assert firing(tmp_path, run("metrics").out) == set()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_rule_fires_on_what_it_is_for_and_its_command_mends_it(
-    name: str, app_factory: AppFactory, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "number"), BLOCKS)
+def test_a_rule_fires_on_what_it_is_for_and_what_its_section_says_to_type_ends_it(
+    name: str, number: int, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(many.bulk, "INLINE_MAX", 2)
-    app = app_factory(job_types=[Scripted()])
-    provoke, mend = PROVOKED[name]
-    provoke(app, run)
-    metrics = "" if name == "EffectsMetricsMissing" else run("metrics").out
-    assert name in firing(tmp_path, metrics)
-    if mend:
-        assert f"`effects {' '.join(mend.split()[:2])} " in section(name)
-        assert run(*mend.split()).exit_code == 0
-        assert name not in firing(tmp_path, run("metrics").out)
-
-
-def section(name: str) -> str:
-    [text] = re.findall(rf"^## {name}\n(.*?)(?=^## |\Z)", PAGES.read_text(), re.MULTILINE | re.DOTALL)
-    return str(text)
+    with ExitStack() as stack:
+        operator = Operator(database_url, tmp_path, stack, {}, options={"job_types": [Scripted()]})
+        PROVOKED[name](operator)
+        metrics = "" if name == "EffectsMetricsMissing" else operator.command("metrics").out
+        assert name in firing(tmp_path, metrics)
+        operator.type(*blocks(SECTIONS[name])[number])
+        operator.mended_elsewhere()
+        wait_until(lambda: name not in firing(tmp_path, operator.command("metrics").out))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_a_rule_names_its_section_and_that_names_commands(rule: Any) -> None:
     name = rule["alert"]
     assert rule["annotations"]["runbook"] == f"docs/alerts.md#{name.lower()}"
-    assert "`effects " in section(name)
+    assert blocks(SECTIONS[name])
 
 
 def test_rules_and_dashboard_ask_for_metrics_that_there_are(app: Effects) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from effects import Effects
+from effects import Effects, enqueue
 from effects.store.workers.registration import end, heartbeat
 from tests.cli.conftest import Run
 from tests.support.commands import error_line
@@ -52,3 +52,18 @@ def test_a_worker_or_all_must_be_named(app: Effects, run: Run) -> None:
         answer = run("workers", "drain", *arguments)
         assert answer.exit_code == 2
         assert "or --all" in error_line(answer)
+
+
+def test_a_worker_that_ended_by_a_fault_is_forgotten_once_its_jobs_are_taken_back(app: Effects, run: Run) -> None:
+    for name in ("alive", "host:1:aa", "busy"):
+        worker = ManualWorker(app, name)
+    enqueue("scripted", {}, effects=app)
+    worker.claim_one()
+    for name in ("host:1:aa", "busy"):
+        end(app.store, name, 70, "settler ended")
+    for name, nearest in (("alive", ""), ("busy", ""), ("host:1:ab", "; is it 'host:1:aa'?")):
+        refused = error_line(run("workers", "forget", name))
+        assert refused == f"error: no ended worker {name} without jobs{nearest} (see `effects workers list`)"
+    assert run("workers", "forget", "host:1:aa", "--reason", "mended").out == "worker host:1:aa forgotten\n"
+    assert {worker["id"] for worker in rows(app, "workers")} == {"alive", "busy"}
+    assert error_line(run("workers", "forget", "host:1:aa")).startswith("error: no ended worker")

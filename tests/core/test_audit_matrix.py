@@ -23,6 +23,7 @@ import effects_reports
 import effects_webhooks
 from effects import Effects, EffectsError, Refused, Schedule, Unknown, cancel, crashpoints, enqueue, reschedule
 from effects.bulk import BulkStarted, act_on, cancel_bulk, carry_out, preview
+from effects.exit_codes import ExitCode
 from effects.firing import fire_now
 from effects.keys import generate_key
 from effects.retention import prune
@@ -44,6 +45,7 @@ from effects.store.rotate import rotate
 from effects.store.schedules import definitions
 from effects.store.web_sessions import sign_ins
 from effects.store.workers.failovers import note_failover
+from effects.store.workers.registration import end
 from effects_email import export_address, forget_address, send_templated_email
 from effects_email.admin import requeue_email, send_test_email
 from effects_email.suppression import suppress, unsuppress
@@ -179,6 +181,12 @@ def prepare_ignore(app: Effects) -> Act:
 def prepare_drain(app: Effects) -> Act:
     name = ManualWorker(app).name
     return lambda: actions.request_drain(app.store, name, **WHO)
+
+
+def prepare_forget(app: Effects) -> Act:
+    name = ManualWorker(app).name
+    end(app.store, name, ExitCode.PART_FAILED, "settler stalled")
+    return lambda: actions.forget_worker(app.store, name, **WHO)
 
 
 def prepare_limit_resume(app: Effects) -> Act:
@@ -417,6 +425,7 @@ MATRIX: dict[tuple[str, str], Prepare] = {
     ("job", "mark_done"): lambda app: resolving(app, "mark-done"),
     ("job", "give_up"): lambda app: resolving(app, "give-up"),
     ("worker", "drain"): prepare_drain,
+    ("worker", "forget"): prepare_forget,
     ("limit", "set"): lambda app: in_transaction(app, limit_rows.set_limit, "l", max_in_flight=2),
     ("limit", "pause"): lambda app: in_transaction(app, limit_rows.pause, "l", create=True),
     ("limit", "resume"): prepare_limit_resume,

@@ -10,6 +10,7 @@ import pytest
 
 from tests.house.source import PACKAGES
 from tests.install.wheel import ROOT, Environment, build, foreign_wheel, run
+from tests.support.runbooks import blocks, sections
 
 WHEEL_BYTES_MAX = 1_310_720  # 1.25 MiB: the library outgrew a million bytes, and the dashboard brings its pages
 README = [
@@ -83,3 +84,7 @@ def test_another_projects_effects_in_the_same_environment_is_named(
     assert "pip uninstall effects effects-toolkit" in report
     environment.uninstall("effects")
     assert "files of effects-toolkit are missing" in run(effects, "status", cwd=tmp_path, code=2)
+    environment.install(foreign)
+    for line in blocks(sections("findings.md")["installation"])[0][1].replace("WHEEL", str(wheel)).splitlines():
+        environment.pip(*line.split()[1:])
+    assert "another project" not in run(effects, "doctor", cwd=tmp_path, code=1)

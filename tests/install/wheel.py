@@ -27,11 +27,15 @@ class Environment:
 
     def install(self, distribution: Path) -> None:
         """Install a wheel, or build one of an sdist or a folder and install that."""
-        pip = [sys.executable, "-m", "pip", "--python", self.bin / "python", "--disable-pip-version-check", "--quiet"]
-        run(*pip, "install", "--no-index", "--no-deps", "--no-build-isolation", "--force-reinstall", distribution)
+        self.pip("install", "--no-build-isolation", "--force-reinstall", distribution)
 
     def uninstall(self, name: str) -> None:
-        run(sys.executable, "-m", "pip", "--python", self.bin / "python", "uninstall", "--quiet", "--yes", name)
+        self.pip("uninstall", "--yes", name)
+
+    def pip(self, *arguments: object) -> None:
+        """Run pip on this environment, without an index and without dependencies: they are there."""
+        pip = [sys.executable, "-m", "pip", "--python", self.bin / "python", "--disable-pip-version-check", "--quiet"]
+        run(*pip, *arguments, PIP_NO_INDEX="1", PIP_NO_DEPS="1")
 
 
 def build(folder: Path) -> tuple[Path, Path]:

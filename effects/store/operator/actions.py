@@ -1,4 +1,4 @@
-"""Operators' actions: cancel a job, run it now, drain a worker. Requeuing is
+"""Operators' actions: cancel a job, run it now, drain or forget a worker. Requeuing is
 `effects.store.operator.requeue`.
 
 Each is one transaction that also writes who did it and why into the audit log, and what decides a job's state into
@@ -34,7 +34,7 @@ IGNORE, MARK_DONE, GIVE_UP = "ignore", "mark_done", "give_up"
 CLOSING = (REQUEUE, IGNORE, MARK_DONE, GIVE_UP)
 
 _CANCEL_JOB, _RUN_JOB_NOW = AuditAction("job", CANCEL), AuditAction("job", RUN_NOW)
-_DRAIN_WORKER = AuditAction("worker", "drain")
+_DRAIN_WORKER, _FORGET_WORKER = AuditAction("worker", "drain"), AuditAction("worker", "forget")
 
 
 def cancel(
@@ -149,6 +149,21 @@ def request_drain(store: Store, worker: str | None, *, actor: str, reason: str |
     return sorted(worker_ids)
 
 
+def forget_worker(store: Store, worker: str, *, actor: str, reason: str | None = None) -> None:
+    """Delete the row of a worker that ended by a fault, once that was looked into: `doctor` and the metrics count it
+    for an hour. Repeated, or after a crash behind the commit, it is not found.
+
+    Raises:
+        WorkerNotFound: no worker of this id has ended by a fault, or jobs that it held are not taken back yet; names
+            the nearest that may be forgotten.
+    """
+    with store.begin() as connection:
+        if not store.write(connection, _forget_worker, worker=worker):
+            ids = [row.id for row in store.all(connection, _ended_ids)]
+            raise WorkerNotFound(f"no ended worker {worker} without jobs{nearest(worker, ids)}")
+        note(store, connection, _FORGET_WORKER, worker, actor=actor, reason=reason)
+
+
 def wrong_state(store: Store, connection: Connection, job_id: int, rule: str) -> JobNotFound | JobStateError:
     """The error for a job that is not in the state that an action needs, or that does not exist."""
     status = store.value(connection, _status, id=job_id)
@@ -203,6 +218,19 @@ def _request_drain(sql: Sql) -> str:
         drain_reason = CASE WHEN {first} THEN {reason} ELSE drain_reason END,
         drain_requested_at = COALESCE(drain_requested_at, {sql.now})
     WHERE ended_at IS NULL AND id = COALESCE({worker}, id) RETURNING id"""
+
+
+def _forget_worker(sql: Sql) -> str:
+    return f"DELETE FROM {sql.workers} WHERE id = :worker AND {_may_be_forgotten(sql)}"
+
+
+def _ended_ids(sql: Sql) -> str:
+    return f"SELECT id FROM {sql.workers} WHERE {_may_be_forgotten(sql)}"
+
+
+def _may_be_forgotten(sql: Sql) -> str:
+    return f"""ended_at IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM {sql.jobs} AS j WHERE j.status = 'running' AND j.locked_by = {sql.workers}.id)"""
 
 
 def _worker_ids(sql: Sql) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, Index, inspect
 from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.schema import CreateIndex
 
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
@@ -97,7 +98,7 @@ def examine_work(store: Store, lease_seconds: float, job_types: Sequence[str]) -
 def _indexes(store: Store, connection: Connection) -> Iterator[DoctorFinding]:
     """By table and columns: the names depend on the schema."""
     inspector = inspect(connection)
-    missing = []
+    missing: list[tuple[str, Index]] = []
     for table in store.tables.values():
         try:
             there = {tuple(index["column_names"]) for index in inspector.get_indexes(table.name, schema=store.schema)}
@@ -105,20 +106,11 @@ def _indexes(store: Store, connection: Connection) -> Iterator[DoctorFinding]:
             cure = "restore it from a backup, or make a new database with `effects init` of this version"
             yield DoctorFinding("tables", "error", f"the table {table.name} is missing", cure)
             continue
-        missing += [
-            f"{table.name} ({', '.join(index.columns.keys())})"
-            for index in table.indexes
-            if tuple(index.columns.keys()) not in there
-        ]
+        missing += [(table.name, index) for index in table.indexes if tuple(index.columns.keys()) not in there]
     broken = [row.name for row in store.all(connection, _invalid_indexes)] if store.is_postgresql else []
-    if missing:
-        yield DoctorFinding(
-            "indexes",
-            "error",
-            f"missing: {'; '.join(missing)}",
-            "restore them; their definitions are in "
-            "effects/store/schema, or make a new database with `effects init` and compare",
-        )
+    for name, index in missing:
+        text = f"missing: {name} ({', '.join(index.columns.keys())})"
+        yield DoctorFinding("indexes", "error", text, f"{CreateIndex(index).compile(connection)};")
     if broken:
         yield DoctorFinding(
             "indexes", "error", f"not valid: {', '.join(broken)}", f"REINDEX INDEX CONCURRENTLY {broken[0]};"

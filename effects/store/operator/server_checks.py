@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -255,13 +255,9 @@ def _about_hosts(store: Store, connection: Connection) -> Iterator[DoctorFinding
     """Of an engine of the app's; ours name `read-write` themselves."""
     driver: Any = connection.connection.driver_connection
     parameters: dict[str, str] = getattr(getattr(driver, "info", None), "get_parameters", dict)()
-    hosts = _hosts(store, parameters)
+    hosts = hosts_of(store.engine.url)  # the connection itself names the one that it tried last
     if len(hosts) > 1 and parameters.get("target_session_attrs", "any") == "any":
         yield DoctorFinding(
             "hosts", "warning", f"this engine names {len(hosts)} hosts and takes whichever answers, a standby too",
             "add target_session_attrs=read-write to its URL",
         )  # fmt: skip
-
-
-def _hosts(store: Store, parameters: dict[str, str]) -> Sequence[object]:
-    return str(parameters["host"]).split(",") if "host" in parameters else sorted(hosts_of(store.engine.url))
