@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import socket
 import zipfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.house.source import PACKAGES
 from tests.install.wheel import ROOT, Environment, build, foreign_wheel, run
+from tests.support import databases
 from tests.support.runbooks import blocks, sections
+from tests.support.terminal import terminal
 
 WHEEL_BYTES_MAX = 1_310_720  # 1.25 MiB: the library outgrew a million bytes, and the dashboard brings its pages
 README = [
@@ -58,6 +64,32 @@ def test_the_readme_and_the_examples_run_from_the_wheel(
     assert str(environment.site) in run(python, "-c", "import effects; print(effects.__file__)", cwd=away)
     output = run(python, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests, cwd=away)
     assert " passed" in output
+
+
+@pytest.mark.timeout(400)
+def test_the_tutorial_is_played_in_an_environment_with_the_wheel_alone(
+    distributions: tuple[Path, Path], environment: Environment, tmp_path: Path, postgresql_server: str
+) -> None:
+    """What it shows is what comes, but for names that are new each time. Its ports and its server are the test's."""
+    environment.install(distributions[0])
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    install, page = re.split(r"(?<=^```\n)(?=\n## Settings)", page, maxsplit=1, flags=re.MULTILINE)
+    assert len(re.findall(r"^\$ ", install, re.MULTILINE)) == 3  # what `environment` has done
+    with ExitStack() as stack:
+        url = stack.enter_context(databases.postgresql_database(postgresql_server))
+        replaced = {"postgresql://shop@localhost/shop": f"'{url}'", "8911": str(free_port()), "web &": "web --port 0 &"}
+        for text, here in {**replaced, "127.0.0.1:8765/": "127.0.0.1:"}.items():
+            assert text in page
+            page = page.replace(text, here)
+        settings = {"PATH": f"{environment.bin}{os.pathsep}{os.environ['PATH']}"}
+        stack.enter_context(terminal(shop, settings)).play(page)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def test_the_sdist_installs(distributions: tuple[Path, Path], environment: Environment, tmp_path: Path) -> None:
