@@ -12,7 +12,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from effects.app import Effects, installed_tables
-from effects.store.db.deadlines import Bounds
+from effects.store.db.deadlines import Bounds, Deadlines
 from effects.store.db.engine import HAS_DEFAULTS, LOCK_SECONDS, autocommit_engine, create_engine, set_for_session
 from effects.store.db.store import Store
 
@@ -32,23 +32,23 @@ def beside(app: Effects, seconds: float = STATEMENT_SECONDS) -> Effects:
     """
     engine = create_engine(app.engine.url.render_as_string(hide_password=False))
     autocommit = autocommit_engine(engine)
-    for own in filter(None, (engine, autocommit)):
-        _bound_statements(own, seconds)
-        app.own_engine(own)
     twin = copy.copy(app)
     twin._states = {}  # what packages keep is of the app on these connections, and the app's own stays on its own
     twin.engine = engine
     twin.store = Store(engine, schema=app.settings.schema, builders=list(installed_tables()), autocommit=autocommit)
+    for own in filter(None, (engine, autocommit)):
+        _bound_statements(own, seconds, twin.store.deadlines)
+        app.own_engine(own)
     twin.store.init_command = app.store.init_command
     return twin
 
 
-def _bound_statements(engine: Engine, seconds: float) -> None:
+def _bound_statements(engine: Engine, seconds: float, deadlines: Deadlines) -> None:
     if engine.dialect.name == "postgresql":
         event.listen(engine, "connect", partial(_limit_session, seconds))
     else:
         event.listen(engine, "connect", _limit_file)
-        event.listen(engine, "checkout", partial(_start_clock, seconds))
+        event.listen(engine, "checkout", partial(_start_clock, seconds, deadlines))
 
 
 def _limit_session(seconds: float, driver: Any, record: ConnectionPoolEntry) -> None:
@@ -72,5 +72,7 @@ def _limit_file(driver: sqlite3.Connection, record: Any) -> None:
     driver.set_progress_handler(lambda: time.monotonic() > info.get("until", float("inf")), _SQLITE_STEPS)
 
 
-def _start_clock(seconds: float, driver: object, record: Any, proxy: object) -> None:
-    record.info["until"] = time.monotonic() + seconds
+def _start_clock(seconds: float, deadlines: Deadlines, driver: object, record: Any, proxy: object) -> None:
+    """Of a page; an action has the time of its own bounds."""
+    bounds = deadlines.bounds
+    record.info["until"] = time.monotonic() + (seconds if bounds is None else bounds.seconds)

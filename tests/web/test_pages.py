@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from effects import Unknown, enqueue
+from effects.errors import StoreConflict, StoreUnavailable
 from effects.store.limits import queue_pauses
 from effects.web import Dashboard, PageRequest, Person, dashboard
-from effects.web.database import ACT_BOUNDS
+from effects.web.database import ACT_BOUNDS, beside
 from tests.support.manual_workers import ManualWorker
 from tests.support.scripted import Script
 from tests.web.browsing import Visitor, plain
@@ -250,6 +251,19 @@ def test_dashboards_have_connections_of_their_own(shop: Shop, visiting: Visiting
             for begin in (store.begin, store.begin_own):
                 with begin() as connection:
                     assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "0"
+
+
+def test_a_page_is_cut_short_and_an_action_is_not(shop: Shop) -> None:
+    app = beside(shop.app, seconds=0.05)
+    if app.store.is_postgresql:
+        work = text("SELECT count(*) FROM generate_series(1, 2000000)")
+    else:
+        numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000)"
+        work = text(f"{numbers} SELECT count(*) FROM n")
+    with pytest.raises((StoreConflict, StoreUnavailable)), app.store.read() as connection:
+        connection.execute(work)
+    with app.store.within(ACT_BOUNDS), app.store.begin() as connection:
+        assert connection.execute(work).scalar_one() == 2_000_000
 
 
 def test_the_numbers_are_a_file_too(shop: Shop, visiting: Visiting) -> None:
