@@ -113,7 +113,10 @@ class ImapMailbox:
         if self._scheme == "imaps":
             return imaplib.IMAP4_SSL(self._host, self._port or 993, ssl_context=context, timeout=TIMEOUT_SECONDS)
         server = imaplib.IMAP4(self._host, self._port or 143, timeout=TIMEOUT_SECONDS)
+        self._server = server  # closed if no session comes of it
         if self._scheme == "imap+starttls":
+            if "STARTTLS" not in server.capabilities:
+                raise MailboxUnavailable(f"{self._host} does not offer STARTTLS: give imaps://, or ask its operator")
             server.starttls(context)
         return server
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import socketserver
+import ssl
 import threading
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -16,22 +18,32 @@ class ImapPeer:
 
     Args:
         fault: `login` and `mailbox` are refused; `hangup` ends the connection at the first search.
+        scheme: `imaps` and `imap+starttls` speak TLS with `context`; without one STARTTLS is not offered.
+
+    Attributes:
+        commands: what was said, in order.
     """
 
-    def __init__(self, messages: list[bytes], *, fault: str = "") -> None:
+    def __init__(
+        self, messages: list[bytes], *, fault: str = "", scheme: str = "imap", context: ssl.SSLContext | None = None
+    ) -> None:
         self.messages, self.fault, self.seen = messages, fault, set[int]()
+        self.commands: list[str] = []
+        self._scheme, self._context = scheme, context
         peer = self
 
         class _Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                peer.serve(self)
+                with suppress(ssl.SSLError, ConnectionError):  # the client does not trust us, say
+                    peer.serve(self)
+                self.request.close()
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
 
     def url(self, mailbox: str) -> str:
-        return f"imap://{USER}:{PASSWORD}@127.0.0.1:{self._server.server_address[1]}/{mailbox}"
+        return f"{self._scheme}://{USER}:{PASSWORD}@127.0.0.1:{self._server.server_address[1]}/{mailbox}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -45,19 +57,32 @@ class ImapPeer:
         self._thread.join()
 
     def serve(self, client: socketserver.StreamRequestHandler) -> None:
+        if self._scheme == "imaps":
+            self._start_tls(client)
         client.wfile.write(b"* OK ready\r\n")
-        for line in client.rfile:
+        while line := client.rfile.readline():
             tag, _, command = line.strip().partition(b" ")
+            self.commands.append(command.decode())
             answer = self.answer(command.decode())
             if answer is None:
                 return
             client.wfile.write(answer + tag + (b" NO refused\r\n" if answer == b"" else b" OK done\r\n"))
+            if command == b"STARTTLS" and answer:
+                self._start_tls(client)
+
+    def _start_tls(self, client: socketserver.StreamRequestHandler) -> None:
+        assert self._context is not None
+        client.request = self._context.wrap_socket(client.request, server_side=True)
+        client.setup()
 
     def answer(self, command: str) -> bytes | None:
         """The untagged lines; empty for a refusal, None to hang up."""
         word = command.upper()
+        offers_tls = self._scheme == "imap+starttls" and self._context is not None
         if word.startswith("CAPABILITY"):
-            return b"* CAPABILITY IMAP4rev1\r\n"
+            return b"* CAPABILITY IMAP4rev1 STARTTLS\r\n" if offers_tls else b"* CAPABILITY IMAP4rev1\r\n"
+        if word == "STARTTLS":
+            return b"* OK\r\n" if offers_tls else b""
         if word.startswith("LOGIN"):
             right = command == f'LOGIN {USER} "{PASSWORD}"' and self.fault != "login"
             return b"* OK\r\n" if right else b""
