@@ -13,6 +13,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Link
 from sqlalchemy.orm import Session
 
 from effects import Effects
@@ -26,15 +27,25 @@ from tests.support.manual_workers import run_sql
 
 
 def tree(spans: list[ReadableSpan], parent: int | None = None, depth: int = 0) -> Iterator[str]:
+    """The spans as lines below their parents. Ids and times are left out; the id of the job is replaced."""
     inside = [span for span in spans if (span.parent.span_id if span.parent else None) == parent]
     for span in sorted(inside, key=lambda span: span.start_time or 0):
-        facts = dict(span.attributes or {})
-        words = [span.name]
-        if "effects.attempt" in facts:
-            words += [facts["effects.job.type"], f"attempt {facts['effects.attempt']}", facts["effects.outcome"]]
-        words += [f"error.type={facts['error.type']}"] if "error.type" in facts else []
-        yield "  " * depth + "  ".join(str(word) for word in words)
+        yield "  " * depth + "  ".join([span.name, span.kind.name, *details(span, spans)])
         yield from tree(spans, span.context.span_id, depth + 1)
+
+
+def details(span: ReadableSpan, spans: list[ReadableSpan]) -> Iterator[str]:
+    facts = dict(span.attributes or {})
+    status = facts.get("http.response.status_code", facts.get("http.status_code"))  # by the release of its conventions
+    yield from [f"answer {status}"] if status else []
+    yield from ["job JOB"] if "messaging.message.id" in facts else []
+    yield from (f"link={linked.name}" for link in span.links for linked in spans if ids_of(linked) == ids_of(link))
+    yield from [f"attempt {facts['effects.attempt']}"] if "effects.attempt" in facts else []
+    yield from (f"{name}={facts[name]}" for name in ("effects.outcome", "error.type") if name in facts)
+
+
+def ids_of(node: ReadableSpan | Link) -> tuple[int, int]:
+    return node.context.trace_id, node.context.span_id
 
 
 async def post(web: FastAPI, path: str) -> int:
@@ -73,3 +84,5 @@ def test_the_documents_trace_is_that_of_a_real_run(database_url: str) -> None:
     [shown] = re.findall(r"```text\n(POST.*?)```", (ROOT / "docs" / "telemetry.md").read_text(), re.DOTALL)
     assert lines == shown.splitlines()
     assert len({span.context.trace_id for span in exporter.get_finished_spans()}) == 1
+    jobs = [(span.attributes or {}).get("messaging.message.id") for span in exporter.get_finished_spans()]
+    assert len({job for job in jobs if job}) == 1  # JOB is the same in all lines
