@@ -46,6 +46,8 @@ def send_templated_email(
     reply_to: Sequence[Recipient] = (),
     despite_suppression: str | None = None,
     return_path: Recipient | None = None,
+    tags: Sequence[str] = (),
+    metadata: Mapping[str, str] | None = None,
     session: AnySession | None = None,
     effects: Effects | None = None,
 ) -> EmailReceipt:
@@ -53,8 +55,7 @@ def send_templated_email(
 
     Args:
         to: one address: `ann@example.com`, `Ann <ann@example.com>` or an `Address`. A list only with `group`.
-        context: what the template may use: at most 256 KiB as JSON. Values may be whatever `effects.plain_values` turns
-            into JSON: moments, decimals, UUIDs, dataclasses, msgspec and pydantic models too.
+        context: what the template may use: at most 256 KiB as JSON, values as `effects.plain_values` takes them.
         event_id: what happened, such as `signup:17`. Together with template and recipient it is the key: the same
             again is the same message. Without it and without `key`, every call is a message of its own.
         key: your own idempotency key, at most 255 characters, shown to operators. The same key with the same content
@@ -66,8 +67,8 @@ def send_templated_email(
         run_at, expires_at: aware; not before, and not after. Default the template's `expires_seconds`.
         on_unknown: what to do where it may have been sent: `repeat_once` after a quarter of an hour, `hold` for an
             operator, or `repeat`. Default the template's, else `repeat_once`.
-        sender: default the template's, else EFFECTS_EMAIL_FROM. reply_to: where answers go; default there.
-        return_path: where bounces go. Default by EFFECTS_EMAIL_BOUNCE_DOMAIN and _RETURN_PATH, else the sender.
+        sender: default the template's, else EFFECTS_EMAIL_FROM. reply_to, return_path: where answers and bounces go.
+        tags, metadata: for a provider's statistics and events; at most 3 and 5, see `effects_email.message.labels`.
         group: one message to many, at most 100, each with a result of its own. cc, bcc: with it; Bcc is in no header.
         despite_suppression: the reason to send to suppressed recipients too, such as a legal notice; kept in the log.
         session: as for `effects.enqueue` (docs/sessions.md), never committed by us; rolled back, or rolled back to a
@@ -80,17 +81,16 @@ def send_templated_email(
 
     Raises:
         AddressInvalid: an address is malformed. EmailInvalid: a header, the context, the key or the subject is invalid.
-        AttachmentInvalid: a file is missing or too large.
+        AttachmentInvalid: a file is missing or too large. IdempotencyConflict: the key was used with other content.
         TemplateNotFound, TemplateError, RenderingFailed: there is no such template, or a variable is missing.
         ConfigurationError: no templates or no sender is set. KeyUnavailable: EFFECTS_KEYS lost its `digest` key.
-        IdempotencyConflict: the key was used with other content.
         StoreUnavailable: the database is unavailable (without `session`). With a key, calling again is safe.
     """
     email = NewEmail(
         template, to=to, context=context, event_id=event_id, key=key, locale=locale, category=category,
         transport=transport, attachments=attachments, invite=invite, headers=headers, run_at=run_at,
         expires_at=expires_at, on_unknown=on_unknown, sender=sender, group=group, cc=cc, bcc=bcc, reply_to=reply_to,
-        despite_suppression=despite_suppression, return_path=return_path,
+        despite_suppression=despite_suppression, return_path=return_path, tags=tags, metadata=metadata,
     )  # fmt: skip
     return send_templated_emails([email], session=session, effects=effects)[0]
 
@@ -119,6 +119,8 @@ def send_email(
     reply_to: Sequence[Recipient] = (),
     despite_suppression: str | None = None,
     return_path: Recipient | None = None,
+    tags: Sequence[str] = (),
+    metadata: Mapping[str, str] | None = None,
     session: AnySession | None = None,
     effects: Effects | None = None,
 ) -> EmailReceipt:
@@ -143,7 +145,7 @@ def send_email(
         to=to, subject=subject, text=text, html=html, markdown=markdown, event_id=event_id, key=key, category=category,
         transport=transport, attachments=attachments, invite=invite, headers=headers, run_at=run_at,
         expires_at=expires_at, on_unknown=on_unknown, sender=sender, group=group, cc=cc, bcc=bcc, reply_to=reply_to,
-        despite_suppression=despite_suppression, return_path=return_path,
+        despite_suppression=despite_suppression, return_path=return_path, tags=tags, metadata=metadata,
     )  # fmt: skip
     app = app_of(effects, session)
     return _written(app, [compose_email(app, email, datetime.now(UTC))], session)[0]

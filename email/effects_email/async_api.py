@@ -44,6 +44,8 @@ async def send_email_async(
     reply_to: Sequence[Recipient] = (),
     despite_suppression: str | None = None,
     return_path: Recipient | None = None,
+    tags: Sequence[str] = (),
+    metadata: Mapping[str, str] | None = None,
     session: AnyAsyncSession | None = None,
     effects: Effects | None = None,
 ) -> EmailReceipt:
@@ -81,6 +83,8 @@ async def send_templated_email_async(
     reply_to: Sequence[Recipient] = (),
     despite_suppression: str | None = None,
     return_path: Recipient | None = None,
+    tags: Sequence[str] = (),
+    metadata: Mapping[str, str] | None = None,
     session: AnyAsyncSession | None = None,
     effects: Effects | None = None,
 ) -> EmailReceipt:

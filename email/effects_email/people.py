@@ -43,6 +43,8 @@ class EmailFields:
     reply_to: Sequence[Recipient] = field(default=(), repr=False)
     despite_suppression: str | None = None
     return_path: Recipient | None = field(default=None, repr=False)
+    tags: Sequence[str] = ()
+    metadata: Mapping[str, str] | None = field(default=None, repr=False)
 
 
 def to_of(email: EmailFields) -> tuple[Address, ...]:

@@ -30,6 +30,7 @@ from effects_email.message import attachments as files
 from effects_email.message.address import Recipient, normal_form, recipient
 from effects_email.message.invite import calendar_of, content_type_of
 from effects_email.message.key import key_of, plain_key_of
+from effects_email.message.labels import metadata_of, tags_of
 from effects_email.message.source import Address, MessageSource, StoredContent
 from effects_email.people import EmailFields, addresses_of, group_of, headers_of, sender_of, to_of
 from effects_email.settings import DEFAULT_TRANSPORT, check_transport_name
@@ -186,6 +187,8 @@ def _complete(
         headers=headers_of(app, email, to[0], category),
         attachments=files.describe(app, attached),
         return_path=recipient(email.return_path, where="return_path") if email.return_path is not None else None,
+        tags=tags_of(email.tags),
+        metadata=metadata_of(email.metadata),
     )
     if len(source.recipients()) > RECIPIENTS_MAX:
         raise EmailInvalid(f"a message to a group has at most {RECIPIENTS_MAX} recipients")
@@ -290,4 +293,6 @@ def _canonical(
         name, people, words, email.locale if isinstance(email, NewEmail) else None, email.category, email.transport,
         files.names(attached, source.attachments), sorted((email.headers or {}).items()),
     ]  # fmt: skip
+    if source.tags or source.metadata:  # else the digests of earlier messages hold
+        parts.append([source.tags, source.metadata])
     return _json.encode(parts).decode()

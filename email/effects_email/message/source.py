@@ -62,6 +62,8 @@ class MessageSource(msgspec.Struct, frozen=True, kw_only=True):
     headers: tuple[tuple[str, str], ...] = ()
     attachments: tuple[Attachment, ...] = ()
     return_path: Address | None = None  # the envelope's sender, where the caller gave one
+    tags: tuple[str, ...] = ()  # these and the pairs: see `message.labels`
+    metadata: tuple[tuple[str, str], ...] = ()
 
     def recipients(self) -> list[tuple[Kind, Address]]:
         """Everybody it goes to: To, Cc, Bcc, in this order. Their places in this list number them."""

@@ -57,6 +57,8 @@ class Mailgun:
         form += [
             (f"v:{VARIABLE}", fields.reference(outgoing.message_id)), (f"v:{COUNT_VARIABLE}", str(len(recipients))),
         ]  # fmt: skip
+        form += [("o:tag", tag) for tag in outgoing.source.tags]
+        form += [(f"v:{name}", value) for name, value in outgoing.source.metadata]
         boundary = hashlib.sha256(outgoing.data).hexdigest()
         headers = {**_credentials(token), "content-type": f"multipart/form-data; boundary={boundary}"}
         return ProviderRequest(

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from effects_email.message.address import normal_form
+from effects_email.message.labels import labels
 from effects_email.message.source import Address
 from effects_email.transport import fields
 from effects_email.transport.base import OutgoingMessage, Reply, Verdict
@@ -60,6 +61,8 @@ class Postmark:
 
     def request(self, outgoing: OutgoingMessage, token: str, recipients: Sequence[str]) -> ProviderRequest:
         people = fields.groups(outgoing, recipients)
+        further_labels = labels(outgoing.source)
+        tag = further_labels.pop("tag", None)
         # The id that the recipient sees stays ours; without the second header Postmark makes its own.
         further = {
             **fields.headers(outgoing), "Message-ID": f"<{outgoing.message_id}>", "X-PM-KeepID": "true",
@@ -71,9 +74,10 @@ class Postmark:
             "TextBody": outgoing.source.text,
             "MessageStream": self._stream,
             "Headers": [{"Name": name, "Value": value} for name, value in further.items()],
-            "Metadata": {METADATA: fields.reference(outgoing.message_id)},
+            "Metadata": {METADATA: fields.reference(outgoing.message_id), **further_labels},
         }
         optional = {
+            "Tag": tag,
             "HtmlBody": outgoing.source.html,
             "Cc": _people(people.cc),
             "Bcc": _people(people.bcc),

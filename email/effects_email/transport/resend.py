@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from effects_email.message.labels import labels
 from effects_email.message.source import Address
 from effects_email.transport import fields
 from effects_email.transport.base import OutgoingMessage, Verdict
@@ -62,6 +63,7 @@ class Resend:
             "tags": [
                 {"name": TAG, "value": fields.reference(outgoing.message_id)},
                 {"name": COUNT_TAG, "value": str(len(recipients))},
+                *({"name": name, "value": value} for name, value in labels(outgoing.source).items()),
             ],
         }
         optional = {

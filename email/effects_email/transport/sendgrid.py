@@ -51,10 +51,12 @@ class SendGrid:
             "headers": fields.headers(outgoing),
             "custom_args": {
                 ARGUMENT: fields.reference(outgoing.message_id), COUNT_ARGUMENT: str(len(recipients)),
+                **dict(source.metadata),
             },
         }  # fmt: skip
         optional = {
             "reply_to_list": _people(source.reply_to),
+            "categories": list(source.tags),
             "attachments": [_file(file) for file in fields.files(outgoing)],
         }
         document.update({name: value for name, value in optional.items() if value})

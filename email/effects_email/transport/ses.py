@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from effects_email.message.labels import labels
 from effects_email.transport import fields
 from effects_email.transport.base import OutgoingMessage, Verdict
 from effects_email.transport.http import HttpTransport, NothingToSignWith, ProviderRequest, origin_of
@@ -76,7 +77,8 @@ class Ses:
 
         people = fields.groups(outgoing, recipients)
         destination = {"ToAddresses": people.to, "CcAddresses": people.cc, "BccAddresses": people.bcc}
-        tags = {TAG: fields.reference(outgoing.message_id), COUNT_TAG: str(len(recipients))}
+        own = {TAG: fields.reference(outgoing.message_id), COUNT_TAG: str(len(recipients))}
+        tags = {**own, **labels(outgoing.source)}
         document: dict[str, Any] = {
             "FromEmailAddress": outgoing.source.sender.spec,
             "Destination": {

@@ -118,13 +118,13 @@ class MailgunBox(Postbox):
         assert request.path == "/v3/mg.example.com/messages.mime"
         head = f"Content-Type: {request.headers['content-type']}\r\n\r\n".encode()
         form = BytesParser(policy=policy.HTTP).parsebytes(head + request.body)
-        message: dict[str, Any] = {"to": []}
+        message: dict[str, Any] = {"to": [], "o:tag": []}
         for part in form.iter_parts():
             name = part.get_param("name", header="content-disposition")
             if name == "message":
                 message["data"] = request.body.partition(b"message/rfc822\r\n\r\n")[2].rpartition(b"\r\n--")[0]
-            elif name == "to":
-                message["to"].append(part.get_content().strip())
+            elif name in ("to", "o:tag"):
+                message[name].append(part.get_content().strip())
             else:
                 message[str(name)] = part.get_content().strip()
         message["id"] = str(BytesParser().parsebytes(message["data"])["Message-ID"]).strip("<>")
