@@ -33,7 +33,10 @@ from effects.store.db import revisions
 from tests.support.processes import Child, effects
 
 ROOT = Path(__file__).parents[2]
-PLAYED = {Path("docs/tutorial.md")}  # in one shell, with processes that stay: tests/install/test_wheel.py
+PLAYED = {
+    Path("docs/tutorial.md"),
+    Path("docs/backup.md"),
+}  # in one shell, with processes that stay, by their own tests
 DOCUMENTS = sorted(
     {
         path.relative_to(ROOT)

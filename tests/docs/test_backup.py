@@ -1,0 +1,80 @@
+"""docs/backup.md is played as it stands: what a restored backup would repeat, and that its steps prevent it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.house.source import ROOT
+from tests.support import databases
+from tests.support.runbooks import with_server_tools
+from tests.support.terminal import Terminal, terminal
+
+PAGE = (ROOT / "docs" / "backup.md").read_text()
+BEFORE, STEPS = PAGE.split("## Restore\n")
+RESTORE = "rm effects.db*; cp backup.db effects.db"
+EACH_ONCE = {f"label of order {order}": 1 for order in (1, 2, 3, 4)}
+
+
+def settings() -> dict[str, str]:
+    return {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{with_server_tools()['PATH']}"}
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Terminal]:
+    with terminal(tmp_path, settings()) as opened:
+        yield opened
+
+
+def printed(folder: Path) -> Counter[str]:
+    return Counter((folder / "printer.txt").read_text().splitlines())
+
+
+def finish(shell: Terminal) -> None:
+    """The worker that the steps have started prints what comes next, after all that it would repeat."""
+    shell.type("python shop.py 5", [])
+    shell.type("effects jobs wait --key label:5", ["done"])
+
+
+def enter_again(shell: Terminal) -> None:
+    """What an application does that has forgotten order 4 and that 3 was cancelled."""
+    for order in (3, 4):
+        shell.type(f"python shop.py {order}", [])
+    shell.type("effects work --drain", ["worker.stopped"])
+
+
+def test_a_restored_backup_repeats_what_was_done_since(shell: Terminal, tmp_path: Path) -> None:
+    shell.play(BEFORE)
+    assert printed(tmp_path) == EACH_ONCE
+    shell.type(RESTORE, [])
+    shell.type("effects work --drain", ["worker.stopped"])
+    assert printed(tmp_path) == EACH_ONCE | {"label of order 3": 2}
+    enter_again(shell)
+    assert printed(tmp_path) == EACH_ONCE | {"label of order 3": 2, "label of order 4": 2}
+    shell.type("effects audit", ["clean"])
+    shell.type("effects failovers list", ["no failovers"])
+
+
+def test_the_steps_let_nothing_be_repeated_that_the_database_knows(shell: Terminal, tmp_path: Path) -> None:
+    shell.play(PAGE)
+    finish(shell)
+    assert printed(tmp_path) == EACH_ONCE | {"label of order 5": 1}
+    enter_again(shell)
+    assert printed(tmp_path) == EACH_ONCE | {"label of order 5": 1, "label of order 4": 2}
+
+
+def test_the_same_steps_on_postgresql(tmp_path: Path, postgresql_server: str) -> None:
+    """A dump, restored into the same database of the same cluster."""
+    dump, restore = re.findall(r"`(pg_(?:dump|restore) [^`]+ URL[^`]*)`", PAGE)
+    with databases.postgresql_database(postgresql_server) as url:
+        page = re.sub(r"^\$ python -c .*$", "$ " + dump, PAGE, count=1, flags=re.MULTILINE).replace(RESTORE, restore)
+        with terminal(tmp_path, {**settings(), "EFFECTS_DATABASE_URL": url, "URL": url}) as shell:
+            shell.play(page.replace("--dbname URL", '--dbname "$URL"'))
+            finish(shell)
+    assert printed(tmp_path) == EACH_ONCE | {"label of order 5": 1}
