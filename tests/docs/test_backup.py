@@ -17,7 +17,7 @@ from tests.support.runbooks import with_server_tools
 from tests.support.terminal import Terminal, terminal
 
 PAGE = (ROOT / "docs" / "backup.md").read_text()
-BEFORE, STEPS = PAGE.split("## Restore\n")
+BEFORE = PAGE.partition("## Restore\n")[0]
 RESTORE = "rm effects.db*; cp backup.db effects.db"
 EACH_ONCE = {f"label of order {order}": 1 for order in (1, 2, 3, 4)}
 

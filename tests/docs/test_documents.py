@@ -33,10 +33,11 @@ from effects.store.db import revisions
 from tests.support.processes import Child, effects
 
 ROOT = Path(__file__).parents[2]
-PLAYED = {
+PLAYED = {  # in one shell each, by tests of their own
     Path("docs/tutorial.md"),
     Path("docs/backup.md"),
-}  # in one shell, with processes that stay, by their own tests
+    Path("docs/retention-and-secrets.md"),
+}
 DOCUMENTS = sorted(
     {
         path.relative_to(ROOT)
