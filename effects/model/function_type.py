@@ -34,6 +34,7 @@ class JobPolicies(TypedDict, total=False):
     failing_after_seconds: float | None
     retry: RetryPolicy
     time_limit_seconds: float
+    enqueues_more: bool
     on_unknown: OnUnknown
     unknown_after_seconds: float
     ledger: Ledger | None

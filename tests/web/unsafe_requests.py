@@ -19,7 +19,7 @@ from effects.web.exchange import FORM_TYPE
 from effects_email import send_templated_email, suppress
 from effects_reports import cancel_report, request_report
 from effects_webhooks.admin.deliveries import list_events
-from effects_webhooks.admin.rotation import list_secrets
+from effects_webhooks.admin.rotation import list_secrets, rotate_secret
 from effects_webhooks.tenants import ANY_TENANT
 from tests.support.scripted import Script
 from tests.web.browsing import Visitor
@@ -105,6 +105,7 @@ def _pages(shop: FullShop) -> dict[str, tuple[str, Fields]]:
     event = list_events(limit=1, tenant=ANY_TENANT, effects=app)[0].id
     assert event != shop.event
     secret = list_secrets(shop.good, tenant=ANY_TENANT, effects=app)[0].id
+    rotate_secret(shop.good, tenant=ANY_TENANT, effects=app)  # the last one may not be ended
     return {
         "needs_bulk": ("/needs/bulk?do=ignore&effect=not_done&error_code=gone", {}),
         "needs_ticked": (f"/needs/ticked?do=requeue&job-{dead[2]}=y&job-{dead[3]}=y", {}),
