@@ -289,7 +289,7 @@ def test_what_cannot_be_a_job_is_refused_where_it_is(
     ("options", "words"),
     [
         ({"on_unkown": "hold"}, "time_limit_seconds, unknown_after_seconds); is it 'on_unknown'?"),
-        ({"threads": 5}, "there is no policy 'threads' (known: captured_in_tests, failing"),
+        ({"threads": 5}, "there is no policy 'threads' (known: captured_in_tests, enqueues_more"),
         ({"on_unknown": "never"}, "on_unknown is 'never'; give one of repeat, repeat_once, hold"),
         ({"release": "after"}, "release is 'after'; give 'before' or 'manual'"),
         ({"release": "manual"}, "release='manual' needs a second parameter, attempt"),

@@ -102,7 +102,10 @@ def _enqueue_until_acknowledged(app: Effects, jobs: list[NewJob]) -> list[Receip
 
 
 def _nothing_is_live(app: Effects) -> bool:
-    return not rows(app, "jobs", "id = (SELECT min(id) FROM effects_jobs)")
+    """The first look may meet a connection that the last crash has broken."""
+    with suppress(StoreUnavailable):
+        return not rows(app, "jobs", "id = (SELECT min(id) FROM effects_jobs)")
+    return False
 
 
 def _wait_for_lines(file_jobs: Path, count: int) -> None:
