@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 from urllib.parse import quote, urlencode
 
 from effects_email.transport import fields
-from effects_email.transport.base import OutgoingMessage, Verdict
+from effects_email.transport.base import OutgoingMessage
 from effects_email.transport.http import HttpTransport, ProviderRequest, opened
 from effects_email.transport.http_table import HttpRow, Said
+from effects_email.transport.provider_traits import TakesAllOrNone
 from effects_email.transport.url import TransportURL
 
 VARIABLE, COUNT_VARIABLE = "effects_message", "effects_recipients"
@@ -31,7 +32,7 @@ ROWS: tuple[HttpRow, ...] = (
 )  # fmt: skip
 
 
-class Mailgun:
+class Mailgun(TakesAllOrNone):
     """The facts of Mailgun's API.
 
     Args:
@@ -71,10 +72,6 @@ class Mailgun:
     def provider_id(self, document: Mapping[str, Any]) -> str | None:
         message_id = document.get("id")
         return message_id.strip("<>")[:200] or None if isinstance(message_id, str) else None
-
-    def refused(self, document: Mapping[str, Any], recipients: Sequence[str]) -> Mapping[str, Verdict]:
-        """Mailgun takes a message for all of its recipients or for none; whom it drops, an event names."""
-        return {}
 
     def question(self, outgoing: OutgoingMessage, token: str) -> ProviderRequest | None:
         query = urlencode({"message-id": outgoing.message_id, "limit": 1})

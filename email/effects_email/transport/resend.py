@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 from effects_email.message.labels import labels
 from effects_email.message.source import Address
 from effects_email.transport import fields
-from effects_email.transport.base import OutgoingMessage, Verdict
+from effects_email.transport.base import OutgoingMessage
 from effects_email.transport.http import HttpTransport, ProviderRequest, opened
 from effects_email.transport.http_table import HttpRow, Said
+from effects_email.transport.provider_traits import CannotBeAsked, TakesAllOrNone
 from effects_email.transport.url import TransportURL
 
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -39,8 +40,8 @@ ROWS: tuple[HttpRow, ...] = (
 )  # fmt: skip
 
 
-class Resend:
-    """The facts of Resend's API."""
+class Resend(TakesAllOrNone, CannotBeAsked):
+    """The facts of Resend's API. Its key makes the question needless."""
 
     scheme: ClassVar[str] = "resend"
     origin: str = "https://api.resend.com"
@@ -82,17 +83,6 @@ class Resend:
 
     def provider_id(self, document: Mapping[str, Any]) -> str | None:
         return _word(document.get("id")) or None
-
-    def refused(self, document: Mapping[str, Any], recipients: Sequence[str]) -> Mapping[str, Verdict]:
-        """Resend takes a message for all of its recipients or for none."""
-        return {}
-
-    def question(self, outgoing: OutgoingMessage, token: str) -> ProviderRequest | None:
-        """Resend cannot be searched by tag; the key makes the question needless."""
-        return None
-
-    def known(self, document: Mapping[str, Any]) -> bool | None:
-        return None
 
 
 def open_url(url: TransportURL) -> HttpTransport:

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 from effects_email.message.source import Address
 from effects_email.transport import fields
-from effects_email.transport.base import OutgoingMessage, Verdict
+from effects_email.transport.base import OutgoingMessage
 from effects_email.transport.http import HttpTransport, ProviderRequest, opened
 from effects_email.transport.http_table import HttpRow, Said
+from effects_email.transport.provider_traits import CannotBeAsked, TakesAllOrNone
 from effects_email.transport.url import TransportURL
 
 ARGUMENT, COUNT_ARGUMENT = "effects_message", "effects_recipients"
@@ -26,8 +27,8 @@ ROWS: tuple[HttpRow, ...] = (
 )  # fmt: skip
 
 
-class SendGrid:
-    """The facts of SendGrid's API."""
+class SendGrid(TakesAllOrNone, CannotBeAsked):
+    """The facts of SendGrid's API. Its search is an addition that is paid for."""
 
     scheme: ClassVar[str] = "sendgrid"
     origin: str = "https://api.sendgrid.com"
@@ -72,17 +73,6 @@ class SendGrid:
     def provider_id(self, document: Mapping[str, Any]) -> str | None:
         message_id = document.get(ID_HEADER)
         return message_id[:100] if isinstance(message_id, str) and message_id else None
-
-    def refused(self, document: Mapping[str, Any], recipients: Sequence[str]) -> Mapping[str, Verdict]:
-        """SendGrid takes a message for all of its recipients or for none; whom it drops, an event names."""
-        return {}
-
-    def question(self, outgoing: OutgoingMessage, token: str) -> ProviderRequest | None:
-        """Its search is an addition that is paid for, and none that every account has."""
-        return None
-
-    def known(self, document: Mapping[str, Any]) -> bool | None:
-        return None
 
 
 def open_url(url: TransportURL) -> HttpTransport:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from effects_email.message.labels import labels
 from effects_email.transport import fields
-from effects_email.transport.base import OutgoingMessage, Verdict
+from effects_email.transport.base import OutgoingMessage
 from effects_email.transport.http import HttpTransport, NothingToSignWith, ProviderRequest, origin_of
 from effects_email.transport.http_table import HttpRow, Said
+from effects_email.transport.provider_traits import CannotBeAsked, TakesAllOrNone
 from effects_email.transport.url import TransportURL
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ ROWS: tuple[HttpRow, ...] = (
 )  # fmt: skip
 
 
-class Ses:
+class Ses(TakesAllOrNone, CannotBeAsked):
     """The facts of SES's API.
 
     Args:
@@ -107,17 +108,6 @@ class Ses:
     def provider_id(self, document: Mapping[str, Any]) -> str | None:
         message_id = document.get("MessageId")
         return message_id[:100] if isinstance(message_id, str) and message_id else None
-
-    def refused(self, document: Mapping[str, Any], recipients: Sequence[str]) -> Mapping[str, Verdict]:
-        """SES takes a message for all of its recipients or for none."""
-        return {}
-
-    def question(self, outgoing: OutgoingMessage, token: str) -> ProviderRequest | None:
-        """SES cannot be searched."""
-        return None
-
-    def known(self, document: Mapping[str, Any]) -> bool | None:
-        return None
 
 
 def open_url(url: TransportURL) -> HttpTransport:
