@@ -19,12 +19,12 @@ from effects.errors import (
     StoreUnavailable,
     WorkerNotFound,
 )
+from effects.store.db.faults import is_cancelled
 from effects.web.exchange import PageAnswer
 from effects.web.readings import StillCountingError
 from effects.web.routes import PageRoute
 from effects.web.visit import Visit
 
-_QUERY_CANCELED = "57014"
 _NOT_FOUND = (BulkNotFound, JobNotFound, LimitNotFound, QueueNotFound, WorkerNotFound, FailoverNotFound)
 AGAIN_SECONDS = "1"
 _PLAIN = "text/plain; charset=utf-8"
@@ -66,7 +66,7 @@ def answer_of(visit: Visit, error: Exception) -> PageAnswer | None:
         return _page(visit, 409, "Something else happened meanwhile", f"{error}. Nothing was changed.")
     if isinstance(error, SchemaMismatch):
         return _page(visit, 503, "The tables are not of this version", str(error))
-    if isinstance(error, StoreConflict) or _is_cut_short(error):
+    if isinstance(error, StoreConflict) or is_cancelled(error):
         text = "the database was busy for longer than 2 seconds; nothing was changed. Try it again."
         return _page(visit, 503, "This took too long", text)
     if isinstance(error, StoreUnavailable):
@@ -79,11 +79,6 @@ def answer_of(visit: Visit, error: Exception) -> PageAnswer | None:
     if isinstance(error, ConfigurationError) and visit.person is not None and visit.request.is_unsafe:
         return _page(visit, 422, "This cannot be done", str(error))
     return None
-
-
-def _is_cut_short(error: Exception) -> bool:
-    """Whether the server ended a page's statement after its time."""
-    return getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) == _QUERY_CANCELED
 
 
 def _counting(visit: Visit) -> PageAnswer:

@@ -27,6 +27,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from effects.errors import EffectsError, StoreConflict, StoreRejected, StoreUnavailable
 
+_QUERY_CANCELED = "57014"
+
 
 class Fault(StrEnum):
     """The classes of errors; see the table above."""
@@ -134,6 +136,11 @@ def state_of(error: BaseException) -> str | None:
     original = getattr(error, "orig", None)
     state = getattr(original, "sqlstate", None) or getattr(original, "sqlite_errorname", None)
     return str(state) if state is not None else None
+
+
+def is_cancelled(error: Exception) -> bool:
+    """Whether PostgreSQL ended the statement: it took longer than it may, or someone cancelled it."""
+    return state_of(error.__cause__ or error) == _QUERY_CANCELED
 
 
 def _preparation_is_stale(error: BaseException) -> bool:

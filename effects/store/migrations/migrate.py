@@ -23,7 +23,7 @@ from sqlalchemy import Connection, text
 
 from effects.crashpoints import point
 from effects.errors import SchemaMismatch, StoreConflict, StoreRejected, StoreUnavailable
-from effects.store.db.faults import state_of
+from effects.store.db.faults import is_cancelled
 from effects.store.db.revisions import VERSION_TABLE, branch_of, folders, newer_ones, newest, number_of
 from effects.store.db.store import Store
 from effects.store.migrations.code_support import note_support, refuse_older_workers
@@ -34,7 +34,6 @@ LOCK_MS, STATEMENT_MS = 50, 1_000  # of a revision beside workers: waiting for a
 TRY_SECONDS, SLOW_TRIES = 300.0, 3
 PAUSE_SECONDS = (0.1, 2.0)  # before another try, doubling
 _HERE = Path(__file__).parent
-_CANCELLED = "57014"
 
 _log = logging.getLogger("effects.migrations")
 
@@ -210,7 +209,7 @@ def _until_unlocked(store: Store, revision: str, transaction: Callable[[], list[
         try:
             return transaction()
         except StoreUnavailable as error:
-            cancelled = state_of(error.__cause__ or error) == _CANCELLED
+            cancelled = is_cancelled(error)
             if not (cancelled or isinstance(error, StoreConflict)):
                 raise
             slow += cancelled
