@@ -19,6 +19,7 @@ from effects.store.workers.registration import Activity, WorkerIdentity, end, he
 from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from tests.support import databases
+from tests.support.freezing import freeze_between_transactions
 from tests.support.manual_workers import ManualWorker, run_sql
 from tests.support.processes import fleet
 from tests.support.runbooks import Operator, blocks, sections
@@ -168,7 +169,7 @@ def stopped(operator: Operator) -> None:
     worker = workers.worker(EFFECTS_LEASE_SECONDS="60", EFFECTS_HEARTBEAT_SECONDS="0.3")
     operator.settings["EFFECTS_LEASE_SECONDS"] = "60"
     wait_until(lambda: operator.command("workers", "list", "--json").json)
-    worker.freeze()
+    freeze_between_transactions(worker, operator.app())
     operator.words["PID"] = worker.pid
 
 

@@ -15,9 +15,9 @@ from effects.keys import generate_key
 from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from tests.conftest import AppFactory
-from tests.faults.freezing import freeze_between_writes
 from tests.peers.http import Answer, Receiver
 from tests.peers.stub_server import StubServer
+from tests.support.freezing import freeze_between_transactions
 from tests.support.manual_workers import rows
 from tests.support.processes import Child, Fleet, fleet
 from tests.support.step_jobs import StepJob, step_jobs_app
@@ -42,7 +42,7 @@ def test_a_woken_worker_is_refused_the_release_and_sends_nothing(
     enqueue("step_job.held", StepJob("letter", stub_server.port, ("ask", "release", "do")), key="letter", effects=app)
     zombie = processes.worker(**SHORT)
     stub_server.wait_asked("letter")
-    freeze_between_writes(zombie, app)
+    freeze_between_transactions(zombie, app)
     stub_server.open("letter")  # its answer waits in the socket
     _replace(app)
     assert stub_server.done == ["letter"]
@@ -63,11 +63,11 @@ def test_a_late_outcome_does_not_touch_the_newer_attempt(
     enqueue("step_job", StepJob("letter", stub_server.port, ("ask", "do")), key="letter", effects=app)
     zombie = processes.worker(**SHORT)
     stub_server.wait_asked("letter")
-    freeze_between_writes(zombie, app)
+    freeze_between_transactions(zombie, app)
     second = processes.worker()
     stub_server.wait_asked("letter", 2)
     truth = _truth(app)
-    freeze_between_writes(second, app)  # the newer attempt stays as it is while the zombie speaks
+    freeze_between_transactions(second, app)  # the newer attempt stays as it is while the zombie speaks
     stub_server.open("letter")
     _wake(zombie)
     assert _truth(app) == truth
@@ -89,7 +89,7 @@ def test_a_late_webhook_outcome_changes_nothing(app_factory: AppFactory, databas
         env = {**SHORT, "EFFECTS_KEYS": keys, "EFFECTS_ALLOW_PRIVATE_ADDRESSES": "true"}
         zombie = processes.worker(app="tests.crash.app:app", **env)
         receiver.wait_for(1)
-        freeze_between_writes(zombie, shop)
+        freeze_between_transactions(zombie, shop)
         _replace(shop)
         truth = _truth(shop)
         late.set()  # the 503 that the zombie will read

@@ -18,6 +18,7 @@ from effects.store.db import revisions
 from effects.web import Person, dashboard
 from tests.support.commands import command
 from tests.support.file_jobs import FILE, FileJob
+from tests.support.freezing import freeze_between_transactions
 from tests.support.manual_workers import row, rows, run_sql
 from tests.support.processes import Child, Fleet
 from tests.support.releases import Release
@@ -170,8 +171,7 @@ def test_a_worker_that_slept_through_a_migration_ends(
 ) -> None:
     """It was silent for longer than its lease, so that nothing waited for it; it comes back and must not go on."""
     worker = _started(processes, app, {**env, "EFFECTS_GRACE_SECONDS": "1"})
-    with app.store.begin():  # SQLite has one writer: not this worker now
-        worker.freeze()
+    freeze_between_transactions(worker, app)
     run_sql(app, f"UPDATE effects_workers SET seen_at = {app.store.sql.after('-3600')}")
     assert after_next.run("--app", APP, "init", **env)[0] == 0
     enqueue("file_job", FileJob(1), effects=app)
