@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import socketserver
-import threading
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
 import dns.flags
 import dns.message
@@ -14,8 +11,10 @@ import dns.rcode
 import dns.rdatatype
 import dns.rrset
 
+from tests.peers.serving import Serving
 
-class NameServer:
+
+class NameServer(Serving):
     """`with NameServer({"shop.example": {"MX": ["10 mail.shop.example."]}}) as server: … server.address`.
 
     Args:
@@ -37,23 +36,11 @@ class NameServer:
                 if answer is not None:
                     socket.sendto(answer, self.client_address)
 
-        self._server = socketserver.UDPServer(("127.0.0.1", 0), _Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        super().__init__(socketserver.UDPServer(("127.0.0.1", 0), _Handler))
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        return f"127.0.0.1:{self.port}"
 
     def answer(self, data: bytes) -> bytes | None:
         query = dns.message.from_wire(data)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import tempfile
-import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +14,7 @@ from typing import Self
 
 import psycopg
 
+from tests.peers.serving import Serving
 from tests.support import needs
 from tests.support.server_pair import PLAIN, Member
 
@@ -32,7 +33,7 @@ listen primary
 """
 
 
-class MemberHealth:
+class MemberHealth(Serving):
     """Answers `/primary` with 200 while the member takes writes, else 503, as Patroni does."""
 
     def __init__(self, member: Member) -> None:
@@ -42,15 +43,7 @@ class MemberHealth:
             handler.end_headers()
 
         handler = type("_Handler", (BaseHTTPRequestHandler,), {"do_OPTIONS": answer, "log_message": lambda *_: None})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(ThreadingHTTPServer(("127.0.0.1", 0), handler))
 
 
 def _takes_writes(member: Member) -> bool:
@@ -65,6 +58,7 @@ class HAProxy:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._program = needs.program("haproxy")
+        self._stack = ExitStack()
         self._health = [MemberHealth(member) for member in members]
         self._folder = tempfile.TemporaryDirectory(prefix="effects-haproxy-")
         with socket.socket() as probe:
@@ -82,6 +76,8 @@ class HAProxy:
         return f"postgresql://postgres@127.0.0.1:{self._port}/postgres?{PLAIN}"
 
     def __enter__(self) -> Self:
+        for health in self._health:
+            self._stack.enter_context(health)
         with (Path(self._folder.name) / "log").open("w") as log:
             self._process = subprocess.Popen(
                 [self._program, "-db", "-f", str(self._file)], stdout=log, stderr=subprocess.STDOUT
@@ -93,6 +89,5 @@ class HAProxy:
     ) -> None:
         self._process.kill()
         self._process.wait()
-        for health in self._health:
-            health.close()
+        self._stack.close()
         self._folder.cleanup()

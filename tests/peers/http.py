@@ -13,8 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeAlias
 
+from tests.peers.serving import Serving
 from tests.support.waiting import wait_until
 
 
@@ -46,7 +48,7 @@ class Answer:
 Script: TypeAlias = Callable[[Request], Answer | int] | Iterable[Answer | int]
 
 
-class Receiver:
+class Receiver(Serving):
     """`with Receiver([503, 503, 200]) as receiver: … receiver.url … receiver.requests`.
 
     Args:
@@ -66,8 +68,7 @@ class Receiver:
         self._script = script if callable(script) else list(script)
         self._record_to = record_to
         self._lock = threading.Lock()
-        self._server = _Server(self)
-        self.port = int(self._server.server_address[1])
+        super().__init__(_Server(self))
         self.url = f"{'https' if ssl_context else 'http'}://127.0.0.1:{self.port}/webhooks"
 
     def bodies_by_id(self) -> dict[str, list[bytes]]:
@@ -94,16 +95,13 @@ class Receiver:
         answer = script(request) if callable(script) else script[min(number, len(script) - 1)]
         return Answer(answer) if isinstance(answer, int) else answer
 
-    def __enter__(self) -> Receiver:
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        for connection in list(self.connections):  # idle ones would hold their threads
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        for connection in self.connections:  # idle ones would hold their threads
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        self._server.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):

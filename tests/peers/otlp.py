@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import gzip
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.peers.serving import Serving
 
-class Collector:
+
+class Collector(Serving):
     """Listens on loopback for as long as the `with` block lasts. `bodies` has everything that came, as it came."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []
         self.metrics: list[Any] = []
         self.bodies = b""
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.collector = self
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        server = _Server(("127.0.0.1", 0), _Handler)
+        server.collector = self
+        super().__init__(server)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http://127.0.0.1:{self.port}"
 
     def take(self, path: str, body: bytes) -> None:
         self.bodies += body
@@ -35,17 +35,6 @@ class Collector:
         else:
             for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
                 self.metrics += [metric for scope in resource.scope_metrics for metric in scope.metrics]
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 class _Server(ThreadingHTTPServer):

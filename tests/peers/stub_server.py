@@ -6,12 +6,12 @@ import socketserver
 import threading
 from collections import Counter
 from types import TracebackType
-from typing import Self
 
+from tests.peers.serving import Serving
 from tests.support.waiting import wait_until
 
 
-class StubServer:
+class StubServer(Serving):
     """Listens on loopback. A line `do NAME` is an effect; `ask NAME` is only a question, and may have to wait.
 
     `done` and `asked` have the names in the order of their coming. The answer to an effect is `ok`, or `busy` as
@@ -23,26 +23,16 @@ class StubServer:
         self.asked: list[str] = []
         self.busy: Counter[str] = Counter()
         self._closed_gates: dict[str, threading.Event] = {}
-        self._server = _Server(("127.0.0.1", 0), _Line)
-        self._server.stub_server = self
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+        server = _Server(("127.0.0.1", 0), _Line)
+        server.stub_server = self
+        super().__init__(server)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for gate in self._closed_gates.values():
             gate.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
+        super().__exit__(kind, error, trace)
 
     def hold(self, name: str) -> None:
         """From now on a question of this name waits for `open`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import httpx
+
+from tests.peers.serving import Serving
 
 WebClient: TypeAlias = Callable[..., httpx.Response]
 
@@ -22,16 +23,11 @@ class _Quiet(WSGIRequestHandler):
 @contextmanager
 def wsgi_client(app: Any) -> Iterator[WebClient]:
     """The app behind a real WSGI server on a real socket."""
-    server = make_server("127.0.0.1", 0, app, handler_class=_Quiet)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", trust_env=False) as client:
-            yield client.request
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
+    with (
+        Serving(make_server("127.0.0.1", 0, app, handler_class=_Quiet)) as serving,
+        httpx.Client(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client,
+    ):
+        yield client.request
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -14,6 +13,7 @@ from django.core.wsgi import get_wsgi_application
 from django.urls import include, path
 
 from effects.web import PageRequest, Person, dashboard
+from tests.peers.serving import Serving
 from tests.web.full_shop import full_app
 
 settings.configure(
@@ -42,12 +42,8 @@ class Quiet(WSGIRequestHandler):
 
 
 if __name__ == "__main__":
-    server = make_server("127.0.0.1", 0, get_wsgi_application(), handler_class=Quiet)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    print(server.server_port, flush=True)
-    sys.stdin.read()
-    server.shutdown()
-    thread.join()
+    with Serving(make_server("127.0.0.1", 0, get_wsgi_application(), handler_class=Quiet)) as serving:
+        print(serving.port, flush=True)
+        sys.stdin.read()
     board.close()
     app.dispose()

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from sqlalchemy import literal_column, select, text
@@ -23,6 +22,7 @@ from effects_email import send_templated_email, suppress
 from effects_reports import report, request_report
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from effects_webhooks.jobs.deliver import WebhookDelivery
+from tests.peers.serving import Serving
 from tests.support.manual_workers import ManualWorker
 from tests.support.scripted import Script, Scripted
 from tests.web.conftest import HELD
@@ -70,15 +70,8 @@ class _Partner(BaseHTTPRequestHandler):
 @contextmanager
 def partner() -> Iterator[str]:
     """A receiver on loopback; its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Partner)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with Serving(ThreadingHTTPServer(("127.0.0.1", 0), _Partner)) as serving:
+        yield f"http://127.0.0.1:{serving.port}"
 
 
 def full_app(url: str, folder: Path) -> Effects:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import socketserver
 import ssl
-import threading
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
+
+from tests.peers.serving import Serving
 
 USER, PASSWORD = "shop", "hunter2"
 
 
-class ImapPeer:
+class ImapPeer(Serving):
     """`with ImapPeer(messages) as server: … server.url("Bounces") … server.seen`: UIDs from 1 on.
 
     Args:
@@ -38,23 +37,12 @@ class ImapPeer:
                     peer.serve(self)
                 self.request.close()
 
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Handler)
+        server.daemon_threads = True
+        super().__init__(server)
 
     def url(self, mailbox: str) -> str:
-        return f"{self._scheme}://{USER}:{PASSWORD}@127.0.0.1:{self._server.server_address[1]}/{mailbox}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        return f"{self._scheme}://{USER}:{PASSWORD}@127.0.0.1:{self.port}/{mailbox}"
 
     def serve(self, client: socketserver.StreamRequestHandler) -> None:
         if self._scheme == "imaps":

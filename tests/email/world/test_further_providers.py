@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -37,18 +38,13 @@ ATTACHED = Attachment(
 @pytest.fixture
 def opened() -> Iterator[Callable[[str, Postbox], Transport]]:
     """`opened("sendgrid", box)`: the provider's transport, to this stand-in."""
-    peers, transports = [], []
+    with ExitStack() as stack:
 
-    def open_one(scheme: str, box: Postbox) -> Transport:
-        peers.append(receiver(box.serve))
-        transports.append(open_transport("test", url_of(scheme, peers[-1].__enter__().port)))
-        return transports[-1]
+        def open_to(scheme: str, box: Postbox) -> Transport:
+            peer = stack.enter_context(receiver(box.serve))
+            return stack.enter_context(closing(open_transport("test", url_of(scheme, peer.port))))
 
-    yield open_one
-    for transport in transports:
-        transport.close()
-    for peer in peers:
-        peer.__exit__(None, None, None)
+        yield open_to
 
 
 def test_sendgrid_gets_the_message_as_fields(opened: Callable[[str, Postbox], Transport]) -> None:

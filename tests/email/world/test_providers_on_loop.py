@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from tests.conftest import AppFactory
 from tests.email.wire.post import SENDER, write_templates
 from tests.email.world.conftest import KEYS
 from tests.email.world.stand_ins import TOKEN, PostmarkBox, receiver
-from tests.peers.http import Answer, Receiver, Request
+from tests.peers.http import Answer, Request
 from tests.support.waiting import wait_until
 
 MESSAGES, THREADS = 50, 3
@@ -50,18 +51,14 @@ class Slow:
 
 @pytest.fixture
 def provider() -> Iterator[Callable[[int], tuple[Slow, str]]]:
-    peers: list[Receiver] = []
+    with ExitStack() as peers:
 
-    def open_provider(together: int) -> tuple[Slow, str]:
-        slow = Slow(together)
-        peer = receiver(slow.serve)
-        peers.append(peer)
-        peer.__enter__()
-        return slow, f"postmark://{TOKEN}@?origin=http://127.0.0.1:{peer.port}"
+        def open_provider(together: int) -> tuple[Slow, str]:
+            slow = Slow(together)
+            peer = peers.enter_context(receiver(slow.serve))
+            return slow, f"postmark://{TOKEN}@?origin=http://127.0.0.1:{peer.port}"
 
-    yield open_provider
-    for peer in peers:
-        peer.__exit__()
+        yield open_provider
 
 
 @pytest.fixture
