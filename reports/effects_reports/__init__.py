@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from effects_reports.preview import ReportPreview, preview_report
     from effects_reports.progress import Progress
     from effects_reports.results import open_result
+    from effects_reports.source.paging import Cursor, RowPage
     from effects_reports.source.since import Since
     from effects_reports.sql_text import sql_report
     from effects_reports.subscriptions import (
@@ -60,6 +61,7 @@ else:
             "effects_reports.preview": "ReportPreview, preview_report",
             "effects_reports.progress": "Progress",
             "effects_reports.results": "open_result",
+            "effects_reports.source.paging": "Cursor, RowPage",
             "effects_reports.source.since": "Since",
             "effects_reports.sql_text": "sql_report",
             "effects_reports.subscriptions": (
@@ -70,6 +72,7 @@ else:
     )
 
 __all__ = [
+    "Cursor",
     "DefinitionInvalid",
     "LinkExpired",
     "LinkInvalid",
@@ -86,6 +89,7 @@ __all__ = [
     "ReportRefused",
     "ReportStateError",
     "ReportStatus",
+    "RowPage",
     "Since",
     "Subscription",
     "Workbook",

@@ -17,7 +17,17 @@ from effects_reports.errors import DefinitionInvalid, ParamsInvalid, ReportInval
 from effects_reports.formats.base import DIALECTS, Column, Dialect, MapBatch, MappedRow, MapRow, Route
 from effects_reports.formats.opening import FORMATS
 from effects_reports.formats.sheets.options import Workbook
-from effects_reports.params import declared_by, given_names, read_params, takes_keywords, takes_params, takes_since
+from effects_reports.params import (
+    check_after,
+    declared_by,
+    given_names,
+    read_params,
+    takes_after,
+    takes_keywords,
+    takes_params,
+    takes_since,
+)
+from effects_reports.source.paging import Cursor
 from effects_reports.source.since import Since
 
 Consistency: TypeAlias = Literal["range", "snapshot", "single"]
@@ -78,6 +88,11 @@ class ReportDefinition:
         """Whether a run covers only what no run before it has had: its function takes `since`."""
         return takes_since(self.source)
 
+    @property
+    def paged(self) -> bool:
+        """Whether its rows come in pages with cursors: its function takes `after`."""
+        return self.iterable and takes_after(self.source)
+
     def read_params(self, values: Any) -> Any:
         """The params as the function takes them.
 
@@ -101,13 +116,13 @@ class ReportDefinition:
         self._check_statement(statement)
         return statement
 
-    def rows(self, params: Any, as_of: datetime) -> Rows:
-        """The rows of an iterable source.
+    def rows(self, params: Any, as_of: datetime, after: Cursor = None) -> Rows:
+        """The rows of an iterable source; its pages, where it takes `after`.
 
         Raises:
             DefinitionInvalid: the function gave nothing that can be iterated over.
         """
-        rows = self._call(params, as_of)
+        rows = self._call(params, as_of, after=after)
         if isinstance(rows, GenerativeSelect | str | bytes) or not isinstance(rows, Iterable):
             raise DefinitionInvalid(
                 f"report {self.name!r}: the function gave {described(rows)}; with iterable=True it must return "
@@ -115,8 +130,8 @@ class ReportDefinition:
             )
         return rows
 
-    def _call(self, params: Any, as_of: datetime, since: Since | None = None) -> Any:
-        ours = {"as_of": as_of, "since": since or Since()}
+    def _call(self, params: Any, as_of: datetime, since: Since | None = None, after: Cursor = None) -> Any:
+        ours = {"as_of": as_of, "since": since or Since(), "after": after}
         chosen = {name: ours[name] for name in given_names(self.source)}
         try:
             if takes_keywords(self.source):
@@ -196,6 +211,7 @@ class ReportDefinition:
             raise DefinitionInvalid(f"{who}: an iterable has no key, no mapping and no engine; make its rows as wanted")
         if self.iterable and self.incremental:
             raise DefinitionInvalid(f"{who}: an iterable cannot take `since`; return a select() of the new rows")
+        check_after(who, self.source, self.iterable)
         if (self.iterable or self.mapped) and not self.columns:
             raise DefinitionInvalid(f"{who}: give columns: the rows that Python makes do not name them")
         wrong = [kind for kind in self.types.values() if not _is_type(kind)]
@@ -252,7 +268,8 @@ def report(
         types: SQLAlchemy types by columns, for `parquet` and `arrow`. Default: the SELECT's, where it knows them.
         map_row: makes the file's row (a sequence in the order of `columns`, or a mapping) of a row; None leaves it out.
         map_batch: the same for up to 1,000 rows at once. Without either, PostgreSQL itself writes the format (COPY).
-        iterable: the function returns an iterable of rows instead of a SELECT. One part: a crash begins it again.
+        iterable: the function returns an iterable of rows instead of a SELECT. One part: a crash begins it again. With
+            an argument `after` it yields `RowPage(rows, cursor)` instead: chunks of whole pages, one after the other.
         formats: those that may be asked for, the default first.
         dialect: of CSV: `excel` (default), `excel_semicolon` for a decimal comma, `rfc4180`, or `raw`: no defence.
         consistency: `range` (default), `snapshot` or `single`; the package's page says what each guarantees.
@@ -275,9 +292,9 @@ def report(
             name=name, source=source, params=params or declared_by(source),
             key=(key,) if isinstance(key, str) else tuple(key), columns=headers, types=types or {},
             map_row=map_row, map_batch=map_batch, iterable=iterable, formats=tuple(formats), dialect=dialect,
-            consistency="single" if iterable else consistency, chunk_rows=chunk_rows, rows_max=rows_max,
-            bytes_max=bytes_max, parallel=parallel, keep_days=keep_days, engine=engine, workbook=workbook or Workbook(),
-            version=version,
+            consistency=("range" if takes_after(source) else "single") if iterable else consistency,
+            chunk_rows=chunk_rows, rows_max=rows_max, bytes_max=bytes_max, parallel=parallel, keep_days=keep_days,
+            engine=engine, workbook=workbook or Workbook(), version=version,
         )  # fmt: skip
 
     return declare

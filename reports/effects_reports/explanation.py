@@ -78,15 +78,21 @@ def explain_report(
         reads_from=definition.engine or ("its own iterable" if definition.iterable else "the app's database"),
         route=route,
         key=_key(definition, resolved),
-        bounds="one part" if whole else f"half-open ranges of the key, {size:,} rows each",
+        bounds=_bounds(definition, size),
         rows_estimated=rows,
         chunks_estimated=1 if whole else None if rows is None else math.ceil(rows / size),
-        parallel=1 if whole else definition.parallel,
+        parallel=1 if whole or definition.paged else definition.parallel,
         columns=[column.header for column in resolved.columns],
         storage=app.storage.url,
         select=select,
         refusals=[*filter(None, [problem]), *_refusals(app, definition, resolved, rows)],
     )
+
+
+def _bounds(definition: ReportDefinition, size: int) -> str:
+    if definition.paged:
+        return f"whole pages, {size:,} rows or more, one chunk after the other"
+    return "one part" if definition.consistency == "single" else f"half-open ranges of the key, {size:,} rows each"
 
 
 def _look(

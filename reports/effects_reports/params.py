@@ -10,26 +10,52 @@ from typing import Any, get_type_hints, is_typeddict
 import msgspec
 
 from effects.extend import nearest, why_unfit
-from effects_reports.errors import ParamsInvalid
+from effects_reports.errors import DefinitionInvalid, ParamsInvalid
 from effects_reports.source.since import Since
 
-AS_OF, SINCE = "as_of", "since"
+AS_OF, SINCE, AFTER = "as_of", "since", "after"
 _MISSING = inspect.Parameter.empty
 
 
 def given_names(source: Callable[..., Any]) -> list[str]:
-    """Arguments that are no params: the time of the plan, and what is new since the last run."""
-    names = [AS_OF] if AS_OF in inspect.signature(source).parameters else []
-    return [*names, SINCE] if takes_since(source) else names
+    """Arguments that are no params: the time of the plan, what is new since the last run, an iterable's cursor."""
+    takes = {
+        AS_OF: AS_OF in inspect.signature(source).parameters,
+        SINCE: takes_since(source),
+        AFTER: takes_after(source),
+    }
+    return [name for name, is_taken in takes.items() if is_taken]
 
 
 def takes_since(source: Callable[..., Any]) -> bool:
     """Whether it has an argument `since`, annotated by `Since` or not at all: one of another type is a param."""
-    argument = inspect.signature(source).parameters.get(SINCE)
+    return _is_ours(source, SINCE, Since.__name__, Since)
+
+
+def takes_after(source: Callable[..., Any]) -> bool:
+    """Whether it has an argument `after`, annotated by `Cursor` or not at all: one of another type is a param."""
+    return _is_ours(source, AFTER, "Cursor")
+
+
+def check_after(who: str, source: Callable[..., Any], iterable: bool) -> None:
+    """Refuse an argument `after` that might be meant as a cursor or as a param.
+
+    Raises:
+        DefinitionInvalid: it is a cursor by its type and the function no iterable's, or the reverse.
+    """
+    if AFTER in inspect.signature(source).parameters and iterable != takes_after(source):
+        raise DefinitionInvalid(
+            f"{who}: the argument `after` of an iterable is its cursor, and has no type or Cursor; that of a select() "
+            "is a param, and has its type"
+        )
+
+
+def _is_ours(source: Callable[..., Any], name: str, class_name: str, *classes: type[Any]) -> bool:
+    argument = inspect.signature(source).parameters.get(name)
     if argument is None:
         return False
-    hint = _hints(source).get(SINCE, argument.annotation)
-    return hint in (_MISSING, Any, Since) or (isinstance(hint, str) and hint.rpartition(".")[2] == Since.__name__)
+    hint = _hints(source).get(name, argument.annotation)
+    return hint in (_MISSING, Any, *classes) or (isinstance(hint, str) and hint.rpartition(".")[2] == class_name)
 
 
 def takes_params(source: Callable[..., Any]) -> bool:

@@ -19,6 +19,7 @@ from effects_reports.formats.xlsx import Xlsx
 from effects_reports.readers import choose_route
 from effects_reports.source import statements as source
 from effects_reports.source.bounds import read_bounds
+from effects_reports.source.paging import first_rows
 from effects_reports.source.since import Since
 from effects_reports.source.wide_values import read_wide_values
 from effects_reports.state_machine import Range
@@ -147,12 +148,17 @@ class Resolved(msgspec.Struct, frozen=True):
             return with_kinds(columns)
         return self.file.with_looks(columns) if isinstance(self.file, Xlsx) else columns
 
+    def pages(self, after: Any) -> Any:
+        """The pages of an iterable with cursors, from this one on."""
+        return self.definition.rows(self.params, self.as_of, after)
+
     def chunk_source(self, lo: Any = None, hi: Any = None) -> ChunkSource:
-        """The rows between two keys."""
+        """The rows between two keys; all of an iterable."""
         definition: ReportDefinition = self.definition
         columns = self.columns
         if self.statement is None:
-            return ChunkSource(columns=columns, rows=definition.rows(self.params, self.as_of))
+            rows = definition.rows(self.params, self.as_of)
+            return ChunkSource(columns=columns, rows=first_rows(rows) if definition.paged else rows)
         names = [column.key for column in self.statement.selected_columns]
         chosen = names if definition.mapped else [column.name for column in columns]
         return ChunkSource(

@@ -90,10 +90,19 @@ def _add_chunks(app: Effects, connection: Connection, run: Run, ranges: Sequence
     chunk_table.insert_chunks(app.store, connection, chunks)
 
 
-def chunk_done(app: Effects, connection: Connection, chunk: Chunk, job_id: int, token: int, finished: Finished) -> None:
-    """A chunk's part is whole; where it was the last, the run continues."""
-    if chunk_table.finish_chunk(app.store, connection, chunk, job_id, token, finished):
-        close(app, connection, chunk.run_id)
+def chunk_done(
+    app: Effects, connection: Connection, run: Run, chunk: Chunk, job_id: int, token: int, finished: Finished,
+    rows_max: int,
+) -> None:  # fmt: skip
+    """A chunk's part is whole; where it was the last, the run continues. Behind an iterable's the next one follows."""
+    if not chunk_table.finish_chunk(app.store, connection, chunk, job_id, token, finished):
+        return
+    if finished.end is not None and chunk.hi is None:
+        if chunk_table.counts(app.store, connection, run.id).rows_done > rows_max:
+            fail(app, connection, run.id, "too_many_rows", f"it has more than {rows_max:,} rows, which is its rows_max")
+        else:
+            _add_chunks(app, connection, run, [Range(f"{int(chunk.ordinal) + 1:05}", finished.end, None, None)])
+    close(app, connection, run.id)
 
 
 def close(app: Effects, connection: Connection, run_id: str) -> None:

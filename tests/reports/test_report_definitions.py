@@ -170,5 +170,5 @@ def test_a_key_survives_its_way_through_json(key: Any) -> None:
 
 
 def test_a_key_that_cannot_be_a_bound() -> None:
-    with pytest.raises(ReportRefused, match="a key column holds a list"):
+    with pytest.raises(ReportRefused, match="a key or cursor holds a list"):
         key_to_json([[1]])

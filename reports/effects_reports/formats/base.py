@@ -53,7 +53,7 @@ class ChunkSource:
         columns: of the file, in order.
         select: restricted to the part's key range, ordered by the key, without LIMIT. Without a mapping it selects
             exactly `columns`; with one, what the mapping is given. None for an iterable.
-        rows: of an iterable source: sequences in the order of the columns, or mappings by their names.
+        rows: of an iterable source, once: sequences in the order of the columns, or mappings by their names.
         map_row: one row → the file's row; None leaves it out. map_batch: many rows → the file's rows.
         batch_rows: at most so many rows are read, mapped and encoded at once; fewer where they are large.
     """

@@ -18,7 +18,7 @@ from effects.extend import moment, point
 from effects_reports import state_machine
 from effects_reports.cursor import Key, key_from_json, key_to_json
 from effects_reports.errors import ReportRefused
-from effects_reports.formats.base import Format
+from effects_reports.formats.base import ChunkSource, Format
 from effects_reports.jobs.increment import stored_since
 from effects_reports.jobs.step import ReportWork, RunPayload, check_unchanged
 from effects_reports.loading import LoadedChunk, load_chunks
@@ -28,6 +28,7 @@ from effects_reports.registry import ReportRegistry
 from effects_reports.routing import CHUNK_TYPE
 from effects_reports.sharing import Shares
 from effects_reports.source import statements as source
+from effects_reports.source.paging import PagedRows, cursor_from_json, cursor_to_json
 from effects_reports.source.reading import reading, was_too_long
 from effects_reports.source.snapshot import SnapshotLost
 from effects_reports.tables import chunks as chunk_table
@@ -127,7 +128,7 @@ class _ChunkAttempt:
         resolved = self._resolved()
         name = f"{self._run.prefix}/parts/{self._chunk.ordinal}.{self._attempt.number}.{secrets.token_hex(4)}"
         storage = self._app.storage
-        chunk_source = resolved.chunk_source(key_from_json(self._chunk.lo), key_from_json(self._chunk.hi))
+        chunk_source = self._chunk_source(resolved)
         check_unchanged(self._definition, self._run, chunk_source.columns)
         with self._reading(resolved, self._soft_seconds) as connection, storage.writer(name, durable=False) as out:
             result = write_chunk(chunk_source, resolved.file, connection, out, progress=self._progress)
@@ -139,18 +140,31 @@ class _ChunkAttempt:
             raise _ChunkUnwanted
         finished = Finished(
             rows=result.rows, bytes=stored.size_bytes, part=name, sha256=stored.sha256, boot=stored.boot,
-            route=result.route,
+            route=result.route, end=_end(chunk_source),
         )  # fmt: skip
         apply = partial(
             state_machine.chunk_done,
             self._app,
+            run=self._run,
             chunk=self._chunk,
             job_id=self._job_id,
             token=self._token,
             finished=finished,
+            rows_max=self._definition.rows_max,
         )
         detail = {"rows": finished.rows, "bytes": finished.bytes, "route": finished.route}
         return Done(apply=apply, detail=detail | self._cut(resolved.file))
+
+    def _chunk_source(self, resolved: Resolved) -> ChunkSource:
+        chunk = self._chunk
+        if not self._definition.paged:
+            return resolved.chunk_source(key_from_json(chunk.lo), key_from_json(chunk.hi))
+        after = cursor_from_json(chunk.lo)
+        rows = PagedRows(
+            resolved.pages(after), after=after, until=cursor_from_json(chunk.hi),
+            rows_min=self._definition.rows_of_a_chunk("iterable"), seconds=self._soft_seconds / 2,
+        )  # fmt: skip
+        return ChunkSource(columns=resolved.columns, rows=rows)
 
     def _cut(self, file: Format) -> dict[str, int]:
         """How many texts were too long for their cells, in the log too."""
@@ -223,3 +237,9 @@ class _ChunkAttempt:
         resolved = self._resolved()
         with self._reading(resolved, self._attempt.remaining_seconds()) as connection:
             return source.nth_key(connection, resolved.statement, self._definition.key, lo, hi, self._half)
+
+
+def _end(chunk_source: ChunkSource) -> list[Any] | None:
+    """Where the next chunk of an iterable begins."""
+    rows = chunk_source.rows
+    return cursor_to_json(rows.end) if isinstance(rows, PagedRows) and rows.end is not None else None

@@ -139,12 +139,14 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     boot: str | None
     route: str
+    end: list[Any] | None = None  # of an iterable with cursors, behind which something follows
 
 
 def _finish(sql: Sql) -> str:
     return f"""
     UPDATE {sql.report_chunks} SET state = 'done', rows_done = :rows, rows_seen = :rows, bytes_done = :bytes,
-        part = :part, sha256 = :sha256, boot = :boot, route = :route, finished_at = {sql.now}, updated_at = {sql.now}
+        part = :part, sha256 = :sha256, boot = :boot, route = :route, finished_at = {sql.now}, updated_at = {sql.now},
+        hi = COALESCE(hi, {"CAST(:end AS jsonb)" if sql.postgresql else ":end"})
     WHERE {_MINE}"""
 
 
@@ -152,7 +154,8 @@ def finish_chunk(
     store: Store, connection: Connection, chunk: Chunk, job_id: int, token: int, finished: Finished
 ) -> bool:
     """running → done; False for a late attempt, whose part is then an orphan."""
-    return store.write(connection, _finish, **_names(chunk, job_id, token), **msgspec.structs.asdict(finished)) == 1
+    values = msgspec.structs.asdict(finished) | {"end": None if finished.end is None else as_json(finished.end)}
+    return store.write(connection, _finish, **_names(chunk, job_id, token), **values) == 1
 
 
 def _split(sql: Sql) -> str:

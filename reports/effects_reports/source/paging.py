@@ -1,0 +1,116 @@
+"""Rows of an iterable in pages, each with a cursor: where a chunk ends, the next one begins, in whatever process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from effects.extend import described
+from effects_reports.cursor import key_from_json, key_to_json
+from effects_reports.errors import ReportRefused
+from effects_reports.formats.base import MappedRow
+
+Cursor: TypeAlias = Any  # a number, text, time, UUID or bytes, or a tuple of these
+
+
+class RowPage(msgspec.Struct, frozen=True):
+    """Some rows, and the cursor behind them: what an iterable report with an argument `after` yields.
+
+    A chunk ends only behind a page, so that a page is what a crash repeats at most beside its chunk.
+
+    Args:
+        rows: sequences in the order of the columns, or mappings by their names; may be empty. Held in memory.
+        cursor: a number, text, time, UUID or bytes, or a tuple of these, other than that of the page before. The
+            function is called with it as `after` to get all that follows. None (default): nothing follows.
+    """
+
+    rows: Sequence[MappedRow]
+    cursor: Cursor = None
+
+
+class PagedRows:
+    """The rows of one chunk, once: of whole pages, up to the first that ends it.
+
+    Args:
+        pages: what the function yields, called with `after`.
+        after: the cursor that this chunk begins behind; None at the beginning.
+        until: the cursor that it ended with before, where its part is made again; None the first time.
+        rows_min: with so many rows it ends.
+        seconds: after so long it ends too.
+
+    `end` is its cursor once all are read: None where nothing follows.
+    """
+
+    def __init__(self, pages: Iterable[Any], *, after: Cursor, until: Cursor, rows_min: int, seconds: float) -> None:
+        self._pages, self._after, self._until = pages, after, until
+        self._rows_min, self._seconds = rows_min, seconds
+        self.end: Cursor = None
+
+    def __iter__(self) -> Iterator[MappedRow]:
+        """Read them.
+
+        Raises:
+            ReportRefused: the function yields something else than pages, a cursor that does not move on, or other pages
+                than it did for this chunk before.
+        """
+        began, rows, last = time.monotonic(), 0, self._after
+        for page in self._pages:
+            _check(page, last)
+            yield from page.rows
+            rows, last = rows + len(page.rows), page.cursor
+            if last is None:
+                break
+            if self._until is None and (rows >= self._rows_min or time.monotonic() - began >= self._seconds):
+                self.end = last
+                return
+            if self._until is not None and last == self._until:
+                self.end = last
+                return
+        if self._until is not None:
+            raise ReportRefused(
+                "the report's function does not come by the cursor again with which this chunk ended before: with the "
+                "same `after` it must yield the same pages; request the report again",
+                code="cursor_missed",
+            )
+
+
+def _check(page: Any, last: Cursor) -> None:
+    if not isinstance(page, RowPage):
+        raise ReportRefused(
+            f"the report's function takes `after` and yields {described(page)}; it must yield RowPage(rows, cursor)",
+            code="row_shape",
+        )
+    if page.cursor is not None and page.cursor == last:
+        raise ReportRefused(
+            "the report's function yields a page with the cursor of the page before: it would never end",
+            code="cursor_stuck",
+        )
+
+
+def first_rows(pages: Iterable[Any]) -> Iterator[MappedRow]:
+    """The rows from the beginning on."""
+    return iter(PagedRows(pages, after=None, until=None, rows_min=_NO_END, seconds=float(_NO_END)))
+
+
+_NO_END = 1 << 62
+
+
+def cursor_to_json(cursor: Cursor) -> list[Any]:
+    """A cursor as a chunk keeps it.
+
+    Raises:
+        ReportRefused: it holds something of another type.
+    """
+    values = cursor if isinstance(cursor, tuple) else (cursor,)
+    return [isinstance(cursor, tuple), *key_to_json(values)]
+
+
+def cursor_from_json(text: str | None) -> Cursor:
+    """The cursor that `cursor_to_json` wrote; None for none."""
+    values = key_from_json(text)
+    if values is None:
+        return None
+    return values[1:] if values[0] else values[1]
