@@ -18,6 +18,7 @@ Names without a docstring of their own:
     ModulesNamed        a function from the name of a module to the modules of that name in a project's apps
     NO_DIGEST           the digest of a holder that is another one whatever its content
     ObjectData          what becomes a JSON object: a mapping, a dataclass, a msgspec struct or a pydantic model
+    Private             which private addresses are open: all (True), none (False), or a tuple of networks
     ON_UNKNOWN, OnUnknown   the policies for an unknown outcome
     Resolver            a function from host and port to the host's addresses
     SECRET_PREFIX       the prefix of a signing secret
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from effects.default_app import app_of
     from effects.errors import SecretInvalid, SignatureInvalid, code_of
     from effects.exit_codes import ExitCode
+    from effects.guarded.addresses import AddressRefused, Private, literal_address, private_networks
+    from effects.guarded.addresses import allowed as address_allowed
+    from effects.guarded.network import GuardedNetwork
     from effects.http.client import verifying_context
     from effects.http.exchange import Exchange
     from effects.http.idle import IdleTotal
@@ -119,6 +123,10 @@ else:
             "effects.default_app": "app_of",
             "effects.errors": "SecretInvalid, SignatureInvalid, code_of",
             "effects.exit_codes": "ExitCode",
+            "effects.guarded.addresses": (
+                "AddressRefused, Private, allowed as address_allowed, literal_address, private_networks"
+            ),
+            "effects.guarded.network": "GuardedNetwork",
             "effects.http.client": "verifying_context",
             "effects.http.exchange": "Exchange",
             "effects.http.idle": "IdleTotal",
@@ -195,6 +203,7 @@ __all__ = [
     "UNSAFE",
     "VERSION",
     "Action",
+    "AddressRefused",
     "AnyAsyncSession",
     "AnySession",
     "AsgiApp",
@@ -205,6 +214,7 @@ __all__ = [
     "Execution",
     "ExitCode",
     "Explanation",
+    "GuardedNetwork",
     "IdempotentWriter",
     "Identity",
     "IdleTotal",
@@ -219,6 +229,7 @@ __all__ = [
     "OnUnknown",
     "PackageSettings",
     "Page",
+    "Private",
     "Rate",
     "RateLimitedLogger",
     "Receive",
@@ -240,6 +251,7 @@ __all__ = [
     "UtcTime",
     "Window",
     "Writer",
+    "address_allowed",
     "and_each",
     "app_of",
     "arguments",
@@ -281,6 +293,7 @@ __all__ = [
     "lazy",
     "ledger_columns",
     "lifespan",
+    "literal_address",
     "moment",
     "moment_or_none",
     "nearest",
@@ -294,6 +307,7 @@ __all__ = [
     "point",
     "primary_message",
     "printable",
+    "private_networks",
     "read_worker_queues",
     "record_action",
     "record_existing",

@@ -29,6 +29,7 @@ class Exchange:
         self.phase = phase
         self.took: dict[str, float] = {}  # seconds
         self.tls: str | None = None  # the version, of the connection that was written to
+        self.connected = False  # a fresh connection was made
         self.wrote = False  # something of the request may have left
         self.bytes_read = 0
         self.status: int | None = None

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import event, text
 
 from effects import Effects, Outcome
+from effects.guarded.network import GuardedNetwork
 from effects.keys import generate_key
 from effects_webhooks.classify import classify
 from effects_webhooks.transport.exchange import WebhookExchange
-from effects_webhooks.transport.network import GuardedNetwork
 from tests.cli.conftest import _logging
 from tests.conftest import AppFactory
 from tests.support.blocking_posts import BlockingTransports

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from effects.guarded.network import GuardedNetwork
 from effects_webhooks.classify import classify
-from effects_webhooks.transport.network import GuardedNetwork
 from tests.support.blocking_posts import BlockingTransports
 
 POSTS = 4

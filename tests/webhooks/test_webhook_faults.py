@@ -15,11 +15,11 @@ import pytest
 import trustme
 
 from effects import Done, Outcome
+from effects.guarded.network import GuardedNetwork, ResolverWatch
 from effects.http.resolving import Resolver
 from effects_webhooks.classify import classify
 from effects_webhooks.retry_rules import rule_of, rule_of_code
 from effects_webhooks.transport.exchange import WebhookExchange
-from effects_webhooks.transport.network import GuardedNetwork, ResolverWatch
 from tests.peers.raw import RawPeer, read_request
 from tests.support.blocking_posts import BlockingTransports
 from tests.support.raw_answers import HEAD, Behave, goes_on, says

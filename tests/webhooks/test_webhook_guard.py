@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effects import ConfigurationError
+from effects.guarded.addresses import allowed, private_networks
+from effects.guarded.network import GuardedNetwork
 from effects.http.resolving import Resolver, system_resolver
 from effects_webhooks import EndpointInvalid
 from effects_webhooks.transport.exchange import WebhookExchange
-from effects_webhooks.transport.guard import allowed, check_url, private_networks
-from effects_webhooks.transport.network import GuardedNetwork
+from effects_webhooks.transport.guard import check_url
 from tests.conftest import AppFactory
 from tests.peers.raw import RawPeer
 from tests.support.blocking_posts import BlockingTransports
@@ -88,14 +89,23 @@ def embeddings(address: str) -> list[str]:
 
 @pytest.mark.parametrize(("vendor", "source", "address"), METADATA)
 def test_cloud_metadata_stays_blocked_whatever_is_allowed(vendor: str, source: str, address: str) -> None:
-    opened = (False, True, private_networks("10.0.0.0/8, 100.64.0.0/10, 172.16.0.0/12, 192.168.0.0/16, fc00::/7"))
+    opened = (
+        False,
+        True,
+        private_networks(
+            "10.0.0.0/8, 100.64.0.0/10, 172.16.0.0/12, 192.168.0.0/16, fc00::/7", "EFFECTS_PRIVATE_NETWORKS"
+        ),
+    )
     for form, allow_private in itertools.product(embeddings(address), opened):
         assert not allowed(ipaddress.ip_address(form), allow_private=allow_private), (vendor, form)
 
 
 def test_neighbours_of_metadata_are_allowed_with_their_network() -> None:
     for address in ("fd00:42::43", "fd00:100::1", "fd00:64::a00:1", "100.100.100.201"):
-        assert allowed(ipaddress.ip_address(address), allow_private=private_networks("100.64.0.0/10, fd00::/8"))
+        assert allowed(
+            ipaddress.ip_address(address),
+            allow_private=private_networks("100.64.0.0/10, fd00::/8", "EFFECTS_PRIVATE_NETWORKS"),
+        )
 
 
 def test_a_list_that_allows_nothing_is_refused_at_the_start(app_factory: AppFactory) -> None:

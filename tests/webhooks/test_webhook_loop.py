@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from effects import Effects
+from effects.guarded.network import GuardedNetwork
 from effects.store.limits.rows import set_limit
 from effects.worker import Worker
 from effects.worker.queues import planned
@@ -18,7 +19,6 @@ from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhooks
 from effects_webhooks.classify import describe
 from effects_webhooks.routing import limit_key
 from effects_webhooks.transport.exchange import WebhookExchange
-from effects_webhooks.transport.network import GuardedNetwork
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer, read_request
 from tests.support.blocking_posts import BlockingTransports

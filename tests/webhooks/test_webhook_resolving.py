@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from effects.guarded.network import GuardedNetwork
 from effects.http import resolving
 from effects.http.resolving import QUICK_MAX, SILENT_MAX, ResolverThreads
-from effects_webhooks.transport.network import GuardedNetwork
 from tests.support.blocking_posts import BlockingTransports
 
 SECONDS = 20.0

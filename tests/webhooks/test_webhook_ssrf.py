@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from effects import ConfigurationError
+from effects.guarded.addresses import Private, allowed, private_networks
+from effects.guarded.network import GuardedNetwork
 from effects.http.resolving import Resolver
 from effects_webhooks import EndpointInvalid
 from effects_webhooks.transport.exchange import WebhookExchange
-from effects_webhooks.transport.guard import Private, allowed, check_url, private_networks
-from effects_webhooks.transport.network import GuardedNetwork
+from effects_webhooks.transport.guard import check_url
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer
 from tests.support.blocking_posts import BlockingTransports
@@ -112,7 +113,7 @@ def test_nothing_is_connected_to() -> None:
 
 def test_metadata_stays_blocked_when_private_networks_are_allowed() -> None:
     hosts = [spelling for address in METADATA for spelling in spellings(address)]
-    open_networks = (True, private_networks("10.0.0.0/8, 127.0.0.0/8, fd00::/8"))
+    open_networks = (True, private_networks("10.0.0.0/8, 127.0.0.0/8, fd00::/8", "EFFECTS_PRIVATE_NETWORKS"))
     cases = [(host, allowed) for host in hosts for allowed in open_networks]
     assert [case for case in cases if not refused(f"http://{case[0]}/", allow_private=case[1])] == []
 
@@ -136,7 +137,7 @@ def test_a_rebound_name_is_vetted_again() -> None:
         lookups.append(host)
         return ["127.0.0.2"] if len(lookups) == 1 else ["127.0.0.1"]
 
-    only = private_networks("127.0.0.2/32")
+    only = private_networks("127.0.0.2/32", "EFFECTS_PRIVATE_NETWORKS")
     with RawPeer(lambda connection: None, host="127.0.0.2") as peer, connects() as seen:
         url = f"http://partner.example:{peer.port}/"
         transports = BlockingTransports(GuardedNetwork(allow_private=only, resolver=rebinding))
@@ -170,7 +171,7 @@ def test_proxies_in_the_environment_get_no_connection(monkeypatch: pytest.Monkey
 
 
 def test_a_list_allows_its_networks_and_nothing_else() -> None:
-    networks = private_networks("10.1.0.0/16, fd12::/16")
+    networks = private_networks("10.1.0.0/16, fd12::/16", "EFFECTS_PRIVATE_NETWORKS")
     verdicts = {
         address: allowed(ipaddress.ip_address(address), allow_private=networks)
         for address in ("10.1.2.3", "::ffff:10.1.2.3", "fd12::1", "10.2.0.1", "127.0.0.1", "fd13::1", "1.1.1.1")
@@ -188,4 +189,4 @@ def test_a_list_allows_its_networks_and_nothing_else() -> None:
 @pytest.mark.parametrize("text", ["0.0.0.0/0", "169.254.0.0/16", "8.8.8.0/24", "10.0.0.1/8", "fe80::/10", "x", "::/0"])
 def test_a_list_holds_private_networks_only(text: str) -> None:
     with pytest.raises(ConfigurationError, match="EFFECTS_PRIVATE_NETWORKS"):
-        private_networks(text)
+        private_networks(text, "EFFECTS_PRIVATE_NETWORKS")

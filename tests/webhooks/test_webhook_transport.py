@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from effects import Done, Refused, Retry, Unknown
+from effects.guarded.network import GuardedNetwork
 from effects_webhooks.transport.http import BODY_KEPT_BYTES
-from effects_webhooks.transport.network import GuardedNetwork
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer, read_request
 from tests.support.blocking_posts import BlockingTransports

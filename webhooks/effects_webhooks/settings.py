@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from effects import ConfigurationError
-from effects.extend import PackageSettings
+from effects.extend import PackageSettings, Private, private_networks
 from effects_webhooks.event_types import EventType, EventTypes
-from effects_webhooks.transport.guard import Private, private_networks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,7 @@ class WebhookSettings(PackageSettings):
 
     def reachable(self) -> Private:
         """The private addresses that requests may go to: all, or those of some networks."""
-        return self.allow_private_addresses or private_networks(self.private_networks)
+        return self.allow_private_addresses or private_networks(self.private_networks, "EFFECTS_PRIVATE_NETWORKS")
 
     def risks(self) -> Mapping[str, str]:
         if not self.allow_private_addresses:

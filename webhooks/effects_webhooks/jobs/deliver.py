@@ -26,7 +26,7 @@ from effects import (
     RetryPolicy,
     Routing,
 )
-from effects.extend import VERSION, Explanation, RateLimitedLogger, lazy, signing
+from effects.extend import VERSION, Explanation, Private, RateLimitedLogger, lazy, signing
 from effects_webhooks import headers, health
 from effects_webhooks.classify import RetryContext, classify, control_of
 from effects_webhooks.errors import EndpointInvalid
@@ -40,17 +40,17 @@ from effects_webhooks.state import state_of
 from effects_webhooks.tables.endpoint_rows import endpoints
 from effects_webhooks.tables.ledger import DeliveryLedger, DeliveryRecord
 from effects_webhooks.transport.exchange import DEADLINE_SECONDS
-from effects_webhooks.transport.guard import Private, check_url
+from effects_webhooks.transport.guard import check_url
 from effects_webhooks.transport.windows import Windows
 
 if TYPE_CHECKING:
     import httpx
 
     from effects import Effects
-    from effects_webhooks.transport import http, network
+    from effects_webhooks.transport import http
 else:
     httpx = lazy.module("httpx")
-    http, network = (lazy.module(f"effects_webhooks.transport.{name}") for name in ("http", "network"))
+    http = lazy.module("effects_webhooks.transport.http")
 
 RECHECK_SECONDS = 60.0  # while our own configuration is at fault
 _MARGIN_SECONDS = 1.0  # the transport ends before the attempt's time limit does
@@ -185,7 +185,9 @@ class WebhookDelivery(JobType[DeliverPayload]):
         loop = asyncio.get_running_loop()
         opened = self._opened.get(loop)
         if opened is None:
-            guarded = network.GuardedNetwork(allow_private=self._allow_private)
+            from effects.extend import GuardedNetwork  # noqa: PLC0415 - its client takes a while to load
+
+            guarded = GuardedNetwork(allow_private=self._allow_private)
             opened = self._opened[loop] = http.WebhookTransports(guarded, ssl_context=self._ssl_context)
         return opened
 

@@ -32,7 +32,6 @@ class WebhookExchange(Exchange):
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds, "resolve")
         self.secure = False  # over verified TLS
-        self.connected = False  # a fresh connection was made
         self.answered_at = 0.0  # seconds since 1970, when the head had come
 
     def answered(self, status: int, head: list[tuple[bytes, bytes]]) -> None:

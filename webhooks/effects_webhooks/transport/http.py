@@ -14,10 +14,8 @@ from typing import NamedTuple
 
 import httpx
 
-from effects.extend import IdleTotal, LoopHttpClient, point, verifying_context
+from effects.extend import AddressRefused, GuardedNetwork, IdleTotal, LoopHttpClient, point, verifying_context
 from effects_webhooks.transport.exchange import WebhookExchange
-from effects_webhooks.transport.guard import AddressRefused
-from effects_webhooks.transport.network import GuardedNetwork
 
 BODY_READ_BYTES = 64 * 1024
 BODY_KEPT_BYTES = 16 * 1024

@@ -9,18 +9,12 @@ import time
 
 import httpcore
 
-from effects.extend import (
-    LoopStream,
-    Resolver,
-    ResolverThreads,
-    check_network,
-    clip,
-    connect_on_loop,
-    is_address,
-    system_resolver,
-)
-from effects_webhooks.transport.exchange import WebhookExchange
-from effects_webhooks.transport.guard import AddressRefused, Private, allowed
+from effects.guarded.addresses import AddressRefused, Private, allowed
+from effects.http.exchange import Exchange
+from effects.http.loop_stream import LoopStream, connect_on_loop
+from effects.http.network import check_network
+from effects.http.resolving import Resolver, ResolverThreads, is_address, system_resolver
+from effects.http.stream import clip
 
 RESOLVE_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
@@ -41,7 +35,7 @@ class GuardedNetwork:
         self._resolver = ResolverThreads(resolver)
         self._watch = ResolverWatch()
 
-    async def connect(self, exchange: WebhookExchange, host: str, port: int) -> LoopStream:
+    async def connect(self, exchange: Exchange, host: str, port: int) -> LoopStream:
         """Connect to the first vetted address that answers, within 5 s each and the deadline for all.
 
         Raises:
@@ -61,14 +55,14 @@ class GuardedNetwork:
                 continue
         return await _connect(exchange, addresses[-1], port)
 
-    async def _vetted(self, exchange: WebhookExchange, host: str, port: int) -> list[str]:
+    async def _vetted(self, exchange: Exchange, host: str, port: int) -> list[str]:
         addresses = [host] if is_address(host) else await self._resolve(exchange, host, port)
         for address in addresses:
             if not allowed(ipaddress.ip_address(address), allow_private=self._allow_private):
                 raise AddressRefused
         return addresses
 
-    async def _resolve(self, exchange: WebhookExchange, host: str, port: int) -> list[str]:
+    async def _resolve(self, exchange: Exchange, host: str, port: int) -> list[str]:
         seconds = clip(exchange, RESOLVE_SECONDS, httpcore.ConnectTimeout)
         answer = await self._resolver.resolve(host, port, seconds)
         if answer is None or getattr(answer, "errno", None) == socket.EAI_AGAIN:
@@ -85,7 +79,7 @@ class GuardedNetwork:
         return answer
 
 
-async def _connect(exchange: WebhookExchange, address: str, port: int) -> LoopStream:
+async def _connect(exchange: Exchange, address: str, port: int) -> LoopStream:
     try:
         return await connect_on_loop(exchange, address, port, CONNECT_SECONDS)
     except httpcore.ConnectError as error:
