@@ -180,6 +180,7 @@ class Parts:
     def _waits_for_database(self) -> None:
         """Called by each thread that does. Time limits hold meanwhile: they are the dispatcher's to see to."""
         self.supervisor.came_round()
+        self.releases.came_round()  # it may be waiting for this thread, which releases for both
         if self._caller is not None and self._caller.thread is self._current():
             self.queues.give_up_overdue()
 

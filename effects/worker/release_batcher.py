@@ -48,13 +48,15 @@ class ReleaseBatcher:
         with self._lock:
             self._waiting.append(_Waiter(execution, answer))
 
-    def release_waiting(self) -> None:
-        """Mark for all who have come."""
-        while self._waiting:
-            with self._leader:
-                if self._waiting:  # no one else has led meanwhile
-                    with suppress(Exception):  # those who wait have it
-                        self._lead()
+    def release_waiting(self) -> bool:
+        """Mark a batch of those who have come; False if there was none."""
+        if not self._waiting:
+            return False
+        with self._leader:
+            if self._waiting:  # no one else has led meanwhile
+                with suppress(Exception):  # those who wait have it
+                    self._lead()
+        return True
 
     def _lead(self) -> None:
         with self._lock:
@@ -111,7 +113,8 @@ class ReleaseThread(Service):
             self._arrived.wait(self.bound_seconds / 4)
             self._arrived.clear()
             self.came_round()
-            self._batcher.release_waiting()
+            while self._batcher.release_waiting():  # more may come without end
+                self.came_round()
 
     def stop(self) -> None:
         super().stop()

@@ -23,6 +23,7 @@ from effects.worker.supervisor import PartFault, Supervisor
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker
 from tests.support.scripted import AsyncScripted, Script, Scripted
+from tests.support.staged import ClockRuntime
 from tests.support.waiting import wait_until
 
 THREADS = 10
@@ -138,14 +139,6 @@ def test_a_prefetched_job_starts_only_while_its_lease_outlasts_its_time_limit(
     assert job_type.performed[""] == performed
     assert (settlement.status, settlement.refund_attempt) == (("succeeded", False) if performed else ("queued", True))
     assert not queue.open
-
-
-class ClockRuntime(Runtime):
-    """A worker's clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.monotonic = self.lease_clock = lambda: self.now
 
 
 class Bench:

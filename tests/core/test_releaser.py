@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -9,8 +10,10 @@ import pytest
 
 from effects import Job
 from effects.model.settlement import Execution
-from effects.worker.release_batcher import ReleaseBatcher
+from effects.worker.release_batcher import ReleaseBatcher, ReleaseThread
 from effects.worker.runtime import Runtime
+from effects.worker.supervisor import BOUND_SECONDS_MIN, PartFault, Supervisor
+from tests.support.staged import STEP_SECONDS, ClockRuntime
 from tests.support.waiting import wait_until
 
 THREADS = 20
@@ -68,6 +71,31 @@ def test_each_attempt_gets_its_own_release() -> None:
 def test_no_attempt_is_released_while_the_database_is_unavailable() -> None:
     with ThreadPoolExecutor(THREADS) as threads:
         assert [future.result(20) for future in released(Marks(away=True), threads)] == [False] * THREADS
+
+
+def test_releasing_without_a_break_is_no_stall() -> None:
+    """The next to release come while the last ones are being released, for longer than one batch may take."""
+    runtime, answers, faults = ClockRuntime(), list[bool | Exception](), list[PartFault]()
+    supervisor = Supervisor(runtime, failed=faults.append)
+    batches = 40
+
+    def mark(executions: list[Execution]) -> set[int]:
+        wait_until(thread.is_alive)  # it is watched only just after its start
+        runtime.now += STEP_SECONDS
+        supervisor.look()
+        [number] = [execution.job.id for execution in executions]
+        if number < batches:
+            batcher.release_soon(execution(number + 1), answers.append)
+        return {number}
+
+    batcher = ReleaseBatcher(mark, runtime)
+    thread = ReleaseThread(batcher, runtime, supervisor, bound_seconds=BOUND_SECONDS_MIN)
+    assert asyncio.run(thread.release(execution(1)))
+    wait_until(lambda: len(answers) == batches - 1)
+    thread.stop()
+    thread.join(20)
+    assert (set(answers), faults) == ({True}, [])
+    assert batches * STEP_SECONDS > 2 * BOUND_SECONDS_MIN
 
 
 def test_a_failed_release_releases_no_attempt_and_blocks_none() -> None:

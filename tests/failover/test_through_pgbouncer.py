@@ -51,7 +51,7 @@ def test_a_failover_behind_a_pooler(synchronous: bool, tmp_path: Path) -> None:
             verdict, findings = judge(app, under_way, received_by(stub_server)), audit_findings(app)
             orphans = {row["key"] for row in rows(app, "evidence", "fate = 'orphan'")}
             app.dispose()
-            assert [worker.exit_code for worker in workers] == [None, None]
+            assert [worker.exit_code for worker in workers] == [None, None], [worker.output for worker in workers]
     assert verdict.wrong == []
     assert set(verdict.unlisted) <= orphans
     if synchronous:

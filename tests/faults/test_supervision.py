@@ -7,7 +7,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,15 +22,17 @@ from effects.store.schedules import definitions as schedule_definitions
 from effects.worker import Worker
 from effects.worker.runtime import Runtime
 from tests.conftest import AppFactory
+from tests.peers.proxy import Proxy
 from tests.support.manual_workers import rows
 from tests.support.processes import Fleet
 from tests.support.query_plans import recorded
 from tests.support.sampling import sample
-from tests.support.scripted import Scripted
+from tests.support.scripted import AsyncScripted, Scripted
 from tests.support.staged import StagedRuntime
 from tests.support.waiting import wait_until
 
 LEASE_SECONDS = 12.0
+QUEUES = {"default": 3}
 OPTIONS: dict[str, Any] = {
     "lease_seconds": LEASE_SECONDS, "heartbeat_seconds": 2.0, "poll_seconds": 0.5, "grace_seconds": 5.0,
 }  # fmt: skip
@@ -44,11 +46,11 @@ BOUND_SECONDS = 110.0  # the longest: the scheduler's ten rounds
 class Stage:
     """A worker whose time and threads are the test's, with two attempts that the gate holds, and a job behind them."""
 
-    def __init__(self, app: Effects, scripted: Scripted) -> None:
+    def __init__(self, app: Effects, scripted: Scripted, queues: Mapping[str, int]) -> None:
         self.app, self.scripted, self.runtime = app, scripted, StagedRuntime()
         self.codes: list[int] = []
         self.forced: list[int] = []
-        self.worker = Worker(app, queues={"default": 3}, runtime=self.runtime, hard_end=self.forced.append)
+        self.worker = Worker(app, queues=queues, runtime=self.runtime, hard_end=self.forced.append)
         self.thread = self.runtime.start(lambda: self.codes.append(self.worker.run()), RUNNER)
 
     def put(self, move: str) -> int:
@@ -88,8 +90,8 @@ def app(app_factory: AppFactory, scripted: Scripted) -> Effects:
 
 
 @contextmanager
-def staged(app: Effects, scripted: Scripted) -> Iterator[Stage]:
-    stage = Stage(app, scripted)
+def staged(app: Effects, scripted: Scripted, queues: Mapping[str, int] = QUEUES) -> Iterator[Stage]:
+    stage = Stage(app, scripted, queues)
     try:
         yield stage
     finally:
@@ -349,6 +351,33 @@ def test_a_second_signal_ends_what_hangs(where: str, database_url: str, processe
 def enqueue_plain(app: Effects) -> None:
     with app.store.begin() as connection:
         connection.exec_driver_sql("INSERT INTO effects_jobs (job_type, payload) VALUES ('hang', '{}')")
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_releasing_behind_another_thread_during_an_outage_is_no_fault(
+    proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread that releases for the event loop waits for one that waits for the database."""
+    on_thread, on_loop = (
+        kind(name, on_unknown="hold", time_limit_seconds=600.0)
+        for kind, name in ((Scripted, "thread"), (AsyncScripted, "loop"))
+    )
+    app = Effects(proxy.url, job_types=[on_thread, on_loop], **OPTIONS)
+    with staged(app, on_thread, {"default": 1, "async": 10}) as stage:
+        for name in ("thread", "loop"):
+            enqueue(name, {"moves": ["wait release"]}, effects=app)
+        stage.runtime.advance(5.0, until=lambda: on_thread.at_gate and on_loop.at_gate)
+        proxy.refuse()
+        on_thread.gate.set()
+        stage.runtime.advance(3.0)
+        on_loop.gate.set()
+        stage.runtime.advance(LEASE_SECONDS + 2)
+        assert "effects-releases" in stage.alive()
+        proxy.accept()
+        stage.runtime.advance(2.0)
+        assert not stage.ended()
+    assert "worker.part_failed" not in caplog.messages
+    app.dispose()
 
 
 class _SuspendedHost(Runtime):

@@ -16,6 +16,14 @@ STEP_SECONDS = 0.9  # less than the supervisor takes for a process that stood st
 REST_SECONDS = 0.3  # of the machine's: threads that are busy elsewhere are not waited for any longer
 
 
+class ClockRuntime(Runtime):
+    """Real threads, and a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.monotonic = self.lease_clock = lambda: self.now
+
+
 class KilledError(BaseException):
     """What ends a thread; no handler of ordinary errors stops it."""
 
@@ -51,6 +59,9 @@ class StagedRuntime(Runtime):
 
     def event(self) -> Any:
         return _StagedEvent(self)
+
+    def lock(self) -> Any:
+        return _StagedLock(self)
 
     def queue(self) -> Any:
         return _StagedQueue(self)
@@ -151,6 +162,21 @@ class _StagedEvent:
 
     def wait(self, timeout: float | None = None) -> bool:
         return self._runtime.wait_for(lambda: self._flag, timeout)
+
+
+class _StagedLock:
+    def __init__(self, runtime: StagedRuntime) -> None:
+        self._runtime, self._held = runtime, False
+
+    def __enter__(self) -> None:
+        with self._runtime.turn:  # of which the wait lets go
+            self._runtime.wait_for(lambda: not self._held, None)
+            self._held = True
+
+    def __exit__(self, *error: object) -> None:
+        with self._runtime.turn:
+            self._held = False
+            self._runtime.turn.notify_all()
 
 
 class _StagedQueue:
