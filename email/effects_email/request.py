@@ -61,7 +61,7 @@ _DIRECT_RULES = {
     "subject": arguments.text, **dict.fromkeys(("text", "html", "markdown"), optional(arguments.text)), **_FIELD_RULES
 }  # fmt: skip
 _NO_STAMP = datetime(1970, 1, 1, tzinfo=UTC)
-_json = msgspec.json.Encoder(order="deterministic")
+_json = msgspec.json.Encoder(order="deterministic", enc_hook=to_plain)  # texts of a subclass, such as SafeString
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What the documents show is what happens: every Python and console block of every README is executed.
 
-A `console` block's lines that begin with `$ effects` or `$ pytest` run as written, by the installed command, in order,
+A `console` block's lines that begin with one of `RUN` run as written, by the installed command, in order,
 and must exit 0, or as their comment says: `# exit code 1`. Other lines of it (`$ pip install …`) are for the reader's
 machine and are not run here. Each document starts on an empty folder, with tables where it does not make them itself. A
 block with a file name after its language (```python app/jobs.py) is written to that file; a `pyproject.toml` registers
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
 import sys
 import tomllib
@@ -46,6 +47,8 @@ DOCUMENTS = sorted(
     }
     - PLAYED
 )
+OWN_DATABASE = {Path("docs/from-django-post-office.md")}
+RUN = ("$ effects ", "$ pytest ", "$ python -c ", "$ python manage.py ")
 EXIT_CODE = re.compile(r" +# exit code (\d)$")
 FILE_BLOCK = re.compile(r"^```(\w+) (\S+)$", re.MULTILINE)
 
@@ -61,7 +64,7 @@ def run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     def run_block(block: str) -> str:
         output = ""
         for line in block.splitlines():
-            if line.startswith(("$ effects ", "$ pytest ", "$ python -c ")):
+            if line.startswith(RUN):
                 settings = {name: value for name, value in os.environ.items() if name.startswith("EFFECTS_")}
                 arguments = (str(tmp_path), shlex.split(EXIT_CODE.sub("", line))[1:])
                 said = EXIT_CODE.search(line)
@@ -79,9 +82,11 @@ def _command(folder: str, words: list[str]) -> None:
     program, *arguments = words
     if program == "pytest":
         sys.exit(pytest.main([*arguments, "-p", "no:cacheprovider"]))
-    elif program == "python":
-        assert arguments[0] == "-c"
+    elif arguments[0] == "-c":
         exec(arguments[1], {})
+    elif program == "python":
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
     else:
         effects(*arguments)
 
@@ -145,6 +150,8 @@ def test_its_examples_run(
     path: Path, tmp_path: Path, empty_database_url: str, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """On PostgreSQL, and on the default, which is a SQLite file in the working directory."""
+    if path in OWN_DATABASE and empty_database_url.startswith("postgresql"):
+        pytest.skip("its settings name its database")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(entry_points, "_by_group", entry_points._by_group.__wrapped__)  # a document may add some

@@ -36,7 +36,7 @@ FIXED = {
 NO_KNOWN_HOLE = {
     "a2wsgi", "aiosqlite", "alembic", "asyncpg", "axe-playwright-python", "basedpyright", "botocore", "click",
     "cronsim",
-    "css-inline", "dkimpy", "duckdb", "email-validator",
+    "css-inline", "django-post-office", "dkimpy", "duckdb", "email-validator",
     "hatchling", "httptools", "httpx", "hypothesis", "icalendar", "import-linter", "isal",
     "kubernetes-validate", "markdown-it-py", "mkdocs-material", "mkdocstrings-python", "moto", "msgspec", "mypy",
     "obstore", "openpyxl",

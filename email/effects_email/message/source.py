@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy import Row
 
 from effects import Effects
-from effects.extend import SealedColumn
+from effects.extend import SealedColumn, to_plain
 
 Kind: TypeAlias = Literal["to", "cc", "bcc"]
 _LEVEL = 1  # of the nine of zlib: half the time, nine tenths of the gain
@@ -84,7 +84,7 @@ class StoredContent(msgspec.Struct, frozen=True):
         return f"StoredContent(message_id={self.source.message_id!r})"
 
 
-_encoder = msgspec.msgpack.Encoder()
+_encoder = msgspec.msgpack.Encoder(enc_hook=to_plain)
 _decoder = msgspec.msgpack.Decoder(StoredContent)
 
 

@@ -6,6 +6,7 @@ from email import message_from_bytes, policy
 from typing import Any
 
 import pytest
+from django.utils.safestring import SafeString
 from sqlalchemy.orm import Session
 
 from effects import Effects, IdempotencyConflict
@@ -52,6 +53,18 @@ def test_a_message_in_the_callers_own_words_is_sent(make_shop: MakeShop, post: P
     assert 'style="color: red' in bodies["text/html"]
     record = get_email(shop, receipt.key)
     assert (record.state, record.template, receipt.key.split(":")[0]) == ("done", "no.template", "no.template")
+
+
+def test_texts_of_a_subclass_are_words_as_any(make_shop: MakeShop, post: Post) -> None:
+    """What `render_to_string` of Django returns is a SafeString."""
+    shop = make_shop()
+    safe: dict[str, Any] = {name: SafeString(text) for name, text in WORDS.items()}
+    options: dict[str, Any] = {"headers": {"X-Order": SafeString("7")}, "event_id": SafeString("order:1")}
+    receipt = send(shop, **safe, html=SafeString("<p>It is on its way.</p>"), **options)
+    assert send(shop, html="<p>It is on its way.</p>", headers={"X-Order": "7"}, event_id="order:1").existing
+    Worker(shop).drain()
+    assert get_email(shop, receipt.key).state == "done"
+    assert b"X-Order: 7" in post.bytes[0]
 
 
 def test_the_text_is_made_from_the_html(make_shop: MakeShop, post: Post) -> None:
