@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 QUERY_CHARS_MAX = 4_096
 BODY_BYTES_MAX = 16 * 1024
-FIELDS_MAX = 55  # a list of 50 rows, all of them ticked, and a few more
+FIELDS_MAX = 64  # a list of 50 rows, all of them ticked, and its filters
 VALUE_CHARS_MAX = 1_000
 FORM_TYPE = "application/x-www-form-urlencoded"
 _COOKIE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -20,6 +20,7 @@ from effects.errors import (
     WorkerNotFound,
 )
 from effects.store.db.faults import is_cancelled
+from effects.web.database import COUNT_SECONDS
 from effects.web.exchange import PageAnswer
 from effects.web.readings import StillCountingError
 from effects.web.routes import PageRoute
@@ -27,6 +28,11 @@ from effects.web.visit import Visit
 
 _NOT_FOUND = (BulkNotFound, JobNotFound, LimitNotFound, QueueNotFound, WorkerNotFound, FailoverNotFound)
 AGAIN_SECONDS = "1"
+_BUSY = "the database was busy for longer than 2 seconds; nothing was changed. Try it again."
+_TOO_LONG = (
+    f"counting took longer than {COUNT_SECONDS:g} seconds. Load the page again, or ask by a command, which has no such "
+    "limit: `effects status`, `effects limits list`, `effects doctor`."
+)
 _PLAIN = "text/plain; charset=utf-8"
 
 
@@ -67,8 +73,7 @@ def answer_of(visit: Visit, error: Exception) -> PageAnswer | None:
     if isinstance(error, SchemaMismatch):
         return _page(visit, 503, "The tables are not of this version", str(error))
     if isinstance(error, StoreConflict) or is_cancelled(error):
-        text = "the database was busy for longer than 2 seconds; nothing was changed. Try it again."
-        return _page(visit, 503, "This took too long", text)
+        return _page(visit, 503, "This took too long", _TOO_LONG if visit.is_counting else _BUSY)
     if isinstance(error, StoreUnavailable):
         text = "the database cannot be reached. Workers keep trying; this page can be loaded again."
         return _page(visit, 503, "The database is unavailable", text)

@@ -16,6 +16,9 @@ from effects.web.security import LOOPBACK_NAMES
 from effects.web.sessions import SignIn
 
 DEFAULT_PORT = 8765
+# Longer than proxies keep theirs (60 in nginx) and than a page waits before it asks again: else the server closes a
+# connection while a request is on its way.
+KEEP_ALIVE_SECONDS = 75
 LOOPBACK_ADDRESSES = ("127.0.0.1", "::1", "localhost")
 _URL_CHARS_MAX = 500
 
@@ -55,6 +58,7 @@ class DashboardServer:
         config = uvicorn.Config(
             self.dashboard, log_config=None, log_level="warning", access_log=False, proxy_headers=False,
             server_header=False, ws="none", lifespan="off", timeout_graceful_shutdown=10,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
         )  # fmt: skip
         before = signal.signal(signal.SIGTERM, lambda *_: None)  # the server raises it again when it has ended
         try:

@@ -112,6 +112,7 @@ class Visit:
         nonce: what form tokens are made of.
         secure: whether cookies may be sent over https only.
         counted_seconds: how old the oldest count is that the page shows.
+        is_counting: whether a count is asked for that is not there yet.
     """
 
     site: Site
@@ -122,6 +123,7 @@ class Visit:
     nonce: str = ""
     secure: bool = False
     counted_seconds: float = 0.0
+    is_counting: bool = False
 
     @property
     def app(self) -> Effects:
@@ -181,8 +183,9 @@ class Visit:
         Raises:
             StillCountingError: as `Readings.count`.
         """
-        readings = self.site.readings
+        readings, self.is_counting = self.site.readings, True
         answer = readings.count(question, seconds, lambda: read(self.site.counting), polled=self.is_polled)
+        self.is_counting = False
         self.counted_seconds = max(self.counted_seconds, readings.age(question))
         return answer
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -70,8 +71,14 @@ def shops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def made(folder: Path) -> Iterator[Effects]:
+    with opened(folder) as app:
+        app.create_tables()
+        yield app
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Effects]:
     app = full_app(f"sqlite:///{folder / 'shop.db'}", folder)
-    app.create_tables()
     yield app
     app.dispose()
 
@@ -85,14 +92,23 @@ def broken(app: Effects) -> None:
             connection.execute(text(f"ALTER TABLE {getattr(app.store.sql, name)} RENAME TO away_{name}"))
 
 
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[FullShop, Path]:
+    """A full shop that is closed, and its folder, to be copied."""
+    folder = tmp_path_factory.mktemp("filled")
+    with made(folder) as app, partner() as receiver:
+        shop = fill(app, receiver)
+    return shop, folder
+
+
 @pytest.fixture
-def acting(tmp_path: Path) -> Iterator[tuple[FullShop, str]]:
+def acting(filled: tuple[FullShop, Path], tmp_path: Path) -> Iterator[tuple[FullShop, str]]:
     """A full shop of this test's own, and its address."""
-    with made(tmp_path) as app:
-        with partner() as receiver:
-            shop = fill(app, receiver)
-        with serving(app) as served:
-            yield shop, served.url
+    shop, folder = filled
+    own = tmp_path / "shop"
+    shutil.copytree(folder, own)
+    with opened(own) as app, serving(app) as served:
+        yield replace(shop, app=app), served.url
 
 
 @pytest.fixture(scope="module")

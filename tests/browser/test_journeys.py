@@ -18,6 +18,8 @@ from tests.web.rows import audit_actions
 
 MANY = 5_000
 TABS_MAX = 120
+IS_BEHIND = """element => document.activeElement !== document.body
+    && (element.compareDocumentPosition(document.activeElement) & Node.DOCUMENT_POSITION_FOLLOWING)"""
 
 
 class Mouse:
@@ -31,6 +33,9 @@ class Mouse:
 
     def write(self, label: str, value: str) -> None:
         self.page.get_by_label(label).first.fill(value)
+
+    def tick(self, label: str) -> None:
+        self.page.get_by_label(label, exact=True).click()
 
 
 class Keyboard(Mouse):
@@ -46,12 +51,16 @@ class Keyboard(Mouse):
         self.page.keyboard.press("ControlOrMeta+a")
         self.page.keyboard.type(value)
 
+    def tick(self, label: str) -> None:
+        self._reach(self.page.get_by_label(label, exact=True))
+        self.page.keyboard.press("Space")
+
     def _reach(self, target: Any) -> None:
         handle = target.element_handle()
         for _ in range(TABS_MAX):
             if self.page.evaluate("element => element === document.activeElement", handle):
                 return
-            self.page.keyboard.press("Tab")
+            self.page.keyboard.press("Shift+Tab" if self.page.evaluate(IS_BEHIND, handle) else "Tab")
         raise AssertionError(f"{target} is not reached by Tab")
 
 
@@ -130,6 +139,35 @@ def test_requeue_all_of_one_error_and_cancel_half_way(hand: Any, acting: tuple[F
     done = re.search(r"([\d,]+) of 5,000", words(hand))
     assert done is not None
     assert int(done[1].replace(",", "")) < MANY
+
+
+def test_choose_rows_and_act_on_them(hand: Any, acting: tuple[FullShop, str]) -> None:
+    shop, url = acting
+    hand.page.goto(f"{url}/needs?effect=not_done")
+    hand.tick(f"Tick job {shop.dead}")
+    hand.tick(f"Tick job {shop.dead - 2}")
+    hand.follow("button", "Ignore")
+    assert "Ignore: 2 jobs" in words(hand)
+    hand.write("Why, for the audit log", "the invoices were printed")
+    hand.follow("button", "Ignore")
+    assert "2 done." in words(hand)
+    hand.follow("link", "Back to the list")
+    left = hand.page.locator("tbody .tick input").evaluate_all("boxes => boxes.map(box => box.name)")
+    assert left[0] == f"job-{shop.dead - 1}"
+    assert audit_actions(shop.app)[-2:] == [("web:ann", "ignore")] * 2
+
+
+def test_keys_tick_a_span_of_rows(opening: Opening, shops: dict[str, Any]) -> None:
+    page, shop = opening(), shops["shop"]
+    page.goto(f"{shops['full'].url}/needs?effect=not_done")
+    for key in ("j", "x", "j", "j", "j", "X", "k", "x", "b"):
+        page.keyboard.press(key)
+    ticked = page.locator("tbody .tick input:checked").evaluate_all("boxes => boxes.map(box => box.name)")
+    assert ticked == [f"job-{shop.dead - back}" for back in (0, 1, 3)]
+    assert page.evaluate("document.activeElement.textContent") == "Requeue"
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/needs/ticked?*")
+    assert page.get_by_role("heading", level=1).inner_text() == "Requeue: 3 jobs"
 
 
 def test_keys_lead_everywhere(opening: Opening, shops: dict[str, Any]) -> None:

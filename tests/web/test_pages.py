@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
 from sqlalchemy import Engine, event, text
@@ -10,6 +11,7 @@ from sqlalchemy import Engine, event, text
 from effects import Unknown, enqueue
 from effects.errors import StoreConflict, StoreUnavailable
 from effects.store.limits import queue_pauses
+from effects.store.numbers.rows import WorkerRollup, write_rollups
 from effects.web import Dashboard, PageRequest, Person, dashboard
 from effects.web.database import ACT_BOUNDS, beside
 from tests.support.manual_workers import ManualWorker
@@ -264,6 +266,39 @@ def test_a_page_is_cut_short_and_an_action_is_not(shop: Shop) -> None:
         connection.execute(work)
     with app.store.within(ACT_BOUNDS), app.store.begin() as connection:
         assert connection.execute(work).scalar_one() == 2_000_000
+
+
+def test_the_overview_draws_the_last_24_hours(shop: Shop, visiting: Visiting) -> None:
+    assert "The last 24 hours" not in visiting("viewer").get("/").text  # no worker has measured yet
+    with shop.app.store.read() as connection:
+        minute = shop.app.store.now(connection) // 60 * 60
+    of_scripted = partial(WorkerRollup, seconds=60, job_type="scripted", queue="default", worker="w1")
+    write_rollups(shop.app.store, [of_scripted(begins_at=minute - 18 * 3_600, done=1_200, refused=3, lost=1),
+                                   of_scripted(begins_at=minute - 60, done=40, timed_out=2)])  # fmt: skip
+    page = visiting("viewer").get("/").text
+    assert "1,246 attempts: 1,240 done 2 failed, tried again 3 refused 1 unknown or lost" in plain(page)
+    assert page.count('<th scope="row">') in (48, 49)
+    assert "no worker" in plain(page)
+    assert "1,200 0 0 3 1" in plain(page)
+
+
+def test_a_count_that_takes_too_long_names_the_commands(shop: Shop, visiting: Visiting) -> None:
+    visitor = visiting("viewer")
+    assert isinstance(visitor.app, Dashboard)
+    site, numbers = (
+        visitor.app.site,
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000)",
+    )
+    site.counting, site.readings.patience = beside(shop.app, seconds=0.05), 60.0
+    with shop.app.store.begin() as connection:
+        limits = shop.app.store.sql.limits
+        connection.execute(text(f"ALTER TABLE {limits} RENAME TO away"))
+        connection.execute(text(f"CREATE VIEW {limits} AS {numbers} SELECT away.* FROM away, n WHERE n.i < 0"))
+    answer = visitor.get("/limits")
+    assert answer.status_code == 503
+    assert "longer than 10 seconds" in answer.text
+    assert "effects limits list" in answer.text
+    site.counting.store.dispose()
 
 
 def test_the_numbers_are_a_file_too(shop: Shop, visiting: Visiting) -> None:

@@ -5,7 +5,7 @@
   const policy = window.trustedTypes
     ? window.trustedTypes.createPolicy("effects", { createHTML: (text) => text })
     : { createHTML: (text) => text };
-  const state = { paused: false, wait: POLL_MS, timer: 0, tag: "", prefix: -Infinity, row: -1 };
+  const state = { paused: false, wait: POLL_MS, timer: 0, tag: "", prefix: -Infinity, row: -1, ticked: 0 };
 
   // -- times in the viewer's zone, UTC beside ---------------------------------------------------------------
   const two = (number) => String(number).padStart(2, "0");
@@ -99,16 +99,31 @@
 
   // -- keys -------------------------------------------------------------------------------------------------
   const keysOff = () => localStorage.getItem("effects-keys") === "off";
+  const rows = () => [...document.querySelectorAll("tr[data-row]")];
+  function rowAt() {
+    const focused = rows().indexOf(document.activeElement?.closest("tr[data-row]"));
+    return focused < 0 ? state.row : focused;
+  }
   function move(by) {
-    const rows = [...document.querySelectorAll("tr[data-row]")];
-    if (!rows.length) return;
-    state.row = Math.max(0, Math.min(rows.length - 1, state.row + by));
-    const link = rows[state.row].querySelector("a");
+    const all = rows();
+    if (!all.length) return;
+    state.row = Math.max(0, Math.min(all.length - 1, rowAt() + by));
+    const link = all[state.row].querySelector("a");
     if (link) link.focus();
   }
   function tick() {
-    const box = document.querySelectorAll("tr[data-row]")[state.row]?.querySelector(".tick input");
-    if (box) box.checked = !box.checked;
+    const box = rows()[rowAt()]?.querySelector(".tick input");
+    if (!box) return;
+    box.checked = !box.checked;
+    state.ticked = rowAt();
+  }
+  function tickTo() {
+    const ends = [state.ticked, rowAt()];
+    for (const row of rows().slice(Math.min(...ends), Math.max(...ends) + 1)) {
+      const box = row.querySelector(".tick input");
+      if (box) box.checked = true;
+    }
+    state.ticked = rowAt();
   }
   function press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || keysOff()) return;
@@ -120,6 +135,8 @@
     state.prefix = event.key === "g" ? performance.now() : -Infinity;
     if (wanted === "j" || wanted === "k") move(wanted === "j" ? 1 : -1);
     else if (wanted === "x") tick();
+    else if (wanted === "X") tickTo();
+    else if (wanted === "b") document.querySelector("#ticked button")?.focus();
     else if (wanted === ".") {
       state.paused = !state.paused;
       tell(state.paused ? "· paused" : "· live");

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from effects.observation.stats import PointStats, Series, read_series
 from effects.store.db.sql import Window
 from effects.web.exchange import PageAnswer
@@ -27,16 +29,27 @@ def numbers(visit: Visit) -> PageAnswer:
     )  # fmt: skip
 
 
+def last_day(visit: Visit) -> dict[str, Any]:
+    """The last 24 hours of all types, as the overview draws them: attempts of each point by part."""
+    series = _read(visit, "24h", None)
+    stacked = [None if point is None else _parts(point) for point in series.points]
+    totals = [sum(sizes) for sizes in zip(*filter(None, stacked), strict=True)] or [0] * len(PARTS)
+    return {"series": series, "stacked": stacked, "totals": totals, "parts": PARTS, "times": _times(series)}
+
+
 def series_of(visit: Visit) -> tuple[Series, str, tuple[str, str] | None]:
     """The points of the query's span and type, the span, and the job type and queue, if one is chosen."""
-    span, store = span_of(visit, "24h"), visit.app.store
-    window = Window(newer=RANGES[span])
+    span = span_of(visit, "24h")
     pair = _pair(visit, sorted({(each.job_type, each.queue) for each in stats_of(visit, span).types}))
-    series = visit.read(
+    return _read(visit, span, pair), span, pair
+
+
+def _read(visit: Visit, span: str, pair: tuple[str, str] | None) -> Series:
+    store, window = visit.app.store, Window(newer=RANGES[span])
+    return visit.read(
         ("series", span, pair), STATS_SECONDS,
         lambda: read_series(store, window, job_type=pair and pair[0], queue=pair and pair[1]),
     )  # fmt: skip
-    return series, span, pair
 
 
 def _pair(visit: Visit, pairs: list[tuple[str, str]]) -> tuple[str, str] | None:

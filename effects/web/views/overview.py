@@ -6,6 +6,7 @@ from effects.app import Effects
 from effects.store.operator.queue_status import Status, read_status
 from effects.web.exchange import PageAnswer
 from effects.web.pages import StandingLine
+from effects.web.views.numbers import last_day
 from effects.web.views.shared_readings import RANGES, STATS_SECONDS, causes_of_dead, span_of, stats_of
 from effects.web.visit import LIVE_SECONDS, Visit
 
@@ -19,7 +20,8 @@ def overview(visit: Visit) -> PageAnswer:
         "overview.html", status=status, causes=causes[:CAUSES_SHOWN], more_causes=len(causes) - CAUSES_SHOWN,
         stats=stats_of(visit, span), span=span, ranges=list(RANGES),
         alive=[worker for worker in status.workers if worker.alive],
-        live=_live(status), standing=visit.read("standing", STATS_SECONDS, lambda: _standing(visit)),
+        live=_live(status), day=last_day(visit),
+        standing=visit.read("standing", STATS_SECONDS, lambda: _standing(visit)),
     )  # fmt: skip
 
 
