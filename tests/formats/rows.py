@@ -53,8 +53,12 @@ def both_routes(
     mapped = ChunkSource(columns, select, map_batch=list, batch_rows=batch_rows)
     encoded, result = part(mapped, name, dialect, connection)
     assert result.route == "batch"
-    copied, result = part(ChunkSource(columns, select), name, dialect, connection)  # makes settings of the session
-    assert result.route == "copy"
+    for formulas in (True, False):  # defended by PostgreSQL, and by us
+        source = ChunkSource(columns, select, formulas=formulas)
+        copied, result = part(source, name, dialect, connection)  # makes settings of the session
+        assert result.route == "copy"
+        if formulas:
+            assert copied == encoded
     return copied, encoded
 
 

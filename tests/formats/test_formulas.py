@@ -6,11 +6,10 @@ import csv
 import datetime as dt
 import io
 import re
-import sys
 import unicodedata
 import zipfile
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from effects_reports.formats.base import ChunkSource, Column, Dialect
 from effects_reports.formats.csv import Csv
 from effects_reports.formats.formulas import DEFENCES
+from tests.formats.characters import BREAKS, INVISIBLE, SIGNS
 from tests.formats.rows import part, whole
 
 defended = DEFENCES[","].defended
@@ -92,28 +92,6 @@ def test_a_number_inside_a_text_is_no_beginning_of_a_formula(separator: str) -> 
         line = Csv("excel").encode(columns, [[first], ["5*cmd|' /C calc'!A0"]]).decode()
         cells = [cell for cell in _cells_of(line, separator) if cell and cell[0] in "+-"]
         assert [cell for cell in cells if cell not in ("-1", "+.5")] == [], line
-
-
-FORMS: tuple[Literal["NFC", "NFD", "NFKC", "NFKD"], ...] = ("NFC", "NFD", "NFKC", "NFKD")
-
-
-def _normal_forms(char: str) -> set[str]:
-    return {char, *(unicodedata.normalize(form, char) for form in FORMS)}
-
-
-def _becoming(first: str) -> list[str]:
-    """What is one of these characters, or begins with one in a normal form; Hangul, without a mapping, never does."""
-    changing = [char for char in EVERY_CHAR if char in first or unicodedata.decomposition(char)]
-    return [char for char in changing if any(form[0] in first for form in _normal_forms(char))]
-
-
-EVERY_CHAR = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
-SIGNS = _becoming("=+-@\u2212")
-BREAKS = _becoming(";|\t") + [line[-1] for line in "".join(EVERY_CHAR).splitlines(keepends=True)[:-1]]
-# No picture of their own, though letters or marks by their category: joiners, fillers, variation selectors, a blank.
-IGNORABLE = "\u034f\u115f\u1160\u17b4\u180b\u2065\u2800\u3164\ufe00\ufe0f\uffa0\ufff0\U000e0100\U000e0fff"
-INVISIBLE = ["", '"', *IGNORABLE]
-INVISIBLE += [char for char in EVERY_CHAR if unicodedata.category(char) in ("Cc", "Cf", "Zs", "Zl", "Zp")]
 
 
 def _shown(cell: str) -> str:

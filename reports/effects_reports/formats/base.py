@@ -29,6 +29,7 @@ MapBatch: TypeAlias = Callable[[Sequence[Row[Any]]], Iterable[MappedRow]]
 Progress: TypeAlias = Callable[[int, int], None]
 
 BATCH_ROWS = 1000
+SUSPICIOUS_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class ChunkSource:
         rows: of an iterable source, once: sequences in the order of the columns, or mappings by their names.
         map_row: one row → the file's row; None leaves it out. map_batch: many rows → the file's rows.
         batch_rows: at most so many rows are read, mapped and encoded at once; fewer where they are large.
+        formulas: many texts are known to look like formulas. PostgreSQL then looks at each, on the route `copy`.
     """
 
     columns: tuple[Column, ...]
@@ -64,6 +66,7 @@ class ChunkSource:
     map_row: MapRow | None = None
     map_batch: MapBatch | None = None
     batch_rows: int = BATCH_ROWS
+    formulas: bool = False
 
     @property
     def mapped(self) -> bool:
@@ -72,11 +75,17 @@ class ChunkSource:
 
 @dataclass(frozen=True, slots=True)
 class ChunkResult:
-    """What a reader wrote: rows and bytes of one part, and by which route."""
+    """What a reader wrote: rows and bytes of one part, by which route, and rows that had a second look for formulas."""
 
     rows: int
     bytes: int
     route: Route
+    suspicious: int = 0
+
+    @property
+    def formulas(self) -> bool:
+        """Whether so many rows had one that PostgreSQL does it at less cost."""
+        return self.suspicious > self.rows * SUSPICIOUS_SHARE
 
 
 class Part(Protocol):

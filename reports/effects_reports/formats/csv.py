@@ -56,7 +56,7 @@ class Csv:
         formulas = rf"|{defence.inside}|(?:^|{_BETWEEN})(?:{defence.start})" if self.defended else ""
         self._special = re.compile(rf'["{self.separator}\r\n]{formulas}').search
         self._quotable = re.compile(rf'["{self.separator}\r\n]').search
-        self._defended = defence.defended
+        self.defend = defence.defended
 
     def encode(self, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> bytes:
         """Rows as bytes; `values` are the columns' values, all of one length, at least 1."""
@@ -116,7 +116,11 @@ class Csv:
         if not text:
             return '""'
         if free and self.defended:
-            text = self._defended(text)
+            text = self.defend(text)
+        return self.in_quotes(text)
+
+    def in_quotes(self, text: str) -> str:
+        """A text that is not empty, in quotes where it needs them."""
         return f'"{text.replace(_QUOTE, _QUOTE * 2)}"' if self._quotable(text) else text
 
 

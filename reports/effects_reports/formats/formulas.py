@@ -39,6 +39,8 @@ _STRIPPED = (
 )
 _NUMBER = "[+\\-\\u2212]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+\\-]?[0-9]+)?"
 
+SIGNS = tuple(_SIGNS.replace("\\-", "-").encode().decode("unicode_escape"))
+
 _FIRST_BREAK = "^(?=[\\t\\r\\n])"
 _first_break = re.compile(_FIRST_BREAK)
 

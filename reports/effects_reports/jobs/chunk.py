@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -68,6 +69,7 @@ class ReportChunk(ReportWork[ChunkPayload]):
     def __init__(self, app: Effects, registry: ReportRegistry, shares: Shares) -> None:
         super().__init__(app, registry)
         self._shares = shares
+        self.full_of_formulas: set[str] = set()  # reports of which PostgreSQL is to look at each text, as seen here
 
     def max_in_flight(self, limit_key: str) -> int | None:
         return self._shares.of(limit_key)
@@ -94,6 +96,7 @@ class _ChunkAttempt:
     ) -> None:
         self._app, self._registry = job_type.app, job_type.registry
         self._run, self._chunk, self._job_id, self._token = run, chunk, job_id, token
+        self._full_of_formulas = job_type.full_of_formulas
         self._attempt = attempt
         self._began = self._flushed = time.monotonic()
         self._definition = self._registry.get(run.report)
@@ -134,6 +137,8 @@ class _ChunkAttempt:
             result = write_chunk(chunk_source, resolved.file, connection, out, progress=self._progress)
             point("report.part_written")
             stored = out.finish()
+        if result.formulas:
+            self._full_of_formulas.add(self._run.report)
         point("report.part_renamed")
         if not self._fenced(chunk_table.flush_progress, rows=result.rows):
             storage.delete([name])
@@ -158,7 +163,8 @@ class _ChunkAttempt:
     def _chunk_source(self, resolved: Resolved) -> ChunkSource:
         chunk = self._chunk
         if not self._definition.paged:
-            return resolved.chunk_source(key_from_json(chunk.lo), key_from_json(chunk.hi))
+            chunk_source = resolved.chunk_source(key_from_json(chunk.lo), key_from_json(chunk.hi))
+            return replace(chunk_source, formulas=self._run.report in self._full_of_formulas)
         after = cursor_from_json(chunk.lo)
         rows = PagedRows(
             resolved.pages(after), after=after, until=cursor_from_json(chunk.hi),

@@ -37,12 +37,13 @@ def write_chunk(
     if route == "copy" and not (connection is not None and can_copy(connection)):
         route = "batch"
     packer = open_packer(out, format.packing)
-    rows = 0
+    rows = suspicious = 0
     if route == "copy":
         assert connection is not None
-        for block, count in copy_rows(source, format, connection):
+        for block, count, looked_at in copy_rows(source, format, connection):
             packer.write(block)
             rows += count
+            suspicious += looked_at
             progress(rows, packer.bytes)
     else:
         for batch in batches(source, connection):
@@ -51,7 +52,7 @@ def write_chunk(
             progress(rows, packer.bytes)
     if rows:
         packer.end()
-    return ChunkResult(rows=rows, bytes=packer.bytes, route=route)
+    return ChunkResult(rows=rows, bytes=packer.bytes, route=route, suspicious=suspicious)
 
 
 def choose_route(source: ChunkSource, format: Format, dialect_name: str | None) -> Route:  # noqa: A002 - the word

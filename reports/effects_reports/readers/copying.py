@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from effects.extend import lazy
 from effects_reports.formats.base import ChunkSource, Format
 from effects_reports.formats.csv import Csv
+from effects_reports.readers.defending import BlockDefence
 from effects_reports.source.copying import copy_statement
 
 if TYPE_CHECKING:
@@ -35,19 +36,30 @@ def can_copy(connection: Connection) -> bool:
     return isinstance(driver, psycopg.Connection) and driver.info.parameter_status("server_encoding") == "UTF8"
 
 
-def copy_rows(source: ChunkSource, file: Format, connection: Connection) -> Iterator[tuple[bytes | memoryview, int]]:
-    """Blocks of about 256 KiB, not packed, each with the number of its rows; a block is good until the next one.
+def copy_rows(
+    source: ChunkSource, file: Format, connection: Connection
+) -> Iterator[tuple[bytes | memoryview, int, int]]:
+    """Blocks of about 256 KiB, not packed, each with the number of its rows, and of those that looked like formulas.
+
+    A block is good until the next one.
 
     Raises:
         psycopg.Error: what the server says.
     """
     assert source.select is not None
-    statement, parameters = copy_statement(connection, source.select, source.columns, file)
+    statement = copy_statement(connection, source.select, source.columns, file, defends=source.formulas)
     driver = _driver(connection)
-    line_end = file.line_end.encode() if isinstance(file, Csv) else b"\n"
-    with driver.cursor() as cursor, cursor.copy(statement, parameters) as copy:
-        for block, rows in _blocks(copy, driver.pgconn):
-            yield (block if line_end == b"\n" else _with_line_end(bytes(block), rows, line_end)), rows
+    with driver.cursor() as cursor, cursor.copy(statement.text, statement.parameters) as copy:
+        blocks = _blocks(copy, driver.pgconn)
+        if not isinstance(file, Csv) or file.line_end == "\n":
+            yield from ((block, rows, 0) for block, rows in blocks)
+            return
+        defence, line_end = BlockDefence(file, statement.undefended), file.line_end.encode()
+        for block, rows in blocks:
+            lines = bytes(block)
+            broken = lines.count(b"\n") != rows
+            defended, suspicious = defence.defended(lines, rows, broken=broken)
+            yield _with_line_end(defended, line_end, broken=broken), rows, suspicious
 
 
 def _driver(connection: Connection) -> Any:
@@ -117,11 +129,9 @@ def _end(pgconn: Any) -> None:
         raise psycopg.errors.error_from_result(result) if result else psycopg.OperationalError("COPY ended early")
 
 
-def _with_line_end(block: bytes, rows: int, line_end: bytes) -> bytes:
+def _with_line_end(block: bytes, line_end: bytes, *, broken: bool) -> bytes:
     """The rows, which end with LF, ending as the file's lines do. A LF inside quotes is a text's own."""
-    if line_end == b"\n":
-        return block
-    if block.count(b"\n") == rows:
+    if not broken:
         return block.replace(b"\n", line_end)
     pieces = block.split(b'"')
     for number in range(0, len(pieces), 2):  # what stands between quoted texts; a doubled quote leaves none between

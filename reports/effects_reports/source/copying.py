@@ -6,6 +6,7 @@ What the types are is asked of the server: a SELECT of a view, a function or pla
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
@@ -54,25 +55,47 @@ _CSV = "FORMAT csv, ENCODING 'UTF8'"
 _LINES = "FORMAT csv, ENCODING 'UTF8', QUOTE E'\\x01', DELIMITER E'\\x02'"
 
 
+@dataclass(frozen=True, slots=True)
+class CopyStatement:
+    """A COPY for psycopg and its parameters, which psycopg quotes: COPY itself takes none.
+
+    `undefended`: columns, from 0 on, whose texts the reader has to defend against formulas.
+    """
+
+    text: str
+    parameters: dict[str, Any]
+    undefended: tuple[int, ...]
+
+
 def copy_statement(
-    connection: Connection, select: Select[Any], columns: Sequence[Column], file: Format
-) -> tuple[str, dict[str, Any]]:
-    """The COPY statement for psycopg, and its parameters, which psycopg quotes: COPY itself takes none.
+    connection: Connection, select: Select[Any], columns: Sequence[Column], file: Format, *, defends: bool
+) -> CopyStatement:
+    """The SELECT as a COPY.
 
     The session is made to print what the formats need, until its transaction ends.
+
+    Args:
+        defends: PostgreSQL itself defends every text, where the file's dialect asks for that.
     """
     zone = connection.exec_driver_sql(_SETTINGS).scalar_one()
     source = select.subquery("source")
     kinds = _kinds(connection, source)
     if zone in _UTC and not (isinstance(file, Csv) and file.decimal_comma):
         kinds = ["moment" if kind == "zoned" else kind for kind in kinds]
-    query = _csv(source, kinds, file) if isinstance(file, Csv) else _json(source, kinds, columns)
+    undefended = () if defends or not isinstance(file, Csv) else _undefended(kinds, file)
+    query = _csv(source, kinds, file, undefended) if isinstance(file, Csv) else _json(source, kinds, columns)
     compiled = query.compile(dialect=connection.dialect)
     state = compiled.construct_expanded_state()
     processors = {**compiled._bind_processors, **state.processors}  # those of every parameter, and of expanded ones
     options = f"{_CSV}, DELIMITER '{file.separator}'" if isinstance(file, Csv) else _LINES
     values = {name: _processed(processors, name, value) for name, value in state.parameters.items()}
-    return f"COPY ({state.statement}) TO STDOUT ({options})", values
+    return CopyStatement(f"COPY ({state.statement}) TO STDOUT ({options})", values, undefended)
+
+
+def _undefended(kinds: Sequence[Kind], file: Csv) -> tuple[int, ...]:
+    """A JSON number with a decimal comma would look like a text of the file's."""
+    texts: tuple[Kind, ...] = ("text", "other") if file.decimal_comma else ("text", "other", "json")
+    return tuple(number for number, kind in enumerate(kinds) if file.defended and kind in texts)
 
 
 def _processed(processors: Any, name: str, value: Any) -> Any:
@@ -100,13 +123,15 @@ def _widened(column: ColumnElement[Any], kind: Kind) -> ColumnElement[Any]:
     return sa.cast(sa.cast(column, sa.Text), sa.Double if kind == "single" else sa.BigInteger)
 
 
-def _csv(source: Subquery, kinds: Sequence[Kind], file: Csv) -> Select[Any]:
-    texts = [_text(column, kind, file) for column, kind in zip(source.c, kinds, strict=True)]
+def _csv(source: Subquery, kinds: Sequence[Kind], file: Csv, undefended: Sequence[int]) -> Select[Any]:
+    texts = [
+        _text(column, kind, file, defended=file.defended and number not in undefended)
+        for number, (column, kind) in enumerate(zip(source.c, kinds, strict=True))
+    ]
     return sa.select(*(text.label(f"c{number}") for number, text in enumerate(texts)))
 
 
-def _text(column: ColumnElement[Any], kind: Kind, file: Csv) -> ColumnElement[Any]:
-    defended = file.defended
+def _text(column: ColumnElement[Any], kind: Kind, file: Csv, *, defended: bool) -> ColumnElement[Any]:
     defended_sql = DEFENCES[file.separator].defended_sql
     if file.decimal_comma and kind in _POINTED:
         return _with_comma(column, kind)
