@@ -53,6 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out slow tests and most PostgreSQL ones")
 
 
+@pytest.hookimpl(optionalhook=True)  # where xdist is left out
 def pytest_xdist_auto_num_workers() -> int:
     """Half as many again as there are cores: a third of the time, tests wait for processes, sockets and leases."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
