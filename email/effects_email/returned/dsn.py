@@ -11,7 +11,7 @@ from effects_email.returned.report import Action, RecipientReport
 
 _ACTIONS: Mapping[str, Action] = {
     "failed": "failed", "failure": "failed", "delayed": "delayed", "delivered": "delivered", "relayed": "relayed",
-    "expanded": "expanded",
+    "expanded": "expanded", "expired": "failed",
 }  # fmt: skip
 _STATUS = re.compile(r"(?<![\d.])([245]\.\d{1,3}\.\d{1,3})(?![\d.])")
 _NAMES = ("original-recipient", "x-actual-recipient", "final-recipient")
@@ -34,6 +34,8 @@ def _report(group: Mapping[str, str]) -> RecipientReport | None:
     if not named:
         return None
     diagnostic = _words(group.get("diagnostic-code", "") or group.get("x-supplementary-info", ""))
+    if not diagnostic and not _STATUS.search(group.get("status", "")):
+        diagnostic = _words(group.get("status", ""))  # `553 Exceeded maximum inbound message size`
     status = _STATUS.search(group.get("status", "")) or _STATUS.search(diagnostic)
     action = _action(group.get("action", ""), status[1] if status is not None else None)
     if action is None:

@@ -24,6 +24,6 @@ def recipients(message: MimePart) -> list[RecipientReport]:
         for group in parts.fields(part):
             action = _TYPES.get(group.get("feedback-type", "").strip().lower())
             if action is not None:
-                named = [address for name in _NAMES if (address := parts.address(group.get(name, ""))) is not None]
-                reports.append(RecipientReport(action=action, addresses=tuple(named)))
+                named = [address for name in _NAMES for address in parts.addresses(group.get(name, ""))]
+                reports.append(RecipientReport(action=action, addresses=tuple(dict.fromkeys(named))))
     return reports

@@ -14,7 +14,9 @@ _KINDS: Mapping[Action, EventKind] = {
     "complained": "complained", "unsubscribed": "unsubscribed",
 }  # fmt: skip
 _REPLY = re.compile(r"(?<![\d.#])([45]\d\d)(?:[ :-]|$)(.*)")
-_NETWORK = re.compile(r"[45]\.4\.\d+")  # the recipient's server was not reached, for as long as the relay tried
+# The recipient's server was not reached, for as long as the relay tried; 5.4.6 and Exchange's 5.4.14 are loops.
+_NETWORK = re.compile(r"[45]\.4\.(?!6$|14$)\d+")
+_OURS = ("sender", "reputation", "account", "rate")
 
 
 def kind_of(report: RecipientReport) -> EventKind:
@@ -32,6 +34,8 @@ def kind_of(report: RecipientReport) -> EventKind:
     verdict = verdict_of_reply(reply_of("rcpt", code, text))
     if verdict.suppress == "hard":
         return "bounced_hard"
+    if verdict.about in _OURS:
+        return "failed"
     is_about_them = verdict.suppress == "soft" or (code < 500 and verdict.about == "recipient")
     return "bounced_soft" if is_about_them or _NETWORK.match(report.status or "") else "failed"
 

@@ -14,6 +14,8 @@ PARTS_MAX = 50
 _HEADER_CHARS_MAX = 8000
 _CHARS_MAX = 256 * 1024  # of one part
 _ADDRESS = re.compile(r"[^\s<>()\[\],;:\"'@]{1,64}@[A-Za-z0-9_.\u0080-\uffff-]{1,255}")
+_REPEATED = ("original-rcpt-to", "removal-recipient")  # RFC 5965: once for each recipient
+_MAIL_ADDRESS = re.compile(r"rfc[/ -]?822|utf-8|unknown|smtp", re.IGNORECASE)
 _COMMENT = re.compile(r"\([^()]*\)")
 
 
@@ -86,7 +88,10 @@ def _group(block: str) -> dict[str, str]:
     for line in re.sub(r"\n[ \t]+", " ", block).split("\n"):
         name, colon, value = line.partition(":")
         if colon and re.fullmatch(r"[A-Za-z0-9-]{1,76}", name.strip()):
-            group.setdefault(name.strip().lower(), value.strip())
+            field = name.strip().lower()
+            if field in group and field in _REPEATED:
+                group[field] += f", {value.strip()}"
+            group.setdefault(field, value.strip())
     return group
 
 
@@ -95,7 +100,7 @@ def address(value: str) -> str | None:
     kind, semicolon, rest = value.partition(";")
     if not semicolon:
         rest = kind
-    elif kind.strip().lower() not in ("rfc822", "utf-8", "unknown", "smtp"):
+    elif _MAIL_ADDRESS.fullmatch(kind.strip()) is None:
         return None
     return first_address(_COMMENT.sub(" ", rest) if "@" in _COMMENT.sub(" ", rest) else rest)
 

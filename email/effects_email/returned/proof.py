@@ -50,16 +50,20 @@ def recipient_of(
 
     An address that it names must be one of the message's. Where the token is of one recipient, and nothing else is
     reported, it is that one, whatever the address: mail that was forwarded bounces under another. So it is with the
-    complaint of an only recipient, whose address is often blacked out.
+    complaint of an only recipient, whose address is often blacked out. A complaint that names several of ours does not
+    say whose it is.
     """
-    for address in report.addresses:
-        if not set(message.digests.values()).isdisjoint(address_digests(app, address)):
-            return address
+    is_complaint = report.action in ("complained", "unsubscribed")
+    ours = [
+        address for address in report.addresses
+        if not set(message.digests.values()).isdisjoint(address_digests(app, address))
+    ]  # fmt: skip
+    if ours:
+        return ours[0] if len(ours) == 1 or not is_complaint else None
     if len(reports) > 1:
         return None
     if message.number is not None:
         return message.addresses.get(message.number)
-    is_complaint = report.action in ("complained", "unsubscribed")
     return message.addresses.get(0) if is_complaint and len(message.digests) == 1 else None
 
 

@@ -9,6 +9,8 @@ from email.errors import MessageError
 from email.message import Message as MimePart
 from email.utils import parsedate_to_datetime
 
+from msgspec.structs import replace
+
 from effects_email.returned import dsn, feedback, parts, prose
 from effects_email.returned.report import Form, RecipientReport, ReturnedReport
 
@@ -63,7 +65,18 @@ def _recipients(message: MimePart) -> tuple[Form, list[RecipientReport]]:
         return "arf", complaints
     if _is_another_report(message):
         return "dsn", []
-    return "dsn", dsn.recipients(message) or prose.recipients(message)
+    reports = [_reasoned(message, report) for report in dsn.recipients(message)]
+    return "dsn", reports or prose.recipients(message)
+
+
+def _reasoned(message: MimePart, report: RecipientReport) -> RecipientReport:
+    """A failure whose fields give no reason (OpenSMTPD's 5.0.0) has it from the words above them."""
+    if report.action != "failed" or report.diagnostic or not (report.status or ".0.0").endswith(".0.0"):
+        return report
+    words = prose.reason(message, report.addresses)
+    if words is None:
+        return report
+    return replace(report, status=words.status or report.status, diagnostic=words.diagnostic)
 
 
 def _is_another_report(message: MimePart) -> bool:

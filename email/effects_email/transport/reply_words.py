@@ -70,6 +70,11 @@ WORDS: tuple[Row, ...] = (
     Row(topic="deferred", stages=MESSAGE, codes="554", says=(r"\bRLY:(CS|CH|NW)\d|\bRLY:B[123]\b",),
         sources="AOL error codes; zone-mta bounces.txt"),
     Row(
+        topic="full_mailbox", stages=NAMED,
+        says=(r"too (many|much) (mail|messages) (stored )?(in his mailbox|on the server)", r"disk quota exceeded"),
+        sources="web.de; qmail with quotas",
+    ),
+    Row(
         topic="rate", stages=MESSAGE,
         says=(
             r"throttl|rate.?limit|rate exceeded|frequency limit|slow down|too (quick|fast)ly?\b",
@@ -116,7 +121,7 @@ WORDS: tuple[Row, ...] = (
             r"(your|sending|client|remote|server|the|this)( \w+)? (ip|host|address|server|network)\b[^.;]{0,80}"
             r"\b(block|bann|bad|spammer|abus|not welcome|denied)",
             r"banned (sending ip|sender)|mail from ip banned|you are (sending spam|in the spammer)|spam abuse detected",
-            r"blocked for spam|-IP0 deferred|mail from (ip )?[\d.]{7,} (not|was|rejected)",
+            r"blocked for spam|spamming not allowed|-IP0 deferred|mail from (ip )?[\d.]{7,} (not|was|rejected)",
             r"unsolicited mail originating|traffic not accepted from this ip|geographical|geoip|\bBad IP\b",
             r"blocked ip|connections (will )?not (be )?accepted from|network not allowed|part of their network",
             r"permanently deferred|\[(BL|TSS)\d+\]|ip[:=]\S+ - a problem occurred",
@@ -131,7 +136,7 @@ WORDS: tuple[Row, ...] = (
         says=(
             r"relay(ing)?( mail)?( \w+)? (denied|prohibited|rejected|not (permitted|allowed))",
             r"(not (permitted|allowed|configured)|unable|denied|isn't allowed|cannot) to relay|relay not permitted",
-            r"allowed rcpt.?hosts|we do not relay|TenantAttribution",
+            r"allowed rcpt.?hosts|we do not relay|TenantAttribution|trying to use me .{0,60}as a relay",
         ),
         sources="Postfix smtpd_check.c; Exim configure.default; qmail; Exchange Online NDR table; Yahoo",
     ),
@@ -154,7 +159,7 @@ WORDS: tuple[Row, ...] = (
             r"identities failed the check|not authorized to perform",
             r"account (is |has been )?(paused|not subscribed|under review)|sending (is )?(paused|suspended|denied)",
             r"tenant has exceeded|mail server has been suspended|sending (has been |is )?disabled|unregistered domains",
-            r"bad outbound sender|not (allowed|authorized|permitted) to send from",
+            r"bad outbound sender|not (allowed|authorized|permitted) to send (mail )?from",
         ),
         sources="Amazon SES SMTP response codes; Exchange Online NDR table; Gmail SMTP relay errors; SendGrid; Postal",
     ),
@@ -175,8 +180,8 @@ WORDS: tuple[Row, ...] = (
         topic="client", stages=MESSAGE,
         says=(
             r"(helo|ehlo)\b[^.]{0,30} (rejected|refused|invalid|denied|argument)|bad helo|invalid helo",
-            r"reverse (dns|hostname)|\bPTR\b|does not resolve to|cannot find your (reverse )?hostname|not in whitelist",
-            r"you are not allowed to connect|is not allowed from your host|your mail is not welcome",
+            r"reverse (dns|hostname)|\brdns\b|\bPTR\b|does not resolve to|cannot find your (reverse )?hostname",
+            r"not in whitelist|you are not allowed to connect|is not allowed from your host|your mail is not welcome",
             r"access to (submit messages|this mail system)|ipv6 sending guidelines|accept (e-?mail|mail) over ipv6",
         ),
         sources="Postfix smtpd_check.c; Gmail SMTP errors and codes; Exchange Online NDR table; Haraka",
@@ -195,7 +200,7 @@ WORDS: tuple[Row, ...] = (
             r"From:? (domain|name|header|address).{0,12}invalid",
             r"mail from\b.{0,60}\b(not allowed|rejected|denied|is not accepted)",
             r"from/sender name|unresolvable.{0,20}from",
-            r"(unrecogni[sz]ed|unauthori[sz]ed|unauthenticated) senders?\b",
+            r"(unrecogni[sz]ed|unauthori[sz]ed|unauthenticated|unroutable|unrouteable) senders?\b",
             r"does not match (the )?auth|dns check failed|doesn't match auth",
         ),
         sources="Postfix smtpd_check.c; Exim verify.c; Haraka; Postal; Exchange Online NDR table; Yahoo; KumoMTA",
@@ -206,7 +211,8 @@ WORDS: tuple[Row, ...] = (
         says=(
             r"(mailbox|inbox|user|account|recipient|quota)\b.{0,60}\b(full|over ?quota|out of storage|storage space)",
             r"over.?quota|quota (is )?exceeded",
-            r"exceed(s|ed)? .{0,20}(storage|mailbox quota|quota)|mailbox limit|OverQuota",
+            r"exceed(s|ed)? .{0,20}(storage|mailbox quota|quota|disk space)|mailbox (size )?limit|OverQuota",
+            r"mailbox exceeds allowed size",
             r"extended quota violation|blocks limit exceeded",
         ),
         sources="Gmail SMTP errors and codes; KumoMTA bounces.toml; web.de; Apple iCloud",
@@ -216,7 +222,7 @@ WORDS: tuple[Row, ...] = (
         says=(
             r"(account|mailbox|user|recipient|address)\b.{0,70}\b(disabled|inactive|suspended|discontinued|closed|frozen"
             r"|blocked|deactivated|expired|not active|not activated)|no longer (valid|active|available|in use)\b",
-            r"DisabledUser|AccountDisabled|inactive (e-?mail|account|user|mailbox)",
+            r"disabled (recipient|user|mailbox)|DisabledUser|AccountDisabled|inactive (e-?mail|account|user|mailbox)",
             r"recipient is blocked|compte .{0,30}bloqu",
         ),
         sources="Gmail SMTP errors and codes; Yahoo Sender Hub; KumoMTA bounces.toml; Exchange Online NDR table",
@@ -235,8 +241,9 @@ WORDS: tuple[Row, ...] = (
             r"(user|recipient|mail ?box|mail-box|addressee|account|address|alias|local part)\b[^.;]{0,60}"
             r"\b(unknown|not found|not known|invalid|unrecogni[sz]ed|n[o']t exist|n[o']t a valid|is not valid"
             r"|reserved by)",
+            r"not listed in (domino directory|public name)|invalid final delivery userid",
             r"user doesn't have|not a (valid|known) (user|recipient|mailbox|address)|not our customer|exrecipnotfound",
-            r"no (mail.?box|user|account) (here|available|by that name)|(nobody|no one) (here )?by that name",
+            r"no (mail.?box|user|account) (here|available|by that name|found)|(nobody|no one) (here )?by that name",
             r"recipient (address )?rejected: (user|domain|undeliverable|unverified)",
             r"(account|user|address) that you tried to reach does not exist",
             r"mailbox does not exist|cannot deliver mail for",

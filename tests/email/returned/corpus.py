@@ -1,4 +1,5 @@
 """What comes back, in the shapes of many systems, written after their published formats: the source heads each file.
+What people really received is beside it in `received`.
 
 `@TO@` is where the message's bounces go, `@ANN@` its recipient, `@MID@` its Message-ID; `@DSN:…@`, `@WORDS:…@` and
 `@ARF@` begin a report, `@STATUS@` its fields, `@RETURNED@` and `@QUOTED@` are the message that comes back. Behind a

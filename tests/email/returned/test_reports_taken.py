@@ -224,3 +224,18 @@ def test_reports_are_posted_with_a_password(shop: Effects, written: Written) -> 
     with asgi_client(asgi_app(secrets=[right[1]], effects=shop)) as client:
         assert client("POST", "/x", content=data, auth=right).status_code == 204
     assert len(events_of(receipt.message_id, effects=shop)) == 1
+
+
+def test_a_complaint_that_names_several_of_ours_is_held_against_none(shop: Effects, written: Written) -> None:
+    """RFC 5965 has `Original-Rcpt-To` once for each recipient: whose complaint it is, is not said."""
+    people = ["ann@example.org", "ben@example.org"]
+    receipt = written(people, group=True)
+    named = CASES["complaints: with the address"].message(
+        to=address_of(shop, receipt, None), address=people[0], message_id=receipt.message_id
+    )
+    both = named.replace(b"Original-Rcpt-To: <ann@example.org>", b"Original-Rcpt-To: <ben@example.org>")
+    both = both.replace(b"Original-Rcpt-To:", b"Original-Rcpt-To: <ann@example.org>\nOriginal-Rcpt-To:")
+    assert take_report(both, effects=shop).kinds == ("complained",)
+    assert [find_suppressions(address, effects=shop) for address in people] == [[], []]
+    assert take_report(named, effects=shop).kinds == ("complained",)
+    assert [bool(find_suppressions(address, effects=shop)) for address in people] == [True, False]
