@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from sqlalchemy import Engine
-
 SessionsPolicy: TypeAlias = Literal["warn", "required", "off"]
 LogFormat: TypeAlias = Literal["text", "json"]
 LogLevel: TypeAlias = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
@@ -66,4 +64,4 @@ class EffectsOptions(TypedDict, total=False):
     webhook_event_types: Sequence[Any] | None  # of EventType
 
     reports: Sequence[Any] | None  # of ReportDefinition
-    report_engines: Mapping[str, Engine | str] | None
+    report_engines: Mapping[str, Any] | None

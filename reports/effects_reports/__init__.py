@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from effects_reports.progress import Progress
     from effects_reports.results import open_result
     from effects_reports.source.paging import Cursor, RowPage
+    from effects_reports.source.replica import Replica
     from effects_reports.source.since import Since
     from effects_reports.sql_text import sql_report
     from effects_reports.subscriptions import (
@@ -62,6 +63,7 @@ else:
             "effects_reports.progress": "Progress",
             "effects_reports.results": "open_result",
             "effects_reports.source.paging": "Cursor, RowPage",
+            "effects_reports.source.replica": "Replica",
             "effects_reports.source.since": "Since",
             "effects_reports.sql_text": "sql_report",
             "effects_reports.subscriptions": (
@@ -80,6 +82,7 @@ __all__ = [
     "ParamsInvalid",
     "Progress",
     "RepairCounts",
+    "Replica",
     "ReportDefinition",
     "ReportExplanation",
     "ReportInvalid",

@@ -278,7 +278,7 @@ def report(
         parallel: how many chunks of this report run at once, over all its runs. Default 4; stored as the cap of the
             limit key `report:NAME` when the report is first planned, where an operator may change it.
         keep_days: how long a finished file is kept. Default 7.
-        engine: the name of another database to read from, such as a replica (`Effects(report_engines={…})`).
+        engine: the name of another database or a `Replica` to read from (`Effects(report_engines={…})`).
         workbook: how `xlsx` looks: see `Workbook`.
         version: raise it with every change of columns or rows: a run that was planned by another one is refused.
 

@@ -75,7 +75,7 @@ def explain_report(
         report=name,
         format=file,
         consistency=definition.consistency,
-        reads_from=definition.engine or ("its own iterable" if definition.iterable else "the app's database"),
+        reads_from=_reads_from(registry, definition),
         route=route,
         key=_key(definition, resolved),
         bounds=_bounds(definition, size),
@@ -87,6 +87,15 @@ def explain_report(
         select=select,
         refusals=[*filter(None, [problem]), *_refusals(app, definition, resolved, rows)],
     )
+
+
+def _reads_from(registry: ReportRegistry, definition: ReportDefinition) -> str:
+    if definition.engine is None:
+        return "its own iterable" if definition.iterable else "the app's database"
+    replica = registry.source_of(definition).replica
+    if replica is None:
+        return definition.engine
+    return f"{definition.engine}, a replica at most {replica.lag_seconds_max:g} s behind, else: {replica.behind}"
 
 
 def _bounds(definition: ReportDefinition, size: int) -> str:

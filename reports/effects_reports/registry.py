@@ -10,6 +10,7 @@ from effects.extend import create_engine, described, nearest
 from effects_reports.definition import ReportDefinition
 from effects_reports.errors import DefinitionInvalid, ReportInvalid
 from effects_reports.settings import ReportSettings
+from effects_reports.source.replica import Replica, ReportSource
 
 if TYPE_CHECKING:
     from effects import Effects
@@ -24,7 +25,11 @@ class ReportRegistry:
 
     def __init__(self, app: Effects, settings: ReportSettings) -> None:
         self._app = app
-        self._engines = {name: _engine(app, engine) for name, engine in settings.report_engines.items()}
+        engines = settings.report_engines
+        self._replicas = {name: engine for name, engine in engines.items() if isinstance(engine, Replica)}
+        for name, replica in self._replicas.items():
+            _check_replica(app, name, replica)
+        self._engines = {name: _engine(app, engine) for name, engine in engines.items()}
         self._definitions: dict[str, ReportDefinition] = {}
         for definition in settings.reports:
             self._add(definition)
@@ -59,6 +64,10 @@ class ReportRegistry:
         """The database that the report reads from; by default the app's own."""
         return self._app.engine if definition.engine is None else self._engines[definition.engine]
 
+    def source_of(self, definition: ReportDefinition) -> ReportSource:
+        """How the report is read: by that database, or by a replica that is looked at first."""
+        return ReportSource(self.engine_of(definition), self._replicas.get(definition.engine or ""), self._app.engine)
+
     @property
     def engines(self) -> list[Engine]:
         """Every database that reports may be read from."""
@@ -71,5 +80,12 @@ class ReportRegistry:
         return len(self._definitions)
 
 
-def _engine(app: Effects, engine: Engine | str) -> Engine:
-    return app.own_engine(create_engine(engine)) if isinstance(engine, str) else engine
+def _engine(app: Effects, engine: Engine | str | Replica) -> Engine:
+    address = engine.url if isinstance(engine, Replica) else engine
+    return app.own_engine(create_engine(address)) if isinstance(address, str) else address
+
+
+def _check_replica(app: Effects, name: str, replica: Replica) -> None:
+    replica.check(name)
+    if app.engine.dialect.name != "postgresql":
+        raise DefinitionInvalid(f"report_engines: {name!r} is a Replica, and only PostgreSQL has replicas")

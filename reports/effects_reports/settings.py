@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 
 from effects.extend import ModulesNamed, PackageSettings
 from effects_reports.definition import ReportDefinition
+from effects_reports.source.replica import Replica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +21,11 @@ class ReportSettings(PackageSettings):
     Args:
         reports: the definitions, from `@report`.
         report_engines: other databases by the names that definitions give as `engine`: SQLAlchemy engines, which stay
-            yours to close, or URLs.
+            yours to close, or URLs; or a `Replica` of the app's database, whose lag is then checked.
     """
 
     reports: tuple[ReportDefinition, ...] = ()
-    report_engines: Mapping[str, Engine | str] = field(default_factory=dict, repr=False)
+    report_engines: Mapping[str, Engine | str | Replica] = field(default_factory=dict, repr=False)
 
     @classmethod
     def declared(cls, modules: ModulesNamed, folders: Sequence[Path]) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from effects import Effects
-from effects_reports import DefinitionInvalid, ParamsInvalid, ReportRefused, explain_report, report
+from effects_reports import DefinitionInvalid, ParamsInvalid, Replica, ReportRefused, explain_report, report
 from effects_reports.cursor import key_from_json, key_to_json
 from effects_reports.source.statements import proved_unique
 from tests.reports.shop import orders
@@ -172,3 +172,14 @@ def test_a_key_survives_its_way_through_json(key: Any) -> None:
 def test_a_key_that_cannot_be_a_bound() -> None:
     with pytest.raises(ReportRefused, match="a key or cursor holds a list"):
         key_to_json([[1]])
+
+
+def test_a_replica_is_checked_when_the_app_is_made(tmp_path: Path) -> None:
+    plain = report("plain", key=("id",), engine="replica")(lambda: ALL)
+    for replica, message in (
+        (Replica("postgresql:///x", lag_seconds_max=0), "replica 'replica': lag_seconds_max is 0; it must be above 0"),
+        (Replica("postgresql:///x", behind="give up"), "behind is 'give up'; give wait, primary, refuse"),  # type: ignore[arg-type]
+        (Replica("postgresql:///x"), "only PostgreSQL has replicas"),
+    ):
+        with pytest.raises(DefinitionInvalid, match=message):
+            made(tmp_path, plain, report_engines={"replica": replica})

@@ -30,13 +30,16 @@ from effects_reports.routing import CHUNK_TYPE
 from effects_reports.sharing import Shares
 from effects_reports.source import statements as source
 from effects_reports.source.paging import PagedRows, cursor_from_json, cursor_to_json
-from effects_reports.source.reading import reading, was_too_long
+from effects_reports.source.reading import was_too_long
+from effects_reports.source.replica import Position, ReplicaUnfit, was_conflict
 from effects_reports.source.snapshot import SnapshotLost
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables.chunks import Chunk, Finished
 from effects_reports.tables.runs import Run
 
 FLUSH_SECONDS = 1.0
+CONFLICTS_MAX = 3
+CONFLICT = "the replica ended the statement: it had to replay what changes its rows (max_standby_streaming_delay)"
 SNAPSHOT_LOST = "the snapshot is gone: the worker that held it has ended, or 15 minutes were over"
 _log = logging.getLogger("effects.reports")
 
@@ -94,12 +97,13 @@ class _ChunkAttempt:
     def __init__(
         self, job_type: ReportChunk, run: Run, chunk: Chunk, job_id: int, token: int, attempt: Attempt
     ) -> None:
-        self._app, self._registry = job_type.app, job_type.registry
+        self._job_type, self._app, self._registry = job_type, job_type.app, job_type.registry
         self._run, self._chunk, self._job_id, self._token = run, chunk, job_id, token
         self._full_of_formulas = job_type.full_of_formulas
         self._attempt = attempt
         self._began = self._flushed = time.monotonic()
         self._definition = self._registry.get(run.report)
+        self._source, self._from_primary = self._registry.source_of(self._definition), False
         # The other half is for finding the middle. What has none gets all but the time to end in order.
         self._soft_seconds = job_type.time_limit_seconds * (0.5 if self._divisible else 0.95)
 
@@ -107,6 +111,9 @@ class _ChunkAttempt:
         if not self._fenced(chunk_table.begin_chunk):
             return Cancelled("the run is not running, or another job makes this chunk")
         point("report.chunk_begun")
+        return self._outcome_of_writing()
+
+    def _outcome_of_writing(self) -> Outcome:
         try:
             return self._write()
         except _ChunkUnwanted:
@@ -116,10 +123,31 @@ class _ChunkAttempt:
             return Done(apply=apply, detail={"snapshot_lost": True})
         except (_TooLong, MemoryError) as error:
             return self._split(error)
+        except ReplicaUnfit as unfit:
+            return self._job_type.wait_for_replica(unfit)
         except Exception as error:
             if was_too_long(error):
                 return self._split(error)
+            if self._source.replica is not None and was_conflict(error):
+                return self._conflicted(error)
             raise
+
+    def _conflicted(self, error: Exception) -> Outcome:
+        """The replica had to replay what would change the rows under the reader: again, elsewhere, or in two halves."""
+        replica = self._source.replica
+        if (
+            replica is not None
+            and replica.behind == "primary"
+            and self._run.snapshot is None
+            and not self._from_primary
+        ):
+            self._from_primary = True
+            return self._outcome_of_writing()
+        if self._chunk.attempt < CONFLICTS_MAX:
+            return self._job_type.wait_for_replica(ReplicaUnfit("replica_conflict", CONFLICT))
+        if self._divisible:
+            return self._split(error)
+        raise error
 
     def _fenced(self, step: Any, **arguments: Any) -> bool:
         with self._app.store.begin() as connection:
@@ -191,8 +219,11 @@ class _ChunkAttempt:
     def _reading(self, resolved: Resolved, seconds: float) -> Any:
         if resolved.statement is None:
             return nullcontext()
-        engine = self._registry.engine_of(self._definition)
-        return reading(engine, seconds=seconds, snapshot=self._run.snapshot)
+        run = self._run
+        position = None if run.read_position is None else Position(str(run.read_from), run.read_position)
+        return self._source.reading(
+            seconds=seconds, snapshot=run.snapshot, position=position, primary=self._from_primary
+        )
 
     def _progress(self, rows: int, size: int) -> None:
         """Report the progress once a second, and return whether to continue."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from sqlalchemy import Connection, Engine, Table
+from sqlalchemy import Connection, Table
 
 from effects_reports.definition import ReportDefinition
 from effects_reports.errors import DefinitionInvalid
-from effects_reports.source.reading import reading
+from effects_reports.source.replica import Position, ReportSource
 from effects_reports.source.since import Since, read_bound
 from effects_reports.tables import watermarks
 from effects_reports.tables.runs import Run
@@ -22,10 +22,10 @@ WAIT_SECONDS = 10.0
 
 
 class Increment:
-    """The rows that one run covers; `since` for the function that selects them."""
+    """The rows that one run covers; `since` for the function that selects them, `position` of where they were seen."""
 
-    def __init__(self, series: str, bounds: IncrementBounds) -> None:
-        self._series, self._bounds = series, bounds
+    def __init__(self, series: str, bounds: IncrementBounds, position: Position | None) -> None:
+        self._series, self._bounds, self.position = series, bounds, position
         self.since = since_of(bounds)
 
     def freeze(self, app: Effects, connection: Connection, run_id: str) -> None:
@@ -47,7 +47,7 @@ def stored_since(app: Effects, definition: ReportDefinition, run_id: str) -> Sin
     return None if bounds is None else since_of(bounds)
 
 
-def begin_increment(app: Effects, run: Run, table: Table, engine: Engine, seconds: float) -> Increment | None:
+def begin_increment(app: Effects, run: Run, table: Table, source: ReportSource, seconds: float) -> Increment | None:
     """Take the report's new rows for this run; None while another run of it, with the same params, is under way.
 
     A crash leaves the report held by this run, whose plan is made again; one that has failed or was cancelled lets go.
@@ -58,6 +58,7 @@ def begin_increment(app: Effects, run: Run, table: Table, engine: Engine, second
 
     Raises:
         ReportRefused: the database is behind what the last run saw.
+        ReplicaUnfit: as `ReportSource.reading`.
     """
     params = msgspec.json.encode(msgspec.json.decode(run.params), order="sorted")
     series = watermarks.series_of(run.report, params)
@@ -65,9 +66,10 @@ def begin_increment(app: Effects, run: Run, table: Table, engine: Engine, second
         held = watermarks.hold(app.store, connection, series, run.report, run.id)
     if held is None:
         return None
-    with reading(engine, seconds=seconds) as connection:
+    with source.reading(seconds=seconds) as connection:
         hi = read_bound(connection, table, held.lo)
-    return Increment(series, IncrementBounds(engine.dialect.name, held.lo, hi))
+        position = source.position_of(connection)
+    return Increment(series, IncrementBounds(source.engine.dialect.name, held.lo, hi), position)
 
 
 def the_table(definition: ReportDefinition, since: Since) -> Table:

@@ -24,6 +24,7 @@ from effects_reports.registry import ReportRegistry
 from effects_reports.routing import PLAN_TYPE
 from effects_reports.sharing import Shares
 from effects_reports.source.reading import limit_statements, reading
+from effects_reports.source.replica import Position, ReplicaUnfit, ReportSource
 from effects_reports.source.since import Since
 from effects_reports.source.snapshot import Holder, copy_database, delete_copy
 from effects_reports.tables import runs as run_table
@@ -55,7 +56,10 @@ class ReportPlan(ReportWork[RunPayload]):
             return Cancelled("the run is no longer to be planned")
         if (waiting := self.unknown_report(run)) is not None:
             return waiting
-        return self._plan(run, as_of, attempt)
+        try:
+            return self._plan(run, as_of, attempt)
+        except ReplicaUnfit as unfit:
+            return self.wait_for_replica(unfit)
 
     def _begin(self, run: Run) -> datetime | None:
         """The time of the plan, by the database's clock; None where there is nothing to plan."""
@@ -66,6 +70,7 @@ class ReportPlan(ReportWork[RunPayload]):
 
     def _plan(self, run: Run, as_of: datetime, attempt: Attempt) -> Outcome:
         definition = self.registry.get(run.report)
+        source = self.registry.source_of(definition)
         params = msgspec.json.decode(run.params)
         since, packing = Since(), quickest_packing(run.format)
 
@@ -75,13 +80,13 @@ class ReportPlan(ReportWork[RunPayload]):
         resolved = resolved_from(since)
         increment = None
         if definition.incremental:
-            table, engine = the_table(definition, since), self.registry.engine_of(definition)
-            increment = begin_increment(self.app, run, table, engine, attempt.remaining_seconds())
+            table = the_table(definition, since)
+            increment = begin_increment(self.app, run, table, source, attempt.remaining_seconds())
             if increment is None:
                 return Snooze(WAIT_SECONDS, "another run of this report is under way", ages=False, code="run_under_way")
             resolved = resolved_from(increment.since)
         self.app.storage.check()
-        snapshot = None
+        snapshot, position = None, None
         if resolved.statement is None:
             plan = plan_rows(None, resolved)
         elif definition.consistency == "snapshot":
@@ -91,13 +96,14 @@ class ReportPlan(ReportWork[RunPayload]):
                     'work` without --drain, or choose consistency "range" or "single"',
                     code="snapshot_under_drain",
                 )
-            snapshot, plan = self._plan_snapshot(run, definition, resolved, attempt)
+            snapshot, plan, position = self._plan_snapshot(run, source, resolved, attempt)
         else:
-            engine = self.registry.engine_of(definition)
-            with reading(engine, seconds=attempt.remaining_seconds()) as connection:
+            after = None if increment is None else increment.position
+            with source.reading(seconds=attempt.remaining_seconds(), position=after) as connection:
                 plan = plan_rows(connection, resolved)
+                position = source.position_of(connection)
         check_format(definition, resolved.file, plan.rows_total, len(resolved.columns))
-        frozen = _frozen(definition, resolved, plan, snapshot, packing)
+        frozen = _frozen(definition, resolved, plan, snapshot, packing, position)
 
         def apply(connection: Connection) -> None:
             if increment is not None:
@@ -110,28 +116,29 @@ class ReportPlan(ReportWork[RunPayload]):
     # -- one instant ---------------------------------------------------------------------------------------------
 
     def _plan_snapshot(
-        self, run: Run, definition: ReportDefinition, resolved: Resolved, attempt: Attempt
-    ) -> tuple[str, Plan]:
-        """The snapshot, kept from now on, and the plan as it sees the rows."""
-        engine = self.registry.engine_of(definition)
+        self, run: Run, source: ReportSource, resolved: Resolved, attempt: Attempt
+    ) -> tuple[str, Plan, Position | None]:
+        """The snapshot, kept from now on, the plan as it sees the rows, and where that was."""
+        engine = source.engine
         seconds = attempt.remaining_seconds()
         if engine.dialect.name != "postgresql":
             path = copy_database(engine, run.id, run.round)
             try:
                 with reading(engine, seconds=seconds, snapshot=path) as connection:
-                    return path, plan_rows(connection, resolved)
+                    return path, plan_rows(connection, resolved), None
             except BaseException:
                 delete_copy(path)
                 raise
-        holder = Holder(engine)
+        holder = source.open(Holder)
         try:
             limit_statements(holder.connection, seconds)
             plan = plan_rows(holder.connection, resolved)
+            position = source.position_of(holder.connection)
         except BaseException:
             holder.release()
             raise
         holder.hold(partial(self._is_needed, run.id, run.round))
-        return holder.snapshot, plan
+        return holder.snapshot, plan, position
 
     def _is_needed(self, run_id: str, number: int, snapshot: str) -> bool:
         """While the plan is not committed, and then while chunks read it; not beyond this Effects' own end."""
@@ -145,8 +152,9 @@ class ReportPlan(ReportWork[RunPayload]):
 
 
 def _frozen(
-    definition: ReportDefinition, resolved: Resolved, plan: Plan, snapshot: str | None, packing: str | None
-) -> Planned:
+    definition: ReportDefinition, resolved: Resolved, plan: Plan, snapshot: str | None, packing: str | None,
+    position: Position | None,
+) -> Planned:  # fmt: skip
     return Planned(
         version=definition.version,
         columns=frozen_columns(resolved.columns),
@@ -157,4 +165,6 @@ def _frozen(
         keep_seconds=definition.keep_days * DAY_SECONDS,
         snapshot=snapshot,
         packing=packing,
+        read_from=None if position is None else position.server,
+        read_position=None if position is None else position.lsn,
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from sqlalchemy import Connection
 
-from effects import ConfigurationError, Exponential, Job, JobType, Outcome, RetryPolicy
+from effects import ConfigurationError, Exponential, Job, JobType, Outcome, RetryPolicy, Snooze
 from effects.extend import Action, Explanation, Instead, declare
 from effects_reports.classify import refusal_of
 from effects_reports.errors import ReportRefused
@@ -17,6 +18,7 @@ from effects_reports.formats.base import Column
 from effects_reports.loading import load_runs
 from effects_reports.registry import ReportRegistry
 from effects_reports.routing import QUEUE
+from effects_reports.source.replica import ReplicaUnfit
 from effects_reports.tables.runs import Run
 
 if TYPE_CHECKING:
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from effects_reports.definition import ReportDefinition
 
 UNKNOWN = "this worker does not know it: start it with `effects --app`, whose Effects(reports=[…]) has it"
+REPLICA_WAIT_SECONDS = 5.0
 P = TypeVar("P", bound="RunPayload")
+_log = logging.getLogger("effects.reports")
 
 declare(
     {
@@ -95,6 +99,11 @@ class ReportWork(JobType[P]):
         except ConfigurationError as error:
             return self.wait_for_operator(f"report {run.report!r}: {error}")
         return None
+
+    def wait_for_replica(self, unfit: ReplicaUnfit) -> Outcome:
+        """Look again soon: what it lacks may come by itself, and no try is used up."""
+        _log.warning("report.replica_unfit", extra={"code": unfit.code, "reason": str(unfit)})
+        return Snooze(REPLICA_WAIT_SECONDS, str(unfit), ages=False, code=unfit.code)
 
 
 def check_unchanged(definition: ReportDefinition, run: Run, columns: Sequence[Column]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 from sqlalchemy import Connection, Engine, text
@@ -14,12 +14,15 @@ QUERY_CANCELED = "57014"
 
 
 @contextmanager
-def reading(engine: Engine, *, seconds: float, snapshot: str | None = None) -> Iterator[Connection]:
+def reading(
+    engine: Engine, *, seconds: float, snapshot: str | None = None, ready: Callable[[Connection], None] | None = None
+) -> Iterator[Connection]:
     """One read-only transaction, rolled back at the end.
 
     Args:
         seconds: PostgreSQL ends a statement that takes longer.
         snapshot: what the transaction then sees: an exported snapshot of PostgreSQL, the path of a copy on SQLite.
+        ready: called with the connection before its transaction begins, on PostgreSQL; what it raises passes through.
 
     Raises:
         SnapshotLost: it is no longer there.
@@ -30,6 +33,8 @@ def reading(engine: Engine, *, seconds: float, snapshot: str | None = None) -> I
             yield connection.execution_options(effects_readonly=True)
         return
     with engine.connect() as plain:
+        if ready is not None:
+            ready(plain)
         connection = plain.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         if snapshot is not None:
             import_snapshot(connection, snapshot)

@@ -36,14 +36,19 @@ class Holder:
     """A PostgreSQL transaction whose snapshot others may import, until it is released.
 
     Args:
+        ready: called with the connection before its transaction begins.
         seconds: when it is released in any case.
     """
 
-    def __init__(self, engine: Engine, *, seconds: float = HELD_SECONDS) -> None:
+    def __init__(
+        self, engine: Engine, ready: Callable[[Connection], None] | None = None, *, seconds: float = HELD_SECONDS
+    ) -> None:
         self._until = time.monotonic() + seconds
         self._released = threading.Event()
         plain = engine.connect()
         try:
+            if ready is not None:
+                ready(plain)
             self.connection = plain.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             self.connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
             self.snapshot = str(self.connection.exec_driver_sql("SELECT pg_export_snapshot()").scalar_one())

@@ -105,6 +105,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     repairs: int
     snapshot: str | None
     packing: Any  # a `formats.base.Packing`, or None
+    read_from: str | None
+    read_position: str | None
     snapshot_restarts: int
     progress_floor: float
     error_code: str | None
@@ -185,10 +187,13 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     keep_seconds: float
     snapshot: str | None = None
     packing: str | None = None
+    read_from: str | None = None
+    read_position: str | None = None
 
 
 def _to_running(sql: Sql) -> str:
-    plain = ("version", "columns", "rows_total", "total_kind", "bytes_max", "keep_seconds", "snapshot", "packing")
+    times = ("as_of",)
+    plain = [name for name in Planned.__struct_fields__ if name not in times]
     return f"""
     UPDATE {sql.report_runs} AS t SET state = 'running', {", ".join(f"{name} = p.{name}" for name in plain)},
         as_of = {sql.time("p.as_of")}, planned_at = {sql.now}, updated_at = {sql.now}

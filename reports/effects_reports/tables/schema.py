@@ -102,6 +102,8 @@ def _runs(metadata: MetaData) -> Table:
         Column("ended_at", UtcTime),
         Column("expires_at", UtcTime),
         now_column("updated_at"),
+        Column("read_from", Text),  # primary or replica, that the plan has read; NULL without a replica
+        Column("read_position", Text),  # how far that was
         Column("packing", Text),  # frozen by the plan: codec and level; NULL where the format alone decides
         CheckConstraint(_one_of(RUN_STATES), name="ck_effects_report_runs_state"),
         CheckConstraint("total_kind IN ('exact', 'estimated', 'unknown')", name="ck_effects_report_runs_total_kind"),
