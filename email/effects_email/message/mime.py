@@ -30,9 +30,8 @@ from effects_email.message.source import Attachment, MessageSource
 
 FOR_ALL = ("Auto-Submitted", "auto-generated")  # RFC 3834: no answer from holidays, please
 LINE_BYTES_MAX = 990
-_LONG = re.compile(rb"[^\n]{%d}" % LINE_BYTES_MAX)
 _HIGH = bytes(range(128, 256))
-_UNSAFE = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
+_UNSAFE = bytes(byte for byte in (*range(0x20), 0x7F) if byte not in b"\t\n")
 _FROM = re.compile(rb"^From (.*)", re.MULTILINE)  # begins a message in a mbox: relays and stores put a > before it
 _QUOTED_FROM = rb"=46rom=\n \1"  # with a soft break, so that no line grows past 76 characters
 
@@ -96,14 +95,29 @@ def _text(subtype: str, text: str) -> _Entity:
     if not data.endswith(b"\n"):
         data += b"\n"
     charset = "us-ascii" if data.isascii() else "utf-8"
-    if charset == "us-ascii" and not any(pattern.search(data) for pattern in (_UNSAFE, _LONG, _FROM)):
+    if charset == "us-ascii" and _is_plain(data):
         encoding, body = "7bit", data
     elif len(data.translate(None, _HIGH)) * 6 < len(data) * 5:
         encoding, body = "base64", encodebytes(data.replace(b"\n", b"\r\n"))
     else:
-        encoding, body = "quoted-printable", _FROM.sub(_QUOTED_FROM, binascii.b2a_qp(data))
+        encoding, body = "quoted-printable", _without_from(binascii.b2a_qp(data))
     head = f"Content-Type: text/{subtype}; charset={charset}\r\nContent-Transfer-Encoding: {encoding}"
     return _Entity(head.encode(), body.replace(b"\n", b"\r\n"))
+
+
+def _is_plain(data: bytes) -> bool:
+    """Whether ASCII passes every relay as it is."""
+    if _has_from(data) or len(data.translate(None, _UNSAFE)) < len(data):
+        return False
+    return max(map(len, data.split(b"\n"))) < LINE_BYTES_MAX
+
+
+def _has_from(data: bytes) -> bool:
+    return data.startswith(b"From ") or b"\nFrom " in data
+
+
+def _without_from(data: bytes) -> bytes:
+    return _FROM.sub(_QUOTED_FROM, data) if _has_from(data) else data
 
 
 def _calendar(attachment: Attachment, files: Mapping[str, bytes]) -> _Entity:

@@ -73,6 +73,7 @@ class SessionPool:
             if self._free:
                 self._free -= 1
                 return True
+            turn.admitted = threading.Event()
             self._waiting.append(turn)
         turn.admitted.wait(seconds)
         with self._lock:

@@ -43,6 +43,8 @@ class Turn:
     """
 
     client: Client
+    admitted: threading.Event  # of one that waits: it has a place for a session, or is announced
+    _decided: threading.Event  # of one that is announced: the message before it is answered
 
     def __init__(
         self,
@@ -56,11 +58,9 @@ class Turn:
         self.envelope = envelope
         self.order = order
         self.behind = False  # announced by the message before it
-        self.admitted = threading.Event()  # it has a place for a session, or is announced
         self._lock = lock
         self._find_next, self._leave = find_next, leave
         self._state = TurnState.OURS
-        self._decided = threading.Event()
         self._next: Turn | None = None
 
     @property
@@ -70,6 +70,7 @@ class Turn:
 
     def follow(self, client: Client) -> None:
         """Be announced on this session. Under the lock."""
+        self._decided = threading.Event()
         self.client, self.behind, self._state = client, True, TurnState.BEHIND
         self.admitted.set()
 

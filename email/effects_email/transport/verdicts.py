@@ -19,6 +19,7 @@ from effects_email.transport.wait_hint import wait_hint
 
 REPLIES: tuple[Row, ...] = WORDS + CODES
 TEXT_CHARS_MAX = 512
+_COMMON_CHARS_MAX = 64
 ACCEPTED = "the next hop took responsibility"
 MEANINGLESS = "the server's answer means nothing here"
 FOR_ANOTHER = "the message was refused because of another recipient"
@@ -34,18 +35,28 @@ _HINTED = ("retry", "throttle", "transport_down")  # where a wish to wait makes 
 
 def reply_of(stage: Stage, code: int, text: str) -> Reply:
     """A reply as it is kept: its enhanced code found, its text inert and at most 512 characters."""
+    if len(text) > _COMMON_CHARS_MAX or "@" in text:
+        return _reply_of(stage, code, text)
+    return _common_reply_of(stage, code, text)
+
+
+def _reply_of(stage: Stage, code: int, text: str) -> Reply:
     return Reply(stage=stage, code=code, enhanced=enhanced_of(text), text=escape_unprintable(text, TEXT_CHARS_MAX))
+
+
+_common_reply_of = lru_cache(256)(_reply_of)  # `250 2.1.0 Ok` and its like come with every message
 
 
 def reply_text(reply: Reply) -> str | None:
     """The peer's words without addresses, as both databases can store them."""
-    return clean_text(_ADDRESS.sub(HIDDEN, reply.text[:TEXT_CHARS_MAX])) or None
+    text = reply.text[:TEXT_CHARS_MAX]
+    return clean_text(_ADDRESS.sub(HIDDEN, text) if "@" in text else text) or None
 
 
 def enhanced_of(text: str) -> str | None:
     """The enhanced code that a reply begins with, else one that is marked as such within it."""
     match = _ENHANCED.match(text) or _WITHIN.search(text)
-    return next((code for code in match.groups() if code), None) if match else None
+    return None if match is None or match.lastindex is None else match[match.lastindex]
 
 
 def verdict_of_reply(reply: Reply) -> Verdict:
