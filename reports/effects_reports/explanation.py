@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import msgspec
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from effects import Effects, EffectsError
@@ -17,6 +18,7 @@ from effects_reports.readers import choose_route
 from effects_reports.registry import ReportRegistry
 from effects_reports.source import statements as source
 from effects_reports.source.reading import reading
+from effects_reports.source.restricting import any_range, estimated_rows, step_of_all_rows
 from effects_reports.state import state_of
 
 EXPLAIN_SECONDS = 30.0
@@ -67,10 +69,10 @@ def explain_report(
     if file not in definition.formats:
         raise ReportInvalid(f"report {name!r}: no format {file!r}; it offers {', '.join(definition.formats)}")
     resolved = resolve(definition, params, file, definition.dialect, None)
-    rows, dialect, select, problem = _look(registry, definition, resolved)
-    whole = definition.consistency == "single"
-    route = choose_route(resolved.chunk_source(), resolved.file, dialect)
+    look = _look(registry, definition, resolved)
+    route = choose_route(resolved.chunk_source(), resolved.file, look.dialect)
     size = definition.rows_of_a_chunk(route)
+    whole = definition.consistency == "single" or look.step is not None
     return ReportExplanation(
         report=name,
         format=file,
@@ -78,14 +80,14 @@ def explain_report(
         reads_from=_reads_from(registry, definition),
         route=route,
         key=_key(definition, resolved),
-        bounds=_bounds(definition, size),
-        rows_estimated=rows,
-        chunks_estimated=1 if whole else None if rows is None else math.ceil(rows / size),
+        bounds=_bounds(definition, size, look.step),
+        rows_estimated=look.rows,
+        chunks_estimated=1 if whole else None if look.rows is None else math.ceil(look.rows / size),
         parallel=1 if whole or definition.paged else definition.parallel,
         columns=[column.header for column in resolved.columns],
         storage=app.storage.url,
-        select=select,
-        refusals=[*filter(None, [problem]), *_refusals(app, definition, resolved, rows)],
+        select=look.select,
+        refusals=[*filter(None, [look.problem]), *_refusals(app, definition, resolved, look.rows)],
     )
 
 
@@ -98,29 +100,54 @@ def _reads_from(registry: ReportRegistry, definition: ReportDefinition) -> str:
     return f"{definition.engine}, a replica at most {replica.lag_seconds_max:g} s behind, else: {replica.behind}"
 
 
-def _bounds(definition: ReportDefinition, size: int) -> str:
+def _bounds(definition: ReportDefinition, size: int, step: str | None) -> str:
     if definition.paged:
         return f"whole pages, {size:,} rows or more, one chunk after the other"
+    if step is not None:
+        return f"one part: for each range of the key the database would compute all rows ({step})"
     return "one part" if definition.consistency == "single" else f"half-open ranges of the key, {size:,} rows each"
 
 
-def _look(
-    registry: ReportRegistry, definition: ReportDefinition, resolved: Resolved
-) -> tuple[int | None, str | None, str, str | None]:
-    """Estimated rows, the database's dialect, the SELECT with its parameters left open, and why it is not taken."""
+class _Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What the database says of a SELECT: estimated rows, its dialect, the text with its parameters left open.
+
+    `problem`: why it is not taken. `step`: what no range of the key can be pushed into.
+    """
+
+    rows: int | None = None
+    dialect: str | None = None
+    select: str = ""
+    problem: str | None = None
+    step: str | None = None
+
+
+def _look(registry: ReportRegistry, definition: ReportDefinition, resolved: Resolved) -> _Look:
     if resolved.statement is None:
-        return None, None, "", None
+        return _Look()
     engine = registry.engine_of(definition)
-    rows, problem = None, None
+    rows = problem = step = None
     try:
         with reading(engine, seconds=EXPLAIN_SECONDS) as connection:
-            rows = source.estimated_rows(connection, resolved.statement)
+            rows = estimated_rows(connection, resolved.statement)
+            step = _step(connection, definition, resolved, rows)
     except DBAPIError as error:
         if not is_wrong_statement(error):
             raise
         problem = f"the database does not take the SELECT: {database_condition(error)}: {primary_message(error)}"
     select = str(resolved.statement.compile(engine)).replace("\n", " ")
-    return rows, engine.dialect.name, " ".join(select.split()), problem
+    return _Look(
+        rows=rows, dialect=engine.dialect.name, select=" ".join(select.split()), problem=problem, step=step
+    )  # fmt: skip
+
+
+def _step(connection: Connection, definition: ReportDefinition, resolved: Resolved, rows: int | None) -> str | None:
+    if definition.consistency == "single":
+        return None
+    size = definition.rows_of_a_chunk(choose_route(resolved.chunk_source(), resolved.file, connection.dialect.name))
+    if rows is not None and rows <= size:
+        return None
+    part = any_range(connection, resolved.statement, definition.key)
+    return step_of_all_rows(connection, resolved.statement, part, rows and math.ceil(rows / size))
 
 
 def _key(definition: ReportDefinition, resolved: Resolved) -> str:

@@ -20,6 +20,7 @@ from effects_reports.readers import choose_route
 from effects_reports.source import statements as source
 from effects_reports.source.bounds import read_bounds
 from effects_reports.source.paging import first_rows
+from effects_reports.source.restricting import estimated_rows, step_of_all_rows
 from effects_reports.source.since import Since
 from effects_reports.source.wide_values import read_wide_values
 from effects_reports.state_machine import Range
@@ -52,7 +53,7 @@ def plan_rows(connection: Connection | None, resolved: Resolved) -> Plan:
         return Plan([Range(ordinal(1), None, None, None)], None, "unknown")
     read_wide_values(connection, mapped=False)
     if definition.consistency == "single":
-        rows = source.estimated_rows(connection, statement)
+        rows = estimated_rows(connection, statement)
         kind = "unknown" if rows is None else "estimated"
         return Plan([Range(ordinal(1), None, None, rows)], rows, kind)
     check_key(connection, definition, statement)
@@ -66,7 +67,7 @@ def plan_rows(connection: Connection | None, resolved: Resolved) -> Plan:
             code="too_many_rows",
         )
     if len(ranges) > 1 and _repeats_itself(connection, resolved, ranges):
-        ranges = [Range(ordinal(1), None, ranges[-1].hi, total)]
+        ranges = [Range(ordinal(1), None, ranges[-1].hi, None)]  # its halves would cost as much
     return Plan(ranges, total, "exact")
 
 
@@ -75,7 +76,9 @@ def _repeats_itself(connection: Connection, resolved: Resolved, ranges: list[Ran
     middle = ranges[len(ranges) // 2]
     bounds = [bound and key_from_json(msgspec.json.encode(bound).decode()) for bound in (middle.lo, middle.hi)]
     part = resolved.chunk_source(*bounds).select
-    return part is not None and source.computes_everything(connection, resolved.statement, part)
+    if part is None:
+        return False
+    return step_of_all_rows(connection, resolved.statement, part, len(ranges)) is not None
 
 
 def _ranges(connection: Connection, definition: ReportDefinition, statement: Statement, size: int) -> list[Range]:

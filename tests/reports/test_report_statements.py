@@ -48,31 +48,76 @@ def test_a_wrong_select_fails_at_once_with_the_conditions_name(
     assert sentence in refusal
 
 
-def ranked(window: bool) -> sa.Select[Any]:
-    rank = sa.func.row_number().over(order_by=orders.c.cents) if window else orders.c.cents
-    return sa.select(orders.c.id, orders.c.customer, rank.label("rank"))
+CENTS = sa.func.sum(orders.c.cents).label("cents")
+CHUNK_ROWS = 200
+SQL = "SELECT id, cents FROM orders"
+# What sees all rows, whatever range of the key is asked for.
+WHOLE: dict[str, sa.Select[Any] | str] = {
+    "window": sa.select(orders.c.id, sa.func.row_number().over(order_by=orders.c.cents).label("rank")),
+    "limit": sa.select(sa.select(orders).order_by(orders.c.cents).limit(5000).subquery("limited")),
+    "group by another": "SELECT max(id) AS id, cents FROM orders GROUP BY cents",
+    "materialised": f"WITH listed AS MATERIALIZED ({SQL}) SELECT id, cents FROM listed",
+    "recursive": (
+        "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n WHERE id < 2000) "
+        "SELECT id, id AS cents FROM n"
+    ),
+    "except": f"{SQL} EXCEPT {SQL} WHERE id < 0",
+}
+# What a range of the key restricts: chunks are cheap.
+RANGES: dict[str, sa.Select[Any] | str] = {
+    "plain": sa.select(orders.c.id, orders.c.cents),
+    "group by the key": sa.select(orders.c.id, CENTS).group_by(orders.c.id),
+    "window over the key": "SELECT id, count(*) OVER (PARTITION BY id) AS cents FROM orders",
+    "union all": sa.union_all(
+        sa.select(orders.c.id, orders.c.cents).where(orders.c.id <= 1000),
+        sa.select(orders.c.id, orders.c.cents).where(orders.c.id > 1000),
+    ),
+    "volatile": "SELECT id, random() * 0 AS cents FROM orders",
+    "joined": "SELECT o.id, p.cents FROM orders AS o JOIN orders AS p ON p.id = o.id",
+}
+OF_POSTGRESQL: dict[str, tuple[str, bool]] = {
+    "distinct on another": ("SELECT DISTINCT ON (cents) id, cents FROM orders ORDER BY cents, id", True),
+    "distinct on the key": ("SELECT DISTINCT ON (id) id, cents FROM orders ORDER BY id, cents", False),
+    "function": ("SELECT id, id AS cents FROM generate_series(1, 2000) AS id", True),
+}
+
+
+def _definition(name: str, statement: Any) -> Any:
+    options: dict[str, Any] = {"key": ("id",), "chunk_rows": CHUNK_ROWS, "dialect": "rfc4180"}
+    if isinstance(statement, str):
+        statement = sa.select(sa.text(statement).columns(id=sa.Integer, cents=sa.Integer).subquery("written"))
+    return report(name.replace(" ", "_"), **options)(lambda: statement)
 
 
 def test_a_range_that_would_compute_the_whole_select_each_time_is_one_chunk(shop_factory: Shop) -> None:
-    """A window sees all rows, whatever range of them is asked for; a grouped key restricts what is grouped."""
-    sums = sa.select(orders.c.id, sa.func.sum(orders.c.cents).label("sum")).group_by(orders.c.id)
-    definitions = [
-        report("ranked", key=("id",), chunk_rows=200, dialect="rfc4180")(lambda: ranked(True)),
-        report("listed", key=("id",), chunk_rows=200, dialect="rfc4180")(lambda: ranked(False)),
-        report("summed", key=("id",), chunk_rows=200, dialect="rfc4180")(lambda: sums),
-    ]
-    app = shop_factory(reports=definitions)
+    """The plan recognises it from EXPLAIN, and so does `explain`, which reads no row."""
+    cases = {name: (statement, True) for name, statement in WHOLE.items()}
+    cases |= {name: (statement, False) for name, statement in RANGES.items()}
+    app = shop_factory()
+    if app.store.is_postgresql:
+        cases |= OF_POSTGRESQL
+    app = shop_factory(reports=[_definition(name, statement) for name, (statement, _) in cases.items()])
     fill(app, 2000)
     with app.engine.begin() as connection:
         connection.exec_driver_sql("ANALYZE")
-    run_ids = [request_report(definition.name, effects=app).run_id for definition in definitions]
+
+    explanations = {name: explain_report(name.replace(" ", "_"), effects=app) for name in cases}
+    runs = {name: request_report(explanations[name].report, effects=app).run_id for name in cases}
     drain(app)
 
-    statuses = [report_status(run_id, effects=app) for run_id in run_ids]
-    assert [(status.state, status.rows) for status in statuses] == [("ready", 2000)] * 3
-    of_ranked = 1 if app.store.is_postgresql else 10  # SQLite does not tell what a plan costs
-    assert [status.progress.chunks_total for status in statuses] == [of_ranked, 10, 10]
-    assert [row[0] for row in csv_rows(content(app, run_ids[0]))[1:]] == [str(3 * n) for n in range(1, 2001)]
+    statuses = {name: report_status(run_id, effects=app) for name, run_id in runs.items()}
+    assert {name: (status.state, status.rows) for name, status in statuses.items()} == dict.fromkeys(
+        cases, ("ready", 2000)
+    )
+    chunks = {name: 1 if is_whole else 10 for name, (_, is_whole) in cases.items()}
+    assert {name: status.progress.chunks_total for name, status in statuses.items()} == chunks
+    for name, explanation in explanations.items():
+        if explanation.rows_estimated is not None and explanation.rows_estimated <= CHUNK_ROWS:
+            continue  # PostgreSQL expects a chunk at most, of a recursion for example
+        is_whole = explanation.bounds.startswith("one part: for each range of the key the database would compute all")
+        assert (name, is_whole, explanation.parallel) == (name, cases[name][1], 1 if is_whole else 4)
+        ids = [int(row[0]) for row in csv_rows(content(app, runs[name]))[1:]]
+        assert ids == sorted(set(ids))
 
 
 def test_any_handlers_database_error_has_its_conditions_name(shop_factory: Shop) -> None:

@@ -6,12 +6,11 @@ Ranges are half-open, (lo, hi], and compare the key as a row value: one index se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Row, Select, Subquery, Table
-from sqlalchemy.ext.compiler import compiles
 
 from effects_reports.cursor import Key
 from effects_reports.definition import Statement
@@ -97,55 +96,3 @@ def _whole_unique(index: sa.Index) -> bool:
         and not partial
         and all(isinstance(expression, sa.Column) for expression in index.expressions)
     )
-
-
-_COSTLY_SHARE = 0.5
-_STEPS_OF_ALL_ROWS = {"WindowAgg", "Aggregate", "Group", "Unique", "SetOp", "CTE Scan", "Recursive Union"}
-
-
-class _Explain(sa.Executable, sa.ClauseElement):
-    """EXPLAIN of a statement, its parameters bound as they would be."""
-
-    inherit_cache = False
-
-    def __init__(self, statement: Statement) -> None:
-        self.statement = statement
-
-
-@compiles(_Explain)
-def _explain(element: _Explain, compiler: Any, **kw: Any) -> str:
-    options = "(FORMAT JSON)" if compiler.dialect.name == "postgresql" else "QUERY PLAN"
-    return f"EXPLAIN {options} {compiler.process(element.statement, **kw)}"
-
-
-def estimated_rows(connection: Connection, statement: Statement) -> int | None:
-    """What PostgreSQL's planner expects, without reading a row; None on SQLite, which keeps no such number.
-
-    Raises:
-        DBAPIError: the database does not take the statement.
-    """
-    result = connection.execute(_Explain(statement))
-    if connection.dialect.name != "postgresql":
-        result.close()
-        return None
-    return int(result.scalar_one()[0]["Plan"]["Plan Rows"])
-
-
-def computes_everything(connection: Connection, statement: Statement, part: Select[Any]) -> bool:
-    """Whether PostgreSQL would compute the whole SELECT for a part of it, as by its EXPLAIN; False on SQLite.
-
-    So it is with window functions, aggregates and CTEs that a range of the key cannot be pushed into: the part holds
-    such a step, and costs half of the whole or more.
-    """
-    if connection.dialect.name != "postgresql":
-        return False
-    whole, of_part = (connection.execute(_Explain(each)).scalar_one()[0]["Plan"] for each in (statement, part))
-    if of_part["Total Cost"] < whole["Total Cost"] * _COSTLY_SHARE:
-        return False
-    return not _STEPS_OF_ALL_ROWS.isdisjoint(_steps(of_part))
-
-
-def _steps(plan: dict[str, Any]) -> Iterator[str]:
-    yield plan["Node Type"]
-    for below in plan.get("Plans", ()):
-        yield from _steps(below)
