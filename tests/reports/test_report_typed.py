@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from effects import Effects
 from effects_reports import DefinitionInvalid, explain_report, report, report_status, request_report
-from tests.reports.conftest import Shop, content, drain
+from tests.reports.conftest import ReportWorker, Shop, content, drain
+from tests.support.manual_workers import row, rows
 
 sales = sa.Table(
     "sales", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("price", sa.Numeric(12, 2)),
@@ -108,6 +109,32 @@ def test_a_value_that_its_column_cannot_be_fails_the_run_at_once(store: Effects)
     status = report_status(run_id, effects=store)
     assert (status.state, status.error_code) == ("failed", "value_of_another_type")
     assert "column 'sold_at' is zoned and holds 'infinity'" in str(status.error_text)
+
+
+@pytest.mark.parametrize("name", ["parquet", "arrow"])
+def test_a_worker_with_another_pyarrow_leaves_the_run_to_others(
+    store: Effects, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planned, begun and joined by one major version; of the same one, the rest of the version changes no byte."""
+    worker = ReportWorker(store)
+    clean = request_report("sales", {}, format=name, key="clean", effects=store).run_id
+    drain(store)
+    run_id = request_report("sales", {}, format=name, key="mixed", effects=store).run_id
+    worker.do_next()
+    assert row(store, "report_runs", f"id = '{run_id}'")["packing"] == f"{name}.pyarrow{pa.__version__.split('.')[0]}"
+    for begun in (True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(pa, "__version__", "7.1.0")
+            for job in worker.claim():
+                worker.do(job)
+        assert report_status(run_id, effects=store).state == ("running" if begun else "assembling")
+        assert {job["attempts"] for job in rows(store, "jobs")} == {0}
+        store.store.shift_clock(100)
+        for job in worker.claim() if begun else []:
+            worker.do(job)
+    monkeypatch.setattr(pa, "__version__", f"{pa.__version__.split('.')[0]}.9.9")
+    drain(store)
+    assert report_status(run_id, effects=store).sha256 == report_status(clean, effects=store).sha256
 
 
 @pytest.mark.parametrize(("types", "says"), [

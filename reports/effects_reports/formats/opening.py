@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from effects_reports.errors import ReportInvalid
 from effects_reports.formats.base import DIALECTS, Dialect, Format, Packing
-from effects_reports.formats.columnar.arrays import check_installed
+from effects_reports.formats.columnar.arrays import check_installed, check_writer, writer_of
 from effects_reports.formats.columnar.arrow import Arrow
 from effects_reports.formats.columnar.parquet import Parquet
 from effects_reports.formats.csv import Csv
@@ -23,21 +24,27 @@ _TYPED: Mapping[str, Callable[[], Format]] = {"parquet": Parquet, "arrow": Arrow
 FORMATS = (*(f"{name}{suffix}" for name in _PACKED for suffix in _PACKINGS), "xlsx", *_TYPED)
 
 
-def quickest_packing(name: str) -> Packing | None:
-    """How a file of this format is best compressed here; None where its format alone decides."""
+def quickest_packing(name: str) -> Any:
+    """How a file of this format is best written here, for the plan to freeze; None where its format alone decides.
+
+    Raises:
+        ConfigurationError: it needs an extra that is not installed; names it.
+    """
+    if name in _TYPED:
+        return writer_of(name)
     return quickest_gzip() if name.endswith(".gz") else None
 
 
-def open_format(name: str, dialect: Dialect = "excel", packing: Packing | None = None) -> Format:
+def open_format(name: str, dialect: Dialect = "excel", packing: Any = None) -> Format:
     """The format of this name, one of FORMATS.
 
     Args:
         dialect: of CSV; the others have none.
-        packing: what the run's plan froze; None where it froze none: zlib for gzip.
+        packing: what the run's plan froze; None where it froze none: zlib for gzip, any pyarrow.
 
     Raises:
         ReportInvalid: there is no such format or dialect, or it is not packed so.
-        ConfigurationError: it needs an extra that is not installed; names it.
+        ConfigurationError: it needs an extra that is not installed, or another version of it; names it.
     """
     if name not in FORMATS:
         raise ReportInvalid(f"there is no format {name!r}; give one of {', '.join(FORMATS)}")
@@ -47,6 +54,8 @@ def open_format(name: str, dialect: Dialect = "excel", packing: Packing | None =
         return Xlsx()
     if name in _TYPED:
         check_installed()
+        if packing is not None:
+            check_writer(name, packing)
         return _TYPED[name]()
     family, dot, suffix = name.partition(".")
     packings = _PACKINGS[dot + suffix]

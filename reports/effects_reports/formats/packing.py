@@ -14,7 +14,7 @@ from effects import ConfigurationError
 from effects.extend import Writer
 from effects_reports.formats.base import Packing
 from effects_reports.formats.columnar.arrow import record_batch
-from effects_reports.formats.columnar.gathering import FrameOf, GroupPacker
+from effects_reports.formats.columnar.gathering import GROUP_BYTES, FrameOf, GroupPacker
 from effects_reports.formats.columnar.parquet import row_group
 from effects_reports.formats.fragments import FragmentPacker
 
@@ -105,7 +105,7 @@ class IsalOrZlib:
 def open_packer(out: Writer, packing: Packing) -> Packer | GroupPacker:
     """What takes all that the format's `encode` gives, and writes a part of it."""
     frame_of = _GROUPS.get(packing)
-    return GroupPacker(out, frame_of) if frame_of else Packer(out, packing)
+    return GroupPacker(out, frame_of, GROUP_BYTES[packing]) if frame_of else Packer(out, packing)
 
 
 def check_packing(packing: Packing) -> None:

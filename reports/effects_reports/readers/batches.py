@@ -16,7 +16,7 @@ from effects_reports.source.wide_values import columns_of_type, read_wide_values
 
 Batch: TypeAlias = Sequence[MappedRow]
 T = TypeVar("T")
-BATCH_BYTES = 4 * 1024 * 1024  # of texts and bytes; a batch ends with the fetch that reaches it
+BATCH_BYTES = 1024 * 1024  # of texts and bytes; a batch ends with the fetch that reaches it
 FETCH_ROWS = 500  # each fetch is a round trip
 FETCH_BYTES = 1024 * 1024  # so few rows are fetched at once that, as large as the largest so far, they stay below
 _UNREADABLE = (ValueError, LookupError, ArithmeticError)  # raised by types for values that they cannot convert

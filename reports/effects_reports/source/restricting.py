@@ -48,7 +48,7 @@ def estimated_rows(connection: Connection, statement: Statement) -> int | None:
         DBAPIError: the database does not take the statement.
     """
     if connection.dialect.name != "postgresql":
-        connection.execute(_Explain(statement)).close()
+        _explained(connection, statement)
         return None
     return int(_plan(connection, statement)["Plan Rows"])
 
@@ -100,7 +100,8 @@ def _unknown_values(connection: Connection, statement: Statement, key: Sequence[
 
 
 def _plan(connection: Connection, statement: Statement) -> dict[str, Any]:
-    plan: dict[str, Any] = connection.execute(_Explain(statement)).scalar_one()[0]["Plan"]
+    [[[document]]] = _explained(connection, statement)
+    plan: dict[str, Any] = document["Plan"]
     return plan
 
 
@@ -117,9 +118,14 @@ def _all_rows(step: dict[str, Any]) -> str | None:
 
 
 def _computed_by_sqlite(connection: Connection, statement: Statement, part: Statement) -> str | None:
-    whole, of_part = (
-        [str(row.detail) for row in connection.execute(_Explain(each))] for each in (statement, part)
-    )  # fmt: skip
+    whole, of_part = ([str(row[3]) for row in _explained(connection, each)] for each in (statement, part))
     if any(_RESTRICTED.match(step) and step not in whole for step in of_part):
         return None
     return next((step for step in of_part if _COMPUTED.match(step)), None)
+
+
+def _explained(connection: Connection, statement: Statement) -> list[Any]:
+    """As the driver has it: the types of the statement's columns are not those of EXPLAIN's."""
+    with connection.execute(_Explain(statement)) as result:
+        assert result.cursor is not None
+        return list(result.cursor.fetchall())

@@ -49,6 +49,34 @@ def _import() -> None:
         os.environ.pop(_POOL, None)
 
 
+def writer_of(name: str) -> str:
+    """What makes the bytes of a typed file here, as a plan freezes it: the format and pyarrow's major version.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    check_installed()
+    return f"{name}.pyarrow{major_version()}"
+
+
+def check_writer(name: str, frozen: str) -> None:
+    """Refuse what another pyarrow has begun: its bytes may differ.
+
+    Raises:
+        ConfigurationError: names both versions.
+    """
+    if frozen != writer_of(name):
+        raise ConfigurationError(
+            f"this report was planned as {frozen}, and this worker has pyarrow {major_version()}: install one version "
+            "on all workers"
+        )
+
+
+def major_version() -> str:
+    """Of the pyarrow that is installed."""
+    return str(pa.__version__).partition(".")[0]
+
+
 def schema_of(columns: Sequence[Column]) -> Any:
     """The schema of columns whose kinds are known."""
     return pa.schema([(column.name, _type(column.kind)) for column in columns])

@@ -23,7 +23,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class Arrow:
-    """Columns of their own types, not compressed, in record batches of about 100,000 rows or 4 MiB."""
+    """Columns of their own types, not compressed, in record batches of about 100,000 rows or 1 MiB."""
 
     name = "arrow"
     extension = ".arrow"

@@ -13,7 +13,9 @@ else:
     pa = lazy.module("pyarrow")
 
 GROUP_ROWS = 100_000
-GROUP_BYTES = 4 * 1024 * 1024  # of Arrow's arrays; a group ends with the batch that reaches it
+# Of Arrow's arrays; a group ends with the batch that reaches it. An Arrow file's are not compressed, so that they are
+# held several times while they are written.
+GROUP_BYTES = {"parquet": 4 * 1024 * 1024, "arrow": 1024 * 1024}
 _PIECE_BYTES = 256 * 1024
 
 
@@ -26,13 +28,16 @@ class FrameOf(Protocol):
 class GroupPacker:
     """Writes record batches as groups of rows. `end` completes the part; the writer's `finish` is the caller's.
 
+    Args:
+        bytes_max: of a group, one of `GROUP_BYTES`.
+
     Attributes:
         bytes: how many were written so far.
     """
 
-    def __init__(self, out: Writer, frame_of: FrameOf) -> None:
+    def __init__(self, out: Writer, frame_of: FrameOf, bytes_max: int) -> None:
         self.bytes = 0
-        self._out, self._frame_of = out, frame_of
+        self._out, self._frame_of, self._bytes_max = out, frame_of, bytes_max
         self._batches: list[Any] = []
         self._rows = self._size = 0
 
@@ -41,7 +46,7 @@ class GroupPacker:
         self._batches.append(batch)
         self._rows += batch.num_rows
         self._size += batch.nbytes
-        if self._rows >= GROUP_ROWS or self._size >= GROUP_BYTES:
+        if self._rows >= GROUP_ROWS or self._size >= self._bytes_max:
             self.end()
 
     def end(self) -> None:

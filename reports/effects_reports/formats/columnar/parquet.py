@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from effects.extend import Writer, lazy
 from effects_reports.formats.base import Column, Packing, Part
 from effects_reports.formats.columnar import thrift
-from effects_reports.formats.columnar.arrays import batch_of, schema_of
+from effects_reports.formats.columnar.arrays import batch_of, major_version, schema_of
 from effects_reports.formats.columnar.gathering import pieces_of
 from effects_reports.formats.columnar.kinds import with_kinds
 from effects_reports.formats.columnar.thrift import Field, Items, Struct
@@ -32,7 +32,7 @@ _FRAME = struct.Struct("<II")
 # A dictionary that grows larger costs memory and makes the file no smaller.
 _OPTIONS = {"compression": "zstd", "version": "2.6", "store_schema": False, "dictionary_pagesize_limit": 128 * 1024}
 # Numbers of fields, as parquet.thrift has them.
-_NUM_ROWS, _ROW_GROUPS = 3, 4  # of FileMetaData
+_NUM_ROWS, _ROW_GROUPS, _CREATED_BY = 3, 4, 6  # of FileMetaData
 _COLUMNS, _GROUP_ROWS, _GROUP_OFFSET, _ORDINAL = 1, 3, 5, 7  # of RowGroup
 _CHUNK_OFFSET, _META_DATA = 2, 3  # of ColumnChunk
 _DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE = 9, 10, 11  # of ColumnMetaData, each an offset
@@ -65,6 +65,8 @@ class Parquet:
         for part in parts:
             groups.add(part)
         footer[_NUM_ROWS] = Field(thrift.I64, groups.rows)
+        # As pyarrow names itself, for readers that know its mistakes; workers may differ in the rest of its version.
+        footer[_CREATED_BY] = Field(thrift.BINARY, f"parquet-cpp-arrow version {major_version()}.0.0".encode())
         written = thrift.write_struct(footer | {_ROW_GROUPS: Field(thrift.LIST, Items(thrift.STRUCT, groups.listed))})
         out.write(written + _FOOTER_LENGTH.pack(len(written)) + _MAGIC)
 
