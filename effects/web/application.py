@@ -8,7 +8,7 @@ import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from effects.app import Effects
@@ -18,7 +18,7 @@ from effects.errors import ConfigurationError
 from effects.logs import error_places
 from effects.text.wording import described
 from effects.web import failures
-from effects.web.database import COUNT_SECONDS, beside
+from effects.web.database import COUNT_SECONDS, beside, twice
 from effects.web.doors import asgi_door, django_urls, wsgi_door
 from effects.web.exchange import BadRequestError, PageAnswer, PageRequest, cookie
 from effects.web.pages import installed_pages
@@ -154,8 +154,9 @@ class Dashboard:
 
     def admit(self, request: PageRequest) -> Person | Exception | None:
         """Ask the guard who it is; an error of the guard is its answer."""
+        guard = self._guard
         try:
-            person = self._guard(request) if self._guard is not None else None
+            person = twice(partial(guard, request)) if guard is not None else None
             if person is not None and not isinstance(person, Person):
                 raise ConfigurationError(f"the guard returned {described(person)}; it must return a Person or None")
         except Exception as error:
@@ -171,7 +172,8 @@ class Dashboard:
         try:
             if isinstance(person, Exception):
                 raise person
-            answer = polled_answer(visit, self._answer(visit))
+            see = partial(self._answer, visit)
+            answer = polled_answer(visit, see() if request.is_unsafe else twice(see))
         except BadRequestError as error:
             answer = failures.bad_request(visit, str(error))
         except Exception as error:
@@ -220,6 +222,10 @@ class Dashboard:
             return PageAnswer(303, headers=(("location", f"{visit.request.mount}/sign-in"),))
         if self._sign_in_url is not None and not visit.request.is_unsafe:
             return PageAnswer(303, headers=(("location", self._sign_in_url),))
+        if self._sign_in is not None:
+            return failures.plain(
+                403, "nothing was changed: you are not signed in, or no longer; sign in, and do it again"
+            )
         return failures.plain(404, "not found")
 
     # -- the cookie of form tokens -----------------------------------------------------------------------------

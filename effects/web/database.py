@@ -5,22 +5,37 @@ from __future__ import annotations
 import copy
 import sqlite3
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine, event
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from effects.app import Effects, installed_tables
+from effects.errors import StoreConflict, StoreUnavailable
 from effects.store.db.deadlines import Bounds, Deadlines
 from effects.store.db.engine import HAS_DEFAULTS, LOCK_SECONDS, autocommit_engine, create_engine, set_for_session
+from effects.store.db.faults import is_cancelled
 from effects.store.db.store import Store
+
+T = TypeVar("T")
 
 STATEMENT_SECONDS = 2.0
 COUNT_SECONDS = 10.0  # of a statement that no page waits for
 ACT_BOUNDS = Bounds(lock_seconds=LOCK_SECONDS, seconds=10.0)
 APPLICATION_NAME = "effects-web"
 _SQLITE_STEPS = 20_000  # of its machine, between two looks at the clock
+
+
+def twice(read: Callable[[], T]) -> T:
+    """Read, and once more where the connection was lost: a server that was started again answers a fresh one."""
+    try:
+        return read()
+    except StoreUnavailable as error:
+        if isinstance(error, StoreConflict) or is_cancelled(error):
+            raise
+    return read()
 
 
 def beside(app: Effects, seconds: float = STATEMENT_SECONDS) -> Effects:

@@ -33,6 +33,11 @@ _TOO_LONG = (
     f"counting took longer than {COUNT_SECONDS:g} seconds. Load the page again, or ask by a command, which has no such "
     "limit: `effects status`, `effects limits list`, `effects doctor`."
 )
+_AWAY = "the database cannot be reached. Workers keep trying; this page can be loaded again."
+_READ_ONLY = (
+    "the database answers and takes no changes: it is a standby, or read-only. Nothing was changed; pages that only "
+    "show can be looked at."
+)
 _PLAIN = "text/plain; charset=utf-8"
 
 
@@ -75,8 +80,7 @@ def answer_of(visit: Visit, error: Exception) -> PageAnswer | None:
     if isinstance(error, StoreConflict) or is_cancelled(error):
         return _page(visit, 503, "This took too long", _TOO_LONG if visit.is_counting else _BUSY)
     if isinstance(error, StoreUnavailable):
-        text = "the database cannot be reached. Workers keep trying; this page can be loaded again."
-        return _page(visit, 503, "The database is unavailable", text)
+        return _page(visit, 503, "The database is unavailable", _READ_ONLY if error.read_only else _AWAY)
     if isinstance(error, StoreRejected):
         return _page(visit, 503, "The database refuses", "see the section about the database in `effects doctor`")
     if isinstance(error, EffectsError) and not isinstance(error, ConfigurationError):

@@ -109,6 +109,19 @@ def test_all_queued_jobs_are_cancelled(shop: Shop, visiting: Visiting) -> None:
     assert audit_actions(shop.app)[-1] == ("web:ann", "cancel")
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/jobs/bulk?do=cancel&status=queued&age=1000y", "/jobs?status=nope", "/numbers?range=9d", "/needs?effect=none",
+        "/webhooks/deliveries?state=x", "/reports?state=x",
+    ],
+)  # fmt: skip
+def test_a_filter_of_another_word_is_refused_and_not_left_aside(path: str, visiting: Visiting) -> None:
+    answer = visiting("operator").get(path)
+    assert answer.status_code == 400
+    assert "must be one of: " in answer.text
+
+
 def test_ignoring_all_needs_a_reason(shop: Shop, visiting: Visiting) -> None:
     before = digest(shop)
     assert visiting("operator").act("/needs/bulk?do=ignore&effect=not_done").status_code == 422

@@ -140,7 +140,7 @@ def test_a_form_is_of_one_session(shop: FullShop) -> None:
         before, foreign = digest(shop), second.token()
         assert statuses([(request.with_token(foreign), 403) for request in requests], ann) == []
         assert statuses([(request, 403) for request in requests], second) == []
-        assert statuses([(request, 404) for request in requests], ended) == []
+        assert statuses([(request, 403) for request in requests], ended) == []
         refusals = [case for request in requests[-1:] for case in refused(request, [foreign])]
         assert statuses(refusals, ann) == []
         assert digest(shop) == before

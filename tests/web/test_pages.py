@@ -301,6 +301,22 @@ def test_a_count_that_takes_too_long_names_the_commands(shop: Shop, visiting: Vi
     site.counting.store.dispose()
 
 
+def test_connections_that_the_server_has_ended_are_not_noticed(shop: Shop, visiting: Visiting) -> None:
+    if not shop.app.store.is_postgresql:
+        pytest.skip("a file has no server")
+    visitor = visiting("viewer")
+    assert [visitor.get(page).status_code for page in ("/needs", "/jobs", "/schedules")] == [200] * 3
+    with shop.app.store.begin() as connection:
+        ended = text(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE application_name = 'effects-web' AND datname = current_database()"
+        )
+        assert connection.execute(ended).scalar_one() > 0
+    assert isinstance(visitor.app, Dashboard)
+    visitor.app.site.readings.forget()
+    assert [visitor.get(page).status_code for page in ("/needs", "/jobs", "/schedules")] == [200] * 3
+
+
 def test_the_numbers_are_a_file_too(shop: Shop, visiting: Visiting) -> None:
     visitor = visiting("viewer")
     answer = visitor.get("/numbers.csv?range=1h")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from sqlalchemy import text
 
 from effects import ConfigurationError, Effects
 from effects.store.web_sessions import sign_ins
@@ -42,7 +43,8 @@ def test_without_a_session_each_page_leads_to_the_sign_in(visitor: Visitor) -> N
     answer = visitor.get("/jobs")
     assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
     assert "effects web link" in visitor.get("/sign-in").text
-    assert visitor.post("/sign-out", {}).status_code == 404
+    answer = visitor.post("/sign-out", {})
+    assert (answer.status_code, answer.text.partition(":")[0]) == (403, "nothing was changed")
 
 
 def test_a_link_signs_in_once(app: Effects, visitor: Visitor, board: Dashboard) -> None:
@@ -58,6 +60,14 @@ def test_a_link_signs_in_once(app: Effects, visitor: Visitor, board: Dashboard) 
     assert enter(stranger, secret) == 403
     assert stranger.get("/").status_code == 303
     assert audit_actions(app) == [("cli:root", "mint"), ("web:ann", "sign_in")]
+
+
+def test_whom_the_database_cannot_note_as_seen_looks_all_the_same(app: Effects, visitor: Visitor) -> None:
+    assert enter(visitor, link(app)) == 303
+    app.store.shift_clock(120.0)
+    with app.store.begin() as connection:  # holds the row, as what takes no writes would
+        connection.execute(text(f"UPDATE {app.store.sql.web_sessions} SET seen_at = seen_at"))
+        assert visitor.get("/settings").status_code == 200
 
 
 def test_of_two_who_use_a_link_at_once_one_is_signed_in(app: Effects, board: Dashboard) -> None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from sqlalchemy import Row
 
+from effects.errors import StoreRejected, StoreUnavailable
 from effects.store.audit_log.notes import AuditAction, note
+from effects.store.db.deadlines import Bounds
 from effects.store.db.records import Moment, shown_moment
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
@@ -23,6 +26,7 @@ from effects.store.schema.web_tables import LINK, SESSION
 LINK_SECONDS = 600.0
 IDLE_SECONDS = 7_200.0
 SEEN_EVERY_SECONDS = 60.0  # a session's row is written no more often
+SEEN_BOUNDS = Bounds(lock_seconds=1.0, seconds=5.0)  # a page waits for it
 KEPT_SECONDS = 86_400.0  # rows of what has ended
 ID_SHOWN = 12  # characters of the id, by which people name a session
 LISTED_MAX = 1_000
@@ -107,12 +111,15 @@ def sign_in(store: Store, secret: str, *, actor: str, reason: str | None = None)
 
 
 def find_session(store: Store, secret: str) -> WebSession | None:
-    """The session, unless it has ended, its time is over, or it was idle for two hours; it counts as seen."""
+    """The session, unless it has ended, its time is over, or it was idle for two hours.
+
+    It counts as seen where that can be written: a database that takes no writes is looked at all the same.
+    """
     digest = _digest(secret)
     with store.read() as connection:
         row = store.one(connection, _find, id=digest, kind=SESSION, idle=IDLE_SECONDS)
     if row is not None and row.idle > SEEN_EVERY_SECONDS:
-        with store.begin() as connection:
+        with suppress(StoreUnavailable, StoreRejected), store.within(SEEN_BOUNDS), store.begin() as connection:
             store.write(connection, _see, id=digest)
     return None if row is None else _session(row)
 

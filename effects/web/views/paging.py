@@ -53,9 +53,15 @@ def page_of(rows: Sequence[Row], key: str = "id") -> tuple[Sequence[Row], Any]:
 
 
 def choice_of(fields: Mapping[str, str], name: str, choices: Iterable[Choice]) -> Choice | None:
-    """A field that is one of these words; None where it is not set, or another."""
-    text = fields.get(name)
-    return next((choice for choice in choices if choice == text), None)
+    """A field that is one of these words; None where it is not set.
+
+    Raises:
+        BadRequestError: it is another word: a filter that was left aside would show, and act on, more than was meant.
+    """
+    text, known_words = fields.get(name), list(choices)
+    if text is not None and text not in known_words:
+        raise BadRequestError(f"{name} must be one of: {', '.join(known_words)}")
+    return next((choice for choice in known_words if choice == text), None)
 
 
 def filters_of(fields: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
