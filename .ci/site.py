@@ -15,6 +15,7 @@ OUTSIDE = {
     "CONTRIBUTING.md": "CONTRIBUTING.md", "examples/README.md": "examples.md", "email/README.md": "email.md",
     "webhooks/README.md": "webhooks.md", "reports/README.md": "reports.md",
 }  # fmt: skip
+FILE_BLOCK = re.compile(r"^(\s*```\w+) (\S+)$", re.MULTILINE)  # which the tests write to that file
 PAGES = {page: source for source, page in OUTSIDE.items()}
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]+)?\)")
 
@@ -27,7 +28,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Point each link at the page of its document; of a file that is no page, only the words stay. A missing file stays
-    a link, which the strict build refuses.
+    a link, which the strict build refuses. A block with a file name has it as its title.
     """
     name = page.file.src_uri
     folder = posixpath.dirname(PAGES.get(name, f"docs/{name}"))
@@ -41,4 +42,4 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return f"[{words}]({path.removeprefix('docs/')}{anchor or ''})"
         return words if (ROOT / path).exists() else link[0]
 
-    return LINK.sub(mended, markdown)
+    return FILE_BLOCK.sub(r'\1 title="\2"', LINK.sub(mended, markdown))

@@ -31,24 +31,10 @@ from effects import ConfigurationError, Effects, default, entry_points
 from effects.keys import generate_key
 from effects.sessions.constructed import living
 from effects.store.db import revisions
+from tests.support.documents import DOCUMENTS, OWN_DATABASE, RUN
 from tests.support.processes import Child, effects
 
 ROOT = Path(__file__).parents[2]
-PLAYED = {  # in one shell each, by tests of their own
-    Path("docs/tutorial.md"),
-    Path("docs/backup.md"),
-    Path("docs/retention-and-secrets.md"),
-}
-DOCUMENTS = sorted(
-    {
-        path.relative_to(ROOT)
-        for path in [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/*.md")]
-        if "```python" in path.read_text() or "```console" in path.read_text()
-    }
-    - PLAYED
-)
-OWN_DATABASE = {Path("docs/from-django-post-office.md")}
-RUN = ("$ effects ", "$ pytest ", "$ python -c ", "$ python manage.py ")
 EXIT_CODE = re.compile(r" +# exit code (\d)$")
 FILE_BLOCK = re.compile(r"^```(\w+) (\S+)$", re.MULTILINE)
 

@@ -35,7 +35,7 @@ SECTIONS = sections("findings.md")
 # What cannot be typed here: where it is provoked and mended instead.
 ELSEWHERE = {
     "installation": "needs an environment of its own: tests/install/test_wheel.py types it",
-    "clock": "the clock of this machine is not ours to set: provoked below, mended by a right clock",
+    "clock": "needs a process of its own with a wrong clock: test_wrong_clock.py types it",
 }
 
 Provoke = Callable[[Operator], object]

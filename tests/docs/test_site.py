@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from effects import extend
 from tests.house.source import ROOT
+
+pytestmark = pytest.mark.timeout(300)  # a build is seconds of CPU, and minutes on a busy machine
 
 
 def build(folder: Path, target: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)], cwd=folder,
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip
 
 
@@ -35,6 +40,8 @@ def test_the_site_builds_and_its_pages_are_there(tmp_path: Path) -> None:
     reference = (tmp_path / "site" / "reference" / "index.html").read_text()
     for name in ("effects.api.enqueue", "effects.app.Effects.on", "effects.hooks.HookEvent"):
         assert f'id="{name}"' in reference
+    fences = [page for page in (tmp_path / "site").rglob("index.html") if "```" in page.read_text()]
+    assert fences == []  # a block that is not shown as one
     assert "fonts.googleapis.com" not in (tmp_path / "site" / "index.html").read_text()
 
 
@@ -56,3 +63,14 @@ def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
     assert built.returncode == 1
     assert "no-such-page.md" in built.stderr
     assert "no-such-heading" in built.stderr
+
+
+def test_the_reference_for_packages_has_every_name() -> None:
+    page = (ROOT / "docs" / "reference-extend.md").read_text()
+    names = {name for name in dir(extend) if name.isidentifier() and name[0] != "_"} - {
+        "TYPE_CHECKING",
+        "annotations",
+        "lazy",
+    }
+    assert names
+    assert {name for name in names if not re.search(rf"[.`]{name}(?:`|$)", page, re.MULTILINE)} == set()

@@ -94,3 +94,14 @@ def test_compose_waits_for_what_a_service_needs_and_mounts_what_there_is() -> No
 def test_the_images_entry_point_gets_its_signals() -> None:
     assert 'ENTRYPOINT ["effects"]' in DOCKERFILE
     assert re.search(r"^USER \d+$", DOCKERFILE, re.MULTILINE)
+
+
+def test_the_page_about_compose_names_what_the_file_has() -> None:
+    page = (ROOT / "docs" / "compose.md").read_text()
+    lines = re.findall(r"^docker compose (?:exec|logs --follow) (\w+)", page, re.MULTILINE)
+    lines += re.findall(r"--scale (\w+)=", page)
+    assert lines
+    assert set(lines) <= COMPOSE["services"].keys()
+    ports = {port.split(":")[1] for service in COMPOSE["services"].values() for port in service.get("ports", [])}
+    assert set(re.findall(r"http://127\.0\.0\.1:(\d+)", page)) == ports
+    assert COMPOSE["services"]["worker"]["stop_grace_period"] in page

@@ -111,7 +111,8 @@ _SNAPSHOTS = """
     SELECT 'connection ' || pid || ' (' || concat_ws(', ', usename, nullif(application_name, ''), state) || ')' AS who,
         date_part('epoch', clock_timestamp() - xact_start) AS seconds,
         'SELECT pg_terminate_backend(' || pid || ')' AS cure
-    FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+    FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND xact_start IS NOT NULL
+    AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)  -- the latter holds rows
     AND (datname = current_database() OR datid IS NULL)  -- those of other databases hold nothing back here
     UNION ALL
     SELECT 'prepared transaction ' || gid, date_part('epoch', clock_timestamp() - prepared),
@@ -120,7 +121,7 @@ _SNAPSHOTS = """
 
 
 def _snapshot(connection: Connection) -> DoctorFinding:
-    """The oldest snapshot keeps dead rows from being removed, and the claim reads through them."""
+    """The oldest transaction keeps dead rows from being removed, and the claim reads through them; it may lock some."""
     oldest = connection.execute(text(_SNAPSHOTS)).first()
     seconds = float(oldest.seconds) if oldest is not None else 0.0
     if oldest is None or seconds < SNAPSHOT_WARNING_SECONDS:
@@ -129,8 +130,9 @@ def _snapshot(connection: Connection) -> DoctorFinding:
     return DoctorFinding(
         "snapshot",
         level,
-        f"{oldest.who} has held a snapshot for {seconds:,.0f} s",
-        f"end that transaction ({oldest.cure};) and look why it is open: until then no dead row can be removed",
+        f"{oldest.who} has had a transaction open for {seconds:,.0f} s",
+        f"end that transaction ({oldest.cure};) and look why it is open: until then no dead row can be removed and "
+        "what it has locked waits",
     )
 
 
