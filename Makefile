@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # Else each of the hundreds of processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs demo test test-all check crash failover soak bench bench-long clean
+.PHONY: docs demo test test-all check crash failover soak bench bench-long bench-reports clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -57,6 +57,10 @@ bench: $(VENV)/.bench
 # What takes longer: a large backlog, a snapshot that is held for half an hour.
 bench-long: $(VENV)/.bench
 	$(BIN)/python -m benchmarks --long
+
+# Reports beside psql, XlsxWriter and pyarrow, by two workers, and the memory of each format.
+bench-reports: $(VENV)/.bench
+	$(BIN)/python -m benchmarks --only reports --only report_speed --only report_workers --only report_memory
 
 clean:
 	rm -rf $(VENV)

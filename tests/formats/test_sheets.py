@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
 import io
+import os
+import subprocess
 import zipfile
 import zlib
 from decimal import Decimal
@@ -21,6 +24,7 @@ from effects_reports.formats.base import ChunkSource, Column
 from effects_reports.formats.fragments import FragmentPacker, joined_crc, read_frames
 from effects_reports.formats.xlsx import Xlsx
 from tests.formats.rows import Memory, part, whole
+from tests.support import needs
 
 at = dt.datetime.fromisoformat  # without a zone
 
@@ -62,6 +66,26 @@ def test_two_readers_find_every_value(read: Any) -> None:
     if read is by_openpyxl:  # which leaves Excel's escapes in inline texts as they are
         seen = [[_unescaped(text), *rest] for text, *rest in seen]
     assert seen == [[text or empty, number, number / 8, number % 2 == 0] for number, text in enumerate(NASTY)]
+
+
+def test_libreoffice_finds_every_value(tmp_path: Path) -> None:
+    """On demand. It shows a cell as a person sees it: numbers by their format, booleans as words."""
+    if not os.environ.get("EFFECTS_TEST_LIBREOFFICE"):
+        pytest.skip("on demand: EFFECTS_TEST_LIBREOFFICE=1")
+    rows = [(text, number, Decimal(number) / 8, number % 2 == 0) for number, text in enumerate(NASTY)]
+    (tmp_path / "nasty.xlsx").write_bytes(workbook(rows, 7))
+    profile, target = (
+        f"-env:UserInstallation={(tmp_path / 'profile').as_uri()}",
+        "csv:Text - txt - csv (StarCalc):44,34,76",
+    )
+    command = [needs.program("soffice"), profile, "--headless", "--convert-to", target, "--outdir", str(tmp_path)]
+    subprocess.run([*command, str(tmp_path / "nasty.xlsx")], check=True, capture_output=True, timeout=240)
+    with (tmp_path / "nasty.csv").open(newline="", encoding="utf-8-sig") as file:
+        header, *seen = list(csv.reader(file))
+    assert header == [f"head {number}" for number in range(4)]
+    assert [(text, int(number), Decimal(share), word) for text, number, share, word in seen] == [
+        (text, number, share, str(is_even).upper()) for text, number, share, is_even in rows
+    ]
 
 
 def _unescaped(text: str) -> str:
