@@ -221,9 +221,9 @@ def test_an_error_of_the_guard_admits_no_one(shop: Shop, caplog: pytest.LogCaptu
         raise RuntimeError("secret: rosebud")
 
     board = dashboard(guard=guard, effects=shop.app)
-    answer = Visitor(board).get("/")
+    answer, alive = Visitor(board).get("/"), Visitor(board).get("/-/alive")
     board.close()
-    assert answer.status_code == 500
+    assert (answer.status_code, alive.status_code) == (500, 200)
     assert "rosebud" not in answer.text + caplog.text
     assert re.search(r"reference [0-9a-f]{8}", answer.text)
 
