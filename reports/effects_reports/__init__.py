@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ReportStateError,
     )
     from effects_reports.explanation import ReportExplanation, explain_report
+    from effects_reports.file_sql import file_report
     from effects_reports.formats.sheets.options import Workbook
     from effects_reports.links import download_url
     from effects_reports.notify import Notify
@@ -56,6 +57,7 @@ else:
                 "ReportRefused, ReportStateError"
             ),
             "effects_reports.explanation": "ReportExplanation, explain_report",
+            "effects_reports.file_sql": "file_report",
             "effects_reports.formats.sheets.options": "Workbook",
             "effects_reports.links": "download_url",
             "effects_reports.notify": "Notify",
@@ -100,6 +102,7 @@ __all__ = [
     "download_app",
     "download_url",
     "explain_report",
+    "file_report",
     "find_report",
     "list_reports",
     "list_subscriptions",

@@ -54,27 +54,28 @@ def sql_report(
     who = f"report {name!r}"
     bound = _bound_types(who, params)
     named = set(sa.text(sql).compile().params)
-    _check_names(who, named, set(bound))
+    check_names(who, named, set(bound))
     kinds = {column: to_instance(kind) for column, kind in (types or {}).items()}
     selected = [sa.column(column, kinds.get(column)) for column in columns]
     text = sql.strip().rstrip(";")
 
     def source(values: Any, as_of: datetime) -> sa.Select[Any]:
-        plain = {**_values(values), _AS_OF: as_of}
+        plain = {**values_of(values), _AS_OF: as_of}
         binds = [_bind(field, plain[field], kind) for field, kind in bound.items() if field in named]
         rows = sa.text(text).bindparams(*binds).columns(*selected).subquery("rows")
         return sa.select(*rows.c)
 
     if not key:
         options = {"consistency": "single", **options}
-    return report(name, columns=columns, params=params or _NoParams, types=types, key=key, **options)(source)
+    return report(name, columns=columns, params=params or NoParams, types=types, key=key, **options)(source)
 
 
-class _NoParams(msgspec.Struct, frozen=True):
+class NoParams(msgspec.Struct, frozen=True):
     """A text without names takes no params."""
 
 
-def _values(params: Any) -> dict[str, Any]:
+def values_of(params: Any) -> dict[str, Any]:
+    """The fields of params and their values, not converted."""
     if isinstance(params, Mapping):
         return dict(params)
     fields = shapes.type_info(type(params)).fields  # type: ignore[attr-defined]
@@ -87,11 +88,17 @@ def _bind(name: str, value: Any, kind: TypeEngine[Any] | list[TypeEngine[Any]]) 
     return sa.bindparam(name, value, kind)
 
 
-def _check_names(who: str, named: set[str], fields: set[str]) -> None:
+def check_names(who: str, named: set[str], fields: set[str], sign: str = ":") -> None:
+    """Refuse a text whose names are not the fields of the params.
+
+    Raises:
+        DefinitionInvalid: names one.
+    """
     if unknown := sorted(named - fields - {_AS_OF}):
+        meant = "; a colon that is meant is written \\:" if sign == ":" else ""
         raise DefinitionInvalid(
-            f"{who}: its SQL names :{unknown[0]}, which is no field of its params: give params, a class with that "
-            "field; a colon that is meant is written \\:"
+            f"{who}: its SQL names {sign}{unknown[0]}, which is no field of its params: give params, a class with that "
+            f"field{meant}"
         )
     if unused := sorted(fields - named - {_AS_OF}):
         raise DefinitionInvalid(f"{who}: its params have the field {unused[0]!r}, which its SQL does not name")

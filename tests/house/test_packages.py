@@ -47,7 +47,7 @@ OWN = {
     "effects_reports": {
         "cursor", "definition", "delivery", "downloads", "formats", "links", "notify", "params", "planner", "preview",
         "progress", "ranges", "readers", "registry", "results", "sharing", "source", "sql_text", "state_machine",
-        "subscriptions",
+        "file_sql", "subscriptions",
     },
 }  # fmt: skip
 
