@@ -29,7 +29,7 @@ def run(options: Options) -> Report:
         contenders = [
             Contender(PSQL, "the table, no fsync", partial(_psql, "plain", database)),
             Contender(RAW, "quoting, no defence", partial(_worked, "orders_raw", "csv", database, count)),
-            Contender(EXCEL, "default: defence in SQL, CRLF", partial(_worked, "orders_excel", "csv", database, count)),
+            Contender(EXCEL, "default: defence, CRLF", partial(_worked, "orders_excel", "csv", database, count)),
             Contender(PSQL_GZIP, "the table, no fsync", partial(_psql, "gzip", database)),
             Contender(GZIP, "ISA-L", partial(_worked, "orders_raw", "csv.gz", database, count)),
         ]  # fmt: skip

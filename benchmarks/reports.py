@@ -38,7 +38,7 @@ def run(options: Options) -> Report:
 
         contenders = [
             Contender(COPY, "dialect raw: quoting, no defence", measured("orders_raw", count)),
-            Contender(EXCEL, "the default dialect: defence in SQL, CRLF", measured("orders_excel", count)),
+            Contender(EXCEL, "the default dialect: defence, CRLF", measured("orders_excel", count)),
             Contender(BARE_COPY, "COPY table TO STDOUT, rows to a file", bare("copy")),
             Contender(MAPPED, "map_row, dialect raw", measured("orders_mapped", count)),
             Contender(BARE_CORE, "partitions(5000), the same mapping, csv.writer", bare("core")),
