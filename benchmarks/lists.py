@@ -24,7 +24,7 @@ from effects.store.operator.counts import count_due, read_numbers
 from effects.store.operator.dead_letters import DeadFilters, count_causes, list_dead
 from effects.store.operator.job_list import Filters, list_jobs
 from effects.store.operator.queue_status import read_status
-from effects_email.admin import list_emails
+from effects_email.listing import list_emails
 from effects_reports.api import find_reports
 from effects_reports.tables.lists import RunFilters
 from effects_webhooks import ANY_TENANT, list_deliveries, list_events

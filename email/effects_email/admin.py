@@ -1,4 +1,4 @@
-"""What an operator does with messages: look one up, send one again, try a transport."""
+"""What an operator does with messages: look one up, send one again, try a transport; `listing` lists them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, Row
 
 from effects import ConfigurationError, Effects, KeyUnavailable
-from effects.extend import ANY_TIME, AuditAction, Requeued, Window, moment, note, requeue, set_filters
+from effects.extend import AuditAction, Requeued, moment, note, requeue
 from effects_email.errors import EmailNotFound, TemplateError
 from effects_email.events import Fate, ProviderEvent, events_of, fate_of
 from effects_email.jobs.send import EmailSend
-from effects_email.message.address import Recipient, address_digests, recipient, spec_of
+from effects_email.message.address import Recipient, recipient
 from effects_email.message.mime import build
 from effects_email.message.source import MessageSource, StoredContent, open_content, seal_content
 from effects_email.message.staging import redirected
 from effects_email.settings import DEFAULT_TRANSPORT
 from effects_email.state import state_of
-from effects_email.tables import lists, sent
+from effects_email.tables import sent
 from effects_email.tables.tries import EmailTry, read_tries
 from effects_email.templates.folder import NO_TEMPLATE
 from effects_email.transport.base import OutgoingMessage, SendResult
@@ -73,34 +73,6 @@ class EmailRecord(msgspec.Struct, frozen=True, kw_only=True):
         return f"EmailRecord(key={self.key!r}, state={self.state!r})"
 
 
-class EmailSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a list: nothing personal, nothing that a key opens.
-
-    `state`: intended, released, done, refused, unknown or abandoned. `outcome`, `reply_code`: of the newest attempt.
-    """
-
-    key: str
-    job_id: int
-    state: str
-    outcome: str | None
-    template: str
-    transport: str
-    tries: int
-    reply_code: int | None
-    created_at: datetime
-
-
-class EmailPage(msgspec.Struct, frozen=True):
-    """Some messages, and the `before` of the next page: None at the end.
-
-    `more`: further ones match; otherwise older ones merely remain to be searched.
-    """
-
-    emails: list[EmailSummary]
-    next_before: str | None = None
-    more: bool = False
-
-
 def get_email(app: Effects, name: str) -> EmailRecord:
     """A message by its key, its Message-ID or the id of its job.
 
@@ -112,50 +84,9 @@ def get_email(app: Effects, name: str) -> EmailRecord:
         group = sent.recipients(app.store, connection, [row.key]).get(row.key, [])
         attempts = read_tries(app.store, connection, row.job_id)
     events = tuple(events_of(row.message_id, effects=app))
-    return replace(_record(app, row, group), attempts=attempts, events=events, fate=fate_of(events))
-
-
-def list_emails(
-    app: Effects,
-    *,
-    address: Recipient | None = None,
-    key: str | None = None,
-    status: str | None = None,
-    window: Window = ANY_TIME,
-    before: str | None = None,
-    limit: int = 50,
-) -> EmailPage:
-    """List messages, newest first. By status, without an address, a page searches 10,000 messages at most.
-
-    Args:
-        address: only those to this address (of group messages: the first recipient).
-        status: of the effect, such as `done`. Default any.
-        window: when they were created.
-        before: the key of a message; only older ones: the next page.
-        limit: at most so many.
-
-    Raises:
-        AddressInvalid: `address` is no address.
-        EmailNotFound: no message has the key `before`.
-    """
-    digests = None if address is None else address_digests(app, spec_of(address))
-    filters = set_filters({"key": key, "state": status, "before": before, **window.parameters()})
-    searched_to = None
-    with app.store.read() as connection:
-        if before is not None and not lists.exists(app.store, connection, before):
-            raise EmailNotFound(f"there is no message of the key {before!r}")
-        if digests is None:
-            rows, searched_to = lists.messages(app.store, connection, filters, limit=limit + 1)
-        else:
-            rows = lists.messages_to(app.store, connection, digests, filters, limit=limit + 1)
-    emails = [
-        EmailSummary(
-            key=row.key, job_id=row.job_id, state=row.state, outcome=row.outcome, template=row.template,
-            transport=row.transport, tries=row.tries, reply_code=row.reply_code, created_at=moment(row.created_at),
-        )
-        for row in rows[:limit]
-    ]  # fmt: skip
-    return EmailPage(emails, emails[-1].key if len(rows) > limit else searched_to, more=len(rows) > limit)
+    return replace(
+        _record(app, row, group), attempts=attempts, events=events, fate=fate_of(event.kind for event in events)
+    )
 
 
 def requeue_email(

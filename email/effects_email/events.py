@@ -13,6 +13,7 @@ failed         the provider gave up, or never sent it      nothing
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -35,6 +36,7 @@ EventKind: TypeAlias = Literal[
     "accepted", "delivered", "delayed", "bounced_hard", "bounced_soft", "complained", "unsubscribed", "failed"
 ]
 Fate: TypeAlias = Literal["complained", "bounced", "delivered"]
+FATES: tuple[Fate, ...] = ("delivered", "bounced", "complained")
 # The first of these that was reported is what became of a message; what else is reported leaves it open.
 _FATES: dict[EventKind, Fate] = {
     "complained": "complained", "bounced_hard": "bounced", "bounced_soft": "bounced", "failed": "bounced",
@@ -113,10 +115,19 @@ def events_of(message_id: str, *, limit: int = 100, effects: Effects | None = No
     ]  # fmt: skip
 
 
-def fate_of(events: Iterable[ProviderEvent]) -> Fate | None:
+def fate_of(kinds: Iterable[EventKind]) -> Fate | None:
     """What became of a message after a server took it; None if no one reported it. Its record says `done` beside it."""
-    kinds = {event.kind for event in events}
-    return next((fate for kind, fate in _FATES.items() if kind in kinds), None)
+    reported = set(kinds)
+    return next((fate for kind, fate in _FATES.items() if kind in reported), None)
+
+
+def fates(app: Effects, connection: Connection, message_ids: Iterable[str]) -> dict[str, Fate]:
+    """The fate of each of these messages of which one was reported. One statement."""
+    names = {reference(message_id): message_id for message_id in message_ids}
+    reported: dict[str, set[EventKind]] = defaultdict(set)
+    for row in table.kinds(app.store, connection, sorted(names)) if names else ():
+        reported[names[row.reference]].add(row.kind)
+    return {message_id: fate for message_id, kinds in reported.items() if (fate := fate_of(kinds)) is not None}
 
 
 def _row(app: Effects, event: IncomingEvent) -> ProviderEventRow:

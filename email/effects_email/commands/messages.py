@@ -24,7 +24,8 @@ from effects.cli import (
 )
 from effects.extend import LEDGER_STATES, ExitCode, phases_ms
 from effects_email import admin
-from effects_email.admin import EmailSummary
+from effects_email.events import FATES
+from effects_email.listing import EmailSummary, list_emails
 from effects_email.settings import DEFAULT_TRANSPORT
 
 
@@ -54,6 +55,7 @@ def show(context: Context, *, name: str) -> CommandResult:
 @click.command("list")
 @click.argument("address", required=False)
 @status_option(LEDGER_STATES)
+@click.option("--fate", type=click.Choice(list(FATES)), help="What was reported after a server took it.")
 @key_option
 @window_options("were created")
 @before_key_option("messages", "KEY")
@@ -62,22 +64,22 @@ def show(context: Context, *, name: str) -> CommandResult:
 def list_(context: Context, /, **filters: Any) -> CommandResult:
     """List messages, to ADDRESS if given, newest first.
 
-    By status, without ADDRESS, one page looks at 10,000 messages. A note then says how to see older ones.
+    By status or fate, without ADDRESS, one page looks at 10,000 messages. A note then says how to see older ones.
     """
-    page = admin.list_emails(context.app, **filters)
+    page = list_emails(context.app, **filters)
     note = page_note("message", page.next_before, more=page.more)
     return CommandResult([_facts(email) for email in page.emails], _table(page.emails), note=note)
 
 
 def _facts(email: EmailSummary) -> dict[str, Any]:
     return {
-        "key": email.key, "status": email.state, "outcome": email.outcome, "template": email.template,
-        "attempts": email.tries, "code": email.reply_code, "created": email.created_at,
+        "key": email.key, "status": email.state, "fate": email.fate, "outcome": email.outcome,
+        "template": email.template, "attempts": email.tries, "code": email.reply_code, "created": email.created_at,
     }  # fmt: skip
 
 
 def _table(emails: Sequence[EmailSummary]) -> Table:
-    columns = ("key", "status", "outcome", "template", "attempts", "code", "created")
+    columns = ("key", "status", "fate", "outcome", "template", "attempts", "code", "created")
     return Table(columns, [tuple(_facts(email).values()) for email in emails], empty="no messages")
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from effects import DeliveryError, EffectsError
 from effects.extend import LEDGER_STATES, AuditAction
 from effects.web import PAGE_ROWS, PageAnswer, Visit, before_of, choice_of, notice, story_values
-from effects_email.admin import EmailPage, get_email, list_emails
+from effects_email.admin import get_email
 from effects_email.dashboard.frames import framed, remote_hosts
 from effects_email.errors import EmailInvalid, EmailNotFound
+from effects_email.events import FATES
+from effects_email.listing import EmailPage, list_emails
 from effects_email.message.attachments import Files, inline_images
 from effects_email.message.source import MessageSource, open_content
 from effects_email.suppression import find_suppressions, suppression_log
@@ -20,10 +22,12 @@ ADDRESS_ROWS = 100
 def messages(visit: Visit) -> PageAnswer:
     """Messages, newest first, without recipients and subjects."""
     status, before = choice_of(visit.query, "status", LEDGER_STATES), before_of(visit)
-    page = list_emails(visit.app, status=status, before=_key(visit, before), limit=PAGE_ROWS)
+    fate = choice_of(visit.query, "fate", FATES)
+    page = list_emails(visit.app, status=status, fate=fate, before=_key(visit, before), limit=PAGE_ROWS)
+    filters = {name: value for name, value in (("status", status), ("fate", fate)) if value is not None}
     return visit.page(
-        "email/messages.html", page=page, status=status, statuses=LEDGER_STATES, first=before is None,
-        older=_older(visit, page), notice=notice(visit),
+        "email/messages.html", page=page, status=status, statuses=LEDGER_STATES, fate=fate, fates=FATES,
+        filters=filters, first=before is None, older=_older(visit, page), notice=notice(visit),
     )  # fmt: skip
 
 

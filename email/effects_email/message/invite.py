@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import quote, urlsplit
 
 from effects.extend import described, optional, printable, require, without_unsafe
@@ -33,7 +33,7 @@ _URL = re.compile(r"[!-~]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invite:
-    """An event that recipients may put into their calendars.
+    """One event, not a series, that recipients may put into their calendars.
 
     Args:
         uid: which event it is, the same forever: an update and a cancellation name it again. At most 255 characters,
@@ -122,6 +122,11 @@ def _moment(name: str, value: datetime | date) -> str:
     return f"{name}:{_utc(value)}" if isinstance(value, datetime) else f"{name};VALUE=DATE:{value:%Y%m%d}"
 
 
+def _instant(value: Any) -> Any:
+    """Two of one zone would be compared by their clocks, which jump where summer time begins and ends."""
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
+
+
 def _utc(value: datetime) -> str:
     return f"{value.astimezone(UTC):%Y%m%dT%H%M%SZ}"
 
@@ -187,13 +192,13 @@ def _check_times(start: object, end: object) -> None:
     for name, value in (("start", start), ("end", end)):
         if not isinstance(value, date):
             raise EmailInvalid(f"invite: {name} is {described(value)}; give an aware datetime, or a date")
-        if isinstance(value, datetime) and value.tzinfo is None:
+        if isinstance(value, datetime) and value.utcoffset() is None:
             raise EmailInvalid(f"invite: {name} has no time zone; give an aware datetime")
         if not 1900 <= value.year <= 9000:
             raise EmailInvalid(f"invite: {name} is in the year {value.year}; give one of 1900 to 9000")
     if isinstance(start, datetime) != isinstance(end, datetime):
         raise EmailInvalid("invite: start and end are two datetimes, or two dates")
-    if not start < end:  # type: ignore[operator]
+    if not _instant(start) < _instant(end):
         raise EmailInvalid("invite: end is not after start")
 
 

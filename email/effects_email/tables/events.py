@@ -61,6 +61,15 @@ def of(store: Store, connection: Connection, reference: str, size: int) -> Seque
     return store.all(connection, _of, reference=reference, size=size)
 
 
+def _kinds(sql: Sql) -> str:
+    return f"SELECT DISTINCT reference, kind FROM {sql.email_events} WHERE reference {sql.any_of('references')}"
+
+
+def kinds(store: Store, connection: Connection, references: Sequence[str]) -> Sequence[Row[Any]]:
+    """Which kinds of events each of these messages has."""
+    return store.all(connection, _kinds, references=as_json(references))
+
+
 def _unknown(sql: Sql) -> str:
     return f"""
     SELECT message_id, job_id FROM {sql.sent_emails}

@@ -50,7 +50,7 @@ def _is_windowed(filters: Mapping[str, object] | frozenset[str]) -> bool:
 
 # -- the statements --------------------------------------------------------------------------------------
 
-_COLUMNS = "key, job_id, state, outcome, template, transport, tries, reply_code"
+_COLUMNS = "key, job_id, message_id, state, outcome, template, transport, tries, reply_code"
 
 
 @cache

@@ -145,6 +145,9 @@ def test_times_are_those_of_every_zone() -> None:
     assert event["DTSTART"].to_ical() == b"20270328T080000Z"  # summer time has begun that night
     odd = timezone(timedelta(hours=5, minutes=45))
     assert event_of(start=datetime(2027, 1, 1, 0, 15, tzinfo=odd))["DTSTART"].to_ical() == b"20261231T183000Z"
+    twice = datetime(2027, 10, 31, 2, 30, tzinfo=BERLIN)  # summer time ends: it is half past two once more
+    hour = event_of(start=twice, end=twice.replace(fold=1))
+    assert (hour["DTSTART"].to_ical(), hour["DTEND"].to_ical()) == (b"20271031T003000Z", b"20271031T013000Z")
     days = event_of(start=date(2027, 3, 1), end=date(2027, 3, 3))
     assert (days["DTSTART"].dt, days["DTEND"].dt) == (date(2027, 3, 1), date(2027, 3, 3))
 
@@ -175,6 +178,9 @@ def test_people_come_back_as_they_are() -> None:
         ({"attendees": []}, "0 attendees"),
         ({"description": "\ud800"}, "description"), ({"description": 1}, "description"),
         ({"start": datetime(1, 1, 1, tzinfo=BERLIN)}, "in the year 1"),
+        # 2:30 does not exist on that day: it is the same moment.
+        ({"start": datetime(2027, 3, 28, 2, 30, tzinfo=BERLIN), "end": datetime(2027, 3, 28, 3, 30, tzinfo=BERLIN)},
+         "end is not after start"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_an_error_of_the_call(make_shop: MakeShop, changes: dict[str, Any], reason: str) -> None:

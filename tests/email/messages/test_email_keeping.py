@@ -19,7 +19,8 @@ from effects.store.operator.audit import audit
 from effects.store.operator.dead_letters import DeadFilters, list_dead
 from effects.store.rotate import count_keys, rotate
 from effects_email import EmailNotFound, EmailReceipt, RenderingFailed
-from effects_email.admin import get_email, list_emails, requeue_email
+from effects_email.admin import get_email, requeue_email
+from effects_email.listing import list_emails
 from effects_email.tables import lists
 from tests.email.messages.conftest import CONTEXT, KEYS, MakeShop, drain, write
 from tests.email.messages.post import Post, verdict

@@ -30,8 +30,9 @@ from effects_email import (
     suppress,
     suppression_log,
 )
-from effects_email.admin import get_email, list_emails, requeue_email
+from effects_email.admin import get_email, requeue_email
 from effects_email.events import IncomingEvent, take
+from effects_email.listing import list_emails
 from effects_email.message.address import address_digests
 from effects_email.transport import url as transport_urls
 from effects_email.transport.fields import reference
