@@ -126,11 +126,11 @@ def test_requeue_all_of_one_error_and_cancel_half_way(hand: Any, acting: tuple[F
     assert f"{MANY:,} jobs" in words(hand)
     hand.follow("button", "Requeue all")
     assert f"0 of {MANY:,}" in words(hand)
+    hand.follow("link", "Cancel")
     worker = Worker(shop.app)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        hand.follow("link", "Cancel")
         hand.follow("button", "Cancel")
     finally:
         worker.stop()
