@@ -65,3 +65,4 @@ class EffectsOptions(TypedDict, total=False):
 
     reports: Sequence[Any] | None  # of ReportDefinition
     report_engines: Mapping[str, Any] | None
+    bucket_private_networks: str | None

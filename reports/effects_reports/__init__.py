@@ -8,10 +8,21 @@ if TYPE_CHECKING:
     from effects_reports.admin import RepairCounts, cancel_report, repair_reports, resume_report, rewind_report
     from effects_reports.api import ReportStatus, find_report, list_reports, report_status, request_report
     from effects_reports.async_api import request_report_async
+    from effects_reports.buckets import (
+        BucketCredentials,
+        CustomerBucket,
+        add_bucket,
+        bucket_notice,
+        list_buckets,
+        remove_bucket,
+        rotate_bucket,
+    )
     from effects_reports.definition import ReportDefinition, report
     from effects_reports.delivery.mail import mail_notice
     from effects_reports.downloads import download_app
     from effects_reports.errors import (
+        BucketInvalid,
+        BucketNotFound,
         DefinitionInvalid,
         LinkExpired,
         LinkInvalid,
@@ -49,12 +60,16 @@ else:
             "effects_reports.admin": "RepairCounts, cancel_report, repair_reports, resume_report, rewind_report",
             "effects_reports.api": "ReportStatus, find_report, list_reports, report_status, request_report",
             "effects_reports.async_api": "request_report_async",
+            "effects_reports.buckets": (
+                "BucketCredentials, CustomerBucket, add_bucket, bucket_notice, list_buckets, remove_bucket, "
+                "rotate_bucket"
+            ),
             "effects_reports.definition": "ReportDefinition, report",
             "effects_reports.delivery.mail": "mail_notice",
             "effects_reports.downloads": "download_app",
             "effects_reports.errors": (
-                "DefinitionInvalid, LinkExpired, LinkInvalid, ParamsInvalid, ReportInvalid, ReportNotFound, "
-                "ReportRefused, ReportStateError"
+                "BucketInvalid, BucketNotFound, DefinitionInvalid, LinkExpired, LinkInvalid, ParamsInvalid, "
+                "ReportInvalid, ReportNotFound, ReportRefused, ReportStateError"
             ),
             "effects_reports.explanation": "ReportExplanation, explain_report",
             "effects_reports.file_sql": "file_report",
@@ -76,7 +91,11 @@ else:
     )
 
 __all__ = [
+    "BucketCredentials",
+    "BucketInvalid",
+    "BucketNotFound",
     "Cursor",
+    "CustomerBucket",
     "DefinitionInvalid",
     "LinkExpired",
     "LinkInvalid",
@@ -98,18 +117,22 @@ __all__ = [
     "Since",
     "Subscription",
     "Workbook",
+    "add_bucket",
+    "bucket_notice",
     "cancel_report",
     "download_app",
     "download_url",
     "explain_report",
     "file_report",
     "find_report",
+    "list_buckets",
     "list_reports",
     "list_subscriptions",
     "mail_notice",
     "open_result",
     "pause_subscription",
     "preview_report",
+    "remove_bucket",
     "repair_reports",
     "report",
     "report_status",
@@ -118,6 +141,7 @@ __all__ = [
     "resume_report",
     "resume_subscription",
     "rewind_report",
+    "rotate_bucket",
     "sql_report",
     "subscribe",
     "unsubscribe",

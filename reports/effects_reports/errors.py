@@ -4,9 +4,11 @@ ConfigurationError
 └─ DefinitionInvalid   a definition is wrong: raised when it is registered, names the argument
 EnqueueError
 └─ ReportInvalid       a request is wrong: unknown report, a format it does not offer
-    └─ ParamsInvalid   its params do not fit the report
+    ├─ ParamsInvalid   its params do not fit the report
+    └─ BucketInvalid   a bucket's name, address or credentials, or the name of an object in it
 JobNotFound
-└─ ReportNotFound      there is no such run (404)
+├─ ReportNotFound      there is no such run (404)
+└─ BucketNotFound      there is no such bucket (404)
 JobStateError
 └─ ReportStateError    the state of the run does not allow this: it has ended, is not ready, its file is gone (409)
 EffectsError
@@ -35,10 +37,20 @@ class ParamsInvalid(ReportInvalid):
     """The params do not fit the report; nothing was written."""
 
 
+class BucketInvalid(ReportInvalid):
+    """A bucket, or the name of an object in it, cannot be used like this; nothing was written."""
+
+
 class ReportNotFound(JobNotFound):
     """There is no such run of a report."""
 
     listed_by = "effects reports list"
+
+
+class BucketNotFound(JobNotFound):
+    """There is no such bucket."""
+
+    listed_by = "effects reports buckets list"
 
 
 class ReportStateError(JobStateError):

@@ -52,6 +52,8 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
         link_principal: for whom alone, as for `download_url`. Default whoever has it.
         attach_bytes_max: of a file that has at most so many bytes `{attachment}` is the name of its object in the
             storage, for a job type that attaches it. Default 0: it is always empty. At most 7,000,000.
+        key: the job's idempotency key, filled in as the payload is; a second job of the same key and payload is not
+            enqueued. Default none.
     """
 
     job_type: str
@@ -62,6 +64,7 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
     link_uses: int | None = None
     link_principal: str | None = None
     attach_bytes_max: int = 0
+    key: str | None = None
 
     @property
     def link_terms(self) -> LinkTerms:
@@ -79,6 +82,8 @@ def check_notices(app: Effects, notices: Sequence[Notify]) -> None:
         if not notice.on or any(state not in ("ready", "failed") for state in notice.on):
             raise ReportInvalid(f"notify: on is {list(notice.on)}; give ready, failed or both")
         _check_handover(app, notice)
+        if notice.key is not None and (why := why_unfilled(notice.key, PLACEHOLDERS)) is not None:
+            raise ReportInvalid(f"notify: {why}")
         try:
             _check_payload(app, notice)
         except KeyUnavailable:
@@ -172,7 +177,8 @@ def tell(app: Effects, connection: Connection, run: Run, state: str, artifact: A
         try:
             with connection.begin_nested():
                 filled = fill_placeholders(notice.payload, words | _handover(app, connection, run, notice, artifact))
-                enqueue(notice.job_type, filled, session=connection, effects=app)
+                key = None if notice.key is None else str(fill_placeholders(notice.key, words))
+                enqueue(notice.job_type, filled, key=key, session=connection, effects=app)
         except EffectsError as failure:
             _log.error("report.notice_failed", extra={"job_type": notice.job_type, "reason": str(failure)})
 

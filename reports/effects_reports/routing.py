@@ -7,13 +7,19 @@ from effects_reports.tables.runs import Run
 
 PLAN_TYPE, CHUNK_TYPE, ASSEMBLE_TYPE = "report.plan", "report.chunk", "report.assemble"
 CLEANUP_TYPE, REPAIR_TYPE, REQUEST_TYPE = "report.cleanup", "report.repair", "report.request"
-SUBSCRIBED_TYPE = "report.subscribed"
+SUBSCRIBED_TYPE, DELIVER_TYPE = "report.subscribed", "report.deliver"
 QUEUE = "reports"
+BUCKETS_QUEUE = "buckets"  # of its own: buckets that answer slowly hold up no report
 
 
 def limit_key(report: str) -> str:
     """What all jobs of a report share: its cap in flight."""
     return f"report:{report}"
+
+
+def bucket_limit_key(name: str) -> str:
+    """What all deliveries into a bucket share."""
+    return f"bucket:{name}"
 
 
 def plan_job(run_id: str, report: str, number: int) -> NewJob:

@@ -9,23 +9,36 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from effects.extend import ModulesNamed, PackageSettings
+from effects.extend import ModulesNamed, PackageSettings, Private, private_networks
 from effects_reports.definition import ReportDefinition
 from effects_reports.source.replica import Replica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSettings(PackageSettings):
-    """The reports of an app. They are code: nothing of them comes from the environment.
+    """The reports of an app. They are code: nothing of them comes from the environment, but the networks of buckets.
 
     Args:
         reports: the definitions, from `@report`.
         report_engines: other databases by the names that definitions give as `engine`: SQLAlchemy engines, which stay
             yours to close, or URLs; or a `Replica` of the app's database, whose lag is then checked.
+        bucket_private_networks: EFFECTS_BUCKET_PRIVATE_NETWORKS, comma-separated networks, such as `10.1.0.0/16`, whose
+            buckets files may be delivered into although they are private. Default none.
+
+    Raises:
+        ConfigurationError: names the variable and what it may hold.
     """
 
     reports: tuple[ReportDefinition, ...] = ()
     report_engines: Mapping[str, Engine | str | Replica] = field(default_factory=dict, repr=False)
+    bucket_private_networks: str = ""
+
+    def __post_init__(self) -> None:
+        self.bucket_networks()
+
+    def bucket_networks(self) -> Private:
+        """The private networks that buckets may be in."""
+        return private_networks(self.bucket_private_networks, "EFFECTS_BUCKET_PRIVATE_NETWORKS")
 
     @classmethod
     def declared(cls, modules: ModulesNamed, folders: Sequence[Path]) -> Mapping[str, Any]:
@@ -38,7 +51,12 @@ class ReportSettings(PackageSettings):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **overrides: Any) -> ReportSettings:
-        """The given settings; None means the default."""
+        """The given settings, and the environment's networks; None means the default."""
+        networks = overrides.get("bucket_private_networks")
         return cls(
-            reports=tuple(overrides.get("reports") or ()), report_engines=dict(overrides.get("report_engines") or {})
+            reports=tuple(overrides.get("reports") or ()),
+            report_engines=dict(overrides.get("report_engines") or {}),
+            bucket_private_networks=environ.get("EFFECTS_BUCKET_PRIVATE_NETWORKS", "")
+            if networks is None
+            else networks,
         )

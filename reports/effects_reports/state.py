@@ -16,6 +16,7 @@ class ReportState:
 
     def __init__(self, app: Effects) -> None:
         self.settings: ReportSettings = app.packages["reports"]
+        self.bucket_networks = self.settings.bucket_networks()
         self.registry = ReportRegistry(app, self.settings)
 
 

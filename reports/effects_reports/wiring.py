@@ -9,11 +9,12 @@ from sqlalchemy import Connection
 
 from effects import JobType
 from effects.extend import SealedColumn, Settlement
-from effects_reports import notify, state_machine, subscriptions
+from effects_reports import buckets, notify, state_machine, subscriptions
 from effects_reports.jobs.assemble import ReportAssemble
 from effects_reports.jobs.chunk import ReportChunk
 from effects_reports.jobs.cleanup import ReportCleanup
 from effects_reports.jobs.compose import ReportRequest
+from effects_reports.jobs.deliver import ReportDeliver
 from effects_reports.jobs.plan import ReportPlan
 from effects_reports.jobs.repair import ReportRepair
 from effects_reports.jobs.subscribed import ReportSubscribed
@@ -45,6 +46,7 @@ def job_types(app: Effects) -> list[JobType[Any]]:
         repair,
         ReportRequest(app, registry),
         ReportSubscribed(app, registry),
+        ReportDeliver(app),
     ]
 
 
@@ -53,7 +55,8 @@ def sealed_columns() -> list[SealedColumn]:
     addresses = SealedColumn(
         "report_subscriptions", "sealed", id_column="id", columns=(), context=subscriptions.sealed_context
     )
-    return [*notify.sealed_columns(), addresses]
+    credentials = SealedColumn("report_buckets", "sealed", id_column="name", columns=(), context=buckets.sealed_context)
+    return [*notify.sealed_columns(), addresses, credentials]
 
 
 def _settled(app: Effects, connection: Connection, settlement: Settlement) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row
 
 from effects import Effects
 from effects.extend import IdempotentWriter, KeyHolder, insert_reserved, reserve_jobs, write_once
+from effects_reports.buckets import check_buckets
 from effects_reports.notify import keep_notices
 from effects_reports.request import CheckedRequest
 from effects_reports.routing import plan_job
@@ -37,6 +38,7 @@ class ReportReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_request(app: Effects, connection: Connection, request: CheckedRequest) -> ReportReceipt:
+    check_buckets(app, connection, request.notify)
     return write_once(app.keys, connection, [request], _RunWriter(app, connection))[0]
 
 

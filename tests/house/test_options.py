@@ -16,7 +16,7 @@ from effects.entry_points import entry_points
 KINDS: list[type[Any]] = [Settings, *(entry.load() for entry in entry_points("effects.settings"))]
 OWN_PARAMETERS = {"database_url"}  # of `Effects` itself
 # Wider than the field: any sequence is taken, and the class is one that the core does not know.
-WIDER = {"reports": "Sequence[Any]", "webhook_event_types": "Sequence[Any]"}
+WIDER = {"reports": "Sequence[Any]", "report_engines": "Mapping[str, Any]", "webhook_event_types": "Sequence[Any]"}
 
 
 def test_each_setting_is_an_option_of_its_type() -> None:

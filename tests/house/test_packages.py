@@ -30,7 +30,6 @@ ROLES = (
 )  # fmt: skip
 # (package, role) → why it has none.
 ABSENT = {
-    ("effects_reports", "transport"): "nothing leaves: `readers`, `source` and `formats` make the file",
     ("effects_reports", "receiver"): "nothing comes in; `downloads` answers requests for files",
 }
 # What only one package has, beside the roles.
@@ -45,9 +44,9 @@ OWN = {
         "sealed", "tenants",
     },
     "effects_reports": {
-        "cursor", "definition", "delivery", "downloads", "formats", "links", "notify", "params", "planner", "preview",
-        "progress", "ranges", "readers", "registry", "results", "sharing", "source", "sql_text", "state_machine",
-        "file_sql", "subscriptions",
+        "buckets", "cursor", "definition", "delivery", "downloads", "formats", "links", "notify", "params", "planner",
+        "preview", "progress", "ranges", "readers", "registry", "results", "sharing", "source", "sql_text",
+        "state_machine", "file_sql", "subscriptions",
     },
 }  # fmt: skip
 

@@ -78,10 +78,10 @@ class Released:
 
 
 class ReportWorker(ManualWorker):
-    """A worker of queue `reports`, moved by hand: claim a job, perform it, settle it, each when the test says so."""
+    """A worker of one queue, moved by hand: claim a job, perform it, settle it, each when the test says so."""
 
-    def __init__(self, app: Effects, name: str = "manual_worker") -> None:
-        super().__init__(app, name, queue="reports")
+    def __init__(self, app: Effects, name: str = "manual_worker", queue: str = "reports") -> None:
+        super().__init__(app, name, queue=queue)
 
     def perform(self, job: Job) -> Settlement:
         """What the attempt asks to be written; nothing is."""

@@ -243,3 +243,29 @@ def test_subscriptions_are_added_listed_paused_and_removed(
     assert reports("subscriptions", "list").out == "no subscriptions\n"
     assert reports("subscriptions", "remove", row).exit_code == 2
     assert reports("subscriptions", "add", "orders", "--params", "{", "--to", "a@example.com", *where).exit_code == 2
+
+
+def test_buckets_are_added_listed_rotated_and_removed(
+    shop: Effects, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EFFECTS_KEYS", f"k={generate_key()}")
+    file = tmp_path / "acme.json"
+    file.write_text('{"access_key_id": "AKIA", "secret_access_key": "of the customer"}')
+    url = "s3://acme-files/from-shop?region=eu-central-1"
+    assert reports("buckets", "list").out == "no buckets\n"
+    assert reports("buckets", "add", "acme", url, "--credentials", file).out == "acme added\n"
+    [listed] = reports("buckets", "list", "--json").json
+    assert (listed["name"], listed["url"]) == ("acme", url)
+    assert reports("buckets", "rotate", "acme", "--credentials", file, "--reason", "leaked").out == "acme rotated\n"
+    again = reports("buckets", "add", "acme", url, "--credentials", file)
+    assert (again.exit_code, again.err.count("\n")) == (2, 1)
+    inside = reports("buckets", "add", "b", "s3://files?endpoint=https://10.0.0.1", "--credentials", file)
+    assert "EFFECTS_BUCKET_PRIVATE_NETWORKS allows private networks" in inside.err
+    file.write_text('{"access_key_id": "AKIA", "secret": "of the customer"}')
+    wrong = reports("buckets", "rotate", "acme", "--credentials", file)
+    assert wrong.exit_code == 2
+    assert "of the customer" not in wrong.out + wrong.err
+    assert reports("buckets", "remove", "acme").out == "acme removed\n"
+    missing = reports("buckets", "remove", "acme")
+    assert missing.exit_code == 2
+    assert "reports buckets list" in missing.err

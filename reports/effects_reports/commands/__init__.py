@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from effects_reports.commands.delivering import buckets
 from effects_reports.commands.links import link
 from effects_reports.commands.request import explain_, request, rewind
 from effects_reports.commands.runs import cancel, download, list_, repair_, resume, show
@@ -17,5 +18,18 @@ def reports() -> None:
     """Request, watch and download reports."""
 
 
-for _command in (cancel, download, explain_, link, list_, repair_, request, resume, rewind, show, subscriptions):
+for _command in (
+    buckets,
+    cancel,
+    download,
+    explain_,
+    link,
+    list_,
+    repair_,
+    request,
+    resume,
+    rewind,
+    show,
+    subscriptions,
+):
     reports.add_command(_command)

@@ -31,7 +31,7 @@ def build_tables(metadata: MetaData) -> dict[str, Table]:
     """This package's tables in this MetaData, by their names without the prefix."""
     runs = _runs(metadata)
     tables = [_generated(metadata), runs, _chunks(metadata, runs), _links(metadata, runs)]
-    tables += [_watermarks(metadata), _increments(metadata, runs), _subscriptions(metadata)]
+    tables += [_watermarks(metadata), _increments(metadata, runs), _subscriptions(metadata), _buckets(metadata)]
     return {table.name.removeprefix("effects_"): table for table in tables}
 
 
@@ -205,4 +205,17 @@ def _subscriptions(metadata: MetaData) -> Table:
         now_column("created_at"),
         now_column("updated_at"),
         UniqueConstraint("schedule", "recipient", name="uq_effects_report_subscriptions"),
+    )
+
+
+def _buckets(metadata: MetaData) -> Table:
+    """Buckets of others, and what opens them."""
+    return Table(
+        "effects_report_buckets",
+        metadata,
+        Column("name", Text, primary_key=True),
+        Column("url", Text, nullable=False),
+        Column("sealed", LargeBinary, nullable=False),  # the credentials
+        now_column("created_at"),
+        now_column("updated_at"),
     )

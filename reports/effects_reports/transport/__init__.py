@@ -1,0 +1,1 @@
+"""How a file leaves: into a bucket of someone else's, over connections that are vetted."""

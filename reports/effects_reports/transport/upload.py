@@ -1,0 +1,254 @@
+"""One file into a bucket: looked for first, sent whole or in parts, and looked for again where no answer came.
+
+The object carries the file's SHA-256 as metadata. Whoever finds it there with that SHA-256 and size knows that it is
+done, so that a repeat after a crash sends nothing twice, and the same bytes under the same key at worst.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Literal, TypeAlias
+from urllib.parse import quote
+
+import msgspec
+
+from effects import Attempt, Cancelled, Done, Outcome, Refused, Retry, Unknown
+from effects.extend import attachment, declare, point
+from effects_reports.transport.s3 import S3Answer, S3Client
+
+PART_BYTES = 5 * 1024 * 1024  # S3's own minimum: an upload holds a few of them in memory
+PARTS_MAX = 10_000  # S3's own limit
+MARGIN_SECONDS = 2.0  # a request ends before the attempt's time limit does
+SHA256_HEADER, RUN_HEADER = "x-amz-meta-effects-sha256", "x-amz-meta-effects-run"
+_SIZE = re.compile(r"/(\d+)\Z")
+_BUSY = (429, 503)
+_CONFLICT = (404, 408, 409)  # an upload that another try has ended, or a change at the same time
+_FAILED = 500
+
+Presence: TypeAlias = Literal["ours", "absent", "other", "hidden"]
+
+declare(
+    {
+        "bucket.upload_begun": "the object is not in the bucket, nothing is sent",
+        "bucket.part_sent": "a part is in the bucket, the object not",
+        "bucket.sent": "the object is in the bucket, the job not done",
+    }
+)
+
+
+class Delivered(msgspec.Struct, frozen=True, kw_only=True):
+    """What is delivered, under which name."""
+
+    name: str
+    run_id: str
+    filename: str
+    content_type: str
+    bytes: int
+    sha256: str
+
+    def headers(self) -> dict[str, str]:
+        """Of the object."""
+        return {
+            "content-type": self.content_type,
+            "content-disposition": attachment(self.filename),
+            SHA256_HEADER: self.sha256,
+            RUN_HEADER: self.run_id,
+        }
+
+
+class BucketUpload:
+    """`await BucketUpload(client, file, pieces, attempt).run()` gives the outcome; nothing of the network raises.
+
+    Args:
+        pieces: opens the file's bytes; raises after the last one if they were altered.
+    """
+
+    def __init__(
+        self, client: S3Client, file: Delivered, pieces: Callable[[], Iterator[bytes]], attempt: Attempt
+    ) -> None:
+        self._client, self._file, self._pieces, self._attempt = client, file, pieces, attempt
+        self._path = client.address.path_of(file.name)
+        self._conditional = {"if-none-match": "*"}
+
+    async def run(self) -> Outcome:
+        """Done, Retry (nothing is there), Refused, or Unknown."""
+        presence, answer = await self._look()
+        if presence == "ours":
+            return self._done(was_there=True)
+        if presence == "other":
+            return self._taken()
+        if presence == "hidden" and answer.status != 403:  # who may not read may write
+            return _verdict(answer, sure=True) or Retry("the bucket gave no answer", code="no_answer")
+        point("bucket.upload_begun")
+        if self._file.bytes <= PART_BYTES:
+            return await self._judge(await self._put())
+        return await self._in_parts()
+
+    async def _send(self, method: str, query: str = "", body: bytes = b"", **headers: str) -> S3Answer:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self._client.send(method, self._path + query, body, named, seconds=self._seconds_left())
+
+    def _seconds_left(self) -> float:
+        return self._attempt.remaining_seconds() - MARGIN_SECONDS
+
+    async def _look(self) -> tuple[Presence, S3Answer]:
+        """Whether the object is there, by its first byte: an answer to HEAD has no reason in it."""
+        answer = await self._send("GET", range="bytes=0-0")
+        if answer.status in (200, 206, 416):
+            size = _SIZE.search(answer.header("content-range") or f"/{answer.header('content-length')}")
+            is_whole = size is not None and int(size.group(1)) == self._file.bytes
+            is_ours = answer.header(SHA256_HEADER) == self._file.sha256
+            return ("ours" if is_ours and is_whole else "other"), answer
+        if answer.status == 404 and answer.code != "NoSuchBucket":
+            return "absent", answer
+        return "hidden", answer
+
+    async def _put(self) -> S3Answer:
+        body = b"".join(self._pieces())
+        headers = self._file.headers()
+        answer = await self._client.send(
+            "PUT", self._path, body, {**headers, **self._conditional}, seconds=self._seconds_left()
+        )
+        if answer.status == 501:  # the store knows no conditions; it was just looked for
+            answer = await self._client.send("PUT", self._path, body, headers, seconds=self._seconds_left())
+        return answer
+
+    async def _in_parts(self) -> Outcome:
+        """A multipart upload. One that fails is aborted, one that was killed by the next try."""
+        await self._abort_earlier()
+        begun = await self._client.send(
+            "POST", f"{self._path}?uploads=", b"", self._file.headers(), seconds=self._seconds_left()
+        )
+        upload_id = begun.upload_id
+        if upload_id is None or not begun.is_success:
+            return _verdict(begun, sure=True) or Retry("the bucket began no upload", code="bad_answer")
+        query = f"uploadId={quote(upload_id, safe='')}"
+        is_complete = False
+        try:
+            parts = await self._send_parts(query)
+            if not isinstance(parts, str):
+                return parts
+            answer = await self._complete(query, parts)
+            outcome = await self._judge(answer)
+            is_complete = isinstance(outcome, Done | Unknown)
+            return outcome
+        finally:
+            if not is_complete and self._seconds_left() > 0:
+                await self._send("DELETE", f"?{query}")
+
+    async def _send_parts(self, query: str) -> Outcome | str:
+        """All parts; the document that completes them."""
+        lines = []
+        for number, part in enumerate(self._parts(), start=1):
+            if self._attempt.cancel_requested:
+                return Cancelled("cancelled by request")
+            answer = await self._send("PUT", f"?partNumber={number}&{query}", part)
+            etag = answer.header("etag")
+            if not answer.is_success or etag is None:
+                return _verdict(answer, sure=True) or Retry("the bucket acknowledged no part", code="bad_answer")
+            point("bucket.part_sent")
+            tag = etag.strip('"')
+            if not tag.isalnum():
+                return Refused("the bucket named a part in a way that cannot be repeated", code="bad_answer")
+            lines.append(f'<Part><PartNumber>{number}</PartNumber><ETag>"{tag}"</ETag></Part>')
+        return f"<CompleteMultipartUpload>{''.join(lines)}</CompleteMultipartUpload>"
+
+    def _parts(self) -> Iterator[bytes]:
+        size = max(PART_BYTES, -(-self._file.bytes // PARTS_MAX))
+        part = bytearray()
+        for piece in self._pieces():
+            part += piece
+            while len(part) >= size:
+                yield bytes(part[:size])
+                del part[:size]
+        if part:
+            yield bytes(part)
+
+    async def _complete(self, query: str, document: str) -> S3Answer:
+        answer = await self._send("POST", f"?{query}", document.encode(), **self._conditional)
+        if answer.status == 501:
+            answer = await self._send("POST", f"?{query}", document.encode())
+        if answer.is_success and (answer.code or not answer.is_whole):  # 200 comes before S3 knows; the body has it
+            answer.is_success, answer.status = False, _FAILED
+        return answer
+
+    async def _abort_earlier(self) -> None:
+        """Parts of a try that was killed cost money and show nowhere. Who may not list them goes on."""
+        address = self._client.address
+        key = address.key_of(self._file.name)
+        target = f"/{address.bucket}?prefix={quote(key, safe='')}&uploads="
+        listed = await self._client.send("GET", target, seconds=self._seconds_left())
+        for upload_id in listed.uploads_of(key) if listed.is_success else []:
+            await self._send("DELETE", f"?uploadId={quote(upload_id, safe='')}")
+
+    async def _judge(self, answer: S3Answer) -> Outcome:
+        """What became of the request that makes the object."""
+        if answer.is_success:
+            return self._done(was_there=False)
+        verdict = _verdict(answer)
+        if verdict is not None and answer.status != 412:
+            return verdict
+        presence, _ = await self._look()
+        if presence == "ours":
+            return self._done(was_there=False)
+        if presence == "other":
+            return self._taken()
+        if answer.status == 412:
+            return self._taken_unseen()
+        if answer.status in _CONFLICT and presence == "absent":
+            return Retry(f"the bucket answered {answer.status} ({answer.code})", code=f"http_{answer.status}")
+        return Unknown(
+            answer.reason or f"the bucket answered {answer.status}", code=answer.fault or f"http_{answer.status}",
+            detail=self._detail(),
+        )  # fmt: skip
+
+    def _done(self, *, was_there: bool) -> Outcome:
+        point("bucket.sent")
+        return Done(detail={**self._detail(), "bytes": self._file.bytes, "was_there": was_there})
+
+    def _taken(self) -> Outcome:
+        return Refused("another object has this name; it is not replaced", code="object_exists", detail=self._detail())
+
+    def _taken_unseen(self) -> Outcome:
+        """The credentials may not read. An object that no earlier try can have made is another one."""
+        if self._attempt.number > 1:
+            return Unknown(
+                "an object has this name, and the credentials may not look whether it is this file",
+                code="object_hidden", detail=self._detail(), on_unknown="hold",
+            )  # fmt: skip
+        return self._taken()
+
+    def _detail(self) -> dict[str, object]:
+        address = self._client.address
+        return {"bucket": address.bucket, "object": address.key_of(self._file.name), "sha256": self._file.sha256}
+
+
+def _verdict(answer: S3Answer, *, sure: bool = False) -> Outcome | None:
+    """What an answer that is no success means; None where the object may be there all the same.
+
+    Args:
+        sure: the request cannot have made the object, whatever became of it.
+    """
+    said = f" ({answer.code})" if answer.code else ""
+    if answer.status is None:
+        if sure or not answer.wrote:
+            return Retry(answer.reason or "the bucket cannot be reached", code=answer.fault or "no_answer")
+        return None
+    if answer.status in _BUSY:
+        return Retry(f"the bucket asks for fewer requests{said}", code="slow_down")
+    if answer.status >= _FAILED:
+        return Retry(f"the bucket answered {answer.status}{said}", code=f"http_{answer.status}") if sure else None
+    if answer.status == 404 and answer.code == "NoSuchBucket":
+        return Refused("there is no such bucket", code="no_such_bucket")
+    if answer.status in (301, 307, 308) or answer.code == "AuthorizationHeaderMalformed":
+        region = answer.header("x-amz-bucket-region") or ""
+        where = f": it is in {region}" if region.replace("-", "").isalnum() else ""
+        return Refused(f"the bucket is in another region or at another endpoint{where}", code="wrong_region")
+    if answer.status in (401, 403):
+        return Retry(f"the bucket does not accept the credentials{said}", code="access_denied")
+    if answer.status in _CONFLICT:
+        return Retry(f"the bucket answered {answer.status}{said}", code=f"http_{answer.status}") if sure else None
+    if answer.status == 412:
+        return None
+    return Refused(f"the bucket refuses the file: {answer.status}{said}", code=f"http_{answer.status}")
