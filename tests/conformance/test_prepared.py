@@ -15,6 +15,7 @@ from effects.store.claim.claim import claim, quiet_queues
 from effects.store.claim.claim_request import ClaimRequest
 from effects.store.db.engine import PREPARE_AFTER
 from effects.store.db.store import Store
+from tests.conftest import AppFactory
 from tests.support.limited_jobs import limited
 from tests.support.query_plans import recorded, rows_touched_as_prepared
 
@@ -59,21 +60,22 @@ def test_a_plan_that_was_kept_from_an_empty_table_reads_a_bounded_number_of_rows
 
 
 @on_postgresql
-def test_so_does_a_plan_for_jobs_with_limit_keys(app: Effects) -> None:
+def test_so_does_a_plan_for_jobs_with_limit_keys(app: Effects, app_factory: AppFactory) -> None:
+    producer = app_factory()  # whose notifier takes no connection of this one's pool
     _commit(app.store, "ALTER TABLE effects_jobs SET (autovacuum_enabled = false)")
     with app.store.read() as connection:
         connection.exec_driver_sql("SET plan_cache_mode = force_generic_plan")
     request = ClaimRequest("default", {"scripted": 60.0}, keyed=True)
     with recorded(app) as statements:
         for number in range(PREPARE_AFTER + 2):
-            enqueue("scripted", {}, limit_key=f"k{number}", effects=app)
+            enqueue("scripted", {}, limit_key=f"k{number}", effects=producer)
             assert len(claim(app.store, request, "w", WANT).jobs) == 1
         _commit(
             app.store,
             f"INSERT INTO effects_jobs (job_type, routed, run_at, limit_key) SELECT 'scripted', true, "
             f"now() + interval '1 day', 'k' || mod(i, 10) FROM generate_series(1, {SCHEDULED}) AS i",
         )
-        enqueue_many(limited("due", 200), effects=app)
+        enqueue_many(limited("due", 200), effects=producer)
         claim(app.store, request, "w", WANT)
     with app.store.read() as connection:
         assert 0 < rows_touched_as_prepared(connection, statements) <= ROWS_MAX

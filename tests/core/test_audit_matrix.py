@@ -50,11 +50,15 @@ from effects_email import export_address, forget_address, send_templated_email
 from effects_email.admin import requeue_email, send_test_email
 from effects_email.suppression import suppress, unsuppress
 from effects_reports import (
+    BucketCredentials,
+    add_bucket,
     cancel_report,
     pause_subscription,
+    remove_bucket,
     request_report,
     resume_report,
     resume_subscription,
+    rotate_bucket,
     subscribe,
     unsubscribe,
 )
@@ -83,6 +87,7 @@ from tests.support.scripted import Scripted
 
 WHO: dict[str, Any] = {"actor": "web:ann", "reason": "because"}
 ADDRESS = "ann@example.com"
+CREDENTIALS = BucketCredentials("AKIAEXAMPLE", "secret")
 
 Act: TypeAlias = Callable[[], object]
 Prepare: TypeAlias = Callable[[Effects], Act]
@@ -277,6 +282,20 @@ def prepare_resume_subscription(app: Effects) -> Act:
     return lambda: resume_subscription(subscription_id, effects=app, **WHO)
 
 
+def bucket(app: Effects, **who: Any) -> None:
+    add_bucket("acme", "s3://acme-files?region=eu-central-1", CREDENTIALS, effects=app, **who)
+
+
+def prepare_rotate_bucket(app: Effects) -> Act:
+    bucket(app, actor="set-up")
+    return lambda: rotate_bucket("acme", CREDENTIALS, effects=app, **WHO)
+
+
+def prepare_remove_bucket(app: Effects) -> Act:
+    bucket(app, actor="set-up")
+    return lambda: remove_bucket("acme", effects=app, **WHO)
+
+
 def prepare_link(app: Effects) -> Act:
     run = run_id(app)
     run_sql(app, "UPDATE effects_generated_reports SET artifact = 'a.csv', sha256 = '0123456789abcdef'")
@@ -456,6 +475,9 @@ MATRIX: dict[tuple[str, str], Prepare] = {
     ("bulk", "end"): prepare_bulk_end,
     ("report", "repair"): prepare_repair,
     ("report", "link"): prepare_link,
+    ("bucket", "add"): lambda app: lambda: bucket(app, **WHO),
+    ("bucket", "rotate"): prepare_rotate_bucket,
+    ("bucket", "remove"): prepare_remove_bucket,
     ("subscription", "add"): lambda app: lambda: subscription(app, **WHO),
     ("subscription", "remove"): on_subscription(unsubscribe),
     ("subscription", "pause"): on_subscription(pause_subscription),

@@ -33,6 +33,7 @@ from effects.sessions.constructed import living
 from effects.store.db import revisions
 from tests.support.documents import DOCUMENTS, OWN_DATABASE, RUN
 from tests.support.processes import Child, effects
+from tests.support.sampling import is_full, sample
 
 ROOT = Path(__file__).parents[2]
 EXIT_CODE = re.compile(r" +# exit code (\d)$")
@@ -131,13 +132,19 @@ def test_a_package_is_added_in_less_than_200_lines_on_the_public_modules_alone()
     assert imported == {"effects", "effects.extend", "effects.cli", "effects.testing"}
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=str)
+def pages() -> list[tuple[Path, str]]:
+    """Each on both databases by `make soak`, else on one of the two. One whose settings name its own: on that alone."""
+    on_any = [path for path in DOCUMENTS if path not in OWN_DATABASE]
+    on_postgresql = on_any if is_full() else sample(on_any, len(on_any) // 2)
+    on_sqlite = [path for path in DOCUMENTS if is_full() or path not in on_postgresql]
+    return [*((path, "sqlite") for path in on_sqlite), *((path, "postgresql") for path in on_postgresql)]
+
+
+@pytest.mark.parametrize(("path", "empty_database_url"), pages(), indirect=["empty_database_url"], ids=str)
 def test_its_examples_run(
     path: Path, tmp_path: Path, empty_database_url: str, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """On PostgreSQL, and on the default, which is a SQLite file in the working directory."""
-    if path in OWN_DATABASE and empty_database_url.startswith("postgresql"):
-        pytest.skip("its settings name its database")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(entry_points, "_by_group", entry_points._by_group.__wrapped__)  # a document may add some

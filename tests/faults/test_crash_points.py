@@ -45,6 +45,7 @@ def test_the_table_and_the_points_name_each_other() -> None:
         "prune.",
         "bulk.",
         "migration.",
+        "bucket.",
     )  # in their folders; test_crash_upkeep; tests/upgrades
     core = {name for name in crashpoints.POINTS if not name.startswith(theirs)}
     for action in crashpoints.ACTIONS:

@@ -21,7 +21,7 @@ RUN = Run(
     consistency="range", prefix="p", round=1, version=1, columns="[]", as_of=0.0, rows_total=1000,
     total_kind="exact", bytes_max=1, keep_seconds=1.0, repairs=0, snapshot=None, packing=None, snapshot_restarts=0,
     progress_floor=0.0, error_code=None, error_text=None, created_at=0.0, planned_at=0.0, assembling_at=None,
-    ended_at=None, expires_at=None,
+    ended_at=None, expires_at=None, read_from=None, read_position=None,
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -64,11 +65,13 @@ def rows(shop: Effects) -> Rows:
 
 @contextmanager
 def statements(shop: Effects) -> Iterator[list[str]]:
-    """The statements that the engine executes meanwhile."""
+    """The statements that this thread has the engine execute meanwhile."""
     seen: list[str] = []
+    thread = threading.get_ident()  # the notifier has another one
 
     def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        seen.append(statement)
+        if threading.get_ident() == thread:
+            seen.append(statement)
 
     for engine in shop.store.engines:
         event.listen(engine, "before_cursor_execute", note)

@@ -123,7 +123,7 @@ class ReportSource:
             ReplicaUnfit: the replica may not be read, and the report waits for it.
             ReportRefused: the same, and it refuses.
         """
-        if snapshot is not None and self.replica is not None:
+        if snapshot is not None:
             # Held by the server that the plan has read: no lag makes it older.
             primary = position is not None and position.server == "primary"
             with reading(self.primary if primary else self.engine, seconds=seconds, snapshot=snapshot) as connection:
