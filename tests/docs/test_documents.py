@@ -132,15 +132,16 @@ def test_a_package_is_added_in_less_than_200_lines_on_the_public_modules_alone()
     assert imported == {"effects", "effects.extend", "effects.cli", "effects.testing"}
 
 
-def pages() -> list[tuple[Path, str]]:
-    """Each on both databases by `make soak`, else on one of the two. One whose settings name its own: on that alone."""
-    on_any = [path for path in DOCUMENTS if path not in OWN_DATABASE]
+def pages() -> list[tuple[str, Path]]:
+    """The README on both databases; the others by `make soak`, else on one of the two. Some pages name their own."""
+    readme = Path("README.md")
+    on_any = [path for path in DOCUMENTS if path not in OWN_DATABASE and path != readme]
     on_postgresql = on_any if is_full() else sample(on_any, len(on_any) // 2)
     on_sqlite = [path for path in DOCUMENTS if is_full() or path not in on_postgresql]
-    return [*((path, "sqlite") for path in on_sqlite), *((path, "postgresql") for path in on_postgresql)]
+    return [*(("sqlite", path) for path in on_sqlite), *(("postgresql", path) for path in [readme, *on_postgresql])]
 
 
-@pytest.mark.parametrize(("path", "empty_database_url"), pages(), indirect=["empty_database_url"], ids=str)
+@pytest.mark.parametrize(("empty_database_url", "path"), pages(), indirect=["empty_database_url"], ids=str)
 def test_its_examples_run(
     path: Path, tmp_path: Path, empty_database_url: str, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:

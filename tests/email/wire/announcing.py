@@ -32,11 +32,13 @@ def send_behind(
     releases: Sequence[Callable[[], None]] = (),
     *,
     seconds: float = 20,
+    ended: Event | None = None,
 ) -> list[SendResult | BaseException]:
     """Send all, the followers in this order behind the first, which goes on when they wait for its connection.
 
     Args:
         releases: of the followers, in place of ones that do nothing.
+        ended: set as soon as one of all has its result.
     """
     entered = Event()
 
@@ -49,6 +51,9 @@ def send_behind(
             return transport.send(outgoing, release=release, seconds=seconds)
         except Exception as error:
             return error
+        finally:
+            if ended is not None:
+                ended.set()
 
     with ThreadPoolExecutor(len(followers) + 1) as threads:
         futures = [threads.submit(send, first, hold)]

@@ -15,7 +15,7 @@ from effects_email.transport import turn as turn_module
 from effects_email.transport.base import OutgoingMessage, SendResult, Transport
 from tests.email.wire.announcing import ONE, is_pipelined, send_behind
 from tests.email.wire.conftest import ANN, BEN, CAT, Opened, Released, outgoing_message
-from tests.peers.smtp import CUT, OFFERS, RESET, STALL, Script, SmtpPeer
+from tests.peers.smtp import CUT, OFFERS, RESET, STALL, Script, SmtpPeer, Step
 from tests.peers.smtp_cut import CutProxy
 from tests.support.waiting import wait_until
 
@@ -69,9 +69,17 @@ def test_its_release_is_recorded_before_its_first_byte_and_while_the_other_waits
 
 
 def test_a_message_whose_release_is_refused_is_not_sent_and_the_one_before_it_is_done(opened: Opened) -> None:
-    with SmtpPeer() as peer:
+    """The second is over before the first is answered."""
+    ended = threading.Event()
+
+    class LateAnswers(SmtpPeer):
+        def step(self, stage: str) -> Step | None:
+            assert stage != "dot" or ended.wait(20)
+            return super().step(stage)
+
+    with LateAnswers() as peer:
         transport = opened(peer.url, PATIENT)
-        results = send_behind(transport, bodied(1), [bodied(2)], [Released(LeaseLost())])
+        results = send_behind(transport, bodied(1), [bodied(2)], [Released(LeaseLost())], ended=ended)
         assert kinds(results) == ["accepted", "LeaseLost"]
         assert kinds(send_behind(transport, bodied(3), [])) == ["accepted"]
         assert list(subjects(peer)) == ["m1", "m3"]
