@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from effects.default_app import app_of
     from effects.errors import SecretInvalid, SignatureInvalid, code_of
     from effects.exit_codes import ExitCode
-    from effects.guarded.addresses import AddressRefused, Private, literal_address, private_networks
-    from effects.guarded.addresses import allowed as address_allowed
+    from effects.guarded.addresses import AddressRefused, Private, host_allowed, is_web_port, private_networks
     from effects.guarded.network import GuardedNetwork
     from effects.http.client import verifying_context
     from effects.http.exchange import Exchange
@@ -123,9 +122,7 @@ else:
             "effects.default_app": "app_of",
             "effects.errors": "SecretInvalid, SignatureInvalid, code_of",
             "effects.exit_codes": "ExitCode",
-            "effects.guarded.addresses": (
-                "AddressRefused, Private, allowed as address_allowed, literal_address, private_networks"
-            ),
+            "effects.guarded.addresses": "AddressRefused, Private, host_allowed, is_web_port, private_networks",
             "effects.guarded.network": "GuardedNetwork",
             "effects.http.client": "verifying_context",
             "effects.http.exchange": "Exchange",
@@ -251,7 +248,6 @@ __all__ = [
     "UtcTime",
     "Window",
     "Writer",
-    "address_allowed",
     "and_each",
     "app_of",
     "arguments",
@@ -283,17 +279,18 @@ __all__ = [
     "fill_placeholders",
     "fold_sql",
     "generate_secret",
+    "host_allowed",
     "in_async",
     "insert_intended",
     "insert_reserved",
     "is_address",
     "is_printable",
     "is_resolved",
+    "is_web_port",
     "is_wrong_statement",
     "lazy",
     "ledger_columns",
     "lifespan",
-    "literal_address",
     "moment",
     "moment_or_none",
     "nearest",

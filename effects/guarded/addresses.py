@@ -76,6 +76,8 @@ _PRIVATE_4 = [
 ]
 _PRIVATE_6 = [IPv6Network("::1/128"), IPv6Network("fc00::/7")]
 
+_WEB_PORTS, _SYSTEM_PORTS = (80, 443), 1024
+
 
 @dataclass(eq=False)
 class AddressRefused(Refused):
@@ -135,6 +137,17 @@ def allowed(address: Address, *, allow_private: Private = False) -> bool:
 
 def _opens(allow_private: Private, address: Address) -> bool:
     return allow_private if isinstance(allow_private, bool) else any(address in network for network in allow_private)
+
+
+def host_allowed(host: str, *, allow_private: Private = False) -> bool:
+    """Whether a request may go to this host, as far as that is known before a name is resolved."""
+    literal = literal_address(host)
+    return literal is None or allowed(literal, allow_private=allow_private)
+
+
+def is_web_port(port: int | None) -> bool:
+    """Whether a port may be one of the web: none, 80, 443, or one that no system service has."""
+    return port is None or port in _WEB_PORTS or port >= _SYSTEM_PORTS
 
 
 def literal_address(host: str) -> Address | None:

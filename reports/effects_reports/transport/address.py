@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import msgspec
 
-from effects.extend import Private, address_allowed, is_printable, literal_address
+from effects.extend import Private, host_allowed, is_printable, is_web_port
 from effects_reports.errors import BucketInvalid
 
 OBJECT_BYTES_MAX = 1024  # S3's own limit of a key
@@ -15,7 +15,6 @@ DEFAULT_REGION = "us-east-1"  # what stores that know no regions are signed for
 _FORM = "give s3://bucket/prefix?region=…, for other stores than Amazon's with &endpoint=https://…"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
-_WEB_PORTS, _SYSTEM_PORTS = (80, 443), 1024
 
 
 class BucketAddress(msgspec.Struct, frozen=True):
@@ -88,16 +87,14 @@ def _origin(endpoint: str, allow_private: Private) -> str:
         raise BucketInvalid("the bucket's endpoint is no address of the web; give https://host, without a path")
     if parts.username is not None or parts.password is not None:
         raise BucketInvalid("the bucket's endpoint holds a user name or password; give credentials as such")
-    if port is not None and port not in _WEB_PORTS and port < _SYSTEM_PORTS:
+    if not is_web_port(port):
         raise BucketInvalid("the bucket's endpoint has a port of another service; give 443, 80, or one above 1023")
-    literal = literal_address(host)
-    if literal is not None and not address_allowed(literal, allow_private=allow_private):
+    if not host_allowed(host, allow_private=allow_private):
         raise BucketInvalid(
             "the bucket's endpoint is an address that is not allowed: loopback, private, link-local or reserved "
             "(EFFECTS_BUCKET_PRIVATE_NETWORKS allows private networks)"
         )
-    is_inside = literal is not None and not address_allowed(literal)
-    if parts.scheme == "http" and not is_inside:
+    if parts.scheme == "http" and host_allowed(host):
         raise BucketInvalid(
             "the endpoint must begin with https:// (http only for an address in EFFECTS_BUCKET_PRIVATE_NETWORKS)"
         )

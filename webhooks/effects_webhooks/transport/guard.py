@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from effects.extend import Private, address_allowed, is_printable, lazy, literal_address
+from effects.extend import Private, host_allowed, is_printable, is_web_port, lazy
 from effects_webhooks.errors import EndpointInvalid
 
 if TYPE_CHECKING:
@@ -13,8 +13,6 @@ else:
     httpx = lazy.module("httpx")
 
 URL_CHARS_MAX = 2048
-_WEB_PORTS = (80, 443)
-_SYSTEM_PORTS = 1024
 
 
 def check_url(url: str, *, allow_private: Private = False) -> str:
@@ -44,8 +42,7 @@ def check_url(url: str, *, allow_private: Private = False) -> str:
     if not host:
         raise EndpointInvalid("url names no host")
     _check_port(port, allow_private is True)
-    literal = literal_address(host)
-    if literal is not None and not address_allowed(literal, allow_private=allow_private):
+    if not host_allowed(host, allow_private=allow_private):
         raise EndpointInvalid(
             "url names an address that is not allowed: loopback, private, link-local or reserved "
             "(EFFECTS_PRIVATE_NETWORKS allows private networks)"
@@ -54,9 +51,7 @@ def check_url(url: str, *, allow_private: Private = False) -> str:
 
 
 def _check_port(port: int | None, allow_private: bool) -> None:
-    if port is None or port in _WEB_PORTS:
-        return
-    if not 0 < port < 65536:
+    if port is not None and not 0 < port < 65536:
         raise EndpointInvalid("url has a port outside 1 to 65535")
-    if port < _SYSTEM_PORTS and not allow_private:
+    if not allow_private and not is_web_port(port):
         raise EndpointInvalid("url has a port of another service; give 443, 80, or one above 1023")
