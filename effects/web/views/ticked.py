@@ -33,9 +33,7 @@ def _fields(visit: Visit) -> Mapping[str, str]:
 
 
 def _ask_or_act(visit: Visit, choices: Sequence[BulkChoice], page: str, chosen: Mapping[str, str]) -> PageAnswer:
-    """Args:
-    chosen: the filters of the list, to which the person returns.
-    """
+    """Ask about the ticked rows, or act on them; the way back has the filters of the list (`chosen`)."""
     choice = next((choice for choice in choices if choice.name == _fields(visit).get("do")), None)
     if choice is None:
         raise BadRequestError("there is no such action on rows of this list")
