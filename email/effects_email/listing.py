@@ -91,9 +91,10 @@ def list_emails(
 
         if fate is None:
             rows, searched_to = read(before, limit + 1)
+            by_message = fates(app, connection, [row.message_id for row in rows])
         else:
             rows, searched_to = _of_fate(app, connection, read, fate, before, limit + 1)
-        by_message = fates(app, connection, [row.message_id for row in rows])
+            by_message = {row.message_id: fate for row in rows}
     emails = [_summary(row, by_message.get(row.message_id)) for row in rows[:limit]]
     return EmailPage(emails, emails[-1].key if len(rows) > limit else searched_to, more=len(rows) > limit)
 

@@ -99,7 +99,6 @@ class _ChunkAttempt:
     ) -> None:
         self._job_type, self._app, self._registry = job_type, job_type.app, job_type.registry
         self._run, self._chunk, self._job_id, self._token = run, chunk, job_id, token
-        self._full_of_formulas = job_type.full_of_formulas
         self._attempt = attempt
         self._began = self._flushed = time.monotonic()
         self._definition = self._registry.get(run.report)
@@ -166,7 +165,7 @@ class _ChunkAttempt:
             point("report.part_written")
             stored = out.finish()
         if result.formulas:
-            self._full_of_formulas.add(self._run.report)
+            self._job_type.full_of_formulas.add(self._run.report)
         point("report.part_renamed")
         if not self._fenced(chunk_table.flush_progress, rows=result.rows):
             storage.delete([name])
@@ -192,7 +191,7 @@ class _ChunkAttempt:
         chunk = self._chunk
         if not self._definition.paged:
             chunk_source = resolved.chunk_source(key_from_json(chunk.lo), key_from_json(chunk.hi))
-            return replace(chunk_source, formulas=self._run.report in self._full_of_formulas)
+            return replace(chunk_source, formulas=self._run.report in self._job_type.full_of_formulas)
         after = cursor_from_json(chunk.lo)
         rows = PagedRows(
             resolved.pages(after), after=after, until=cursor_from_json(chunk.hi),

@@ -49,5 +49,10 @@ def limit_statements(connection: Connection, seconds: float) -> None:
 
 def was_too_long(error: Exception) -> bool:
     """Whether PostgreSQL ended the statement for its time."""
+    return has_state(error, QUERY_CANCELED)
+
+
+def has_state(error: Exception, state: str) -> bool:
+    """Whether PostgreSQL raised this with this SQLSTATE, by way of SQLAlchemy or of the driver alone."""
     original = error.orig if isinstance(error, DBAPIError) else error
-    return getattr(original, "sqlstate", None) == QUERY_CANCELED
+    return getattr(original, "sqlstate", None) == state

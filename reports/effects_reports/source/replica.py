@@ -15,11 +15,11 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, Row
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import OperationalError
 
 from effects.extend import arguments, database_condition, require
 from effects_reports.errors import DefinitionInvalid, ReportRefused
-from effects_reports.source.reading import reading
+from effects_reports.source.reading import has_state, reading
 
 Ready: TypeAlias = Callable[[Connection], None]
 T = TypeVar("T")
@@ -200,5 +200,4 @@ class ReportSource:
 
 def was_conflict(error: Exception) -> bool:
     """Whether a replica ended the statement because it had to replay what would change its rows."""
-    original = error.orig if isinstance(error, DBAPIError) else error
-    return getattr(original, "sqlstate", None) == SERIALIZATION_FAILURE
+    return has_state(error, SERIALIZATION_FAILURE)
