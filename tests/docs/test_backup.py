@@ -7,6 +7,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from tests.house.source import ROOT
 from tests.support import databases
 from tests.support.runbooks import with_server_tools
+from tests.support.sampling import sample
 from tests.support.terminal import Terminal, terminal
 
 PAGE = (ROOT / "docs" / "backup.md").read_text()
@@ -61,20 +63,26 @@ def test_a_restored_backup_repeats_what_was_done_since(shell: Terminal, tmp_path
     shell.type("effects failovers list", ["no failovers"])
 
 
-def test_the_steps_let_nothing_be_repeated_that_the_database_knows(shell: Terminal, tmp_path: Path) -> None:
-    shell.play(PAGE)
-    finish(shell)
-    assert printed(tmp_path) == EACH_ONCE | {"label of order 5": 1}
-    enter_again(shell)
-    assert printed(tmp_path) == EACH_ONCE | {"label of order 5": 1, "label of order 4": 2}
+@pytest.mark.parametrize("database", sample(["sqlite", "postgresql"], 1))
+def test_the_steps_let_nothing_be_repeated_that_the_database_knows(
+    database: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with ExitStack() as stack:
+        page, variables = PAGE, settings()
+        if database == "postgresql":
+            server = request.getfixturevalue("postgresql_server")
+            url = stack.enter_context(databases.postgresql_database(server))
+            page, variables = on_postgresql(), {**variables, "EFFECTS_DATABASE_URL": url, "URL": url}
+        shell = stack.enter_context(terminal(tmp_path, variables))
+        shell.play(page)
+        finish(shell)
+        assert printed(tmp_path) == EACH_ONCE | {"label of order 5": 1}
+        enter_again(shell)
+        assert printed(tmp_path) == EACH_ONCE | {"label of order 5": 1, "label of order 4": 2}
 
 
-def test_the_same_steps_on_postgresql(tmp_path: Path, postgresql_server: str) -> None:
-    """A dump, restored into the same database of the same cluster."""
+def on_postgresql() -> str:
+    """The page with a dump, restored into the same database of the same cluster."""
     dump, restore = re.findall(r"`(pg_(?:dump|restore) [^`]+ URL[^`]*)`", PAGE)
-    with databases.postgresql_database(postgresql_server) as url:
-        page = re.sub(r"^\$ python -c .*$", "$ " + dump, PAGE, count=1, flags=re.MULTILINE).replace(RESTORE, restore)
-        with terminal(tmp_path, {**settings(), "EFFECTS_DATABASE_URL": url, "URL": url}) as shell:
-            shell.play(page.replace("--dbname URL", '--dbname "$URL"'))
-            finish(shell)
-    assert printed(tmp_path) == EACH_ONCE | {"label of order 5": 1}
+    page = re.sub(r"^\$ python -c .*$", "$ " + dump, PAGE, count=1, flags=re.MULTILINE).replace(RESTORE, restore)
+    return page.replace("--dbname URL", '--dbname "$URL"')

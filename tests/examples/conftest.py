@@ -15,8 +15,13 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from effects.keys import generate_key
+from tests.support.sampling import sample
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+# For a test that starts many processes: one of the two databases; both by `make soak`.
+_ONE_DATABASE = sample(["sqlite", "postgresql"], 1)
+on_one_database = pytest.mark.parametrize("database_url", _ONE_DATABASE, indirect=True)
+on_one_empty_database = pytest.mark.parametrize("empty_database_url", _ONE_DATABASE, indirect=True)
 
 Shell: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
 Manage: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]

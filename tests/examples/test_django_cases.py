@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.conftest import Manage
+from tests.examples.conftest import Manage, on_one_empty_database
 
 CASES = str(Path(__file__).parent / "django_cases")
 PAY = """
@@ -16,6 +16,7 @@ print(Client(raise_request_exception=False).post("/pay", paid, headers={"host": 
 """
 
 
+@on_one_empty_database
 def test_cases_pass(manage: Manage) -> None:
     assert "Ran 26 tests" in manage("test", "cases", "--noinput", PYTHONPATH=CASES).stderr
 

@@ -22,13 +22,14 @@ from effects.cli.work import work
 from effects.slots import Cron
 from effects.worker import Worker
 from effects_webhooks import add_endpoint
-from tests.examples.conftest import EXAMPLES, Load, Shell
+from tests.examples.conftest import EXAMPLES, Load, Shell, on_one_database
 from tests.support.manual_workers import rows
 
 UNITS = sorted((EXAMPLES / "systemd").iterdir())
 CRON_LINE = re.compile(r"((?:\S+\s+){5})(.*)")
 
 
+@on_one_database
 def test_cleanup_nightly(load: Load, shell: Shell) -> None:
     example = load("cleanup_nightly")
     app: Effects = example.app
@@ -48,12 +49,14 @@ def test_cleanup_nightly(load: Load, shell: Shell) -> None:
     app.dispose()
 
 
+@on_one_database
 def test_the_commands_of_the_readme_work_as_they_stand(shell: Shell) -> None:
     lines = re.findall(r"^    (.+)$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
     done = shell("set -e\n" + "\n".join(lines))
     assert "job.succeeded job=1 type=shop.cleanup_nightly" in done.stderr
 
 
+@on_one_database
 def test_send_weekly_report_for_the_last_week(load: Load, shell: Shell, tmp_path: Path) -> None:
     example = load("weekly_report")
     app: Effects = example.app
@@ -141,6 +144,7 @@ async def visit_async(shop: ModuleType, app: Effects) -> None:
         assert (await client.get("/orders/7/parcel")).status_code == 404
 
 
+@on_one_database
 def test_the_lines_of_the_crontab_run(shell: Shell, settings: dict[str, str], tmp_path: Path) -> None:
     """With its folders moved to where the test may write."""
     env_file = tmp_path / "effects.env"

@@ -16,7 +16,7 @@ from effects_reports import list_reports, open_result
 from effects_webhooks import add_endpoint
 from effects_webhooks.jobs.deliver import WebhookDelivery
 from examples.demo.mailbox import Mailbox, mailbox
-from tests.examples.conftest import Load, Shell
+from tests.examples.conftest import Load, Shell, on_one_database
 from tests.support.manual_workers import rows
 
 TWICE = RetryPolicy(backoff=FixedSchedule((0.05,)))  # the real schedule takes days
@@ -38,6 +38,7 @@ def crm(settings: dict[str, str]) -> Iterator[str]:
         yield f"http://127.0.0.1:{held.getsockname()[1]}/"
 
 
+@on_one_database
 def test_with_the_crm_down_the_mail_arrives_and_the_webhook_ends_dead_and_visible(
     mail: Mailbox, crm: str, load: Load, shell: Shell
 ) -> None:

@@ -16,6 +16,7 @@ from tests.house.source import PACKAGES
 from tests.install.wheel import ROOT, Environment, build, foreign_wheel, run
 from tests.support import databases
 from tests.support.runbooks import blocks, sections
+from tests.support.sampling import sample
 from tests.support.terminal import terminal
 
 WHEEL_BYTES_MAX = 1_468_006  # 1.4 MiB: the library outgrew a million bytes, and the dashboard brings its pages
@@ -23,6 +24,8 @@ README = [
     f"tests/docs/test_documents.py::test_its_examples_run[{database}-README.md]"
     for database in ("sqlite", "postgresql")
 ]
+EXAMPLES = sorted(f"tests/examples/{path.name}" for path in (ROOT / "tests" / "examples").glob("test_*.py"))
+EXAMPLES_SAMPLED = 2  # they run in the checkout too
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +40,14 @@ def environment(tmp_path: Path) -> Environment:
     return Environment(tmp_path / "venv")
 
 
+@pytest.fixture(scope="module")
+def installed(distributions: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The wheel in an environment that no test changes."""
+    environment = Environment(tmp_path_factory.mktemp("installed") / "venv")
+    environment.install(distributions[0])
+    return environment
+
+
 def test_the_wheel_is_small_and_typed_and_holds_nothing_else(distributions: tuple[Path, Path]) -> None:
     wheel, _ = distributions
     assert wheel.name.startswith("effects_toolkit-")
@@ -48,30 +59,29 @@ def test_the_wheel_is_small_and_typed_and_holds_nothing_else(distributions: tupl
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("tests", [README, ["tests/examples", "-k", "not postgresql"]], ids=["readme", "examples"])
+@pytest.mark.parametrize("tests", [README, sample(EXAMPLES, EXAMPLES_SAMPLED)], ids=["readme", "examples"])
 def test_the_readme_and_the_examples_run_from_the_wheel(
-    distributions: tuple[Path, Path], environment: Environment, tmp_path: Path, tests: list[str]
+    installed: Environment, postgresql_server: str, tmp_path: Path, tests: list[str]
 ) -> None:
     """By the tests that run them in the checkout, copied to where the sources are not."""
-    wheel, _ = distributions
-    environment.install(wheel)
     away = tmp_path / "away"
     shutil.copytree(ROOT / "tests", away / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("README.md", "pyproject.toml", "docs", "examples"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, away / name)
-    python = environment.bin / "python"
-    assert str(environment.site) in run(python, "-c", "import effects; print(effects.__file__)", cwd=away)
-    output = run(python, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests, cwd=away)
+    python = installed.bin / "python"
+    assert str(installed.site) in run(python, "-c", "import effects; print(effects.__file__)", cwd=away)
+    settings = {name: value for name, value in os.environ.items() if name.startswith("EFFECTS_TEST_")}
+    settings["EFFECTS_TEST_DATABASE_URL"] = postgresql_server
+    output = run(python, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests, cwd=away, **settings)
     assert " passed" in output
 
 
 @pytest.mark.timeout(400)
 def test_the_tutorial_is_played_in_an_environment_with_the_wheel_alone(
-    distributions: tuple[Path, Path], environment: Environment, tmp_path: Path, postgresql_server: str
+    installed: Environment, tmp_path: Path, postgresql_server: str
 ) -> None:
     """What it shows is what comes, but for names that are new each time. Its ports and its server are the test's."""
-    environment.install(distributions[0])
     shop = tmp_path / "shop"
     shop.mkdir()
     page = (ROOT / "docs" / "tutorial.md").read_text()
@@ -83,7 +93,7 @@ def test_the_tutorial_is_played_in_an_environment_with_the_wheel_alone(
         for text, here in {**replaced, "127.0.0.1:8765/": "127.0.0.1:"}.items():
             assert text in page
             page = page.replace(text, here)
-        settings = {"PATH": f"{environment.bin}{os.pathsep}{os.environ['PATH']}"}
+        settings = {"PATH": f"{installed.bin}{os.pathsep}{os.environ['PATH']}"}
         stack.enter_context(terminal(shop, settings)).play(page)
 
 
