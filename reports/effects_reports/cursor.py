@@ -57,7 +57,7 @@ def _write(value: Any) -> Any:
         name, write = _WRITE[type(value)]
     except KeyError:
         raise ReportRefused(
-            f"a key or cursor holds {described(value)}; it is made of numbers, texts, times, UUIDs or bytes",
+            f"a key or cursor holds {described(value)}; give numbers, texts, times, UUIDs or bytes",
             code="key_type",
         ) from None
     return {name: write(value)}

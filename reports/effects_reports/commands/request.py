@@ -148,9 +148,9 @@ def _await(context: Context, run_id: str, timeout: float, *, shown: bool) -> Rep
 def rewind(
     context: Context, *, name: str, params: tuple[str, ...], document: str | None, reason: str | None
 ) -> CommandResult:
-    """Begin an incremental report with every row again.
+    """Restart an incremental report from its first row.
 
-    Its next run has every row; one that is under way ends as it is.
+    The next run has every row. A run in progress is not affected.
     """
     with _params_named():
         is_rewound = rewind_report(name, _params(params, document), actor=actor(), reason=reason, effects=context.app)

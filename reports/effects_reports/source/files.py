@@ -48,7 +48,7 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises:
             ReportRefused: the files are not those of the cursor, or change while the last page is read; the key is NULL
-                or not unique; DuckDB does not take the SELECT.
+                or not unique; DuckDB rejects the SELECT.
         """
         paths = self._paths()
         digest = self._digest(paths)
@@ -64,7 +64,7 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
         """The rows in the order of the SELECT.
 
         Raises:
-            ReportRefused: the files have changed meanwhile, or DuckDB does not take the SELECT.
+            ReportRefused: the files have changed meanwhile, or DuckDB rejects the SELECT.
         """
         paths = self._paths()
         digest = self._digest(paths)
@@ -126,17 +126,19 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
         """Name → its files.
 
         Raises:
-            ReportRefused: it has none, one lies outside of the folder, or they are not of one kind.
+            ReportRefused: it has none, one is outside the folder, or they are not of one kind.
         """
         root = self.folder.resolve()
         paths = {name: sorted(root.glob(pattern)) for name, pattern in self.files.items()}
         for name, own in paths.items():
             if not own:
-                raise ReportRefused(f"no file is {self.files[name]!r} in the report's folder", code="files_missing")
+                raise ReportRefused(
+                    f"no file in the report's folder matches {self.files[name]!r}", code="files_missing"
+                )
             if any(not path.resolve().is_relative_to(root) for path in own):
-                raise ReportRefused(f"a file of {name!r} lies outside of the report's folder", code="files_outside")
+                raise ReportRefused(f"a file of {name!r} is outside the report's folder", code="files_outside")
             if len({_reader(path) for path in own}) != 1 or _reader(own[0]) is None:
-                text = f"the files of {name!r} must all be Parquet, or all CSV, or all JSON, by the ends of their names"
+                text = f"the files of {name!r} must all be Parquet, all CSV or all JSON, by their extensions"
                 raise ReportRefused(text, code="files_kind")
         return paths
 
@@ -165,7 +167,7 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
                 duckdb.NotSupportedError,
                 duckdb.PermissionException,
             ) as error:
-                raise ReportRefused(f"DuckDB does not take the SELECT: {_first_line(error)}", code="duckdb") from error
+                raise ReportRefused(f"DuckDB rejects the SELECT: {_first_line(error)}", code="duckdb") from error
             finally:
                 timer.cancel()
 

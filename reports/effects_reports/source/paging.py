@@ -71,8 +71,8 @@ class PagedRows:
                 return
         if self._until is not None:
             raise ReportRefused(
-                "the report's function does not come by the cursor again with which this chunk ended before: with the "
-                "same `after` it must yield the same pages; request the report again",
+                "the report's function no longer yields the cursor at which this chunk ended before; the same `after` "
+                "must yield the same pages; request the report again",
                 code="cursor_missed",
             )
 
@@ -85,7 +85,7 @@ def _check(page: Any, last: Cursor) -> None:
         )
     if page.cursor is not None and page.cursor == last:
         raise ReportRefused(
-            "the report's function yields a page with the cursor of the page before: it would never end",
+            "the report's function yields the same cursor twice in a row, so the run would never end",
             code="cursor_stuck",
         )
 

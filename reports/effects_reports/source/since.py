@@ -43,7 +43,7 @@ class Since:
             DefinitionInvalid: it is no table, or on SQLite not such a one.
         """
         if not isinstance(table, Table):
-            raise DefinitionInvalid("since.new_rows takes a Table, whose rows are asked for")
+            raise DefinitionInvalid("since.new_rows takes the Table whose new rows are wanted")
         self.tables.append(table)
         if self._dialect is None or self._hi is None:
             return sa.true()
@@ -76,7 +76,7 @@ def number_of(table: Table) -> ColumnElement[Any]:
     """
     if not table.dialect_options["sqlite"]["autoincrement"]:
         raise DefinitionInvalid(
-            f"since.new_rows({table.name}): SQLite may number a row as a deleted one was; declare the table with "
+            f"since.new_rows({table.name}): SQLite may reuse the number of a deleted row; declare the table with "
             "sqlite_autoincrement=True"
         )
     [column] = table.primary_key.columns
@@ -95,14 +95,14 @@ def read_bound(connection: Connection, table: Table, lo: int | None) -> int:
     row = connection.execute(_BOUNDS).one()
     if lo is not None and row.next < lo:
         raise ReportRefused(
-            f"the database has had {row.next:,} transactions, and the last run of the report saw {lo:,}: this one was "
-            "restored from a dump, or is behind; `effects reports rewind` begins with every row again",
+            f"the database has had {row.next:,} transactions, and the report's last run saw {lo:,}: it was "
+            "restored from a dump, or is behind; `effects reports rewind` starts over with all rows",
             code="watermark_ahead",
         )
     if lo is not None and row.oldest - lo >= _TURN:
         raise ReportRefused(
-            "there were over 4 billion transactions since the report's last run, so that new rows cannot be told: "
-            "`effects reports rewind` begins with every row again",
+            "there were over 4 billion transactions since the report's last run, so new rows cannot be told apart: "
+            "`effects reports rewind` starts over with all rows",
             code="watermark_too_old",
         )
     return max(int(row.oldest), lo or 0)
