@@ -16,7 +16,7 @@ from effects.store.db.store import Statement, Store
 from effects.store.queue import liveness, settle_sql
 from tests.conftest import AppFactory
 from tests.properties.machine import machine_on, machine_types
-from tests.support.sampling import is_full
+from tests.support.sampling import is_full, sample
 
 RELAXED = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), stateful_step_count=30)
 
@@ -84,18 +84,19 @@ def without_fence(app: Effects, mutants: frozenset[Statement], instead: str) -> 
     return app
 
 
+MUTANTS: dict[str, Callable[[Effects], frozenset[Statement]]] = {
+    "settle": lambda app: SETTLING[app.store.is_postgresql],
+    "release": lambda app: frozenset({liveness._release}),
+}
+HUNTS = [(database, mutants) for database in ("sqlite", "postgresql") for mutants in MUTANTS]
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("instead", GUARDS.values(), ids=GUARDS)
-@pytest.mark.parametrize(
-    "mutants",
-    [lambda app: SETTLING[app.store.is_postgresql], lambda app: frozenset({liveness._release})],
-    ids=["settle", "release"],
-)
-def test_without_the_fence_the_machine_finds_a_violation(
-    app_factory: AppFactory, mutants: Callable[[Effects], frozenset[Statement]], instead: str
-) -> None:
+@pytest.mark.parametrize(("database_url", "mutants"), sample(HUNTS, 2), indirect=["database_url"])
+def test_without_the_fence_the_machine_finds_a_violation(app_factory: AppFactory, mutants: str, instead: str) -> None:
     app = app_factory(job_types=machine_types())
-    machine = machine_on(without_fence(app, mutants(app), instead))
+    machine = machine_on(without_fence(app, MUTANTS[mutants](app), instead))
     hunt = settings(RELAXED, max_examples=2000, phases=[Phase.generate], derandomize=True, report_multiple_bugs=False)
     with pytest.raises((AssertionError, IntegrityError)):  # the latter where a unique key is the last to notice
         run_state_machine_as_test(machine, settings=hunt)
