@@ -89,7 +89,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict | None = None
     delay_seconds: float = 0.0
     refund_attempt: bool = False
-    pause_seconds: float = 0.0  # how long the whole limit key rests
+    pause_seconds: float = 0.0  # how long the whole limit key is paused
     pause_parent: bool = False  # it is the key above the job's that rests
     age_seconds_forgiven: float = 0.0  # a job without a limit key waits by itself, and is not the older for it
     lost: bool = False

@@ -4,13 +4,13 @@
     accepted            done, whatever bounces later                   yes
     retry               tried again: 1, 5, 15, 30, 60, 120, 240 min,   yes
                         then every 4 h, for 48 h, at most 25 times
-    refused_recipient   dead; added to the suppression list        yes
+    refused_recipient   dead; added to the suppression list            yes
     refused_message     dead; the address is not to blame              yes
-    throttle            its limit key rests, then others come first    no
-    transport_down      the whole transport rests: 15 s to 5 min       no
+    throttle            its limit key pauses, then others come first   no
+    transport_down      the whole transport pauses: 15 s to 5 min      no
     config              it waits 1 min (5 at the login) and others     no
                         are tried; the second in a row: the whole
-                        transport rests 5 min
+                        transport pauses 5 min
     unknown             by the message's `on_unknown`                yes
 
 In a message to a group each recipient has its own verdict. Those that were accepted are never written to again; those

@@ -72,12 +72,12 @@ STATUS_RULES: Mapping[int, Rule] = {
     422: Rule("none", "the receiver understood the event and refuses it"),
     423: Rule("full", "locked for now"),
     425: Rule("full", "too early: another try is requested", hint=True),
-    429: Rule("full", "too many requests: the whole endpoint rests", hint=True, pause=True),
+    429: Rule("full", "too many requests: the whole endpoint is paused", hint=True, pause=True),
     451: Rule("none", "for legal reasons: people have to talk"),
     501: Rule("short", "not implemented: a deploy may change that", hint=True),
-    502: Rule("full", "a gateway without its server: the whole endpoint rests", hint=True, pause=True),
-    503: Rule("full", "unavailable: the whole endpoint rests", hint=True, pause=True),
-    504: Rule("full", "a gateway without an answer: the whole endpoint rests", hint=True, pause=True),
+    502: Rule("full", "a gateway without its server: the whole endpoint is paused", hint=True, pause=True),
+    503: Rule("full", "unavailable: the whole endpoint is paused", hint=True, pause=True),
+    504: Rule("full", "a gateway without an answer: the whole endpoint is paused", hint=True, pause=True),
     505: Rule("short", "the HTTP version is refused: configuration", hint=True),
     508: Rule("short", "a loop: configuration", hint=True),
     511: Rule("full", "over verified TLS no portal on our side can send this, so the receiver did", hint=True),
@@ -167,7 +167,7 @@ def rule_of_code(code: str | None, *, profile: str = "default", overrides: Overr
 
 
 def pause_seconds(status: int | None, rule: Rule, hint: float | None) -> float | None:
-    """How long the whole endpoint rests after this answer; None where it continues."""
+    """How long the whole endpoint is paused after this answer; None where it continues."""
     if status is None or rule.retry_class in ("done", "ours"):
         return None
     if rule.hint and hint is not None:
