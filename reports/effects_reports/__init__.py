@@ -7,7 +7,7 @@ from effects.extend import lazy
 if TYPE_CHECKING:
     from effects_reports.admin import RepairCounts, cancel_report, repair_reports, resume_report, rewind_report
     from effects_reports.api import ReportStatus, find_report, list_reports, report_status, request_report
-    from effects_reports.async_api import request_report_async
+    from effects_reports.async_api import request_report_async, subscribe_async, unsubscribe_async
     from effects_reports.buckets import (
         BucketCredentials,
         CustomerBucket,
@@ -59,7 +59,7 @@ else:
         {
             "effects_reports.admin": "RepairCounts, cancel_report, repair_reports, resume_report, rewind_report",
             "effects_reports.api": "ReportStatus, find_report, list_reports, report_status, request_report",
-            "effects_reports.async_api": "request_report_async",
+            "effects_reports.async_api": "request_report_async, subscribe_async, unsubscribe_async",
             "effects_reports.buckets": (
                 "BucketCredentials, CustomerBucket, add_bucket, bucket_notice, list_buckets, remove_bucket, "
                 "rotate_bucket"
@@ -144,5 +144,7 @@ __all__ = [
     "rotate_bucket",
     "sql_report",
     "subscribe",
+    "subscribe_async",
     "unsubscribe",
+    "unsubscribe_async",
 ]

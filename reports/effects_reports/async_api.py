@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from effects import Effects
 from effects.extend import in_async
 from effects_reports.api import request_report
-from effects_reports.notify import Notify
+from effects_reports.notify import NOTICE_LINK_SECONDS, Notify
+from effects_reports.subscriptions import subscribe, unsubscribe
 from effects_reports.writing import ReportReceipt
 
 if TYPE_CHECKING:
@@ -35,3 +36,54 @@ async def request_report_async(
         As `request_report`.
     """
     return await in_async(request_report, **locals())
+
+
+async def subscribe_async(
+    report: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    cron: str,
+    to: str | None = None,
+    template: str | None = None,
+    link_to: str | None = None,
+    bucket: str | None = None,
+    object_name: str | None = None,
+    zone: str = "UTC",
+    format: str | None = None,  # noqa: A002 - as of request_report
+    attach_bytes_max: int = 0,
+    link_seconds: float = NOTICE_LINK_SECONDS,
+    link_uses: int | None = None,
+    locale: str | None = None,
+    actor: str = "app",
+    reason: str | None = None,
+    session: AnyAsyncSession | None = None,
+    effects: Effects | None = None,
+) -> str:
+    """Subscribe to a report in the caller's asynchronous transaction: `subscribe`, awaited.
+
+    Args:
+        session: as for `request_report_async`.
+
+    Raises:
+        As `subscribe`.
+    """
+    return await in_async(subscribe, **locals())
+
+
+async def unsubscribe_async(
+    subscription_id: str,
+    *,
+    actor: str = "app",
+    reason: str | None = None,
+    session: AnyAsyncSession | None = None,
+    effects: Effects | None = None,
+) -> None:
+    """End a subscription in the caller's asynchronous transaction: `unsubscribe`, awaited.
+
+    Args:
+        session: as for `request_report_async`.
+
+    Raises:
+        As `unsubscribe`.
+    """
+    await in_async(unsubscribe, **locals())

@@ -49,12 +49,17 @@ class BucketCredentials(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class CustomerBucket(msgspec.Struct, frozen=True, kw_only=True):
-    """A bucket without its credentials; `updated_at` is when these were last changed."""
+    """A bucket without its credentials; `updated_at` is when these were last changed.
+
+    Args:
+        subscriptions: how many deliver into it, paused ones too.
+    """
 
     name: str
     url: str
     created_at: datetime
     updated_at: datetime
+    subscriptions: int
 
 
 def add_bucket(
@@ -130,14 +135,19 @@ def remove_bucket(
     reason: str | None = None,
     session: AnySession | None = None,
     effects: Effects | None = None,
-) -> None:
+) -> int:
     """Forget a bucket and its credentials. Deliveries into it that wait end refused (`no_bucket`); what is there stays.
+
+    Subscriptions that deliver into it stay too, and so do their refusals at each slot, until the name is added again.
 
     Args:
         name: of the bucket.
         actor, reason: who and why, for the audit log.
         session: the caller's transaction, never committed by us. Without one, a transaction of our own.
         effects: the Effects to use; default the process's.
+
+    Returns:
+        How many subscriptions that are.
 
     Raises:
         BucketNotFound: there is no such bucket.
@@ -147,6 +157,7 @@ def remove_bucket(
         if not table.delete(app.store, connection, name):
             raise no_bucket(name)
         note(app.store, connection, _REMOVE, name, actor=actor, reason=reason)
+        return table.count_subscriptions(app.store, connection).get(name, 0)
 
 
 def list_buckets(*, effects: Effects | None = None) -> list[CustomerBucket]:
@@ -161,9 +172,14 @@ def list_buckets(*, effects: Effects | None = None) -> list[CustomerBucket]:
     app = app_of(effects)
     with app.store.read() as connection:
         rows = table.read_buckets(app.store, connection).values()
+        subscriptions = table.count_subscriptions(app.store, connection)
     return [
-        CustomerBucket(name=row.name, url=row.url, created_at=row.created_at, updated_at=row.updated_at) for row in rows
-    ]
+        CustomerBucket(
+            name=row.name, url=row.url, created_at=row.created_at, updated_at=row.updated_at,
+            subscriptions=subscriptions.get(row.name, 0),
+        )
+        for row in rows
+    ]  # fmt: skip
 
 
 def bucket_notice(bucket: str, *, object_name: str = DEFAULT_OBJECT) -> Notify:
@@ -203,7 +219,7 @@ def check_buckets(app: Effects, connection: Connection, notices: Iterable[Notify
     rows = table.read_buckets(app.store, connection, names)
     for name in names:
         if name not in rows:
-            raise ReportInvalid(f"notify: there is no bucket {name!r}; see effects reports buckets list")
+            raise ReportInvalid(f"there is no bucket {name!r}; see effects reports buckets list")
         open_credentials(app, name, rows[name].sealed)
 
 

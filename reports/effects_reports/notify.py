@@ -139,7 +139,12 @@ def keep_notices(app: Effects, connection: Connection, run_id: str, notices: Seq
         write_notices(app.store, connection, run_id, clear.decode(), None)
 
 
-def _kept(app: Effects, connection: Connection, run_id: str) -> list[Notify]:
+def kept_notices(app: Effects, connection: Connection, run_id: str) -> list[Notify]:
+    """The notices of a run.
+
+    Raises:
+        KeyUnavailable: they are sealed, and EFFECTS_KEYS lacks their key.
+    """
     clear, sealed = read_notices(app.store, connection, run_id)
     text = app.keys.open(sealed, **_context(run_id)) if sealed is not None else clear
     return msgspec.json.decode(text, type=list[Notify]) if text is not None else []
@@ -167,7 +172,7 @@ def tell(app: Effects, connection: Connection, run: Run, state: str, artifact: A
         words |= {"filename": artifact.filename, "rows": str(artifact.rows), "bytes": str(artifact.bytes)}
         words |= {"sha256": artifact.sha256}
     try:
-        notices = _kept(app, connection, run.id)
+        notices = kept_notices(app, connection, run.id)
     except KeyUnavailable as failure:
         _log.error("report.notice_failed", extra={"run": run.id, "reason": str(failure)})
         return

@@ -1,4 +1,4 @@
-"""Subscriptions to reports: a report with its params at a cron slot, by mail to one recipient each, in the database."""
+"""Subscriptions to reports: a report with its params at a cron slot, for one recipient or bucket, in the database."""
 
 from __future__ import annotations
 
@@ -23,19 +23,31 @@ from effects.extend import (
     repr_without,
     retire_schedule,
 )
-from effects_reports.delivery.mail import mail_notice
+from effects_reports.delivery.subscribers import (
+    check_subscriber,
+    is_bucket,
+    kept_notice,
+    notice_of,
+    open_name,
+    seal_name,
+    subscriber,
+)
 from effects_reports.errors import ReportInvalid, ReportNotFound
-from effects_reports.notify import NOTICE_LINK_SECONDS, Notify, check_notices
+from effects_reports.notify import NOTICE_LINK_SECONDS, Notify
 from effects_reports.routing import QUEUE, SUBSCRIBED_TYPE
 from effects_reports.state import state_of
 from effects_reports.tables import subscriptions as table
+from effects_reports.tables.buckets import subscriber_of
 from effects_reports.tables.subscriptions import NewSubscription, StoredSubscription
 
 _ADD, _REMOVE, _PAUSE, _RESUME = (AuditAction("subscription", name) for name in ("add", "remove", "pause", "resume"))
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
-    """Who gets which report, when and how. Params and recipient are not in its repr."""
+    """Who gets which report, when and how: by mail (`to`, `template`) or into a bucket; the others are None.
+
+    Params and recipient are not in its repr.
+    """
 
     id: str
     report: str
@@ -44,8 +56,9 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     cron: str
     zone: str
     schedule: str
-    to: str
-    template: str
+    to: str | None
+    template: str | None
+    bucket: str | None
     paused: bool
     created_at: datetime
 
@@ -57,10 +70,12 @@ def subscribe(
     report: str,
     params: Mapping[str, Any] | None = None,
     *,
-    to: str,
-    template: str,
     cron: str,
-    link_to: str,
+    to: str | None = None,
+    template: str | None = None,
+    link_to: str | None = None,
+    bucket: str | None = None,
+    object_name: str | None = None,
     zone: str = "UTC",
     format: str | None = None,  # noqa: A002 - as of request_report
     attach_bytes_max: int = 0,
@@ -72,54 +87,59 @@ def subscribe(
     session: AnySession | None = None,
     effects: Effects | None = None,
 ) -> str:
-    """Send a report by mail to one recipient, at each slot of a cron text, until `unsubscribe`.
+    """Send a report by mail to one recipient, or into one bucket, at each slot of a cron text, until `unsubscribe`.
 
     Subscriptions that share report, params, format and slots share a schedule, and at each slot one run, with one mail
-    a recipient. Missed slots are handled as of a schedule: the newest is made up for.
+    a recipient and one upload a bucket. Missed slots are handled as of a schedule: the newest is made up for.
 
     Args:
         report, format: as for `request_report`.
         params: the same; `{slot}`, `{slot_date}` and `{previous_slot_date}` in their texts are filled in from the slot.
-        to: one address. Stored sealed.
-        template, link_to, attach_bytes_max, link_seconds, link_uses: as for `mail_notice`.
         cron: five fields, in the time zone `zone` (IANA; default UTC).
+        to: for mail: one address. Stored sealed.
+        template, link_to, attach_bytes_max, link_seconds, link_uses: for mail, as for `mail_notice`.
+        bucket: from `add_bucket`, instead of mail. Once it is removed, each delivery is refused (`no_bucket`).
+        object_name: as for `bucket_notice`.
         locale: of the mail.
         actor, reason: who and why, for the audit log.
         session: the caller's transaction, never committed by us. Without one, a transaction of our own.
         effects: the Effects to use; default the process's.
 
     Returns:
-        The subscription's id; of the one that is there, if this recipient has this report at these times already.
+        The subscription's id; of the one that is there, if the receiver has this report at these times already.
 
     Raises:
-        ReportInvalid, DefinitionInvalid: as `request_report`, with the params of the next slot.
+        ReportInvalid, DefinitionInvalid: as `request_report`, with the params of the next slot; no such bucket.
+        BucketInvalid: the object's name cannot be used.
         ConfigurationError: the cron text, the zone or the template is not valid.
         KeyUnavailable: EFFECTS_KEYS holds no key to seal the address with.
     """
     app = app_of(effects, session)
     definition = state_of(app).registry.get(report)
     file = format or definition.formats[0]
-    words: dict[str, Any] = {} if locale is None else {"locale": locale}
-    notice = mail_notice(
-        template, to, link_to=link_to, attach_bytes_max=attach_bytes_max, link_seconds=link_seconds,
-        link_uses=link_uses, **words,
-    )  # fmt: skip
-    check_notices(app, [notice])
-    schedule = _schedule(report, dict(params or {}), file, cron, zone)
-    app.job_types.check_declared(schedule)
+    by_mail = {
+        "template": template, "link_to": link_to, "attach_bytes_max": attach_bytes_max, "link_seconds": link_seconds,
+        "link_uses": link_uses, "locale": locale,
+    }  # fmt: skip
+    receiver = subscriber(app, to=to, bucket=bucket, object_name=object_name, by_mail=by_mail)
+    schedule = _schedule(app, report, dict(params or {}), file, cron, zone)
     new = NewSubscription(
         id=_new_id(), schedule=schedule.name, report=report, params=dict(params or {}), format=file, cron=cron,
-        zone=zone, notice=_without_recipient(notice), recipient=app.keys.digest(to),
+        zone=zone, notice=kept_notice(receiver.notice), recipient=receiver.digest,
     )  # fmt: skip
-    sealed = app.keys.seal(to.encode(), **_context(new.id))
     with app.writing(session, {QUEUE}) as connection:
-        if not table.insert(app.store, connection, new, sealed):
-            existing = table.read_all(app.store, connection, report=report, recipient=new.recipient)
-            return next(row.id for row in existing if row.schedule == schedule.name)
+        check_subscriber(app, connection, receiver.notice)
+        if not table.insert(app.store, connection, new, seal_name(app, new.id, receiver.name)):
+            return _existing_id(app, connection, new)
         ensure_schedule(app.store, connection, schedule)
         detail = {"report": report, "schedule": schedule.name, "cron": cron, "zone": zone}
         note(app.store, connection, _ADD, new.id, actor=actor, reason=reason, detail=detail)
     return new.id
+
+
+def _existing_id(app: Effects, connection: Connection, new: NewSubscription) -> str:
+    rows = table.read_all(app.store, connection, report=new.report, recipient=new.recipient)
+    return next(row.id for row in rows if row.schedule == new.schedule)
 
 
 def unsubscribe(
@@ -130,7 +150,7 @@ def unsubscribe(
     session: AnySession | None = None,
     effects: Effects | None = None,
 ) -> None:
-    """End a subscription. A run that has been requested for it still sends its mail.
+    """End a subscription. A run that has been requested for it is still delivered.
 
     Args:
         subscription_id: as `subscribe` gave it.
@@ -203,20 +223,24 @@ def _set_paused(
 
 
 def list_subscriptions(
-    *, report: str | None = None, to: str | None = None, effects: Effects | None = None
+    *, report: str | None = None, to: str | None = None, bucket: str | None = None, effects: Effects | None = None
 ) -> list[Subscription]:
     """List subscriptions, the oldest first.
 
     Args:
         report: only those of this report.
         to: only those of this address, as it was given.
+        bucket: only those into this bucket.
         effects: the Effects to use; default the process's.
 
     Raises:
+        ReportInvalid: both `to` and `bucket` are given.
         KeyUnavailable: EFFECTS_KEYS lacks the key that an address is sealed with.
     """
     app = app_of(effects)
-    recipient = None if to is None else app.keys.digest(to)
+    if to is not None and bucket is not None:
+        raise ReportInvalid("list_subscriptions: give to or bucket: a subscription has one of them")
+    recipient = subscriber_of(bucket) if bucket is not None else None if to is None else app.keys.digest(to)
     with app.store.read() as connection:
         rows = table.read_all(app.store, connection, report=report, recipient=recipient)
     return [_subscription(app, row) for row in rows]
@@ -228,53 +252,32 @@ def notices_at(app: Effects, connection: Connection, schedule: str) -> list[Noti
     Raises:
         KeyUnavailable: EFFECTS_KEYS lacks the key that an address is sealed with.
     """
-    return [_notice(app, row) for row in table.active(app.store, connection, schedule)]
-
-
-def _notice(app: Effects, row: StoredSubscription) -> Notify:
-    document = row.notice
-    payload = {**document["payload"], "to": _address(app, row)}
-    return msgspec.convert({**document, "payload": payload}, Notify)
-
-
-def _without_recipient(notice: Notify) -> dict[str, Any]:
-    document: dict[str, Any] = msgspec.to_builtins(notice)
-    return {**document, "payload": {name: value for name, value in document["payload"].items() if name != "to"}}
+    return [notice_of(app, row) for row in table.active(app.store, connection, schedule)]
 
 
 def _subscription(app: Effects, row: StoredSubscription) -> Subscription:
+    name, into_bucket = open_name(app, row), is_bucket(row)
     return Subscription(
         id=row.id, report=row.report, params=row.params, format=row.format, cron=row.cron, zone=row.zone,
-        schedule=row.schedule, to=_address(app, row), template=row.notice["payload"]["template"], paused=row.paused,
-        created_at=row.created_at,
+        schedule=row.schedule, to=None if into_bucket else name, template=row.notice["payload"].get("template"),
+        bucket=name if into_bucket else None, paused=row.paused, created_at=row.created_at,
     )  # fmt: skip
 
 
-def _address(app: Effects, row: StoredSubscription) -> str:
-    return app.keys.open(row.sealed, **_context(row.id)).decode()
-
-
-def _schedule(report: str, params: dict[str, Any], file: str, cron: str, zone: str) -> Schedule:
+def _schedule(app: Effects, report: str, params: dict[str, Any], file: str, cron: str, zone: str) -> Schedule:
     what = msgspec.json.encode([report, params, file, cron, zone], order="sorted")
     name = f"reports.subscribed.{hashlib.sha256(what).hexdigest()[:16]}"
     payload = {"schedule": name, "slot": "{slot}", "report": report, "params": params, "format": file}
     try:
-        return Schedule(name, SUBSCRIBED_TYPE, payload, cron=cron, zone=zone)
+        schedule = Schedule(name, SUBSCRIBED_TYPE, payload, cron=cron, zone=zone)
     except TypeError as error:
         raise ReportInvalid(f"report {report!r}: the params are no JSON: {error}") from None
+    app.job_types.check_declared(schedule)
+    return schedule
 
 
 def _new_id() -> str:
     return f"sub_{time.time_ns() // 1_000_000:012x}{os.urandom(6).hex()}"
-
-
-def _context(subscription_id: str) -> dict[str, str]:
-    return {"table": "report_subscriptions", "row": subscription_id, "field": "to"}
-
-
-def sealed_context(row: Any) -> dict[str, str]:
-    """What an address is sealed for, by its row."""
-    return _context(row.id)
 
 
 def _no_subscription(subscription_id: str) -> ReportNotFound:

@@ -9,7 +9,8 @@ from sqlalchemy import Connection
 
 from effects import JobType
 from effects.extend import SealedColumn, Settlement
-from effects_reports import buckets, notify, state_machine, subscriptions
+from effects_reports import buckets, notify, state_machine
+from effects_reports.delivery import subscribers
 from effects_reports.jobs.assemble import ReportAssemble
 from effects_reports.jobs.chunk import ReportChunk
 from effects_reports.jobs.cleanup import ReportCleanup
@@ -53,7 +54,7 @@ def job_types(app: Effects) -> list[JobType[Any]]:
 def sealed_columns() -> list[SealedColumn]:
     """The entry point `effects.sealed`."""
     addresses = SealedColumn(
-        "report_subscriptions", "sealed", id_column="id", columns=(), context=subscriptions.sealed_context
+        "report_subscriptions", "sealed", id_column="id", columns=(), context=subscribers.sealed_context
     )
     credentials = SealedColumn("report_buckets", "sealed", id_column="name", columns=(), context=buckets.sealed_context)
     return [*notify.sealed_columns(), addresses, credentials]

@@ -38,7 +38,13 @@ class ReportReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_request(app: Effects, connection: Connection, request: CheckedRequest) -> ReportReceipt:
+    """Write it, after a look at the buckets that it names."""
     check_buckets(app, connection, request.notify)
+    return write_run(app, connection, request)
+
+
+def write_run(app: Effects, connection: Connection, request: CheckedRequest) -> ReportReceipt:
+    """The same without that look: a bucket that is gone is the matter of its own delivery."""
     return write_once(app.keys, connection, [request], _RunWriter(app, connection))[0]
 
 

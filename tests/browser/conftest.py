@@ -88,7 +88,8 @@ def broken(app: Effects) -> None:
     with app.store.begin() as connection:
         for name in ("unresolved", "jobs", "workers", "limits", "rollups", "samples", "audit_log", "sent_emails",
                      "email_suppressions", "webhook_endpoints", "webhook_events", "delivered_webhooks",
-                     "generated_reports", "report_runs", "bulk_actions", "queues", "job_history"):  # fmt: skip
+                     "generated_reports", "report_runs", "report_buckets", "bulk_actions", "queues",
+                     "job_history"):  # fmt: skip
             connection.execute(text(f"ALTER TABLE {getattr(app.store.sql, name)} RENAME TO away_{name}"))
 
 

@@ -174,7 +174,7 @@ def test_keys_lead_everywhere(opening: Opening, shops: dict[str, Any]) -> None:
     page, url = opening(), shops["full"].url
     page.goto(url)
     for key, path in (("n", "/needs"), ("j", "/jobs"), ("u", "/numbers"), ("e", "/webhooks"), ("r", "/reports"),
-                      ("m", "/email/messages"), ("o", "/")):  # fmt: skip
+                      ("f", "/reports/buckets"), ("m", "/email/messages"), ("o", "/")):  # fmt: skip
         page.keyboard.press("g")
         page.keyboard.press(key)
         page.wait_for_url(f"{url}{path}", wait_until="networkidle")

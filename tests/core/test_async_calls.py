@@ -442,6 +442,6 @@ def test_an_awaitable_form_has_the_signature_of_its_call(form: Callable[..., Cor
 def test_every_call_that_requests_an_effect_has_an_awaitable_form() -> None:
     requests = {"enqueue", "enqueue_many", "status", "cancel", "reschedule", "wait", "deliver_webhook",
                 "deliver_webhooks", "send_email", "send_templated_email", "send_templated_emails",
-                "request_report"}  # fmt: skip
+                "request_report", "subscribe", "unsubscribe"}  # fmt: skip
     forms = {name for package in PACKAGES for name in package.__all__ if name.endswith("_async")}
     assert {f"{name}_async" for name in requests} == forms

@@ -265,7 +265,15 @@ def test_buckets_are_added_listed_rotated_and_removed(
     wrong = reports("buckets", "rotate", "acme", "--credentials", file)
     assert wrong.exit_code == 2
     assert "of the customer" not in wrong.out + wrong.err
-    assert reports("buckets", "remove", "acme").out == "acme removed\n"
+    nightly = reports("subscriptions", "add", "orders", "--bucket", "acme", "--cron", "0 2 * * *")
+    assert nightly.exit_code == 0, nightly.err
+    [listed] = reports("subscriptions", "list", "--bucket", "acme", "--json").json
+    assert (listed["id"], listed["bucket"], listed["template"]) == (nightly.out.strip(), "acme", None)
+    unknown = reports("subscriptions", "add", "orders", "--bucket", "acne", "--cron", "0 2 * * *")
+    assert (unknown.exit_code, unknown.err.count("\n")) == (2, 1)
+    assert reports("subscriptions", "add", "orders", "--cron", "0 2 * * *").exit_code == 2
+    gone = reports("buckets", "remove", "acme")
+    assert gone.out == "acme removed; subscriptions that still deliver into it: 1\n"
     missing = reports("buckets", "remove", "acme")
     assert missing.exit_code == 2
     assert "reports buckets list" in missing.err

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import mailbox
+import socket
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,14 +21,21 @@ from effects.keys import generate_key
 from effects.store.operator.dead_letters import DeadFilters, DeadLetter, list_dead
 from effects.store.schedules.states import read_states
 from effects_reports import (
+    BucketCredentials,
+    BucketInvalid,
     ReportInvalid,
     ReportNotFound,
+    add_bucket,
+    list_buckets,
     list_reports,
     list_subscriptions,
     pause_subscription,
+    remove_bucket,
     resume_subscription,
     subscribe,
+    subscribe_async,
     unsubscribe,
+    unsubscribe_async,
 )
 from tests.reports.conftest import Shop, drain
 from tests.reports.served import BASE
@@ -191,3 +201,92 @@ def test_an_address_is_stored_sealed(app: Effects, shop_factory: Shop, options: 
     assert "ann@" not in repr(list_subscriptions(effects=app))
     with pytest.raises(KeyUnavailable):
         add(shop_factory(**{**options, "keys": ""}), "ben@example.com")
+
+
+@pytest.fixture
+def nowhere() -> Iterator[str]:
+    """A bucket at a port where nothing listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"s3://acme-files?endpoint=http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.fixture
+def bucket_app(shop_factory: Shop, options: dict[str, Any], nowhere: str) -> Effects:
+    shop = shop_factory(**options, bucket_private_networks="127.0.0.0/8")
+    fill(shop, 50)
+    add_bucket("acme", nowhere, BucketCredentials("id", "secret"), effects=shop)
+    return shop
+
+
+def deliveries(app: Effects) -> list[tuple[str, str]]:
+    """Jobs of uploads, live and ended: their keys and errors."""
+    columns = "idempotency_key, error_code"
+    parts = (
+        f"SELECT {columns} FROM effects_{name} WHERE job_type = 'report.deliver'" for name in ("jobs", "job_history")
+    )
+    with app.engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(sa.text(" UNION ALL ".join(parts)))]
+
+
+def test_a_bucket_and_a_recipient_share_a_run(bucket_app: Effects, tmp_path: Path) -> None:
+    add(bucket_app, "ann@example.com")
+    into = {"bucket": "acme", "cron": NIGHT, "effects": bucket_app}
+    first = subscribe("orders", object_name="daily/{run_id}.csv", **into)
+    assert subscribe("orders", **into) == first
+    [row] = list_subscriptions(bucket="acme", effects=bucket_app)
+    assert (row.id, row.bucket, row.to, row.template) == (first, "acme", None, None)
+    assert [bucket.subscriptions for bucket in list_buckets(effects=bucket_app)] == [1]
+    fire(bucket_app)
+    [run] = list_reports(effects=bucket_app)
+    [(key, error)] = deliveries(bucket_app)
+    assert (key.rpartition("/")[0], error) == (f"deliver/{run.run_id}/acme", "connect_failed")
+    assert recipients(tmp_path) == {"ann@example.com": 1}
+
+
+def test_a_removed_bucket_is_refused_at_each_slot_until_it_is_back(
+    bucket_app: Effects, nowhere: str, tmp_path: Path
+) -> None:
+    add(bucket_app, "ann@example.com")
+    into = subscribe("orders", bucket="acme", cron=NIGHT, effects=bucket_app)
+    assert remove_bucket("acme", effects=bucket_app) == 1
+    fire(bucket_app)
+    assert [letter.error_code for letter in dead(bucket_app)] == ["no_bucket"]
+    assert recipients(tmp_path) == {"ann@example.com": 1}
+    add_bucket("acme", nowhere, BucketCredentials("id", "secret"), effects=bucket_app)
+    fire(bucket_app, SLOT + timedelta(days=1))
+    assert sorted(error for _, error in deliveries(bucket_app)) == ["connect_failed", "no_bucket"]
+    unsubscribe(into, effects=bucket_app)
+    assert list_subscriptions(bucket="acme", effects=bucket_app) == []
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_what_is_for_mail_and_what_is_for_a_bucket_are_told_apart(bucket_app: Effects) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({}, "give to, template and link_to for mail, or bucket"),
+        ({"to": "a@example.com"}, "needs template and link_to too"),
+        ({"to": "a@example.com", "template": "file_ready"}, "needs link_to too"),
+        ({"bucket": "acme", "to": "a@example.com"}, "to, which is for mail"),
+        ({"bucket": "acme", "link_uses": 1, "locale": "de"}, "link_uses, locale, which is for mail"),
+        ({"bucket": "other"}, "no bucket 'other'"),
+        ({"to": "a@example.com", "object_name": "x"}, "object_name is given without bucket"),
+    ]
+    for arguments, words in wrong:
+        with pytest.raises(ReportInvalid, match=words):
+            subscribe("orders", cron=NIGHT, effects=bucket_app, **arguments)
+    with pytest.raises(BucketInvalid, match=r"nothing fills in \{day\}"):
+        subscribe("orders", cron=NIGHT, bucket="acme", object_name="{day}.csv", effects=bucket_app)
+    with pytest.raises(ReportInvalid, match="to or bucket"):
+        list_subscriptions(to="a@example.com", bucket="acme", effects=bucket_app)
+    assert list_subscriptions(effects=bucket_app) == []
+    assert schedules(bucket_app) == []
+
+
+def test_subscribing_and_ending_are_awaitable(bucket_app: Effects) -> None:
+    async def visit() -> None:
+        row = await subscribe_async("orders", bucket="acme", cron=NIGHT, effects=bucket_app)
+        assert [each.id for each in list_subscriptions(effects=bucket_app)] == [row]
+        await unsubscribe_async(row, effects=bucket_app)
+
+    asyncio.run(visit())
+    assert schedules(bucket_app) == []

@@ -19,7 +19,7 @@ from effects.store.numbers.rows import WorkerRollup, write_rollups
 from effects.store.schedules import definitions
 from effects.worker import Worker
 from effects_email import send_templated_email, suppress
-from effects_reports import report, request_report
+from effects_reports import BucketCredentials, add_bucket, bucket_notice, report, request_report
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from effects_webhooks.jobs.deliver import WebhookDelivery
 from tests.peers.serving import Serving
@@ -78,7 +78,8 @@ def full_app(url: str, folder: Path) -> Effects:
     """An app with templates, a report, endpoints on loopback and a schedule."""
     app = Effects(
         url, job_types=[Scripted(), Scripted(HELD, on_unknown="hold")], keys=f"k={KEY}",
-        allow_private_addresses=True, email_from="The Shop <hello@shop.example>", templates=TEMPLATES,
+        allow_private_addresses=True, bucket_private_networks="127.0.0.0/8",
+        email_from="The Shop <hello@shop.example>", templates=TEMPLATES,
         smtp_url=f"maildir:{folder / 'mail'}", storage_url=str(folder / "files"), reports=[numbers],
         schedules=[Schedule("nightly", "scripted", {"moves": ["done"]}, cron="30 3 * * *", zone="Europe/Vienna")],
     )  # fmt: skip
@@ -98,7 +99,9 @@ def fill(app: Effects, receiver: str) -> FullShop:
         deliver_webhook(WebhookEvent("order.shipped", {"number": number}), effects=app)
     mail = send_templated_email("welcome", to="ann@example.com", context={"name": "Ann"}, effects=app)
     suppress("bob@example.com", reason="hard_bounce", why="550 no such user", effects=app)
-    run = request_report("numbers", {}, effects=app)
+    for name in ("acme", "empty"):
+        add_bucket(name, f"s3://files?endpoint={receiver}", BucketCredentials("id", "secret"), effects=app)
+    run = request_report("numbers", {}, notify=bucket_notice("acme"), effects=app)
     Worker(app).drain(60)
     unknown = _dead_letters(app)
     _numbers(app)
@@ -161,5 +164,5 @@ def pages_of(shop: FullShop) -> list[str]:
         "/email/templates/show?name=welcome", "/email/suppressions", "/webhooks", f"/webhooks/endpoints/{shop.good}",
         f"/webhooks/endpoints/{shop.gone}", "/webhooks/deliveries", f"/webhooks/deliveries/{shop.event}/{shop.gone}",
         "/webhooks/events", f"/webhooks/events/{shop.event}", f"/webhooks/explain?what=429&endpoint={shop.gone}",
-        "/reports", f"/reports/runs/{shop.run}",
+        "/reports", f"/reports/runs/{shop.run}", "/reports/buckets",
     ]  # fmt: skip

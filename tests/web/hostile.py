@@ -49,5 +49,6 @@ FIELDS = {
     "email_suppressions": ("scope", "source", "actor", "why"),
     "report_runs": ("key", "format", "error_code", "error_text"),
     "report_chunks": ("error_code", "error_text"),
+    "report_buckets": ("url",),
     "generated_reports": ("filename", "sha256"),
 }

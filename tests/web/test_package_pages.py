@@ -57,6 +57,9 @@ def test_each_page_shows_what_happened_without_what_is_personal(full: FullShop, 
     assert "It has failed since" in texts[f"/webhooks/endpoints/{full.gone}"]
     assert "503" in texts[f"/webhooks/deliveries/{full.event}/{full.gone}"]
     assert "1 of 1 rows, 1 of 1 chunks" in texts[f"/reports/runs/{full.run}"]
+    assert "Where it is delivered" in texts[f"/reports/runs/{full.run}"]
+    assert [texts[page].count("http_501") for page in (f"/reports/runs/{full.run}", "/reports/buckets")] == [1, 1]
+    assert "none yet" in texts["/reports/buckets"]  # of the bucket that nothing went into
     assert "hard bounce" in texts["/email/suppressions"]
     assert "as it is now" in texts["/email/templates/show?name=welcome"]
     assert "/gone?…: " in texts["/"]

@@ -64,8 +64,9 @@ def rotate(context: Context, *, name: str, file: TextIO, reason: str | None) -> 
 @command
 def remove(context: Context, *, name: str, reason: str | None) -> CommandResult:
     """Forget a bucket and its credentials. Delivered files stay."""
-    remove_bucket(name, actor=actor(), reason=reason, effects=context.app)
-    return CommandResult({"name": name, "result": "removed"}, f"{name} removed")
+    subscriptions = remove_bucket(name, actor=actor(), reason=reason, effects=context.app)
+    words = f"; subscriptions that still deliver into it: {subscriptions}" if subscriptions else ""
+    return CommandResult({"name": name, "result": "removed", "subscriptions": subscriptions}, f"{name} removed{words}")
 
 
 @buckets.command("list")
@@ -77,8 +78,8 @@ def list_(context: Context, *, limit: int) -> CommandResult:
 
 
 def _table(rows: Sequence[CustomerBucket]) -> Table:
-    cells = [(row.name, row.url, row.created_at, row.updated_at) for row in rows]
-    return Table(("name", "url", "created", "rotated"), cells, empty="no buckets")
+    cells = [(row.name, row.url, row.subscriptions, row.created_at, row.updated_at) for row in rows]
+    return Table(("name", "url", "subscriptions", "created", "rotated"), cells, empty="no buckets")
 
 
 def _credentials(file: TextIO) -> BucketCredentials:

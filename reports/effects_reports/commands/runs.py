@@ -28,7 +28,8 @@ from effects.cli import (
 )
 from effects_reports.admin import cancel_report, repair_reports, resume_report
 from effects_reports.api import ReportStatus, find_reports, report_status
-from effects_reports.commands.status_text import document_of, facts_of, why_not_done
+from effects_reports.commands.status_text import delivery_facts, document_of, documents_of, facts_of, why_not_done
+from effects_reports.delivery.overview import run_deliveries
 from effects_reports.results import open_result
 from effects_reports.tables.lists import RunFilters
 from effects_reports.tables.schema import RUN_STATES
@@ -76,10 +77,12 @@ def _table(reports: Sequence[ReportStatus]) -> Table:
 @run_argument
 @command
 def show(context: Context, *, run_id: str) -> CommandResult:
-    """Show the status, progress and file of a run."""
+    """Show a run: status, progress, file and deliveries."""
     status = report_status(run_id, effects=context.app)
     waits = why_not_done(context, status)
-    return CommandResult({**document_of(status), "waits": waits}, facts_of(status, waits))
+    deliveries = run_deliveries(context.app, status)
+    document = {**document_of(status), "waits": waits, "deliveries": documents_of(deliveries)}
+    return CommandResult(document, {**facts_of(status, waits), **delivery_facts(deliveries)})
 
 
 @click.command()

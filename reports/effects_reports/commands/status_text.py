@@ -8,6 +8,7 @@ import msgspec
 
 from effects.cli import Context, duration, why_unserved
 from effects_reports.api import ReportStatus, failing_step
+from effects_reports.delivery.overview import BucketDelivery, RunDeliveries
 from effects_reports.routing import QUEUE
 
 
@@ -58,3 +59,28 @@ def facts_of(status: ReportStatus, waits: str | None = None) -> dict[str, Any]:
         "expires": status.expires_at if status.state == "ready" else None,
     }  # fmt: skip
     return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def delivery_facts(deliveries: RunDeliveries) -> dict[str, str]:
+    """`bucket acme: done, attempts: 1, job 12`, one line a bucket."""
+    return {f"bucket {each.bucket}": ", ".join(map(str, _parts(each))) for each in deliveries.buckets}
+
+
+def _parts(each: BucketDelivery) -> list[object]:
+    if each.delivery is None:
+        return [each.state]
+    delivery = each.delivery
+    attempts = None if delivery.attempts is None else f"attempts: {delivery.attempts}"
+    code = None if each.state == "done" else delivery.error_code
+    return [part for part in (each.state, attempts, code, f"job {delivery.job_id}") if part is not None]
+
+
+def documents_of(deliveries: RunDeliveries) -> list[dict[str, Any]]:
+    """The same for scripts."""
+    return [
+        {
+            "bucket": each.bucket, "state": each.state,
+            **{name: getattr(each.delivery, name, None) for name in ("job_id", "attempts", "error_code", "changed_at")},
+        }
+        for each in deliveries.buckets
+    ]  # fmt: skip

@@ -28,11 +28,14 @@ def subscriptions() -> None:
 
 @subscriptions.command()
 @click.argument("report", metavar="NAME")
-@click.option("--to", metavar="ADDRESS", required=True, help="The recipient.")
-@click.option("--template", metavar="NAME", required=True, help="Template of the mail.")
+@click.option("--to", metavar="ADDRESS", help="The recipient of a mail; needs --template and --link-to.")
+@click.option("--bucket", metavar="BUCKET", help="Deliver into this bucket, instead of --to.")
+@click.option("--object", "object_name", metavar="TEXT",
+              help="Name in the bucket. Default: {report}/{run_id}/{filename}.")  # fmt: skip
+@click.option("--template", metavar="NAME", help="Template of the mail.")
 @click.option("--cron", metavar="TEXT", required=True, help="Cron expression, such as '30 6 * * MON-FRI'.")
 @click.option("--zone", metavar="ZONE", default="UTC", show_default=True, help="IANA time zone.")
-@click.option("--link-to", metavar="URL", required=True, help="Where download_app is mounted.")
+@click.option("--link-to", metavar="URL", help="Where download_app is mounted.")
 @click.option("--link-for", "link_seconds", type=parse_age, default="3d", show_default=True, metavar="AGE",
               help="Validity of the link.")  # fmt: skip
 @click.option("--link-uses", type=click.IntRange(1), metavar="N", help="Maximum downloads. Default: any number.")
@@ -45,7 +48,7 @@ def subscriptions() -> None:
 @reason_option
 @command
 def add(context: Context, /, *, report: str, document: str, reason: str | None, **options: Any) -> CommandResult:
-    """Send a report to one recipient at each slot."""
+    """Send a report to a recipient or bucket at each slot."""
     try:
         params = json.loads(document)
     except ValueError as error:
@@ -57,24 +60,25 @@ def add(context: Context, /, *, report: str, document: str, reason: str | None, 
 @subscriptions.command("list")
 @click.option("--report", metavar="NAME", help="Only those of this report.")
 @click.option("--to", metavar="ADDRESS", help="Only those of this recipient.")
+@click.option("--bucket", metavar="BUCKET", help="Only those into this bucket.")
 @limit_option
 @command
-def list_(context: Context, *, report: str | None, to: str | None, limit: int) -> CommandResult:
+def list_(context: Context, *, report: str | None, to: str | None, bucket: str | None, limit: int) -> CommandResult:
     """List subscriptions, without addresses and parameters."""
-    rows = list_subscriptions(report=report, to=to, effects=context.app)[:limit]
+    rows = list_subscriptions(report=report, to=to, bucket=bucket, effects=context.app)[:limit]
     return CommandResult([_document(row) for row in rows], _table(rows))
 
 
 def _document(row: Subscription) -> dict[str, Any]:
-    names = ("id", "report", "format", "cron", "zone", "schedule", "template", "paused", "created_at")
+    names = ("id", "report", "format", "cron", "zone", "schedule", "template", "bucket", "paused", "created_at")
     return {name: getattr(row, name) for name in names}
 
 
 def _table(rows: list[Subscription]) -> Table:
-    columns = ("id", "report", "format", "cron", "zone", "template", "status", "created")
+    columns = ("id", "report", "format", "cron", "zone", "template", "bucket", "status", "created")
     cells = [
-        (row.id, row.report, row.format, row.cron, row.zone, row.template, "paused" if row.paused else "active",
-         row.created_at)
+        (row.id, row.report, row.format, row.cron, row.zone, row.template, row.bucket,
+         "paused" if row.paused else "active", row.created_at)
         for row in rows
     ]  # fmt: skip
     return Table(columns, cells, empty="no subscriptions")

@@ -8,16 +8,18 @@ from typing import Any
 from effects.web import ActionCall, NavigationEntry, PageAction, PageRoute, Pages, StandingLine, StoryLink, Visit
 from effects_reports.admin import cancel_report, resume_report
 from effects_reports.api import list_reports
-from effects_reports.dashboard import run_pages
+from effects_reports.dashboard import bucket_pages, run_pages
 from effects_reports.errors import ReportNotFound
-from effects_reports.routing import ASSEMBLE_TYPE, CHUNK_TYPE, PLAN_TYPE
+from effects_reports.routing import ASSEMBLE_TYPE, CHUNK_TYPE, DELIVER_TYPE, PLAN_TYPE
 
 _NAMED_MAX = 3
 
 
 def _links(visit: Visit, evidence: Any) -> Sequence[StoryLink]:
-    """Of the jobs of a run: the run."""
+    """Of the jobs of a run: the run. Of a delivery into a bucket: the buckets."""
     run_id = evidence.facts.about.get("run")
+    if evidence.job_type == DELIVER_TYPE:
+        return (StoryLink("The buckets", visit.url("reports_buckets")),)
     if evidence.job_type not in (PLAN_TYPE, CHUNK_TYPE, ASSEMBLE_TYPE) or run_id is None:
         return ()
     return (StoryLink("The run", visit.url("reports_run", run=run_id)),)
@@ -57,9 +59,10 @@ PAGES = Pages(
     name="reports",
     label="Reports",
     package="effects_reports.dashboard",
-    navigation=(NavigationEntry("reports", "Runs", "r"),),
+    navigation=(NavigationEntry("reports", "Runs", "r"), NavigationEntry("reports_buckets", "Buckets", "f")),
     routes=(
         PageRoute("reports", ("GET",), "/reports", run_pages.runs, role="viewer", personal=False),
+        PageRoute("reports_buckets", ("GET",), "/reports/buckets", bucket_pages.buckets, role="viewer", personal=False),
         PageRoute("reports_run", ("GET",), "/reports/runs/{run}", run_pages.run, role="viewer", personal=False),
         PageRoute("reports_rows", ("POST",), "/reports/runs/{run}/rows", run_pages.first_rows, role="viewer",
                   personal=True, acts=True),

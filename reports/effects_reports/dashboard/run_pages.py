@@ -11,6 +11,7 @@ from effects import DeliveryError
 from effects.extend import AuditAction, attachment
 from effects.web import LIVE_SECONDS, PAGE_ROWS, PageAnswer, Visit, choice_of, filters_of, notice, page_of
 from effects_reports.api import ReportStatus, failing_step, find_reports, report_status
+from effects_reports.delivery.overview import run_deliveries
 from effects_reports.errors import ReportNotFound, ReportStateError
 from effects_reports.results import ready_status
 from effects_reports.tables.chunks import chunks_of
@@ -56,6 +57,7 @@ def _run(visit: Visit, rows: list[list[str]] | None = None) -> PageAnswer:
         chunks = chunks_of(visit.app.store, connection, run_id)
     return visit.page(
         "reports/run.html", revealed=rows is not None, run=status, chunks=chunks[:CHUNKS_MAX],
+        deliveries=run_deliveries(visit.app, status),
         more=len(chunks) - CHUNKS_MAX, step=None if status.ended else failing_step(visit.app, run_id), rows=rows,
         is_text=(status.content_type or "").partition(";")[0] in _SHOWN_TYPES, notice=notice(visit),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from effects_reports.registry import ReportRegistry
 from effects_reports.request import CheckedRequest, check_request
 from effects_reports.routing import QUEUE, SUBSCRIBED_TYPE
 from effects_reports.subscriptions import notices_at
-from effects_reports.writing import write_request
+from effects_reports.writing import write_run
 
 if TYPE_CHECKING:
     from effects import Effects
@@ -33,7 +33,7 @@ class ReportSubscribed(JobType[SubscribedPayload]):
     """Requests the report once for all its subscribers, in the transaction that records this job as done.
 
     A report that is gone, or whose params no longer fit, ends dead at once: it is on the list of what needs a person,
-    and other schedules go on. A mail that cannot be made is a dead letter of its own.
+    and other schedules go on. A mail that cannot be made, or a bucket that is gone, is a dead letter of its own.
     """
 
     name = SUBSCRIBED_TYPE
@@ -68,6 +68,6 @@ class ReportSubscribed(JobType[SubscribedPayload]):
 
     def _write(self, connection: Connection, request: CheckedRequest) -> None:
         try:
-            write_request(self._app, connection, request)
+            write_run(self._app, connection, request)
         except EnqueueError as error:  # the key has other content
             raise Refused(str(error), code=type(error).__name__) from None

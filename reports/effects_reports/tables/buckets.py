@@ -10,6 +10,8 @@ from sqlalchemy import Connection
 
 from effects.extend import Sql, Store, as_json, moment
 
+_SUBSCRIBER = "bucket:"
+
 
 class StoredBucket(msgspec.Struct, frozen=True, kw_only=True):
     """One as its row has it; `sealed` holds the credentials."""
@@ -57,6 +59,23 @@ def read_buckets(store: Store, connection: Connection, names: Sequence[str] | No
         )
         for row in rows
     }  # fmt: skip
+
+
+def subscriber_of(name: str) -> str:
+    """A bucket as `report_subscriptions.recipient` has it; digests of addresses have no colon."""
+    return f"{_SUBSCRIBER}{name}"
+
+
+def _subscriptions(sql: Sql) -> str:
+    return f"""
+    SELECT recipient, count(*) AS subscriptions FROM {sql.report_subscriptions}
+    WHERE recipient LIKE '{_SUBSCRIBER}%' GROUP BY recipient"""
+
+
+def count_subscriptions(store: Store, connection: Connection) -> dict[str, int]:
+    """Name → how many subscriptions deliver into it; of names, too, that no bucket has any more."""
+    rows = store.all(connection, _subscriptions)
+    return {row.recipient.removeprefix(_SUBSCRIBER): row.subscriptions for row in rows}
 
 
 def _rotate(sql: Sql) -> str:
