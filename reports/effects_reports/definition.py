@@ -15,7 +15,7 @@ from sqlalchemy.types import TypeEngine, to_instance
 from effects.extend import arguments, described, optional, require
 from effects_reports.errors import DefinitionInvalid, ParamsInvalid, ReportInvalid
 from effects_reports.formats.base import DIALECTS, Column, Dialect, MapBatch, MappedRow, MapRow, Route
-from effects_reports.formats.opening import FORMATS
+from effects_reports.formats.opening import ENCRYPTED_FORMATS, FORMATS
 from effects_reports.formats.sheets.options import Workbook
 from effects_reports.params import (
     check_after,
@@ -37,6 +37,7 @@ Statement: TypeAlias = GenerativeSelect  # a Select or a CompoundSelect, of what
 Rows: TypeAlias = Iterable[MappedRow]
 ColumnType: TypeAlias = TypeEngine[Any] | type[TypeEngine[Any]]
 Source: TypeAlias = Callable[..., Statement | Rows]
+PasswordOf: TypeAlias = Callable[[Any, str], str]
 
 CHUNK_ROWS, COPIED_CHUNK_ROWS = 100_000, 250_000  # through Python; written by PostgreSQL
 ROWS_MAX = 10_000_000
@@ -69,6 +70,7 @@ class ReportDefinition:
     keep_days: float = KEEP_DAYS
     engine: str | None = None
     workbook: Workbook = field(default_factory=Workbook)
+    password: PasswordOf | None = None
     version: int = 1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Statement | Rows:
@@ -200,9 +202,15 @@ class ReportDefinition:
             raise DefinitionInvalid(f"{who}: consistency is {self.consistency!r}; give {', '.join(CONSISTENCIES)}")
         if self.dialect not in DIALECTS:
             raise DefinitionInvalid(f"{who}: dialect is {self.dialect!r}; give {', '.join(DIALECTS)}")
-        if not self.formats or (unknown := [format_name for format_name in self.formats if format_name not in FORMATS]):
+        every = (*FORMATS, *ENCRYPTED_FORMATS)
+        if not self.formats or (unknown := [format_name for format_name in self.formats if format_name not in every]):
             what = unknown[0] if self.formats else "nothing"
-            raise DefinitionInvalid(f"{who}: formats holds {what}; give some of {', '.join(FORMATS)}")
+            raise DefinitionInvalid(f"{who}: formats holds {what}; give some of {', '.join(every)}")
+        encrypted = [format_name for format_name in self.formats if format_name in ENCRYPTED_FORMATS]
+        if encrypted and not callable(self.password):
+            raise DefinitionInvalid(f"{who}: {encrypted[0]} needs password=, a function of the params and the key")
+        if self.password is not None and not encrypted:
+            raise DefinitionInvalid(f"{who}: password is given, and formats has none of {', '.join(ENCRYPTED_FORMATS)}")
 
     def _check_shape(self, who: str) -> None:
         if self.map_row is not None and self.map_batch is not None:
@@ -250,6 +258,7 @@ def report(
     keep_days: float = KEEP_DAYS,
     engine: str | None = None,
     workbook: Workbook | None = None,
+    password: PasswordOf | None = None,
     version: int = 1,
 ) -> Callable[[Source], ReportDefinition]:
     """Declare a report; the decorated function gives its rows. ``Effects(reports=[…])`` makes it known to an app.
@@ -280,6 +289,8 @@ def report(
         keep_days: how long a finished file is kept. Default 7.
         engine: the name of another database or a `Replica` to read from (`Effects(report_engines={…})`).
         workbook: how `xlsx` looks: see `Workbook`.
+        password: for `csv.zip`, `xlsx.zip` and the others in `.zip`: a function of the params and the request's key. It
+            is called with the request and when the file is made, and what it returns is kept nowhere.
         version: raise it with every change of columns or rows: a run that was planned by another one is refused.
 
     Raises:
@@ -294,7 +305,7 @@ def report(
             map_row=map_row, map_batch=map_batch, iterable=iterable, formats=tuple(formats), dialect=dialect,
             consistency=("range" if takes_after(source) else "single") if iterable else consistency,
             chunk_rows=chunk_rows, rows_max=rows_max, bytes_max=bytes_max, parallel=parallel, keep_days=keep_days,
-            engine=engine, workbook=workbook or Workbook(), version=version,
+            engine=engine, workbook=workbook or Workbook(), password=password, version=version,
         )  # fmt: skip
 
     return declare

@@ -37,6 +37,14 @@ class ParamsInvalid(ReportInvalid):
     """The params do not fit the report; nothing was written."""
 
 
+class PasswordUnfit(ReportInvalid):
+    """The password of an encrypted file cannot be used; nothing was written."""
+
+
+class PasswordUnavailable(ReportInvalid):
+    """The password of an encrypted file is not to be had now; nothing was written."""
+
+
 class BucketInvalid(ReportInvalid):
     """A bucket, or the name of an object in it, cannot be used like this; nothing was written."""
 

@@ -15,6 +15,7 @@ from effects_reports.errors import ReportRefused
 from effects_reports.formats import open_format
 from effects_reports.formats.base import ChunkSource, Column, Format
 from effects_reports.formats.columnar.kinds import with_kinds
+from effects_reports.formats.opening import plain_format
 from effects_reports.formats.xlsx import Xlsx
 from effects_reports.readers import choose_route
 from effects_reports.source import statements as source
@@ -190,7 +191,7 @@ def resolve(
     moment = as_of or datetime.now(UTC)
     typed = definition.read_params(params)
     statement = None if definition.iterable else definition.statement(typed, moment, since)
-    opened = Xlsx(definition.workbook) if file == "xlsx" else open_format(file, dialect, packing)
+    opened = Xlsx(definition.workbook) if plain_format(file) == "xlsx" else open_format(file, dialect, packing)
     resolved = Resolved(definition, typed, statement, opened, moment)
     _ = resolved.columns  # refuses those of no type in a typed file
     return resolved

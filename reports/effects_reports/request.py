@@ -13,7 +13,9 @@ import msgspec
 from effects import Effects
 from effects.extend import arguments, optional, require
 from effects_reports.definition import ReportDefinition
+from effects_reports.delivery.passwords import password_of
 from effects_reports.errors import ReportInvalid
+from effects_reports.formats.opening import is_encrypted
 from effects_reports.notify import Notify, check_notices
 from effects_reports.planner import resolve
 
@@ -51,8 +53,11 @@ def check_request(
     encoded = msgspec.json.encode({"report": definition.name, "params": plain, "format": file}, order="sorted")
     if len(encoded) > PARAMS_BYTES_MAX:
         raise ReportInvalid(f"report {definition.name!r}: the params have {len(encoded):,} bytes; at most 65,536")
+    key = key or _key_without(definition, encoded)
+    if is_encrypted(file):
+        password_of(definition, typed, key)
     return CheckedRequest(
-        report=definition.name, key=key or _key_without(definition, encoded), params=plain, format=file,
+        report=definition.name, key=key, params=plain, format=file,
         dialect=definition.dialect, consistency=definition.consistency, notify=tuple(notices),
         canonical=encoded.decode(),
     )  # fmt: skip

@@ -11,6 +11,7 @@ from sqlalchemy import Row
 
 from effects import Effects, Fixed, RetryPolicy
 from effects_reports import report
+from effects_reports.formats.opening import FORMATS
 from tests.reports.shop import REPORTS, orders
 
 ROW_SECONDS = 0.0005
@@ -31,7 +32,13 @@ def slow_report(params: dict[str, Any]) -> sa.Select[Any]:
     return sa.select(orders)
 
 
-@report("quick", key=("id",), chunk_rows=CHUNK_ROWS, dialect="rfc4180")
+PASSWORD = "correct horse battery"
+
+
+@report(
+    "quick", key=("id",), chunk_rows=CHUNK_ROWS, dialect="rfc4180", formats=(*FORMATS, "csv.zip"),
+    password=lambda params, key: PASSWORD,
+)  # fmt: skip
 def quick_report(params: dict[str, Any]) -> sa.Select[Any]:
     """The route without Python."""
     return sa.select(orders)

@@ -14,8 +14,10 @@ from effects.retry import DAY_SECONDS
 from effects.store.operator.audit import audit
 from effects.worker import Worker
 from effects_reports import report_status, request_report
-from tests.reports.crash_app import make
+from tests.reports.conftest import content
+from tests.reports.crash_app import PASSWORD, make
 from tests.reports.shop import fill
+from tests.support.aes_archives import opened
 from tests.support.manual_workers import rows
 from tests.support.processes import Fleet, fleet
 from tests.support.waiting import wait_until
@@ -85,6 +87,32 @@ def test_a_kill_changes_nothing_in_the_file(
     shop.store.shift_clock(2 * DAY_SECONDS)
     prune(shop)
     assert files() == sorted(str(status.artifact) for status in (undisturbed, struck))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("point", ["report.part_joined", "report.joined", "report.renamed"])
+def test_a_kill_leaves_an_archive_that_opens(
+    point: str, shop: Effects, processes: Fleet, tmp_path: Path, files: Files
+) -> None:
+    """Its bytes are those of before the kill, where they were there."""
+    clean = request_report("quick", key="clean", format="csv", effects=shop).run_id
+    Worker(shop).drain()
+    run_id = request_report("quick", key="struck", format="csv.zip", effects=shop).run_id
+    child = processes.worker(
+        app="tests.reports.crash_app:app",
+        EFFECTS_CRASHPOINT=f"{point}:1:kill",
+        EFFECTS_STORAGE_URL=str(tmp_path / "files"),
+    )
+    assert child.wait() == -signal.SIGKILL, child.output
+    before = [(tmp_path / "files" / name).read_bytes() for name in files() if name.endswith("/struck.csv.zip")]
+    assert len(before) == POINTS[point]
+    shop.store.shift_clock(1000)  # past the lease
+    wait_until(lambda: _drained(shop))
+    whole = content(shop, run_id)
+    assert opened(whole, PASSWORD) == {"quick.csv": content(shop, clean)}
+    assert before in ([], [whole])
+    assert audit(shop.store, shop.ledgers) == []
 
 
 def _drained(shop: Effects) -> bool:

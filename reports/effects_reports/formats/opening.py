@@ -22,6 +22,17 @@ _PACKED: Mapping[str, Callable[[Dialect, Packing], Format]] = {
 }
 _TYPED: Mapping[str, Callable[[], Format]] = {"parquet": Parquet, "arrow": Arrow}
 FORMATS = (*(f"{name}{suffix}" for name in _PACKED for suffix in _PACKINGS), "xlsx", *_TYPED)
+ENCRYPTED = ".zip"  # behind the name of a format: a ZIP with a password
+ENCRYPTED_FORMATS = tuple(f"{name}{ENCRYPTED}" for name in (*_PACKED, "xlsx", *_TYPED))
+
+
+def is_encrypted(name: str) -> bool:
+    return name.endswith(ENCRYPTED)
+
+
+def plain_format(name: str) -> str:
+    """The format of the file in the archive; of what is none, its own."""
+    return name.removesuffix(ENCRYPTED) if name in ENCRYPTED_FORMATS else name
 
 
 def quickest_packing(name: str) -> Any:
@@ -30,13 +41,14 @@ def quickest_packing(name: str) -> Any:
     Raises:
         ConfigurationError: it needs an extra that is not installed; names it.
     """
+    name = plain_format(name)
     if name in _TYPED:
         return writer_of(name)
     return quickest_gzip() if name.endswith(".gz") else None
 
 
 def open_format(name: str, dialect: Dialect = "excel", packing: Any = None) -> Format:
-    """The format of this name, one of FORMATS.
+    """The format of this name, one of FORMATS; of an encrypted one, that of the file in the archive.
 
     Args:
         dialect: of CSV; the others have none.
@@ -46,6 +58,7 @@ def open_format(name: str, dialect: Dialect = "excel", packing: Any = None) -> F
         ReportInvalid: there is no such format or dialect, or it is not packed so.
         ConfigurationError: it needs an extra that is not installed, or another version of it; names it.
     """
+    name = plain_format(name)
     if name not in FORMATS:
         raise ReportInvalid(f"there is no format {name!r}; give one of {', '.join(FORMATS)}")
     if dialect not in DIALECTS:

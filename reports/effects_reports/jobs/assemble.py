@@ -10,11 +10,15 @@ from functools import partial
 
 import msgspec
 
-from effects import Attempt, Cancelled, Done, ObjectMissing, Outcome
+from effects import Attempt, Cancelled, Done, ObjectMissing, Outcome, Retry
 from effects.extend import Writer, boot_id, moment, point
 from effects_reports import state_machine
+from effects_reports.delivery.passwords import password_of, salt_of
+from effects_reports.errors import PasswordUnavailable
 from effects_reports.formats import open_format
+from effects_reports.formats.aes_zip import AesZip
 from effects_reports.formats.base import Format
+from effects_reports.formats.opening import ENCRYPTED, is_encrypted, plain_format
 from effects_reports.formats.xlsx import Xlsx
 from effects_reports.jobs.step import ReportWork, RunPayload, thawed_columns
 from effects_reports.loading import Loaded
@@ -56,7 +60,8 @@ class ReportAssemble(ReportWork[RunPayload]):
         run = loaded.run
         if run is None or run.state != "assembling":
             return Cancelled("the run is no longer to be assembled")
-        if run.format == "xlsx" and (waiting := self.unknown_report(run)) is not None:
+        needs_report = is_encrypted(run.format) or plain_format(run.format) == "xlsx"
+        if needs_report and (waiting := self.unknown_report(run)) is not None:
             return waiting
         if (waiting := self.missing_packing(run)) is not None:
             return waiting
@@ -73,6 +78,8 @@ class ReportAssemble(ReportWork[RunPayload]):
         looker = _Looker(self, run)
         try:
             artifact = self._assemble(run, chunks, looker)
+        except PasswordUnavailable as error:
+            return Retry(str(error), code="no_password")
         except _PartMissing as missing:
             ordinals = sorted({missing.ordinal, *self._damaged(chunks, looker)})
             apply = partial(state_machine.parts_missing, self.app, run=run, ordinals=ordinals)
@@ -83,24 +90,35 @@ class ReportAssemble(ReportWork[RunPayload]):
 
     def _assemble(self, run: Run, chunks: Sequence[Chunk], looker: _Looker) -> Artifact:
         file = open_format(run.format, run.dialect, run.packing)
-        if run.format == "xlsx":
+        if plain_format(run.format) == "xlsx":
             file = Xlsx(self.registry.get(run.report).workbook, _facts(run, sum(chunk.rows_done for chunk in chunks)))
         columns = thawed_columns(run.columns)
         filename = filename_of(run, file)
         storage = self.app.storage
         name = f"{run.prefix}/{run.round}/{filename}"
-        with storage.writer(name, filename=filename) as out, ThreadPoolExecutor(1, "effects-parts") as reader:
+        with storage.writer(name, filename=filename) as whole, ThreadPoolExecutor(1, "effects-parts") as reader:
+            out = self._encrypted(run, chunks, file, whole) if is_encrypted(run.format) else whole
             file.assemble(columns, (_StoredPart(self, chunk, reader, looker) for chunk in chunks), out)
             point("report.joined")
             stored = out.finish()
         return Artifact(
             artifact=stored.name,
             filename=filename,
-            content_type=file.content_type,
+            content_type="application/zip" if is_encrypted(run.format) else file.content_type,
             rows=sum(chunk.rows_done for chunk in chunks),
             bytes=stored.size_bytes,
             sha256=stored.sha256,
         )
+
+    def _encrypted(self, run: Run, chunks: Sequence[Chunk], file: Format, out: Writer) -> AesZip:
+        """What encrypts on the way. The name in the archive, which anybody reads, is the report's and not the key's."""
+        definition = self.registry.get(run.report)
+        params = definition.read_params(msgspec.json.decode(run.params))
+        password = password_of(definition, params, run.key)
+        rows = sum(chunk.rows_done for chunk in chunks)
+        further = [repr(definition.workbook), *_facts(run, rows).values()]
+        salt = salt_of(run, chunks, further)
+        return AesZip(out, self.app.storage.read, f"{run.report}{file.extension}", password, salt)
 
     def _damaged(self, chunks: Sequence[Chunk], looker: _Looker) -> list[str]:
         """All parts that must be made again: after a power cut they are many, and each round finds all of them."""
@@ -190,7 +208,7 @@ def filename_of(run: Run, file: Format) -> str:
     """What the file is called when it is downloaded: the request's key where it had one, else the run's time."""
     stem = run.report if is_default_key(run.report, run.key) else run.key
     safe = "".join(char if char.isalnum() or char in "-_." else "-" for char in stem).strip("-.")
-    return f"{(safe or run.report)[:100]}{file.extension}"
+    return f"{(safe or run.report)[:100]}{file.extension}{ENCRYPTED if is_encrypted(run.format) else ''}"
 
 
 def _facts(run: Run, rows: int) -> dict[str, str]:

@@ -24,8 +24,10 @@ from effects import (
     KeyUnavailable,
     Outcome,
     Refused,
+    Retry,
 )
 from effects.extend import record_existing
+from effects_reports.errors import PasswordUnavailable
 from effects_reports.notify import PLACEHOLDERS, Notify
 from effects_reports.registry import ReportRegistry
 from effects_reports.request import CheckedRequest, check_request, key_of_job
@@ -65,7 +67,7 @@ class ReportRequest(JobType[ReportRequestPayload]):
         self._registry = registry
 
     def check_declared(self, payload: ReportRequestPayload) -> None:
-        with suppress(KeyUnavailable):  # the worker has the keys, and waits for them
+        with suppress(KeyUnavailable, PasswordUnavailable):  # the worker has them, and waits for them
             self._check(payload, payload.key)
 
     def perform(self, payload: ReportRequestPayload, attempt: Attempt) -> Outcome:
@@ -74,6 +76,8 @@ class ReportRequest(JobType[ReportRequestPayload]):
             request = self._check(payload, key)
         except KeyUnavailable as error:  # the request is right, and another worker may have the key
             return self.wait_for_operator(str(error))
+        except PasswordUnavailable as error:
+            return Retry(str(error), code="no_password")
         except (ConfigurationError, EnqueueError) as error:  # neither quotes a param
             return _refused(error)
         return Done(apply=lambda connection: self._write(connection, request, attempt.job))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Attempt, ConfigurationError, Done, EnqueueError, JobType, KeyUnavailable, Outcome, Refused
+from effects import Attempt, ConfigurationError, Done, EnqueueError, JobType, KeyUnavailable, Outcome, Refused, Retry
+from effects_reports.errors import PasswordUnavailable
 from effects_reports.registry import ReportRegistry
 from effects_reports.request import CheckedRequest, check_request
 from effects_reports.routing import QUEUE, SUBSCRIBED_TYPE
@@ -44,7 +45,7 @@ class ReportSubscribed(JobType[SubscribedPayload]):
         self._app, self._registry = app, registry
 
     def check_declared(self, payload: SubscribedPayload) -> None:
-        with suppress(KeyUnavailable):  # the worker has the keys, and waits for them
+        with suppress(KeyUnavailable, PasswordUnavailable):  # the worker has them, and waits for them
             self._check(payload)
 
     def perform(self, payload: SubscribedPayload, attempt: Attempt) -> Outcome:
@@ -54,6 +55,8 @@ class ReportSubscribed(JobType[SubscribedPayload]):
                 notices = notices_at(self._app, connection, payload.schedule)
         except KeyUnavailable as error:  # another worker may have the key
             return self.wait_for_operator(str(error))
+        except PasswordUnavailable as error:
+            return Retry(str(error), code="no_password")
         except (ConfigurationError, EnqueueError) as error:  # neither quotes a param
             return Refused(str(error), code=type(error).__name__)
         if not notices:
