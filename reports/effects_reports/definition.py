@@ -289,8 +289,7 @@ def report(
         keep_days: how long a finished file is kept. Default 7.
         engine: the name of another database or a `Replica` to read from (`Effects(report_engines={…})`).
         workbook: how `xlsx` looks: see `Workbook`.
-        password: for `csv.zip`, `xlsx.zip` and the others in `.zip`: a function of the params and the request's key. It
-            is called with the request and when the file is made, and what it returns is kept nowhere.
+        password: of `csv.zip`, `xlsx.zip` and the like: a function of params and key, called at the request and later.
         version: raise it with every change of columns or rows: a run that was planned by another one is refused.
 
     Raises:

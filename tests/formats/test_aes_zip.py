@@ -77,8 +77,8 @@ def test_the_pieces_change_nothing_and_the_salt_all() -> None:
     whole = os.urandom(200_000)
     cut = [whole[start : start + 777] for start in range(0, len(whole), 777)]
     assert archive(cut) == archive([whole])
-    other = archive([whole], salt=bytes(16))
-    assert other[200:1200] != archive([whole])[200:1200]
+    with_another_salt = archive([whole], salt=bytes(16))
+    assert with_another_salt[200:1200] != archive([whole])[200:1200]
 
 
 def test_a_wrong_password_and_none_read_nothing() -> None:

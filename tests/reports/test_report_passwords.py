@@ -83,10 +83,10 @@ def test_an_assembly_that_is_repeated_gives_the_same_bytes(app: Effects) -> None
     job = worker.claim_one()
     digests = [worker.perform(job).apply.keywords["artifact"].sha256 for _ in range(2)]
     assert digests[0] == digests[1]
-    other = request_report("orders", key="another", effects=app).run_id
+    second_id = request_report("orders", key="another", effects=app).run_id
     worker.do(job)
     drain(app)
-    assert content(app, run_id)[:100] != content(app, other)[:100]  # another salt
+    assert content(app, run_id)[:100] != content(app, second_id)[:100]  # another salt
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

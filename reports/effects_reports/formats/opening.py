@@ -31,7 +31,7 @@ def is_encrypted(name: str) -> bool:
 
 
 def plain_format(name: str) -> str:
-    """The format of the file in the archive; of what is none, its own."""
+    """The format of the file in the archive; of any other name, the same."""
     return name.removesuffix(ENCRYPTED) if name in ENCRYPTED_FORMATS else name
 
 
