@@ -1,8 +1,8 @@
 """A ZIP archive of one file that a password opens: AE-2 with AES-256, as WinZip, 7-Zip and others read it.
 
 The file is deflated, encrypted and signed as it is written, in constant memory. Sizes follow the bytes, in 64 bits
-(Zip64, section 4.3.9 of APPNOTE). The format demands PBKDF2 with 1,000 rounds of HMAC-SHA-1: against whoever has the archive
-it is the password that must be long.
+(Zip64, section 4.3.9 of APPNOTE). The format demands PBKDF2 with 1,000 rounds of HMAC-SHA-1: against whoever has the
+archive it is the password that must be long.
 """
 
 from __future__ import annotations
