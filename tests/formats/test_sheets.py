@@ -23,6 +23,7 @@ from effects_reports.formats.archive import Archive
 from effects_reports.formats.base import ChunkSource, Column
 from effects_reports.formats.fragments import FragmentPacker, joined_crc, read_frames
 from effects_reports.formats.xlsx import Xlsx
+from tests.formats.books import NASTY
 from tests.formats.rows import Memory, part, whole
 from tests.support import needs
 
@@ -49,12 +50,6 @@ def by_calamine(file: bytes, sheet: int = 0) -> list[list[Any]]:
     book = CalamineWorkbook.from_filelike(io.BytesIO(file))
     rows = book.get_sheet_by_index(sheet).to_python(skip_empty_area=False)
     return [[None if cell == "" else cell for cell in row] for row in rows]
-
-
-NASTY = [
-    "", " leading", "trailing ", "a\nb", "tab\there", "=1+1", "<c/>", "</row>", "]]>", "&amp;", "_x0041_", "_x005F_",
-    "é😀", "\u2028", '"quoted"', "1/2", "007", "+49 30", "-5", "true",
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("read", [by_openpyxl, by_calamine])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import io
-import zipfile
 from decimal import Decimal
 from typing import Any
-from xml.etree import ElementTree
 
 import openpyxl
 import pytest
@@ -18,30 +16,12 @@ from effects_reports.formats import xlsx
 from effects_reports.formats.base import ChunkSource, Column
 from effects_reports.formats.xlsx import Xlsx
 from effects_reports.readers import write_chunk
+from tests.formats.books import EURO, NAMES, workbook
 from tests.formats.rows import Memory
 
-NAMES = ("id", "share", "price", "day", "moment", "note")
 at = dt.datetime.fromisoformat  # without a zone
 MOMENT = dt.datetime(2026, 7, 14, 22, 30, tzinfo=dt.UTC)
 ROWS = [(n, n / 8, Decimal(n) * 5 / 4, dt.date(2026, 1, n), MOMENT, f"note {n}") for n in range(1, 8)]
-EURO = '#,##0.00 "€" & <x>'
-
-
-def workbook(rows: list[Any], options: Workbook, facts: dict[str, str] | None = None, size: int = 3) -> bytes:
-    """A file of one part for every `size` rows."""
-    file = Xlsx(options, facts or {})
-    columns = file.with_looks([Column(name, name.title()) for name in NAMES[: len(rows[0])]])
-    parts = []
-    for start in range(0, len(rows), size):
-        part = Memory()
-        write_chunk(ChunkSource(columns, rows=rows[start : start + size]), file, None, part, progress=lambda *_: None)
-        parts.append([bytes(part.data)])
-    out = Memory()
-    Xlsx(options, facts or {}).assemble(columns, parts, out)
-    with zipfile.ZipFile(io.BytesIO(bytes(out.data))) as archive:
-        for name in archive.namelist():
-            ElementTree.fromstring(archive.read(name))
-    return bytes(out.data)
 
 
 def opened(file: bytes) -> Any:

