@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
+from effects.arguments import require, text
 from effects.errors import ConfigurationError, PayloadInvalid
 from effects.model.registry import Registry
 from effects.schedules import Schedule
 from effects.text.placeholders import fill_placeholders, why_unfilled
+from effects.text.wording import described
 
 CHECK_TYPE = "effects.check_alerts"
 ALERTS_SCHEDULE = Schedule("effects.alerts", CHECK_TYPE, cron="* * * * *", catch_up="none")
@@ -103,6 +105,9 @@ class Alert:
     payload: Mapping[str, Any] = field(default_factory=lambda: {"alert": "{alert}", "summary": "{summary}"})
 
     def __post_init__(self) -> None:
+        require("an alert: name", self.name, text, ConfigurationError)
+        if not isinstance(self.rule, get_args(Rule)):
+            raise ConfigurationError(f"alert {self.name!r}: rule is {described(self.rule)}; give one as DeadLetters()")
         if not _NAME.fullmatch(self.name):
             raise ConfigurationError(f"alert {self.name!r}: give a name of lower-case letters, digits, dots and dashes")
         within = getattr(self.rule, "within_seconds", 1.0)

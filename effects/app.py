@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from effects.alerts import ALERTS_SCHEDULE, Alert
+from effects.arguments import each_of, instance_of, listed, optional, require
 from effects.crashpoints import point
 from effects.entry_points import entry_points
 from effects.errors import ConfigurationError, StoreRejected
@@ -83,6 +84,7 @@ class Effects:
         **options: Unpack[EffectsOptions],
     ) -> None:
         own, others = split_options(options)
+        require("settings", settings, optional(instance_of(Settings)), ConfigurationError)
         callers = None if engine is None else callers_engine(engine)
         if callers is not None and database_url is None:
             database_url = url_of(callers)
@@ -109,10 +111,11 @@ class Effects:
         self.job_types = Registry()
         self.schedules: dict[str, Schedule] = {}
         self._built_in: list[Schedule] = []
+        require("job_types", job_types, listed, ConfigurationError)
         self.add(*installed_job_types(self), *job_types)
-        self.add_schedules(*schedules)
+        self.add_schedules(*each_of(schedules, Schedule, "schedules", ConfigurationError))
         self.alerts: list[Alert] = []
-        self.add_alerts(*alerts)
+        self.add_alerts(*each_of(alerts, Alert, "alerts", ConfigurationError))
         register(self)
 
     def create_tables(self, *, actor: str = "app", reason: str | None = None) -> list[str]:

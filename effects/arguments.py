@@ -6,8 +6,9 @@ A rule returns why a value is invalid, without a value that may be personal, or 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any, TypeAlias, TypeVar
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from effects.errors import EffectsError
 from effects.limits import FOREVER_SECONDS
@@ -19,7 +20,41 @@ from effects.text.wording import described, with_article
 Rule: TypeAlias = Callable[[Any], str | None]
 T = TypeVar("T")
 R = TypeVar("R")
+P = ParamSpec("P")
 SHOWN_CHARS = 80
+REASON_CHARS_MAX = 1000
+LIST_MAX = 100_000  # rows that a call lists at once
+_END = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()  # a float of more digits would round up
+_BEGIN = datetime(1, 1, 1, tzinfo=UTC).timestamp()
+
+
+def checked(error: type[EffectsError], **rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Check the arguments of a public call before it does anything, each by the rule that has its name.
+
+    Args:
+        error: what the call then raises; it names the argument and what it may be.
+        rules: parameter → its rule. Parameters without one are checked by the call itself.
+
+    Raises:
+        TypeError: at import, if a rule names no parameter.
+    """
+
+    def decorate(call: Callable[P, R]) -> Callable[P, R]:
+        code: Any = getattr(call, "__code__")  # noqa: B009 - of a function; a callable has none for mypy
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if unknown := rules.keys() - set(names):
+            raise TypeError(f"{call} has no parameter {', '.join(sorted(unknown))}")
+
+        @wraps(call)
+        def checking(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+                if name in rules and (why := rules[name](value)) is not None:
+                    raise error(f"{name} {why}")
+            return call(*args, **kwargs)
+
+        return checking
+
+    return decorate
 
 
 def check_arguments(values: object, rules: Mapping[str, Rule], error: type[EffectsError]) -> None:
@@ -128,6 +163,8 @@ def aware(value: Any) -> str | None:
         return f"is {described(value)}; give an aware datetime, such as datetime.now(UTC)"
     if value.utcoffset() is None:
         return "has no time zone; give an aware datetime, such as datetime.now(UTC)"
+    if not 1 < value.year < 9999 and not _BEGIN <= value.timestamp() <= _END:
+        return "is out of range; give a time in the years 1 to 9999"
     return None
 
 
@@ -136,6 +173,15 @@ def whole(low: int, high: int) -> Rule:
         if isinstance(value, bool) or not isinstance(value, int):
             return f"is {described(value)}; give a whole number, {low} to {high}"
         return None if low <= value <= high else f"is {value}; give {low} to {high}"
+
+    return rule
+
+
+def number(low: float, high: float) -> Rule:
+    def rule(value: Any) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"is {described(value)}; give a number, {low:,g} to {high:,g}"
+        return None if low <= value <= high else f"is {value}; give {low:,g} to {high:,g}"
 
     return rule
 
@@ -156,6 +202,21 @@ def duration(value: Any) -> str | None:
     return None if seconds <= FOREVER_SECONDS else f"is {value}; it must be at most a hundred years"
 
 
+def mapping(value: Any) -> str | None:
+    return None if isinstance(value, Mapping) else f"is {described(value)}; give a dict"
+
+
+def listed(value: Any) -> str | None:
+    """Several things: any iterable but a text, bytes or a mapping."""
+    is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | Mapping)
+    return None if is_list else f"is {described(value)}; give a list"
+
+
+def writable(value: Any) -> str | None:
+    """A file that is open for writing."""
+    return None if callable(getattr(value, "write", None)) else f"is {described(value)}; give a file opened by 'wb'"
+
+
 def one_of(words: Sequence[str]) -> Rule:
     def rule(value: Any) -> str | None:
         if isinstance(value, str) and value in words:
@@ -168,3 +229,8 @@ def one_of(words: Sequence[str]) -> Rule:
 def optional(rule: Rule) -> Rule:
     """None, or what the rule allows."""
     return lambda value: None if value is None else rule(value)
+
+
+NAME = printable()  # of a report or an endpoint, an id, a key
+# Who acts, and why, for the audit log.
+ACTING: Mapping[str, Rule] = {"actor": printable(), "reason": optional(printable(REASON_CHARS_MAX, chars_min=0))}

@@ -205,8 +205,7 @@ class Waiting:
 
     def __init__(self, effects: Effects | None, key: str, job_type: str | None, timeout_seconds: float) -> None:
         self.app = _checked(effects, key, job_type)
-        if isinstance(timeout_seconds, bool) or not 0 <= timeout_seconds <= TIMEOUT_MAX_SECONDS:
-            raise EnqueueError(f"timeout_seconds is {timeout_seconds}; give 0 to {TIMEOUT_MAX_SECONDS:,.0f} (7 days)")
+        require("timeout_seconds", timeout_seconds, arguments.number(0, TIMEOUT_MAX_SECONDS), EnqueueError)
         self._key, self._job_type = key, job_type
         self._timeout_seconds = timeout_seconds
         self._pause = PAUSE_SECONDS
@@ -245,6 +244,6 @@ def _checked(
 ) -> Effects:
     require("key", key, arguments.printable(), EnqueueError)
     require("job_type", job_type, optional(arguments.printable()), EnqueueError)
-    require("actor", actor, arguments.printable(), EnqueueError)
-    require("reason", reason, optional(arguments.printable(1000)), EnqueueError)
+    require("actor", actor, arguments.ACTING["actor"], EnqueueError)
+    require("reason", reason, arguments.ACTING["reason"], EnqueueError)
     return app_of(effects, session)

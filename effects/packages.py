@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from effects.entry_points import entry_points
 from effects.errors import ConfigurationError
-from effects.settings import Settings, values_of
+from effects.settings import Settings, check_kinds, values_of
 from effects.text.nearest import nearest
 
 GROUP = "effects.settings"
@@ -29,6 +29,9 @@ class PackageSettings:
 
     A field is an option of `Effects(…)` and an environment variable: EFFECTS_ and its name.
     """
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
 
     @classmethod
     def from_environment(cls: type[Own], environ: Mapping[str, str], **overrides: Any) -> Own:

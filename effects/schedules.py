@@ -11,8 +11,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from effects.arguments import one_of, optional, printable, require, whole
+from effects.arguments import one_of, optional, printable, require, shown, text, whole
 from effects.errors import ConfigurationError
+from effects.plain_values import to_plain
 from effects.slots import Cron
 from effects.text.placeholders import fill_placeholders
 
@@ -72,7 +73,9 @@ class Schedule:
     key: str | None = None
 
     def __post_init__(self) -> None:
-        who = f"schedule {self.name!r}"
+        who = f"schedule {shown(self.name)}"
+        for name in ("name", "cron", "zone"):
+            require(f"{who}: {name}", getattr(self, name), text, ConfigurationError)
         if not _NAME.fullmatch(self.name):
             raise ConfigurationError(f"{who}: give a name of lower-case letters, digits, dots and dashes")
         try:
@@ -90,6 +93,7 @@ class Schedule:
     def _check_key(self, who: str) -> None:
         if self.key is None:
             return
+        require(f"{who}: key", self.key, text, ConfigurationError)
         named = _PLACEHOLDER.findall(self.key)
         if not named or set(named) - set(PLACEHOLDERS):
             raise ConfigurationError(
@@ -109,7 +113,7 @@ class Schedule:
 
     def template(self) -> str:
         """The payload as it is stored, placeholders and all."""
-        return msgspec.json.encode(self.payload).decode()
+        return msgspec.json.encode(self.payload, enc_hook=to_plain).decode()
 
     def payload_of(self, slot: datetime) -> dict[str, Any]:
         """The payload of one slot."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
-from effects.arguments import positive, require
+from effects import arguments
+from effects.arguments import Rule, optional, positive, require
 from effects.errors import ConfigurationError
 from effects.options import LogFormat, LogLevel, SessionsPolicy
 from effects.storage.urls import check_url as check_storage_url
@@ -24,6 +25,16 @@ _ABOVE_ZERO = (
 )  # fmt: skip
 _MISSPELT = re.compile(r"EFFECTS?_?((DATABASE|DB)(_?(URL|URI|DSN))?|URL|DSN)")
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
+
+
+# By its annotation, what a setting may be.
+_KINDS: Mapping[str, Rule] = {
+    "str": arguments.text,
+    "str | None": optional(arguments.text),
+    "bool": arguments.flag,
+    "int": arguments.instance_of(int),
+    "Mapping[str, str]": arguments.mapping,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +101,7 @@ class Settings:
     log_level: LogLevel = "INFO"
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         url = database_url(self.database_url)
         check_storage_url(self.storage_url)
         if self.schema is not None and not _IDENTIFIER.fullmatch(self.schema):
@@ -134,6 +146,21 @@ class Settings:
         parsed = database_url(self.database_url).difference_update_query(("password", "sslpassword"))
         url = parsed.render_as_string(hide_password=True)
         return f"Settings(database_url={url!r}, schema={self.schema!r})"
+
+
+def check_kinds(settings: Any) -> None:
+    """Check that each value of a dataclass of settings is of its field's kind: a text, a number, true or false.
+
+    A flag that is given as a text, `"false"`, would be true.
+
+    Raises:
+        ConfigurationError: names the first variable that is not, and what it may hold.
+    """
+    for setting in fields(settings):
+        rule = _KINDS.get(str(setting.type))
+        if rule is not None:
+            name = setting.metadata.get("variable", f"EFFECTS_{setting.name.upper()}")
+            require(name, getattr(settings, setting.name), rule, ConfigurationError)
 
 
 def values_of(kind: type, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> dict[str, Any]:

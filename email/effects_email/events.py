@@ -23,8 +23,9 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import Effects, JobNotFound, JobStateError
-from effects.extend import app_of, moment, moment_or_none, resolve_unknown
+from effects.extend import app_of, arguments, moment, moment_or_none, resolve_unknown
 from effects_email.bounces import note_delivered, note_failures
+from effects_email.errors import EmailInvalid
 from effects_email.message.address import address_digest, address_digests
 from effects_email.record import AddressFailure
 from effects_email.suppression_rows import Reason, new_row, write
@@ -95,6 +96,7 @@ def seen(app: Effects, connection: Connection, message_ids: Iterable[str]) -> se
     return {names[name] for name in references}
 
 
+@arguments.checked(EmailInvalid, message_id=arguments.NAME, limit=arguments.whole(1, arguments.LIST_MAX))
 def events_of(message_id: str, *, limit: int = 100, effects: Effects | None = None) -> list[ProviderEvent]:
     """List providers' events about a message, in order of arrival; at most `limit`.
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from effects import ConfigurationError, Effects
-from effects.extend import OnUnknown, described
+from effects.extend import OnUnknown, arguments, described, optional, require
 from effects_email.errors import EmailInvalid
 from effects_email.message.address import Recipient, parse_mailbox, recipient
 from effects_email.message.attachments import File
@@ -50,7 +50,7 @@ class EmailFields:
 def to_of(email: EmailFields) -> tuple[Address, ...]:
     if isinstance(email.to, str | Address):
         return (recipient(email.to, where="to"),)
-    if not isinstance(email.to, Sequence):
+    if not isinstance(email.to, Sequence) or isinstance(email.to, bytes | bytearray):
         raise EmailInvalid(f"to is {described(email.to)}; give an address")
     if not email.group:
         raise EmailInvalid(
@@ -72,6 +72,7 @@ def group_of(email: EmailFields, where: str, recipients: Sequence[Recipient]) ->
 def addresses_of(where: str, recipients: Sequence[Recipient]) -> tuple[Address, ...]:
     if isinstance(recipients, str | Address):
         raise EmailInvalid(f"{where} is one address; give a list")
+    require(where, recipients, arguments.listed, EmailInvalid)
     return tuple(recipient(address, where=where) for address in recipients)
 
 
@@ -90,6 +91,7 @@ def sender_of(app: Effects, email: EmailFields, version: Version) -> Address:
 
 def headers_of(app: Effects, email: EmailFields, to: Address, category: str | None) -> tuple[tuple[str, str], ...]:
     """The caller's, and the way out of the category's mail where the caller gave none."""
+    require("headers", email.headers, optional(arguments.mapping), EmailInvalid)
     headers = tuple(check_header(name, value) for name, value in (email.headers or {}).items())
     names = {name.lower() for name, _ in headers}
     if len(names) < len(headers):

@@ -134,8 +134,8 @@ def compose_email(app: Effects, email: DirectEmail, now: datetime) -> RenderedEm
         As `send_email`.
     """
     check_arguments(email, _DIRECT_RULES, EmailInvalid)
-    if email.text is None and email.html is None and email.markdown is None:
-        raise EmailInvalid("a message has none of text, html and markdown")
+    if not any((email.text, email.html, email.markdown)):
+        raise EmailInvalid("a message has none of text, html and markdown, or only empty ones")
     if email.html is not None and email.markdown is not None:
         raise EmailInvalid("a message has both html and markdown, which makes its HTML; give one")
     state, words = state_of(app), [email.subject, email.text, email.html]
@@ -192,7 +192,7 @@ def _complete(
     )
     if len(source.recipients()) > RECIPIENTS_MAX:
         raise EmailInvalid(f"a message to a group has at most {RECIPIENTS_MAX} recipients")
-    name = version.name
+    name, transport = version.name, check_transport_name(email.transport or declared.transport or DEFAULT_TRANSPORT)
     return RenderedEmail(
         key=key_of(app, name, email.event_id, to, own=email.key),
         plain_key=_plain_key(app, name, email, to),
@@ -202,7 +202,7 @@ def _complete(
         content=StoredContent(source, context),
         files=files.contents(attached, source.attachments),
         category=category,
-        transport=check_transport_name(email.transport or declared.transport or DEFAULT_TRANSPORT),
+        transport=transport,
         on_unknown=email.on_unknown or declared.on_unknown,
         run_at=email.run_at,
         expires_at=_expires_at(email, declared.expires_seconds, date),
@@ -275,6 +275,7 @@ def email_key(
     Raises:
         AddressInvalid, EmailInvalid: an address, the template's name or the event id is malformed.
     """
+    require("template", template, printable(), EmailInvalid)
     one_recipient = isinstance(to, str | Address)
     email = NewEmail(template, to=to, context={}, event_id=event_id, group=not one_recipient)
     require("event_id", event_id, printable(), EmailInvalid)

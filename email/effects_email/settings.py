@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from effects import ConfigurationError
-from effects.extend import ModulesNamed, PackageSettings, arguments, lazy, require
+from effects.extend import ModulesNamed, PackageSettings, arguments, lazy, optional, require
 from effects_email.dkim.entries import SETTING as DKIM_KEYS
 from effects_email.dkim.entries import parse_entries, signing_domain
 from effects_email.errors import AddressInvalid
@@ -83,8 +83,11 @@ class EmailSettings(PackageSettings):
     dkim_keys: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
+        super(EmailSettings, self).__post_init__()
         _check_unsubscribe(self.unsubscribe_url, self.unsubscribe_mailto)
-        for name in self.email_transports:
+        for name, url in self.email_transports.items():
+            require("email_transports: a name", name, arguments.text, ConfigurationError)
+            require(f"email_transports: the URL of {name}", url, arguments.text, ConfigurationError)
             if not _TRANSPORT.fullmatch(name) or name == DEFAULT_TRANSPORT:
                 raise ConfigurationError(
                     f"the mail transport {name!r}: a name has lower-case letters, digits and _, at most 32; the one "
@@ -105,7 +108,9 @@ class EmailSettings(PackageSettings):
             for variable, url in environ.items()
             if variable.startswith(TRANSPORT_VARIABLE) and url
         }
-        transports = {**named, **(overrides.pop("email_transports", None) or {})}
+        own = overrides.pop("email_transports", None)
+        require("email_transports", own, optional(arguments.mapping), ConfigurationError)
+        transports = {**named, **(own or {})}
         return super(EmailSettings, cls).from_environment(environ, **overrides, email_transports=transports)
 
     @classmethod

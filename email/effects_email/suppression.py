@@ -26,6 +26,7 @@ from effects.extend import (
     AnySession,
     AuditAction,
     app_of,
+    arguments,
     aware,
     is_printable,
     moment,
@@ -125,6 +126,7 @@ def _strongest(reasons: Iterable[Reason]) -> Reason | None:
 # -- for the operator and the app ----------------------------------------------------------------------------------
 
 
+@arguments.checked(SuppressionInvalid, source=arguments.NAME, actor=arguments.NAME)
 def suppress(
     address: Recipient,
     *,
@@ -167,6 +169,7 @@ def suppress(
         note(app.store, connection, _SUPPRESS, row.digest, actor=actor, reason=why, detail=detail)
 
 
+@arguments.checked(SuppressionInvalid, category=optional(arguments.NAME), actor=arguments.NAME)
 def unsuppress(
     address: Recipient,
     *,
@@ -207,6 +210,12 @@ def unsuppress(
     return len(lines)
 
 
+@arguments.checked(
+    SuppressionInvalid,
+    category=optional(arguments.NAME),
+    reason=optional(arguments.one_of(REASONS)),
+    limit=arguments.whole(1, arguments.LIST_MAX),
+)
 def list_suppressions(
     *,
     category: str | None = None,
@@ -240,6 +249,7 @@ def find_suppressions(address: Recipient, *, effects: Effects | None = None) -> 
     return [_shown(app, row) for row in rows]
 
 
+@arguments.checked(SuppressionInvalid, limit=arguments.whole(1, arguments.LIST_MAX))
 def suppression_log(address: Recipient, *, limit: int = 100, effects: Effects | None = None) -> list[LogLine]:
     """What was done about an address, newest first; at most `limit`.
 

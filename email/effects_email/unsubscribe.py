@@ -14,9 +14,9 @@ from typing import TypeAlias
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from effects import ConfigurationError, Effects, StoreUnavailable
-from effects.extend import AnySession, app_of, web_apps
+from effects.extend import AnySession, app_of, arguments, web_apps
 from effects_email import pages
-from effects_email.errors import TokenInvalid
+from effects_email.errors import EmailInvalid, TokenInvalid
 from effects_email.message.address import Recipient, spec_of
 from effects_email.settings import EmailSettings
 from effects_email.suppression import TRANSACTIONAL
@@ -69,6 +69,7 @@ def unsubscribe_headers(app: Effects, address: str, category: str | None) -> Hea
     return ("List-Unsubscribe", ", ".join(ways)), ("List-Unsubscribe-Post", "List-Unsubscribe=One-Click")
 
 
+@arguments.checked(EmailInvalid, category=arguments.printable())
 def unsubscribe_link(address: Recipient, category: str, *, effects: Effects | None = None) -> str:
     """The link of the headers, for the foot of a message.
 

@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects import Effects
-from effects.extend import AnySession, AuditAction, app_of, note
+from effects.extend import AnySession, AuditAction, app_of, arguments, note
 from effects_reports import state_machine
 from effects_reports.delivery.link_tokens import LINK_SECONDS, LinkTerms, write_link
 from effects_reports.errors import ReportInvalid, ReportNotFound, ReportStateError, no_run
@@ -25,6 +25,7 @@ _CANCEL, _RESUME, _REPAIR, _LINK, _REWIND = (
 )
 
 
+@arguments.checked(ReportInvalid, run_id=arguments.NAME, **arguments.ACTING)
 def cancel_report(
     run_id: str,
     *,
@@ -57,6 +58,7 @@ def cancel_report(
         return state
 
 
+@arguments.checked(ReportInvalid, run_id=arguments.NAME, **arguments.ACTING)
 def resume_report(
     run_id: str,
     *,
@@ -90,6 +92,7 @@ def resume_report(
         return state
 
 
+@arguments.checked(ReportInvalid, run_id=arguments.NAME, base_url=arguments.text, **arguments.ACTING)
 def make_link(
     run_id: str,
     base_url: str,
@@ -115,10 +118,7 @@ def make_link(
     """
     app = app_of(effects)
     terms = LinkTerms(seconds=seconds, uses=uses, principal=principal)
-    try:
-        terms.check()
-    except ValueError as error:
-        raise ReportInvalid(str(error)) from None
+    terms.check()
     sha256 = str(ready_status(run_id, effects=app).sha256)
     with app.store.begin() as connection:
         url = write_link(app, connection, run_id, sha256, base_url, terms)
@@ -127,6 +127,7 @@ def make_link(
     return url
 
 
+@arguments.checked(ReportInvalid, name=arguments.NAME, **arguments.ACTING)
 def rewind_report(
     name: str,
     params: Any = None,
@@ -184,6 +185,7 @@ class RepairCounts(msgspec.Struct, kw_only=True):
     copies: int = 0
 
 
+@arguments.checked(ReportInvalid, **arguments.ACTING)
 def repair_reports(*, actor: str = "app", reason: str | None = None, effects: Effects | None = None) -> RepairCounts:
     """Move every run that nothing else would move any more.
 

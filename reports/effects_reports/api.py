@@ -34,9 +34,9 @@ from effects_reports.tables.chunks import ChunkCounts
 from effects_reports.tables.lists import FailingStep, RunFilters, read_failing_step, run_ids
 from effects_reports.tables.reports import Generated
 from effects_reports.tables.runs import Run
+from effects_reports.tables.schema import RUN_STATES
 from effects_reports.writing import ReportReceipt, write_request
 
-LIST_MAX = 1000
 _FILE_FACTS = ("artifact", "filename", "content_type", "rows", "bytes", "sha256", "downloads")
 
 
@@ -125,6 +125,7 @@ def request_report(
 # -- looking ----------------------------------------------------------------------------------------------------
 
 
+@arguments.checked(ReportInvalid, run_id=arguments.NAME)
 def report_status(run_id: str, *, effects: Effects | None = None) -> ReportStatus:
     """One run, as it is now.
 
@@ -144,6 +145,7 @@ def report_status(run_id: str, *, effects: Effects | None = None) -> ReportStatu
     return statuses[0]
 
 
+@arguments.checked(ReportInvalid, name=arguments.NAME, key=arguments.NAME)
 def find_report(name: str, *, key: str, effects: Effects | None = None) -> ReportStatus:
     """The newest run of a report that was requested with this key; `cancel_report` takes its `run_id`.
 
@@ -170,6 +172,13 @@ def failing_step(app: Effects, run_id: str) -> FailingStep | None:
         return read_failing_step(app.store, connection, run_id)
 
 
+@arguments.checked(
+    ReportInvalid,
+    report=optional(arguments.NAME),
+    state=optional(arguments.one_of(RUN_STATES)),
+    before=optional(arguments.NAME),
+    limit=arguments.whole(1, arguments.LIST_MAX),
+)
 def list_reports(
     *,
     report: str | None = None,
@@ -178,7 +187,7 @@ def list_reports(
     limit: int = 50,
     effects: Effects | None = None,
 ) -> list[ReportStatus]:
-    """List the newest runs first, at most `limit` (1,000).
+    """List the newest runs first, at most `limit`.
 
     Args:
         report: only runs of this report.
@@ -189,7 +198,7 @@ def list_reports(
     Raises:
         ReportNotFound: there is no run `before`.
     """
-    filters = RunFilters(report=report, state=state, before=before, limit=min(limit, LIST_MAX))
+    filters = RunFilters(report=report, state=state, before=before, limit=limit)
     return find_reports(app_of(effects), filters)
 
 

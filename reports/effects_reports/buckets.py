@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects.extend import (
-    AnySession,
-    AuditAction,
-    app_of,
-    ensure_limit,
-    is_printable,
-    note,
-    why_unfilled,
-)
+from effects.extend import AnySession, AuditAction, app_of, arguments, ensure_limit, is_printable, note, why_unfilled
 from effects_reports.errors import BucketInvalid, BucketNotFound, ReportInvalid
 from effects_reports.notify import Notify
 from effects_reports.routing import DELIVER_TYPE, bucket_limit_key
@@ -62,6 +54,7 @@ class CustomerBucket(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: int
 
 
+@arguments.checked(BucketInvalid, name=arguments.NAME, **arguments.ACTING)
 def add_bucket(
     name: str,
     url: str,
@@ -99,6 +92,7 @@ def add_bucket(
         note(app.store, connection, _ADD, name, actor=actor, reason=reason, detail={"bucket": address.bucket})
 
 
+@arguments.checked(BucketInvalid, name=arguments.NAME, **arguments.ACTING)
 def rotate_bucket(
     name: str,
     credentials: BucketCredentials,
@@ -128,6 +122,7 @@ def rotate_bucket(
         note(app.store, connection, _ROTATE, name, actor=actor, reason=reason)
 
 
+@arguments.checked(BucketInvalid, name=arguments.NAME, **arguments.ACTING)
 def remove_bucket(
     name: str,
     *,
@@ -182,6 +177,7 @@ def list_buckets(*, effects: Effects | None = None) -> list[CustomerBucket]:
     ]  # fmt: skip
 
 
+@arguments.checked(BucketInvalid, bucket=arguments.NAME, object_name=arguments.text)
 def bucket_notice(bucket: str, *, object_name: str = DEFAULT_OBJECT) -> Notify:
     """The finished file into a bucket: `Notify(job_type="report.deliver", …)`, written out.
 
@@ -196,8 +192,8 @@ def bucket_notice(bucket: str, *, object_name: str = DEFAULT_OBJECT) -> Notify:
     Raises:
         BucketInvalid: the object's name has another placeholder, or cannot be used.
     """
-    if not isinstance(object_name, str) or (why := why_unfilled(object_name, OBJECT_WORDS)) is not None:
-        raise BucketInvalid(f"object_name: {why if isinstance(object_name, str) else 'give a text'}")
+    if (why := why_unfilled(object_name, OBJECT_WORDS)) is not None:
+        raise BucketInvalid(f"object_name: {why}")
     check_object(object_name)
     suffix = "" if object_name == DEFAULT_OBJECT else f"/{hashlib.sha256(object_name.encode()).hexdigest()[:8]}"
     return Notify(

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from effects import Effects, EffectsError
-from effects.extend import app_of, database_condition, is_wrong_statement, primary_message
+from effects.extend import app_of, arguments, database_condition, is_wrong_statement, optional, primary_message
 from effects_reports.definition import ReportDefinition
 from effects_reports.errors import ReportInvalid, ReportRefused
 from effects_reports.planner import Resolved, check_format, resolve
@@ -43,6 +43,7 @@ class ReportExplanation(msgspec.Struct, frozen=True, kw_only=True):
     refusals: list[str]
 
 
+@arguments.checked(ReportInvalid, name=arguments.NAME, format=optional(arguments.NAME))
 def explain_report(
     name: str,
     params: Any = None,

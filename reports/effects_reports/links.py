@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from effects import Effects
-from effects.extend import app_of
+from effects.extend import app_of, arguments
 from effects_reports.delivery.link_tokens import LINK_SECONDS, Link, LinkTerms, read_token, write_link
+from effects_reports.errors import ReportInvalid
 from effects_reports.results import ready_status
 
 
+@arguments.checked(ReportInvalid, run_id=arguments.NAME, base_url=arguments.text)
 def download_url(
     run_id: str,
     base_url: str,
@@ -31,7 +33,7 @@ def download_url(
     Raises:
         ReportNotFound, ReportStateError: there is no such file now.
         KeyUnavailable: EFFECTS_KEYS holds no key to sign with.
-        ValueError: `seconds` or `uses` is out of bounds; or `principal` is empty, which would be everybody who is
+        ReportInvalid: `seconds` or `uses` is out of bounds; or `principal` is empty, which would be everybody who is
             not signed in.
     """
     terms = LinkTerms(seconds=seconds, uses=uses, principal=principal)

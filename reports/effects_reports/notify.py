@@ -11,7 +11,17 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects import ConfigurationError, EffectsError, EnqueueError, KeyUnavailable, enqueue
-from effects.extend import DAY_SECONDS, SealedColumn, fill_placeholders, seal_payload, why_unfilled
+from effects.extend import (
+    DAY_SECONDS,
+    SealedColumn,
+    arguments,
+    fill_placeholders,
+    optional,
+    require,
+    seal_payload,
+    to_plain,
+    why_unfilled,
+)
 from effects_reports.delivery.link_tokens import PURPOSE, LinkTerms, write_link
 from effects_reports.errors import ReportInvalid
 from effects_reports.tables.notices import read_notices, write_notices
@@ -28,10 +38,11 @@ PLACEHOLDERS = (
 NOTICE_LINK_SECONDS = 3 * DAY_SECONDS
 ATTACH_BYTES_MAX = 7_000_000  # 10 MiB in base64, with room for the words
 _SAMPLE = {
-    **dict.fromkeys(("run_id", "report", "key", "error"), "sample"),
+    **dict.fromkeys(("run_id", "report", "error"), "sample"), "key": "sample@example.com",  # it may be an address
     "filename": "sample.csv", "restart": "1", "rows": "1", "bytes": "1", "sha256": "0" * 64,
     "link": "https://sample.example/", "attachment": "",
 }  # fmt: skip
+_ATTACHED = arguments.whole(0, ATTACH_BYTES_MAX)
 _log = logging.getLogger("effects.reports")
 
 
@@ -94,7 +105,9 @@ def check_notices(app: Effects, notices: Sequence[Notify]) -> None:
 
 def _check_handover(app: Effects, notice: Notify) -> None:
     """Refuse a notice that gives no one the file."""
-    text = msgspec.json.encode(notice.payload).decode()
+    require("notify: link_to", notice.link_to, optional(arguments.text), ReportInvalid)
+    require("notify: attach_bytes_max", notice.attach_bytes_max, _ATTACHED, ReportInvalid)
+    text = _plain_text(notice)
     if notice.link_to is None:
         if "{link}" in text or notice.attach_bytes_max:
             raise ReportInvalid("notify: give link_to, where download_app is mounted: files may be too large to attach")
@@ -103,15 +116,17 @@ def _check_handover(app: Effects, notice: Notify) -> None:
         raise ReportInvalid("notify: link_to is no address of the web; give https://…, where download_app is mounted")
     if "{link}" not in text:
         raise ReportInvalid("notify: link_to is given, and no text of the payload has {link}")
-    if not 0 <= notice.attach_bytes_max <= ATTACH_BYTES_MAX:
-        raise ReportInvalid(f"notify: attach_bytes_max is {notice.attach_bytes_max}; give 0 to {ATTACH_BYTES_MAX:,}")
     if notice.attach_bytes_max and "{attachment}" not in text:
         raise ReportInvalid("notify: attach_bytes_max is given, and no text of the payload has {attachment}")
-    try:
-        notice.link_terms.check()
-    except ValueError as error:
-        raise ReportInvalid(f"notify: link_{error}") from None
+    notice.link_terms.check(where="notify: link_")
     app.keys.sign(b"", purpose=PURPOSE)
+
+
+def _plain_text(notice: Notify) -> str:
+    try:
+        return msgspec.json.encode(notice.payload, enc_hook=to_plain).decode()
+    except (TypeError, UnicodeEncodeError):
+        raise ReportInvalid("notify: the payload is no JSON; give texts, numbers, lists and dicts") from None
 
 
 def _check_payload(app: Effects, notice: Notify) -> None:

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints, is_typeddict
 
 import msgspec
 
-from effects.extend import nearest, why_unfit
+from effects.extend import described, nearest, why_unfit
 from effects_reports.errors import DefinitionInvalid, ParamsInvalid
 from effects_reports.source.since import Since
 
@@ -90,13 +90,27 @@ def has_fields(kind: type[Any]) -> bool:
     return is_dataclass(kind) or issubclass(kind, msgspec.Struct) or is_typeddict(kind)
 
 
+def _plain(who: str, values: Any) -> Mapping[Any, Any]:
+    plain = {} if values is None else values if isinstance(values, Mapping) else _builtins(values)
+    if not isinstance(plain, Mapping):
+        raise ParamsInvalid(f"{who}: params is {described(values)}; give a dict, a dataclass or a struct")
+    return plain
+
+
+def _builtins(values: Any) -> Any:
+    try:
+        return msgspec.to_builtins(values)
+    except TypeError:
+        return None
+
+
 def read_params(who: str, source: Callable[..., Any], kind: type[Any] | None, values: Any) -> Any:
     """What a request gives, as the function takes it.
 
     Raises:
         ParamsInvalid: it does not fit; names the fields.
     """
-    plain = {} if values is None else values if isinstance(values, Mapping) else msgspec.to_builtins(values)
+    plain = _plain(who, values)
     if plain and not takes_params(source):
         raise ParamsInvalid(f"{who} takes no params: {', '.join(map(str, plain))} are given")
     schema = kind or dict[str, Any]

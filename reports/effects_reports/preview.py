@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy.exc import DBAPIError
 
 from effects import Effects
-from effects.extend import app_of, arguments, database_condition, is_wrong_statement, primary_message, require
+from effects.extend import app_of, arguments, database_condition, is_wrong_statement, primary_message
 from effects_reports.errors import ReportInvalid, ReportRefused
 from effects_reports.formats.base import ChunkSource
 from effects_reports.formats.values import text_of
@@ -31,6 +31,7 @@ class ReportPreview(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[list[str | None]]
 
 
+@arguments.checked(ReportInvalid, name=arguments.NAME, rows=arguments.whole(1, PREVIEW_ROWS_MAX))
 def preview_report(name: str, params: Any = None, *, rows: int = 20, effects: Effects | None = None) -> ReportPreview:
     """Read the first rows of a report, mapped and in the order of its key, in a read-only transaction.
 
@@ -45,11 +46,10 @@ def preview_report(name: str, params: Any = None, *, rows: int = 20, effects: Ef
         ReportInvalid, DefinitionInvalid: as `request_report`.
         ReportRefused: the database does not take the SELECT, or needs more than 10 s.
     """
-    require("rows", rows, arguments.positive, ReportInvalid)
     state = state_of(app_of(effects))
     definition = state.registry.get(name)
     resolved = resolve(definition, params, "csv", "raw", None)
-    source = _first(resolved.chunk_source(), min(rows, PREVIEW_ROWS_MAX))
+    source = _first(resolved.chunk_source(), rows)
     engine = None if resolved.statement is None else state.registry.engine_of(definition)
     headers = [column.header for column in source.columns]
     try:

@@ -9,7 +9,8 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from effects.extend import ModulesNamed, PackageSettings, Private, private_networks
+from effects import ConfigurationError
+from effects.extend import ModulesNamed, PackageSettings, Private, arguments, optional, private_networks, require
 from effects_reports.definition import ReportDefinition
 from effects_reports.source.replica import Replica
 
@@ -34,6 +35,7 @@ class ReportSettings(PackageSettings):
     bucket_private_networks: str = ""
 
     def __post_init__(self) -> None:
+        super(ReportSettings, self).__post_init__()
         self.bucket_networks()
 
     def bucket_networks(self) -> Private:
@@ -52,6 +54,8 @@ class ReportSettings(PackageSettings):
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **overrides: Any) -> ReportSettings:
         """The given settings, and the environment's networks; None means the default."""
+        require("reports", overrides.get("reports"), optional(arguments.listed), ConfigurationError)
+        require("report_engines", overrides.get("report_engines"), optional(arguments.mapping), ConfigurationError)
         networks = overrides.get("bucket_private_networks")
         return cls(
             reports=tuple(overrides.get("reports") or ()),

@@ -18,10 +18,13 @@ from effects.extend import (
     AnySession,
     AuditAction,
     app_of,
+    arguments,
     ensure_schedule,
     note,
+    optional,
     repr_without,
     retire_schedule,
+    to_plain,
 )
 from effects_reports.delivery.subscribers import (
     check_subscriber,
@@ -33,13 +36,14 @@ from effects_reports.delivery.subscribers import (
     subscriber,
 )
 from effects_reports.errors import ReportInvalid, ReportNotFound
-from effects_reports.notify import NOTICE_LINK_SECONDS, Notify
+from effects_reports.notify import ATTACH_BYTES_MAX, NOTICE_LINK_SECONDS, Notify
 from effects_reports.routing import QUEUE, SUBSCRIBED_TYPE
 from effects_reports.state import state_of
 from effects_reports.tables import subscriptions as table
 from effects_reports.tables.buckets import subscriber_of
 from effects_reports.tables.subscriptions import NewSubscription, StoredSubscription
 
+ADDRESS_CHARS_MAX = 1000
 _ADD, _REMOVE, _PAUSE, _RESUME = (AuditAction("subscription", name) for name in ("add", "remove", "pause", "resume"))
 
 
@@ -66,6 +70,15 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         return repr_without(self, ("params", "to"))
 
 
+@arguments.checked(
+    ReportInvalid,
+    **dict.fromkeys(("report", "cron", "zone"), arguments.NAME),
+    **dict.fromkeys(("template", "bucket", "format", "locale"), optional(arguments.NAME)),
+    **dict.fromkeys(("to", "link_to", "object_name"), optional(arguments.text)),
+    params=optional(arguments.mapping),
+    attach_bytes_max=arguments.whole(0, ATTACH_BYTES_MAX),
+    **arguments.ACTING,
+)
 def subscribe(
     report: str,
     params: Mapping[str, Any] | None = None,
@@ -122,9 +135,10 @@ def subscribe(
         "link_uses": link_uses, "locale": locale,
     }  # fmt: skip
     receiver = subscriber(app, to=to, bucket=bucket, object_name=object_name, by_mail=by_mail)
-    schedule = _schedule(app, report, dict(params or {}), file, cron, zone)
+    values = _plain(report, params or {})
+    schedule = _schedule(app, report, values, file, cron, zone)
     new = NewSubscription(
-        id=_new_id(), schedule=schedule.name, report=report, params=dict(params or {}), format=file, cron=cron,
+        id=_new_id(), schedule=schedule.name, report=report, params=values, format=file, cron=cron,
         zone=zone, notice=kept_notice(receiver.notice), recipient=receiver.digest,
     )  # fmt: skip
     with app.writing(session, {QUEUE}) as connection:
@@ -142,6 +156,7 @@ def _existing_id(app: Effects, connection: Connection, new: NewSubscription) -> 
     return next(row.id for row in rows if row.schedule == new.schedule)
 
 
+@arguments.checked(ReportInvalid, subscription_id=arguments.NAME, **arguments.ACTING)
 def unsubscribe(
     subscription_id: str,
     *,
@@ -171,6 +186,7 @@ def unsubscribe(
         note(app.store, connection, _REMOVE, subscription_id, actor=actor, reason=reason)
 
 
+@arguments.checked(ReportInvalid, subscription_id=arguments.NAME, **arguments.ACTING)
 def pause_subscription(
     subscription_id: str, *, actor: str = "app", reason: str | None = None, effects: Effects | None = None
 ) -> bool:
@@ -190,6 +206,7 @@ def pause_subscription(
     return _set_paused(subscription_id, True, _PAUSE, actor, reason, effects)
 
 
+@arguments.checked(ReportInvalid, subscription_id=arguments.NAME, **arguments.ACTING)
 def resume_subscription(
     subscription_id: str, *, actor: str = "app", reason: str | None = None, effects: Effects | None = None
 ) -> bool:
@@ -222,6 +239,12 @@ def _set_paused(
     return is_changed
 
 
+@arguments.checked(
+    ReportInvalid,
+    report=optional(arguments.NAME),
+    to=optional(arguments.printable(ADDRESS_CHARS_MAX)),
+    bucket=optional(arguments.NAME),
+)
 def list_subscriptions(
     *, report: str | None = None, to: str | None = None, bucket: str | None = None, effects: Effects | None = None
 ) -> list[Subscription]:
@@ -265,15 +288,19 @@ def _subscription(app: Effects, row: StoredSubscription) -> Subscription:
 
 
 def _schedule(app: Effects, report: str, params: dict[str, Any], file: str, cron: str, zone: str) -> Schedule:
-    what = msgspec.json.encode([report, params, file, cron, zone], order="sorted")
+    what = msgspec.json.encode([report, params, file, cron, zone], order="sorted", enc_hook=to_plain)
     name = f"reports.subscribed.{hashlib.sha256(what).hexdigest()[:16]}"
     payload = {"schedule": name, "slot": "{slot}", "report": report, "params": params, "format": file}
-    try:
-        schedule = Schedule(name, SUBSCRIBED_TYPE, payload, cron=cron, zone=zone)
-    except TypeError as error:
-        raise ReportInvalid(f"report {report!r}: the params are no JSON: {error}") from None
+    schedule = Schedule(name, SUBSCRIBED_TYPE, payload, cron=cron, zone=zone)
     app.job_types.check_declared(schedule)
     return schedule
+
+
+def _plain(report: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return dict(to_plain(params))
+    except (TypeError, RecursionError) as error:
+        raise ReportInvalid(f"report {report!r}: the params are no JSON: {error}") from None
 
 
 def _new_id() -> str:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from effects_reports.api import LIST_MAX, ReportStatus, list_reports
+from effects.extend import arguments
+from effects_reports.api import ReportStatus, list_reports
 from effects_reports.results import open_result
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class RequestedReport(ReportStatus, frozen=True, kw_only=True):
 
 def reports(toolkit: Toolkit) -> list[RequestedReport]:
     """The entry point `effects.testing`: the runs that were requested and committed so far, oldest first."""
-    return [_with_content(toolkit, status) for status in reversed(list_reports(limit=LIST_MAX, effects=toolkit.app))]
+    statuses = list_reports(limit=arguments.LIST_MAX, effects=toolkit.app)
+    return [_with_content(toolkit, status) for status in reversed(statuses)]
 
 
 def _with_content(toolkit: Toolkit, status: ReportStatus) -> RequestedReport:

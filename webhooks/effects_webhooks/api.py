@@ -6,7 +6,18 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from effects import Effects
-from effects.extend import AnySession, AuditAction, app_of, arguments, build_each, each_of, note, require, write_once
+from effects.extend import (
+    AnySession,
+    AuditAction,
+    app_of,
+    arguments,
+    build_each,
+    each_of,
+    note,
+    optional,
+    require,
+    write_once,
+)
 from effects_webhooks.errors import EndpointInvalid, EventInvalid, no_endpoint
 from effects_webhooks.request import WebhookEvent
 from effects_webhooks.routing import Route, Routes
@@ -78,6 +89,7 @@ def _draft(app: Effects, event: WebhookEvent, now: datetime) -> NewEvent:
     return draft_event(app, event, now)
 
 
+@arguments.checked(EventInvalid, endpoint_id=arguments.NAME, event_type=optional(arguments.NAME), **arguments.ACTING)
 def send_test(
     endpoint_id: str,
     *,

@@ -9,10 +9,19 @@ from typing import Any
 import msgspec
 
 from effects import RetryPolicy
-from effects.extend import Explanation
+from effects.extend import Explanation, arguments, optional
 from effects_webhooks.classify import retry_after
 from effects_webhooks.errors import EventInvalid
-from effects_webhooks.retry_rules import FAULT_RULES, FULL, SHORT, Overrides, pause_seconds, rule_of
+from effects_webhooks.retry_rules import (
+    FAULT_RULES,
+    FULL,
+    PROFILES,
+    SHORT,
+    Overrides,
+    check_overrides,
+    pause_seconds,
+    rule_of,
+)
 
 
 class DeliveryExplanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +39,13 @@ class DeliveryExplanation(msgspec.Struct, frozen=True, kw_only=True):
 _POLICIES: Mapping[str, RetryPolicy] = {"full": FULL, "short": SHORT}
 
 
+@arguments.checked(
+    EventInvalid,
+    what=arguments.text,
+    hint=optional(arguments.text),
+    attempt=arguments.whole(1, 1000),
+    profile=arguments.one_of(PROFILES),
+)
 def explain(
     what: str,
     *,
@@ -49,6 +65,7 @@ def explain(
     Raises:
         EventInvalid: `what` is neither; lists the codes.
     """
+    check_overrides(overrides or {})
     status = int(what) if what.isascii() and what.isdecimal() else None
     if (status is not None and not 100 <= status <= 599) or (status is None and what not in FAULT_RULES):
         raise EventInvalid(f"{what!r} is no status of 100 to 599 and none of {', '.join(FAULT_RULES)}")

@@ -88,7 +88,7 @@ class WebhookEvent:
 
     def canonical(self) -> str:
         """Normalised text of type and data, independent of key order; input of the digest."""
-        return msgspec.json.encode([self.type, msgspec.Raw(_sorted(self._data_json))]).decode()
+        return msgspec.json.encode([to_plain(self.type), msgspec.Raw(_sorted(self._data_json))]).decode()
 
 
 def _data_json(data: Any) -> str:
@@ -128,8 +128,8 @@ def check_pattern(pattern: str) -> str:
     Raises:
         EndpointInvalid: it has another form.
     """
-    if pattern != "*" and not _TYPE.fullmatch(pattern.removesuffix(".*")):
-        raise EndpointInvalid(f"pattern {pattern!r}: give a type, a prefix such as 'order.*', or '*'")
+    if not isinstance(pattern, str) or (pattern != "*" and not _TYPE.fullmatch(pattern.removesuffix(".*"))):
+        raise EndpointInvalid(f"pattern {shown(pattern)}: give a type, a prefix such as 'order.*', or '*'")
     return pattern
 
 

@@ -7,12 +7,13 @@ own side is *ours*: it uses up no try and does not count against the endpoint.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from effects import FixedSchedule, RetryPolicy
-from effects.extend import DAY_SECONDS
+from effects.extend import DAY_SECONDS, arguments, require, shown
 from effects_webhooks.errors import EndpointInvalid
 
 RetryClass: TypeAlias = Literal["done", "full", "short", "none", "ours"]
@@ -21,6 +22,7 @@ Overrides: TypeAlias = Mapping[str, str]
 PROFILES: tuple[Profile, ...] = ("default", "patient", "spec", "strict")
 RETRY_CLASSES: tuple[RetryClass, ...] = ("full", "short", "none")  # what an override may give
 
+_OVERRIDDEN = re.compile(r"[1345]([0-9]{2}|xx)")
 MAX_AGE_SECONDS = 5 * DAY_SECONDS
 # The schedule of the Standard Webhooks specification: 10 tries in about 76 hours.
 FULL = RetryPolicy(
@@ -181,10 +183,10 @@ def check_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
     Raises:
         EndpointInvalid: names the entry that cannot be.
     """
+    require("overrides", overrides, arguments.mapping, EndpointInvalid)
     for name, retry_class in overrides.items():
-        is_valid = len(name) == 3 and name[0] in "1345" and (name[1:] == "xx" or name[1:].isdecimal())
-        if not is_valid or not name.isascii():
-            raise EndpointInvalid(f"retry override {name!r}: give a status such as 404, or a class such as 4xx")
+        if not isinstance(name, str) or not _OVERRIDDEN.fullmatch(name):
+            raise EndpointInvalid(f"retry override {shown(name)}: give a status such as 404, or a class such as 4xx")
         if retry_class not in RETRY_CLASSES:
-            raise EndpointInvalid(f"retry override {name}={retry_class!r}: give {', '.join(RETRY_CLASSES)}")
+            raise EndpointInvalid(f"retry override {name}={shown(retry_class)}: give {', '.join(RETRY_CLASSES)}")
     return dict(overrides)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from effects import ConfigurationError
-from effects.extend import PackageSettings, Private, private_networks
+from effects.extend import PackageSettings, Private, arguments, private_networks
 from effects_webhooks.event_types import EventType, EventTypes
 
 
@@ -37,6 +37,7 @@ class WebhookSettings(PackageSettings):
     webhook_event_types: Sequence[EventType] = ()
 
     def __post_init__(self) -> None:
+        super(WebhookSettings, self).__post_init__()
         self.reachable()
         self.event_types()
 
@@ -49,7 +50,7 @@ class WebhookSettings(PackageSettings):
     def event_types(self) -> EventTypes:
         """Those that are declared."""
         declared = self.webhook_event_types
-        if isinstance(declared, str | EventType):
+        if isinstance(declared, EventType) or arguments.listed(declared) is not None:
             raise ConfigurationError("webhook_event_types: give a list, such as [EventType('order.paid')]")
         return EventTypes(declared)
 

@@ -13,6 +13,7 @@ import msgspec
 from sqlalchemy import Connection, Engine, MetaData, Row, Table, TextClause, text
 from sqlalchemy.engine.interfaces import IsolationLevel
 
+from effects.plain_values import to_plain
 from effects.store.db.deadlines import BoundedLock, Bounds, Deadlines
 from effects.store.db.engine import HAS_DEFAULTS, LOCK_SECONDS, SQLITE_BUSY_SECONDS, close_for_good
 from effects.store.db.faults import OURS, drop_connections, translated
@@ -22,7 +23,7 @@ from effects.store.schema.tables import build_tables
 Statement: TypeAlias = Callable[[Sql], str]
 TableBuilder: TypeAlias = Callable[[MetaData], Mapping[str, Table]]
 
-_json = msgspec.json.Encoder()
+_json = msgspec.json.Encoder(enc_hook=to_plain)  # texts of a subclass, such as SafeString
 _decoded = partial(str, encoding="utf-8", errors="replace")
 
 

@@ -10,6 +10,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from effects.errors import ConfigurationError
+from effects.text.wording import described
 
 EXAMPLES = "give sqlite:///file.db or postgresql://user@host/name"
 # A URL of any of these names the same server: every process of effects speaks to it by psycopg, or by sqlite3.
@@ -33,6 +34,8 @@ def database_url(text: str) -> sa.URL:
     Raises:
         ConfigurationError: says what is wrong and what to write. No message holds a password.
     """
+    if not isinstance(text, str):
+        raise ConfigurationError(f"{_VARIABLE} is {described(text)}; {EXAMPLES}")
     try:
         url = make_url(_one_host_form(text.strip()))
     except (ArgumentError, ValueError):

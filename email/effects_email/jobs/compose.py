@@ -32,10 +32,11 @@ from effects_email.state import state_of
 
 if TYPE_CHECKING:
     from effects import Effects
-    from effects_email import request, writing
+    from effects_email import people, request, writing
     from effects_email.message import attachments
 else:
-    request, writing = lazy.module("effects_email.request"), lazy.module("effects_email.writing")
+    people, request = lazy.module("effects_email.people"), lazy.module("effects_email.request")
+    writing = lazy.module("effects_email.writing")
     attachments = lazy.module("effects_email.message.attachments")
 
 COMPOSE_TYPE = "email.compose"
@@ -84,6 +85,7 @@ class EmailCompose(JobType[EmailComposePayload]):
 
     def check_declared(self, payload: EmailComposePayload) -> None:
         request.check_template(self._app, payload.template, payload.locale, payload.transport)
+        people.to_of(_email(payload))
 
     def perform(self, payload: EmailComposePayload, attempt: Attempt) -> Outcome:
         try:

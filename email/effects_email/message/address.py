@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from effects import Effects
-from effects.extend import described, lazy, without_unsafe
+from effects.extend import arguments, described, lazy, require, without_unsafe
 from effects_email.errors import AddressInvalid
 from effects_email.message.source import Address
 
@@ -22,6 +22,7 @@ else:
     email_validator, idna = lazy.module("email_validator"), lazy.module("idna")
 
 NAME_CHARS_MAX = 200
+SPEC_CHARS_MAX = 1000
 Recipient: TypeAlias = "str | Address"
 _QUOTED = re.compile(r'"(?P<text>(?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
@@ -99,8 +100,8 @@ def spec_of(address: Recipient, *, where: str = "the address") -> str:
     """
     if isinstance(address, Address):
         return address.spec
-    named = isinstance(address, str) and address.rstrip(" ").endswith(">")
-    return parse_mailbox(address, where=where).spec if named else address
+    require(where, address, arguments.printable(SPEC_CHARS_MAX), AddressInvalid)
+    return parse_mailbox(address, where=where).spec if address.rstrip(" ").endswith(">") else address
 
 
 def needs_utf8(address: Address) -> bool:
@@ -121,6 +122,7 @@ def display_name(name: str, where: str) -> str:
     """
     if not name:
         return ""
+    require(f"{where}: the name", name, arguments.text, AddressInvalid)
     clean = one_line(name)
     if len(clean) > NAME_CHARS_MAX:
         raise AddressInvalid(f"{where}: the name has {len(clean)} characters and the limit is {NAME_CHARS_MAX}")

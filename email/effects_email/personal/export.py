@@ -14,8 +14,8 @@ import msgspec
 from sqlalchemy import Row
 
 from effects import Effects
-from effects.extend import AuditAction, app_of, moment, moment_or_none, note
-from effects_email.errors import AttachmentMissing, ContentChanged
+from effects.extend import AuditAction, app_of, arguments, moment, moment_or_none, note
+from effects_email.errors import AttachmentMissing, ContentChanged, EmailInvalid
 from effects_email.events import events_of
 from effects_email.message.address import Recipient, recipient
 from effects_email.message.attachments import Files
@@ -42,6 +42,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     suppressions: int
 
 
+@arguments.checked(EmailInvalid, file=arguments.writable, **arguments.ACTING)
 def export_address(
     address: Recipient, file: BinaryIO, *, actor: str, reason: str | None = None, effects: Effects | None = None
 ) -> Exported:

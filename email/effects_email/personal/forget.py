@@ -13,7 +13,8 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import Effects, cancel
-from effects.extend import AuditAction, app_of, note
+from effects.extend import AuditAction, app_of, arguments, note
+from effects_email.errors import EmailInvalid
 from effects_email.message.address import Recipient
 from effects_email.message.source import FORGOTTEN, Address, StoredContent, open_content, seal_content
 from effects_email.personal.whose import digests_of
@@ -35,6 +36,7 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[str, ...] = ()
 
 
+@arguments.checked(EmailInvalid, **arguments.ACTING)
 def forget_address(
     address: Recipient, *, actor: str, reason: str | None = None, effects: Effects | None = None
 ) -> Forgotten:

@@ -19,10 +19,12 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import Effects
-from effects_reports.errors import LinkExpired, LinkInvalid
+from effects.extend import arguments, optional, require
+from effects_reports.errors import LinkExpired, LinkInvalid, ReportInvalid
 from effects_reports.tables.link_uses import insert_link
 
 LINK_SECONDS = 900.0
+LINK_SECONDS_MIN = 0.001
 LINK_SECONDS_MAX = 7 * 86_400.0
 USES_MAX = 1_000_000
 PURPOSE = "report download"
@@ -40,25 +42,26 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class LinkTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a link is good, for how many downloads (None: any number), and for whom (None: whoever has it).
-
-    Raises:
-        ValueError: from `check`; names what it may be.
-    """
+    """How long a link is good, for how many downloads (None: any number), and for whom (None: whoever has it)."""
 
     seconds: float = LINK_SECONDS
     uses: int | None = None
     principal: str | None = None
 
-    def check(self) -> None:
+    def check(self, *, where: str = "") -> None:
+        """
+        Args:
+            where: what precedes the name of a term.
+
+        Raises:
+            ReportInvalid: names the term and what it may be.
+        """
         if self.principal is not None and (not isinstance(self.principal, str) or not self.principal.strip()):
-            raise ValueError(
-                "principal is empty or no text; give the person's id, or None for a link that is open to all"
+            raise ReportInvalid(
+                f"{where}principal is empty or no text; give the person's id, or None for a link that is open to all"
             )
-        if not 0 < self.seconds <= LINK_SECONDS_MAX:
-            raise ValueError(f"seconds is {self.seconds:g}; give a number above 0, at most {LINK_SECONDS_MAX:,.0f}")
-        if self.uses is not None and (isinstance(self.uses, bool) or not 1 <= self.uses <= USES_MAX):
-            raise ValueError(f"uses is {self.uses}; give 1 to {USES_MAX:,}, or None for any number")
+        require(f"{where}seconds", self.seconds, arguments.number(LINK_SECONDS_MIN, LINK_SECONDS_MAX), ReportInvalid)
+        require(f"{where}uses", self.uses, optional(arguments.whole(1, USES_MAX)), ReportInvalid)
 
 
 def write_link(app: Effects, connection: Connection, run_id: str, sha256: str, base_url: str, terms: LinkTerms) -> str:

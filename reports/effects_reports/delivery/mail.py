@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from effects.extend import arguments, optional, require
+from effects_reports.errors import ReportInvalid
 from effects_reports.notify import NOTICE_LINK_SECONDS, Notify
 
 _CONTEXT = {
@@ -44,8 +46,9 @@ def mail_notice(
         payload: other fields of `email.compose`, such as `locale` and `category`.
 
     Raises:
-        ReportInvalid: from `request_report`, which checks it.
+        ReportInvalid: `context` is no mapping. The rest `request_report` checks.
     """
+    require("context", context, optional(arguments.mapping), ReportInvalid)
     files = {"attachments": [{"name": "{attachment}", "filename": "{filename}"}]} if attach_bytes_max else {}
     return Notify(
         job_type="email.compose",

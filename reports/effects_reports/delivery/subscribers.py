@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import Effects
-from effects.extend import repr_without
+from effects.extend import repr_without, to_plain
 from effects_reports.buckets import DEFAULT_OBJECT, bucket_notice, check_buckets
 from effects_reports.delivery.mail import mail_notice
 from effects_reports.errors import ReportInvalid
@@ -79,7 +79,7 @@ def check_subscriber(app: Effects, connection: Connection, notice: Notify) -> No
 
 def kept_notice(notice: Notify) -> dict[str, Any]:
     """The notice without the subscriber's name, as its row keeps it."""
-    document: dict[str, Any] = msgspec.to_builtins(notice)
+    document: dict[str, Any] = msgspec.to_builtins(notice, enc_hook=to_plain)
     field = _field(document)
     return {**document, "payload": {name: value for name, value in document["payload"].items() if name != field}}
 

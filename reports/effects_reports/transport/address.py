@@ -70,7 +70,7 @@ def check_object(name: str) -> str:
         BucketInvalid: it is empty, longer than 1,024 bytes, has a character that does not print, or an empty, `.` or
             `..` step.
     """
-    if not name or len(name.encode()) > OBJECT_BYTES_MAX or not is_printable(name):
+    if not name or not is_printable(name) or len(name.encode()) > OBJECT_BYTES_MAX:
         raise BucketInvalid("the object's name is empty, longer than 1,024 bytes, or does not print")
     if any(step in ("", ".", "..") for step in name.split("/")):
         raise BucketInvalid("the object's name begins or ends with /, or has an empty, . or .. step")

@@ -15,6 +15,7 @@ from effects.extend import (
     AnySession,
     AuditAction,
     app_of,
+    arguments,
     ensure_limit,
     generate_secret,
     parse_secret,
@@ -22,7 +23,7 @@ from effects.extend import (
     require,
 )
 from effects_webhooks.admin.endpoint_notes import note_endpoint
-from effects_webhooks.admin.endpoint_rules import Ordering, check_text, checked_patterns, checked_rules
+from effects_webhooks.admin.endpoint_rules import SETTINGS, Ordering, check_text, checked_patterns, checked_rules
 from effects_webhooks.admin.endpoints import BREAKER, CHANGE, MAX_IN_FLIGHT
 from effects_webhooks.errors import EndpointInvalid
 from effects_webhooks.identifiers import new_id
@@ -80,6 +81,7 @@ class _Draft:
     sealed: bytes
 
 
+@arguments.checked(EndpointInvalid, **SETTINGS, **arguments.ACTING)
 def add_endpoint(
     url: str,
     patterns: Iterable[str] = ("*",),
@@ -129,6 +131,7 @@ def add_endpoint(
         return NewEndpoint(draft.id, url, draft.patterns, draft.secret, _same_url(app, connection, draft))
 
 
+@arguments.checked(EndpointInvalid, key=arguments.NAME, **SETTINGS, **arguments.ACTING)
 def ensure_endpoint(
     key: str,
     url: str,

@@ -9,11 +9,13 @@ import msgspec
 from sqlalchemy import Row
 
 from effects import Effects
-from effects.extend import app_of, moment, set_filters
-from effects_webhooks.errors import EventNotFound, no_endpoint
+from effects.extend import LEDGER_STATES, app_of, arguments, moment, optional, set_filters
+from effects_webhooks.errors import EventInvalid, EventNotFound, no_endpoint
 from effects_webhooks.tables import delivery_lists as table
 from effects_webhooks.tables import endpoint_rows
 from effects_webhooks.tenants import Tenant, tenant_filter
+
+_STATES = (*LEDGER_STATES, "retrying")
 
 
 class DeliverySummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +63,7 @@ class EventDetail(EventSummary, frozen=True, kw_only=True):
         return f"EventDetail(id={self.id!r})"
 
 
+@arguments.checked(EventInvalid, event_id=arguments.NAME)
 def get_event(event_id: str, *, tenant: Tenant = None, effects: Effects | None = None) -> EventDetail:
     """Read an event.
 
@@ -81,6 +84,7 @@ def get_event(event_id: str, *, tenant: Tenant = None, effects: Effects | None =
     return EventDetail(**msgspec.structs.asdict(_event_summary(row)), body=bytes(row.body))
 
 
+@arguments.checked(EventInvalid, event_id=arguments.NAME, endpoint_id=arguments.NAME)
 def get_delivery(
     event_id: str, endpoint_id: str, *, tenant: Tenant = None, effects: Effects | None = None
 ) -> DeliverySummary:
@@ -103,6 +107,13 @@ def get_delivery(
     return _delivery_summary(row)
 
 
+@arguments.checked(
+    EventInvalid,
+    **dict.fromkeys(("endpoint_id", "event_id"), optional(arguments.NAME)),
+    state=optional(arguments.one_of(_STATES)),
+    before=optional(arguments.whole(0, 2**63 - 1)),
+    limit=arguments.whole(1, arguments.LIST_MAX),
+)
 def list_deliveries(
     *,
     endpoint_id: str | None = None,
@@ -139,6 +150,7 @@ def list_deliveries(
     return DeliveryPage(deliveries, deliveries[-1].job_id if len(rows) > limit else searched_to)
 
 
+@arguments.checked(EventInvalid, before=optional(arguments.NAME), limit=arguments.whole(1, arguments.LIST_MAX))
 def list_events(
     *, before: str | None = None, limit: int = 50, tenant: Tenant = None, effects: Effects | None = None
 ) -> list[EventSummary]:

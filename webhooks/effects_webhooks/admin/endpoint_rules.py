@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
-from effects.extend import optional, printable, require
+from effects.extend import arguments, optional, printable, require
 from effects_webhooks.errors import EndpointInvalid
 from effects_webhooks.event_types import EventTypes
 from effects_webhooks.request import check_pattern
@@ -13,6 +13,7 @@ from effects_webhooks.retry_rules import PROFILES, check_overrides
 
 Ordering: TypeAlias = Literal["none", "endpoint", "key"]
 ORDERINGS: tuple[Ordering, ...] = ("none", "endpoint", "key")
+SETTINGS = {"overrides": optional(arguments.mapping), "headers": optional(arguments.mapping)}
 PATTERNS_MAX = 100
 TEXT_CHARS_MAX = 1000
 
@@ -24,6 +25,7 @@ def checked_patterns(patterns: Iterable[str], event_types: EventTypes) -> list[s
     """
     if isinstance(patterns, str):
         raise EndpointInvalid(f"patterns is a text; give a list, such as [{patterns!r}]")
+    require("patterns", patterns, arguments.listed, EndpointInvalid)
     checked = list(dict.fromkeys(check_pattern(pattern) for pattern in patterns))
     for pattern in checked:
         event_types.check_pattern(pattern)
@@ -33,10 +35,8 @@ def checked_patterns(patterns: Iterable[str], event_types: EventTypes) -> list[s
 
 
 def checked_rules(profile: str, overrides: Mapping[str, str] | None, ordering: str) -> dict[str, Any]:
-    if profile not in PROFILES:
-        raise EndpointInvalid(f"profile is {profile!r}; give {', '.join(PROFILES)}")
-    if ordering not in ORDERINGS:
-        raise EndpointInvalid(f"ordering is {ordering!r}; give {', '.join(ORDERINGS)}")
+    require("profile", profile, arguments.one_of(PROFILES), EndpointInvalid)
+    require("ordering", ordering, arguments.one_of(ORDERINGS), EndpointInvalid)
     return {"profile": profile, "overrides": check_overrides(overrides or {}), "ordering": ordering}
 
 

@@ -15,14 +15,15 @@ from effects.extend import (
     AuditAction,
     Breaker,
     app_of,
+    arguments,
     ensure_limit,
     moment,
     moment_or_none,
     unblock_limit,
 )
 from effects_webhooks.admin.endpoint_notes import note_endpoint
-from effects_webhooks.admin.endpoint_rules import Ordering, check_text, checked_patterns, checked_rules
-from effects_webhooks.errors import no_endpoint
+from effects_webhooks.admin.endpoint_rules import SETTINGS, Ordering, check_text, checked_patterns, checked_rules
+from effects_webhooks.errors import EndpointInvalid, no_endpoint
 from effects_webhooks.retry_rules import Profile
 from effects_webhooks.routing import limit_key
 from effects_webhooks.sealed import seal_headers
@@ -69,6 +70,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         return without_query(self.url)
 
 
+@arguments.checked(EndpointInvalid, endpoint_id=arguments.NAME, **SETTINGS, **arguments.ACTING)
 def change_endpoint(
     endpoint_id: str,
     *,
@@ -101,7 +103,9 @@ def change_endpoint(
     state = state_of(app)
     if url is not None:
         check_url(url, allow_private=state.allow_private)
-    rules = checked_rules(profile or "default", overrides, ordering or "none")
+    rules = checked_rules(
+        "default" if profile is None else profile, overrides, "none" if ordering is None else ordering
+    )
     row = {
         "id": endpoint_id,
         "url": url,
@@ -134,6 +138,7 @@ def list_endpoints(*, tenant: Tenant = None, effects: Effects | None = None) -> 
         return [_endpoint(row) for row in table.endpoints(app.store, connection, owner)]
 
 
+@arguments.checked(EndpointInvalid, endpoint_id=arguments.NAME)
 def get_endpoint(endpoint_id: str, *, tenant: Tenant = None, effects: Effects | None = None) -> Endpoint:
     """One endpoint.
 
@@ -154,6 +159,7 @@ def get_endpoint(endpoint_id: str, *, tenant: Tenant = None, effects: Effects | 
     return _endpoint(row)
 
 
+@arguments.checked(EndpointInvalid, endpoint_id=arguments.NAME, **arguments.ACTING)
 def disable_endpoint(
     endpoint_id: str,
     *,
@@ -183,6 +189,7 @@ def disable_endpoint(
         note_endpoint(app, connection, _DISABLE, endpoint_id, actor=actor, reason=reason)
 
 
+@arguments.checked(EndpointInvalid, endpoint_id=arguments.NAME, **arguments.ACTING)
 def enable_endpoint(
     endpoint_id: str,
     *,

@@ -16,8 +16,8 @@ import msgspec
 from sqlalchemy import Row
 
 from effects import Effects, JobNotFound, JobStateError
-from effects.extend import app_of, aware, optional, requeue, require
-from effects_webhooks.errors import EndpointInvalid, EventNotFound, no_endpoint
+from effects.extend import app_of, arguments, aware, optional, requeue, require
+from effects_webhooks.errors import EndpointInvalid, EventInvalid, EventNotFound, no_endpoint
 from effects_webhooks.routing import limit_key
 from effects_webhooks.tables import endpoint_rows as endpoints
 from effects_webhooks.tables import replay as table
@@ -37,6 +37,9 @@ class Replayed(msgspec.Struct):
     retrying: int = 0
 
 
+@arguments.checked(
+    EventInvalid, event_id=arguments.NAME, endpoint_id=arguments.NAME, confirm_done=arguments.flag, **arguments.ACTING
+)
 def replay_delivery(
     event_id: str,
     endpoint_id: str,
@@ -74,6 +77,7 @@ def replay_delivery(
     return _requeue(app, row, actor, reason, confirm_done)
 
 
+@arguments.checked(EventInvalid, event_id=arguments.NAME, confirm_done=arguments.flag, **arguments.ACTING)
 def replay_event(
     event_id: str,
     *,
@@ -109,6 +113,14 @@ def replay_event(
     return replayed
 
 
+@arguments.checked(
+    EventInvalid,
+    endpoint_id=arguments.NAME,
+    since=arguments.aware,
+    until=optional(arguments.aware),
+    limit=optional(arguments.whole(1, 2**63 - 1)),
+    **arguments.ACTING,
+)
 def recover(
     endpoint_id: str,
     *,

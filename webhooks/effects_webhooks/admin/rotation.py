@@ -15,6 +15,7 @@ from effects.extend import (
     AnySession,
     AuditAction,
     app_of,
+    arguments,
     generate_secret,
     moment,
     moment_or_none,
@@ -51,6 +52,12 @@ class SecretInfo(msgspec.Struct, frozen=True, kw_only=True):
     signs: bool
 
 
+@arguments.checked(
+    EndpointInvalid,
+    endpoint_id=arguments.NAME,
+    overlap_seconds=arguments.number(0, OVERLAP_MAX_SECONDS),
+    **arguments.ACTING,
+)
 def rotate_secret(
     endpoint_id: str,
     *,
@@ -82,8 +89,6 @@ def rotate_secret(
         KeyUnavailable: EFFECTS_KEYS is not set.
     """
     app = app_of(effects, session)
-    if not 0 <= overlap_seconds <= OVERLAP_MAX_SECONDS:
-        raise EndpointInvalid(f"the overlap is {overlap_seconds:g} s; give 0 to {OVERLAP_MAX_SECONDS:g} (7 days)")
     owner = tenant_filter(tenant)
     plain = generate_secret() if secret is None else secret
     key, secret_id = parse_secret(plain), new_id("sec")
@@ -103,6 +108,7 @@ def rotate_secret(
     return NewSecret(secret_id, plain)
 
 
+@arguments.checked(EndpointInvalid, endpoint_id=arguments.NAME)
 def list_secrets(endpoint_id: str, *, tenant: Tenant = None, effects: Effects | None = None) -> list[SecretInfo]:
     """An endpoint's secrets, newest first; never their values.
 
@@ -131,6 +137,7 @@ def list_secrets(endpoint_id: str, *, tenant: Tenant = None, effects: Effects | 
     ]
 
 
+@arguments.checked(EndpointInvalid, secret_id=arguments.NAME, **arguments.ACTING)
 def expire_secret(
     secret_id: str,
     *,

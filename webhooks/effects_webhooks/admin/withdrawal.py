@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from effects import CancelResult, Effects, cancel
-from effects.extend import AnySession, app_of
-from effects_webhooks.errors import EventNotFound
+from effects.extend import AnySession, app_of, arguments
+from effects_webhooks.errors import EventInvalid, EventNotFound
 from effects_webhooks.tables import replay as table
 from effects_webhooks.tenants import Tenant, tenant_filter
 from effects_webhooks.writing import JOB_TYPE, delivery_key
 
 
+@arguments.checked(EventInvalid, event_id=arguments.NAME, endpoint_id=arguments.NAME, **arguments.ACTING)
 def cancel_delivery(
     event_id: str,
     endpoint_id: str,
