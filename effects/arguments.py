@@ -169,10 +169,12 @@ def aware(value: Any) -> str | None:
 
 
 def whole(low: int, high: int) -> Rule:
+    bounds = " to ".join(f"{bound:,}" if abs(bound) >= 10_000 else str(bound) for bound in (low, high))
+
     def rule(value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int):
-            return f"is {described(value)}; give a whole number, {low} to {high}"
-        return None if low <= value <= high else f"is {value}; give {low} to {high}"
+            return f"is {described(value)}; give a whole number, {bounds}"
+        return None if low <= value <= high else f"is {value}; give {bounds}"
 
     return rule
 

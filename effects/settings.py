@@ -20,8 +20,8 @@ DEFAULT_DATABASE_URL = "sqlite:///effects.db"
 DEFAULT_STORAGE_URL = "file:effects-files"
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _ABOVE_ZERO = (
-    "threads", "in_flight", "heartbeat_seconds", "lease_seconds", "poll_seconds", "grace_seconds",
-    "retention_jobs_days", "retention_dead_days", "retention_effects_days", "retention_audit_days",
+    "heartbeat_seconds", "lease_seconds", "poll_seconds", "grace_seconds", "retention_jobs_days",
+    "retention_dead_days", "retention_effects_days", "retention_audit_days",
 )  # fmt: skip
 _MISSPELT = re.compile(r"EFFECTS?_?((DATABASE|DB)(_?(URL|URI|DSN))?|URL|DSN)")
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
@@ -32,7 +32,7 @@ _KINDS: Mapping[str, Rule] = {
     "str": arguments.text,
     "str | None": optional(arguments.text),
     "bool": arguments.flag,
-    "int": arguments.instance_of(int),
+    "int": arguments.whole(1, 2**31 - 1),
     "Mapping[str, str]": arguments.mapping,
 }
 

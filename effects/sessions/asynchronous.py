@@ -116,7 +116,7 @@ def _public_call() -> tuple[ModuleType | None, str]:
     frame: FrameType | None = sys._getframe(1)
     package, name = "", ""
     while frame is not None and (module := str(frame.f_globals.get("__name__"))).startswith(_INSIDE):
-        if not module.startswith("contextlib"):
+        if not module.startswith(("contextlib", "effects.arguments")):
             package, name = module.partition(".")[0], frame.f_code.co_name
         frame = frame.f_back
     return sys.modules.get(package), name

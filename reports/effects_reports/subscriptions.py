@@ -26,6 +26,7 @@ from effects.extend import (
     retire_schedule,
     to_plain,
 )
+from effects_reports.delivery.link_tokens import LINK_SECONDS_MAX, LINK_SECONDS_MIN, USES_MAX
 from effects_reports.delivery.subscribers import (
     check_subscriber,
     is_bucket,
@@ -77,6 +78,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     **dict.fromkeys(("to", "link_to", "object_name"), optional(arguments.text)),
     params=optional(arguments.mapping),
     attach_bytes_max=arguments.whole(0, ATTACH_BYTES_MAX),
+    link_seconds=arguments.number(LINK_SECONDS_MIN, LINK_SECONDS_MAX),
+    link_uses=optional(arguments.whole(1, USES_MAX)),
     **arguments.ACTING,
 )
 def subscribe(

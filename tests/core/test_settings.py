@@ -22,7 +22,7 @@ PG = "postgresql://app:hunter2@db.example/shop"
         ("DATABASE_URL", "sqlite:///:memory:", "in-memory"),
         ("SCHEMA", "Robert'); DROP", "plain lower-case identifier"),
         ("SCHEMA", "jobs", "for PostgreSQL"),
-        ("THREADS", "0", "must be above 0"),
+        ("THREADS", "0", "give 1 to 2,147,483,647"),
         ("THREADS", "many", "give a number"),
         ("THREADS", "2.5", "give a number"),
         ("HEARTBEAT_SECONDS", "-1", "must be above 0"),

@@ -91,7 +91,7 @@ MISTAKES = [
     declare("takes the queue of quarantine", "not a name that a job type's queue may have", queue="quarantine"),
     Mistake("allows no attempt", lambda shop: RetryPolicy(max_attempts=0), "give 1 to 1000"),
     option("misspells an option of `Effects`", "is it 'threads'?", thread=3),
-    option("gives a text as a number", "it must be above 0", threads="many"),
+    option("gives a text as a number", "give a whole number, 1 to 2,147,483,647", threads="many"),
     option("gives a lease shorter than its heartbeats", "at least three heartbeats", lease_seconds=10.0),
     option("gives a queue without threads", "give name=threads, such as emails=8", queues="emails"),
     option("gives an unknown log format", "give text or json", log_format="xml"),

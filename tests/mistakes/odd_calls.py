@@ -98,7 +98,7 @@ def calls(app: Effects) -> list[Call]:
         "key": "new", "queue": None, "priority": 1, "run_at": None, "delay": 1, "expires_at": None, "group_key": "g",
         "limit_key": None, "max_attempts": 2, "trace_context": None, "on_unknown": None,
     }  # fmt: skip
-    wanted = {"name": "signups", "params": Params("2026-07-02")}
+    request = {"name": "signups", "params": Params("2026-07-02")}
     return [
         Call(core.enqueue, {"job_type": "scripted", "payload": {}, **job}),
         Call(core.enqueue_many, {"jobs": [core.NewJob(job_type="scripted", payload={})]}),
@@ -152,7 +152,7 @@ def calls(app: Effects) -> list[Call]:
         Call(reports.cancel_report, {"run_id": run, **ACTING}),
         Call(reports.download_url, {"run_id": ready, "base_url": BASE, "seconds": 60, "uses": 1,
                                     "principal": "ann"}),
-        Call(reports.explain_report, {**wanted, "format": "csv"}),
+        Call(reports.explain_report, {**request, "format": "csv"}),
         Call(reports.find_report, {"name": "signups", "key": "july"}),
         Call(reports.list_buckets, {}),
         Call(reports.list_reports, {"report": "signups", "state": "requested", "before": None, "limit": 3}),
@@ -161,10 +161,10 @@ def calls(app: Effects) -> list[Call]:
                                    "link_seconds": 60, "link_uses": 1, "link_principal": "ann", "context": {},
                                    "on": ("ready",)}),
         Call(reports.pause_subscription, {"subscription_id": subscription, **ACTING}),
-        Call(reports.preview_report, {**wanted, "rows": 1}),
+        Call(reports.preview_report, {**request, "rows": 1}),
         Call(reports.remove_bucket, {"name": "customer", **ACTING}),
         Call(reports.report_status, {"run_id": run}),
-        Call(reports.request_report, {**wanted, "format": "csv", "key": "new", "notify": ()}),
+        Call(reports.request_report, {**request, "format": "csv", "key": "new", "notify": ()}),
         Call(reports.resume_report, {"run_id": stopped, **ACTING}),
         Call(reports.resume_subscription, {"subscription_id": subscription, **ACTING}),
         Call(reports.rotate_bucket, {"name": "customer", "credentials": credentials, **ACTING}),
