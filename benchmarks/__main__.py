@@ -11,6 +11,8 @@ from pathlib import Path
 
 from benchmarks import (
     backlog,
+    calls,
+    costs,
     drain_postgresql,
     drain_sqlite,
     enqueue_bulk,
@@ -50,6 +52,8 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "drain_postgresql": drain_postgresql.run,
     "drain_sqlite": drain_sqlite.run,
     "enqueue_bulk": enqueue_bulk.run,
+    "calls": calls.run,
+    "costs": costs.run,
     "pickup": pickup.run,
     "rate": rate.run,
     "fairness": fairness.run,
@@ -101,7 +105,9 @@ def main(arguments: list[str] | None = None) -> int:
         _print_header(facts, rounds, parsed.quick)
         options = Options(server, rounds, QUICK_SCALE if parsed.quick else 1.0, _say)
         for name in parsed.only or (LONG if parsed.long else COMPARISONS):
+            begun = time.monotonic()
             report = {**COMPARISONS, **LONG}[name](options)
+            report.notes.append(f"Took {time.monotonic() - begun:.0f} s.")
             all_reports.append(report)
             _say("")
             print(render(report) + "\n", flush=True)

@@ -10,7 +10,7 @@ from benchmarks.systems import huey_sqlite, ours
 
 JOBS = 10_000
 COLUMN = "jobs/s"
-TIMES_HUEY = 3.0
+TIMES_HUEY, TIMES_HUEY_AIM = 3.0, 7.0
 
 
 def run(options: Options) -> Report:
@@ -33,6 +33,7 @@ def run(options: Options) -> Report:
     report = Report("drain_sqlite", title, [COLUMN], rows, baseline="huey, 1 thread")
     best = report.best("huey")
     ratio = report.row("effects").median(COLUMN) / best.median(COLUMN)
-    report.goals = [Goal(f"effects / {best.name} (its best)", ratio, TIMES_HUEY)]
+    text = f"effects / {best.name} (its best)"
+    report.goals = [Goal(text, ratio, TIMES_HUEY), Goal(text, ratio, TIMES_HUEY_AIM, aim=True)]
     report.notes = ["huey deletes a job when it takes it and keeps no history; a crash loses the job."]
     return report

@@ -14,7 +14,7 @@ import psycopg
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from benchmarks import servers
+from benchmarks import pooler, servers
 from benchmarks.options import Options
 from benchmarks.processes import child
 from benchmarks.rounds import Contender, Goal, Report, Row, interleave
@@ -24,7 +24,7 @@ from benchmarks.systems import ours
 from effects import Effects, enqueue
 
 TICKS = os.sysconf("SC_CLK_TCK")
-SETTLE_SECONDS, IDLE_SECONDS = 12.0, 60.0  # threads of the start end after 10 s
+SETTLE_SECONDS, IDLE_SECONDS = 12.0, 20.0  # threads of the start end after 10 s
 CPU, STATEMENTS, THREADS, LISTENING = "% of a core", "statements/s", "threads", "listening"
 BOUNDS = {CPU: 0.2, STATEMENTS: 2.0, THREADS: 8.0, LISTENING: 1.0}
 COMMITTERS, SLICE_SECONDS, SLICES = 64, 1.0, 30
@@ -37,13 +37,16 @@ WORSE_MAX = 1.03
 
 
 def run(options: Options) -> Report:
-    """Nothing to do: with LISTEN, and on SQLite."""
+    """Nothing to do: with LISTEN, behind a pooler where pgbouncer is installed, and on SQLite."""
     seconds = max(5.0, IDLE_SECONDS * options.scale)
     with logging_server(options) as server:
         contenders = [
             Contender("PostgreSQL", "defaults: LISTEN", lambda: _postgresql(server, seconds)),
             Contender("SQLite", "defaults", lambda: _sqlite(seconds)),
         ]
+        if pooler.available():
+            setting = "pgbouncer, transaction mode: no LISTEN, polls"
+            contenders.append(Contender("behind a pooler", setting, lambda: _pooled(server, seconds)))
         rows = interleave(contenders, options.rounds, CPU, options.say)
     report = Report("idle", f"an idle worker, {seconds:g} s, defaults", list(BOUNDS), rows, decimals=2)
     report.goals = [
@@ -57,11 +60,26 @@ def run(options: Options) -> Report:
 
 
 def _postgresql(server: servers.PostgresServer, seconds: float) -> dict[str, float]:
+    with server.database() as database:
+        return _on_server(server, database, database, seconds)
+
+
+def _pooled(server: servers.PostgresServer, seconds: float) -> dict[str, float]:
+    """None listens: each sees what its poll finds."""
+    with server.database() as database, pooler.pooled(database) as url:
+        used = _on_server(server, database, url, seconds)
+        return {column: used[column] for column in (CPU, STATEMENTS, THREADS)}
+
+
+def _on_server(server: servers.PostgresServer, database: str, url: str, seconds: float) -> dict[str, float]:
+    """Args:
+    url: by which the worker reaches the database.
+    """
     assert server.log is not None
-    with server.database() as database, psycopg.connect(database, autocommit=True) as admin:
+    with psycopg.connect(database, autocommit=True) as admin:
         ours.install(database).dispose()
         admin.execute(f"ALTER DATABASE {admin.info.dbname} SET log_statement = 'all'")
-        with child("ours_idle", database) as worker:
+        with child("ours_idle", url) as worker:
             worker.go()
             threading.Event().wait(SETTLE_SECONDS)
             usage: dict[str, float] = {}
