@@ -16,6 +16,7 @@ from typing import Any
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from effects.limits import FOREVER_SECONDS
 from effects.text.unsafe import lines_without_unsafe
 from effects.text.wording import duration, moment_text, shown_status
 from effects.web import charts
@@ -80,6 +81,7 @@ def _environment(loader: BaseLoader, *, revealed: bool) -> Environment:
     )  # fmt: skip
     environment.filters.update(
         time=_time,
+        until=_until,
         duration=duration,
         count=lambda value: f"{value:,}",
         seconds=_seconds,
@@ -116,6 +118,14 @@ def _time(value: dt.datetime | str | None) -> Markup:
         return escape(value)
     stamp = value.astimezone(dt.UTC).isoformat(timespec="milliseconds")
     return Markup('<time datetime="{}">{}</time>').format(stamp, moment_text(value))
+
+
+def _until(value: dt.datetime | str | None) -> Markup:
+    """When a pause ends: at its time, or by a person."""
+    years_off = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=FOREVER_SECONDS / 2)
+    if isinstance(value, dt.datetime) and value > years_off:
+        return Markup("until it is resumed")
+    return Markup("until {}").format(_time(value))
 
 
 def _seconds(value: float | None) -> str:

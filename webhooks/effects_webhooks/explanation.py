@@ -15,10 +15,8 @@ from effects_webhooks.errors import EventInvalid
 from effects_webhooks.retry_rules import (
     FAULT_RULES,
     FULL,
-    PROFILES,
     SHORT,
     Overrides,
-    check_overrides,
     pause_seconds,
     rule_of,
 )
@@ -44,7 +42,8 @@ _POLICIES: Mapping[str, RetryPolicy] = {"full": FULL, "short": SHORT}
     what=arguments.text,
     hint=optional(arguments.text),
     attempt=arguments.whole(1, 1000),
-    profile=arguments.one_of(PROFILES),
+    profile=arguments.text,
+    overrides=optional(arguments.mapping),
 )
 def explain(
     what: str,
@@ -57,7 +56,7 @@ def explain(
     """What follows attempt number `attempt` that ended so.
 
     Args:
-        profile: the endpoint's retry profile.
+        profile: the endpoint's retry profile; an unknown one counts as default.
         overrides: the endpoint's own rules, by code.
         what: a status (`429`) or a fault's code (`connect_failed`).
         hint: the answer's Retry-After, in seconds or as a date.
@@ -65,7 +64,6 @@ def explain(
     Raises:
         EventInvalid: `what` is neither; lists the codes.
     """
-    check_overrides(overrides or {})
     status = int(what) if what.isascii() and what.isdecimal() else None
     if (status is not None and not 100 <= status <= 599) or (status is None and what not in FAULT_RULES):
         raise EventInvalid(f"{what!r} is no status of 100 to 599 and none of {', '.join(FAULT_RULES)}")
