@@ -73,6 +73,11 @@ def test_usual_texts_and_numbers_need_no_second_look(text: str) -> None:
     assert looked_at(rows, "excel") == 0
 
 
+def test_a_negative_number_with_a_comma_needs_no_second_look_but_a_text_like_it_does() -> None:
+    assert looked_at([("a", -12.5, "b"), ("c", -0.25, None)], "excel_semicolon") == 0
+    assert looked_at([("a", 1.5, "b"), ("c", -0.25, "-12,5")], "excel_semicolon") == 1
+
+
 def test_only_the_line_of_a_formula_is_taken_apart() -> None:
     rows: list[Row] = [(f"note {n}", -1.0, "=1+1" if n == 500 else "x") for n in range(1000)]
     assert looked_at(rows, "excel") == 1

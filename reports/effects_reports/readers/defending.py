@@ -33,7 +33,8 @@ class BlockDefence:
 
     def __init__(self, file: Csv, texts: Collection[int]) -> None:
         self._file, self._texts = file, frozenset(texts)
-        separator = re.escape(file.separator.encode())
+        self._separator = file.separator.encode()
+        separator = re.escape(self._separator)
         self._ascii = {sign.encode(): _search(sign, separator) for sign in SIGNS if sign.isascii()}
         self._ascii |= {b"\t": re.compile(rb'\t(?<![^"\n%s]\t)' % separator), b"\r": re.compile(rb'\r(?<="\r)')}
         self._wide = _wide_signs()
@@ -52,13 +53,19 @@ class BlockDefence:
             return self._lines(block), rows
         pieces, end, taken = [], 0, 0
         for place in self._places(block):
-            if place < end:
+            start = block.rfind(b"\n", 0, place) + 1
+            if place < end or not self._may_be_text(block, start, place):
                 continue
-            start, before = block.rfind(b"\n", 0, place) + 1, end
+            before = end
             end = block.index(b"\n", place) + 1
             pieces += [block[before:start], self._lines(block[start:end])]
             taken += 1
         return (b"".join([*pieces, block[end:]]), taken) if pieces else (block, 0)
+
+    def _may_be_text(self, block: bytes, start: int, place: int) -> bool:
+        """Whether a place in the line that begins at `start` lies in a column of texts, as far as one look tells."""
+        quoted = block.find(b'"', start, place) >= 0
+        return quoted or block.count(self._separator, start, place) in self._texts
 
     def _places(self, block: bytes) -> list[int]:
         """Where a text may be that needs a look, in order: at all of those, and at few others."""

@@ -165,8 +165,8 @@ def _text(column: ColumnElement[Any], kind: Kind, file: Csv, *, defended: bool) 
 def _with_comma(column: ColumnElement[Any], kind: Kind) -> ColumnElement[str]:
     """As `formats.values.with_comma`."""
     number = _widened(column, kind) if kind == "single" else column
-    printed = _in_utc(column, r"\1 \2") if kind == "zoned" else sa.cast(number, sa.Text)
-    return sa.func.replace(printed, sa.literal_column("'.'"), sa.literal_column("','"))
+    shown = sa.func.timezone(sa.literal_column("'UTC'"), number) if kind == "zoned" else number
+    return sa.func.replace(sa.cast(shown, sa.Text), sa.literal_column("'.'"), sa.literal_column("','"))
 
 
 def _comma_in_numbers(document: ColumnElement[Any], shown: ColumnElement[str]) -> ColumnElement[str]:
