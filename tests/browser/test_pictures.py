@@ -22,11 +22,11 @@ def test_every_page_has_a_picture(shops: dict[str, Any], opening: Opening, tmp_p
     kinds = [("light", 1280), ("dark", 1280), ("light", 320), ("dark", 320)] if chosen else [("dark", 1280)]
     for scheme, width in kinds:
         page = opening(scheme, width)
-        for path in paths(shops, "full") if chosen else WIDE_ONLY_IN_CI:
+        for number, path in enumerate(paths(shops, "full") if chosen else WIDE_ONLY_IN_CI, 1):
             page.goto(f"{shops['full'].url}{path}")
             page.wait_for_load_state("networkidle")
-            name = re.sub(r"[^a-z]+", "-", re.sub(r"(msg|ep|rep)_\w+|\d+", "", path.lower())).strip("-") or "overview"
-            picture = folder / f"{name}.{scheme}.{width}.png"
+            name = re.sub(r"[^a-z]+", "-", re.sub(r"(msg|ep|rep)_\w+|\d+", "id", path.lower())).strip("-") or "overview"
+            picture = folder / f"{number:02}-{name}.{scheme}.{width}.png"
             page.screenshot(path=picture, full_page=True)
             assert picture.stat().st_size > 5_000
             assert page.refused == []

@@ -13,7 +13,7 @@
     const ahead = -moment.getTimezoneOffset(), whole = Math.floor(Math.abs(ahead) / 60), rest = Math.abs(ahead) % 60;
     const day = `${moment.getFullYear()}-${two(moment.getMonth() + 1)}-${two(moment.getDate())}`;
     const clock = `${two(moment.getHours())}:${two(moment.getMinutes())}:${two(moment.getSeconds())}`;
-    return `${day} ${clock} ${ahead < 0 ? "-" : "+"}${two(whole)}${rest ? `:${two(rest)}` : ""}`;
+    return `${day} ${clock}\u00a0${ahead < 0 ? "-" : "+"}${two(whole)}${rest ? `:${two(rest)}` : ""}`;
   }
   function localise(root) {
     for (const time of root.querySelectorAll("time[datetime]")) {

@@ -1,4 +1,4 @@
-"""The decision desk: effects that may have happened, one after the other, the oldest first."""
+"""The decision desk: effects that may have happened, one by one, oldest first."""
 
 from __future__ import annotations
 
