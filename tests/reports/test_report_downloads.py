@@ -14,6 +14,7 @@ from effects.keys import generate_key
 from effects_reports import (
     LinkExpired,
     LinkInvalid,
+    ReportInvalid,
     ReportStateError,
     download_url,
     report_status,
@@ -123,7 +124,7 @@ def test_a_personal_link_opens_for_that_person_alone(app: Effects, run_id: str) 
 
 @pytest.mark.slow
 def test_an_empty_principal_matches_no_link(app: Effects, run_id: str) -> None:
-    with pytest.raises(ValueError, match="principal is empty"):
+    with pytest.raises(ReportInvalid, match="principal is empty"):
         download_url(run_id, BASE, principal="", effects=app)
     personal = download_url(run_id, BASE, principal="x", effects=app)
     token = urlsplit(personal).path.rpartition("/")[2]
@@ -187,7 +188,7 @@ def test_a_link_is_valid_for_its_time(app: Effects, run_id: str, monkeypatch: py
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0, -1, 7 * 86_400 + 1, float("nan")])
 def test_a_links_time_has_bounds(app: Effects, run_id: str, seconds: float) -> None:
-    with pytest.raises(ValueError, match="above 0, at most 604,800"):
+    with pytest.raises(ReportInvalid, match=r"give 0\.001 to 604,800"):
         download_url(run_id, BASE, seconds=seconds, effects=app)
 
 

@@ -11,7 +11,7 @@ import pytest
 from effects import Effects, EffectsError, enqueue
 from effects.signing import verify
 from effects_email import send_templated_email
-from effects_reports import download_url, request_report
+from effects_reports import ReportInvalid, download_url, request_report
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook, list_endpoints, rotate_secret
 from tests.conftest import AppFactory
 from tests.support.effect_states import effects_app
@@ -57,5 +57,5 @@ def test_an_empty_name_is_refused_and_writes_nothing(app: Effects, name: str) ->
 
 @pytest.mark.parametrize("principal", ["", " ", "\t", 0, False])
 def test_a_link_for_an_empty_principal_is_refused(app: Effects, principal: Any) -> None:
-    with pytest.raises(ValueError, match="principal"):
+    with pytest.raises(ReportInvalid, match="principal"):
         download_url("rep_1", URL, principal=principal, effects=app)

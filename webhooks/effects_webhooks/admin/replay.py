@@ -114,7 +114,7 @@ def replay_event(
 
 
 @arguments.checked(
-    EventInvalid,
+    EndpointInvalid,
     endpoint_id=arguments.NAME,
     since=arguments.aware,
     until=optional(arguments.aware),
