@@ -242,8 +242,8 @@ def _checked(
     actor: str = "-",
     reason: str | None = None,
 ) -> Effects:
-    require("key", key, arguments.printable(), EnqueueError)
-    require("job_type", job_type, optional(arguments.printable()), EnqueueError)
+    require("key", key, arguments.NAME, EnqueueError)
+    require("job_type", job_type, optional(arguments.NAME), EnqueueError)
     require("actor", actor, arguments.ACTING["actor"], EnqueueError)
     require("reason", reason, arguments.ACTING["reason"], EnqueueError)
     return app_of(effects, session)

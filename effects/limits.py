@@ -25,6 +25,11 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PER = re.compile(r"(\d{1,9})/(\d+(?:\.\d+)?)?([smhd])")
 
 
+def ends_by_itself(left_seconds: float) -> bool:
+    """Whether a pause of so many more seconds has an end of its own: not where only a person ends it."""
+    return left_seconds < FOREVER_SECONDS / 2
+
+
 class Rate(msgspec.Struct, frozen=True):
     """Starts per seconds. At most `burst` at once; 0 means a fifth of a second's tokens, at least two.
 

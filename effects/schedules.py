@@ -29,6 +29,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,99}")
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 PLACEHOLDERS = ("slot", "slot_date", "previous_slot_date")
 _RULES = {
+    **dict.fromkeys(("name", "cron", "zone"), text),
+    "key": optional(text),
     "catch_up": one_of(CATCH_UP),
     "catch_up_max": whole(1, CATCH_UP_MAX),
     "overlap": one_of(OVERLAP),
@@ -74,16 +76,14 @@ class Schedule:
 
     def __post_init__(self) -> None:
         who = f"schedule {shown(self.name)}"
-        for name in ("name", "cron", "zone"):
-            require(f"{who}: {name}", getattr(self, name), text, ConfigurationError)
+        for name, rule in _RULES.items():
+            require(f"{who}: {name}", getattr(self, name), rule, ConfigurationError)
         if not _NAME.fullmatch(self.name):
             raise ConfigurationError(f"{who}: give a name of lower-case letters, digits, dots and dashes")
         try:
             _ = self.times
         except ConfigurationError as error:
             raise ConfigurationError(f"{who}: {error}") from None
-        for name, rule in _RULES.items():
-            require(f"{who}: {name}", getattr(self, name), rule, ConfigurationError)
         if self.catch_up == "all" and self.overlap == "skip":
             raise ConfigurationError(
                 f"{who}: catch_up 'all' would make slots that overlap 'skip' drops; give overlap 'queue' or 'allow'"
@@ -93,7 +93,6 @@ class Schedule:
     def _check_key(self, who: str) -> None:
         if self.key is None:
             return
-        require(f"{who}: key", self.key, text, ConfigurationError)
         named = _PLACEHOLDER.findall(self.key)
         if not named or set(named) - set(PLACEHOLDERS):
             raise ConfigurationError(

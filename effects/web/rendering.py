@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from effects.limits import FOREVER_SECONDS
+from effects.limits import ends_by_itself
 from effects.text.unsafe import lines_without_unsafe
 from effects.text.wording import duration, moment_text, shown_status
 from effects.web import charts
@@ -122,8 +122,7 @@ def _time(value: dt.datetime | str | None) -> Markup:
 
 def _until(value: dt.datetime | str | None) -> Markup:
     """When a pause ends: at its time, or by a person."""
-    years_off = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=FOREVER_SECONDS / 2)
-    if isinstance(value, dt.datetime) and value > years_off:
+    if isinstance(value, dt.datetime) and not ends_by_itself((value - dt.datetime.now(dt.UTC)).total_seconds()):
         return Markup("until it is resumed")
     return Markup("until {}").format(_time(value))
 

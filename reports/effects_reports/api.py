@@ -19,7 +19,6 @@ from effects.extend import (
     moment_or_none,
     optional,
     repr_without,
-    require,
 )
 from effects_reports.errors import ReportInvalid, ReportNotFound, no_run
 from effects_reports.notify import Notify
@@ -76,6 +75,7 @@ class ReportStatus(msgspec.Struct, frozen=True, kw_only=True):
         return repr_without(self, ("params",))
 
 
+@arguments.checked(ReportInvalid, name=arguments.NAME, format=optional(arguments.NAME))
 def request_report(
     name: str,
     params: Any = None,
@@ -113,8 +113,6 @@ def request_report(
         StoreUnavailable: the database is unavailable (without `session`). With a key, calling again is safe.
     """
     app = app_of(effects, session)
-    require("name", name, arguments.printable(), ReportInvalid)
-    require("format", format, optional(arguments.printable()), ReportInvalid)
     definition = state_of(app).registry.get(name)
     notices = [notify] if isinstance(notify, Notify) else list(each_of(notify, Notify, "notify", ReportInvalid))
     request = check_request(app, definition, params, format, key, notices)

@@ -26,9 +26,9 @@ from effects.extend import (
     retire_schedule,
     to_plain,
 )
+from effects_reports.buckets import check_buckets
 from effects_reports.delivery.link_tokens import LINK_SECONDS_MAX, LINK_SECONDS_MIN, USES_MAX
 from effects_reports.delivery.subscribers import (
-    check_subscriber,
     is_bucket,
     kept_notice,
     notice_of,
@@ -145,7 +145,7 @@ def subscribe(
         zone=zone, notice=kept_notice(receiver.notice), recipient=receiver.digest,
     )  # fmt: skip
     with app.writing(session, {QUEUE}) as connection:
-        check_subscriber(app, connection, receiver.notice)
+        check_buckets(app, connection, [receiver.notice])
         if not table.insert(app.store, connection, new, seal_name(app, new.id, receiver.name)):
             return _existing_id(app, connection, new)
         ensure_schedule(app.store, connection, schedule)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from effects_reports.formats.aes_zip import AesZip
+from tests.formats.rows import Memory
 from tests.support.aes_archives import opened
 from tests.support.needs import program
 
@@ -21,27 +22,13 @@ SALT = bytes(range(16))
 NAMES = ("orders.csv", "ä ö 日本.csv", "a" * 200 + ".csv", "-rf.csv", "x'\"&;.csv")
 
 
-class Memory:
-    """A writer that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def write(self, data: bytes | memoryview) -> None:
-        self.data += data
-
-    def append(self, name: str) -> int:
-        raise AssertionError(name)
-
-    def finish(self) -> bytes:
-        return bytes(self.data)
-
-
 def archive(pieces: Sequence[bytes], name: str = "orders.csv", salt: bytes = SALT) -> bytes:
-    out = AesZip(Memory(), lambda _: pieces, name, PASSWORD, salt)  # type: ignore[arg-type]
+    memory = Memory()
+    out = AesZip(memory, lambda _: pieces, name, PASSWORD, salt)  # type: ignore[arg-type]
     for piece in pieces:
         out.write(piece)
-    return bytes(out.finish())
+    out.finish()
+    return bytes(memory.data)
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +86,11 @@ def test_a_changed_byte_is_seen() -> None:
 
 
 def test_sizes_past_4_gib_have_64_bits() -> None:
-    out = AesZip(Memory(), lambda _: (), "orders.csv", PASSWORD, SALT)  # type: ignore[arg-type]
+    memory = Memory()
+    out = AesZip(memory, lambda _: (), "orders.csv", PASSWORD, SALT)  # type: ignore[arg-type]
     out.write(b"x")
     out.plain += 5 * 2**30  # as if they had been written
-    with zipfile.ZipFile(io.BytesIO(out.finish())) as read:
+    out.finish()
+    with zipfile.ZipFile(io.BytesIO(memory.data)) as read:
         [entry] = read.infolist()
     assert (entry.file_size, entry.header_offset) == (5 * 2**30 + 1, 0)

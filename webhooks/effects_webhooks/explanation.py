@@ -12,14 +12,7 @@ from effects import RetryPolicy
 from effects.extend import Explanation, arguments, optional
 from effects_webhooks.classify import retry_after
 from effects_webhooks.errors import EventInvalid
-from effects_webhooks.retry_rules import (
-    FAULT_RULES,
-    FULL,
-    SHORT,
-    Overrides,
-    pause_seconds,
-    rule_of,
-)
+from effects_webhooks.retry_rules import FAULT_RULES, FULL, SHORT, Overrides, pause_seconds, rule_of
 
 
 class DeliveryExplanation(msgspec.Struct, frozen=True, kw_only=True):

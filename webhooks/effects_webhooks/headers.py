@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from effects.extend import arguments, is_printable, require
+from effects.extend import is_printable
 from effects_webhooks.denied_headers import why_denied
 from effects_webhooks.errors import EndpointInvalid
 
@@ -30,7 +30,6 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     Raises:
         EndpointInvalid: names the header; never quotes its value.
     """
-    require("headers", headers, arguments.mapping, EndpointInvalid)
     if len(headers) > HEADERS_MAX:
         raise EndpointInvalid(f"give at most {HEADERS_MAX} headers")
     checked: dict[str, str] = {}

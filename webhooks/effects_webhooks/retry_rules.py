@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from effects import FixedSchedule, RetryPolicy
-from effects.extend import DAY_SECONDS, arguments, require, shown
+from effects.extend import DAY_SECONDS, shown
 from effects_webhooks.errors import EndpointInvalid
 
 RetryClass: TypeAlias = Literal["done", "full", "short", "none", "ours"]
@@ -183,7 +183,6 @@ def check_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
     Raises:
         EndpointInvalid: names the entry that cannot be.
     """
-    require("overrides", overrides, arguments.mapping, EndpointInvalid)
     for name, retry_class in overrides.items():
         if not isinstance(name, str) or not _OVERRIDDEN.fullmatch(name):
             raise EndpointInvalid(f"retry override {shown(name)}: give a status such as 404, or a class such as 4xx")

@@ -12,7 +12,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects.errors import ConfigurationError, QueueNotFound
-from effects.limits import FOREVER_SECONDS
+from effects.limits import FOREVER_SECONDS, ends_by_itself
 from effects.moments import moment
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.records import Moment, shown_moment_or_none
@@ -129,7 +129,7 @@ def paused_queues(store: Store, connection: Connection, queue: str | None = None
             queue=row.queue,
             until=moment(row.until),
             left_seconds=row.left_seconds,
-            ends=row.left_seconds < FOREVER_SECONDS / 2,
+            ends=ends_by_itself(row.left_seconds),
             actor=row.paused_by,
             reason=row.reason,
             waiting=row.waiting,

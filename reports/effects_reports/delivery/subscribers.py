@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection
 
 from effects import Effects
 from effects.extend import repr_without, to_plain
-from effects_reports.buckets import DEFAULT_OBJECT, bucket_notice, check_buckets
+from effects_reports.buckets import DEFAULT_OBJECT, bucket_notice
 from effects_reports.delivery.mail import mail_notice
 from effects_reports.errors import ReportInvalid
 from effects_reports.notify import NOTICE_LINK_SECONDS, Notify, check_notices
@@ -40,12 +39,21 @@ class Subscriber(msgspec.Struct, frozen=True, kw_only=True):
 def subscriber(
     app: Effects, *, to: str | None, bucket: str | None, object_name: str | None, by_mail: dict[str, Any]
 ) -> Subscriber:
-    """The one subscriber that the arguments of `subscribe` name.
+    """The one subscriber that the arguments of `subscribe` name, with a notice that can be enqueued.
 
     Raises:
-        ReportInvalid: they name none, two, or what does not go with the one.
+        ReportInvalid: they name none, two, or what does not go with the one; or as `check_notices`.
         BucketInvalid: the object's name cannot be used.
+        KeyUnavailable: EFFECTS_KEYS lacks a key that the notice takes.
     """
+    named = _named(app, to=to, bucket=bucket, object_name=object_name, by_mail=by_mail)
+    check_notices(app, [named.notice])
+    return named
+
+
+def _named(
+    app: Effects, *, to: str | None, bucket: str | None, object_name: str | None, by_mail: dict[str, Any]
+) -> Subscriber:
     surplus = sorted(name for name, value in by_mail.items() if value != _BY_DEFAULT.get(name))
     if bucket is not None:
         if to is not None or surplus:
@@ -64,17 +72,6 @@ def subscriber(
 
 def _bucket(name: str, object_name: str) -> Subscriber:
     return Subscriber(notice=bucket_notice(name, object_name=object_name), name=name, digest=subscriber_of(name))
-
-
-def check_subscriber(app: Effects, connection: Connection, notice: Notify) -> None:
-    """Refuse what could not be delivered.
-
-    Raises:
-        ReportInvalid: as `check_notices` and `check_buckets`.
-        KeyUnavailable: EFFECTS_KEYS lacks a key that it takes.
-    """
-    check_notices(app, [notice])
-    check_buckets(app, connection, [notice])
 
 
 def kept_notice(notice: Notify) -> dict[str, Any]:

@@ -19,8 +19,6 @@ from effects.extend import (
     ensure_limit,
     generate_secret,
     parse_secret,
-    printable,
-    require,
 )
 from effects_webhooks.admin.endpoint_notes import note_endpoint
 from effects_webhooks.admin.endpoint_rules import SETTINGS, Ordering, check_text, checked_patterns, checked_rules
@@ -169,7 +167,6 @@ def ensure_endpoint(
         EndpointInvalid, SecretInvalid, KeyUnavailable: as `add_endpoint`.
     """
     app = app_of(effects, session)
-    require("key", key, printable(), EndpointInvalid)
     draft = _draft(
         app, url, patterns, key=key, secret=secret, description=description, tenant=tenant,
         profile=profile or "default", overrides=overrides, ordering=ordering or "none", headers=headers,

@@ -16,7 +16,7 @@ import msgspec
 from sqlalchemy import Row
 
 from effects import Effects, JobNotFound, JobStateError
-from effects.extend import app_of, arguments, aware, optional, requeue, require
+from effects.extend import app_of, arguments, optional, requeue
 from effects_webhooks.errors import EndpointInvalid, EventInvalid, EventNotFound, no_endpoint
 from effects_webhooks.routing import limit_key
 from effects_webhooks.tables import endpoint_rows as endpoints
@@ -153,8 +153,6 @@ def recover(
         EndpointInvalid: it is disabled (enable it first), or a time has no zone.
     """
     app = app_of(effects)
-    require("since", since, aware, EndpointInvalid)
-    require("until", until, optional(aware), EndpointInvalid)
     owner = tenant_filter(tenant)
     _check_active(app, endpoint_id, owner)
     with app.store.read() as connection:
