@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row
 from effects import ConfigurationError, Effects, KeyUnavailable
 from effects.extend import AuditAction, Requeued, moment, note, requeue
 from effects_email.errors import EmailNotFound, TemplateError
-from effects_email.events import Fate, ProviderEvent, events_of, fate_of
+from effects_email.events import Fate, ProviderEvent, fate_of, read_events
 from effects_email.jobs.send import EmailSend
 from effects_email.message.address import Recipient, recipient
 from effects_email.message.mime import build
@@ -83,7 +83,7 @@ def get_email(app: Effects, name: str) -> EmailRecord:
         row = _found(app, connection, name)
         group = sent.recipients(app.store, connection, [row.key]).get(row.key, [])
         attempts = read_tries(app.store, connection, row.job_id)
-    events = tuple(events_of(row.message_id, effects=app))
+        events = tuple(read_events(app, connection, row.message_id))
     return replace(
         _record(app, row, group), attempts=attempts, events=events, fate=fate_of(event.kind for event in events)
     )

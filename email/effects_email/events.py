@@ -106,7 +106,12 @@ def events_of(message_id: str, *, limit: int = 100, effects: Effects | None = No
     """
     app = app_of(effects)
     with app.store.read() as connection:
-        rows = table.of(app.store, connection, reference(message_id), limit)
+        return read_events(app, connection, message_id, limit)
+
+
+def read_events(app: Effects, connection: Connection, message_id: str, limit: int = 100) -> list[ProviderEvent]:
+    """The events about a message, in order of arrival. One statement."""
+    rows = table.of(app.store, connection, reference(message_id), limit)
     return [
         ProviderEvent(
             provider=row.provider, kind=row.kind, code=row.code,

@@ -10,14 +10,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import openxml_audit as audit
 import pytest
+from lxml import etree
 
 from effects_reports.formats import xlsx
 from effects_reports.formats.sheets.options import Workbook
 from tests.formats.books import EURO, NASTY, workbook
-
-audit = pytest.importorskip("openxml_audit", reason="the extra `test` has it")
-etree = pytest.importorskip("lxml.etree")
 
 VALUES: list[Any] = [
     *NASTY, None, 10**18, -(10**15), 1.5e300, float("nan"), Decimal("12.50"), Decimal("1e-40"), dt.date(1899, 1, 1),
