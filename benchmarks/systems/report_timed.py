@@ -12,7 +12,7 @@ from benchmarks.systems.report_runs import REPORTS, await_report, requested
 from effects import Effects
 from effects_reports import ReportStatus
 
-WARM_ROWS = 1000
+WARM_SHARE = 5  # of the rows: several chunks, so that the resident worker has all of its threads and connections
 
 
 def work(name: str, file: str, database: str, folder: str, rows: str, processes: str) -> None:
@@ -23,7 +23,7 @@ def work(name: str, file: str, database: str, folder: str, rows: str, processes:
         for worker in fleet:
             worker.go()
             worker.line()
-        _made(effects, name, file, WARM_ROWS)  # imports, connections and the workers' start are outside of the clock
+        _made(effects, name, file, int(rows) // WARM_SHARE)  # the workers' start is outside of the clock
         await_go()
         clock = CpuClock(database, [worker.pid for worker in fleet])
         status = _made(effects, name, file, int(rows))

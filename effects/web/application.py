@@ -131,6 +131,8 @@ class Dashboard:
     def close(self) -> None:
         """End the threads, and close the connections; the dashboard is not used again."""
         self._threads.shutdown()
+        if self._sign_in is not None:
+            self._sign_in.close()
         if "site" in self.__dict__:
             self.site.readings.close()
             self.site.app.store.dispose()

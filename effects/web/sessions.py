@@ -7,6 +7,7 @@ from typing import cast
 from effects.app import Effects
 from effects.store.web_sessions.sign_ins import find_link, find_session, sign_in, sign_out
 from effects.web import failures
+from effects.web.database import beside
 from effects.web.exchange import PageAnswer, PageRequest, cookie
 from effects.web.people import Person, Role
 from effects.web.security import RateLimit
@@ -28,19 +29,24 @@ class SignIn:
 
     def __init__(self, app: Effects, *, port: int, secure: bool) -> None:
         self._app, self.secure = app, secure
+        self.looking = beside(app)  # each request asks who it is: no other writer may hold it up as it may an action
         self.cookie_name = f"__Host-{_COOKIE}" if secure else f"{_COOKIE}-{port}"
         self.links = RateLimit(LINKS_PER_MINUTE)
 
     def guard(self, request: PageRequest) -> Person | None:
         """The person whose session the cookie names."""
         secret = self.secret_of(request)
-        session = find_session(self._app.store, secret) if secret else None
+        session = find_session(self.looking.store, secret) if secret else None
         if session is None:
             return None
         return Person(session.person, role=cast("Role", session.role), personal=session.personal)
 
     def secret_of(self, request: PageRequest) -> str | None:
         return request.cookies.get(self.cookie_name)
+
+    def close(self) -> None:
+        """Close the connections of the guard."""
+        self.looking.store.dispose()
 
     # -- pages -------------------------------------------------------------------------------------------------
 

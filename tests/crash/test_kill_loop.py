@@ -1,6 +1,6 @@
 """Kill -9 at any moment, again and again: nothing lost, nothing stuck, every repeat explained.
 
-`EFFECTS_TEST_KILLS` (default 200) is shared by the two databases; `make crash` gives 1,000. `EFFECTS_TEST_SEED` repeats
+`EFFECTS_TEST_KILLS` (default 120) is shared by the two databases; `make crash` gives 1,000. `EFFECTS_TEST_SEED` repeats
 a run's moments and victims.
 """
 
@@ -22,7 +22,7 @@ from tests.peers.http import Receiver
 from tests.support.manual_workers import rows, run_sql
 from tests.support.processes import fleet
 
-KILLS = int(os.environ.get("EFFECTS_TEST_KILLS", "200")) // 2
+KILLS = int(os.environ.get("EFFECTS_TEST_KILLS", "120")) // 2
 
 
 @pytest.mark.crash

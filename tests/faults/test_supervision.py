@@ -39,7 +39,7 @@ OPTIONS: dict[str, Any] = {
 RUNNER = "runner"  # the thread that called `run`: the dispatcher's
 QUEUE = "effects-default-"
 AT_REST = 7  # an eighth is `effects work`'s, for signals
-IDLE_SECONDS, STATEMENTS_A_SECOND = 60, 2
+IDLE_SECONDS, STATEMENTS_A_SECOND = 20, 2
 BOUND_SECONDS = 110.0  # the longest: the scheduler's ten rounds
 
 

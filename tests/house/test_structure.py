@@ -175,7 +175,7 @@ def test_a_conflict_of_keys_is_decided_in_one_place() -> None:
     calls = {
         name: [name_of(path) for path, node in nodes() if isinstance(node, ast.Call) and is_telltale(node)]
         for name, is_telltale in {
-            "raises": lambda call: ast.unparse(call.func) == "IdempotencyConflict",
+            "raises": lambda call: isinstance(call.func, ast.Name) and call.func.id == "IdempotencyConflict",
             "compares": lambda call: any(
                 keyword.arg == "like" and "digest" in ast.unparse(keyword.value) for keyword in call.keywords
             ),

@@ -1,4 +1,4 @@
-"""Random kills: 30 for each of two pairs of format and database; of all six, 150 by EFFECTS_TEST_REPORT_KILLS=300."""
+"""Random kills: 20 for each of two pairs of format and database; of all six, 150 by EFFECTS_TEST_REPORT_KILLS=300."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.reports.shop import fill
 from tests.support.processes import fleet
 from tests.support.sampling import sample
 
-KILLS = int(os.environ.get("EFFECTS_TEST_REPORT_KILLS", "60"))
+KILLS = int(os.environ.get("EFFECTS_TEST_REPORT_KILLS", "40"))
 SEED = int(os.environ.get("EFFECTS_TEST_SEED", random.randrange(1 << 32)))
 ROWS = 200  # eight chunks a run
 CASES = [(file, database) for file in ("csv", "csv.gz", "ndjson") for database in ("sqlite", "postgresql")]

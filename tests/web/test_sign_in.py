@@ -19,8 +19,13 @@ from tests.web.rows import audit_actions
 
 
 @pytest.fixture
-def board(app: Effects) -> Iterator[Dashboard]:
-    board = Dashboard(app, None, sign_in=SignIn(app, port=80, secure=False))
+def sign_in(app: Effects) -> SignIn:
+    return SignIn(app, port=80, secure=False)
+
+
+@pytest.fixture
+def board(app: Effects, sign_in: SignIn) -> Iterator[Dashboard]:
+    board = Dashboard(app, None, sign_in=sign_in)
     yield board
     board.close()
 
@@ -62,9 +67,11 @@ def test_a_link_signs_in_once(app: Effects, visitor: Visitor, board: Dashboard) 
     assert audit_actions(app) == [("cli:root", "mint"), ("web:ann", "sign_in")]
 
 
-def test_whom_the_database_cannot_note_as_seen_looks_all_the_same(app: Effects, visitor: Visitor) -> None:
+def test_whom_the_database_cannot_note_as_seen_looks_all_the_same(
+    app: Effects, sign_in: SignIn, visitor: Visitor
+) -> None:
     assert enter(visitor, link(app)) == 303
-    app.store.shift_clock(120.0)
+    sign_in.looking.store.shift_clock(120.0)
     with app.store.begin() as connection:  # holds the row, as what takes no writes would
         connection.execute(text(f"UPDATE {app.store.sql.web_sessions} SET seen_at = seen_at"))
         assert visitor.get("/settings").status_code == 200
@@ -114,18 +121,18 @@ def test_many_tries_in_a_minute_are_refused(visitor: Visitor) -> None:
 
 
 @pytest.mark.parametrize("seconds", [sign_ins.IDLE_SECONDS + 1, 3601.0])
-def test_a_session_ends_by_time(seconds: float, app: Effects, visitor: Visitor) -> None:
+def test_a_session_ends_by_time(seconds: float, app: Effects, sign_in: SignIn, visitor: Visitor) -> None:
     session_seconds = 3600.0 if seconds == 3601.0 else 86_400.0
     assert enter(visitor, link(app, session_seconds=session_seconds)) == 303
     assert visitor.get("/").status_code == 200
-    app.store.shift_clock(seconds)
+    sign_in.looking.store.shift_clock(seconds)
     assert visitor.get("/").status_code == 303
 
 
-def test_a_session_that_is_used_goes_on(app: Effects, visitor: Visitor) -> None:
+def test_a_session_that_is_used_goes_on(app: Effects, sign_in: SignIn, visitor: Visitor) -> None:
     assert enter(visitor, link(app, session_seconds=86_400.0)) == 303
     for _ in range(3):
-        app.store.shift_clock(sign_ins.IDLE_SECONDS - 60)
+        sign_in.looking.store.shift_clock(sign_ins.IDLE_SECONDS - 60)
         assert visitor.get("/").status_code == 200
 
 

@@ -30,7 +30,10 @@ from effects_webhooks import (
 from effects_webhooks.routing import limit_key
 from tests.conftest import AppFactory
 from tests.peers.http import Answer, Receiver, Request
+from tests.support.sampling import is_full
 from tests.webhooks.conftest import KEYS, Rows
+
+LOST_ANSWERS = 1000 if is_full() else 200
 
 
 def drain(shop: Effects) -> dict[str, int]:
@@ -276,9 +279,7 @@ def test_at_most_four_requests_are_in_flight_to_an_endpoint(shop: Effects) -> No
 
 
 @pytest.mark.slow
-def test_a_thousand_answers_that_are_lost_repeat_no_more_than_that_and_the_same_bytes(
-    shop: Effects, rows: Rows
-) -> None:
+def test_answers_that_are_lost_repeat_no_more_than_that_and_the_same_bytes(shop: Effects, rows: Rows) -> None:
     seen: set[str] = set()
 
     def answer(request: Request) -> Answer:  # handled, and the answer is lost, once for each message
@@ -290,12 +291,12 @@ def test_a_thousand_answers_that_are_lost_repeat_no_more_than_that_and_the_same_
         endpoint = add_endpoint(receiver.url, effects=shop)
         with shop.store.begin() as connection:  # a breaker would let one through a minute
             limit_rows.set_limit(shop.store, connection, limit_key(endpoint.id), actor="test", breaker=None)
-        deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(1000)], effects=shop)
+        deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(LOST_ANSWERS)], effects=shop)
         drain(shop)
         shop.store.shift_clock(10)
         drain(shop)
-        assert len(receiver.requests) == 2000  # as many repeats as resets
+        assert len(receiver.requests) == 2 * LOST_ANSWERS  # as many repeats as resets
         assert {(len(bodies), len(set(bodies))) for bodies in receiver.bodies_by_id().values()} == {(2, 1)}
     assert rows("SELECT state, count(*) AS n FROM effects_delivered_webhooks GROUP BY state") == [
-        {"state": "done", "n": 1000}
+        {"state": "done", "n": LOST_ANSWERS}
     ]
