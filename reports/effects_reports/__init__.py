@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from effects_reports.preview import ReportPreview, preview_report
     from effects_reports.progress import Progress
     from effects_reports.results import open_result
+    from effects_reports.several_sheets import workbook_report
     from effects_reports.source.paging import Cursor, RowPage
     from effects_reports.source.replica import Replica
     from effects_reports.source.since import Since
@@ -86,6 +87,7 @@ else:
             "effects_reports.subscriptions": (
                 "Subscription, list_subscriptions, pause_subscription, resume_subscription, subscribe, unsubscribe"
             ),
+            "effects_reports.several_sheets": "workbook_report",
             "effects_reports.writing": "ReportReceipt",
         },
     )
@@ -147,4 +149,5 @@ __all__ = [
     "subscribe_async",
     "unsubscribe",
     "unsubscribe_async",
+    "workbook_report",
 ]

@@ -21,6 +21,7 @@ from effects_reports.params import (
     check_after,
     declared_by,
     given_names,
+    named_params,
     read_params,
     takes_after,
     takes_keywords,
@@ -72,6 +73,7 @@ class ReportDefinition:
     workbook: Workbook = field(default_factory=Workbook)
     password: PasswordOf | None = None
     version: int = 1
+    sheets: tuple[ReportDefinition, ...] = ()  # of `workbook_report`, each named by its workbook; else none
 
     def __call__(self, *args: Any, **kwargs: Any) -> Statement | Rows:
         return self.source(*args, **kwargs)
@@ -80,6 +82,25 @@ class ReportDefinition:
     def mapped(self) -> bool:
         """Whether Python code makes the file's rows of those that are read."""
         return self.map_row is not None or self.map_batch is not None
+
+    @property
+    def parts(self) -> tuple[ReportDefinition, ...]:
+        """What has a SELECT of its own: the sheets of a workbook report, else the report itself."""
+        return self.sheets or (self,)
+
+    def part(self, sheet: str | None) -> ReportDefinition:
+        """The sheet of this name; without a name the first, or the report itself where it has none.
+
+        Raises:
+            ReportInvalid: it has no such sheet; the message lists those that it has.
+        """
+        if sheet is None:
+            return self.parts[0]
+        try:
+            return next(part for part in self.sheets if part.workbook.sheet == sheet)
+        except StopIteration:
+            names = ", ".join(part.workbook.sheet for part in self.sheets) or "none: it is no workbook_report"
+            raise ReportInvalid(f"report {self.name!r} has no sheet {sheet!r} (it has {names})") from None
 
     def rows_of_a_chunk(self, route: Route) -> int:
         """How many rows a chunk is planned with, where they take this route."""
@@ -102,6 +123,10 @@ class ReportDefinition:
             ParamsInvalid: they do not fit the schema; names the fields.
         """
         return read_params(f"report {self.name!r}", self.source, self.params, values)
+
+    def params_for(self, part: ReportDefinition, typed: Any) -> Any:
+        """The params of one of its parts: a sheet takes the fields that it names."""
+        return typed if part is self else part.read_params(named_params(part.source, part.params, typed))
 
     def statement(self, params: Any, as_of: datetime, since: Since | None = None) -> Statement:
         """The rows as a SELECT.
@@ -185,6 +210,9 @@ class ReportDefinition:
         if not _NAME.fullmatch(self.name):
             raise DefinitionInvalid(f"{who}: a name is lower-case letters, digits and _, at most 63")
         self._check_choices(who)
+        if self.sheets:
+            self._check_sheets(who)
+            return
         self._check_shape(who)
         self.workbook.check(who, None if self.columns is None else list(self.columns))
         for name in ("chunk_rows", "rows_max", "bytes_max", "parallel", "keep_days"):
@@ -196,6 +224,14 @@ class ReportDefinition:
             self.statement(params, datetime.now().astimezone())
         except (ReportInvalid, LookupError):
             return  # it cannot do without params: it is checked when it is requested
+
+    def _check_sheets(self, who: str) -> None:
+        self.workbook.check(who, [])
+        for sheet in self.sheets:
+            try:
+                sheet.check()
+            except DefinitionInvalid as error:
+                raise DefinitionInvalid(f"{who}: sheet {sheet.workbook.sheet!r}: {error}") from None
 
     def _check_choices(self, who: str) -> None:
         if self.consistency not in CONSISTENCIES:

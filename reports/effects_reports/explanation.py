@@ -28,6 +28,7 @@ class ReportExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """`effects reports explain`. Rows are the planner's estimate; None if the database has none (SQLite)."""
 
     report: str
+    sheet: str | None
     format: str
     consistency: str
     reads_from: str
@@ -43,12 +44,13 @@ class ReportExplanation(msgspec.Struct, frozen=True, kw_only=True):
     refusals: list[str]
 
 
-@arguments.checked(ReportInvalid, name=arguments.NAME, format=optional(arguments.NAME))
+@arguments.checked(ReportInvalid, name=arguments.NAME, format=optional(arguments.NAME), sheet=optional(arguments.text))
 def explain_report(
     name: str,
     params: Any = None,
     *,
     format: str | None = None,  # noqa: A002 - as in request_report
+    sheet: str | None = None,
     effects: Effects | None = None,
 ) -> ReportExplanation:
     """Explain a request.
@@ -58,6 +60,7 @@ def explain_report(
 
     Args:
         name: of the report.
+        sheet: of a `workbook_report`, whose sheets are explained one by one. Default: its first.
 
     Raises:
         ReportInvalid, DefinitionInvalid: as `request_report`.
@@ -65,17 +68,20 @@ def explain_report(
     """
     app = app_of(effects)
     registry = state_of(app).registry
-    definition = registry.get(name)
+    whole = registry.get(name)
+    definition = whole.part(sheet)
     file = format or definition.formats[0]
     if file not in definition.formats:
         raise ReportInvalid(f"report {name!r}: no format {file!r}; it offers {', '.join(definition.formats)}")
-    resolved = resolve(definition, params, file, definition.dialect, None)
+    typed = whole.params_for(definition, whole.read_params(params))
+    resolved = resolve(definition, typed, file, definition.dialect, None)
     look = _look(registry, definition, resolved)
     route = choose_route(resolved.chunk_source(), resolved.file, look.dialect)
     size = definition.rows_of_a_chunk(route)
-    whole = definition.consistency == "single" or look.step is not None
+    single = definition.consistency == "single" or look.step is not None
     return ReportExplanation(
         report=name,
+        sheet=definition.workbook.sheet if whole.sheets else None,
         format=file,
         consistency=definition.consistency,
         reads_from=_reads_from(registry, definition),
@@ -83,8 +89,8 @@ def explain_report(
         key=_key(definition, resolved),
         bounds=_bounds(definition, size, look.step),
         rows_estimated=look.rows,
-        chunks_estimated=1 if whole else None if look.rows is None else math.ceil(look.rows / size),
-        parallel=1 if whole or definition.paged else definition.parallel,
+        chunks_estimated=1 if single else None if look.rows is None else math.ceil(look.rows / size),
+        parallel=1 if single or definition.paged else definition.parallel,
         columns=[column.header for column in resolved.columns],
         storage=app.storage.url,
         select=look.select,

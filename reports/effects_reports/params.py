@@ -124,6 +124,14 @@ def read_params(who: str, source: Callable[..., Any], kind: type[Any] | None, va
         raise ParamsInvalid(f"{who}: the params do not fit: {reason}{_taken(names)}") from None
 
 
+def named_params(source: Callable[..., Any], kind: type[Any] | None, typed: Any) -> dict[str, Any]:
+    """Of params that several functions share, those that this one names; all where it takes a dict of any."""
+    plain: dict[str, Any] = msgspec.to_builtins(typed)
+    if kind is None:
+        return plain if takes_params(source) else {}
+    return {name: value for name, value in plain.items() if name in _names(kind)}
+
+
 def _hints(source: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(source)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from effects_reports.cursor import key_from_json, key_to_json
@@ -42,6 +44,29 @@ def ordinal(number: int) -> str:
     return f"{number:05}"
 
 
+def plan_parts(connection: Connection | None, definition: ReportDefinition, parts: Sequence[Resolved]) -> list[Plan]:
+    """The plan of a report, or of each sheet of a workbook; their chunks are numbered through.
+
+    Raises:
+        ReportRefused: as `plan_rows`; or all have more rows together than `rows_max`.
+    """
+    plans: list[Plan] = []
+    for resolved in parts:
+        before = sum(len(plan.ranges) for plan in plans)
+        plan = plan_rows(connection, resolved)
+        ranges = [replace(each, ordinal=ordinal(before + number)) for number, each in enumerate(plan.ranges, 1)]
+        plans.append(replace(plan, ranges=ranges))
+    _check_total(definition, sum(chunk.rows or 0 for plan in plans for chunk in plan.ranges))
+    return plans
+
+
+def total_of(plans: Sequence[Plan]) -> tuple[int | None, str]:
+    """The rows of all, and how that is known."""
+    kinds = {plan.total_kind for plan in plans}
+    kind = next(kind for kind in ("unknown", "estimated", "exact") if kind in kinds)
+    return None if kind == "unknown" else sum(plan.rows_total or 0 for plan in plans), kind
+
+
 def plan_rows(connection: Connection | None, resolved: Resolved) -> Plan:
     """Find the bounds: with a key by one walk over it, else one chunk for everything.
 
@@ -61,15 +86,19 @@ def plan_rows(connection: Connection | None, resolved: Resolved) -> Plan:
     route = choose_route(resolved.chunk_source(), resolved.file, connection.dialect.name)
     ranges = _ranges(connection, definition, statement, definition.rows_of_a_chunk(route))
     total = sum(chunk_range.rows or 0 for chunk_range in ranges)
-    if total > definition.rows_max:
+    _check_total(definition, total)
+    if len(ranges) > 1 and _repeats_itself(connection, resolved, ranges):
+        ranges = [Range(ordinal(1), None, ranges[-1].hi, None)]  # its halves would cost as much
+    return Plan(ranges, total, "exact")
+
+
+def _check_total(definition: ReportDefinition, rows: int) -> None:
+    if rows > definition.rows_max:
         raise ReportRefused(
             f"report {definition.name!r} has more than {definition.rows_max:,} rows, which is its rows_max: narrow its "
             "params, or raise rows_max",
             code="too_many_rows",
         )
-    if len(ranges) > 1 and _repeats_itself(connection, resolved, ranges):
-        ranges = [Range(ordinal(1), None, ranges[-1].hi, None)]  # its halves would cost as much
-    return Plan(ranges, total, "exact")
 
 
 def _repeats_itself(connection: Connection, resolved: Resolved, ranges: list[Range]) -> bool:
@@ -136,13 +165,17 @@ def check_format(definition: ReportDefinition, file: Format, rows: int | None, c
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """A definition with its params in: the statement (None for an iterable), its format, the time that it is as of."""
+    """A definition with its params in: the statement (None for an iterable), its format, the time that it is as of.
+
+    `sheet`: its name, where it is one of a workbook report.
+    """
 
     definition: Any
     params: Any
     statement: Any
     file: Any
     as_of: datetime
+    sheet: str | None = None
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -171,6 +204,27 @@ class Resolved(msgspec.Struct, frozen=True):
             map_row=definition.map_row,
             map_batch=definition.map_batch,
         )
+
+
+def resolve_parts(
+    definition: ReportDefinition, params: Any, file: str, dialect: Any, as_of: datetime | None, **options: Any
+) -> list[Resolved]:
+    """`resolve` of the report, or of each sheet of a workbook, as parts of one file.
+
+    Raises:
+        ReportInvalid, DefinitionInvalid, ConfigurationError: as `resolve`.
+    """
+    moment, typed = as_of or datetime.now(UTC), definition.read_params(params)
+    parts = [
+        resolve(part, definition.params_for(part, typed), file, dialect, moment, **options) for part in definition.parts
+    ]
+    if not definition.sheets:
+        return parts
+    every = [column for part in parts for column in part.columns]
+    return [
+        replace(part, file=Xlsx(part.definition.workbook, styled=every), sheet=part.definition.workbook.sheet)
+        for part in parts
+    ]
 
 
 def resolve(

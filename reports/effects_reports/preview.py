@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy.exc import DBAPIError
 
 from effects import Effects
-from effects.extend import app_of, arguments, database_condition, is_wrong_statement, primary_message
+from effects.extend import app_of, arguments, database_condition, is_wrong_statement, optional, primary_message
 from effects_reports.errors import ReportInvalid, ReportRefused
 from effects_reports.formats.base import ChunkSource
 from effects_reports.formats.values import text_of
@@ -31,8 +31,12 @@ class ReportPreview(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[list[str | None]]
 
 
-@arguments.checked(ReportInvalid, name=arguments.NAME, rows=arguments.whole(1, PREVIEW_ROWS_MAX))
-def preview_report(name: str, params: Any = None, *, rows: int = 20, effects: Effects | None = None) -> ReportPreview:
+@arguments.checked(
+    ReportInvalid, name=arguments.NAME, rows=arguments.whole(1, PREVIEW_ROWS_MAX), sheet=optional(arguments.text)
+)
+def preview_report(
+    name: str, params: Any = None, *, rows: int = 20, sheet: str | None = None, effects: Effects | None = None
+) -> ReportPreview:
     """Read the first rows of a report, mapped and in the order of its key, in a read-only transaction.
 
     Writes nothing. A mapping that leaves rows out makes them fewer. The whole SELECT may have to be computed for them:
@@ -41,14 +45,16 @@ def preview_report(name: str, params: Any = None, *, rows: int = 20, effects: Ef
     Args:
         name: of the report.
         rows: at most so many, 1 to 1,000.
+        sheet: of a `workbook_report`. Default: its first.
 
     Raises:
         ReportInvalid, DefinitionInvalid: as `request_report`.
         ReportRefused: the database does not take the SELECT, or needs more than 10 s.
     """
     state = state_of(app_of(effects))
-    definition = state.registry.get(name)
-    resolved = resolve(definition, params, "csv", "raw", None)
+    whole = state.registry.get(name)
+    definition = whole.part(sheet)
+    resolved = resolve(definition, whole.params_for(definition, whole.read_params(params)), "csv", "raw", None)
     source = _first(resolved.chunk_source(), rows)
     engine = None if resolved.statement is None else state.registry.engine_of(definition)
     headers = [column.header for column in source.columns]

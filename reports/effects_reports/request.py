@@ -17,7 +17,7 @@ from effects_reports.delivery.passwords import password_of
 from effects_reports.errors import ReportInvalid
 from effects_reports.formats.opening import is_encrypted
 from effects_reports.notify import Notify, check_notices
-from effects_reports.planner import resolve
+from effects_reports.planner import resolve_parts
 
 REQUEST_KEY_CHARS_MAX = 200
 PARAMS_BYTES_MAX = 65_536
@@ -47,7 +47,8 @@ def check_request(
             f"report {definition.name!r}: no format {file!r}; it offers {', '.join(definition.formats)}"
         )
     require("key", key, optional(arguments.printable(REQUEST_KEY_CHARS_MAX)), ReportInvalid)
-    typed = resolve(definition, params, file, definition.dialect, None).params
+    typed = definition.read_params(params)
+    resolve_parts(definition, params, file, definition.dialect, None)
     check_notices(app, notices)
     plain = msgspec.to_builtins(typed)
     encoded = msgspec.json.encode({"report": definition.name, "params": plain, "format": file}, order="sorted")

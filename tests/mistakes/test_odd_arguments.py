@@ -43,7 +43,8 @@ from tests.support.sampling import sample
 WITHOUT_A_CALL = {
     effects.default, effects.generate_key, effects.set_default,
     effects_email.escape_markdown, effects_reports.download_app, effects_reports.file_report, effects_reports.report,
-    effects_reports.sql_report, effects_reports.open_result, effects_reports.repair_reports,
+    effects_reports.sql_report, effects_reports.workbook_report, effects_reports.open_result,
+    effects_reports.repair_reports,
     effects_reports.rewind_report, effects_webhooks.delivery_key, effects_webhooks.generate_secret,
     effects_webhooks.sign, effects_webhooks.verify,
 }  # fmt: skip

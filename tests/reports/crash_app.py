@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy import Row
 
 from effects import Effects, Fixed, RetryPolicy
-from effects_reports import report
+from effects_reports import report, workbook_report
 from effects_reports.formats.opening import FORMATS
-from tests.reports.shop import REPORTS, orders
+from tests.reports.shop import REPORTS, orders, totals_report
 
 ROW_SECONDS = 0.0005
 CHUNK_ROWS = 25
@@ -44,9 +44,12 @@ def quick_report(params: dict[str, Any]) -> sa.Select[Any]:
     return sa.select(orders)
 
 
+both_report = workbook_report("both", {"Quick": quick_report, "Totals": totals_report, "Again": quick_report})
+
+
 def make(url: str | None = None, **options: Any) -> Effects:
     """An app that tries again soon."""
-    app = Effects(url, reports=[*REPORTS, slow_report, quick_report], **options)
+    app = Effects(url, reports=[*REPORTS, slow_report, quick_report, both_report], **options)
     for name in ("report.plan", "report.chunk", "report.assemble"):
         app.job_types.get(name).retry = RetryPolicy(backoff=Fixed(0.1), max_attempts=100)
     return app

@@ -53,12 +53,16 @@ def test_the_table_has_every_point_of_ours() -> None:
     assert set(POINTS) == {name for name in crashpoints.POINTS if name.startswith("report.")}
 
 
-CASES = [("csv.gz", name) for name in POINTS] + [("parquet", "report.part_written"), ("arrow", "report.joined")]
+CASES = [("quick", "csv.gz", name) for name in POINTS] + [
+    ("quick", "parquet", "report.part_written"), ("quick", "arrow", "report.joined"),
+    ("both", "xlsx", "report.part_renamed"), ("both", "xlsx", "report.joined"),
+]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("format", "point"), CASES)
+@pytest.mark.parametrize(("name", "format", "point"), CASES)
 def test_a_kill_changes_nothing_in_the_file(
+    name: str,
     format: str,  # noqa: A002
     point: str,
     shop: Effects,
@@ -66,20 +70,20 @@ def test_a_kill_changes_nothing_in_the_file(
     tmp_path: Path,
     files: Files,
 ) -> None:
-    clean = request_report("quick", key="clean", format=format, effects=shop).run_id
+    clean = request_report(name, key="clean", format=format, effects=shop).run_id
     Worker(shop).drain()
-    run_id = request_report("quick", key="struck", format=format, effects=shop).run_id
+    run_id = request_report(name, key="struck", format=format, effects=shop).run_id
     child = processes.worker(
         app="tests.reports.crash_app:app",
         EFFECTS_CRASHPOINT=f"{point}:1:kill",
         EFFECTS_STORAGE_URL=str(tmp_path / "files"),
     )
     assert child.wait() == -signal.SIGKILL, child.output
-    assert any(name.endswith(f"/struck.{format}") for name in files()) == POINTS[point]
+    assert any(file.endswith(f"/struck.{format}") for file in files()) == POINTS[point]
     shop.store.shift_clock(1000)  # past the lease
     wait_until(lambda: _drained(shop))
     undisturbed, struck = (report_status(report_id, effects=shop) for report_id in (clean, run_id))
-    assert (struck.state, struck.sha256, struck.rows) == ("ready", undisturbed.sha256, 60)
+    assert (struck.state, struck.sha256, struck.rows) == ("ready", undisturbed.sha256, undisturbed.rows)
     outcomes = [attempt["outcome"] for attempt in rows(shop, "job_attempts")]
     assert outcomes.count("lost") >= 1
     assert set(outcomes) == {"lost", "succeeded"}

@@ -163,15 +163,16 @@ def rewind(
 @click.option("--param", "params", multiple=True, metavar="NAME=VALUE", help="Parameter of the report. Repeatable.")
 @click.option("--params", "document", metavar="JSON", help="All parameters as one JSON object.")
 @click.option("--format", "file", metavar="FORMAT", help="File format, as for `request`.")
+@click.option("--sheet", metavar="SHEET", help="Sheet of a workbook report. Default: its first.")
 @command
 def explain_(
-    context: Context, *, name: str, params: tuple[str, ...], document: str | None, file: str | None
+    context: Context, *, name: str, params: tuple[str, ...], document: str | None, file: str | None, sheet: str | None
 ) -> CommandResult:
     """Explain what a request would do, without reading a row.
 
     Shows the SELECT, chunks, estimate and route, and why the request would be refused, if so: exit code 1.
     """
     with _params_named():
-        explained = explain_report(name, _params(params, document), format=file, effects=context.app)
+        explained = explain_report(name, _params(params, document), format=file, sheet=sheet, effects=context.app)
     facts = {**msgspec.structs.asdict(explained), "refusals": "; ".join(explained.refusals) or None}
     return CommandResult(explained, facts, exit_code=ExitCode.FINDINGS if explained.refusals else ExitCode.DONE)

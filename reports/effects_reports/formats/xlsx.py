@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -55,8 +55,13 @@ class Xlsx:
     typed = False
     packing: Packing = "sheet"
 
-    def __init__(self, workbook: Workbook | None = None, facts: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self, workbook: Workbook | None = None, facts: Mapping[str, str] = MappingProxyType({}),
+        styled: Sequence[Column] | None = None,
+    ) -> None:  # fmt: skip
+        """Of a sheet beside others, `styled` are the columns of all: the file has one list of styles."""
         self._workbook, self._facts = workbook or Workbook(), facts
+        self._styled = styled
         self._zone = ZoneInfo(self._workbook.zone) if self._workbook.zone else None
         self.texts_cut = 0
 
@@ -71,7 +76,7 @@ class Xlsx:
         Raises:
             ReportRefused: a text is longer than a cell can hold, and is not to be cut.
         """
-        return encode_rows(columns, [self._shown(many) for many in values], looks=_looks(columns))
+        return encode_rows(columns, [self._shown(many) for many in values], looks=_looks(self._styled or columns))
 
     def _shown(self, values: Sequence[Any]) -> Sequence[Any]:
         if self._zone is not None:
@@ -87,33 +92,60 @@ class Xlsx:
         Raises:
             ReportRefused: there are more columns than a sheet holds.
         """
-        if len(columns) > COLUMNS_MAX:
-            raise ReportRefused(f"XLSX holds {COLUMNS_MAX:,} columns, not {len(columns):,}", code="xlsx_too_wide")
+        self.assemble_sheets([Sheet(self._workbook, columns, parts)], out)
+
+    def assemble_sheets(self, sheets: Sequence[Sheet], out: Writer) -> None:
+        """`assemble`, of several sheets in their order; the cover is the workbook's own.
+
+        Raises:
+            ReportRefused: there are more columns than a sheet holds.
+        """
+        for sheet in sheets:
+            if (columns := len(sheet.columns)) > COLUMNS_MAX:
+                raise ReportRefused(f"XLSX holds {COLUMNS_MAX:,} columns, not {columns:,}", code="xlsx_too_wide")
+        looks = _looks([column for sheet in sheets for column in sheet.columns])
         archive = Archive(out)
         archive.add("_rels/.rels", _relationships({"xl/workbook.xml": f"{_OFFICE}/officeDocument"}).encode())
-        archive.add("xl/styles.xml", _styles(_looks(columns)).encode())
-        sheets = _Sheets(archive, columns, self._workbook)
-        sheets.fill(chain.from_iterable(map(read_frames, parts)))
+        archive.add("xl/styles.xml", _styles(looks).encode())
+        names: list[str] = []
+        for number, sheet in enumerate(sheets, 1):
+            reserved = [later.workbook.sheet for later in sheets[number:]]
+            filling = _FilledSheet(archive, sheet, looks, names, reserved)
+            filling.fill(chain.from_iterable(map(read_frames, sheet.parts)))
         cover = self._workbook.cover
         if cover is not None:
             archive.add(f"xl/{_COVER_FILE}", _cover(cover, self._facts))
-        for name, xml in _after(list(sheets.names), cover=cover is not None).items():
+        for name, xml in _after(names, cover=cover is not None).items():
             archive.add(name, xml.encode())
         archive.end()
 
 
-class _Sheets:
-    """The sheets of a workbook, each begun when the one before it is full.
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """What a sheet of a file is made of."""
 
-    Attributes:
-        names: their names, each with its rows.
+    workbook: Workbook
+    columns: Sequence[Column]
+    parts: Iterable[Part]
+
+
+class _FilledSheet:
+    """A sheet, and those that follow it where it is full.
+
+    Args:
+        looks: number format → its style, of all sheets.
+        names: of all sheets of the file so far; those of this one are added.
+        reserved: names of sheets to come.
     """
 
-    def __init__(self, archive: Archive, columns: Sequence[Column], workbook: Workbook) -> None:
-        self._archive, self._columns, self._workbook = archive, columns, workbook
+    def __init__(
+        self, archive: Archive, sheet: Sheet, looks: Mapping[str, int], names: list[str], reserved: Sequence[str]
+    ) -> None:
+        self._archive, self._columns, self._workbook = archive, sheet.columns, sheet.workbook
+        self._looks, self._all_names, self._reserved = looks, names, reserved
         self._opening = b""
         self._rows = 0
-        self.names: dict[str, int] = {}
+        self.names: dict[str, int] = {}  # each with its rows
 
     def fill(self, frames: Frames) -> None:
         for fragment, pieces in frames:
@@ -149,7 +181,7 @@ class _Sheets:
         if self._rows >= ROWS_MAX:
             self._close()
             self._begin()
-        self._archive.fragment(totals_row(self._columns, self._workbook.totals, sheets, _looks(self._columns)))
+        self._archive.fragment(totals_row(self._columns, self._workbook.totals, sheets, self._looks))
 
     def _open(self, widths: dict[int, float]) -> None:
         header = encode_rows(self._columns, [[column.header] for column in self._columns], style=BOLD)
@@ -158,9 +190,11 @@ class _Sheets:
 
     def _begin(self) -> None:
         number = len(self.names) + 1
-        self._name = self._workbook.sheet if number == 1 else f"{self._workbook.sheet} {number}"
+        name = self._workbook.sheet if number == 1 else f"{self._workbook.sheet} {number}"
+        self._name = free_name(name, [*self._all_names, *self._reserved])
+        self._all_names.append(self._name)
         self.names[self._name] = self._rows = 0
-        self._archive.begin(f"xl/worksheets/sheet{number}.xml")
+        self._archive.begin(f"xl/worksheets/sheet{len(self._all_names)}.xml")
         self._archive.fragment(self._opening)
 
     def _close(self) -> None:

@@ -14,13 +14,13 @@ from effects import Attempt, Cancelled, Done, ObjectMissing, Outcome, Retry
 from effects.extend import Writer, boot_id, moment, point
 from effects_reports import state_machine
 from effects_reports.delivery.passwords import password_of, salt_of
-from effects_reports.errors import PasswordUnavailable
+from effects_reports.errors import PasswordUnavailable, ReportRefused
 from effects_reports.formats import open_format
 from effects_reports.formats.aes_zip import AesZip
 from effects_reports.formats.base import Format
 from effects_reports.formats.opening import ENCRYPTED, is_encrypted, plain_format
-from effects_reports.formats.xlsx import Xlsx
-from effects_reports.jobs.step import ReportWork, RunPayload, thawed_columns
+from effects_reports.formats.xlsx import Sheet, Xlsx
+from effects_reports.jobs.step import FrozenSheet, ReportWork, RunPayload, frozen_sheets, sheet_of
 from effects_reports.loading import Loaded
 from effects_reports.request import is_default_key
 from effects_reports.routing import ASSEMBLE_TYPE
@@ -92,13 +92,17 @@ class ReportAssemble(ReportWork[RunPayload]):
         file = open_format(run.format, run.dialect, run.packing)
         if plain_format(run.format) == "xlsx":
             file = Xlsx(self.registry.get(run.report).workbook, _facts(run, sum(chunk.rows_done for chunk in chunks)))
-        columns = thawed_columns(run.columns)
+        sheets = frozen_sheets(run.columns)
         filename = filename_of(run, file)
         storage = self.app.storage
         name = f"{run.prefix}/{run.round}/{filename}"
         with storage.writer(name, filename=filename) as whole, ThreadPoolExecutor(1, "effects-parts") as reader:
             out = self._encrypted(run, chunks, file, whole) if is_encrypted(run.format) else whole
-            file.assemble(columns, (_StoredPart(self, chunk, reader, looker) for chunk in chunks), out)
+            parts = [_StoredPart(self, chunk, reader, looker) for chunk in chunks]
+            if sheets[0].name is None or not isinstance(file, Xlsx):
+                file.assemble(sheets[0].columns, parts, out)
+            else:
+                file.assemble_sheets(self._sheets(run, sheets, chunks, parts), out)
             point("report.joined")
             stored = out.finish()
         return Artifact(
@@ -110,13 +114,32 @@ class ReportAssemble(ReportWork[RunPayload]):
             sha256=stored.sha256,
         )
 
+    def _sheets(
+        self, run: Run, sheets: Sequence[FrozenSheet], chunks: Sequence[Chunk], parts: Sequence[_StoredPart]
+    ) -> list[Sheet]:
+        """Each sheet of a workbook report with its parts.
+
+        Raises:
+            ReportRefused: the definition has other sheets than the plan.
+        """
+        workbooks = {part.workbook.sheet: part.workbook for part in self.registry.get(run.report).sheets}
+        if list(workbooks) != [sheet.name for sheet in sheets]:
+            raise ReportRefused(
+                f"report {run.report!r} was planned with other sheets: request it again", code="definition_changed"
+            )
+        filed: list[list[_StoredPart]] = [[] for _ in sheets]
+        for chunk, part in zip(chunks, parts, strict=True):
+            filed[sheet_of(sheets, chunk)].append(part)
+        return [Sheet(workbooks[str(sheet.name)], sheet.columns, own) for sheet, own in zip(sheets, filed, strict=True)]
+
     def _encrypted(self, run: Run, chunks: Sequence[Chunk], file: Format, out: Writer) -> AesZip:
         """What encrypts on the way. The name in the archive, which anybody reads, is the report's and not the key's."""
         definition = self.registry.get(run.report)
         params = definition.read_params(msgspec.json.decode(run.params))
         password = password_of(definition, params, run.key)
         rows = sum(chunk.rows_done for chunk in chunks)
-        further = [repr(definition.workbook), *_facts(run, rows).values()]
+        further = [repr(part.workbook) for part in (definition, *definition.sheets)]
+        further += [*_facts(run, rows).values()]
         salt = salt_of(run, chunks, further)
         return AesZip(out, self.app.storage.read, f"{run.report}{file.extension}", password, salt)
 

@@ -18,12 +18,13 @@ from effects import Attempt, Cancelled, Done, Effects, Job, Outcome
 from effects.extend import moment, point
 from effects_reports import state_machine
 from effects_reports.cursor import Key, key_from_json, key_to_json
+from effects_reports.definition import ReportDefinition
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.base import ChunkSource, Format
 from effects_reports.jobs.increment import stored_since
-from effects_reports.jobs.step import ReportWork, RunPayload, check_unchanged
+from effects_reports.jobs.step import ReportWork, RunPayload, check_unchanged, frozen_sheets, sheet_of
 from effects_reports.loading import LoadedChunk, load_chunks
-from effects_reports.planner import Resolved, resolve
+from effects_reports.planner import Resolved, resolve_parts
 from effects_reports.readers import write_chunk
 from effects_reports.registry import ReportRegistry
 from effects_reports.routing import CHUNK_TYPE
@@ -159,7 +160,6 @@ class _ChunkAttempt:
         name = f"{self._run.prefix}/parts/{self._chunk.ordinal}.{self._attempt.number}.{secrets.token_hex(4)}"
         storage = self._app.storage
         chunk_source = self._chunk_source(resolved)
-        check_unchanged(self._definition, self._run, chunk_source.columns)
         with self._reading(resolved, self._soft_seconds) as connection, storage.writer(name, durable=False) as out:
             result = write_chunk(chunk_source, resolved.file, connection, out, progress=self._progress)
             point("report.part_written")
@@ -187,6 +187,12 @@ class _ChunkAttempt:
         detail = {"rows": finished.rows, "bytes": finished.bytes, "route": finished.route}
         return Done(apply=apply, detail=detail | self._cut(resolved.file))
 
+    @property
+    def _part(self) -> ReportDefinition:
+        """What the chunk is of: the report, or a sheet of it."""
+        number = sheet_of(frozen_sheets(self._run.columns), self._chunk)
+        return self._definition.parts[min(number, len(self._definition.parts) - 1)]  # there may be fewer by now
+
     def _chunk_source(self, resolved: Resolved) -> ChunkSource:
         chunk = self._chunk
         if not self._definition.paged:
@@ -208,12 +214,21 @@ class _ChunkAttempt:
         return {"texts_cut": cut}
 
     def _resolved(self) -> Resolved:
+        """The part of the report that the chunk is of.
+
+        Raises:
+            ReportRefused: the definition is no longer the one that was planned.
+        """
         assert self._run.as_of is not None  # frozen by the plan
         as_of = moment(self._run.as_of)
         params = msgspec.json.decode(self._run.params)
         since = stored_since(self._app, self._definition, self._run.id)
         run = self._run
-        return resolve(self._definition, params, run.format, run.dialect, as_of, since=since, packing=run.packing)
+        parts = resolve_parts(
+            self._definition, params, run.format, run.dialect, as_of, since=since, packing=run.packing
+        )
+        check_unchanged(self._definition, run, parts)
+        return parts[sheet_of(frozen_sheets(run.columns), self._chunk)]
 
     def _reading(self, resolved: Resolved, seconds: float) -> Any:
         if resolved.statement is None:
@@ -259,7 +274,7 @@ class _ChunkAttempt:
 
     @property
     def _divisible(self) -> bool:
-        return self._definition.consistency != "single" and (self._chunk.rows_planned or 0) >= 2
+        return self._part.consistency != "single" and (self._chunk.rows_planned or 0) >= 2
 
     @property
     def _half(self) -> int:
@@ -272,7 +287,7 @@ class _ChunkAttempt:
         lo, hi = key_from_json(self._chunk.lo), key_from_json(self._chunk.hi)
         resolved = self._resolved()
         with self._reading(resolved, self._attempt.remaining_seconds()) as connection:
-            return source.nth_key(connection, resolved.statement, self._definition.key, lo, hi, self._half)
+            return source.nth_key(connection, resolved.statement, resolved.definition.key, lo, hi, self._half)
 
 
 def _end(chunk_source: ChunkSource) -> list[Any] | None:

@@ -17,9 +17,9 @@ from effects_reports.definition import ReportDefinition
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.opening import quickest_packing
 from effects_reports.jobs.increment import WAIT_SECONDS, begin_increment, the_table
-from effects_reports.jobs.step import ReportWork, RunPayload, frozen_columns
+from effects_reports.jobs.step import ReportWork, RunPayload, freeze_columns
 from effects_reports.loading import Loaded
-from effects_reports.planner import Plan, Resolved, check_format, plan_rows, resolve
+from effects_reports.planner import Plan, Resolved, check_format, plan_parts, resolve_parts, total_of
 from effects_reports.registry import ReportRegistry
 from effects_reports.routing import PLAN_TYPE
 from effects_reports.sharing import Shares
@@ -74,21 +74,21 @@ class ReportPlan(ReportWork[RunPayload]):
         params = msgspec.json.decode(run.params)
         since, packing = Since(), quickest_packing(run.format)
 
-        def resolved_from(since: Since) -> Resolved:
-            return resolve(definition, params, run.format, run.dialect, as_of, since=since, packing=packing)
+        def resolved_from(since: Since) -> list[Resolved]:
+            return resolve_parts(definition, params, run.format, run.dialect, as_of, since=since, packing=packing)
 
-        resolved = resolved_from(since)
+        parts = resolved_from(since)
         increment = None
         if definition.incremental:
             table = the_table(definition, since)
             increment = begin_increment(self.app, run, table, source, attempt.remaining_seconds())
             if increment is None:
                 return Snooze(WAIT_SECONDS, "another run of this report is under way", ages=False, code="run_under_way")
-            resolved = resolved_from(increment.since)
+            parts = resolved_from(increment.since)
         self.app.storage.check()
         snapshot, position = None, None
-        if resolved.statement is None:
-            plan = plan_rows(None, resolved)
+        if parts[0].statement is None:
+            plans = plan_parts(None, definition, parts)
         elif definition.consistency == "snapshot":
             if attempt.draining:
                 raise ReportRefused(
@@ -96,49 +96,52 @@ class ReportPlan(ReportWork[RunPayload]):
                     'work` without --drain, or choose consistency "range" or "single"',
                     code="snapshot_under_drain",
                 )
-            snapshot, plan, position = self._plan_snapshot(run, source, resolved, attempt)
+            snapshot, plans, position = self._plan_snapshot(run, source, parts, attempt)
         else:
             after = None if increment is None else increment.position
             with source.reading(seconds=attempt.remaining_seconds(), position=after) as connection:
-                plan = plan_rows(connection, resolved)
+                plans = plan_parts(connection, definition, parts)
                 position = source.position_of(connection)
-        check_format(definition, resolved.file, plan.rows_total, len(resolved.columns))
-        frozen = _frozen(definition, resolved, plan, snapshot, packing, position)
+        for part, plan in zip(parts, plans, strict=True):
+            check_format(definition, part.file, plan.rows_total, len(part.columns))
+        ranges = [chunk_range for plan in plans for chunk_range in plan.ranges]
+        frozen = _frozen(definition, parts, plans, snapshot, packing, position)
 
         def apply(connection: Connection) -> None:
             if increment is not None:
                 increment.freeze(self.app, connection, run.id)
             parallel = definition.parallel
-            state_machine.planned(self.app, connection, run=run, plan=frozen, ranges=plan.ranges, parallel=parallel)
+            state_machine.planned(self.app, connection, run=run, plan=frozen, ranges=ranges, parallel=parallel)
 
-        return Done(apply=apply, detail={"chunks": len(plan.ranges), "rows": plan.rows_total})
+        return Done(apply=apply, detail={"chunks": len(ranges), "rows": frozen.rows_total})
 
     # -- one instant ---------------------------------------------------------------------------------------------
 
     def _plan_snapshot(
-        self, run: Run, source: ReportSource, resolved: Resolved, attempt: Attempt
-    ) -> tuple[str, Plan, Position | None]:
-        """The snapshot, kept from now on, the plan as it sees the rows, and where that was."""
+        self, run: Run, source: ReportSource, parts: Sequence[Resolved], attempt: Attempt
+    ) -> tuple[str, list[Plan], Position | None]:
+        """The snapshot, kept from now on, the plans as it sees the rows, and where that was."""
+        definition = self.registry.get(run.report)
         engine = source.engine
         seconds = attempt.remaining_seconds()
         if engine.dialect.name != "postgresql":
             path = copy_database(engine, run.id, run.round)
             try:
                 with reading(engine, seconds=seconds, snapshot=path) as connection:
-                    return path, plan_rows(connection, resolved), None
+                    return path, plan_parts(connection, definition, parts), None
             except BaseException:
                 delete_copy(path)
                 raise
         holder = source.open(Holder)
         try:
             limit_statements(holder.connection, seconds)
-            plan = plan_rows(holder.connection, resolved)
+            plans = plan_parts(holder.connection, definition, parts)
             position = source.position_of(holder.connection)
         except BaseException:
             holder.release()
             raise
         holder.hold(partial(self._is_needed, run.id, run.round))
-        return holder.snapshot, plan, position
+        return holder.snapshot, plans, position
 
     def _is_needed(self, run_id: str, number: int, snapshot: str) -> bool:
         """While the plan is not committed, and then while chunks read it; not beyond this Effects' own end."""
@@ -152,15 +155,16 @@ class ReportPlan(ReportWork[RunPayload]):
 
 
 def _frozen(
-    definition: ReportDefinition, resolved: Resolved, plan: Plan, snapshot: str | None, packing: str | None,
-    position: Position | None,
+    definition: ReportDefinition, parts: Sequence[Resolved], plans: Sequence[Plan], snapshot: str | None,
+    packing: str | None, position: Position | None,
 ) -> Planned:  # fmt: skip
+    rows_total, total_kind = total_of(plans)
     return Planned(
         version=definition.version,
-        columns=frozen_columns(resolved.columns),
-        as_of=resolved.as_of.timestamp(),
-        rows_total=plan.rows_total,
-        total_kind=plan.total_kind,
+        columns=freeze_columns(parts, plans),
+        as_of=parts[0].as_of.timestamp(),
+        rows_total=rows_total,
+        total_kind=total_kind,
         bytes_max=definition.bytes_max,
         keep_seconds=definition.keep_days * DAY_SECONDS,
         snapshot=snapshot,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -16,9 +17,11 @@ from effects_reports.errors import ReportRefused
 from effects_reports.formats import open_format
 from effects_reports.formats.base import Column
 from effects_reports.loading import load_runs
+from effects_reports.planner import Plan, Resolved
 from effects_reports.registry import ReportRegistry
 from effects_reports.routing import QUEUE
 from effects_reports.source.replica import ReplicaUnfit
+from effects_reports.tables.chunks import Chunk
 from effects_reports.tables.runs import Run
 
 if TYPE_CHECKING:
@@ -106,13 +109,18 @@ class ReportWork(JobType[P]):
         return Snooze(REPLICA_WAIT_SECONDS, str(unfit), ages=False, code=unfit.code)
 
 
-def check_unchanged(definition: ReportDefinition, run: Run, columns: Sequence[Column]) -> None:
+def check_unchanged(definition: ReportDefinition, run: Run, parts: Sequence[Resolved]) -> None:
     """Refuse a run that another version of its definition has planned, or one with other columns.
 
     Raises:
         ReportRefused: the message tells what to do.
     """
-    if definition.version == run.version and frozen_columns(columns) == msgspec.json.decode(run.columns or "[]"):
+    sheets = frozen_sheets(run.columns)
+    names = [part.sheet for part in parts]
+    same = names == [sheet.name for sheet in sheets] and all(
+        _plain(part.columns) == _plain(sheet.columns) for part, sheet in zip(parts, sheets, strict=True)
+    )
+    if definition.version == run.version and same:
         return
     raise ReportRefused(
         f"report {run.report!r} was planned as version {run.version} and is version {definition.version} now, or has "
@@ -121,11 +129,41 @@ def check_unchanged(definition: ReportDefinition, run: Run, columns: Sequence[Co
     )
 
 
-def frozen_columns(columns: Sequence[Column]) -> list[list[str]]:
-    """The file's columns as a plan keeps them; with their kinds in a typed file."""
+class FrozenSheet(msgspec.Struct, frozen=True):
+    """The columns of a sheet, and the number of its first chunk. The one sheet of any other report has no name."""
+
+    name: str | None
+    first: int
+    columns: list[Column]
+
+
+def freeze_columns(parts: Sequence[Resolved], plans: Sequence[Plan]) -> list[Any]:
+    """The columns as a plan keeps them, with their kinds in a typed file; of a workbook report, those of each sheet."""
+    if parts[0].sheet is None:
+        return _plain(parts[0].columns)
+    firsts = accumulate((len(plan.ranges) for plan in plans), initial=1)
+    return [
+        {"sheet": part.sheet, "first": first, "columns": _plain(part.columns)}
+        for part, first in zip(parts, firsts, strict=False)
+    ]
+
+
+def frozen_sheets(frozen: str | None) -> list[FrozenSheet]:
+    """What a plan has kept."""
+    kept = msgspec.json.decode(frozen or "[]")
+    if not kept or isinstance(kept[0], list):
+        return [FrozenSheet(None, 1, _columns(kept))]
+    return [FrozenSheet(sheet["sheet"], sheet["first"], _columns(sheet["columns"])) for sheet in kept]
+
+
+def sheet_of(sheets: Sequence[FrozenSheet], chunk: Chunk) -> int:
+    """Which of the sheets a chunk belongs to, from 0 on."""
+    return sum(sheet.first <= chunk.place[0] for sheet in sheets) - 1
+
+
+def _plain(columns: Sequence[Column]) -> list[list[str]]:
     return [[column.name, column.header, *filter(None, [column.kind])] for column in columns]
 
 
-def thawed_columns(frozen: str | None) -> list[Column]:
-    """What a plan has kept."""
-    return [Column(name, header, kind="".join(kind)) for name, header, *kind in msgspec.json.decode(frozen or "[]")]
+def _columns(plain: list[list[str]]) -> list[Column]:
+    return [Column(name, header, kind="".join(kind)) for name, header, *kind in plain]
