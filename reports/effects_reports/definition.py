@@ -316,7 +316,7 @@ def report(
         iterable: the function returns an iterable of rows instead of a SELECT. One part: a crash begins it again. With
             an argument `after` it yields `RowPage(rows, cursor)` instead: chunks of whole pages, one after the other.
         formats: those that may be asked for, the default first.
-        dialect: of CSV: `excel` (default), `excel_semicolon` for a decimal comma, `rfc4180`, or `raw`: no defence.
+        dialect: of CSV: `excel` (default), `excel_semicolon`, both with `_exact` too, `rfc4180`, or `raw`: no defence.
         consistency: `range` (default), `snapshot` or `single`; the package's page says what each guarantees.
         chunk_rows: rows of a chunk, more where there would be over 10,000 of them. Default 100,000; by COPY 250,000.
         rows_max, bytes_max: a report with more is refused, or fails. Default 10 million and 1 GiB.

@@ -237,7 +237,7 @@ def test_the_error_of_an_unknown_format_lists_the_known_ones(name: str) -> None:
 
 
 def test_the_error_of_an_unknown_dialect_lists_the_known_ones() -> None:
-    with pytest.raises(ReportInvalid, match="excel, excel_semicolon, rfc4180, raw"):
+    with pytest.raises(ReportInvalid, match="excel, excel_exact, excel_semicolon, excel_semicolon_exact, rfc4180, raw"):
         open_format("csv", "tsv")  # type: ignore[arg-type]
 
 
@@ -261,3 +261,16 @@ def test_a_missing_extra_is_named(module: str, name: str, extra: str, tmp_path: 
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert f"pip install 'effects-toolkit[{extra}]'" in ran.stderr
+
+
+def test_the_exact_dialects_write_long_integers_as_the_text_of_their_digits() -> None:
+    columns = (Column("n", "n"), Column("amount", "amount"))
+    rows: list[Any] = [(10**15, Decimal(-(10**15))), (10**15 - 1, Decimal("1234567890123456.5")), (True, None)]
+    assert file_of(rows, columns, dialect="excel_exact").decode("utf-8-sig") == (
+        'n,amount\r\n"=""1000000000000000""","=""-1000000000000000"""\r\n'
+        "999999999999999,1234567890123456.5\r\ntrue,\r\n"
+    )
+    assert file_of(rows, columns, dialect="excel_semicolon_exact").decode("utf-8-sig") == (
+        'n;amount\r\n"=""1000000000000000""";"=""-1000000000000000"""\r\n'
+        "999999999999999;1234567890123456,5\r\ntrue;\r\n"
+    )

@@ -36,7 +36,8 @@ COLUMNS = (
     Column("price", "price", sa.Numeric(12, 2)),
 )  # fmt: skip
 FILES: dict[str, tuple[str, Dialect]] = {
-    "csv": ("csv", "excel"), "csv, semicolon": ("csv", "excel_semicolon"), "xlsx": ("xlsx", "excel"),
+    "csv": ("csv", "excel"), "csv, exact": ("csv", "excel_exact"),
+    "csv, semicolon": ("csv", "excel_semicolon"), "xlsx": ("xlsx", "excel"),
     "parquet": ("parquet", "excel"),
 }  # fmt: skip
 
@@ -57,7 +58,12 @@ def by_pandas(path: Path, title: str) -> list[Any]:
     if title == "csv, semicolon":
         frame = pd.read_csv(path, sep=";", decimal=",")
     else:
-        readers = {"csv": pd.read_csv, "xlsx": partial(pd.read_excel, engine="openpyxl"), "parquet": pd.read_parquet}
+        readers = {
+            "csv": pd.read_csv,
+            "csv, exact": pd.read_csv,
+            "xlsx": partial(pd.read_excel, engine="openpyxl"),
+            "parquet": pd.read_parquet,
+        }
         frame = readers[title](path)
     return list(frame.iloc[0])
 
@@ -65,7 +71,7 @@ def by_pandas(path: Path, title: str) -> list[Any]:
 def by_polars(path: Path, title: str) -> list[Any]:
     if title == "csv, semicolon":
         return list(pl.read_csv(path, separator=";", decimal_comma=True).row(0))
-    return list((pl.read_csv(path) if title == "csv" else pl.read_parquet(path)).row(0))
+    return list((pl.read_parquet(path) if title == "parquet" else pl.read_csv(path)).row(0))
 
 
 def by_duckdb(path: Path, title: str) -> list[Any]:
@@ -77,7 +83,7 @@ def by_duckdb(path: Path, title: str) -> list[Any]:
 
 def by_libreoffice(path: Path, title: str) -> list[Any]:
     """As it shows them, in its English locale; of CSV with the separator that the file has."""
-    separator = {"csv": "44", "csv, semicolon": "59"}.get(title)
+    separator = {"csv": "44", "csv, exact": "44", "csv, semicolon": "59"}.get(title)
     filters = [] if separator is None else [f"--infilter=CSV:{separator},34,76"]
     folder = path.parent / "shown"
     profile = f"-env:UserInstallation={(path.parent / 'profile').as_uri()}"
@@ -90,10 +96,10 @@ def by_libreoffice(path: Path, title: str) -> list[Any]:
 
 
 READERS: dict[str, tuple[Callable[[Path, str], list[Any]], tuple[str, ...]]] = {
-    "LibreOffice": (by_libreoffice, ("csv", "csv, semicolon", "xlsx")),
-    "pandas": (by_pandas, ("csv", "csv, semicolon", "xlsx", "parquet")),
-    "polars": (by_polars, ("csv", "csv, semicolon", "parquet")),
-    "DuckDB": (by_duckdb, ("csv", "csv, semicolon", "parquet")),
+    "LibreOffice": (by_libreoffice, ("csv", "csv, exact", "csv, semicolon", "xlsx")),
+    "pandas": (by_pandas, ("csv", "csv, exact", "csv, semicolon", "xlsx", "parquet")),
+    "polars": (by_polars, ("csv", "csv, exact", "csv, semicolon", "parquet")),
+    "DuckDB": (by_duckdb, ("csv", "csv, exact", "csv, semicolon", "parquet")),
 }
 
 

@@ -45,8 +45,8 @@ OWN = {
     },
     "effects_reports": {
         "buckets", "cursor", "definition", "delivery", "downloads", "formats", "links", "notify", "params", "planner",
-        "preview", "progress", "ranges", "readers", "registry", "results", "several_sheets", "sharing", "source", "sql_text",
-        "state_machine", "file_sql", "subscriptions",
+        "preview", "progress", "ranges", "readers", "registry", "results", "several_sheets", "sharing", "source",
+        "sql_text", "state_machine", "file_sql", "subscriptions",
     },
 }  # fmt: skip
 

@@ -16,8 +16,10 @@ from sqlalchemy.types import TypeEngine
 
 from effects.extend import Writer
 
-Dialect: TypeAlias = Literal["excel", "excel_semicolon", "rfc4180", "raw"]
-DIALECTS: tuple[Dialect, ...] = ("excel", "excel_semicolon", "rfc4180", "raw")
+Dialect: TypeAlias = Literal["excel", "excel_exact", "excel_semicolon", "excel_semicolon_exact", "rfc4180", "raw"]
+DIALECTS: tuple[Dialect, ...] = (
+    "excel", "excel_exact", "excel_semicolon", "excel_semicolon_exact", "rfc4180", "raw",
+)  # fmt: skip
 Route: TypeAlias = Literal["copy", "batch", "row", "sqlite", "iterable"]
 
 # Each a codec with its level, so that a plan can freeze it; `gz` and `isal` both make gzip. A change is a new name.

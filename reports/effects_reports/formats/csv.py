@@ -1,4 +1,4 @@
-"""CSV (RFC 4180) in four dialects.
+"""CSV (RFC 4180) in six dialects.
 
 | dialect | line ends | begins with | texts that look like formulas |
 |---|---|---|---|
@@ -9,6 +9,9 @@
 
 The fields of `excel_semicolon` stand between semicolons, its decimals have a comma, its moments (in UTC) no zone:
 so they are numbers and moments to the spreadsheets of countries where the comma is decimal.
+
+A spreadsheet keeps 15 digits of a number. `excel_exact` and `excel_semicolon_exact` write longer integers as
+`="1234567890123456789"`, a formula whose value is the text of all digits.
 
 A field is quoted where it holds the separator, a quote or a line break. NULL is an empty field, the empty text is `""`.
 These are the rules of PostgreSQL's COPY, which writes the same bytes.
@@ -24,7 +27,7 @@ from effects.extend import Writer
 from effects_reports.formats.base import Column, Dialect, Packing, Part
 from effects_reports.formats.formulas import DEFENCES
 from effects_reports.formats.packing import CONTENT_TYPES, SUFFIXES, Packer
-from effects_reports.formats.values import has_point, is_free, text_of, texts_of, with_comma
+from effects_reports.formats.values import has_point, is_free, is_long, text_of, texts_of, with_comma
 
 Cells: TypeAlias = list[str]
 
@@ -45,8 +48,9 @@ class Csv:
     def __init__(self, dialect: Dialect = "excel", packing: Packing = "") -> None:
         self.dialect, self.packing = dialect, packing
         self.defended = dialect != "raw"
-        self.separator = ";" if dialect == "excel_semicolon" else ","
-        self.decimal_comma = dialect == "excel_semicolon"
+        self.decimal_comma = dialect.startswith("excel_semicolon")
+        self.separator = ";" if self.decimal_comma else ","
+        self.exact = dialect.endswith("_exact")
         self.line_end = "\n" if dialect == "raw" else "\r\n"
         self.name = f"csv{SUFFIXES[packing]}"
         self.extension = f".{self.name}"
@@ -82,7 +86,7 @@ class Csv:
     def _fields(self, values: Sequence[Any]) -> Cells:
         """A column's fields. Mostly its values are of one type, and nothing in them needs a second look."""
         kinds = set(map(type, values))
-        if len(kinds - {_NONE}) > 1:
+        if len(kinds - {_NONE}) > 1 or (self.exact and any(map(is_long, values))):
             return [self._field(value) for value in values]
         if kinds == {_NONE}:
             return [""] * len(values)
@@ -110,6 +114,8 @@ class Csv:
         return [self._quote(text, free=free) for text in texts]
 
     def _field(self, value: Any) -> str:
+        if self.exact and is_long(value):
+            return self.in_quotes(f'="{text_of(value)}"')
         return "" if value is None else self._quote(self._text(value), free=is_free(type(value)))
 
     def _quote(self, text: str, *, free: bool) -> str:

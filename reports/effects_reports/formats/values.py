@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 Show: TypeAlias = Callable[[Any], str]
 
 _SERVER_MOMENT = re.compile(r"(?P<day>\d+-\d\d-\d\d) (?P<time>[\d:.]+)(?P<zone>[+-]\d\d)?(?P<era> BC)?")
+LONG = 10**15  # from here on a spreadsheet, which keeps 15 digits, changes an integer
 _FIXED_MAX = 1e15  # from here on a float is written with an exponent
 _WHOLE_MIN = 2.0**53  # from here on floats are whole numbers
 
@@ -41,6 +42,13 @@ def text_of(value: object) -> str:
 def is_free(kind: type) -> bool:
     """Whether the text of such a value may be anything, and so a formula."""
     return text_of.dispatch(kind) in _FREE
+
+
+def is_long(value: object) -> bool:
+    """Whether a value is an integer of which a spreadsheet would not keep every digit."""
+    if isinstance(value, decimal.Decimal):
+        return value.is_finite() and value.as_tuple().exponent == 0 and abs(value) >= LONG
+    return isinstance(value, int) and abs(value) >= LONG
 
 
 def has_point(kind: type) -> bool:

@@ -16,19 +16,35 @@ from sqlalchemy.dialects.postgresql import JSONB
 from effects_reports.formats.base import Column, Format
 from effects_reports.formats.csv import Csv
 from effects_reports.formats.formulas import DEFENCES
+from effects_reports.formats.values import LONG
 
 Kind: TypeAlias = Literal[
-    "plain", "pointed", "single", "oid", "text", "boolean", "moment", "zoned", "span", "json", "nested", "other"
+    "plain",
+    "long",
+    "pointed",
+    "numeric",
+    "single",
+    "oid",
+    "text",
+    "boolean",
+    "moment",
+    "zoned",
+    "span",
+    "json",
+    "nested",
+    "other",
 ]
 
 # Types that print as they should. Their output begins with no sign of a formula that is not a number's.
 _PLAIN = {
-    20, 21, 23, 1082, 2950, 17,  # integers, date, uuid, bytea
+    21, 23, 1082, 2950, 17,  # integers, date, uuid, bytea
     650, 829, 774, 869, 1560, 1562,  # cidr, macaddr, macaddr8, inet, bit, varbit
 }  # fmt: skip
 _KINDS: dict[int, Kind] = {
     **dict.fromkeys(_PLAIN, "plain"),
-    **dict.fromkeys((701, 1700, 1083, 1266), "pointed"),  # double, numeric, time, timetz
+    20: "long",  # integers that may have more digits than a spreadsheet keeps
+    **dict.fromkeys((701, 1083, 1266), "pointed"),  # double, time, timetz
+    1700: "numeric",
     **dict.fromkeys((25, 1043, 19), "text"),  # text, varchar, name; bpchar loses its spaces in a cast
     700: "single",
     26: "oid",
@@ -39,7 +55,13 @@ _KINDS: dict[int, Kind] = {
     114: "json",
     3802: "json",
 }
-_POINTED: tuple[Kind, ...] = ("pointed", "single", "moment", "zoned")  # what may have a decimal point, or a zone
+_POINTED: tuple[Kind, ...] = (
+    "pointed",
+    "numeric",
+    "single",
+    "moment",
+    "zoned",
+)  # what may have a decimal point, or a zone
 _NESTED_CATEGORIES = ("A", "C")  # arrays and composites
 
 # What the texts depend on, for this transaction alone. The time zone is left: the SELECT may depend on it.
@@ -93,8 +115,8 @@ def copy_statement(
 
 
 def _undefended(kinds: Sequence[Kind], file: Csv) -> tuple[int, ...]:
-    """A JSON number with a decimal comma would look like a text of the file's."""
-    texts: tuple[Kind, ...] = ("text", "other") if file.decimal_comma else ("text", "other", "json")
+    """A JSON number with a decimal comma, or one as a formula, would look like a text of the file's."""
+    texts: tuple[Kind, ...] = ("text", "other") if file.decimal_comma or file.exact else ("text", "other", "json")
     return tuple(number for number, kind in enumerate(kinds) if file.defended and kind in texts)
 
 
@@ -133,10 +155,12 @@ def _csv(source: Subquery, kinds: Sequence[Kind], file: Csv, undefended: Sequenc
 
 def _text(column: ColumnElement[Any], kind: Kind, file: Csv, *, defended: bool) -> ColumnElement[Any]:
     defended_sql = DEFENCES[file.separator].defended_sql
+    if file.exact and kind in ("long", "numeric"):
+        return _exact(column, kind, file)
     if file.decimal_comma and kind in _POINTED:
         return _with_comma(column, kind)
     match kind:
-        case "plain" | "pointed" | "moment":
+        case "plain" | "long" | "pointed" | "numeric" | "moment":
             return column
         case "single" | "oid":
             return _widened(column, kind)
@@ -154,12 +178,34 @@ def _text(column: ColumnElement[Any], kind: Kind, file: Csv, *, defended: bool) 
                 sa.literal_column("'{}'")
             )
             shown = defended_sql(text) if defended else text
-            return _comma_in_numbers(column, shown) if file.decimal_comma else shown
+            usual = _comma_in_numbers(column, shown) if file.decimal_comma else shown
+            return _exact_document(column, text, usual) if file.exact else usual
         case "nested":
             return sa.cast(sa.func.to_jsonb(column), sa.Text)
         case "other":
             printed = _printed(column)
             return sa.case((column.is_not(None), defended_sql(printed) if defended else printed))
+
+
+def _exact(column: ColumnElement[Any], kind: Kind, file: Csv) -> ColumnElement[str]:
+    """As `formats.values.is_long`, and what `Csv` then writes."""
+    is_long: ColumnElement[bool] = sa.or_(column >= sa.text(str(LONG)), column <= sa.text(str(-LONG)))
+    if kind == "numeric":  # NaN and infinity have no scale
+        is_long = sa.and_(is_long, sa.func.scale(column) == sa.literal_column("0"))
+    shown = sa.cast(column, sa.Text)
+    usual = _with_comma(column, kind) if file.decimal_comma and kind == "numeric" else shown
+    return sa.case((is_long, _as_formula(shown)), else_=usual)
+
+
+def _exact_document(document: ColumnElement[Any], text: ColumnElement[str], shown: ColumnElement[str]) -> Any:
+    """A JSON document that is a long integer is one to Python too."""
+    is_number = sa.func.jsonb_typeof(sa.cast(document, JSONB)) == sa.literal_column("'number'")
+    is_long = sa.and_(is_number, text.op("~")(sa.literal_column(f"'^-?[0-9]{{{len(str(LONG))},}}$'")))
+    return sa.case((is_long, _as_formula(text)), else_=shown)
+
+
+def _as_formula(digits: ColumnElement[str]) -> ColumnElement[str]:
+    return sa.func.concat(sa.literal_column("'=\"'"), digits, sa.literal_column("'\"'"), type_=sa.Text)
 
 
 def _with_comma(column: ColumnElement[Any], kind: Kind) -> ColumnElement[str]:
@@ -198,7 +244,7 @@ def _json(source: Subquery, kinds: Sequence[Kind], columns: Sequence[Column]) ->
 
 def _value(column: ColumnElement[Any], kind: Kind) -> ColumnElement[Any]:
     match kind:
-        case "plain" | "pointed" | "text" | "boolean" | "moment":
+        case "plain" | "long" | "pointed" | "numeric" | "text" | "boolean" | "moment":
             return column
         case "single" | "oid":
             return _widened(column, kind)
