@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import event
 
 from benchmarks import browsers, fill, servers
-from benchmarks.browsers import BROWSERS, OPEN, POLL_SECONDS
+from benchmarks.browsers import BROWSERS, OPEN, POLL_SECONDS, SECONDS
 from benchmarks.options import Options
 from benchmarks.rounds import Goal, Report, Row
 from benchmarks.systems import ours
@@ -22,7 +22,6 @@ from effects.web.visit import LIVE_HEADER
 WARM_MS, COLD_MS, BROWSERS_PERCENT = 100, 300, 1
 VISITS, COLD_VISITS = 20, 3
 COUNTING = 202  # the page follows by itself
-POLLS = 4
 PAGES = (
     "/", "/?range=7d", "/needs", "/needs?effect=not_done", "/needs/bulk?do=requeue&effect=not_done", "/decisions",
     "/jobs", "/jobs?status=dead", f"/jobs?job_type={fill.RARE}", "/jobs/1000", "/numbers", "/numbers?range=7d",
@@ -63,7 +62,7 @@ def _measure(options: Options, sizes: fill.Sizes) -> Report:
                     rows[page].add({f"{database}, p95": warm[math.ceil(0.95 * VISITS) - 1]}, f"{database}, p95")
                     rows[page].add({f"{database}, cold": max(cold)}, f"{database}, cold")
                     rows[page].add({f"{database}, counted": max(counted)}, f"{database}, counted")
-                percent = _sqlite_percent(board) if database == "SQLite" else None
+                percent = _sqlite_percent(board, options.scale) if database == "SQLite" else None
             effects.dispose()
             if percent is None:
                 percent, note = browsers.postgresql_percent(options.server, url, options.scale)
@@ -105,13 +104,14 @@ def _visit(board: Dashboard, page: str, **headers: str) -> int:
     return board.handle(PageRequest("GET", path, query=query, headers={"host": "bench", **headers})).status
 
 
-def _sqlite_percent(board: Dashboard) -> float:
-    """The share of the time that statements take in this process, where the database is."""
+def _sqlite_percent(board: Dashboard, scale: float) -> float:
+    """The share of the time that statements take in this process, where the database is; as long as PostgreSQL's."""
+    polls = max(2, round(SECONDS * scale / POLL_SECONDS))
     for page in OPEN:
         _milliseconds(board, page)
     with _seconds_of(board.site.app) as spent, _seconds_of(board.site.counting) as counting:
         begun = time.monotonic()
-        for poll in range(POLLS):
+        for poll in range(polls):
             for browser in range(BROWSERS):
                 _visit(board, OPEN[browser % len(OPEN)], **{LIVE_HEADER: "1"})
             time.sleep(max(0.0, begun + (poll + 1) * POLL_SECONDS - time.monotonic()))
