@@ -33,6 +33,7 @@ def _orders(params: Params) -> Select[Any]:
 REPORTS = [
     report("orders_raw", key=("id",), params=Params, dialect="raw")(_orders),
     report("orders_excel", key=("id",), params=Params)(_orders),
+    report("orders_semicolon", key=("id",), params=Params, dialect="excel_semicolon")(_orders),
     report("orders_xlsx", key=("id",), params=Params, formats=("xlsx",))(_orders),
     report("orders_parquet", key=("id",), params=Params, types={"amount": Numeric(12, 2)}, formats=("parquet",))(
         _orders

@@ -54,6 +54,8 @@ def workbook_report(
     _check_count(who, list(sheets))
     first = next((each for each in sheets.values() if each.params is not None), next(iter(sheets.values())))
     look = workbook or Workbook()
+    if look.sheet != Workbook().sheet:
+        raise DefinitionInvalid(f"{who}: workbook: sheet is {look.sheet!r}, and the sheets have names of their own")
     whole = report(name, key=first.key, params=params or first.params, **{"formats": ("xlsx",), **options})(
         first.source
     )

@@ -265,12 +265,16 @@ def test_a_missing_extra_is_named(module: str, name: str, extra: str, tmp_path: 
 
 def test_the_exact_dialects_write_long_integers_as_the_text_of_their_digits() -> None:
     columns = (Column("n", "n"), Column("amount", "amount"))
-    rows: list[Any] = [(10**15, Decimal(-(10**15))), (10**15 - 1, Decimal("1234567890123456.5")), (True, None)]
+    rows: list[Any] = [
+        (10**15, Decimal(-(10**15))),
+        (10**15 - 1, Decimal("1234567890123456.5")),
+        (True, Decimal("1E+15")),
+    ]
     assert file_of(rows, columns, dialect="excel_exact").decode("utf-8-sig") == (
         'n,amount\r\n"=""1000000000000000""","=""-1000000000000000"""\r\n'
-        "999999999999999,1234567890123456.5\r\ntrue,\r\n"
+        '999999999999999,1234567890123456.5\r\ntrue,"=""1000000000000000"""\r\n'
     )
     assert file_of(rows, columns, dialect="excel_semicolon_exact").decode("utf-8-sig") == (
         'n;amount\r\n"=""1000000000000000""";"=""-1000000000000000"""\r\n'
-        "999999999999999;1234567890123456,5\r\ntrue;\r\n"
+        '999999999999999;1234567890123456,5\r\ntrue;"=""1000000000000000"""\r\n'
     )

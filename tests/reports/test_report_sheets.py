@@ -163,6 +163,8 @@ WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
     "csv": ({"A": cheap}, {"formats": ("xlsx", "csv")}, "formats holds csv; sheets are of xlsx and xlsx.zip alone"),
     "columns": ({"A": cheap}, {"columns": ("id",)}, "columns is an option of its sheets"),
     "long": ({"A" * 26: euros_report}, {}, "workbook: sheet is 'AAAAAAAAAAAAAAAAAAAAAAAAAA'; give 1 to 25 characters"),
+    "sheet": ({"A": cheap}, {"workbook": Workbook(sheet="B")}, "sheet is 'B', and the sheets have names of their own"),
+    "history": ({"History": cheap}, {}, "sheet is 'History', a name that Excel keeps for itself"),
     "totals": ({"A": cheap}, {"workbook": Workbook(totals=("cents",))}, "names the column 'cents'"),
 }  # fmt: skip
 

@@ -47,7 +47,8 @@ def is_free(kind: type) -> bool:
 def is_long(value: object) -> bool:
     """Whether a value is an integer of which a spreadsheet would not keep every digit."""
     if isinstance(value, decimal.Decimal):
-        return value.is_finite() and value.as_tuple().exponent == 0 and abs(value) >= LONG
+        exponent = value.as_tuple().exponent  # a text where it is no number
+        return isinstance(exponent, int) and exponent >= 0 and abs(value) >= LONG
     return isinstance(value, int) and abs(value) >= LONG
 
 

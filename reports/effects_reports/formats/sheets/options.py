@@ -14,6 +14,7 @@ NAME_CHARS_MAX = 25  # of 31: further sheets have a number behind it
 FORMAT_CHARS_MAX = 255
 WIDTH_MAX = 255.0
 LONG_TEXTS = ("refuse", "cut")
+_RESERVED = "history"  # of Excel's own sheet of changes
 _FORBIDDEN_IN_NAMES = frozenset("[]:*?/\\'")
 
 
@@ -54,6 +55,8 @@ class Workbook:
 
     def _why_name(self) -> str | None:
         fits = 0 < len(self.sheet) <= NAME_CHARS_MAX and is_printable(self.sheet)
+        if fits and self.sheet.casefold() == _RESERVED:
+            return f"sheet is {self.sheet!r}, a name that Excel keeps for itself; give another"
         if fits and _FORBIDDEN_IN_NAMES.isdisjoint(self.sheet):
             return None
         return f"sheet is {self.sheet!r}; give 1 to {NAME_CHARS_MAX} characters other than []:*?/\\'"
