@@ -60,7 +60,7 @@ bench-long: $(VENV)/.bench
 
 # Reports beside psql, XlsxWriter and pyarrow, by two workers, and the memory of each format.
 bench-reports: $(VENV)/.bench
-	$(BIN)/python -m benchmarks --only reports --only report_speed --only report_workers --only report_memory
+	$(BIN)/python -m benchmarks --only reports --only report_speed --only report_workers --only report_sheets --only report_memory
 
 clean:
 	rm -rf $(VENV)

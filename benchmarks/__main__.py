@@ -72,6 +72,7 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "report_memory": report_memory.run,
     "report_speed": report_speed.run,
     "report_workers": report_speed.workers,
+    "report_sheets": report_speed.sheets,
     "startup": startup.run,
     "statements": statements.run,
     "wal": wal.run,

@@ -1,4 +1,5 @@
-"""Five million rows as CSV and csv.gz, from the request to the finished file, beside psql; and reports by two workers.
+"""Five million rows as CSV and csv.gz, from the request to the file, beside psql; reports by two workers; a million
+rows of ten columns as XLSX.
 
 Beside the seconds stands the CPU of all who took part, the server's included: on a machine that others use, too, the
 seconds tell how busy they were.
@@ -14,12 +15,13 @@ from benchmarks.processes import child
 from benchmarks.rounds import Contender, Goal, Report, interleave
 from benchmarks.systems import report_orders
 
-ROWS, MAPPED_ROWS = 5_000_000, 1_000_000
+ROWS, MAPPED_ROWS, SHEET_ROWS = 5_000_000, 1_000_000, 1_000_000
 SECONDS, CPU = "s", "CPU s"
-CSV_SHARE, GZIP_SHARE, WORKERS_SHARE = 0.8, 2.0, 1.6
+CSV_SHARE, GZIP_SHARE, WORKERS_SHARE, SHEET_SHARE = 0.8, 2.0, 1.6, 3.0
 PSQL, PSQL_GZIP = r"psql \copy", r"psql \copy | gzip -6"
 RAW, EXCEL, GZIP = "effects, csv, raw", "effects, csv, excel", "effects, csv.gz, raw"
 SEMICOLON = "effects, csv, excel_semicolon"
+SHEET, WRITER = "effects, xlsx", "XlsxWriter"
 ONE, TWO = "effects, mapped, one worker", "effects, mapped, two workers"
 
 
@@ -66,6 +68,29 @@ def workers(options: Options) -> Report:
     report.decimals = 2
     report.goals = [Goal(f"{ONE} / {TWO}", _ratio(report, ONE, TWO), WORKERS_SHARE)]
     return report
+
+
+def sheets(options: Options) -> Report:
+    count = options.size(SHEET_ROWS)
+    with options.server.database() as database:
+        report_orders.fill(database, count)
+        contenders = [
+            Contender(SHEET, "one worker process", partial(_worked, "ten_columns", "xlsx", database, count)),
+            Contender(WRITER, "constant memory, write by type", partial(_bare, "ten", database, count)),
+        ]
+        rows = interleave(contenders, options.rounds, SECONDS, options.say)
+    title = f"{count:,} rows of 10 columns as XLSX from PostgreSQL, request to ready"
+    report = Report("report_sheets", title, [SECONDS], rows, decimals=2)
+    report.goals = [Goal(f"{WRITER} / {SHEET}", _ratio(report, WRITER, SHEET), SHEET_SHARE)]
+    return report
+
+
+def _bare(how: str, database: str, rows: int) -> dict[str, float]:
+    folder_of_its_own = tempfile.TemporaryDirectory(prefix="effects-bench-")
+    with folder_of_its_own as folder, child("report_bare", how, database, folder, str(rows)) as process:
+        process.go()
+        seconds, _ = process.line().split()
+        return {SECONDS: float(seconds)}
 
 
 def _psql(how: str, database: str) -> dict[str, float]:

@@ -6,7 +6,7 @@ import csv
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,21 +18,23 @@ import xlsxwriter
 
 from benchmarks.processes import await_go
 from benchmarks.servers import effects_url
-from benchmarks.systems.report_orders import COLUMNS, forget, map_order, orders, peak_mebibytes
+from benchmarks.systems.report_orders import COLUMNS, forget, map_order, orders, peak_mebibytes, ten_columns
 
 PARTITION = 5000
 
 
 def work(how: str, database: str, folder: str, rows: str) -> None:
     path = Path(folder) / "orders.csv"
-    with {"copy": _copy, "core": _core, "xlsx": _xlsx, "parquet": _parquet}[how](database, path, int(rows)) as write:
-        write()
-        forget(folder)
+    ways = {"copy": _copy, "core": _core, "xlsx": _xlsx, "ten": _ten, "parquet": _parquet}
+    with ways[how](database, path, int(rows)) as write:
+        if how != "ten":  # which takes more than a minute, and has nothing to warm but its connection
+            write()
+            forget(folder)
         await_go()
         began = time.monotonic()
         write()
         seconds = time.monotonic() - began
-    if how not in ("xlsx", "parquet"):
+    if how not in ("xlsx", "ten", "parquet"):
         with path.open("rb") as file:
             assert sum(1 for _ in file) == int(rows) + 1
     print(seconds, peak_mebibytes(), flush=True)
@@ -76,8 +78,12 @@ def _core(database: str, path: Path, rows: int) -> Iterator[Callable[[], None]]:
         yield write
 
 
+def _ten(database: str, path: Path, rows: int) -> AbstractContextManager[Callable[[], None]]:
+    return _xlsx(database, path, rows, ten=True)
+
+
 @contextmanager
-def _xlsx(database: str, path: Path, rows: int) -> Iterator[Callable[[], None]]:
+def _xlsx(database: str, path: Path, rows: int, *, ten: bool = False) -> Iterator[Callable[[], None]]:
     engine = sa.create_engine(effects_url(database))
     with engine.connect() as connection:
 
@@ -89,7 +95,8 @@ def _xlsx(database: str, path: Path, rows: int) -> Iterator[Callable[[], None]]:
                 workbook.add_format({"num_format": "yyyy-mm-dd"}),
             )
             sheet.write_row(0, 0, COLUMNS)
-            result = connection.execute(orders(rows), execution_options={"yield_per": PARTITION})
+            select = ten_columns(rows) if ten else orders(rows)
+            result = connection.execute(select, execution_options={"yield_per": PARTITION})
             for number, row in enumerate(result, 1):
                 for column, value in enumerate((row.id, row.customer)):
                     sheet.write(number, column, value)
@@ -99,6 +106,9 @@ def _xlsx(database: str, path: Path, rows: int) -> Iterator[Callable[[], None]]:
                 sheet.write_datetime(number, 5, row.due_on, moment)
                 sheet.write_number(number, 6, row.weight)
                 sheet.write_string(number, 7, row.note)
+                if ten:
+                    sheet.write_number(number, 8, row.lot)
+                    sheet.write_boolean(number, 9, row.billed)
             workbook.close()
             with path.open("rb") as file:
                 os.fsync(file.fileno())

@@ -14,7 +14,15 @@ from sqlalchemy import Numeric, Select
 
 from benchmarks.processes import WORK_SECONDS, await_go
 from benchmarks.servers import effects_url
-from benchmarks.systems.report_orders import COLUMNS, NoPandas, forget, map_order, orders, peak_mebibytes
+from benchmarks.systems.report_orders import (
+    COLUMNS,
+    NoPandas,
+    forget,
+    map_order,
+    orders,
+    peak_mebibytes,
+    ten_columns,
+)
 from effects import Effects
 from effects.worker import Worker
 from effects_reports import ReportStatus, report, report_status, request_report
@@ -30,11 +38,16 @@ def _orders(params: Params) -> Select[Any]:
     return orders(params.rows)
 
 
+def _ten_columns(params: Params) -> Select[Any]:
+    return ten_columns(params.rows)
+
+
 REPORTS = [
     report("orders_raw", key=("id",), params=Params, dialect="raw")(_orders),
     report("orders_excel", key=("id",), params=Params)(_orders),
     report("orders_semicolon", key=("id",), params=Params, dialect="excel_semicolon")(_orders),
     report("orders_xlsx", key=("id",), params=Params, formats=("xlsx",))(_orders),
+    report("ten_columns", key=("id",), params=Params, formats=("xlsx",))(_ten_columns),
     report("orders_parquet", key=("id",), params=Params, types={"amount": Numeric(12, 2)}, formats=("parquet",))(
         _orders
     ),
