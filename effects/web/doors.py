@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any, TypeAlias
 
 from effects.errors import ConfigurationError
 from effects.web.exchange import BODY_BYTES_MAX, PageAnswer, PageRequest
 from effects.web.people import Person
+from effects.web.security import BARE_HEADERS
 from effects.web_apps import AsgiApp, Receive, Scope, Send, WsgiApp, lifespan
 
 Handler: TypeAlias = Callable[[PageRequest], PageAnswer]
@@ -39,13 +40,13 @@ def asgi_door(handle: Handler, threads: Executor) -> AsgiApp:
 async def _take(request: Any, gone: type[Exception], handle: Handler, threads: Executor) -> PageAnswer | None:
     """The answer; None where the client has left."""
     if request.method not in _METHODS:
-        return PageAnswer(405, headers=(("allow", ", ".join(_METHODS)),))
+        return PageAnswer(405, headers=(*BARE_HEADERS, ("allow", ", ".join(_METHODS))))
     body = bytearray()
     try:
         async for piece in request.stream():
             body += piece
             if len(body) > BODY_BYTES_MAX:
-                return PageAnswer(413)
+                return PageAnswer(413, headers=BARE_HEADERS)
     except gone:
         return None
     return await asyncio.get_running_loop().run_in_executor(threads, handle, _of_starlette(request, bytes(body)))
@@ -89,8 +90,24 @@ def _headers(answer: PageAnswer) -> list[tuple[str, str]]:
 
 def wsgi_door(app: AsgiApp) -> WsgiApp:
     """The same as a WSGI app, by a2wsgi, which calls it on an event loop in a thread of its own."""
-    door: WsgiApp = load("a2wsgi").ASGIMiddleware(app)
+    inner: WsgiApp = load("a2wsgi").ASGIMiddleware(app)
+
+    def door(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if _is_readable(environ):
+            return inner(environ, start_response)
+        start_response("400 Bad Request", [("content-length", "0"), *BARE_HEADERS])
+        return [b""]
+
     return door
+
+
+def _is_readable(environ: Mapping[str, Any]) -> bool:
+    """Whether path and query are what a2wsgi can pass on: bytes in UTF-8, and ASCII."""
+    try:
+        environ.get("PATH_INFO", "").encode("latin-1").decode()
+        return bool(environ.get("QUERY_STRING", "").isascii())
+    except UnicodeError:
+        return False
 
 
 def django_urls(
@@ -106,7 +123,7 @@ def django_urls(
 
     def view(request: Any, path: str = "") -> Any:
         if request.method not in _METHODS:
-            return http.HttpResponseNotAllowed(_METHODS)
+            return http.HttpResponseNotAllowed(_METHODS, headers=dict(BARE_HEADERS))
         page_request = _of_django(request, path)
         answered = threads.submit(answer, page_request, admit(page_request)).result()
         if answered.pieces is not None:

@@ -57,20 +57,25 @@ class Readings:
     def get(self, question: Hashable, seconds: float, read: Callable[[], T], *, polled: bool = False) -> T:
         """The answer, at most `seconds` old, or longer where it takes long to read.
 
-        What `read` raises is passed on, and nothing is kept. Questions are few: they are names in our code, never what
-        a person types.
+        What `read` raises is passed on, and nothing is kept. Questions that are answered are
+        few: names in our code, and ids of rows that are there.
 
         Args:
             polled: whether a page refreshes itself, and no person waits.
         """
         with self._lock:
             lock = self._locks.setdefault(question, threading.Lock())
-        with lock:
-            kept = self._fresh(question, seconds, polled=polled)
-            if kept is None:
-                kept = self._read(question, read, self._kept)
-            answer: T = kept.value
-            return answer
+        try:
+            with lock:
+                kept = self._fresh(question, seconds, polled=polled)
+                if kept is None:
+                    kept = self._read(question, read, self._kept)
+                answer: T = kept.value
+                return answer
+        finally:
+            with self._lock:
+                if question not in self._kept:  # it could not be read: a question may be as wrong as a typed address
+                    self._locks.pop(question, None)
 
     def count(self, question: Hashable, seconds: float, read: Callable[[], T], *, polled: bool = False) -> T:
         """The same for what may take seconds: it is read in a thread, one question after the other.

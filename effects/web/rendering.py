@@ -21,7 +21,8 @@ from effects.text.unsafe import lines_without_unsafe
 from effects.text.wording import duration, moment_text, shown_status
 from effects.web import charts
 
-_ADDRESS = re.compile(r"[^\s@<>()\[\]\"',;:=/]+@(?=[^\s@<>()\[\]\"',;:=/]+\.[^\s@.])")
+_AT = re.compile("([@\uff20]|%40)")
+_ENDS_NAME = re.compile(r"[\s<>()\[\],;:\"]")  # before the name in an address, unless that is quoted
 _COMMAND = re.compile(r"`([^`]+)`")
 STATIC_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 HIDDEN_NAME = "•••@"
@@ -102,7 +103,24 @@ def shown(value: Any, *, revealed: bool) -> Any:
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     text = lines_without_unsafe(value)
-    return text if revealed or "@" not in text else _ADDRESS.sub(HIDDEN_NAME, text)
+    return text if revealed else _without_names(text)
+
+
+def _without_names(text: str) -> str:
+    """Hide what stands before each `@`, as far as a name in an address may reach (RFC 5322), however it is written."""
+    pieces = _AT.split(text)
+    for number in range(0, len(pieces) - 1, 2):
+        before, after = pieces[number], pieces[number + 2]
+        if after and not after[0].isspace() and (kept := _start_of_name(before)) < len(before):
+            pieces[number], pieces[number + 1] = before[:kept], HIDDEN_NAME
+    return "".join(pieces)
+
+
+def _start_of_name(before: str) -> int:
+    if before.endswith('"') and (quoted := before.rfind('"', 0, -1)) >= 0:
+        return quoted
+    end = _ENDS_NAME.search(before[::-1])
+    return 0 if end is None else len(before) - end.start()
 
 
 def _name(value: str) -> Markup:

@@ -28,6 +28,7 @@ HEADERS = (
     ("cross-origin-resource-policy", "same-origin"),
     ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
 )
+BARE_HEADERS = (*HEADERS, ("cache-control", "no-store"))  # of an answer without a page
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 FORM_FIELD = "form_token"
 _NONCE_BYTES = 16
@@ -59,7 +60,10 @@ def comes_from_own_page(request: PageRequest) -> bool:
         return site == "same-origin"
     origin = request.headers.get("origin", "")
     host = request.headers.get("host", "")
-    return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
+    try:
+        return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:  # no URL, such as http://[::1
+        return False
 
 
 def new_nonce() -> str:

@@ -294,5 +294,6 @@ class Visit:
         return PageAnswer(303, headers=(("location", url), ("cache-control", "no-store")))
 
     def theme_cookie(self, theme: str) -> tuple[str, str]:
-        seconds = YEAR_SECONDS if theme in THEMES else 0
-        return cookie(THEME_COOKIE, theme, path=self.request.mount or "/", secure=self.secure, seconds=seconds)
+        chosen = theme if theme in THEMES else ""  # which ends the cookie
+        seconds = YEAR_SECONDS if chosen else 0
+        return cookie(THEME_COOKIE, chosen, path=self.request.mount or "/", secure=self.secure, seconds=seconds)

@@ -89,6 +89,19 @@ def get_email(app: Effects, name: str) -> EmailRecord:
     )
 
 
+def key_of_job(app: Effects, job_id: int) -> str:
+    """The key of the message whose newest job this is; no other message is meant, whatever its key.
+
+    Raises:
+        EmailNotFound: no such message.
+    """
+    with app.store.read() as connection:
+        row = sent.find_by_job(app.store, connection, job_id)
+    if row is None:
+        raise EmailNotFound(f"there is no message of job {job_id}")
+    return str(row.key)
+
+
 def requeue_email(
     app: Effects,
     name: str,

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from effects.web import ActionCall, ActionEnd, ActionField, PageAction, Visit
-from effects_email.admin import requeue_email
+from effects_email.admin import key_of_job, requeue_email
 from effects_email.errors import EmailNotFound
 
 
 def _requeue(call: ActionCall) -> ActionEnd:
-    _check(call.subject)
     requeued = requeue_email(
-        call.visit.app, call.subject, actor=call.actor, reason=call.reason,
+        call.visit.app, key_of_job(call.visit.app, job_of(call.subject)), actor=call.actor, reason=call.reason,
         render_again=call.fields["render_again"] == "yes", confirm_unknown=call.fields["even_if_unknown"] == "yes",
     )  # fmt: skip
     return ActionEnd(call.visit.url("job", id=requeued.job_id))
 
 
 def _to_message(visit: Visit, name: str) -> str:
-    _check(name)
-    return visit.url("email_message", id=name)
+    return visit.url("email_message", id=job_of(name))
 
 
-def _check(name: str) -> None:
-    """A message is named by the id of its job here."""
+def job_of(name: str) -> int:
+    """A message is named by the id of its job here: its key may be personal.
+
+    Raises:
+        EmailNotFound: this is no id.
+    """
     if not (name.isascii() and name.isdecimal() and 0 < len(name) < 18):
         raise EmailNotFound("there is no message of this job")
+    return int(name)
 
 
 ACTIONS = (

@@ -5,8 +5,9 @@ from __future__ import annotations
 from effects import DeliveryError, EffectsError
 from effects.extend import LEDGER_STATES, AuditAction
 from effects.web import PAGE_ROWS, PageAnswer, Visit, before_of, choice_of, notice, story_values
-from effects_email.admin import get_email
+from effects_email.admin import get_email, key_of_job
 from effects_email.dashboard.frames import framed, remote_hosts
+from effects_email.dashboard.message_actions import job_of
 from effects_email.errors import EmailInvalid, EmailNotFound
 from effects_email.events import FATES
 from effects_email.listing import EmailPage, list_emails
@@ -56,7 +57,7 @@ def reveal(visit: Visit) -> PageAnswer:
 
 
 def _message(visit: Visit, *, revealed: bool = False) -> PageAnswer:
-    record = get_email(visit.app, visit.values["id"])
+    record = get_email(visit.app, key_of_job(visit.app, job_of(visit.values["id"])))
     source = _source(visit) if revealed else None
     return visit.page(
         "email/message.html", **{**story_values(visit, visit.evidence(record.job_id)), "links": ()}, revealed=revealed,
@@ -71,7 +72,7 @@ def frame(visit: Visit) -> PageAnswer:
     if source is None or source.html is None:
         raise EmailNotFound("there is no HTML to see here: open the message again")
     try:
-        files = Files(visit.app).read(source, get_email(visit.app, visit.values["id"]).key)
+        files = Files(visit.app).read(source, key_of_job(visit.app, job_of(visit.values["id"])))
         html = inline_images(source.html, source.attachments, files)
     except (DeliveryError, EffectsError):  # an attachment is gone
         html = source.html
@@ -86,14 +87,14 @@ def _source(visit: Visit) -> MessageSource | None:
     """None where the content was deleted, at the end of its retention."""
     app = visit.app
     with app.store.read() as connection:
-        row = sent.find(app.store, connection, visit.values["id"])
+        row = sent.find_by_job(app.store, connection, job_of(visit.values["id"]))
     content = None if row is None else open_content(app, row.key, row.content, row.sealed)
     return None if content is None else content.source
 
 
 def _key(visit: Visit, job_id: int | None) -> str | None:
     """A page begins at a job in addresses: the key of a message may be personal."""
-    return None if job_id is None else get_email(visit.app, str(job_id)).key
+    return None if job_id is None else key_of_job(visit.app, job_id)
 
 
 def _older(visit: Visit, page: EmailPage) -> int | None:

@@ -18,7 +18,7 @@ def suppressions(visit: Visit) -> PageAnswer:
 
 def reveal(visit: Visit) -> PageAnswer:
     """The same with the addresses, noted in the audit log first."""
-    visit.note_look(REVEAL, visit.form.get("reason_shown") or "all")
+    visit.note_look(REVEAL, choice_of(visit.form, "reason_shown", REASONS) or "all")
     return _list(visit, revealed=True)
 
 

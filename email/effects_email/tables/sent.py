@@ -195,8 +195,13 @@ def find(store: Store, connection: Connection, name: str) -> Row[Any] | None:
     """The message of this key, Message-ID or newest job."""
     row = store.one(connection, _by_key, key=name) or store.one(connection, _by_message_id, key=name.strip("<>"))
     if row is None and name.isdecimal():
-        row = store.one(connection, _by_job, id=int(name))
+        row = find_by_job(store, connection, int(name))
     return row
+
+
+def find_by_job(store: Store, connection: Connection, job_id: int) -> Row[Any] | None:
+    """The message of this newest job: a number may be the key of another one, too."""
+    return store.one(connection, _by_job, id=job_id)
 
 
 def _reopen(sql: Sql) -> str:
