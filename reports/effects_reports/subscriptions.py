@@ -75,7 +75,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     ReportInvalid,
     **dict.fromkeys(("report", "cron", "zone"), arguments.NAME),
     **dict.fromkeys(("template", "bucket", "format", "locale"), optional(arguments.NAME)),
-    **dict.fromkeys(("to", "link_to", "object_name"), optional(arguments.text)),
+    **dict.fromkeys(("to", "link_to", "object_name"), optional(arguments.printable(2000, chars_min=0))),
     params=optional(arguments.mapping),
     attach_bytes_max=arguments.whole(0, ATTACH_BYTES_MAX),
     link_seconds=arguments.number(LINK_SECONDS_MIN, LINK_SECONDS_MAX),
