@@ -117,6 +117,9 @@ def _without_names(text: str) -> str:
 
 
 def _start_of_name(before: str) -> int:
+    """Where the name begins; at the end, if there is no name, as in the path `/@handle`."""
+    if before.endswith("/"):
+        return len(before)
     if before.endswith('"') and (quoted := before.rfind('"', 0, -1)) >= 0:
         return quoted
     end = _ENDS_NAME.search(before[::-1])

@@ -60,7 +60,7 @@ class SignIn:
         """POST: use the link up, and begin the session."""
         secret = visit.form.get(TOKEN_FIELD, "")
         link = find_link(self._app.store, secret)
-        if link is None and not self.links.admits(visit.request.client or ""):  # who has a link is kept out by nobody
+        if link is None and not self.links.admits(visit.request.client or ""):  # only wrong guesses count
             return failures.plain(429, "too many tries: wait a minute")
         session = sign_in(self._app.store, secret, actor=f"web:{link.person}") if link is not None else None
         if link is None or session is None:
