@@ -98,6 +98,11 @@ class RunningAttempt:
         """The effect may have begun. Where the policy is `repeat`, the claim counts as the release."""
         return self._marked or self.job_type.is_released_by_claim
 
+    @property
+    def is_being_released(self) -> bool:
+        """Its release is on its way to the database, or back from it."""
+        return self.released_until == float("inf")
+
     def remaining_seconds(self) -> float:
         return max(0.0, self.deadline - self.now())
 

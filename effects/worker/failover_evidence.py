@@ -71,6 +71,8 @@ class FailoverEvidence:
         self._unreported = False  # with the newest failover
         self._was_there = False  # at that failover, so that its comparison is waited for
         self._compared_outages = 0
+        self._refusals = self._compared_refusals = 0
+        self._in_doubt: set[tuple[int, int]] = set()  # at the failover on their way to the database, or back from it
         self._suspected = False
         self._gate_closed, self._gate_looked_at = False, float("-inf")
 
@@ -97,6 +99,8 @@ class FailoverEvidence:
 
     def _keep(self, batch: list[Remembered]) -> None:
         self._memory.add(batch)
+        if not self._in_doubt.isdisjoint(remembered.attempt for remembered in batch):
+            self._suspected = True  # the server that is gone may have acknowledged it
         if self._file is not None:
             self._file.add(batch, self._worker)
 
@@ -114,7 +118,7 @@ class FailoverEvidence:
             remembered = _remembered(settlement, self._now())
             self._refused.add(remembered.attempt)
             self._keep([remembered])
-            self._suspected = self._suspected or self._has_failed_over
+            self._refusals += 1
 
     # -- comparing -------------------------------------------------------------------------------------------
 
@@ -128,8 +132,9 @@ class FailoverEvidence:
 
     @property
     def is_due(self) -> bool:
-        """Whether to compare before anything is claimed."""
-        return self._suspected or self._outage.began_count != self._compared_outages
+        """Whether to compare before anything is claimed. What is refused during a comparison is for the next one."""
+        refused_since = self._has_failed_over and self._refusals != self._compared_refusals
+        return self._suspected or refused_since or self._outage.began_count != self._compared_outages
 
     def begin(self, worker: str, failover: Failover) -> None:
         """The worker's row is written. Before its first claim nothing is remembered, but what dead workers of this host
@@ -157,14 +162,15 @@ class FailoverEvidence:
         Raises:
             StoreUnavailable: the database is unavailable. Repeating it is harmless.
         """
-        outages, self._suspected = self._outage.began_count, False
+        outages, refusals, self._suspected = self._outage.began_count, self._refusals, False
         try:
             reported = self._compare(worker)
         except BaseException:
             self._suspected = True
             raise
-        self._suspected = self._suspected or not reported
-        self._compared_outages = outages
+        if not reported:
+            self._suspected = True
+        self._compared_outages, self._compared_refusals = outages, refusals
         return reported
 
     def _compare(self, worker: str) -> bool:
@@ -178,8 +184,11 @@ class FailoverEvidence:
         newest = self._memory.newest()
         self._handled &= {remembered.attempt for remembered in newest}
         self._refused &= {remembered.attempt for remembered in newest}
-        passed = held | self._handled
-        attempts = [remembered for remembered in newest if remembered.attempt not in passed]
+        attempts = [
+            remembered
+            for remembered in newest
+            if remembered.attempt not in self._handled and (remembered.is_settled or remembered.attempt not in held)
+        ]
         if self._left is not None:
             attempts += self._left.attempts
             self._refused.update(remembered.attempt for remembered in self._left.attempts)
@@ -187,7 +196,9 @@ class FailoverEvidence:
         if failover.id == before.id and any(remembered.attempt not in self._refused for remembered in missing):
             failover = note_failover(store, worker, rewound=before.id)
         self._write(missing, failover, worker)
-        if failover.id != before.id:
+        if failover.id == before.id:
+            self._in_doubt = set()
+        else:
             self._unreported = self._gate_closed = self._was_there = True
             self._comparison.incomplete = not self._memory.is_complete
         self._failover = failover
@@ -211,6 +222,10 @@ class FailoverEvidence:
         running = [attempt for attempt in running if attempt.released or not attempt.lost]
         leases = [(attempt.job, attempt.job_type.time_limit_seconds) for attempt in running]
         leases += [(settlement.job, self._app.settings.lease_seconds) for settlement in unwritten]
+        self._in_doubt = {(settlement.job.id, settlement.job.lease_token) for settlement in unwritten}
+        self._in_doubt |= {
+            (attempt.job.id, attempt.job.lease_token) for attempt in running if attempt.is_being_released
+        }
         if restored := restore_leases(self._app.store, leases, worker):
             _log.warning("evidence.leases_restored", extra={"jobs": restored})
         marked = [

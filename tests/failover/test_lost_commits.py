@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.failover.conftest import Calling
 from tests.failover.load import (
     KINDS,
     TimedStubServer,
@@ -25,7 +26,6 @@ from tests.support import databases
 from tests.support.manual_workers import rows
 from tests.support.processes import fleet
 from tests.support.server_pair import server_pair
-from tests.support.step_jobs import step_jobs_app
 from tests.support.waiting import wait_until
 
 LOSSES = int(os.environ.get("EFFECTS_TEST_LOSSES", "3"))
@@ -37,7 +37,7 @@ BRISK = {"EFFECTS_LEASE_SECONDS": "6", "EFFECTS_THREADS": "6"}  # what was lost 
 
 @pytest.mark.timeout(120 + 30 * LOSSES)
 def test_commits_lost_by_a_failover_are_written_back_or_listed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], calling: Calling
 ) -> None:
     pause = threading.Event()
     with (
@@ -46,7 +46,7 @@ def test_commits_lost_by_a_failover_are_written_back_or_listed(
         fleet(pair.url, tmp_path) as processes,
     ):
         databases.migrated(pair.url)
-        app = step_jobs_app(pair.options_url, sessions="off")
+        app = calling(pair.options_url)
         workers = [processes.worker(**ENV) for _ in range(2)]
         with load(app, stub_server.port, jobs_per_second=JOBS_PER_SECOND, kinds=tuple(KINDS)) as under_way:
             for _ in range(LOSSES):
@@ -62,7 +62,6 @@ def test_commits_lost_by_a_failover_are_written_back_or_listed(
         verdict, findings = judge(app, under_way, received), audit_findings(app)
         evidence = rows(app, "evidence")
         failovers = rows(app, "failovers")
-        app.dispose()
         assert [worker.exit_code for worker in workers] == [None, None]
         for worker in workers:
             print(worker.output[-3000:])
@@ -84,7 +83,7 @@ def test_commits_lost_by_a_failover_are_written_back_or_listed(
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("keeps_file", [False, True], ids=["memory", "file"])
 def test_workers_that_are_killed_with_the_primary(
-    keeps_file: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    keeps_file: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], calling: Calling
 ) -> None:
     """What only they remembered is lost, and the failover says that they did not compare. A file closes that too."""
     pause = threading.Event()
@@ -95,7 +94,7 @@ def test_workers_that_are_killed_with_the_primary(
         fleet(pair.url, tmp_path) as processes,
     ):
         databases.migrated(pair.url)
-        app = step_jobs_app(pair.options_url, sessions="off")
+        app = calling(pair.options_url)
         workers = [processes.worker(**env) for _ in range(2)]
         wait_until(lambda: len(rows(app, "workers")) == 2)
         with load(app, stub_server.port, jobs_per_second=JOBS_PER_SECOND / 2, kinds=tuple(KINDS)) as under_way:
@@ -112,7 +111,6 @@ def test_workers_that_are_killed_with_the_primary(
         verdict, findings = judge(app, under_way, received), audit_findings(app)
         orphans = {row["key"] for row in rows(app, "evidence", "fate = 'orphan'")}
         [failover] = rows(app, "failovers", "sign = 'name'")
-        app.dispose()
         assert [worker.exit_code for worker in restarted] == [None, None]
     summary = (
         f"{len(under_way.acknowledged)} acknowledged, {len(verdict.forgotten)} forgotten, {len(verdict.unlisted)} "

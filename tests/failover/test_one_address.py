@@ -9,13 +9,13 @@ from typing import TypeAlias
 
 import pytest
 
+from tests.failover.conftest import Calling
 from tests.failover.load import KINDS, TimedStubServer, audit_findings, await_end, judge, load, received_by
 from tests.peers.haproxy import HAProxy
 from tests.peers.moved_address import MovedAddress
 from tests.support import databases
 from tests.support.processes import fleet
 from tests.support.server_pair import ServerPair, server_pair
-from tests.support.step_jobs import step_jobs_app
 from tests.support.waiting import wait_until
 
 ENV = {"EFFECTS_LEASE_SECONDS": "15", "EFFECTS_HEARTBEAT_SECONDS": "1", "EFFECTS_THREADS": "20"}
@@ -55,7 +55,7 @@ def _hung_server(pair: ServerPair) -> Iterator[tuple[str, Callable[[], object]]]
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("way", [_haproxy, _moved_address, _hung_server], ids=["haproxy", "moved", "moved silently"])
-def test_a_failover_behind_one_address(way: Way, tmp_path: Path) -> None:
+def test_a_failover_behind_one_address(way: Way, tmp_path: Path, calling: Calling) -> None:
     with (
         server_pair() as pair,
         way(pair) as (url, fail_over),
@@ -63,7 +63,7 @@ def test_a_failover_behind_one_address(way: Way, tmp_path: Path) -> None:
         fleet(url, tmp_path) as processes,
     ):
         databases.migrated(pair.primary.url)
-        app = step_jobs_app(url, sessions="off")
+        app = calling(url)
         workers = [processes.worker(**ENV) for _ in range(2)]
         with load(app, stub_server.port, jobs_per_second=40, kinds=tuple(KINDS)) as under_way:
             wait_until(lambda: len(stub_server.done) > 40)
@@ -74,6 +74,5 @@ def test_a_failover_behind_one_address(way: Way, tmp_path: Path) -> None:
             wait_until(lambda: len(under_way.acknowledged) > acknowledged + 40)
         await_end(app)
         verdict, findings = judge(app, under_way, received_by(stub_server)), audit_findings(app)
-        app.dispose()
         assert [worker.exit_code for worker in workers] == [None, None]
     assert (verdict.forgotten, verdict.wrong, verdict.unlisted, findings) == ([], [], [], [])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.failover.conftest import Calling
 from tests.failover.load import (
     KINDS,
     TimedStubServer,
@@ -21,7 +22,6 @@ from tests.support import databases
 from tests.support.manual_workers import rows
 from tests.support.processes import fleet
 from tests.support.server_pair import server_pair
-from tests.support.step_jobs import step_jobs_app
 from tests.support.waiting import wait_until
 
 ENV = {"EFFECTS_LEASE_SECONDS": "15", "EFFECTS_HEARTBEAT_SECONDS": "1", "EFFECTS_THREADS": "20"}
@@ -29,12 +29,12 @@ ENV = {"EFFECTS_LEASE_SECONDS": "15", "EFFECTS_HEARTBEAT_SECONDS": "1", "EFFECTS
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("synchronous", [True, False], ids=["synchronous", "without the last commits"])
-def test_a_failover_behind_a_pooler(synchronous: bool, tmp_path: Path) -> None:
+def test_a_failover_behind_a_pooler(synchronous: bool, tmp_path: Path, calling: Calling) -> None:
     with server_pair(synchronous=synchronous) as pair, PgBouncer(pair.primary.url) as bouncer:
         url = bouncer.url("postgres").replace("effects@", "postgres@")
         with TimedStubServer() as stub_server, fleet(url, tmp_path) as processes:
             databases.migrated(pair.primary.url)
-            app = step_jobs_app(url, sessions="off")
+            app = calling(url)
             workers = [processes.worker(**ENV) for _ in range(2)]
             with load(app, stub_server.port, jobs_per_second=40, kinds=tuple(KINDS)) as under_way:
                 wait_until(lambda: len(stub_server.done) > 40)
@@ -50,7 +50,6 @@ def test_a_failover_behind_a_pooler(synchronous: bool, tmp_path: Path) -> None:
             await_orphans(app, under_way, stub_server)
             verdict, findings = judge(app, under_way, received_by(stub_server)), audit_findings(app)
             orphans = {row["key"] for row in rows(app, "evidence", "fate = 'orphan'")}
-            app.dispose()
             assert [worker.exit_code for worker in workers] == [None, None], [worker.output for worker in workers]
     assert verdict.wrong == []
     assert set(verdict.unlisted) <= orphans

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.failover.conftest import Calling
 from tests.failover.load import TimedStubServer, audit_findings, await_end, judge, load, received_by
 from tests.support import databases
 from tests.support.processes import fleet
 from tests.support.server_pair import ServerPair, server_pair
-from tests.support.step_jobs import step_jobs_app
 from tests.support.waiting import wait_until
 
 LEASE_SECONDS = 15.0
@@ -32,11 +32,11 @@ def _turn_read_only(pair: ServerPair) -> None:
 @pytest.mark.parametrize("harm", [_hang, _turn_read_only], ids=["hangs", "read-only"])
 @pytest.mark.timeout(180)
 def test_workers_go_over_to_the_new_primary_within_a_lease(
-    harm: Callable[[ServerPair], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    harm: Callable[[ServerPair], None], tmp_path: Path, capsys: pytest.CaptureFixture[str], calling: Calling
 ) -> None:
     with server_pair() as pair, TimedStubServer() as stub_server, fleet(pair.url, tmp_path) as processes:
         databases.migrated(pair.url)
-        app = step_jobs_app(pair.url, sessions="off")
+        app = calling(pair.url)
         workers = [processes.worker(**ENV) for _ in range(PROCESSES)]
         with load(app, stub_server.port, jobs_per_second=50) as under_way:
             wait_until(lambda: len(stub_server.done) > 20)
@@ -50,7 +50,6 @@ def test_workers_go_over_to_the_new_primary_within_a_lease(
             wait_until(lambda: len(under_way.acknowledged) > acknowledged + 10)
         await_end(app)
         verdict, findings = judge(app, under_way, received_by(stub_server)), audit_findings(app)
-        app.dispose()
         assert [worker.exit_code for worker in workers] == [None] * PROCESSES
     with capsys.disabled():
         print(f"\nevery worker on the new primary after {went_over:.1f} s")

@@ -1,0 +1,91 @@
+"""What a worker remembers, and when it compares: nothing that is refused meanwhile is forgotten."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from effects import Done, Effects, enqueue
+from effects.model.settlement import Settlement
+from effects.store.workers.failovers import note_failover
+from effects.worker.failover_evidence import FailoverEvidence
+from effects.worker.outage import Outage
+from effects.worker.runtime import Runtime
+from tests.conftest import AppFactory
+from tests.support.manual_workers import ManualWorker, rows, run_sql
+from tests.support.scripted import Scripted
+
+
+class _LateRuntime(Runtime):
+    """Whose clock, once read, lets something happen first: that which another thread does at this moment."""
+
+    def __init__(self) -> None:
+        self.happens: list[Callable[[], object]] = []
+
+    def monotonic(self) -> float:  # type: ignore[override]
+        if self.happens:
+            self.happens.pop()()
+        return time.monotonic()
+
+
+def _evidence(
+    app: Effects, worker: ManualWorker, runtime: Runtime, unwritten: Callable[[], list[Settlement]] = list
+) -> FailoverEvidence:
+    evidence = FailoverEvidence(app, Outage(runtime), runtime, running=list, unwritten=unwritten, opened=lambda: None)
+    evidence.begin(worker.name, note_failover(app.store, worker.name))
+    return evidence
+
+
+def _lose_all(app: Effects) -> None:
+    """The server that was promoted has none of them."""
+    for table in ("jobs", "effect_ledger"):
+        run_sql(app, f"DELETE FROM effects_{table}")
+
+
+@pytest.mark.parametrize("late_word", ["refused", "acknowledged"])
+def test_what_is_heard_during_a_comparison_is_compared_next(app_factory: AppFactory, late_word: str) -> None:
+    """The settler's thread hears it in the midst: a refusal, or that the server which is gone took it."""
+    app = app_factory(job_types=[Scripted(on_unknown="hold")])
+    worker = ManualWorker(app, "survivor")
+    settlements = []
+    for name in ("early", "late"):
+        enqueue("scripted", {"name": name}, key=name, effects=app)
+        settlements.append(worker.decide(worker.claim_one(), Done(), released=True))
+    early, late = settlements
+    unwritten, runtime = [late], _LateRuntime()
+    evidence = _evidence(app, worker, runtime, unwritten.copy)
+    evidence.settled([early])
+    _lose_all(app)
+    evidence.suspect()
+    runtime.happens = [lambda: evidence.refused(late) if late_word == "refused" else evidence.settled([late])]
+    assert evidence.compare(worker.name)
+    unwritten.clear()
+    assert [row["key"] for row in rows(app, "evidence")] == ["early"]
+    assert evidence.is_due
+    assert evidence.compare(worker.name)
+    assert [(row["key"], row["fate"]) for row in rows(app, "evidence")] == [("early", "orphan"), ("late", "orphan")]
+    assert not evidence.is_due
+
+
+def test_what_waits_to_be_written_is_no_reason_to_compare_again(app_factory: AppFactory) -> None:
+    """Where no failover was found: a busy worker always has some."""
+    app = app_factory(job_types=[Scripted()])
+    worker = ManualWorker(app, "busy")
+    enqueue("scripted", {}, effects=app)
+    settlement = worker.decide(worker.claim_one(), Done(), released=True)
+    evidence = _evidence(app, worker, Runtime(), lambda: [settlement])
+    evidence.suspect()
+    assert evidence.compare(worker.name)
+    evidence.settled([settlement])
+    assert not evidence.is_due
+
+
+def test_a_refusal_without_a_failover_is_no_reason_to_compare(app_factory: AppFactory) -> None:
+    app = app_factory(job_types=[Scripted()])
+    worker = ManualWorker(app, "slow")
+    enqueue("scripted", {}, effects=app)
+    evidence = _evidence(app, worker, Runtime())
+    evidence.refused(worker.decide(worker.claim_one(), Done(), released=True))
+    assert not evidence.is_due
