@@ -40,7 +40,7 @@ def twice(read: Callable[[], T]) -> T:
 
 def beside(app: Effects, seconds: float = STATEMENT_SECONDS) -> Effects:
     """The same app, with a Store on connections of its own: a statement is ended after so many seconds, and a wait for
-    a lock after 2.
+    a lock after 2. An action has `ACT_BOUNDS`; in an SQLite file, which has one lock for all, it waits as long for it.
 
     The dashboard answers three requests at a time, so that there are at most three connections of each kind. They are
     closed by the app's `dispose`. Behind a connection pooler, which shares its sessions, the server's own limits hold.
@@ -82,12 +82,13 @@ def _limit_session(seconds: float, driver: Any, record: ConnectionPoolEntry) -> 
 
 
 def _limit_file(driver: sqlite3.Connection, record: Any) -> None:
-    driver.execute(f"PRAGMA busy_timeout={round(LOCK_SECONDS * 1000)}")
     info = record.info
     driver.set_progress_handler(lambda: time.monotonic() > info.get("until", float("inf")), _SQLITE_STEPS)
 
 
-def _start_clock(seconds: float, deadlines: Deadlines, driver: object, record: Any, proxy: object) -> None:
-    """Of a page; an action has the time of its own bounds."""
+def _start_clock(seconds: float, deadlines: Deadlines, driver: sqlite3.Connection, record: Any, proxy: object) -> None:
+    """Of a page; an action has the time of its own bounds, and may spend it behind a worker that writes and writes."""
     bounds = deadlines.bounds
-    record.info["until"] = time.monotonic() + (seconds if bounds is None else bounds.seconds)
+    lock_seconds, seconds = (LOCK_SECONDS, seconds) if bounds is None else (bounds.seconds, bounds.seconds)
+    driver.execute(f"PRAGMA busy_timeout={round(lock_seconds * 1000)}")
+    record.info["until"] = time.monotonic() + seconds

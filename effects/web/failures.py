@@ -28,7 +28,7 @@ from effects.web.visit import Visit
 
 _NOT_FOUND = (BulkNotFound, JobNotFound, LimitNotFound, QueueNotFound, WorkerNotFound, FailoverNotFound)
 AGAIN_SECONDS = "1"
-_BUSY = "the database was busy for longer than 2 seconds; nothing was changed. Try it again."
+_BUSY = "the database was busy for longer than a page waits; nothing was changed. Try it again."
 _TOO_LONG = (
     f"counting took longer than {COUNT_SECONDS:g} seconds. Load the page again, or ask by a command, which has no such "
     "limit: `effects status`, `effects limits list`, `effects doctor`."

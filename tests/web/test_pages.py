@@ -268,6 +268,17 @@ def test_a_page_is_cut_short_and_an_action_is_not(shop: Shop) -> None:
         assert connection.execute(work).scalar_one() == 2_000_000
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_action_waits_for_an_sqlite_file_as_long_as_it_may_take(shop: Shop) -> None:
+    """A worker that writes and writes lets others in by chance; a page does not wait for that."""
+    store = beside(shop.app).store
+    waits = []
+    for bounds in (None, ACT_BOUNDS, None):
+        with store.within(bounds), store.begin() as connection:
+            waits.append(connection.exec_driver_sql("PRAGMA busy_timeout").scalar())
+    assert waits == [2_000, 10_000, 2_000]
+
+
 def test_the_overview_draws_the_last_24_hours(shop: Shop, visiting: Visiting) -> None:
     assert "The last 24 hours" not in visiting("viewer").get("/").text  # no worker has measured yet
     with shop.app.store.read() as connection:
