@@ -306,6 +306,25 @@ def test_a_slot_from_before_the_test_is_not_due(connection: Connection, tmp_path
     app.dispose()
 
 
+def test_the_time_that_a_test_takes_makes_no_slot_due(tmp_path: Path) -> None:
+    """At the full hour neither a drain nor a clock that is moved by some minutes has the slot of that hour."""
+    app = Effects(f"sqlite:///{tmp_path / 'shop.db'}", job_types=[Pack()], schedules=[NIGHTLY])
+    with Toolkit(app) as toolkit:
+        app.store.shift_clock(86_400)  # as if the test had been at it for so long
+        toolkit.drain()
+        assert toolkit.jobs == []
+        app.store.shift_clock(86_400)
+        toolkit.move_clock(0.001)
+        toolkit.move_clock(0.001)
+        toolkit.drain()
+        assert toolkit.jobs == []
+        toolkit.move_clock(43_200)
+        toolkit.move_clock(43_200)
+        toolkit.drain()
+        toolkit.assert_enqueued("shop.pack", order=7, times=1)
+    app.dispose()
+
+
 def test_a_toolkit_within_another_reads_what_the_other_has_sealed(tmp_path: Path) -> None:
     app = Effects(f"sqlite:///{tmp_path / 'shop.db'}", job_types=[Pack()])
     with Toolkit(app):
