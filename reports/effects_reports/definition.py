@@ -132,7 +132,7 @@ class ReportDefinition:
         """The rows as a SELECT.
 
         Raises:
-            DefinitionInvalid: the function gave something else, or a SELECT with an order or a limit of its own.
+            DefinitionInvalid: the function gave something else, or by a key a SELECT with an order or a limit.
         """
         statement = self._call(params, as_of, since)
         if not isinstance(statement, GenerativeSelect):
@@ -173,9 +173,9 @@ class ReportDefinition:
     def _check_statement(self, statement: Statement) -> None:
         who = f"report {self.name!r}"
         parts = (statement._limit_clause, statement._offset_clause, getattr(statement, "_fetch_clause", None))
-        if statement._order_by_clauses:
+        if self.key and statement._order_by_clauses:
             raise DefinitionInvalid(f"{who}: its select() has an ORDER BY; leave it out: the rows come in key order")
-        if any(part is not None for part in parts):
+        if self.key and any(part is not None for part in parts):
             raise DefinitionInvalid(f"{who}: its select() has a LIMIT or OFFSET; leave it out: use WHERE, and rows_max")
         names = [column.key for column in statement.selected_columns]
         if len(set(names)) != len(names):
@@ -306,7 +306,7 @@ def report(
 
     Args:
         key: names of selected columns that are together unique and never NULL, and that do not change: chunks are
-            ranges of it, and the rows come in its order. An index on it is what makes a chunk cheap.
+            ranges of it, in its order. An index on it makes a chunk cheap. Without, an ORDER BY is the SELECT's own.
         params: a dataclass, msgspec Struct or TypedDict that the request's params are made into. Default: such a class
             by which the argument is annotated, or keyword-only arguments of their types. Else a dict, unchecked.
         columns: the file's columns in order, as names or as `{name: header}`. Default: those of the SELECT.

@@ -40,7 +40,7 @@ def sql_report(
     `IN :regions`. `:as_of` is the time of the plan. A colon that is meant is written `\\:`; `::date` is a cast.
 
     Args:
-        sql: one SELECT, without an ORDER BY and a LIMIT at its end.
+        sql: one SELECT; with a key, without an ORDER BY and a LIMIT at its end.
         columns: those of the SELECT, in the order of the file, as names or as `{name: header}`.
         params: a dataclass, msgspec Struct or TypedDict with a field for each name in the text.
         types: SQLAlchemy types by columns. `parquet` and `arrow` need that of each.
