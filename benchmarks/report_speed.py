@@ -8,6 +8,7 @@ seconds tell how busy they were.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.options import Options
@@ -86,30 +87,28 @@ def sheets(options: Options) -> Report:
 
 
 def _bare(how: str, database: str, rows: int) -> dict[str, float]:
-    folder_of_its_own = tempfile.TemporaryDirectory(prefix="effects-bench-")
-    with folder_of_its_own as folder, child("report_bare", how, database, folder, str(rows)) as process:
-        process.go()
-        seconds, _ = process.line().split()
-        return {SECONDS: float(seconds)}
+    seconds, _ = _figures("report_bare", how, database, rest=[str(rows)])
+    return {SECONDS: seconds}
 
 
 def _psql(how: str, database: str) -> dict[str, float]:
-    folder_of_its_own = tempfile.TemporaryDirectory(prefix="effects-bench-")
-    with folder_of_its_own as folder, child("report_psql", how, database, folder) as process:
-        process.go()
-        return _measured(process.line())
+    return _measured(_figures("report_psql", how, database))
 
 
 def _worked(report: str, file: str, database: str, rows: int, processes: int = 1) -> dict[str, float]:
+    return _measured(_figures("report_timed", report, file, database, rest=[str(rows), str(processes)]))
+
+
+def _figures(module: str, *arguments: str, rest: Sequence[str] = ()) -> list[float]:
+    """What this program prints; its folder stands between the arguments and the rest of them."""
     folder_of_its_own = tempfile.TemporaryDirectory(prefix="effects-bench-")
-    arguments = (report, file, database)
-    with folder_of_its_own as folder, child("report_timed", *arguments, folder, str(rows), str(processes)) as process:
+    with folder_of_its_own as folder, child(module, *arguments, folder, *rest) as process:
         process.go()
-        return _measured(process.line())
+        return list(map(float, process.line().split()))
 
 
-def _measured(line: str) -> dict[str, float]:
-    seconds, cpu = map(float, line.split())
+def _measured(figures: Sequence[float]) -> dict[str, float]:
+    seconds, cpu = figures
     return {SECONDS: seconds, CPU: cpu}
 
 

@@ -6,7 +6,8 @@ import csv
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +26,7 @@ PARTITION = 5000
 
 def work(how: str, database: str, folder: str, rows: str) -> None:
     path = Path(folder) / "orders.csv"
-    ways = {"copy": _copy, "core": _core, "xlsx": _xlsx, "ten": _ten, "parquet": _parquet}
+    ways = {"copy": _copy, "core": _core, "xlsx": _xlsx, "ten": partial(_xlsx, ten=True), "parquet": _parquet}
     with ways[how](database, path, int(rows)) as write:
         if how != "ten":  # which takes more than a minute, and has nothing to warm but its connection
             write()
@@ -76,10 +77,6 @@ def _core(database: str, path: Path, rows: int) -> Iterator[Callable[[], None]]:
                 _make_durable(file)
 
         yield write
-
-
-def _ten(database: str, path: Path, rows: int) -> AbstractContextManager[Callable[[], None]]:
-    return _xlsx(database, path, rows, ten=True)
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def wsgi_door(app: AsgiApp) -> WsgiApp:
     def door(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if _is_readable(environ):
             return inner(environ, start_response)
-        start_response("400 Bad Request", [("content-length", "0"), *BARE_HEADERS])
+        start_response("400 Bad Request", _headers(PageAnswer(400, headers=BARE_HEADERS)))
         return [b""]
 
     return door

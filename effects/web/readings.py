@@ -57,8 +57,8 @@ class Readings:
     def get(self, question: Hashable, seconds: float, read: Callable[[], T], *, polled: bool = False) -> T:
         """The answer, at most `seconds` old, or longer where it takes long to read.
 
-        What `read` raises is passed on, and nothing is kept. Questions that are answered are
-        few: names in our code, and ids of rows that are there.
+        What `read` raises is passed on, and nothing is kept. Questions that are answered are few: names in our code,
+        and ids of rows that are there.
 
         Args:
             polled: whether a page refreshes itself, and no person waits.

@@ -13,7 +13,7 @@ from effects import Effects, EffectsError
 from effects.extend import app_of, arguments, database_condition, is_wrong_statement, optional, primary_message
 from effects_reports.definition import ReportDefinition
 from effects_reports.errors import ReportInvalid, ReportRefused
-from effects_reports.planner import Resolved, check_format, resolve
+from effects_reports.planner import Resolved, check_format, resolve_part
 from effects_reports.readers import choose_route
 from effects_reports.registry import ReportRegistry
 from effects_reports.source import statements as source
@@ -69,12 +69,11 @@ def explain_report(
     app = app_of(effects)
     registry = state_of(app).registry
     whole = registry.get(name)
-    definition = whole.part(sheet)
-    file = format or definition.formats[0]
-    if file not in definition.formats:
-        raise ReportInvalid(f"report {name!r}: no format {file!r}; it offers {', '.join(definition.formats)}")
-    typed = whole.params_for(definition, whole.read_params(params))
-    resolved = resolve(definition, typed, file, definition.dialect, None)
+    file = format or whole.formats[0]
+    if file not in whole.formats:
+        raise ReportInvalid(f"report {name!r}: no format {file!r}; it offers {', '.join(whole.formats)}")
+    resolved = resolve_part(whole, sheet, params, file)
+    definition: ReportDefinition = resolved.definition
     look = _look(registry, definition, resolved)
     route = choose_route(resolved.chunk_source(), resolved.file, look.dialect)
     size = definition.rows_of_a_chunk(route)

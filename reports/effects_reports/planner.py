@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -48,15 +49,20 @@ def plan_parts(connection: Connection | None, definition: ReportDefinition, part
     """The plan of a report, or of each sheet of a workbook; their chunks are numbered through.
 
     Raises:
-        ReportRefused: as `plan_rows`; or all have more rows together than `rows_max`.
+        ReportRefused: a key is not unique, is NULL somewhere, or there are more rows than `rows_max`.
     """
-    plans: list[Plan] = []
+    numbers, plans = count(1), []
     for resolved in parts:
-        before = sum(len(plan.ranges) for plan in plans)
         plan = plan_rows(connection, resolved)
-        ranges = [replace(each, ordinal=ordinal(before + number)) for number, each in enumerate(plan.ranges, 1)]
+        ranges = [replace(chunk_range, ordinal=ordinal(next(numbers))) for chunk_range in plan.ranges]
         plans.append(replace(plan, ranges=ranges))
-    _check_total(definition, sum(chunk.rows or 0 for plan in plans for chunk in plan.ranges))
+    rows = sum(plan.rows_total or 0 for plan in plans if plan.total_kind == "exact")
+    if rows > definition.rows_max:
+        raise ReportRefused(
+            f"report {definition.name!r} has more than {definition.rows_max:,} rows, which is its rows_max: narrow its "
+            "params, or raise rows_max",
+            code="too_many_rows",
+        )
     return plans
 
 
@@ -71,7 +77,7 @@ def plan_rows(connection: Connection | None, resolved: Resolved) -> Plan:
     """Find the bounds: with a key by one walk over it, else one chunk for everything.
 
     Raises:
-        ReportRefused: the key is not unique, is NULL somewhere, or there are more rows than `rows_max`.
+        ReportRefused: the key is not unique, or is NULL somewhere.
     """
     definition: ReportDefinition = resolved.definition
     statement = resolved.statement
@@ -86,19 +92,9 @@ def plan_rows(connection: Connection | None, resolved: Resolved) -> Plan:
     route = choose_route(resolved.chunk_source(), resolved.file, connection.dialect.name)
     ranges = _ranges(connection, definition, statement, definition.rows_of_a_chunk(route))
     total = sum(chunk_range.rows or 0 for chunk_range in ranges)
-    _check_total(definition, total)
     if len(ranges) > 1 and _repeats_itself(connection, resolved, ranges):
         ranges = [Range(ordinal(1), None, ranges[-1].hi, None)]  # its halves would cost as much
     return Plan(ranges, total, "exact")
-
-
-def _check_total(definition: ReportDefinition, rows: int) -> None:
-    if rows > definition.rows_max:
-        raise ReportRefused(
-            f"report {definition.name!r} has more than {definition.rows_max:,} rows, which is its rows_max: narrow its "
-            "params, or raise rows_max",
-            code="too_many_rows",
-        )
 
 
 def _repeats_itself(connection: Connection, resolved: Resolved, ranges: list[Range]) -> bool:
@@ -206,17 +202,31 @@ class Resolved(msgspec.Struct, frozen=True):
         )
 
 
-def resolve_parts(
-    definition: ReportDefinition, params: Any, file: str, dialect: Any, as_of: datetime | None, **options: Any
-) -> list[Resolved]:
-    """`resolve` of the report, or of each sheet of a workbook, as parts of one file.
+def resolve_part(definition: ReportDefinition, sheet: str | None, params: Any, file: str) -> Resolved:
+    """`resolve_parts` of the sheet alone, as of now, for a look at it; without a name the first, or the report itself.
 
     Raises:
-        ReportInvalid, DefinitionInvalid, ConfigurationError: as `resolve`.
+        ReportInvalid, DefinitionInvalid, ConfigurationError: as `resolve_parts`; or there is no such sheet.
     """
-    moment, typed = as_of or datetime.now(UTC), definition.read_params(params)
+    part = definition.part(sheet)
+    typed = definition.params_for(part, definition.read_params(params))
+    return _resolve(part, typed, file, definition.dialect, datetime.now(UTC))
+
+
+def resolve_parts(
+    definition: ReportDefinition, typed: Any, file: str, dialect: Any, as_of: datetime, **options: Any
+) -> list[Resolved]:
+    """The report, or each sheet of a workbook, as parts of one file.
+
+    Args:
+        typed: the params, as `definition.read_params` gives them.
+        options: `since`, and `packing` as `open_format` takes it.
+
+    Raises:
+        ReportInvalid, DefinitionInvalid, ConfigurationError: they do not fit, or an extra is missing.
+    """
     parts = [
-        resolve(part, definition.params_for(part, typed), file, dialect, moment, **options) for part in definition.parts
+        _resolve(part, definition.params_for(part, typed), file, dialect, as_of, **options) for part in definition.parts
     ]
     if not definition.sheets:
         return parts
@@ -227,25 +237,13 @@ def resolve_parts(
     ]
 
 
-def resolve(
-    definition: ReportDefinition,
-    params: Any,
-    file: str,
-    dialect: Any,
-    as_of: datetime | None,
-    *,
-    since: Since | None = None,
-    packing: Any = None,
-) -> Resolved:
-    """Read the params, build the SELECT, open the format (`packing` as `open_format` takes it), type the columns.
-
-    Raises:
-        ReportInvalid, DefinitionInvalid, ConfigurationError: they do not fit, or an extra is missing.
-    """
-    moment = as_of or datetime.now(UTC)
-    typed = definition.read_params(params)
-    statement = None if definition.iterable else definition.statement(typed, moment, since)
+def _resolve(
+    definition: ReportDefinition, typed: Any, file: str, dialect: Any, as_of: datetime, *,
+    since: Since | None = None, packing: Any = None,
+) -> Resolved:  # fmt: skip
+    """Build the SELECT, open the format, type the columns."""
+    statement = None if definition.iterable else definition.statement(typed, as_of, since)
     opened = Xlsx(definition.workbook) if plain_format(file) == "xlsx" else open_format(file, dialect, packing)
-    resolved = Resolved(definition, typed, statement, opened, moment)
+    resolved = Resolved(definition, typed, statement, opened, as_of)
     _ = resolved.columns  # refuses those of no type in a typed file
     return resolved

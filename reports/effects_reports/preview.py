@@ -15,7 +15,7 @@ from effects.extend import app_of, arguments, database_condition, is_wrong_state
 from effects_reports.errors import ReportInvalid, ReportRefused
 from effects_reports.formats.base import ChunkSource
 from effects_reports.formats.values import text_of
-from effects_reports.planner import resolve
+from effects_reports.planner import resolve_part
 from effects_reports.readers.batches import batches, columns_of
 from effects_reports.source.reading import reading, was_too_long
 from effects_reports.state import state_of
@@ -52,11 +52,9 @@ def preview_report(
         ReportRefused: the database does not take the SELECT, or needs more than 10 s.
     """
     state = state_of(app_of(effects))
-    whole = state.registry.get(name)
-    definition = whole.part(sheet)
-    resolved = resolve(definition, whole.params_for(definition, whole.read_params(params)), "csv", "raw", None)
+    resolved = resolve_part(state.registry.get(name), sheet, params, "csv")
     source = _first(resolved.chunk_source(), rows)
-    engine = None if resolved.statement is None else state.registry.engine_of(definition)
+    engine = None if resolved.statement is None else state.registry.engine_of(resolved.definition)
     headers = [column.header for column in source.columns]
     try:
         with nullcontext() if engine is None else reading(engine, seconds=PREVIEW_SECONDS) as connection:

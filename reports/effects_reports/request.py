@@ -6,6 +6,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -48,7 +49,7 @@ def check_request(
         )
     require("key", key, optional(arguments.printable(REQUEST_KEY_CHARS_MAX)), ReportInvalid)
     typed = definition.read_params(params)
-    resolve_parts(definition, params, file, definition.dialect, None)
+    resolve_parts(definition, typed, file, definition.dialect, datetime.now(UTC))
     check_notices(app, notices)
     plain = msgspec.to_builtins(typed)
     encoded = msgspec.json.encode({"report": definition.name, "params": plain, "format": file}, order="sorted")

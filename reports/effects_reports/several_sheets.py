@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from effects.extend import described
@@ -46,7 +46,7 @@ def workbook_report(
     who = f"report {name!r}"
     if not isinstance(sheets, Mapping):
         raise DefinitionInvalid(f"{who}: sheets is {described(sheets)}; give a dict of names and reports")
-    allowed = {field.name for field in fields(ReportDefinition)} & {*_OF_THE_WHOLE, "password", "version"}
+    allowed = {*_OF_THE_WHOLE, "password", "version"}
     if unknown := [option for option in options if option not in allowed]:
         raise DefinitionInvalid(f"{who}: {unknown[0]} is an option of its sheets; give {', '.join(sorted(allowed))}")
     for sheet, definition in sheets.items():

@@ -45,6 +45,7 @@ from effects_reports.tables.buckets import subscriber_of
 from effects_reports.tables.subscriptions import NewSubscription, StoredSubscription
 
 ADDRESS_CHARS_MAX = 1000
+TEXT_CHARS_MAX = 2000  # of what is then checked for what it is
 _ADD, _REMOVE, _PAUSE, _RESUME = (AuditAction("subscription", name) for name in ("add", "remove", "pause", "resume"))
 
 
@@ -75,7 +76,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     ReportInvalid,
     **dict.fromkeys(("report", "cron", "zone"), arguments.NAME),
     **dict.fromkeys(("template", "bucket", "format", "locale"), optional(arguments.NAME)),
-    **dict.fromkeys(("to", "link_to", "object_name"), optional(arguments.printable(2000, chars_min=0))),
+    **dict.fromkeys(("to", "link_to", "object_name"), optional(arguments.printable(TEXT_CHARS_MAX, chars_min=0))),
     params=optional(arguments.mapping),
     attach_bytes_max=arguments.whole(0, ATTACH_BYTES_MAX),
     link_seconds=arguments.number(LINK_SECONDS_MIN, LINK_SECONDS_MAX),

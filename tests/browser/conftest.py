@@ -12,14 +12,13 @@ from typing import Any, Literal, TypeAlias
 
 import pytest
 import uvicorn
+from playwright.sync_api import sync_playwright
 from sqlalchemy import text
 
 from effects import Effects
 from effects.web import Dashboard, Person, dashboard
 from tests.support.needs import program
 from tests.web.full_shop import FullShop, fill, full_app, pages_of, partner
-
-playwright_api = pytest.importorskip("playwright.sync_api")
 
 State: TypeAlias = Literal["full", "empty", "error"]
 ZONE = "Asia/Kolkata"
@@ -116,7 +115,7 @@ def acting(filled: tuple[FullShop, Path], tmp_path: Path) -> Iterator[tuple[Full
 def chromium() -> Iterator[Any]:
     """Of a module: while Playwright runs, its thread has an event loop, which other tests cannot have."""
     path = program("chromium")
-    with playwright_api.sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()

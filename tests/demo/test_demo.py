@@ -20,6 +20,7 @@ import pytest
 from examples.demo.events import bundled_events
 from examples.demo.flights import bundled_flights
 from examples.demo.signups import NAMES
+from tests.support.waiting import PATIENCE_SECONDS
 
 EVENTS, FLIGHTS = 6, 45_000
 
@@ -101,7 +102,7 @@ def test_at_a_terminal_it_ends_with_the_dashboard(tmp_path: Path) -> None:
             seen += piece
         address = re.search(rb"http://127.0.0.1:\d+/sign-in\?token=\S+", seen)
         assert address is not None, seen[-2_000:]
-        page = httpx.get(address[0].decode()).text
+        page = httpx.get(address[0].decode(), timeout=PATIENCE_SECONDS).text
         demo.send_signal(signal.SIGINT)
         while os.read(master, 65_536):
             pass

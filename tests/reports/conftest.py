@@ -15,11 +15,11 @@ from effects.store.queue.settle import Settled, settle
 from effects.worker import Worker
 from effects.worker.batch_loader import BatchLoader
 from effects.worker.runtime import Runtime
-from effects_reports import open_result
+from effects_reports import open_result, report_status, request_report
 from tests.cli.conftest import _logging
 from tests.conftest import AppFactory
 from tests.reports.shop import REPORTS, fill
-from tests.support.manual_workers import ManualWorker
+from tests.support.manual_workers import ManualWorker, rows
 
 __all__ = ["_logging"]
 
@@ -112,3 +112,14 @@ class ReportWorker(ManualWorker):
 
     def do_next(self) -> Settlement:
         return self.do(self.claim_one())
+
+
+def refused(app: Effects, name: str, **options: object) -> str:
+    """Request it and let it be planned; why it has failed."""
+    run_id = request_report(name, effects=app, **options).run_id  # type: ignore[arg-type]
+    ReportWorker(app).do_next()
+    status = report_status(run_id, effects=app)
+    assert status.state == "failed"
+    [attempt] = rows(app, "job_attempts")
+    assert attempt["outcome"] == "refused"  # not tried again
+    return f"{status.error_code}: {status.error_text}"

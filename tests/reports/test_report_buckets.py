@@ -46,7 +46,7 @@ from tests.support.manual_workers import rows, run_sql
 from tests.support.processes import fleet
 from tests.support.sampling import sample
 from tests.support.sigv4 import is_signed
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 __all__ = ["s3_server"]
 
@@ -54,7 +54,8 @@ KEYS = f"k={generate_key()}"
 SECRET = "a-secret/of+the=customer"
 CREDENTIALS = BucketCredentials("customer", SECRET)
 OWNER = httpx.Client(  # the stand-in looks at no signature, and shows strangers nothing
-    headers={"authorization": "AWS4-HMAC-SHA256 Credential=owner/20260101/us-east-1/s3/aws4_request, Signature=0"}
+    headers={"authorization": "AWS4-HMAC-SHA256 Credential=owner/20260101/us-east-1/s3/aws4_request, Signature=0"},
+    timeout=PATIENCE_SECONDS,
 )
 ANSWER = b"HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n%s\r\n%s"
 

@@ -32,7 +32,10 @@ def made(tmp_path: Path, *reports: Any, **options: Any) -> None:
         ({"key": ()}, 'give key, the columns .* or consistency="single"'),
         ({"key": ("number",)}, "its select\\(\\) has no column 'number', which is part of its key"),
         ({"consistency": "eventual"}, "consistency is 'eventual'; give range, snapshot, single"),
-        ({"dialect": "tsv"}, "dialect is 'tsv'; give excel, excel_exact, excel_semicolon,"),
+        (
+            {"dialect": "tsv"},
+            "dialect is 'tsv'; give excel, excel_exact, excel_semicolon, excel_semicolon_exact, rfc4180, raw",
+        ),
         ({"formats": ()}, "formats holds nothing"),
         ({"formats": ("csv", "pdf")}, "formats holds pdf; give some of csv, csv.gz"),
         ({"chunk_rows": 0}, "chunk_rows is 0; it must be above 0"),

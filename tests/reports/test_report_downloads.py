@@ -27,6 +27,7 @@ from tests.reports.conftest import Shop, content, drain
 from tests.reports.served import BASE, ask
 from tests.reports.shop import fill
 from tests.storage.conftest import bucket_url, s3_server
+from tests.support.waiting import PATIENCE_SECONDS
 
 __all__ = ["bucket_url", "s3_server"]
 
@@ -238,7 +239,7 @@ def test_on_object_storage_the_app_redirects_to_the_file(shop_factory: Shop, req
     answer = ask(app, download_url(run, BASE, effects=app))
     assert answer.status_code == 307
     assert "X-Amz-Expires=60&" in answer.headers["location"]
-    there = httpx.get(answer.headers["location"], headers={"range": "bytes=0-5"})
+    there = httpx.get(answer.headers["location"], headers={"range": "bytes=0-5"}, timeout=PATIENCE_SECONDS)
     assert there.content == content(app, run)[:6]
     assert there.headers["content-disposition"].startswith("attachment; filename=")
     assert report_status(run, effects=app).downloads == 1

@@ -29,7 +29,7 @@ from effects_reports import (
     request_report,
 )
 from effects_reports.state import state_of
-from tests.reports.conftest import ReportWorker, Shop, content, drain
+from tests.reports.conftest import ReportWorker, Shop, content, drain, refused
 from tests.reports.shop import OrdersParams, csv_rows, fill, lines, orders
 from tests.support.manual_workers import rows
 from tests.support.scripted import Scripted
@@ -201,17 +201,6 @@ def test_it_may_be_read_from_another_database(as_url: bool, shop_factory: Shop, 
 
 
 # -- refused -----------------------------------------------------------------------------------------------------
-
-
-def refused(app: Effects, name: str, **options: object) -> str:
-    """Request it and let it be planned; why it has failed."""
-    run_id = request_report(name, effects=app, **options).run_id  # type: ignore[arg-type]
-    ReportWorker(app).do_next()
-    status = report_status(run_id, effects=app)
-    assert status.state == "failed"
-    [attempt] = rows(app, "job_attempts")
-    assert attempt["outcome"] == "refused"  # not tried again
-    return f"{status.error_code}: {status.error_text}"
 
 
 def test_refused_two_rows_with_one_key(shop: Effects) -> None:

@@ -25,7 +25,7 @@ from effects_reports import (
     workbook_report,
 )
 from effects_reports.formats import xlsx
-from tests.reports.conftest import ReportWorker, Shop, content, drain
+from tests.reports.conftest import ReportWorker, Shop, content, drain, refused
 from tests.reports.shop import euros_report, fill, fresh_report, lines_report, orders, primes_report, totals_report
 from tests.support.manual_workers import rows
 
@@ -132,11 +132,7 @@ def test_another_set_of_sheets_is_another_report(shop_factory: Shop) -> None:
 def test_all_rows_together_count(shop_factory: Shop) -> None:
     app = shop_factory(reports=[workbook_report("both", {"A": cheap, "B": named}, rows_max=100)])
     fill(app, 60)
-    run_id = request_report("both", effects=app).run_id
-    drain(app)
-    status = report_status(run_id, effects=app)
-    assert (status.state, status.error_code) == ("failed", "too_many_rows")
-    assert "report 'both' has more than 100 rows" in str(status.error_text)
+    assert "too_many_rows: report 'both' has more than 100 rows" in refused(app, "both")
 
 
 def test_sheets_are_explained_and_previewed_one_by_one(shop_factory: Shop) -> None:

@@ -13,6 +13,7 @@ import pytest
 from effects import StorageRefused, StorageUnavailable
 from effects.storage import Storage, open_storage
 from effects.storage.disposition import attachment
+from tests.support.waiting import PATIENCE_SECONDS
 
 MIB = 1024 * 1024
 AWAY = "s3://tests/x?region=us-east-1&endpoint=http://127.0.0.1:1"
@@ -21,7 +22,7 @@ AWAY = "s3://tests/x?region=us-east-1&endpoint=http://127.0.0.1:1"
 def unfinished_uploads(bucket_url: str) -> int:
     parts = urlsplit(bucket_url)
     endpoint = parts.query.partition("endpoint=")[2]
-    return httpx.get(f"{endpoint}/{parts.netloc}?uploads").text.count("<Upload>")
+    return httpx.get(f"{endpoint}/{parts.netloc}?uploads", timeout=PATIENCE_SECONDS).text.count("<Upload>")
 
 
 def _put(storage: Storage, size: int) -> None:
@@ -74,7 +75,7 @@ def test_a_link_downloads_under_the_name(bucket_url: str, filename: str) -> None
     link = storage.link("run/artifact", seconds=900)
     assert link is not None
     assert "X-Amz-Expires=900&" in link
-    answer = httpx.get(link)
+    answer = httpx.get(link, timeout=PATIENCE_SECONDS)
     assert (answer.status_code, answer.content) == (200, b"a,b\n")
     assert answer.headers["Content-Disposition"] == attachment(filename)
 
@@ -100,6 +101,7 @@ _WITHOUT = """
 import sys
 sys.modules["obstore"] = None
 from effects import ConfigurationError, Effects
+from tests.support.waiting import PATIENCE_SECONDS
 app = Effects("sqlite:///x.db", storage_url="s3://bucket/prefix")
 try:
     app.storage

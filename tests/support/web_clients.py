@@ -11,6 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 import httpx
 
 from tests.peers.serving import Serving
+from tests.support.waiting import PATIENCE_SECONDS
 
 WebClient: TypeAlias = Callable[..., httpx.Response]
 
@@ -25,7 +26,7 @@ def wsgi_client(app: Any) -> Iterator[WebClient]:
     """The app behind a real WSGI server on a real socket."""
     with (
         Serving(make_server("127.0.0.1", 0, app, handler_class=_Quiet)) as serving,
-        httpx.Client(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client,
+        httpx.Client(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False, timeout=PATIENCE_SECONDS) as client,
     ):
         yield client.request
 

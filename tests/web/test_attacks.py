@@ -98,7 +98,7 @@ def test_a_theme_of_someone_elses_ends_the_cookie(theme: str, visitor: Visitor) 
     answer = visitor.post("/settings", {"form_token": visitor.token(), "theme": theme})
     cookies = answer.headers.get("set-cookie", "")
     assert answer.status_code == 303
-    assert not {"evil", "a=b", "日"} & {word for word in ("evil", "a=b", "日") if word in cookies}
+    assert [word for word in ("evil", "a=b", "日") if word in cookies] == []
 
 
 def test_an_origin_that_is_no_url_is_a_foreign_one(visitor: Visitor) -> None:

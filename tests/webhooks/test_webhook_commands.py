@@ -22,6 +22,7 @@ from effects_webhooks.listener import Listener, Received
 from effects_webhooks.writing import BATCH
 from tests.cli.conftest import COMMAND, ROOT, Answer, effects
 from tests.peers.http import Receiver
+from tests.support.waiting import PATIENCE_SECONDS
 from tests.webhooks.conftest import KEYS, Rows
 
 Run: TypeAlias = Callable[..., Answer]
@@ -220,7 +221,7 @@ def test_listen_verifies_prints_and_fails_on_purpose() -> None:
         url = process.stderr.readline().split()[2]
         signed = headers(secret, b'{"type":"order.paid","data":{"n":1}}')
         statuses = [
-            httpx.post(url, content=body, headers=sent_headers).status_code
+            httpx.post(url, content=body, headers=sent_headers, timeout=PATIENCE_SECONDS).status_code
             for body, sent_headers in (
                 (b'{"type":"order.paid","data":{"n":1}}', signed),
                 (b'{"type":"order.paid","data":{"n":1}}', signed),

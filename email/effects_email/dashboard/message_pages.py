@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from sqlalchemy import Row
+
 from effects import DeliveryError, EffectsError
 from effects.extend import LEDGER_STATES, AuditAction
 from effects.web import PAGE_ROWS, PageAnswer, Visit, before_of, choice_of, notice, story_values
@@ -58,7 +62,7 @@ def reveal(visit: Visit) -> PageAnswer:
 
 def _message(visit: Visit, *, revealed: bool = False) -> PageAnswer:
     record = get_email(visit.app, key_of_job(visit.app, job_of(visit.values["id"])))
-    source = _source(visit) if revealed else None
+    source = _source(visit, _row(visit)) if revealed else None
     return visit.page(
         "email/message.html", **{**story_values(visit, visit.evidence(record.job_id)), "links": ()}, revealed=revealed,
         record=record, source=source, hosts=remote_hosts(source.html) if source is not None else [],
@@ -68,11 +72,12 @@ def _message(visit: Visit, *, revealed: bool = False) -> PageAnswer:
 
 def frame(visit: Visit) -> PageAnswer:
     """The HTML of a message, for the frame of a page that has just noted the look."""
-    source = _source(visit) if visit.has_ticket(_what(visit)) else None
-    if source is None or source.html is None:
+    row = _row(visit) if visit.has_ticket(_what(visit)) else None
+    source = _source(visit, row)
+    if row is None or source is None or source.html is None:
         raise EmailNotFound("there is no HTML to see here: open the message again")
     try:
-        files = Files(visit.app).read(source, key_of_job(visit.app, job_of(visit.values["id"])))
+        files = Files(visit.app).read(source, row.key)
         html = inline_images(source.html, source.attachments, files)
     except (DeliveryError, EffectsError):  # an attachment is gone
         html = source.html
@@ -83,12 +88,14 @@ def _what(visit: Visit) -> str:
     return f"message {visit.values['id']}"
 
 
-def _source(visit: Visit) -> MessageSource | None:
+def _row(visit: Visit) -> Row[Any] | None:
+    with visit.app.store.read() as connection:
+        return sent.find_by_job(visit.app.store, connection, job_of(visit.values["id"]))
+
+
+def _source(visit: Visit, row: Row[Any] | None) -> MessageSource | None:
     """None where the content was deleted, at the end of its retention."""
-    app = visit.app
-    with app.store.read() as connection:
-        row = sent.find_by_job(app.store, connection, job_of(visit.values["id"]))
-    content = None if row is None else open_content(app, row.key, row.content, row.sealed)
+    content = None if row is None else open_content(visit.app, row.key, row.content, row.sealed)
     return None if content is None else content.source
 
 

@@ -99,10 +99,10 @@ class ReportAssemble(ReportWork[RunPayload]):
         with storage.writer(name, filename=filename) as whole, ThreadPoolExecutor(1, "effects-parts") as reader:
             out = self._encrypted(run, chunks, file, whole) if is_encrypted(run.format) else whole
             parts = [_StoredPart(self, chunk, reader, looker) for chunk in chunks]
-            if sheets[0].name is None or not isinstance(file, Xlsx):
-                file.assemble(sheets[0].columns, parts, out)
-            else:
+            if isinstance(file, Xlsx):
                 file.assemble_sheets(self._sheets(run, sheets, chunks, parts), out)
+            else:
+                file.assemble(sheets[0].columns, parts, out)
             point("report.joined")
             stored = out.finish()
         return Artifact(
@@ -117,20 +117,24 @@ class ReportAssemble(ReportWork[RunPayload]):
     def _sheets(
         self, run: Run, sheets: Sequence[FrozenSheet], chunks: Sequence[Chunk], parts: Sequence[_StoredPart]
     ) -> list[Sheet]:
-        """Each sheet of a workbook report with its parts.
+        """Each sheet with its parts.
 
         Raises:
             ReportRefused: the definition has other sheets than the plan.
         """
-        workbooks = {part.workbook.sheet: part.workbook for part in self.registry.get(run.report).sheets}
-        if list(workbooks) != [sheet.name for sheet in sheets]:
+        definition = self.registry.get(run.report)
+        names: list[str | None] = [part.workbook.sheet for part in definition.sheets] or [None]
+        if names != [sheet.name for sheet in sheets]:
             raise ReportRefused(
                 f"report {run.report!r} was planned with other sheets: request it again", code="definition_changed"
             )
         filed: list[list[_StoredPart]] = [[] for _ in sheets]
         for chunk, part in zip(chunks, parts, strict=True):
             filed[sheet_of(sheets, chunk)].append(part)
-        return [Sheet(workbooks[str(sheet.name)], sheet.columns, own) for sheet, own in zip(sheets, filed, strict=True)]
+        return [
+            Sheet(part.workbook, sheet.columns, own)
+            for part, sheet, own in zip(definition.parts, sheets, filed, strict=True)
+        ]
 
     def _encrypted(self, run: Run, chunks: Sequence[Chunk], file: Format, out: Writer) -> AesZip:
         """What encrypts on the way. The name in the archive, which anybody reads, is the report's and not the key's."""

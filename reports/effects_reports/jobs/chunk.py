@@ -103,6 +103,8 @@ class _ChunkAttempt:
         self._attempt = attempt
         self._began = self._flushed = time.monotonic()
         self._definition = self._registry.get(run.report)
+        self._sheets = frozen_sheets(run.columns)
+        self._sheet = sheet_of(self._sheets, chunk)
         self._source, self._from_primary = self._registry.source_of(self._definition), False
         # The other half is for finding the middle. What has none gets all but the time to end in order.
         self._soft_seconds = job_type.time_limit_seconds * (0.5 if self._divisible else 0.95)
@@ -190,8 +192,7 @@ class _ChunkAttempt:
     @property
     def _part(self) -> ReportDefinition:
         """What the chunk is of: the report, or a sheet of it."""
-        number = sheet_of(frozen_sheets(self._run.columns), self._chunk)
-        return self._definition.parts[min(number, len(self._definition.parts) - 1)]  # there may be fewer by now
+        return self._definition.parts[min(self._sheet, len(self._definition.parts) - 1)]  # there may be fewer by now
 
     def _chunk_source(self, resolved: Resolved) -> ChunkSource:
         chunk = self._chunk
@@ -221,14 +222,14 @@ class _ChunkAttempt:
         """
         assert self._run.as_of is not None  # frozen by the plan
         as_of = moment(self._run.as_of)
-        params = msgspec.json.decode(self._run.params)
+        params = self._definition.read_params(msgspec.json.decode(self._run.params))
         since = stored_since(self._app, self._definition, self._run.id)
         run = self._run
         parts = resolve_parts(
             self._definition, params, run.format, run.dialect, as_of, since=since, packing=run.packing
         )
-        check_unchanged(self._definition, run, parts)
-        return parts[sheet_of(frozen_sheets(run.columns), self._chunk)]
+        check_unchanged(self._definition, run, self._sheets, parts)
+        return parts[self._sheet]
 
     def _reading(self, resolved: Resolved, seconds: float) -> Any:
         if resolved.statement is None:

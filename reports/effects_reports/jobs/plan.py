@@ -71,7 +71,7 @@ class ReportPlan(ReportWork[RunPayload]):
     def _plan(self, run: Run, as_of: datetime, attempt: Attempt) -> Outcome:
         definition = self.registry.get(run.report)
         source = self.registry.source_of(definition)
-        params = msgspec.json.decode(run.params)
+        params = definition.read_params(msgspec.json.decode(run.params))
         since, packing = Since(), quickest_packing(run.format)
 
         def resolved_from(since: Since) -> list[Resolved]:

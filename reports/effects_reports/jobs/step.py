@@ -109,18 +109,16 @@ class ReportWork(JobType[P]):
         return Snooze(REPLICA_WAIT_SECONDS, str(unfit), ages=False, code=unfit.code)
 
 
-def check_unchanged(definition: ReportDefinition, run: Run, parts: Sequence[Resolved]) -> None:
+def check_unchanged(
+    definition: ReportDefinition, run: Run, sheets: Sequence[FrozenSheet], parts: Sequence[Resolved]
+) -> None:
     """Refuse a run that another version of its definition has planned, or one with other columns.
 
     Raises:
         ReportRefused: the message tells what to do.
     """
-    sheets = frozen_sheets(run.columns)
-    names = [part.sheet for part in parts]
-    same = names == [sheet.name for sheet in sheets] and all(
-        _plain(part.columns) == _plain(sheet.columns) for part, sheet in zip(parts, sheets, strict=True)
-    )
-    if definition.version == run.version and same:
+    planned = [(sheet.name, _plain(sheet.columns)) for sheet in sheets]
+    if definition.version == run.version and planned == [(part.sheet, _plain(part.columns)) for part in parts]:
         return
     raise ReportRefused(
         f"report {run.report!r} was planned as version {run.version} and is version {definition.version} now, or has "

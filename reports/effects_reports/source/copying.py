@@ -19,21 +19,9 @@ from effects_reports.formats.formulas import DEFENCES
 from effects_reports.formats.values import LONG
 
 Kind: TypeAlias = Literal[
-    "plain",
-    "long",
-    "pointed",
-    "numeric",
-    "single",
-    "oid",
-    "text",
-    "boolean",
-    "moment",
-    "zoned",
-    "span",
-    "json",
-    "nested",
-    "other",
-]
+    "plain", "long", "pointed", "numeric", "single", "oid", "text", "boolean", "moment", "zoned", "span", "json",
+    "nested", "other",
+]  # fmt: skip
 
 # Types that print as they should. Their output begins with no sign of a formula that is not a number's.
 _PLAIN = {
@@ -55,13 +43,8 @@ _KINDS: dict[int, Kind] = {
     114: "json",
     3802: "json",
 }
-_POINTED: tuple[Kind, ...] = (
-    "pointed",
-    "numeric",
-    "single",
-    "moment",
-    "zoned",
-)  # what may have a decimal point, or a zone
+# What may have a decimal point, or a zone.
+_POINTED: tuple[Kind, ...] = ("pointed", "numeric", "single", "moment", "zoned")
 _NESTED_CATEGORIES = ("A", "C")  # arrays and composites
 
 # What the texts depend on, for this transaction alone. The time zone is left: the SELECT may depend on it.
