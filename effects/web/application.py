@@ -111,6 +111,7 @@ class Dashboard:
         self._app, self._title, self._https = app, title, https
         self._acts = RateLimit(ACTS_PER_MINUTE)
         self._lock = threading.Lock()
+        self._site: Site | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="effects-web")
         self._door = asgi_door(self.handle, self._threads)
 
@@ -133,20 +134,22 @@ class Dashboard:
         self._threads.shutdown()
         if self._sign_in is not None:
             self._sign_in.close()
-        if "site" in self.__dict__:
-            self.site.readings.close()
-            self.site.app.store.dispose()
-            self.site.counting.store.dispose()
+        if self._site is not None:
+            self._site.readings.close()
+            self._site.app.store.dispose()
+            self._site.counting.store.dispose()
 
-    @cached_property
+    @property
     def site(self) -> Site:
-        """What all visits share; the database is not asked before the first."""
+        """What all visits share, made once; the database is not asked before the first."""
         with self._lock:
-            return Site(
-                beside(self._app), beside(self._app, COUNT_SECONDS), self._app, self.routes, self._title,
-                PageRenderer({pages.name: pages.package for pages in self._packages}),
-                can_sign_out=self._sign_in is not None, packages=self._packages, notices=notices(self._packages),
-            )  # fmt: skip
+            if self._site is None:
+                self._site = Site(
+                    beside(self._app), beside(self._app, COUNT_SECONDS), self._app, self.routes, self._title,
+                    PageRenderer({pages.name: pages.package for pages in self._packages}),
+                    can_sign_out=self._sign_in is not None, packages=self._packages, notices=notices(self._packages),
+                )  # fmt: skip
+            return self._site
 
     # -- a request ---------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 from effects.errors import ConfigurationError
 from effects.web.exchange import BODY_BYTES_MAX, PageAnswer, PageRequest
@@ -59,7 +60,7 @@ def _of_starlette(request: Any, body: bytes) -> PageRequest:
     return PageRequest(
         method=request.method,
         path=path[len(mount) :] if path == mount or path.startswith(f"{mount}/") else path,
-        mount=mount,
+        mount=quote(mount),
         query=scope.get("query_string", b"").decode("latin-1"),
         headers={name: ", ".join(request.headers.getlist(name)) for name in request.headers},
         cookies=dict(request.cookies),
@@ -147,7 +148,7 @@ def _of_django(request: Any, path: str) -> PageRequest:
     return PageRequest(
         method=request.method,
         path=f"/{path}",
-        mount=request.path[: len(request.path) - len(path)].rstrip("/"),
+        mount=quote(request.path[: len(request.path) - len(path)].rstrip("/")),
         query=request.META.get("QUERY_STRING", ""),
         headers={name.lower(): value for name, value in request.headers.items()},
         cookies=dict(request.COOKIES),

@@ -22,7 +22,7 @@ class PageRequest:
 
     Args:
         path: below the mount; begins with a slash.
-        mount: where the dashboard is mounted, without a slash at its end; empty at the root.
+        mount: where the dashboard is mounted, as a URL has it, without a slash at its end; empty at the root.
         headers: names in lower case, repeated ones joined.
         host: what the server or the framework gave us: an ASGI scope, or Django's request. A guard reads the host
             app's session or user from it.

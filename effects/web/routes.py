@@ -29,7 +29,8 @@ class PageRoute:
         view: what answers.
         role: the least role that may use it; `public` needs none. No default.
         personal: whether it needs the capability `personal`. No default.
-        acts: whether its POST changes something beyond the person's own session; it counts towards the rate.
+        acts: whether its POST changes something beyond the person's own session, or looks up what may be personal;
+            it counts towards the rate.
     """
 
     name: str

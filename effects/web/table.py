@@ -61,7 +61,7 @@ def _core_routes() -> Iterator[PageRoute]:
     yield PageRoute("desk", ("GET",), "/decisions", desk.desk, role="viewer", personal=False)
     yield PageRoute("numbers", ("GET",), "/numbers", numbers.numbers, role="viewer", personal=False)
     yield PageRoute("numbers_file", ("GET",), "/numbers.csv", numbers_file.numbers_file, role="viewer", personal=False)
-    yield PageRoute("why", ("GET", "POST"), "/why", story.why, role="viewer", personal=False)
+    yield PageRoute("why", ("GET", "POST"), "/why", story.why, role="viewer", personal=False, acts=True)
     yield PageRoute("jobs", ("GET",), "/jobs", jobs.jobs, role="viewer", personal=False)
     yield PageRoute("jobs_bulk", ("GET", "POST"), "/jobs/bulk", bulk_pages.of_jobs, role="operator", personal=False,
                     acts=True)  # fmt: skip

@@ -145,7 +145,7 @@ class Visit:
 
     @contextmanager
     def acting(self) -> Iterator[None]:
-        """While an action writes: it waits 2 seconds for a lock, and no statement is ended half-way."""
+        """While an action writes: it waits for locks as `ACT_BOUNDS` has it, and no statement is ended half-way."""
         with self.app.store.within(ACT_BOUNDS):
             yield
         self.site.readings.forget()

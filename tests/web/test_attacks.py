@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from effects import Effects
 from effects.store.web_sessions import sign_ins
 from effects.web import Dashboard, Person, dashboard
+from effects.web.application import ACTS_PER_MINUTE
 from effects.web.doors import wsgi_door
 from effects.web.rendering import shown
 from effects.web.security import BARE_HEADERS
@@ -139,3 +141,27 @@ def test_no_word_of_a_persons_is_noted_before_it_is_checked(app: Effects, visito
     form = {"form_token": visitor.token(), "reason_shown": "victim@example.com was here"}
     assert visitor.post("/email/suppressions/reveal", form).status_code == 400
     assert "reveal" not in {action for _, action in audit_actions(app)}
+
+
+def test_a_mount_is_written_as_a_url_has_it(app: Effects, visitor: Visitor) -> None:
+    below = Visitor(visitor.app, mount="/a b<c")
+    page = below.get("/a%20b%3Cc/jobs")
+    assert page.status_code == 200
+    assert 'href="/a%20b%3Cc/needs"' in page.text
+    assert below.get("/a%20b%3Cc").headers["location"] == "/a%20b%3Cc/"
+
+
+def test_looking_effects_up_has_a_rate(app: Effects, visitor: Visitor) -> None:
+    """Else a viewer could try keys and addresses one by one."""
+    form = {"form_token": visitor.token(), "q": "order:1"}
+    answers = {visitor.post("/why", form).status_code for _ in range(ACTS_PER_MINUTE + 1)}
+    assert answers == {200, 429}
+    assert visitor.get("/jobs").status_code == 200
+
+
+def test_many_threads_make_one_site(app: Effects) -> None:
+    board = dashboard(guard=lambda request: None, effects=app)
+    with ThreadPoolExecutor(8) as threads:
+        sites = list(threads.map(lambda _: board.site, range(64)))
+    assert len({id(site) for site in sites}) == 1
+    board.close()

@@ -150,6 +150,22 @@ def test_what_is_not_there_is_404(full: FullShop, person: Callable[..., Visitor]
     assert visitor.get("/webhooks/explain?what=nonsense").status_code == 422
 
 
+def test_a_row_that_cannot_be_read_takes_no_other_page_with_it(full: FullShop, person: Callable[..., Visitor]) -> None:
+    """Patterns written by hand: the page of endpoints has a reference to the log, the others are whole."""
+    visitor, store = person("viewer"), full.app.store
+    with store.begin() as connection:
+        connection.execute(text(f"UPDATE {store.sql.webhook_endpoints} SET patterns = '5'"))
+    overview = visitor.get("/")
+    assert overview.status_code == 200
+    assert "Webhooks: cannot be read; the log says where" in plain(overview.text)
+    answers = {
+        path: visitor.get(path) for path in ("/needs", "/email/messages", "/reports", "/webhooks/events", "/health")
+    }
+    assert {path: answer.status_code for path, answer in answers.items() if answer.status_code != 200} == {}
+    endpoints = visitor.get("/webhooks")
+    assert (endpoints.status_code, "the log has it under the reference" in endpoints.text) == (500, True)
+
+
 def test_no_text_of_a_row_becomes_markup(full: FullShop, person: Callable[..., Visitor]) -> None:
     visitor, store = person("admin"), full.app.store
     pages = pages_of(full)

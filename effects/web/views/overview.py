@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+
+from sqlalchemy.exc import DBAPIError
+
 from effects.app import Effects
+from effects.errors import EffectsError
+from effects.logs import error_places
 from effects.store.operator.queue_status import Status, read_status
 from effects.web.exchange import PageAnswer
-from effects.web.pages import StandingLine
+from effects.web.pages import Pages, StandingLine
 from effects.web.views.numbers import last_day
 from effects.web.views.shared_readings import RANGES, STATS_SECONDS, causes_of_dead, span_of, stats_of
 from effects.web.visit import LIVE_SECONDS, Visit
 
 CAUSES_SHOWN = 8
+_log = logging.getLogger("effects.web")
 
 
 def overview(visit: Visit) -> PageAnswer:
@@ -30,8 +38,18 @@ def _status(app: Effects) -> Status:
 
 
 def _standing(visit: Visit) -> list[StandingLine]:
-    """What packages have to say."""
-    return [line for pages in visit.site.packages for line in pages.standing(visit)]
+    """What packages have to say. A row that one cannot read hides nothing that the others say."""
+    return [line for pages in visit.site.packages for line in _standing_of(visit, pages)]
+
+
+def _standing_of(visit: Visit, pages: Pages) -> Sequence[StandingLine]:
+    try:
+        return pages.standing(visit)
+    except (EffectsError, DBAPIError):  # it concerns the whole page
+        raise
+    except Exception as error:
+        _log.error("standing of %s failed: %s at %s", pages.name, type(error).__name__, error_places(error))
+        return (StandingLine("failing", f"{pages.label}: cannot be read; the log says where", visit.url("health")),)
 
 
 def _live(status: Status) -> dict[str, int]:
