@@ -8,7 +8,11 @@ if TYPE_CHECKING:
     from effects_reports.admin import RepairCounts, cancel_report, repair_reports, resume_report, rewind_report
     from effects_reports.api import ReportStatus, find_report, list_reports, report_status, request_report
     from effects_reports.async_api import request_report_async, subscribe_async, unsubscribe_async
-    from effects_reports.buckets import (
+    from effects_reports.definitions.definition import ReportDefinition, report
+    from effects_reports.definitions.file_sql import file_report
+    from effects_reports.definitions.several_sheets import workbook_report
+    from effects_reports.definitions.sql_text import sql_report
+    from effects_reports.delivery.buckets import (
         BucketCredentials,
         CustomerBucket,
         add_bucket,
@@ -17,9 +21,15 @@ if TYPE_CHECKING:
         remove_bucket,
         rotate_bucket,
     )
-    from effects_reports.definition import ReportDefinition, report
     from effects_reports.delivery.mail import mail_notice
-    from effects_reports.downloads import download_app
+    from effects_reports.delivery.subscriptions import (
+        Subscription,
+        list_subscriptions,
+        pause_subscription,
+        resume_subscription,
+        subscribe,
+        unsubscribe,
+    )
     from effects_reports.errors import (
         BucketInvalid,
         BucketNotFound,
@@ -33,26 +43,16 @@ if TYPE_CHECKING:
         ReportStateError,
     )
     from effects_reports.explanation import ReportExplanation, explain_report
-    from effects_reports.file_sql import file_report
     from effects_reports.formats.sheets.options import Workbook
-    from effects_reports.links import download_url
-    from effects_reports.notify import Notify
-    from effects_reports.preview import ReportPreview, preview_report
-    from effects_reports.progress import Progress
-    from effects_reports.results import open_result
-    from effects_reports.several_sheets import workbook_report
+    from effects_reports.results.downloads import download_app
+    from effects_reports.results.links import download_url
+    from effects_reports.results.preview import ReportPreview, preview_report
+    from effects_reports.results.result_file import open_result
+    from effects_reports.runs.notify import Notify
+    from effects_reports.runs.progress import Progress
     from effects_reports.source.paging import Cursor, RowPage
     from effects_reports.source.replica import Replica
     from effects_reports.source.since import Since
-    from effects_reports.sql_text import sql_report
-    from effects_reports.subscriptions import (
-        Subscription,
-        list_subscriptions,
-        pause_subscription,
-        resume_subscription,
-        subscribe,
-        unsubscribe,
-    )
     from effects_reports.writing import ReportReceipt
 else:
     __getattr__, __dir__ = lazy.names(
@@ -61,33 +61,33 @@ else:
             "effects_reports.admin": "RepairCounts, cancel_report, repair_reports, resume_report, rewind_report",
             "effects_reports.api": "ReportStatus, find_report, list_reports, report_status, request_report",
             "effects_reports.async_api": "request_report_async, subscribe_async, unsubscribe_async",
-            "effects_reports.buckets": (
+            "effects_reports.delivery.buckets": (
                 "BucketCredentials, CustomerBucket, add_bucket, bucket_notice, list_buckets, remove_bucket, "
                 "rotate_bucket"
             ),
-            "effects_reports.definition": "ReportDefinition, report",
+            "effects_reports.definitions.definition": "ReportDefinition, report",
             "effects_reports.delivery.mail": "mail_notice",
-            "effects_reports.downloads": "download_app",
+            "effects_reports.results.downloads": "download_app",
             "effects_reports.errors": (
                 "BucketInvalid, BucketNotFound, DefinitionInvalid, LinkExpired, LinkInvalid, ParamsInvalid, "
                 "ReportInvalid, ReportNotFound, ReportRefused, ReportStateError"
             ),
             "effects_reports.explanation": "ReportExplanation, explain_report",
-            "effects_reports.file_sql": "file_report",
+            "effects_reports.definitions.file_sql": "file_report",
             "effects_reports.formats.sheets.options": "Workbook",
-            "effects_reports.links": "download_url",
-            "effects_reports.notify": "Notify",
-            "effects_reports.preview": "ReportPreview, preview_report",
-            "effects_reports.progress": "Progress",
-            "effects_reports.results": "open_result",
+            "effects_reports.results.links": "download_url",
+            "effects_reports.runs.notify": "Notify",
+            "effects_reports.results.preview": "ReportPreview, preview_report",
+            "effects_reports.runs.progress": "Progress",
+            "effects_reports.results.result_file": "open_result",
             "effects_reports.source.paging": "Cursor, RowPage",
             "effects_reports.source.replica": "Replica",
             "effects_reports.source.since": "Since",
-            "effects_reports.sql_text": "sql_report",
-            "effects_reports.subscriptions": (
+            "effects_reports.definitions.sql_text": "sql_report",
+            "effects_reports.delivery.subscriptions": (
                 "Subscription, list_subscriptions, pause_subscription, resume_subscription, subscribe, unsubscribe"
             ),
-            "effects_reports.several_sheets": "workbook_report",
+            "effects_reports.definitions.several_sheets": "workbook_report",
             "effects_reports.writing": "ReportReceipt",
         },
     )

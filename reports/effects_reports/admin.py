@@ -9,12 +9,12 @@ from sqlalchemy import Connection, Row
 
 from effects import Effects
 from effects.extend import AnySession, AuditAction, app_of, arguments, note
-from effects_reports import state_machine
 from effects_reports.delivery.link_tokens import LINK_SECONDS, LinkTerms, write_link
 from effects_reports.errors import ReportInvalid, ReportNotFound, ReportStateError, no_run
-from effects_reports.results import ready_status
+from effects_reports.results.result_file import ready_status
 from effects_reports.retention import clear_copies
 from effects_reports.routing import QUEUE
+from effects_reports.runs import state_machine
 from effects_reports.state import state_of
 from effects_reports.tables import repair as table
 from effects_reports.tables import runs as run_table

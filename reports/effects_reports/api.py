@@ -21,10 +21,10 @@ from effects.extend import (
     repr_without,
 )
 from effects_reports.errors import ReportInvalid, ReportNotFound, no_run
-from effects_reports.notify import Notify
-from effects_reports.progress import Progress, progress_of
 from effects_reports.request import check_request
 from effects_reports.routing import QUEUE
+from effects_reports.runs.notify import Notify
+from effects_reports.runs.progress import Progress, progress_of
 from effects_reports.state import state_of
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import reports as report_table

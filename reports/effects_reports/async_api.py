@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from effects import Effects
 from effects.extend import in_async
 from effects_reports.api import request_report
-from effects_reports.notify import NOTICE_LINK_SECONDS, Notify
-from effects_reports.subscriptions import subscribe, unsubscribe
+from effects_reports.delivery.subscriptions import subscribe, unsubscribe
+from effects_reports.runs.notify import NOTICE_LINK_SECONDS, Notify
 from effects_reports.writing import ReportReceipt
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from sqlalchemy.exc import DBAPIError
 
 from effects import Effects, EffectsError
 from effects.extend import app_of, arguments, database_condition, is_wrong_statement, optional, primary_message
-from effects_reports.definition import ReportDefinition
+from effects_reports.definitions.definition import ReportDefinition
+from effects_reports.definitions.registry import ReportRegistry
 from effects_reports.errors import ReportInvalid, ReportRefused
-from effects_reports.planner import Resolved, check_format, resolve_part
 from effects_reports.readers import choose_route
-from effects_reports.registry import ReportRegistry
+from effects_reports.runs.planner import Resolved, check_format, resolve_part
 from effects_reports.source import statements as source
 from effects_reports.source.reading import reading
 from effects_reports.source.restricting import any_range, estimated_rows, step_of_all_rows

@@ -13,12 +13,12 @@ import msgspec
 
 from effects import Effects
 from effects.extend import arguments, optional, require
-from effects_reports.definition import ReportDefinition
+from effects_reports.definitions.definition import ReportDefinition
 from effects_reports.delivery.passwords import password_of
 from effects_reports.errors import ReportInvalid
 from effects_reports.formats.opening import is_encrypted
-from effects_reports.notify import Notify, check_notices
-from effects_reports.planner import resolve_parts
+from effects_reports.runs.notify import Notify, check_notices
+from effects_reports.runs.planner import resolve_parts
 
 REQUEST_KEY_CHARS_MAX = 200
 PARAMS_BYTES_MAX = 65_536

@@ -21,7 +21,7 @@ from effects_reports.tables.runs import Run
 
 if TYPE_CHECKING:
     from effects import Effects
-    from effects_reports.registry import ReportRegistry
+    from effects_reports.definitions.registry import ReportRegistry
 
 FOLDER = "reports/"  # of every object that reports write
 PARTS_SECONDS = DAY_SECONDS  # that a failed or cancelled run keeps its parts for a resume

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from effects import ConfigurationError
 from effects.extend import ModulesNamed, PackageSettings, Private, arguments, optional, private_networks, require
-from effects_reports.definition import ReportDefinition
+from effects_reports.definitions.definition import ReportDefinition
 from effects_reports.source.replica import Replica
 
 

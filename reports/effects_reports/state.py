@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from effects import Effects
-from effects_reports.registry import ReportRegistry
+from effects_reports.definitions.registry import ReportRegistry
 from effects_reports.settings import ReportSettings
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from effects.extend import arguments
 from effects_reports.api import ReportStatus, list_reports
-from effects_reports.results import open_result
+from effects_reports.results.result_file import open_result
 
 if TYPE_CHECKING:
     from effects.testing import Toolkit

@@ -9,8 +9,7 @@ from sqlalchemy import Connection
 
 from effects import JobType
 from effects.extend import SealedColumn, Settlement
-from effects_reports import buckets, notify, state_machine
-from effects_reports.delivery import subscribers
+from effects_reports.delivery import buckets, subscribers
 from effects_reports.jobs.assemble import ReportAssemble
 from effects_reports.jobs.chunk import ReportChunk
 from effects_reports.jobs.cleanup import ReportCleanup
@@ -20,7 +19,8 @@ from effects_reports.jobs.plan import ReportPlan
 from effects_reports.jobs.repair import ReportRepair
 from effects_reports.jobs.subscribed import ReportSubscribed
 from effects_reports.routing import CHUNK_TYPE
-from effects_reports.sharing import Shares
+from effects_reports.runs import notify, state_machine
+from effects_reports.runs.sharing import Shares
 from effects_reports.state import state_of
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import runs as run_table

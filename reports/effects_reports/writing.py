@@ -13,10 +13,10 @@ from sqlalchemy import Connection, Row
 
 from effects import Effects
 from effects.extend import IdempotentWriter, KeyHolder, insert_reserved, reserve_jobs, write_once
-from effects_reports.buckets import check_buckets
-from effects_reports.notify import keep_notices
+from effects_reports.delivery.buckets import check_buckets
 from effects_reports.request import CheckedRequest
 from effects_reports.routing import plan_job
+from effects_reports.runs.notify import keep_notices
 from effects_reports.tables import runs as run_table
 from effects_reports.tables.runs import NewRun
 

@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 from python_calamine import CalamineWorkbook
 
-from effects_reports.cursor import key_from_json, key_to_json
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.base import ChunkSource, Column
+from effects_reports.runs.cursor import key_from_json, key_to_json
 from effects_reports.source.bounds import read_bounds
 from effects_reports.source.statements import ranged
 from effects_reports.source.wide_values import read_wide_values

@@ -44,9 +44,7 @@ OWN = {
         "sealed", "tenants",
     },
     "effects_reports": {
-        "buckets", "cursor", "definition", "delivery", "downloads", "formats", "links", "notify", "params", "planner",
-        "preview", "progress", "ranges", "readers", "registry", "results", "several_sheets", "sharing", "source",
-        "sql_text", "state_machine", "file_sql", "subscriptions",
+        "definitions", "delivery", "formats", "readers", "results", "runs", "source",
     },
 }  # fmt: skip
 

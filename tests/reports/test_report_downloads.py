@@ -21,8 +21,8 @@ from effects_reports import (
     request_report,
 )
 from effects_reports.delivery import link_tokens
-from effects_reports.links import read_link
-from effects_reports.ranges import UnsatisfiableError, asked_range
+from effects_reports.results.links import read_link
+from effects_reports.results.ranges import UnsatisfiableError, asked_range
 from tests.reports.conftest import Shop, content, drain
 from tests.reports.served import BASE, ask
 from tests.reports.shop import fill

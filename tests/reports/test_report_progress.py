@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from effects import Effects
 from effects_reports import report_status, request_report
-from effects_reports.progress import progress_of
+from effects_reports.runs.progress import progress_of
 from effects_reports.tables.chunks import ChunkCounts
 from effects_reports.tables.runs import Run
 from tests.reports.conftest import ReportWorker

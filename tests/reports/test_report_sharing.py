@@ -14,7 +14,7 @@ from effects.store.limits import rows as limit_rows
 from effects.store.workers.registration import WorkerIdentity, register
 from effects.worker import Worker
 from effects_reports import report, report_status, request_report
-from effects_reports.sharing import Shares
+from effects_reports.runs.sharing import Shares
 from effects_reports.state import state_of
 from tests.reports.conftest import Shop
 from tests.reports.shop import fill, orders

@@ -14,7 +14,7 @@ import pytest
 from effects.signing import verify
 from effects.web_apps import Answer, content_length, wsgi_app
 from effects_email.transport.http_table import wait_of
-from effects_reports.ranges import UnsatisfiableError, asked_range
+from effects_reports.results.ranges import UnsatisfiableError, asked_range
 from effects_webhooks.classify import http_date, retry_after
 from effects_webhooks.listener import Listener
 from effects_webhooks.retry_rules import HINT_MAX_SECONDS

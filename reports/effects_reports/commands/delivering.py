@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from effects.cli import CommandResult, Context, Table, actor, command, limit_option, listed, reason_option
-from effects_reports.buckets import (
+from effects_reports.delivery.buckets import (
     BucketCredentials,
     CustomerBucket,
     add_bucket,

@@ -30,7 +30,7 @@ from effects_reports.admin import cancel_report, repair_reports, resume_report
 from effects_reports.api import ReportStatus, find_reports, report_status
 from effects_reports.commands.status_text import delivery_facts, document_of, documents_of, facts_of, why_not_done
 from effects_reports.delivery.overview import run_deliveries
-from effects_reports.results import open_result
+from effects_reports.results.result_file import open_result
 from effects_reports.tables.lists import RunFilters
 from effects_reports.tables.schema import RUN_STATES
 

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from effects.cli import CommandResult, Context, Table, actor, command, limit_option, parse_age, reason_option
-from effects_reports.errors import ReportInvalid
-from effects_reports.subscriptions import (
+from effects_reports.delivery.subscriptions import (
     Subscription,
     list_subscriptions,
     pause_subscription,
@@ -17,6 +16,7 @@ from effects_reports.subscriptions import (
     subscribe,
     unsubscribe,
 )
+from effects_reports.errors import ReportInvalid
 
 subscription_argument = click.argument("subscription_id", metavar="ID")
 

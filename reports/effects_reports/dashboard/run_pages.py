@@ -13,7 +13,7 @@ from effects.web import LIVE_SECONDS, PAGE_ROWS, PageAnswer, Visit, choice_of, f
 from effects_reports.api import ReportStatus, failing_step, find_reports, report_status
 from effects_reports.delivery.overview import run_deliveries
 from effects_reports.errors import ReportNotFound, ReportStateError
-from effects_reports.results import ready_status
+from effects_reports.results.result_file import ready_status
 from effects_reports.tables.chunks import chunks_of
 from effects_reports.tables.lists import RunFilters
 from effects_reports.tables.reports import count_download

@@ -7,7 +7,7 @@ from typing import Any
 
 from effects.extend import arguments, optional, require
 from effects_reports.errors import ReportInvalid
-from effects_reports.notify import NOTICE_LINK_SECONDS, Notify
+from effects_reports.runs.notify import NOTICE_LINK_SECONDS, Notify
 
 _CONTEXT = {
     name: f"{{{name}}}" for name in ("run_id", "report", "state", "filename", "rows", "bytes", "link", "attachment")

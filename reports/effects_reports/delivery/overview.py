@@ -9,9 +9,9 @@ import msgspec
 
 from effects import KeyUnavailable
 from effects.extend import fill_placeholders
-from effects_reports.buckets import CustomerBucket, list_buckets
-from effects_reports.notify import PLACEHOLDERS, Notify, kept_notices
+from effects_reports.delivery.buckets import CustomerBucket, list_buckets
 from effects_reports.routing import DELIVER_TYPE, bucket_limit_key
+from effects_reports.runs.notify import PLACEHOLDERS, Notify, kept_notices
 from effects_reports.tables.deliveries import BucketEffect, newest, of_keys
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from effects.extend import described
 from effects_reports.errors import PasswordUnavailable, PasswordUnfit
 
 if TYPE_CHECKING:
-    from effects_reports.definition import ReportDefinition
+    from effects_reports.definitions.definition import ReportDefinition
     from effects_reports.tables.chunks import Chunk
     from effects_reports.tables.runs import Run
 

@@ -8,11 +8,11 @@ import msgspec
 
 from effects import Effects
 from effects.extend import repr_without, to_plain
-from effects_reports.buckets import DEFAULT_OBJECT, bucket_notice
+from effects_reports.delivery.buckets import DEFAULT_OBJECT, bucket_notice
 from effects_reports.delivery.mail import mail_notice
 from effects_reports.errors import ReportInvalid
-from effects_reports.notify import NOTICE_LINK_SECONDS, Notify, check_notices
 from effects_reports.routing import DELIVER_TYPE
+from effects_reports.runs.notify import NOTICE_LINK_SECONDS, Notify, check_notices
 from effects_reports.tables.buckets import subscriber_of
 from effects_reports.tables.subscriptions import StoredSubscription
 

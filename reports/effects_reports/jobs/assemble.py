@@ -12,7 +12,6 @@ import msgspec
 
 from effects import Attempt, Cancelled, Done, ObjectMissing, Outcome, Retry
 from effects.extend import Writer, boot_id, moment, point
-from effects_reports import state_machine
 from effects_reports.delivery.passwords import password_of, salt_of
 from effects_reports.errors import PasswordUnavailable, ReportRefused
 from effects_reports.formats import open_format
@@ -24,6 +23,7 @@ from effects_reports.jobs.step import FrozenSheet, ReportWork, RunPayload, froze
 from effects_reports.loading import Loaded
 from effects_reports.request import is_default_key
 from effects_reports.routing import ASSEMBLE_TYPE
+from effects_reports.runs import state_machine
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import runs as run_table
 from effects_reports.tables.chunks import Chunk

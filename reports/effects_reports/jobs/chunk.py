@@ -16,19 +16,19 @@ from sqlalchemy import Connection
 
 from effects import Attempt, Cancelled, Done, Effects, Job, Outcome
 from effects.extend import moment, point
-from effects_reports import state_machine
-from effects_reports.cursor import Key, key_from_json, key_to_json
-from effects_reports.definition import ReportDefinition
+from effects_reports.definitions.definition import ReportDefinition
+from effects_reports.definitions.registry import ReportRegistry
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.base import ChunkSource, Format
 from effects_reports.jobs.increment import stored_since
 from effects_reports.jobs.step import ReportWork, RunPayload, check_unchanged, frozen_sheets, sheet_of
 from effects_reports.loading import LoadedChunk, load_chunks
-from effects_reports.planner import Resolved, resolve_parts
 from effects_reports.readers import write_chunk
-from effects_reports.registry import ReportRegistry
 from effects_reports.routing import CHUNK_TYPE
-from effects_reports.sharing import Shares
+from effects_reports.runs import state_machine
+from effects_reports.runs.cursor import Key, key_from_json, key_to_json
+from effects_reports.runs.planner import Resolved, resolve_parts
+from effects_reports.runs.sharing import Shares
 from effects_reports.source import statements as source
 from effects_reports.source.paging import PagedRows, cursor_from_json, cursor_to_json
 from effects_reports.source.reading import was_too_long

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from effects import Attempt, Done, JobType
+from effects_reports.definitions.registry import ReportRegistry
 from effects_reports.jobs.step import RunPayload
-from effects_reports.registry import ReportRegistry
 from effects_reports.retention import Retention, clear_copies, clear_run
 from effects_reports.routing import CLEANUP_TYPE, QUEUE
 

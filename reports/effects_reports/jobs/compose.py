@@ -27,11 +27,11 @@ from effects import (
     Retry,
 )
 from effects.extend import record_existing
+from effects_reports.definitions.registry import ReportRegistry
 from effects_reports.errors import PasswordUnavailable
-from effects_reports.notify import PLACEHOLDERS, Notify
-from effects_reports.registry import ReportRegistry
 from effects_reports.request import CheckedRequest, check_request, key_of_job
 from effects_reports.routing import QUEUE, REQUEST_TYPE
+from effects_reports.runs.notify import PLACEHOLDERS, Notify
 from effects_reports.writing import write_request
 
 if TYPE_CHECKING:

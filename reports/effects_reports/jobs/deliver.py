@@ -25,9 +25,9 @@ from effects import (
     Routing,
 )
 from effects.extend import Explanation
-from effects_reports.buckets import BucketCredentials, open_credentials
+from effects_reports.delivery.buckets import BucketCredentials, open_credentials
 from effects_reports.errors import BucketInvalid
-from effects_reports.results import open_result, ready_status
+from effects_reports.results.result_file import open_result, ready_status
 from effects_reports.routing import BUCKETS_QUEUE, DELIVER_TYPE, bucket_limit_key
 from effects_reports.state import state_of
 from effects_reports.tables.buckets import StoredBucket, read_buckets

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from sqlalchemy import Connection, Table
 
-from effects_reports.definition import ReportDefinition
+from effects_reports.definitions.definition import ReportDefinition
 from effects_reports.errors import DefinitionInvalid
 from effects_reports.source.replica import Position, ReportSource
 from effects_reports.source.since import Since, read_bound

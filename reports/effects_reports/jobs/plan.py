@@ -12,17 +12,17 @@ from sqlalchemy import Connection
 
 from effects import Attempt, Cancelled, Done, Effects, Job, Outcome, Snooze
 from effects.extend import DAY_SECONDS, moment
-from effects_reports import state_machine
-from effects_reports.definition import ReportDefinition
+from effects_reports.definitions.definition import ReportDefinition
+from effects_reports.definitions.registry import ReportRegistry
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.opening import quickest_packing
 from effects_reports.jobs.increment import WAIT_SECONDS, begin_increment, the_table
 from effects_reports.jobs.step import ReportWork, RunPayload, freeze_columns
 from effects_reports.loading import Loaded
-from effects_reports.planner import Plan, Resolved, check_format, plan_parts, resolve_parts, total_of
-from effects_reports.registry import ReportRegistry
 from effects_reports.routing import PLAN_TYPE
-from effects_reports.sharing import Shares
+from effects_reports.runs import state_machine
+from effects_reports.runs.planner import Plan, Resolved, check_format, plan_parts, resolve_parts, total_of
+from effects_reports.runs.sharing import Shares
 from effects_reports.source.reading import limit_statements, reading
 from effects_reports.source.replica import Position, ReplicaUnfit, ReportSource
 from effects_reports.source.since import Since

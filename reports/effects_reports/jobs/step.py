@@ -13,20 +13,20 @@ from sqlalchemy import Connection
 from effects import ConfigurationError, Exponential, Job, JobType, Outcome, RetryPolicy, Snooze
 from effects.extend import Action, Explanation, Instead, declare
 from effects_reports.classify import refusal_of
+from effects_reports.definitions.registry import ReportRegistry
 from effects_reports.errors import ReportRefused
 from effects_reports.formats import open_format
 from effects_reports.formats.base import Column
 from effects_reports.loading import load_runs
-from effects_reports.planner import Plan, Resolved
-from effects_reports.registry import ReportRegistry
 from effects_reports.routing import QUEUE
+from effects_reports.runs.planner import Plan, Resolved
 from effects_reports.source.replica import ReplicaUnfit
 from effects_reports.tables.chunks import Chunk
 from effects_reports.tables.runs import Run
 
 if TYPE_CHECKING:
     from effects import Effects
-    from effects_reports.definition import ReportDefinition
+    from effects_reports.definitions.definition import ReportDefinition
 
 UNKNOWN = "this worker does not know it: start it with `effects --app`, whose Effects(reports=[…]) has it"
 REPLICA_WAIT_SECONDS = 5.0

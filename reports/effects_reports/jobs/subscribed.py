@@ -9,11 +9,11 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import Attempt, ConfigurationError, Done, EnqueueError, JobType, KeyUnavailable, Outcome, Refused, Retry
+from effects_reports.definitions.registry import ReportRegistry
+from effects_reports.delivery.subscriptions import notices_at
 from effects_reports.errors import PasswordUnavailable
-from effects_reports.registry import ReportRegistry
 from effects_reports.request import CheckedRequest, check_request
 from effects_reports.routing import QUEUE, SUBSCRIBED_TYPE
-from effects_reports.subscriptions import notices_at
 from effects_reports.writing import write_run
 
 if TYPE_CHECKING:

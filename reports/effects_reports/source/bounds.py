@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Select
 from sqlalchemy.ext.compiler import compiles
 
-from effects_reports.cursor import Key
-from effects_reports.definition import Statement
+from effects_reports.definitions.definition import Statement
+from effects_reports.runs.cursor import Key
 
 
 def read_bounds(

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from effects.extend import described
-from effects_reports.cursor import key_from_json, key_to_json
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.base import MappedRow
+from effects_reports.runs.cursor import key_from_json, key_to_json
 
 Cursor: TypeAlias = Any  # a number, text, time, UUID or bytes, or a tuple of these
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select
 from sqlalchemy.ext.compiler import compiles
 
-from effects_reports.definition import Statement
+from effects_reports.definitions.definition import Statement
 
 # A part whose cost is this share of the whole's costs too much, where such a step is in it; of many parts, the second.
 _COSTLY_SHARE, _COSTLY_SHARE_OF_MANY = 0.5, 0.25

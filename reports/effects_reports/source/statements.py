@@ -12,8 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Row, Select, Subquery, Table
 
-from effects_reports.cursor import Key
-from effects_reports.definition import Statement
+from effects_reports.definitions.definition import Statement
+from effects_reports.runs.cursor import Key
 from effects_reports.source.wide_values import read_wide_values
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 
 from effects.extend import create_engine, described, nearest
-from effects_reports.definition import ReportDefinition
+from effects_reports.definitions.definition import ReportDefinition
 from effects_reports.errors import DefinitionInvalid, ReportInvalid
 from effects_reports.settings import ReportSettings
 from effects_reports.source.replica import Replica, ReportSource

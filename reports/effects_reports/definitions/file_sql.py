@@ -10,12 +10,12 @@ from typing import Any
 
 from msgspec import inspect as shapes
 
-from effects_reports.definition import CHUNK_ROWS, ColumnType, ReportDefinition, report
+from effects_reports.definitions.definition import CHUNK_ROWS, ColumnType, ReportDefinition, report
+from effects_reports.definitions.sql_text import NoParams, check_names, values_of
 from effects_reports.errors import DefinitionInvalid
 from effects_reports.formats.base import MappedRow
 from effects_reports.source.files import FileQuery
 from effects_reports.source.paging import Cursor, RowPage
-from effects_reports.sql_text import NoParams, check_names, values_of
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)

@@ -17,8 +17,6 @@ from sqlalchemy import Connection
 
 from effects import NewJob, enqueue
 from effects.extend import IGNORE, ensure_limit, insert_reserved, record_action, reserve_jobs
-from effects_reports.notify import tell
-from effects_reports.progress import progress_of
 from effects_reports.routing import (
     CLEANUP_TYPE,
     assemble_job,
@@ -26,6 +24,8 @@ from effects_reports.routing import (
     limit_key,
     plan_job,
 )
+from effects_reports.runs.notify import tell
+from effects_reports.runs.progress import progress_of
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import reports as report_table
 from effects_reports.tables import runs as run_table

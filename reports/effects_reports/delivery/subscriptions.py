@@ -26,7 +26,7 @@ from effects.extend import (
     retire_schedule,
     to_plain,
 )
-from effects_reports.buckets import check_buckets
+from effects_reports.delivery.buckets import check_buckets
 from effects_reports.delivery.link_tokens import LINK_SECONDS_MAX, LINK_SECONDS_MIN, USES_MAX
 from effects_reports.delivery.subscribers import (
     is_bucket,
@@ -37,8 +37,8 @@ from effects_reports.delivery.subscribers import (
     subscriber,
 )
 from effects_reports.errors import ReportInvalid, ReportNotFound
-from effects_reports.notify import ATTACH_BYTES_MAX, NOTICE_LINK_SECONDS, Notify
 from effects_reports.routing import QUEUE, SUBSCRIBED_TYPE
+from effects_reports.runs.notify import ATTACH_BYTES_MAX, NOTICE_LINK_SECONDS, Notify
 from effects_reports.state import state_of
 from effects_reports.tables import subscriptions as table
 from effects_reports.tables.buckets import subscriber_of

@@ -14,9 +14,9 @@ from effects import DeliveryError, Effects, ObjectMissing
 from effects.extend import AsgiApp, Receive, Scope, Send, app_of, attachment, lifespan
 from effects_reports.api import ReportStatus
 from effects_reports.errors import LinkExpired, LinkInvalid, ReportNotFound, ReportStateError
-from effects_reports.links import read_link
-from effects_reports.ranges import UnsatisfiableError, asked_range
-from effects_reports.results import ready_status
+from effects_reports.results.links import read_link
+from effects_reports.results.ranges import UnsatisfiableError, asked_range
+from effects_reports.results.result_file import ready_status
 from effects_reports.tables.link_uses import use_link
 from effects_reports.tables.reports import count_download
 

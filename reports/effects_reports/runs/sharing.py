@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from effects import Effects
 from effects.extend import Sql, as_json, read_worker_queues
-from effects_reports.registry import ReportRegistry
+from effects_reports.definitions.registry import ReportRegistry
 from effects_reports.routing import QUEUE, limit_key
 
 

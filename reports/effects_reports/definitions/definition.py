@@ -13,11 +13,7 @@ from sqlalchemy import GenerativeSelect
 from sqlalchemy.types import TypeEngine, to_instance
 
 from effects.extend import arguments, described, optional, require
-from effects_reports.errors import DefinitionInvalid, ParamsInvalid, ReportInvalid
-from effects_reports.formats.base import DIALECTS, Column, Dialect, MapBatch, MappedRow, MapRow, Route
-from effects_reports.formats.opening import ENCRYPTED_FORMATS, FORMATS
-from effects_reports.formats.sheets.options import Workbook
-from effects_reports.params import (
+from effects_reports.definitions.params import (
     check_after,
     declared_by,
     given_names,
@@ -28,6 +24,10 @@ from effects_reports.params import (
     takes_params,
     takes_since,
 )
+from effects_reports.errors import DefinitionInvalid, ParamsInvalid, ReportInvalid
+from effects_reports.formats.base import DIALECTS, Column, Dialect, MapBatch, MappedRow, MapRow, Route
+from effects_reports.formats.opening import ENCRYPTED_FORMATS, FORMATS
+from effects_reports.formats.sheets.options import Workbook
 from effects_reports.source.paging import Cursor
 from effects_reports.source.since import Since
 

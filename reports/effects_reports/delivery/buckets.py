@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 
 from effects.extend import AnySession, AuditAction, app_of, arguments, ensure_limit, is_printable, note, why_unfilled
 from effects_reports.errors import BucketInvalid, BucketNotFound, ReportInvalid
-from effects_reports.notify import Notify
 from effects_reports.routing import DELIVER_TYPE, bucket_limit_key
+from effects_reports.runs.notify import Notify
 from effects_reports.state import state_of
 from effects_reports.tables import buckets as table
 from effects_reports.transport.address import check_object, parse_address

@@ -6,7 +6,7 @@ from effects import Effects
 from effects.extend import app_of, arguments
 from effects_reports.delivery.link_tokens import LINK_SECONDS, Link, LinkTerms, read_token, write_link
 from effects_reports.errors import ReportInvalid
-from effects_reports.results import ready_status
+from effects_reports.results.result_file import ready_status
 
 
 @arguments.checked(ReportInvalid, run_id=arguments.NAME, base_url=arguments.text)

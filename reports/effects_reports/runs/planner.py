@@ -12,8 +12,7 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from effects_reports.cursor import key_from_json, key_to_json
-from effects_reports.definition import ReportDefinition, Statement
+from effects_reports.definitions.definition import ReportDefinition, Statement
 from effects_reports.errors import ReportRefused
 from effects_reports.formats import open_format
 from effects_reports.formats.base import ChunkSource, Column, Format
@@ -21,13 +20,14 @@ from effects_reports.formats.columnar.kinds import with_kinds
 from effects_reports.formats.opening import plain_format
 from effects_reports.formats.xlsx import Xlsx
 from effects_reports.readers import choose_route
+from effects_reports.runs.cursor import key_from_json, key_to_json
+from effects_reports.runs.state_machine import Range
 from effects_reports.source import statements as source
 from effects_reports.source.bounds import read_bounds
 from effects_reports.source.paging import first_rows
 from effects_reports.source.restricting import estimated_rows, step_of_all_rows
 from effects_reports.source.since import Since
 from effects_reports.source.wide_values import read_wide_values
-from effects_reports.state_machine import Range
 
 CHUNKS_MAX = 10_000
 

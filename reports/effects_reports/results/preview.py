@@ -15,8 +15,8 @@ from effects.extend import app_of, arguments, database_condition, is_wrong_state
 from effects_reports.errors import ReportInvalid, ReportRefused
 from effects_reports.formats.base import ChunkSource
 from effects_reports.formats.values import text_of
-from effects_reports.planner import resolve_part
 from effects_reports.readers.batches import batches, columns_of
+from effects_reports.runs.planner import resolve_part
 from effects_reports.source.reading import reading, was_too_long
 from effects_reports.state import state_of
 
