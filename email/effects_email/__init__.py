@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from effects_email.personal.forget import Forgotten, forget_address
     from effects_email.request import NewEmail, email_key
     from effects_email.settings import EmailSettings
-    from effects_email.suppression import (
+    from effects_email.suppressions.suppression import (
         LogLine,
         Suppression,
         find_suppressions,
@@ -60,7 +60,7 @@ else:
             "effects_email.personal.forget": "Forgotten, forget_address",
             "effects_email.request": "NewEmail, email_key",
             "effects_email.settings": "EmailSettings",
-            "effects_email.suppression": (
+            "effects_email.suppressions.suppression": (
                 "LogLine, Suppression, find_suppressions, list_suppressions, suppress, suppression_log, unsuppress"
             ),
             "effects_email.templates.markdown": "escape_markdown",

@@ -19,7 +19,7 @@ from effects_email.message.mime import build
 from effects_email.message.source import MessageSource
 from effects_email.request import DirectEmail, NewEmail, RenderedEmail, compose_email, render_email
 from effects_email.state import state_of
-from effects_email.suppression import TRANSACTIONAL
+from effects_email.suppressions.suppression import TRANSACTIONAL
 from effects_email.writing import JOB_TYPE, EmailReceipt, write_messages
 
 

@@ -5,7 +5,7 @@ accepted       the provider has the message                an unknown is known
 delivered      the recipient's server took it              soft failures are forgotten
 delayed        not yet                                     nothing
 bounced_hard   the address takes no mail                   suppressed for 180 days
-bounced_soft   this message was not taken                  counted; see `effects_email.bounces`
+bounced_soft   this message was not taken                  counted; see `effects_email.suppressions.bounces`
 complained     the recipient calls it unwanted             suppressed, forever
 unsubscribed   the recipient told the provider to stop     suppressed, forever
 failed         the provider gave up, or never sent it      nothing
@@ -24,11 +24,11 @@ from sqlalchemy import Connection
 
 from effects import Effects, JobNotFound, JobStateError
 from effects.extend import app_of, arguments, moment, moment_or_none, resolve_unknown
-from effects_email.bounces import note_delivered, note_failures
 from effects_email.errors import EmailInvalid
 from effects_email.message.address import address_digest, address_digests
 from effects_email.record import AddressFailure
-from effects_email.suppression_rows import Reason, new_row, write
+from effects_email.suppressions.bounces import note_delivered, note_failures
+from effects_email.suppressions.rows import Reason, new_row, write
 from effects_email.tables import events as table
 from effects_email.tables.events import ProviderEventRow
 from effects_email.transport.fields import reference

@@ -13,7 +13,7 @@ from effects.extend import OnUnknown
 from effects_email.classify import FINAL, PASSED_ON
 from effects_email.events import seen
 from effects_email.message.source import FORGOTTEN, Address, MessageSource, open_content
-from effects_email.suppression import suppressed
+from effects_email.suppressions.suppression import suppressed
 from effects_email.tables import sent
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ import msgspec
 from effects import ConfigurationError, Effects, StoreUnavailable
 from effects.extend import app_of, web_apps
 from effects_email import events
-from effects_email.event_parsers import read_postmark, read_resend
 from effects_email.events import IncomingEvent
 from effects_email.providers.event_fields import NotAnEvent
+from effects_email.providers.event_parsers import read_postmark, read_resend
 from effects_email.providers.mailgun_events import read_mailgun
 from effects_email.providers.sendgrid_events import read_sendgrid
 from effects_email.providers.ses_events import document_of, read_ses

@@ -9,10 +9,10 @@ from sqlalchemy import Connection
 
 from effects import Effects
 from effects.extend import clean_text
-from effects_email.bounces import note_failures
 from effects_email.classify import leading
 from effects_email.loading import Message
 from effects_email.record import AddressFailure, RecipientResult, SendRecord
+from effects_email.suppressions.bounces import note_failures
 from effects_email.tables import refusals
 from effects_email.transport.base import OutgoingMessage, SendResult
 from effects_email.transport.verdicts import reply_text

@@ -26,8 +26,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from effects import Effects, StoreUnavailable
-from effects_email.bounces import take_back
 from effects_email.message.address import address_digest
+from effects_email.suppressions.bounces import take_back
 from effects_email.tables import refusals as table
 from effects_email.transport.base import Kind, Reply, Stage, Verdict
 from effects_email.transport.verdicts import words_of

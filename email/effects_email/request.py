@@ -31,11 +31,11 @@ from effects_email.message.address import Recipient, normal_form, recipient
 from effects_email.message.invite import calendar_of, content_type_of
 from effects_email.message.key import key_of, plain_key_of
 from effects_email.message.labels import metadata_of, tags_of
+from effects_email.message.people import EmailFields, addresses_of, group_of, headers_of, sender_of, to_of
 from effects_email.message.source import Address, MessageSource, StoredContent
-from effects_email.people import EmailFields, addresses_of, group_of, headers_of, sender_of, to_of
 from effects_email.settings import DEFAULT_TRANSPORT, check_transport_name
 from effects_email.state import state_of
-from effects_email.suppression import TEXT_CHARS_MAX
+from effects_email.suppressions.suppression import TEXT_CHARS_MAX
 from effects_email.templates.folder import Version, without_template
 from effects_email.templates.layout import LAYOUT
 

@@ -19,8 +19,8 @@ from effects_email import pages
 from effects_email.errors import EmailInvalid, TokenInvalid
 from effects_email.message.address import Recipient, spec_of
 from effects_email.settings import EmailSettings
-from effects_email.suppression import TRANSACTIONAL
-from effects_email.suppression_rows import ALL, new_row, write
+from effects_email.suppressions.rows import ALL, new_row, write
+from effects_email.suppressions.suppression import TRANSACTIONAL
 from effects_email.unsubscribe_token import check_signing, read_token, write_token
 
 BODY_BYTES_MAX = 16 * 1024

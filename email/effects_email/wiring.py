@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from effects import JobType
 from effects.extend import SealedColumn
-from effects_email import suppression_rows
 from effects_email.jobs.compose import EmailCompose
 from effects_email.jobs.send import EmailSend
 from effects_email.message import given_files, source
+from effects_email.suppressions import rows as suppression_rows
 
 if TYPE_CHECKING:
     from effects import Effects

@@ -15,7 +15,7 @@ from effects_email.message.address import address_digest, address_digests
 from effects_email.message.source import seal_content
 from effects_email.request import RenderedEmail
 from effects_email.state import state_of
-from effects_email.suppression import digest_key_missing, note_override, suppressed
+from effects_email.suppressions.suppression import digest_key_missing, note_override, suppressed
 from effects_email.tables import sent
 from effects_email.tables.sent import RecipientRow, SentRow
 

@@ -48,7 +48,7 @@ from effects.store.workers.failovers import note_failover
 from effects.store.workers.registration import end
 from effects_email import export_address, forget_address, send_templated_email
 from effects_email.admin import requeue_email, send_test_email
-from effects_email.suppression import suppress, unsuppress
+from effects_email.suppressions.suppression import suppress, unsuppress
 from effects_reports import (
     BucketCredentials,
     add_bucket,

@@ -35,9 +35,8 @@ ABSENT = {
 # What only one package has, beside the roles.
 OWN = {
     "effects_email": {
-        "bounces", "dkim", "domain", "envelope", "event_parsers", "events", "listing", "message", "pages", "people",
-        "personal", "providers", "record", "recording", "refusals", "returned", "signature", "suppression",
-        "suppression_rows", "templates", "unsubscribe", "unsubscribe_token",
+        "dkim", "domain", "events", "listing", "message", "pages", "personal", "providers", "record", "recording",
+        "refusals", "returned", "signature", "suppressions", "templates", "unsubscribe", "unsubscribe_token",
     },
     "effects_webhooks": {
         "batch", "denied_headers", "event_types", "headers", "health", "identifiers", "listener", "retry_rules",

@@ -21,7 +21,8 @@ from effects.cli import (
     required_reason_option,
 )
 from effects.extend import ExitCode
-from effects_email.suppression import (
+from effects_email.suppressions.rows import ALL, REASONS, Reason
+from effects_email.suppressions.suppression import (
     Suppression,
     find_suppressions,
     list_suppressions,
@@ -29,7 +30,6 @@ from effects_email.suppression import (
     suppression_log,
     unsuppress,
 )
-from effects_email.suppression_rows import ALL, REASONS, Reason
 
 _FIELDS = ("address", "scope", "reason", "until", "source", "actor", "why", "created_at")
 _LOG_FIELDS = ("created_at", "action", "scope", "reason", "actor", "why")

@@ -17,7 +17,7 @@ from effects_email.events import FATES
 from effects_email.listing import EmailPage, list_emails
 from effects_email.message.attachments import Files, inline_images
 from effects_email.message.source import MessageSource, open_content
-from effects_email.suppression import find_suppressions, suppression_log
+from effects_email.suppressions.suppression import find_suppressions, suppression_log
 from effects_email.tables import sent
 
 REVEAL = AuditAction("message", "reveal")

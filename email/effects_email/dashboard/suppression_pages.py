@@ -5,8 +5,8 @@ from __future__ import annotations
 from effects.extend import AuditAction
 from effects.web import PAGE_ROWS, PageAnswer, Visit, choice_of, notice
 from effects_email.errors import SuppressionInvalid
-from effects_email.suppression import Suppression, list_suppressions, suppress, unsuppress
-from effects_email.suppression_rows import REASONS
+from effects_email.suppressions.rows import REASONS
+from effects_email.suppressions.suppression import Suppression, list_suppressions, suppress, unsuppress
 
 REVEAL = AuditAction("suppressions", "reveal")
 

@@ -32,10 +32,10 @@ from effects_email.state import state_of
 
 if TYPE_CHECKING:
     from effects import Effects
-    from effects_email import people, request, writing
-    from effects_email.message import attachments
+    from effects_email import request, writing
+    from effects_email.message import attachments, people
 else:
-    people, request = lazy.module("effects_email.people"), lazy.module("effects_email.request")
+    people, request = lazy.module("effects_email.message.people"), lazy.module("effects_email.request")
     writing = lazy.module("effects_email.writing")
     attachments = lazy.module("effects_email.message.attachments")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from effects import Attempt, Cancelled, Done, Outcome
 from effects_email.dkim.signing import DkimSigner
-from effects_email.envelope import EnvelopeSenders
 from effects_email.loading import Message
 from effects_email.message.attachments import Files
+from effects_email.message.envelope import EnvelopeSenders
 from effects_email.message.mime import build
 from effects_email.message.source import Address, MessageSource
 from effects_email.message.staging import redirected

@@ -31,7 +31,6 @@ from effects import (
     Unknown,
 )
 from effects.extend import DAY_SECONDS, Action, Explanation, Instead, Rate, RateLimitedLogger, ensure_limit
-from effects_email.bounces import SOFT_WINDOW_DAYS
 from effects_email.classify import (
     FINAL,
     RETRY,
@@ -42,7 +41,6 @@ from effects_email.classify import (
     outcome_word,
     without_strangers,
 )
-from effects_email.envelope import EnvelopeSenders
 from effects_email.errors import AttachmentMissing
 from effects_email.explanation import explanation_of
 from effects_email.jobs.asking import ask_after_silence, ask_before_repeating, key_is_good, record_as_taken
@@ -53,6 +51,7 @@ from effects_email.jobs.waits import InThread, OnLoop, RoomInMemory, Waits, run_
 from effects_email.loading import Message, load_messages
 from effects_email.message.address import address_digests
 from effects_email.message.attachments import Files
+from effects_email.message.envelope import EnvelopeSenders
 from effects_email.message.source import MessageSource
 from effects_email.record import SendRecord
 from effects_email.recording import failures_of, note, recipient_results, record_of, suppressed_results
@@ -62,6 +61,7 @@ from effects_email.returned.token import check_bounce_key
 from effects_email.routing import transport_key, transport_of
 from effects_email.settings import DEFAULT_TRANSPORT
 from effects_email.state import state_of
+from effects_email.suppressions.bounces import SOFT_WINDOW_DAYS
 from effects_email.tables.ledger import SentLedger
 from effects_email.transport.base import OutgoingMessage, SendResult, Transport
 from effects_email.transport.registry import Transports

@@ -22,7 +22,7 @@ from effects_email.message.attachments import Files
 from effects_email.message.mime import build
 from effects_email.message.source import Attachment, MessageSource, StoredContent, open_content
 from effects_email.personal.whose import digests_of
-from effects_email.suppression import find_suppressions, suppression_log
+from effects_email.suppressions.suppression import find_suppressions, suppression_log
 from effects_email.tables import personal as table
 from effects_email.tables import sent
 

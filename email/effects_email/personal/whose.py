@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from effects import Effects
 from effects_email.message.address import Recipient, address_digests, recipient
-from effects_email.suppression import digest_key_missing
+from effects_email.suppressions.suppression import digest_key_missing
 from effects_email.tables import sent, suppressions
 
 

@@ -12,7 +12,7 @@ from effects.store.operator.audit import audit
 from effects_email import refusals
 from effects_email.classify import CONFIG_SECONDS, HOLD_SECONDS
 from effects_email.refusals import ADDRESS_MESSAGES, ALIKE_MESSAGES, RefusalRun, enough, likeness, weigh
-from effects_email.suppression import list_suppressions
+from effects_email.suppressions.suppression import list_suppressions
 from effects_email.tables import refusals as table
 from effects_email.transport.base import OutgoingMessage, Reply, Verdict
 from effects_email.transport.verdicts import reply_of, verdict_of_reply

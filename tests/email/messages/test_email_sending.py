@@ -13,7 +13,7 @@ from effects.store.limits import rows as limit_rows
 from effects.store.operator.audit import audit
 from effects_email import NewEmail, send_templated_emails
 from effects_email.classify import CONFIG_SECONDS, HOLD_SECONDS, RETRY, UNKNOWN_AFTER_SECONDS
-from effects_email.suppression import find_suppressions
+from effects_email.suppressions.suppression import find_suppressions
 from effects_email.transport import rests as rests_module
 from effects_email.transport.base import Verdict
 from effects_email.transport.rests import Rests

@@ -12,7 +12,7 @@ import trustme
 
 from effects.keys import generate_key
 from effects.store.operator.audit import audit
-from effects_email.suppression import list_suppressions
+from effects_email.suppressions.suppression import list_suppressions
 from effects_email.transport.base import Verdict
 from tests.conftest import AppFactory
 from tests.email.wire.conftest import Opened, Released, outgoing_message

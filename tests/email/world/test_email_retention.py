@@ -8,11 +8,11 @@ import pytest
 
 from effects import Effects
 from effects.retention import prune as prune_all
-from effects_email.bounces import SOFT_WINDOW_DAYS, note_failures
 from effects_email.events import IncomingEvent, take
 from effects_email.record import AddressFailure
 from effects_email.retention import delete_old_rows
-from effects_email.suppression import suppress
+from effects_email.suppressions.bounces import SOFT_WINDOW_DAYS, note_failures
+from effects_email.suppressions.suppression import suppress
 from effects_email.tables import retention as table
 from tests.support.manual_workers import rows
 

@@ -21,13 +21,13 @@ from standardwebhooks import Webhook
 
 from effects import ConfigurationError, Effects
 from effects_email import receiver, signature
-from effects_email.bounces import note_failures
-from effects_email.event_parsers import read_postmark, read_resend
 from effects_email.events import events_of, seen
 from effects_email.providers.event_fields import NotAnEvent
+from effects_email.providers.event_parsers import read_postmark, read_resend
 from effects_email.record import AddressFailure
-from effects_email.suppression import find_suppressions, suppressed, suppression_log
-from effects_email.suppression_rows import Reason
+from effects_email.suppressions.bounces import note_failures
+from effects_email.suppressions.rows import Reason
+from effects_email.suppressions.suppression import find_suppressions, suppressed, suppression_log
 from effects_email.transport.fields import reference
 from tests.support.basic_auth import PASSWORD, with_password
 from tests.support.manual_workers import rows

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from effects import Effects
 from effects_email import receiver
 from effects_email.events import events_of
-from effects_email.suppression import find_suppressions
+from effects_email.suppressions.suppression import find_suppressions
 from effects_email.transport.fields import reference
 
 ANN = "ann@example.org"

@@ -18,7 +18,7 @@ from effects import ConfigurationError, Effects
 from effects_email import receiver
 from effects_email.events import events_of
 from effects_email.providers.sns import fetch_over_https
-from effects_email.suppression import find_suppressions
+from effects_email.suppressions.suppression import find_suppressions
 from effects_email.transport.fields import reference
 
 ANN, BEN = "ann@example.org", "ben@example.org"

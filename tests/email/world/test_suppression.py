@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from effects import Effects, EnqueueError
 from effects.store.rotate import count_keys, rotate
-from effects_email.bounces import note_delivered, note_failures
 from effects_email.message.address import address_digests, normal_form
 from effects_email.record import AddressFailure
-from effects_email.suppression import (
+from effects_email.suppressions.bounces import note_delivered, note_failures
+from effects_email.suppressions.rows import Reason
+from effects_email.suppressions.suppression import (
     find_suppressions,
     list_suppressions,
     note_override,
@@ -24,7 +25,6 @@ from effects_email.suppression import (
     suppression_log,
     unsuppress,
 )
-from effects_email.suppression_rows import Reason
 from tests.email.world.conftest import KEYS, NEWEST_KEYS, ROTATED_KEYS, MailFactory
 from tests.support.manual_workers import rows
 from tests.webhooks.conftest import statements

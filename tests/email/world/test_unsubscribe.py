@@ -21,7 +21,7 @@ from effects.app import Effects as App
 from effects.keys import KeyRing, generate_key
 from effects_email import unsubscribe as module
 from effects_email.errors import TokenInvalid
-from effects_email.suppression import find_suppressions, suppressed, suppression_log
+from effects_email.suppressions.suppression import find_suppressions, suppressed, suppression_log
 from effects_email.unsubscribe import check_unsubscribe, unsubscribe, unsubscribe_headers, unsubscribe_link
 from effects_email.unsubscribe_token import read_token, write_token
 from tests.email.world.conftest import DIGEST, KEYS, NEWEST_KEYS, MailFactory

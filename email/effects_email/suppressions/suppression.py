@@ -36,10 +36,10 @@ from effects.extend import (
     printable,
     require,
 )
-from effects_email.bounces import end_of
 from effects_email.errors import AddressInvalid, SuppressionInvalid
 from effects_email.message.address import Recipient, address_digest, address_digests, spec_of
-from effects_email.suppression_rows import ALL, REASONS, Reason, new_row, opened, write
+from effects_email.suppressions.bounces import end_of
+from effects_email.suppressions.rows import ALL, REASONS, Reason, new_row, opened, write
 from effects_email.tables import soft_failures
 from effects_email.tables import suppressions as table
 from effects_email.tables.suppressions import LogRow

@@ -16,7 +16,7 @@ from effects_email.message.headers import check_header
 from effects_email.message.invite import Invite
 from effects_email.message.source import Address
 from effects_email.state import state_of
-from effects_email.suppression import TRANSACTIONAL
+from effects_email.suppressions.suppression import TRANSACTIONAL
 from effects_email.templates.folder import Version
 from effects_email.unsubscribe import unsubscribe_headers
 

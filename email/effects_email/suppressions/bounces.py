@@ -11,7 +11,7 @@ from effects import Effects
 from effects.extend import DAY_SECONDS
 from effects_email.message.address import address_digest, address_digests
 from effects_email.record import AddressFailure
-from effects_email.suppression_rows import Reason, new_row, write
+from effects_email.suppressions.rows import Reason, new_row, write
 from effects_email.tables import soft_failures
 from effects_email.tables import suppressions as table
 from effects_email.tables.suppressions import LogRow, SuppressionRow
