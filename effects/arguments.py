@@ -68,7 +68,7 @@ def check_arguments(values: object, rules: Mapping[str, Rule], error: type[Effec
             raise error(f"{name} {why}")
 
 
-def check_given(values: object, rules: Mapping[str, Rule], error: type[EffectsError]) -> None:
+def check_fields(values: object, rules: Mapping[str, Rule], error: type[EffectsError]) -> None:
     """Check the attributes of `values` that the rules name and that are not None.
 
     Raises:

@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import arguments
-from effects.arguments import build_each, check_given, each_of, require
+from effects.arguments import build_each, check_fields, each_of, require
 from effects.errors import EnqueueError, KeyUnavailable
 from effects.idempotence import IdempotentWriter, KeyHolder, write_once
 from effects.keys import KeyRing
@@ -135,7 +135,7 @@ def job_row(app: EnqueuingApp, number: int, job: NewJob, *, with_digest: bool) -
 
 
 def _check_options(job: NewJob) -> None:
-    check_given(job, _RULES, EnqueueError)
+    check_fields(job, _RULES, EnqueueError)
     if job.delay is not None and job.run_at is not None:
         raise EnqueueError("delay and run_at are both given; give one of them")
 

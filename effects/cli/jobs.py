@@ -236,7 +236,7 @@ def _is_named(job_id: int | None, key: str | None, filters: Mapping[str, Any], s
     """
     if job_id is None and key is None:
         return False
-    if scope.is_given or any(value not in (None, ANY_TIME) for value in filters.values()):
+    if scope.is_used or any(value not in (None, ANY_TIME) for value in filters.values()):
         raise click.UsageError("give one job, or filters")
     return True
 

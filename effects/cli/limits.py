@@ -100,10 +100,10 @@ def set_(
             key,
             actor=actor(),
             reason=reason,
-            rate=_given(rate, lambda text: parse_rate(text, burst or 0)),
-            max_in_flight=_given(in_flight, _count),
-            parent=_given(parent, str),
-            breaker=_given(breaker, parse_breaker),
+            rate=_parsed(rate, lambda text: parse_rate(text, burst or 0)),
+            max_in_flight=_parsed(in_flight, _count),
+            parent=_parsed(parent, str),
+            breaker=_parsed(breaker, parse_breaker),
         )
         details = limit_status.show(app.store, connection, key)
     return CommandResult(details, f"{key}: {_may(details) or 'no limits'}")
@@ -148,7 +148,7 @@ def resume(context: Context, *, key: str, reason: str | None) -> CommandResult:
     return CommandResult({"limit_key": key, "result": "resumed", "was_paused": was_paused}, text)
 
 
-def _given(text: str | None, parse: Callable[[str], T]) -> Any:
+def _parsed(text: str | None, parse: Callable[[str], T]) -> Any:
     """What `set_limit` takes: leave as it is, take away, or the new value."""
     if text is None:
         return KEEP

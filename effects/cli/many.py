@@ -55,8 +55,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
             raise click.UsageError(f"give at most {INLINE_MAX} IDs, or filters")
 
     @property
-    def is_given(self) -> bool:
-        """Whether any of them is."""
+    def is_used(self) -> bool:
+        """Whether any of these options was used."""
         return self.all_ or self.yes or self.dry_run or self.limit is not None or self.as_of is not None
 
 

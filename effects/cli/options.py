@@ -90,7 +90,7 @@ def newest_option(most: int) -> Callable[[Callback], Callback]:
     return click.option("--limit", type=click.IntRange(1, most), metavar="N", help=words)
 
 
-def _known_type(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def _checked_type(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None and (context := ctx.find_object(Context)) is not None:
         app = context.app
         with app.store.read() as connection:
@@ -98,7 +98,7 @@ def _known_type(ctx: click.Context, param: click.Parameter, value: str | None) -
     return value
 
 
-def _known_queue(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def _checked_queue(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None and (context := ctx.find_object(Context)) is not None:
         app = context.app
         with app.store.read() as connection:
@@ -107,9 +107,9 @@ def _known_queue(ctx: click.Context, param: click.Parameter, value: str | None) 
 
 
 type_option = click.option(
-    "--type", "job_type", metavar="NAME", callback=_known_type, help="Job type, such as webhook.deliver."
+    "--type", "job_type", metavar="NAME", callback=_checked_type, help="Job type, such as webhook.deliver."
 )
-queue_option = click.option("--queue", metavar="NAME", callback=_known_queue, help="Queue.")
+queue_option = click.option("--queue", metavar="NAME", callback=_checked_queue, help="Queue.")
 code_option = click.option("--code", "error_code", metavar="CODE", help="Error code, such as http_410.")
 text_option = click.option("--text", metavar="TEXT", help="Part of the last error message.")
 tenant_option = click.option("--tenant", metavar="NAME", help="Tenant of the app, such as a webhook endpoint's.")

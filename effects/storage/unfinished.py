@@ -35,7 +35,7 @@ class UnfinishedFile:
         self._open_object = open_object
         self._unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}{UNFINISHED}")
         self._digest = RunningDigest()
-        self._size = self._asked = 0
+        self._size = self._flushed = 0
         self._finished = False
         self._file = create_private(self._unfinished)
         os.fchmod(self._file.fileno(), mode)
@@ -62,14 +62,14 @@ class UnfinishedFile:
 
     def _add(self, count: int) -> None:
         self._size += count
-        if self._durable and self._size - self._asked >= WRITEBACK_BYTES:
+        if self._durable and self._size - self._flushed >= WRITEBACK_BYTES:
             self._begin_writeback()
 
     def _begin_writeback(self) -> None:
         """Let the disk begin now: what is dirty is written and not waited for, and `finish` finds little left."""
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._file.fileno(), self._asked, self._size - self._asked, os.POSIX_FADV_DONTNEED)
-        self._asked = self._size
+            os.posix_fadvise(self._file.fileno(), self._flushed, self._size - self._flushed, os.POSIX_FADV_DONTNEED)
+        self._flushed = self._size
 
     def finish(self) -> Stored:
         """Sync, rename, sync the folder; or rename alone."""

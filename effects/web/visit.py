@@ -158,7 +158,7 @@ class Visit:
         """
         reason = self.form.get("reason")
         if needed and reason is None:
-            raise EnqueueError("a reason is needed: it stands in the audit log")
+            raise EnqueueError("a reason is needed, for the audit log")
         return reason
 
     @property

@@ -21,7 +21,7 @@ from effects.text.redact import HIDDEN, redact, secret_texts
 from effects.text.scrub import class_name
 from effects.text.wording import described
 from effects.worker.answer import accept
-from effects.worker.raised import ErrorTexts, made_at, with_error
+from effects.worker.raised import ErrorTexts, place_made, with_error
 
 RETURN_SECONDS = 5.0  # a handler whose release was refused has so long to come back
 
@@ -264,7 +264,7 @@ class RunningAttempt:
         _log.error("job.wrong_answer", extra=fields)
         if error is not None:
             return settlement
-        return replace(settlement, error_type="OutcomeInvalid", stack=made_at(answer))
+        return replace(settlement, error_type="OutcomeInvalid", stack=place_made(answer))
 
     def _classify(self, error: BaseException) -> Outcome:
         """The fate of an exception, by the job type's own word; where that fails too, by whether it was released."""

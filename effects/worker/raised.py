@@ -83,7 +83,7 @@ def stack_of(error: BaseException) -> str | None:
         return None
 
 
-def made_at(answer: object) -> str | None:
+def place_made(answer: object) -> str | None:
     """The code location where an invalid outcome was created, if known."""
     try:
         return place(*answer.made_at) if isinstance(answer, OUTCOMES) else None

@@ -89,7 +89,7 @@ class VerdictWriter:
         return self._outage.retry_until_available(
             lambda: settle(self._store, part, ledgers, now=self._now()),
             give_up=self._give_up,
-            passing=_about_one(part),
+            passing=_faults_of(part),
             brisk=brisk,
         )
 
@@ -143,7 +143,7 @@ class VerdictWriter:
         )  # fmt: skip
 
 
-def _about_one(part: Sequence[Settlement]) -> Collection[Fault]:
+def _faults_of(part: Sequence[Settlement]) -> Collection[Fault]:
     """Errors about one of these settlements. A missing table or privilege counts if an `apply` may have caused it."""
     about_one = {Fault.CONFLICT, Fault.DATA, Fault.BUG}
     foreign = any(settlement.apply is not None for settlement in part)

@@ -80,7 +80,7 @@ def get_email(app: Effects, name: str) -> EmailRecord:
         EmailNotFound: no such message.
     """
     with app.store.read() as connection:
-        row = _found(app, connection, name)
+        row = _message_row(app, connection, name)
         group = sent.recipients(app.store, connection, [row.key]).get(row.key, [])
         attempts = read_tries(app.store, connection, row.job_id)
         events = tuple(read_events(app, connection, row.message_id))
@@ -128,7 +128,7 @@ def requeue_email(
         TemplateError, ConfigurationError: it cannot be rendered again.
     """
     with app.store.begin() as connection:
-        row = _found(app, connection, name)
+        row = _message_row(app, connection, name)
         content = open_content(app, row.key, row.content, row.sealed)
         if content is None:
             raise EmailNotFound(f"the content of {row.key} is deleted: write a new message")
@@ -209,7 +209,7 @@ def send_test_email(
 # -- from rows -------------------------------------------------------------------------------------------------------
 
 
-def _found(app: Effects, connection: Connection, name: str) -> Row[Any]:
+def _message_row(app: Effects, connection: Connection, name: str) -> Row[Any]:
     row = sent.find(app.store, connection, name)
     if row is None:
         raise EmailNotFound(f"there is no message of the key, Message-ID or job {name!r}")

@@ -8,7 +8,7 @@ from effects import JobType
 from effects.extend import SealedColumn
 from effects_email.jobs.compose import EmailCompose
 from effects_email.jobs.send import EmailSend
-from effects_email.message import given_files, source
+from effects_email.message import attached_bytes, source
 from effects_email.suppressions import rows as suppression_rows
 
 if TYPE_CHECKING:
@@ -22,4 +22,4 @@ def job_types(app: Effects) -> list[JobType[Any]]:
 
 def sealed_columns() -> list[SealedColumn]:
     """The entry point `effects.sealed`."""
-    return [*source.sealed_columns(), *given_files.sealed_columns(), *suppression_rows.sealed_columns()]
+    return [*source.sealed_columns(), *attached_bytes.sealed_columns(), *suppression_rows.sealed_columns()]

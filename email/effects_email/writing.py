@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row
 
 from effects import Effects, NewJob
 from effects.extend import IdempotentWriter, KeyHolder, ReservedJob, insert_reserved, reserve_jobs, write_once
-from effects_email.message import given_files
+from effects_email.message import attached_bytes
 from effects_email.message.address import address_digest, address_digests
 from effects_email.message.source import seal_content
 from effects_email.request import RenderedEmail
@@ -110,7 +110,7 @@ class _MessageWriter(IdempotentWriter[RenderedEmail, EmailReceipt]):
         own = [number for number, row in enumerate(rows) if row.job_id in written]
         _write_recipients(app, connection, [requests[number] for number in own])
         for number in own:
-            given_files.write(app, connection, requests[number].key, requests[number].files)
+            attached_bytes.write(app, connection, requests[number].key, requests[number].files)
         insert_reserved(app, connection, [jobs[number] for number in own])
         return [_receipt(row, existing=False) if row.job_id in written else None for row in rows]
 

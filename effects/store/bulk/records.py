@@ -233,7 +233,7 @@ def _no_longer_match(expected: Counted, came_to: int, left: Counted) -> int | No
 def _options(action: BulkAction) -> dict[str, bool]:
     """The overrides that were given."""
     overrides = {"even_if_unknown": action.even_if_unknown, "even_if_done": action.even_if_done}
-    return {name: True for name, is_given in overrides.items() if is_given}
+    return {name: True for name, is_set in overrides.items() if is_set}
 
 
 # -- the statements --------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def _intend(sql: Sql) -> str:
     WHERE r.digest IS NOT NULL ORDER BY r.n ON CONFLICT DO NOTHING RETURNING job_id"""
 
 
-def _insert_given(sql: Sql) -> str:
+def _insert_with_ids(sql: Sql) -> str:
     return f"""
     INSERT INTO {sql.jobs} ({_INTO})
     SELECT {_from(sql, "r.id")} FROM {sql.rows("rows", JobRow)} AS r WHERE true ORDER BY r.n"""
@@ -129,7 +129,7 @@ def _insert_sqlite(store: Store, connection: Connection, rows: Sequence[JobRow])
     if keyed:
         won = _intended(store, connection, keyed)
         rows = [row for row in rows if row.digest is None or row.id in won]
-    store.write(connection, _insert_given, rows=as_json(rows))
+    store.write(connection, _insert_with_ids, rows=as_json(rows))
     return {row.n: row.id for row in rows if row.id is not None}
 
 
@@ -256,5 +256,5 @@ def _both_sqlite(
     store.write(connection, _intend_with(insert, type(intents[0])), intents=as_json(named))
     for row, job_id in zip(rows, ids, strict=True):
         row.id = job_id
-    store.write(connection, _insert_given, rows=as_json(rows))
+    store.write(connection, _insert_with_ids, rows=as_json(rows))
     return ids

@@ -128,7 +128,7 @@ def refuse_unknown(store: Store, connection: Connection, key: str) -> None:
     Raises:
         LimitNotFound: names the most similar key, and how to create one.
     """
-    if store.value(connection, _is_known, limit_key=key) is None:
+    if store.value(connection, _exists, limit_key=key) is None:
         similar = nearest_key(store, connection, key)
         raise LimitNotFound(f"no limits and no waiting job have the key {key!r}{similar} (a new one: --create)")
 
@@ -218,7 +218,7 @@ def limit_columns(sql: Sql) -> str:
     breaker_state, breaker_failures, {sql.seconds("breaker_changed_at")} AS breaker_age"""
 
 
-def _is_known(sql: Sql) -> str:
+def _exists(sql: Sql) -> str:
     return f"""
     SELECT 1 FROM {sql.limits} WHERE limit_key = :limit_key
     UNION ALL SELECT 1 FROM {sql.jobs} WHERE limit_key = :limit_key LIMIT 1"""

@@ -21,7 +21,7 @@ from effects.store.operator.dead_letters import closed
 from effects.store.operator.requeue import EVEN_IF_DONE
 from effects.store.queue.table_ledger import all_ledgers
 from effects.store.queue.unresolved import is_unknown, needs_person
-from effects.store.recovery.failover_records import compared_failovers, known_effects
+from effects.store.recovery.failover_records import compared_failovers, effects_known
 from effects.store.schema.operator_tables import PRUNED_JOBS
 
 IDS_MAX = 20
@@ -108,7 +108,7 @@ def _limited(build: Statement) -> Statement:
 # -- jobs and attempts -----------------------------------------------------------------------------------
 
 
-def _known(sql: Sql) -> str:
+def _all_jobs(sql: Sql) -> str:
     """Live and ended jobs alike. A running attempt is counted and not yet logged."""
     return f"""(
         SELECT id, status, attempts, lease_token, requeued_from FROM {sql.jobs}
@@ -146,7 +146,7 @@ def _end_recorded(sql: Sql) -> str:
 
 def _done_succeeded(sql: Sql) -> str:
     return f"""
-    SELECT k.id FROM {_known(sql)} AS k
+    SELECT k.id FROM {_all_jobs(sql)} AS k
     LEFT JOIN (SELECT DISTINCT job_id FROM {sql.job_attempts} WHERE verdict = 'done') AS done ON done.job_id = k.id
     WHERE (k.status = 'succeeded') <> (done.job_id IS NOT NULL)"""
 
@@ -155,7 +155,7 @@ def _attempts_logged(sql: Sql) -> str:
     """A snooze or a pause is logged and not counted."""
     uncounted = ", ".join(f"'{outcome}'" for outcome in UNCOUNTED)
     return f"""
-    SELECT k.id FROM {_known(sql)} AS k LEFT JOIN (
+    SELECT k.id FROM {_all_jobs(sql)} AS k LEFT JOIN (
         SELECT job_id, count(*) AS logged FROM {sql.job_attempts} WHERE outcome NOT IN ({uncounted}) GROUP BY job_id
     ) AS log ON log.job_id = k.id
     WHERE k.attempts <> COALESCE(log.logged, 0) + CASE WHEN k.status = 'running' THEN 1 ELSE 0 END"""
@@ -163,14 +163,14 @@ def _attempts_logged(sql: Sql) -> str:
 
 def _attempts_fenced(sql: Sql) -> str:
     return f"""
-    SELECT a.job_id AS id FROM {sql.job_attempts} AS a LEFT JOIN {_known(sql)} AS k ON k.id = a.job_id
+    SELECT a.job_id AS id FROM {sql.job_attempts} AS a LEFT JOIN {_all_jobs(sql)} AS k ON k.id = a.job_id
     WHERE k.id IS NULL OR a.lease_token > k.lease_token OR a.lease_token < 1
-    UNION ALL SELECT id FROM {_known(sql)} AS more WHERE attempts > lease_token"""
+    UNION ALL SELECT id FROM {_all_jobs(sql)} AS more WHERE attempts > lease_token"""
 
 
 def _requeued_ended(sql: Sql) -> str:
     return f"""
-    SELECT k.id FROM {_known(sql)} AS k LEFT JOIN {sql.job_history} AS h ON h.id = k.requeued_from
+    SELECT k.id FROM {_all_jobs(sql)} AS k LEFT JOIN {sql.job_history} AS h ON h.id = k.requeued_from
     WHERE k.requeued_from IS NOT NULL AND h.id IS NULL"""
 
 
@@ -185,7 +185,7 @@ _CORE: dict[str, Statement] = {
     "attempts_fenced": _attempts_fenced,
     "requeued_ended": _requeued_ended,
     "failovers_compared": compared_failovers,
-    "effects_known": known_effects,
+    "effects_known": effects_known,
 }
 
 
@@ -196,7 +196,7 @@ _CORE: dict[str, Statement] = {
 def _intent_kept(table: str) -> Statement:
     def build(sql: Sql) -> str:
         return f"""
-        SELECT l.job_id AS id FROM {getattr(sql, table)} AS l LEFT JOIN {_known(sql)} AS k ON k.id = l.job_id
+        SELECT l.job_id AS id FROM {getattr(sql, table)} AS l LEFT JOIN {_all_jobs(sql)} AS k ON k.id = l.job_id
         WHERE k.id IS NULL AND (l.state IN ('intended', 'released')
             OR l.job_id > COALESCE((SELECT job_id FROM {sql.pruned} WHERE name = '{PRUNED_JOBS}'), 0))"""
 
@@ -222,7 +222,7 @@ def _chains(sql: Sql, table: str) -> str:
     return f"""
     WITH RECURSIVE chain(newest, id, source) AS (
         SELECT l.job_id, k.id, k.requeued_from
-        FROM {getattr(sql, table)} AS l JOIN {_known(sql)} AS k ON k.id = l.job_id
+        FROM {getattr(sql, table)} AS l JOIN {_all_jobs(sql)} AS k ON k.id = l.job_id
         UNION ALL
         SELECT chain.newest, h.id, h.requeued_from FROM chain JOIN {sql.job_history} AS h ON h.id = chain.source
         WHERE NOT EXISTS (
@@ -243,7 +243,7 @@ def _done_proved(table: str) -> Statement:
         return f"""
         {_chains(sql, table)}
         SELECT l.job_id AS id FROM {getattr(sql, table)} AS l
-        JOIN {_known(sql)} AS k ON k.id = l.job_id LEFT JOIN verdicts AS v ON v.newest = l.job_id
+        JOIN {_all_jobs(sql)} AS k ON k.id = l.job_id LEFT JOIN verdicts AS v ON v.newest = l.job_id
         WHERE l.state = 'done' AND COALESCE(v.done, 0) = 0 AND l.job_id NOT IN (SELECT newest FROM vouched)"""
 
     return build

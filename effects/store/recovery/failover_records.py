@@ -176,7 +176,7 @@ OLD_FAILOVERS = old_rows("failovers", "id", _old_failovers)
 # -- for the audit ---------------------------------------------------------------------------------------
 
 
-def known_effects(sql: Sql) -> str:
+def effects_known(sql: Sql) -> str:
     """Jobs whose effects arrived and that the database does not know, of failovers that no one has resolved."""
     return f"""
     SELECT e.job_id AS id FROM {sql.evidence} AS e LEFT JOIN {sql.failovers} AS f ON f.id = e.failover_id

@@ -197,11 +197,11 @@ def _schedule_of(row: Row[Any]) -> Schedule:
 
 # -- the statements --------------------------------------------------------------------------------------
 
-_GIVEN = {
+_DECLARED = {
     "name": "text", "job_type": "text", "payload": "json", "cron": "text", "zone": "text", "max_attempts": "int",
     "overlap": "text", "catch_up": "text", "catch_up_max": "int", "key": "text", "in_code": "bool",
 }  # fmt: skip
-_PLAIN = ", ".join(f"d.{name}" for name in _GIVEN if name != "payload")
+_PLAIN = ", ".join(f"d.{name}" for name in _DECLARED if name != "payload")
 
 
 def select_definition(sql: Sql) -> str:
@@ -220,14 +220,14 @@ def _by_name(sql: Sql) -> str:
 
 
 def _upsert(sql: Sql) -> str:
-    names = ", ".join(_GIVEN)
-    taken = ", ".join(f"{name} = excluded.{name}" for name in _GIVEN if name != "name")
+    names = ", ".join(_DECLARED)
+    taken = ", ".join(f"{name} = excluded.{name}" for name in _DECLARED if name != "name")
     old = sql.job_definitions
     moved = f"{old}.cron <> excluded.cron OR {old}.zone <> excluded.zone OR {old}.retired"
     return f"""
     INSERT INTO {old} ({names}, last_slot, created_at, updated_at)
-    SELECT {", ".join(f"r.{name}" for name in _GIVEN)}, {sql.now}, {sql.now}, {sql.now}
-    FROM {sql.rows("rows", _GIVEN)} AS r WHERE true ORDER BY r.name
+    SELECT {", ".join(f"r.{name}" for name in _DECLARED)}, {sql.now}, {sql.now}, {sql.now}
+    FROM {sql.rows("rows", _DECLARED)} AS r WHERE true ORDER BY r.name
     ON CONFLICT (name) DO UPDATE SET {taken}, retired = false, updated_at = {sql.now},
         last_slot = CASE WHEN {moved} THEN {sql.now} ELSE {old}.last_slot END"""
 

@@ -57,7 +57,7 @@ def _shown(visit: Visit, name: str, locale: str | None) -> Shown:
 
 def template(visit: Visit) -> PageAnswer:
     """One template, by its first case or the one that is asked for."""
-    version, case, cases = _asked(visit)
+    version, case, cases = _chosen(visit)
     state = state_of(visit.app)
     problem, rendered = None, None
     try:
@@ -83,14 +83,14 @@ def _size(rendered: Rendered | None) -> int:
 
 def frame(visit: Visit) -> PageAnswer:
     """The HTML of a template, for a frame."""
-    version, case, cases = _asked(visit)
+    version, case, cases = _chosen(visit)
     html = state_of(visit.app).renderer.render(version, cases[case]).html
     if html is None:
         raise TemplateNotFound(f"template {version.name!r} has no HTML")
     return framed(html)
 
 
-def _asked(visit: Visit) -> tuple[Version, str, dict[str, Mapping[str, Any]]]:
+def _chosen(visit: Visit) -> tuple[Version, str, dict[str, Mapping[str, Any]]]:
     try:
         folder = state_of(visit.app).folder
     except ConfigurationError as error:

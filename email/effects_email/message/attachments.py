@@ -16,13 +16,13 @@ from typing import BinaryIO
 from effects import Effects, EffectsError
 from effects.extend import UNSAFE, described
 from effects_email.errors import AttachmentInvalid, AttachmentMissing, ContentChanged
-from effects_email.message import given_files
+from effects_email.message import attached_bytes
 from effects_email.message.invite import CALENDAR, FILENAME
 from effects_email.message.source import Attachment, MessageSource
 
 ENCODED_BYTES_MAX = 10 * 1024 * 1024  # of all files of a message, in base64: what most relays take
 STORED = "storage:"
-GIVEN = "bytes:"  # the URL of a file whose bytes are kept with the message
+OWN_BYTES = "bytes:"  # the URL of a file whose bytes are kept with the message
 FILENAME_BYTES_MAX = 240
 _TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}")
 _CONTENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
@@ -125,8 +125,8 @@ class Files:
                 self._kept.move_to_end(attachment.sha256)
                 return self._kept[attachment.sha256]
         try:
-            if attachment.url == GIVEN:
-                data = given_files.read(self._app, key, attachment.sha256)
+            if attachment.url == OWN_BYTES:
+                data = attached_bytes.read(self._app, key, attachment.sha256)
             else:
                 data = b"".join(_pieces(self._app, attachment.url, attachment.size_bytes + 1))
         except (OSError, EffectsError) as error:
@@ -174,9 +174,9 @@ def inline_images(html: str, attachments: Iterable[Attachment], contents: Mappin
 
 def _describe(app: Effects, file: File) -> Attachment:
     _check_types(file)
-    url = GIVEN if isinstance(file.source, bytes) else _url(file.source)
+    url = OWN_BYTES if isinstance(file.source, bytes) else _url(file.source)
     filename = file.filename if file.filename is not None else url.rpartition("/")[2]
-    if url == GIVEN and file.filename is None:
+    if url == OWN_BYTES and file.filename is None:
         raise AttachmentInvalid("attachments: bytes need a name: File(data, filename='invoice.pdf')")
     if not filename or UNSAFE.search(filename) or _PATH.search(filename) or len(filename.encode()) > FILENAME_BYTES_MAX:
         raise AttachmentInvalid(
@@ -275,7 +275,7 @@ def names(files: Sequence[File], attachments: Sequence[Attachment]) -> list[list
 
 def _name(source: str | Path | bytes, attachment: Attachment) -> str:
     """Of bytes, their hash: other bytes are other content."""
-    return f"{GIVEN}{attachment.sha256}" if isinstance(source, bytes) else str(source)
+    return f"{OWN_BYTES}{attachment.sha256}" if isinstance(source, bytes) else str(source)
 
 
 def contents(files: Sequence[File], attachments: Sequence[Attachment]) -> dict[str, bytes]:

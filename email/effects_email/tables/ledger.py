@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from effects.extend import Execution, LedgerRow, Settlement, Sql, Statement, Store, TableLedger, as_json, fold_sql
 from effects_email.record import RecipientResult, SendRecord
 
-FOUND_MAX = 100
+MATCHES_MAX = 100
 NEWEST = 10
 _SHA256_CHARS = 64  # in hexadecimal
 _UNTRIED = ("", "cancelled", "snoozed", "paused")  # outcomes of attempts that sent nothing
@@ -127,7 +127,7 @@ def _find(sql: Sql) -> str:
     return f"""
     {shown} WHERE key = :key UNION {shown} WHERE message_id = :message_id UNION {shown} WHERE event_id = :key
     UNION {shown} WHERE event_id = :event_id AND template = :template
-    ORDER BY job_id LIMIT {FOUND_MAX}"""
+    ORDER BY job_id LIMIT {MATCHES_MAX}"""
 
 
 def _find_by_address(sql: Sql) -> str:

@@ -16,7 +16,7 @@ from effects.extend import arguments, described, optional, require
 from effects_reports.definitions.params import (
     check_after,
     declared_by,
-    given_names,
+    injected_names,
     named_params,
     read_params,
     takes_after,
@@ -159,7 +159,7 @@ class ReportDefinition:
 
     def _call(self, params: Any, as_of: datetime, since: Since | None = None, after: Cursor = None) -> Any:
         ours = {"as_of": as_of, "since": since or Since(), "after": after}
-        chosen = {name: ours[name] for name in given_names(self.source)}
+        chosen = {name: ours[name] for name in injected_names(self.source)}
         try:
             if takes_keywords(self.source):
                 return self.source(**msgspec.structs.asdict(params), **chosen)

@@ -17,7 +17,7 @@ AS_OF, SINCE, AFTER = "as_of", "since", "after"
 _MISSING = inspect.Parameter.empty
 
 
-def given_names(source: Callable[..., Any]) -> list[str]:
+def injected_names(source: Callable[..., Any]) -> list[str]:
     """Arguments that are no params: the time of the plan, what is new since the last run, an iterable's cursor."""
     takes = {
         AS_OF: AS_OF in inspect.signature(source).parameters,
@@ -69,7 +69,7 @@ def takes_keywords(source: Callable[..., Any]) -> bool:
 
 
 def _own(source: Callable[..., Any]) -> list[inspect.Parameter]:
-    ours = given_names(source)
+    ours = injected_names(source)
     return [argument for name, argument in inspect.signature(source).parameters.items() if name not in ours]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_ONE = re.compile(r"bytes=\s*([0-9]{0,19})-([0-9]{0,19})\s*")
+_SINGLE_RANGE = re.compile(r"bytes=\s*([0-9]{0,19})-([0-9]{0,19})\s*")
 
 
 class UnsatisfiableError(ValueError):
@@ -19,7 +19,7 @@ def asked_range(header: str | None, size: int) -> tuple[int, int] | None:
     Raises:
         UnsatisfiableError: there is nothing in it.
     """
-    match = _ONE.fullmatch(header) if header else None
+    match = _SINGLE_RANGE.fullmatch(header) if header else None
     if match is None or match[1] == match[2] == "":
         return None
     if match[1] == "":  # the last so many

@@ -98,7 +98,7 @@ def _chunk(row: Row[Any]) -> Chunk:
 
 # -- an attempt -------------------------------------------------------------------------------------------------
 
-_MINE = "run_id = :run_id AND ordinal = :ordinal AND job_id = :job_id AND token = :token AND state = 'running'"
+_HELD = "run_id = :run_id AND ordinal = :ordinal AND job_id = :job_id AND token = :token AND state = 'running'"
 
 
 def _begin(sql: Sql) -> str:
@@ -122,7 +122,7 @@ def _flush(sql: Sql) -> str:
     return f"""
     UPDATE {sql.report_chunks} SET rows_seen = {sql.greatest("rows_seen", "CAST(:rows AS bigint)")},
         updated_at = {sql.now}
-    WHERE {_MINE} AND EXISTS (SELECT 1 FROM {sql.report_runs} AS r WHERE r.id = :run_id AND r.state = 'running')"""
+    WHERE {_HELD} AND EXISTS (SELECT 1 FROM {sql.report_runs} AS r WHERE r.id = :run_id AND r.state = 'running')"""
 
 
 def flush_progress(store: Store, connection: Connection, chunk: Chunk, job_id: int, token: int, rows: int) -> bool:
@@ -147,7 +147,7 @@ def _finish(sql: Sql) -> str:
     UPDATE {sql.report_chunks} SET state = 'done', rows_done = :rows, rows_seen = :rows, bytes_done = :bytes,
         part = :part, sha256 = :sha256, boot = :boot, route = :route, finished_at = {sql.now}, updated_at = {sql.now},
         hi = COALESCE(hi, {"CAST(:end AS jsonb)" if sql.postgresql else ":end"})
-    WHERE {_MINE}"""
+    WHERE {_HELD}"""
 
 
 def finish_chunk(
@@ -160,7 +160,7 @@ def finish_chunk(
 
 def _split(sql: Sql) -> str:
     return (
-        f"UPDATE {sql.report_chunks} SET state = 'split', finished_at = {sql.now}, updated_at = {sql.now} WHERE {_MINE}"
+        f"UPDATE {sql.report_chunks} SET state = 'split', finished_at = {sql.now}, updated_at = {sql.now} WHERE {_HELD}"
     )
 
 
@@ -172,7 +172,7 @@ def split_chunk(store: Store, connection: Connection, chunk: Chunk, job_id: int,
 def _wait(sql: Sql) -> str:
     return f"""
     UPDATE {sql.report_chunks} SET state = 'pending', error_code = :code, error_text = :text, updated_at = {sql.now}
-    WHERE {_MINE}"""
+    WHERE {_HELD}"""
 
 
 def wait_again(

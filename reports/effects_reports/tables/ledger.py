@@ -8,13 +8,13 @@ from sqlalchemy import Connection
 
 from effects.extend import LedgerRow, Settlement, Sql, Store, TableLedger
 
-FOUND_MAX = 100
+MATCHES_MAX = 100
 
 
 def _find(sql: Sql) -> str:
     return f"""
     SELECT report, key, generation, state, job_id FROM {sql.generated_reports}
-    WHERE key = :key OR run_id = :run_id ORDER BY generation DESC LIMIT {FOUND_MAX}"""
+    WHERE key = :key OR run_id = :run_id ORDER BY generation DESC LIMIT {MATCHES_MAX}"""
 
 
 def _run(sql: Sql) -> str:

@@ -73,7 +73,7 @@ def _of_tenant(sql: Sql) -> str:
     return f"{_select(sql)} WHERE e.tenant = :tenant ORDER BY e.created_at, e.id"
 
 
-def _one(sql: Sql) -> str:
+def _by_id(sql: Sql) -> str:
     return f"{_select(sql)} WHERE e.id = :id AND {owned('e')}"
 
 
@@ -109,7 +109,7 @@ def endpoints(store: Store, connection: Connection, tenant: str | None) -> Seque
 
 def endpoint(store: Store, connection: Connection, endpoint_id: str, tenant: str | None) -> Row[Any] | None:
     """The endpoint, if it is the tenant's. For `tenant` here and below None means any, "" means no tenant."""
-    return store.one(connection, _one, id=endpoint_id, tenant=tenant)
+    return store.one(connection, _by_id, id=endpoint_id, tenant=tenant)
 
 
 _CHANGE = {"id": "text", "url": "text", "patterns": "json", "profile": "text", "overrides": "json", "ordering": "text"}

@@ -34,7 +34,7 @@ class _DeliveryEntry(msgspec.Struct):
     tried: int
 
 
-FOUND_MAX = 100
+MATCHES_MAX = 100
 NEWEST = 10
 _UNTRIED = ("", "cancelled", "snoozed", "paused")  # outcomes of attempts that sent nothing
 
@@ -52,11 +52,11 @@ def _find(sql: Sql) -> str:
     SELECT d.event_id, d.endpoint_id, d.state, d.job_id
     FROM {sql.webhook_events} AS e JOIN {sql.delivered_webhooks} AS d ON d.event_id = e.id
     WHERE e.key = :key OR e.id = :key OR (e.id = :event_id AND d.endpoint_id = :endpoint_id)
-    ORDER BY d.job_id LIMIT {FOUND_MAX}"""
+    ORDER BY d.job_id LIMIT {MATCHES_MAX}"""
 
 
 def _named(sql: Sql) -> str:
-    return f"SELECT id FROM {sql.webhook_endpoints} WHERE id = :key OR url = :key LIMIT {FOUND_MAX}"
+    return f"SELECT id FROM {sql.webhook_endpoints} WHERE id = :key OR url = :key LIMIT {MATCHES_MAX}"
 
 
 def _newest_of(sql: Sql) -> str:
