@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from effects_reports.admin import RepairCounts, cancel_report, repair_reports, resume_report, rewind_report
     from effects_reports.api import ReportStatus, find_report, list_reports, report_status, request_report
     from effects_reports.async_api import request_report_async, subscribe_async, unsubscribe_async
-    from effects_reports.definitions.definition import ReportDefinition, report
+    from effects_reports.definitions.decorator import report
+    from effects_reports.definitions.definition import ReportDefinition
     from effects_reports.definitions.file_sql import file_report
     from effects_reports.definitions.several_sheets import workbook_report
     from effects_reports.definitions.sql_text import sql_report
@@ -65,7 +66,8 @@ else:
                 "BucketCredentials, CustomerBucket, add_bucket, bucket_notice, list_buckets, remove_bucket, "
                 "rotate_bucket"
             ),
-            "effects_reports.definitions.definition": "ReportDefinition, report",
+            "effects_reports.definitions.decorator": "report",
+            "effects_reports.definitions.definition": "ReportDefinition",
             "effects_reports.delivery.mail": "mail_notice",
             "effects_reports.results.downloads": "download_app",
             "effects_reports.errors": (

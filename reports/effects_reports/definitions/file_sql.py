@@ -10,7 +10,8 @@ from typing import Any
 
 from msgspec import inspect as shapes
 
-from effects_reports.definitions.definition import CHUNK_ROWS, ColumnType, ReportDefinition, report
+from effects_reports.definitions.decorator import report
+from effects_reports.definitions.definition import CHUNK_ROWS, ColumnType, ReportDefinition
 from effects_reports.definitions.sql_text import NoParams, check_names, values_of
 from effects_reports.errors import DefinitionInvalid
 from effects_reports.formats.base import MappedRow

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from effects.extend import described
-from effects_reports.definitions.definition import ReportDefinition, report
+from effects_reports.definitions.decorator import report
+from effects_reports.definitions.definition import ReportDefinition
 from effects_reports.errors import DefinitionInvalid
 from effects_reports.formats.sheets.options import Workbook
 

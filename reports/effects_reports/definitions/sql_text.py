@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from msgspec import inspect as shapes
 from sqlalchemy.types import TypeEngine, to_instance
 
-from effects_reports.definitions.definition import ColumnType, ReportDefinition, report
+from effects_reports.definitions.decorator import report
+from effects_reports.definitions.definition import ColumnType, ReportDefinition
 from effects_reports.errors import DefinitionInvalid
 
 _AS_OF = "as_of"
