@@ -22,8 +22,8 @@ SAMPLES = 200
 GAP_SECONDS = (0.02, 0.2)
 WARM_UP = 10
 P50, P99 = "p50 ms", "p99 ms"
-BOUNDS_MS = {("PostgreSQL", P50): 4.0, ("PostgreSQL", P99): 15.0, ("SQLite", P50): 10.0}
-AIMS_MS = {("PostgreSQL", P50): 1.8, ("PostgreSQL", P99): 4.0, ("SQLite", P50): 3.0, ("SQLite", P99): 8.0}
+BOUNDS_MS = {("PostgreSQL", P50): 1.8, ("PostgreSQL", P99): 4.0, ("SQLite", P50): 3.0, ("SQLite", P99): 8.0}
+AIMS_MS = {("PostgreSQL", P50): 1.0, ("PostgreSQL", P99): 2.5, ("SQLite", P50): 2.0, ("SQLite", P99): 5.0}
 BARE = "bare PostgreSQL"
 
 
