@@ -99,7 +99,7 @@ class FailoverEvidence:
 
     def _keep(self, batch: list[Remembered]) -> None:
         self._memory.add(batch)
-        if not self._in_doubt.isdisjoint(remembered.attempt for remembered in batch):
+        if self._in_doubt and not self._in_doubt.isdisjoint(remembered.attempt for remembered in batch):
             self._suspected = True  # the server that is gone may have acknowledged it
         if self._file is not None:
             self._file.add(batch, self._worker)
