@@ -17,9 +17,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, Self
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
 
-from effects.errors import StoreUnavailable
 from effects.store.db.engine import pooler_between
 from effects.store.db.store import Store
 
@@ -153,8 +151,8 @@ class Notifier:
         try:
             with self._store.single() as connection:
                 connection.execution_options(no_parameters=True).exec_driver_sql(_notify(channel, names))
-        except (SQLAlchemyError, StoreUnavailable) as error:
-            _log.debug("hint not sent: %s", type(error).__name__)  # polling finds the jobs
+        except Exception as error:  # whatever it is: the thread stays for the next hint, and polling finds the jobs
+            _log.debug("hint not sent: %s", type(error).__name__)
 
 
 def listen(engine: Engine, *channels: str) -> Any:

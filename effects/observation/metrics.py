@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
 from effects.app import Effects
-from effects.errors import StoreUnavailable
+from effects.errors import StoreRejected, StoreUnavailable
 from effects.model.settlement import Settlement
 from effects.store.operator.counts import Numbers, read_numbers
 from effects.text.unsafe import without_unsafe
@@ -195,6 +195,9 @@ class _Handler(BaseHTTPRequestHandler):
                 families = [*database_families(self.server.app), *self.server.worker.families()]
         except StoreUnavailable:
             self._answer(503, _TEXT, "the database cannot be reached\n")
+            return
+        except StoreRejected:
+            self._answer(503, _TEXT, "the database rejects a statement: see `effects doctor`\n")
             return
         self._answer(200, CONTENT_TYPE, render(families))
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection
 
 from effects.app import Effects
-from effects.errors import StoreUnavailable
+from effects.errors import StoreRejected, StoreUnavailable
 from effects.store.db.sql import Sql
 from effects.store.db.store import as_json
 
@@ -27,7 +27,7 @@ class MoreToCome:
         )
 
     def waited(self) -> bool:
-        """Wait a moment for such a job; False without one, or if the database cannot be reached."""
+        """Wait a moment for such a job; False without one, or if the database does not say."""
         coming = bool(self._types) and self._is_running()
         if coming:
             self._wake.wait(LOOK_SECONDS)
@@ -38,7 +38,7 @@ class MoreToCome:
         try:
             with store.read() as connection:
                 row = store.one(connection, _running, types=as_json(self._types), lease=lease_seconds)
-        except StoreUnavailable:
+        except (StoreUnavailable, StoreRejected):
             return False
         return row is not None
 

@@ -25,7 +25,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from effects import Effects, StoreUnavailable
+from effects import Effects, StoreRejected, StoreUnavailable
 from effects_email.message.address import address_digest
 from effects_email.suppressions.bounces import take_back
 from effects_email.tables import refusals as table
@@ -92,7 +92,7 @@ def is_weighed(verdict: Verdict) -> bool:
 
 
 def count(app: Effects, transport: str, verdict: Verdict, recipient: str, held_in: str | None) -> RefusalRun:
-    """Count a weighed verdict. If the database is unavailable, take it at face value."""
+    """Count a weighed verdict. If the database does not take it, take it at face value: the answer is known."""
     assert verdict.reply is not None
     name = uuid.uuid4().hex
     try:
@@ -107,6 +107,6 @@ def count(app: Effects, transport: str, verdict: Verdict, recipient: str, held_i
                 table.overrule(app.store, connection, transport)
                 take_back(app, connection, row.recipients.split(), code=verdict.code, since=row.began_at)
             return RefusalRun(row.run, row.messages)
-    except StoreUnavailable:
+    except (StoreUnavailable, StoreRejected):
         _log.warning("email.refusal_uncounted", extra={"fields": {"transport": transport, "code": verdict.code}})
         return RefusalRun(held_in or name, 1)

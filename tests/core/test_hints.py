@@ -19,6 +19,7 @@ from effects import Effects, enqueue, enqueue_async
 from effects.notifier import WATCHED_MAX, EndListener, channel, end_channel, job_ids
 from effects.store.migrations import migrate
 from effects.worker import Worker
+from tests.peers.saboteur import Sabotage, Saboteur
 from tests.support import databases
 from tests.support.running import running
 from tests.support.scripted import Scripted
@@ -53,6 +54,20 @@ def listener(request: pytest.FixtureRequest, postgresql_server: str) -> Iterator
         with psycopg.connect(plain, autocommit=True) as connection:
             connection.execute(f"LISTEN {channel(request.param)}".encode())
             yield Listener(app, connection)
+        app.dispose()
+
+
+def test_a_hint_that_the_server_rejects_is_not_the_last(postgresql_server: str) -> None:
+    """Its thread stays: jobs of hints to come would wait for polling, and nobody would know why."""
+    with databases.postgresql_database(postgresql_server) as url, Saboteur(url) as saboteur:
+        app = Effects(saboteur.url, job_types=[Scripted()])
+        migrate.init(app.store)
+        with psycopg.connect(make_url(url).render_as_string(hide_password=False), autocommit=True) as connection:
+            connection.execute(f"LISTEN {channel(None)}".encode())
+            saboteur.prepare(Sabotage(f"SET LOCAL synchronous_commit = off; NOTIFY {channel(None)}, 'first'", "0A000"))
+            enqueue("scripted", {}, queue="first", effects=app)
+            assert saboteur.done.wait(60)
+            assert Listener(app, connection).heard() == [{LAST}]
         app.dispose()
 
 

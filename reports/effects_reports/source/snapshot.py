@@ -19,7 +19,7 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from effects import StoreUnavailable
+from effects import StoreRejected, StoreUnavailable
 from effects_reports.errors import ReportRefused
 
 HELD_SECONDS = 900.0
@@ -80,7 +80,7 @@ class Holder:
 def _ask(needed: Callable[[str], bool], snapshot: str) -> bool:
     try:
         return needed(snapshot)
-    except StoreUnavailable:
+    except (StoreUnavailable, StoreRejected):
         return True  # not known; the time limit applies
 
 
