@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import uuid
 from typing import Any
 
 import psycopg
@@ -60,7 +61,7 @@ def work(name: str, database: str, folder: str, rows: str) -> None:
     working = threading.Thread(target=worker.run, daemon=True)
     working.start()
     await_go()
-    run = request_report(name, format=FORMATS.get(name, "csv"), effects=effects).run_id
+    run = request_report(name, format=FORMATS.get(name, "csv"), key=uuid.uuid4().hex, effects=effects).run_id
     await_report(effects, run, int(rows))
     worker.stop()
     working.join()
