@@ -31,7 +31,7 @@ pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=Tr
 
 WHENS = get_args(When)
 OPTIONS: dict[str, Any] = {
-    "lease_seconds": 1.5, "heartbeat_seconds": 0.3, "poll_seconds": 0.1, "time_limit_seconds": 2.0,
+    "lease_seconds": 3.0, "heartbeat_seconds": 0.3, "poll_seconds": 0.1, "time_limit_seconds": 2.0,
 }  # fmt: skip
 TWICE = ("lost", "succeeded")
 

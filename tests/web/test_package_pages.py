@@ -166,6 +166,7 @@ def test_a_row_that_cannot_be_read_takes_no_other_page_with_it(full: FullShop, p
     assert (endpoints.status_code, "the log has it under the reference" in endpoints.text) == (500, True)
 
 
+@pytest.mark.slow
 def test_no_text_of_a_row_becomes_markup(full: FullShop, person: Callable[..., Visitor]) -> None:
     visitor, store = person("admin"), full.app.store
     pages = pages_of(full)

@@ -46,7 +46,7 @@ def shop(filled: tuple[FullShop, Path], tmp_path: Path) -> Iterator[FullShop]:
     app.dispose()
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=[pytest.param(name, marks=() if name == "alone" else pytest.mark.slow) for name in PLACES])
 def place(request: pytest.FixtureRequest, shop: FullShop) -> Iterator[Place]:
     with PLACES[request.param](shop.app) as place:
         yield place

@@ -42,6 +42,7 @@ def the_app(app_factory: AppFactory, templates: Path, first: SmtpPeer, second: S
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_message_is_sent_by_both(app_factory: AppFactory, second: SmtpPeer, tmp_path: Path) -> None:
     """Each server is asked what it may have taken; the first refuses what it answers with 4xx or 5xx."""
     templates, numbers = write_templates(tmp_path), iter(range(MAILS))
