@@ -31,7 +31,7 @@ def test_every_route_declares_its_role_and_only_these_are_public(shop: Shop) -> 
 
 def test_every_route_that_posts_beyond_the_own_settings_counts_as_an_act() -> None:
     posting = {route.name for route in ROUTES if "POST" in route.methods and not route.acts}
-    assert posting == {"why", "settings"}
+    assert posting == {"settings"}
 
 
 def path_of(route: PageRoute, shop: Shop) -> str:
@@ -87,7 +87,8 @@ def test_a_viewer_changes_nothing_by_any_post(shop: Shop, visiting: Visiting) ->
     for route in ROUTES:
         if "POST" in route.methods and route.acts:
             fields = {"form_token": token, "name": "default", "reason": "because"}
-            assert visitor.post(path_of(route, shop), fields).status_code == 403
+            expected = 200 if route.name == "why" else 403  # a look-up, which counts towards the rate
+            assert visitor.post(path_of(route, shop), fields).status_code == expected, route.name
     assert digest(shop) == before
 
 
