@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -24,6 +25,8 @@ from tests.support import needs
 from tests.support.waiting import wait_until
 
 USER, PASSWORD = "shop", "p@ss w/rd"
+_QUEUE_ID = re.compile(rb" with E?SMTPS?A? id ([0-9A-Za-z]+)")  # of its own Received, the first
+
 _MAIN = """
 compatibility_level = 3.6
 queue_directory = {folder}/queue
@@ -139,6 +142,15 @@ class Postfix:
     def messages(self) -> list[bytes]:
         """What was delivered, as it lies in the mailbox."""
         return [file.read_bytes() for file in sorted((self.folder / "mail" / "inbox" / "new").glob("*"))]
+
+    def taken(self) -> list[bytes]:
+        """The same, each once that was taken: a relay that ends in the midst of a delivery delivers by itself again."""
+        by_queue_id = {}
+        for message in self.messages():
+            queue_id = _QUEUE_ID.search(message)
+            assert queue_id is not None, message[:500]
+            by_queue_id[queue_id[1]] = message
+        return list(by_queue_id.values())
 
     @property
     def log(self) -> str:
