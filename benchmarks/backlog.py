@@ -17,7 +17,7 @@ import psycopg
 
 from benchmarks.options import Options
 from benchmarks.processes import child
-from benchmarks.rounds import Contender, Goal, Report, Row, interleave
+from benchmarks.rounds import Contender, Report, Row, goal_and_aim, interleave
 from benchmarks.systems import ours
 from effects import NewJob, enqueue_many
 
@@ -27,8 +27,7 @@ BACKLOG_SECONDS = 30
 HELD_SECONDS = 1_800
 WINDOW_SECONDS = 30  # at the start and at the end of the held snapshot
 P50, P99, RATE_COLUMN = "claim p50 ms", "claim p99 ms", "jobs/s"
-BACKLOG_RATIO_MAX, BACKLOG_RATIO_AIM = 1.3, 1.1
-HELD_RATIO_MAX, HELD_RATIO_AIM = 3.0, 1.5
+BACKLOG_RATIOS, HELD_RATIOS = (1.3, 1.1), (3.0, 1.5)  # goal and aim
 
 Claims = list[tuple[float, float, int]]
 
@@ -47,7 +46,7 @@ def run(options: Options) -> Report:
         rows = interleave(contenders, options.rounds, P99, options.say)
     report = Report("backlog", "claims beside a backlog, PostgreSQL", [P50, P99, RATE_COLUMN], rows, decimals=2)
     ratio = report.row(full).median(P99) / report.row(empty).median(P99)
-    report.goals = _goals("p99 beside the backlog / empty", ratio, BACKLOG_RATIO_MAX, BACKLOG_RATIO_AIM)
+    report.goals = goal_and_aim("p99 beside the backlog / empty", ratio, BACKLOG_RATIOS, at_least=False)
     return report
 
 
@@ -65,12 +64,8 @@ def held(options: Options) -> Report:
     title = f"a snapshot held for {seconds:,} s at {RATE:,} jobs/s, PostgreSQL"
     report = Report("held_snapshot", title, [P50, P99, RATE_COLUMN], [start, end], decimals=2)
     ratio = end.median(P99) / start.median(P99)
-    report.goals = _goals("p99 at its end / at its start", ratio, HELD_RATIO_MAX, HELD_RATIO_AIM)
+    report.goals = goal_and_aim("p99 at its end / at its start", ratio, HELD_RATIOS, at_least=False)
     return report
-
-
-def _goals(text: str, value: float, bound: float, aim: float) -> list[Goal]:
-    return [Goal(text, value, bound, at_least=False), Goal(text, value, aim, at_least=False, aim=True)]
 
 
 def _fill(database: str, live: int, ended: int) -> None:

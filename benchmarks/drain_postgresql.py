@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.drains import System, drain_postgresql
 from benchmarks.options import Options
-from benchmarks.rounds import Contender, Goal, Report, interleave
+from benchmarks.rounds import Contender, Goal, Report, goal_and_aim, interleave
 from benchmarks.systems import bare, graphile, ours, pgqueuer
 
 JOBS = 30_000
@@ -50,20 +50,15 @@ def run(options: Options) -> Report:
     report = Report("drain_postgresql", title, [COLUMN], rows, baseline=BARE)
     rate = report.row(OURS).median(COLUMN)
     report.goals = [
-        *_goals("effects / bare loop", rate / report.row(BARE).median(COLUMN), BARE_SHARES),
-        *_goals("a second process: effects / bare loop", _gain(report, OURS) / _gain(report, BARE), TWO_SHARES),
+        *goal_and_aim("effects / bare loop", rate / report.row(BARE).median(COLUMN), BARE_SHARES),
+        *goal_and_aim("a second process: effects / bare loop", _gain(report, OURS) / _gain(report, BARE), TWO_SHARES),
         _beside(report, rate, "psycopg"),
         _beside(report, rate, "asyncpg", aim=True),
     ]
     if graphile.available():
         best = report.best(GRAPHILE)
-        report.goals += _goals(f"effects / {best.name} (its best)", rate / best.median(COLUMN), GRAPHILE_SHARES)
+        report.goals += goal_and_aim(f"effects / {best.name} (its best)", rate / best.median(COLUMN), GRAPHILE_SHARES)
     return report
-
-
-def _goals(text: str, value: float, bounds: tuple[float, float]) -> list[Goal]:
-    """A goal and the aim beyond it."""
-    return [Goal(text, value, bounds[0]), Goal(text, value, bounds[1], aim=True)]
 
 
 def _gain(report: Report, name: str) -> float:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from benchmarks import servers
 from benchmarks.drains import System, drain_sqlite
 from benchmarks.options import Options
-from benchmarks.rounds import Contender, Goal, Report, interleave
+from benchmarks.rounds import Contender, Report, goal_and_aim, interleave
 from benchmarks.systems import huey_sqlite, ours
 
 JOBS = 10_000
 COLUMN = "jobs/s"
-TIMES_HUEY, TIMES_HUEY_AIM = 7.0, 10.0
+TIMES_HUEY = (7.0, 10.0)  # goal and aim
 
 
 def run(options: Options) -> Report:
@@ -33,7 +33,6 @@ def run(options: Options) -> Report:
     report = Report("drain_sqlite", title, [COLUMN], rows, baseline="huey, 1 thread")
     best = report.best("huey")
     ratio = report.row("effects").median(COLUMN) / best.median(COLUMN)
-    text = f"effects / {best.name} (its best)"
-    report.goals = [Goal(text, ratio, TIMES_HUEY), Goal(text, ratio, TIMES_HUEY_AIM, aim=True)]
+    report.goals = goal_and_aim(f"effects / {best.name} (its best)", ratio, TIMES_HUEY)
     report.notes = ["huey deletes a job when it takes it and keeps no history; a crash loses the job."]
     return report

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from benchmarks import servers
 from benchmarks.options import Options
 from benchmarks.processes import Child, child
-from benchmarks.rounds import Contender, Goal, Report, interleave
+from benchmarks.rounds import Contender, Goal, Report, goal_and_aim, interleave
 from benchmarks.systems import bare_pickup, ours, stopwatch
 from effects import enqueue
 
@@ -22,8 +22,10 @@ SAMPLES = 200
 GAP_SECONDS = (0.02, 0.2)
 WARM_UP = 10
 P50, P99 = "p50 ms", "p99 ms"
-BOUNDS_MS = {("PostgreSQL", P50): 1.8, ("PostgreSQL", P99): 4.0, ("SQLite", P50): 3.0, ("SQLite", P99): 8.0}
-AIMS_MS = {("PostgreSQL", P50): 1.0, ("PostgreSQL", P99): 2.5, ("SQLite", P50): 2.0, ("SQLite", P99): 5.0}
+BOUNDS_MS = {  # goal and aim
+    ("PostgreSQL", P50): (1.8, 1.0), ("PostgreSQL", P99): (4.0, 2.5),
+    ("SQLite", P50): (3.0, 2.0), ("SQLite", P99): (8.0, 5.0),
+}  # fmt: skip
 BARE = "bare PostgreSQL"
 
 
@@ -50,14 +52,8 @@ def run(options: Options) -> Report:
     rows = interleave(contenders, options.rounds, P50, options.say)
     title = f"commit returned → handler entered, idle worker, {count} samples a round"
     report = Report("pickup", title, [P50, P99], rows, decimals=2)
-    report.goals = [
-        Goal(f"{name} {column}", report.row(name).median(column), bound, at_least=False)
-        for (name, column), bound in BOUNDS_MS.items()
-    ]
-    report.goals += [
-        Goal(f"{name} {column}", report.row(name).median(column), bound, at_least=False, aim=True)
-        for (name, column), bound in AIMS_MS.items()
-    ]
+    for (name, column), bounds in BOUNDS_MS.items():
+        report.goals += goal_and_aim(f"{name} {column}", report.row(name).median(column), bounds, at_least=False)
     ratio = report.row("PostgreSQL").median(P50) / report.row(BARE).median(P50)
     report.goals.append(Goal(f"PostgreSQL / {BARE}, {P50}", ratio, 2.0, at_least=False, aim=True))
     report.notes = ["Times are absolute: they depend on the machine, and on nothing else using it."]

@@ -54,6 +54,12 @@ class Goal:
         return self.value >= self.bound if self.at_least else self.value <= self.bound
 
 
+def goal_and_aim(text: str, value: float, bounds: tuple[float, float], *, at_least: bool = True) -> list[Goal]:
+    """A goal, and the aim beyond it."""
+    goal, aim = bounds
+    return [Goal(text, value, goal, at_least), Goal(text, value, aim, at_least, aim=True)]
+
+
 @dataclass
 class Report:
     """What one comparison found."""

@@ -8,14 +8,14 @@ from functools import partial
 from benchmarks.drains import System, drain_postgresql
 from benchmarks.options import Options
 from benchmarks.processes import Child
-from benchmarks.rounds import Contender, Goal, Report, interleave
+from benchmarks.rounds import Contender, Report, goal_and_aim, interleave
 from benchmarks.systems import deliveries
 from benchmarks.systems.steady_events import type_of
 from benchmarks.webhooks_waiting import CPU, RATE, secure_partners
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhooks
 
 PARTNERS, PARTNERS_MIN = 1_000, 100
-GOAL, AIM = 250.0, 600.0
+RATES = (250.0, 600.0)  # goal and aim
 
 
 def run(options: Options) -> Report:
@@ -26,7 +26,7 @@ def run(options: Options) -> Report:
     rows = interleave([contender], options.rounds, RATE, options.say)
     report = Report("webhook_handshakes", f"one delivery to each of {count:,} partners over TLS", [RATE, CPU], rows)
     rate = report.row("effects").median(RATE)
-    report.goals = [Goal(RATE, rate, GOAL), Goal(RATE, rate, AIM, aim=True)]
+    report.goals = goal_and_aim(RATE, rate, RATES)
     report.notes = ["The partners are one process: the other half of each handshake has a core of its own at best."]
     return report
 

@@ -19,6 +19,7 @@ from effects.store.queue.liveness import release
 from effects.store.recovery.comparison import (
     Comparison,
     Remembered,
+    attempt_of,
     awaited_workers,
     find_missing,
     report,
@@ -222,10 +223,8 @@ class FailoverEvidence:
         running = [attempt for attempt in running if attempt.released or not attempt.lost]
         leases = [(attempt.job, attempt.job_type.time_limit_seconds) for attempt in running]
         leases += [(settlement.job, self._app.settings.lease_seconds) for settlement in unwritten]
-        self._in_doubt = {(settlement.job.id, settlement.job.lease_token) for settlement in unwritten}
-        self._in_doubt |= {
-            (attempt.job.id, attempt.job.lease_token) for attempt in running if attempt.is_being_released
-        }
+        self._in_doubt = {attempt_of(settlement.job) for settlement in unwritten}
+        self._in_doubt |= {attempt_of(attempt.job) for attempt in running if attempt.is_being_released}
         if restored := restore_leases(self._app.store, leases, worker):
             _log.warning("evidence.leases_restored", extra={"jobs": restored})
         marked = [
@@ -233,7 +232,7 @@ class FailoverEvidence:
         ]
         if marked:
             release(self._app.store, marked, self._app.ledgers)
-        return {(job.id, job.lease_token) for job, _ in leases}
+        return {attempt_of(job) for job, _ in leases}
 
     def _write(self, missing: Sequence[Remembered], failover: Failover, worker: str) -> None:
         app, comparison = self._app, self._comparison

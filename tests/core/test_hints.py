@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,30 +46,36 @@ class Listener:
         raise AssertionError("the last hint never came")
 
 
+@contextmanager
+def listening(url: str, through: str, schema: str | None = None) -> Iterator[Listener]:
+    """A listener at `url`, and an app whose URL is `through`."""
+    app = Effects(through, job_types=[Scripted()], schema=schema)
+    migrate.init(app.store)
+    plain = make_url(url).render_as_string(hide_password=False)
+    with psycopg.connect(plain, autocommit=True) as connection:
+        connection.execute(f"LISTEN {channel(schema)}".encode())
+        yield Listener(app, connection)
+    app.dispose()
+
+
 @pytest.fixture(params=[None, "jobs"], ids=["no schema", "schema"])
 def listener(request: pytest.FixtureRequest, postgresql_server: str) -> Iterator[Listener]:
-    with databases.postgresql_database(postgresql_server) as url:
-        app = Effects(url, job_types=[Scripted()], schema=request.param)
-        migrate.init(app.store)
-        plain = make_url(url).render_as_string(hide_password=False)
-        with psycopg.connect(plain, autocommit=True) as connection:
-            connection.execute(f"LISTEN {channel(request.param)}".encode())
-            yield Listener(app, connection)
-        app.dispose()
+    with databases.postgresql_database(postgresql_server) as url, listening(url, url, request.param) as listener:
+        yield listener
 
 
 def test_a_hint_that_the_server_rejects_is_not_the_last(postgresql_server: str) -> None:
     """Its thread stays: jobs of hints to come would wait for polling, and nobody would know why."""
-    with databases.postgresql_database(postgresql_server) as url, Saboteur(url) as saboteur:
-        app = Effects(saboteur.url, job_types=[Scripted()])
-        migrate.init(app.store)
-        with psycopg.connect(make_url(url).render_as_string(hide_password=False), autocommit=True) as connection:
-            connection.execute(f"LISTEN {channel(None)}".encode())
-            saboteur.prepare(Sabotage(f"SET LOCAL synchronous_commit = off; NOTIFY {channel(None)}, 'first'", "0A000"))
-            enqueue("scripted", {}, queue="first", effects=app)
-            assert saboteur.done.wait(60)
-            assert Listener(app, connection).heard() == [{LAST}]
-        app.dispose()
+    hint = f"SET LOCAL synchronous_commit = off; NOTIFY {channel(None)}, 'first'"
+    with (
+        databases.postgresql_database(postgresql_server) as url,
+        Saboteur(url) as saboteur,
+        listening(url, saboteur.url) as listener,
+    ):
+        saboteur.prepare(Sabotage(hint, "0A000"))
+        enqueue("scripted", {}, queue="first", effects=listener.app)
+        assert saboteur.done.wait(60)
+        assert listener.heard() == [{LAST}]
 
 
 def test_a_commit_of_a_session_is_notified(listener: Listener) -> None:

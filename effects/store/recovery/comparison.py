@@ -53,7 +53,12 @@ class Remembered(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def attempt(self) -> tuple[int, int]:
-        return self.job.id, self.job.lease_token
+        return attempt_of(self.job)
+
+
+def attempt_of(job: Job) -> tuple[int, int]:
+    """What an attempt is known by: ids are handed out again after commits were lost, tokens are not."""
+    return job.id, job.lease_token
 
 
 def payload_digest(payload: str) -> str:
