@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,8 +16,9 @@ from effects.model.job import NewJob, Receipt
 from effects.retry import OnUnknown
 from effects.sessions.joining import AnySession
 from effects.store.db.store import Statement
-from effects.store.enqueue.insert import insert_jobs, insert_with_intents, reserve_rows
+from effects.store.enqueue.insert import insert_jobs, reserve_rows
 from effects.store.enqueue.new_rows import JobRow, ReservedJob
+from effects.store.enqueue.with_intents import insert_one_with_intent, insert_with_intents
 
 
 def enqueue(
@@ -122,6 +123,38 @@ def insert_intended(
         ids = insert_with_intents(app.store, connection, _rows(app, jobs), intents, insert)
         written(ids)
         return ids
+
+
+def insert_one_intended(
+    app: Effects,
+    connection: Connection,
+    job: NewJob,
+    intent: msgspec.Struct,
+    insert: Statement,
+    parameters: Mapping[str, Any],
+) -> int | None:
+    """As `insert_intended`, for a job that an app waits for: one statement on PostgreSQL.
+
+    Args:
+        intent: its fields are texts, numbers, truth values, bytes or moments.
+        insert: as for `insert_intended`. It may leave the intent out, by its WHERE or by ON CONFLICT DO NOTHING, and on
+            SQLite it needs a WHERE where it ends in ON CONFLICT.
+        parameters: what `insert` binds besides, by names that no field of a job has.
+
+    Returns:
+        The job's id; None if the intent was left out: there is no job then, and a gap in the ids.
+
+    Raises:
+        EnqueueError: as `enqueue`.
+    """
+    if app.telemetry is None:
+        row = job_row(app, 0, job, with_digest=False)
+        return insert_one_with_intent(app.store, connection, row, intent, insert, parameters)
+    with app.telemetry.enqueuing([job]) as written:
+        row = job_row(app, 0, job, with_digest=False)  # in the span: it is the job's trace
+        job_id = insert_one_with_intent(app.store, connection, row, intent, insert, parameters)
+        written([] if job_id is None else [job_id])
+        return job_id
 
 
 def _rows(app: Effects, jobs: Sequence[NewJob]) -> list[JobRow]:

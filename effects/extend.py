@@ -36,7 +36,7 @@ from effects import lazy
 
 if TYPE_CHECKING:
     from effects import arguments, signing, web_apps
-    from effects.api import insert_intended, insert_reserved, reserve_jobs
+    from effects.api import insert_intended, insert_one_intended, insert_reserved, reserve_jobs
     from effects.arguments import aware, build_each, check_arguments, each_of, optional, printable, require, shown
     from effects.crashpoints import declare, point
     from effects.default_app import app_of
@@ -86,7 +86,6 @@ if TYPE_CHECKING:
     from effects.store.db.old_rows import delete_page, old_rows
     from effects.store.db.sql import ANY_TIME, Sql, Window, and_each, columns_of, set_filters
     from effects.store.db.store import Statement, Store, as_json
-    from effects.store.enqueue.new_rows import ReservedJob
     from effects.store.limits.holds import read_worker_queues
     from effects.store.limits.rows import ensure as ensure_limit
     from effects.store.limits.rows import unblock as unblock_limit
@@ -116,7 +115,7 @@ else:
         __name__,
         {
             "effects": "arguments, signing, web_apps",
-            "effects.api": "insert_intended, insert_reserved, reserve_jobs",
+            "effects.api": "insert_intended, insert_one_intended, insert_reserved, reserve_jobs",
             "effects.arguments": "aware, build_each, check_arguments, each_of, optional, printable, require, shown",
             "effects.crashpoints": "declare, point",
             "effects.default_app": "app_of",
@@ -166,7 +165,6 @@ else:
             "effects.store.operator.dead_letters": "closed as is_resolved",
             "effects.store.operator.requeue": "Requeued, requeue",
             "effects.store.operator.resolve": "resolve as resolve_unknown",
-            "effects.store.enqueue.new_rows": "ReservedJob",
             "effects.store.queue.settle": "record_existing",
             "effects.store.queue.table_ledger": "TableLedger",
             "effects.store.schedules.definitions": "ensure as ensure_schedule, retire as retire_schedule",
@@ -231,7 +229,6 @@ __all__ = [
     "RateLimitedLogger",
     "Receive",
     "Requeued",
-    "ReservedJob",
     "Resolver",
     "ResolverThreads",
     "Scope",
@@ -282,6 +279,7 @@ __all__ = [
     "host_allowed",
     "in_async",
     "insert_intended",
+    "insert_one_intended",
     "insert_reserved",
     "is_address",
     "is_printable",

@@ -9,7 +9,15 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects import Effects, NewJob
-from effects.extend import IdempotentWriter, KeyHolder, ReservedJob, insert_reserved, reserve_jobs, write_once
+from effects.extend import (
+    IdempotentWriter,
+    KeyHolder,
+    as_json,
+    insert_one_intended,
+    insert_reserved,
+    reserve_jobs,
+    write_once,
+)
 from effects_email.message import attached_bytes
 from effects_email.message.address import address_digest, address_digests
 from effects_email.message.source import seal_content
@@ -40,26 +48,51 @@ class EmailReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_messages(app: Effects, connection: Connection, messages: Sequence[RenderedEmail]) -> list[EmailReceipt]:
-    """Write rendered messages, 500 in four statements. One of them shows whether any key or recipient needs a closer
-    look: a suppressed address, or a key that was derived before there was a `digest` key.
+    """Write rendered messages: one by itself in one statement on PostgreSQL, and otherwise 500 in four.
+
+    A statement shows whether any key or recipient needs a closer look: a suppressed address, or a key that was derived
+    before there was a `digest` key.
 
     Raises:
         IdempotencyConflict: a key is taken by other content.
         KeyUnavailable: whether a message was written before, or its recipient is suppressed, cannot be told without the
             `digest` key, which was set when those rows were written.
     """
-    ordinary = _are_ordinary(app, connection, messages)
+    if len(messages) == 1 and _has_one_row(messages[0]):
+        receipt = _write_ordinary(app, connection, messages[0])
+        if receipt is not None:
+            return [receipt]
+    ordinary = sent.is_ordinary(app.store, connection, *_keys_and_digests(app, messages), keyed=_is_keyed(app))
     if not ordinary:
         messages = _with_stored_keys(app, connection, messages)
     return write_once(app.keys, connection, messages, _MessageWriter(app, connection, ordinary=ordinary), batch=BATCH)
 
 
-def _are_ordinary(app: Effects, connection: Connection, messages: Sequence[RenderedEmail]) -> bool:
+def _has_one_row(message: RenderedEmail) -> bool:
+    """Whether nothing but its row in the ledger, and its job, is written of it."""
+    return not message.group and not message.files and message.despite_suppression is None
+
+
+def _write_ordinary(app: Effects, connection: Connection, message: RenderedEmail) -> EmailReceipt | None:
+    """Write a message that needs no closer look and whose key is free; None of another one."""
+    keys, digests = _keys_and_digests(app, [message])
+    keyed = _is_keyed(app)
+    row, job = _row(app, message, blocked=False), _job(app, connection, message)
+    parameters = {"keys": as_json(keys), "digests": as_json(digests)} if keyed else {"digests": as_json(digests)}
+    insert = sent.insert_ordinary if keyed else sent.insert_ordinary_without_key
+    job_id = insert_one_intended(app, connection, job, row, insert, parameters)
+    return None if job_id is None else _receipt(job_id, row, existing=False)
+
+
+def _keys_and_digests(app: Effects, messages: Sequence[RenderedEmail]) -> tuple[list[str], list[str]]:
+    """Their keys as they are without a `digest` key, and the digests of their recipients."""
     plain_keys = sorted({message.plain_key for message in messages if message.plain_key is not None})
     addresses = {address.spec for message in messages for _, address in message.source.recipients()}
-    digests = sorted({digest for spec in addresses for digest in address_digests(app, spec)})
-    keyed = app.keys.digests_are_keyed
-    return sent.is_ordinary(app.store, connection, plain_keys, digests, keyed=keyed)
+    return plain_keys, sorted({digest for spec in addresses for digest in address_digests(app, spec)})
+
+
+def _is_keyed(app: Effects) -> bool:
+    return app.keys.digests_are_keyed
 
 
 def _with_stored_keys(
@@ -104,15 +137,16 @@ class _MessageWriter(IdempotentWriter[RenderedEmail, EmailReceipt]):
         app, connection = self._app, self._connection
         jobs = reserve_jobs(app, connection, [_job(app, connection, message) for message in requests])
         blocked = [False] * len(requests) if self._ordinary else _suppressed(app, connection, requests)
-        rows = [_row(app, *fields) for fields in zip(requests, jobs, blocked, strict=True)]
+        messages = zip(jobs, requests, blocked, strict=True)
+        rows = [(job.id, _row(app, message, blocked=held)) for job, message, held in messages]
         # In the order of the keys: of two transactions with the same keys one waits for the other, and never both.
-        written = sent.insert(app.store, connection, sorted(rows, key=lambda row: row.key))
-        own = [number for number, row in enumerate(rows) if row.job_id in written]
+        written = sent.insert(app.store, connection, sorted(rows, key=lambda numbered: numbered[1].key))
+        own = [number for number, job in enumerate(jobs) if job.id in written]
         _write_recipients(app, connection, [requests[number] for number in own])
         for number in own:
             attached_bytes.write(app, connection, requests[number].key, requests[number].files)
         insert_reserved(app, connection, [jobs[number] for number in own])
-        return [_receipt(row, existing=False) if row.job_id in written else None for row in rows]
+        return [_receipt(job_id, row, existing=False) if job_id in written else None for job_id, row in rows]
 
     def holders(self, requests: Sequence[RenderedEmail]) -> list[KeyHolder[EmailReceipt] | None]:
         keys = sorted({message.key for message in requests})
@@ -123,9 +157,9 @@ class _MessageWriter(IdempotentWriter[RenderedEmail, EmailReceipt]):
         return request.canonical
 
 
-def _receipt(row: SentRow | Row[Any], *, existing: bool) -> EmailReceipt:
+def _receipt(job_id: int, row: SentRow | Row[Any], *, existing: bool) -> EmailReceipt:
     return EmailReceipt(
-        job_id=row.job_id,
+        job_id=job_id,
         key=row.key,
         message_id=row.message_id,
         existing=existing,
@@ -135,7 +169,7 @@ def _receipt(row: SentRow | Row[Any], *, existing: bool) -> EmailReceipt:
 
 def _holder(row: Row[Any]) -> KeyHolder[EmailReceipt]:
     return KeyHolder(
-        receipt=_receipt(row, existing=True),
+        receipt=_receipt(row.job_id, row, existing=True),
         digest=row.digest,
         key=f"{JOB_TYPE}: the idempotency key {row.key!r}",
         owner=f"job {row.job_id}",
@@ -164,7 +198,7 @@ def _write_recipients(app: Effects, connection: Connection, messages: Sequence[R
             note_override(app, connection, people, actor="app", why=message.despite_suppression)
 
 
-def _row(app: Effects, message: RenderedEmail, job: ReservedJob, blocked: bool) -> SentRow:
+def _row(app: Effects, message: RenderedEmail, *, blocked: bool) -> SentRow:
     content, sealed = seal_content(app, message.key, message.content)
     return SentRow(
         key=message.key,
@@ -180,7 +214,6 @@ def _row(app: Effects, message: RenderedEmail, job: ReservedJob, blocked: bool) 
         content=content,
         sealed=sealed,
         digest=app.keys.digest(message.canonical),
-        job_id=job.id,
         outcome=SUPPRESSED if blocked else None,
         despite_suppression=message.despite_suppression,
     )

@@ -28,11 +28,13 @@ _POSTGRES_TYPES = {
     "text": "text",
     "bool": "boolean",
     "json": "jsonb",
+    "bytes": "bytea",
 }
 
-# Name → kind (int, num, text, bool or json), or a struct whose fields say both.
+# Name → kind (int, num, text, bool or json), or a struct whose fields say both. Of kind bytes and time are parameters
+# alone: JSON has none.
 Columns: TypeAlias = Mapping[str, str] | type[msgspec.Struct]
-_KINDS = {bool: "bool", int: "int", float: "num", str: "text"}
+_KINDS = {bool: "bool", int: "int", float: "num", str: "text", bytes: "bytes", dt.datetime: "time"}
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -189,6 +191,12 @@ class Sql:
     def number(self, parameter: str) -> str:
         """A bound parameter that is a number: PostgreSQL must be told."""
         return f"CAST(:{parameter} AS double precision)" if self.postgresql else f":{parameter}"
+
+    def bound(self, parameter: str, kind: str) -> str:
+        """A bound parameter, whose type PostgreSQL is told. One of kind time is bound as seconds since 1970."""
+        if kind == "time":
+            return self.time(self.number(parameter))
+        return f"CAST(:{parameter} AS {_POSTGRES_TYPES[kind]})" if self.postgresql else f":{parameter}"
 
     def contains(self, column: str, parameter: str) -> str:
         """Whether a text has another one as a part, ignoring case."""

@@ -6,28 +6,25 @@ A job by itself by the statement of `enqueue_one`; of several a thousand by one 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from functools import cache
 
-import msgspec
 from sqlalchemy import Connection
 
-from effects.store.db.sql import Sql, columns_of
-from effects.store.db.store import Statement, Store, as_json
+from effects.store.db.sql import Sql
+from effects.store.db.store import Store, as_json
 from effects.store.enqueue.copy import ROWS_MAX, can_copy, copy_jobs
-from effects.store.enqueue.insert_one import insert_job
+from effects.store.enqueue.insert_one import insert_job, next_id
 from effects.store.enqueue.new_rows import JobRow, ReservedJob
 
 BATCH = 1000
-INTENTS = 500  # with their jobs, by one statement
 
 
-_INTO = (
+INTO = (
     "id, job_type, queue, priority, payload, status, routed, run_at, age_from, expires_at, max_attempts, group_key, "
     "limit_key, idempotency_key, trace_context, on_unknown, requeued_from, created_at, updated_at"
 )
 
 
-def _from(sql: Sql, identity: str) -> str:
+def values_from(sql: Sql, identity: str) -> str:
     run_at = f"COALESCE({sql.time('r.run_at')}, {sql.after('r.delay')}, {sql.now})"
     return (
         f"{identity}, r.job_type, r.queue, r.priority, r.payload, 'queued', true, {run_at}, {run_at}, "
@@ -40,15 +37,15 @@ def _insert(sql: Sql) -> str:
     """PostgreSQL: ids, intents and jobs at once. A row whose key is taken is left out of the answer."""
     return f"""
     WITH r AS MATERIALIZED (
-        SELECT COALESCE(given.id, nextval('{sql.jobs}_id_seq')) AS new_id, given.*
+        SELECT COALESCE(given.id, {next_id(sql)}) AS new_id, given.*
         FROM {sql.rows("rows", JobRow)} AS given ORDER BY given.n
     ), intended AS (
         INSERT INTO {sql.effect_ledger} (job_type, key, digest, job_id, created_at, updated_at)
         SELECT job_type, key, digest, new_id, {sql.now}, {sql.now} FROM r WHERE digest IS NOT NULL
         ON CONFLICT DO NOTHING RETURNING job_id
     ), inserted AS (
-        INSERT INTO {sql.jobs} ({_INTO})
-        SELECT {_from(sql, "r.new_id")} FROM r
+        INSERT INTO {sql.jobs} ({INTO})
+        SELECT {values_from(sql, "r.new_id")} FROM r
         WHERE r.digest IS NULL OR r.new_id IN (SELECT job_id FROM intended) ORDER BY r.n
         RETURNING id
     )
@@ -62,10 +59,10 @@ def _intend(sql: Sql) -> str:
     WHERE r.digest IS NOT NULL ORDER BY r.n ON CONFLICT DO NOTHING RETURNING job_id"""
 
 
-def _insert_with_ids(sql: Sql) -> str:
+def insert_with_ids(sql: Sql) -> str:
     return f"""
-    INSERT INTO {sql.jobs} ({_INTO})
-    SELECT {_from(sql, "r.id")} FROM {sql.rows("rows", JobRow)} AS r WHERE true ORDER BY r.n"""
+    INSERT INTO {sql.jobs} ({INTO})
+    SELECT {values_from(sql, "r.id")} FROM {sql.rows("rows", JobRow)} AS r WHERE true ORDER BY r.n"""
 
 
 def insert_jobs(store: Store, connection: Connection, rows: Sequence[JobRow]) -> dict[int, int]:
@@ -78,7 +75,7 @@ def insert_jobs(store: Store, connection: Connection, rows: Sequence[JobRow]) ->
     if len(rows) == 1 and rows[0].id is None:
         return _insert_one(store, connection, rows[0])
     inserted: dict[int, int] = {}
-    lock_groups(store, connection, _groups(row for row in rows if row.id is None))  # those with ids came before them
+    lock_groups(store, connection, groups_of(row for row in rows if row.id is None))  # those with ids came before them
     insert = _insert_postgresql if store.is_postgresql else _insert_sqlite
     size, insert = (ROWS_MAX, _copy) if can_copy(store, connection, len(rows)) else (BATCH, insert)
     for start in range(0, len(rows), size):
@@ -129,24 +126,24 @@ def _insert_sqlite(store: Store, connection: Connection, rows: Sequence[JobRow])
     if keyed:
         won = _intended(store, connection, keyed)
         rows = [row for row in rows if row.digest is None or row.id in won]
-    store.write(connection, _insert_with_ids, rows=as_json(rows))
+    store.write(connection, insert_with_ids, rows=as_json(rows))
     return {row.n: row.id for row in rows if row.id is not None}
 
 
 def reserve_rows(store: Store, connection: Connection, rows: Sequence[JobRow]) -> list[ReservedJob]:
     """Give the rows their ids, under the locks of their groups; they are inserted later in the same transaction."""
-    ids = reserve_ids(store, connection, len(rows), _groups(rows))
+    ids = reserve_ids(store, connection, len(rows), groups_of(rows))
     for row, job_id in zip(rows, ids, strict=True):
         row.id = job_id
     return [ReservedJob(job_id, row) for row, job_id in zip(rows, ids, strict=True)]
 
 
-def _groups(rows: Iterable[JobRow]) -> set[str]:
+def groups_of(rows: Iterable[JobRow]) -> set[str]:
     return {row.group_key for row in rows if row.group_key is not None}
 
 
 def _reserve_postgresql(sql: Sql) -> str:
-    return f"SELECT nextval('{sql.jobs}_id_seq') AS id FROM generate_series(1, :count)"
+    return f"SELECT {next_id(sql)} AS id FROM generate_series(1, :count)"
 
 
 def _reserve_sqlite(sql: Sql) -> str:
@@ -184,77 +181,3 @@ def lock_groups(store: Store, connection: Connection, groups: Collection[str]) -
     """
     if groups:
         store.write(connection, _lock_groups, rows=as_json([{"group_key": group} for group in sorted(set(groups))]))
-
-
-# -- with the rows of another ledger -----------------------------------------------------------------------
-
-
-@cache
-def _insert_with(insert: Statement, intent: type[msgspec.Struct]) -> Statement:
-    """PostgreSQL: ids, intents and jobs at once."""
-
-    def build(sql: Sql) -> str:
-        columns = {"n": "int", **columns_of(intent)}
-        return f"""
-        WITH r AS MATERIALIZED (
-            SELECT nextval('{sql.jobs}_id_seq') AS new_id, given.* FROM {sql.rows("rows", JobRow)} AS given
-            ORDER BY given.n
-        ), i AS (
-            SELECT given.*, r.new_id AS job_id FROM {sql.rows("intents", columns)} AS given JOIN r ON r.n = given.n
-        ), intended AS (
-            {insert(sql)}
-        ), inserted AS (
-            INSERT INTO {sql.jobs} ({_INTO}) SELECT {_from(sql, "r.new_id")} FROM r ORDER BY r.n
-        )
-        SELECT new_id FROM r ORDER BY n"""
-
-    return build
-
-
-@cache
-def _intend_with(insert: Statement, intent: type[msgspec.Struct]) -> Statement:
-    """SQLite: the intents of jobs that have their ids."""
-
-    def build(sql: Sql) -> str:
-        return f"WITH i AS {sql.rows('intents', {**columns_of(intent), 'job_id': 'int'})} {insert(sql)}"
-
-    return build
-
-
-def insert_with_intents(
-    store: Store, connection: Connection, rows: Sequence[JobRow], intents: Sequence[msgspec.Struct], insert: Statement
-) -> list[int]:
-    """Insert jobs and, for each, a row of another table that names it; their ids, in the same order.
-
-    Args:
-        intents: of one type, one for each row.
-        insert: INSERT INTO that table … SELECT … FROM i, which has the intents' fields and `job_id`.
-    """
-    lock_groups(store, connection, _groups(rows))
-    ids: list[int] = []
-    for start in range(0, len(rows), INTENTS):
-        batch = slice(start, start + INTENTS)
-        both = _both_postgresql if store.is_postgresql else _both_sqlite
-        ids += both(store, connection, rows[batch], intents[batch], insert)
-    return ids
-
-
-def _both_postgresql(
-    store: Store, connection: Connection, rows: Sequence[JobRow], intents: Sequence[msgspec.Struct], insert: Statement
-) -> list[int]:
-    numbered = [{"n": row.n, **msgspec.structs.asdict(intent)} for row, intent in zip(rows, intents, strict=True)]
-    statement = _insert_with(insert, type(intents[0]))
-    inserted = store.all(connection, statement, rows=as_json(rows), intents=as_json(numbered))
-    return [row.new_id for row in inserted]
-
-
-def _both_sqlite(
-    store: Store, connection: Connection, rows: Sequence[JobRow], intents: Sequence[msgspec.Struct], insert: Statement
-) -> list[int]:
-    ids = reserve_ids(store, connection, len(rows))
-    named = [{"job_id": job_id, **msgspec.structs.asdict(intent)} for job_id, intent in zip(ids, intents, strict=True)]
-    store.write(connection, _intend_with(insert, type(intents[0])), intents=as_json(named))
-    for row, job_id in zip(rows, ids, strict=True):
-        row.id = job_id
-    store.write(connection, _insert_with_ids, rows=as_json(rows))
-    return ids

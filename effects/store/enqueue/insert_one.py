@@ -15,7 +15,6 @@ from effects.store.db.sql import Sql, columns_of
 from effects.store.db.store import Statement, Store
 from effects.store.enqueue.new_rows import JobRow
 
-_TYPES = {"int": "bigint", "text": "text", "json": "jsonb"}
 # A field → the column of its value. `run_at` and `delay` are two ways to give one column.
 _COLUMNS = {
     "job_type": "job_type", "queue": "queue", "priority": "priority", "payload": "payload", "expires_at": "expires_at",
@@ -33,7 +32,7 @@ def insert_job(store: Store, connection: Connection, row: JobRow) -> int | None:
     Returns:
         Its id; None if an earlier holder has its key, and nothing was written.
     """
-    values = _values(row)
+    values = values_of(row)
     names = frozenset(values)
     if store.is_postgresql or row.digest is None:
         job_id: int | None = store.quick(connection, _insert(names), values)
@@ -45,7 +44,8 @@ def insert_job(store: Store, connection: Connection, row: JobRow) -> int | None:
     return job_id
 
 
-def _values(row: JobRow) -> dict[str, Any]:
+def values_of(row: JobRow) -> dict[str, Any]:
+    """The parameters of a statement of `insert_text`."""
     values = {name: value for name in _FIELDS if (value := getattr(row, name)) is not None}
     values["payload"] = bytes(row.payload).decode()
     return values
@@ -58,39 +58,47 @@ _KINDS = columns_of(JobRow)
 @cache
 def _insert(names: frozenset[str]) -> Statement:
     """Of a job of whose fields just these are given."""
+    return lambda sql: insert_text(sql, names, *_identity(sql, names))
 
-    def build(sql: Sql) -> str:
-        columns = {column: _value(sql, name) for name, column in _COLUMNS.items() if name in names}
-        run_at = _run_at(sql, names)
-        columns |= {"status": "'queued'", "routed": "true", "run_at": run_at, "age_from": run_at}
-        columns |= {"created_at": sql.now, "updated_at": sql.now}
-        withs, identity, source = _identity(sql, names)
-        if identity:
-            columns = {"id": identity, **columns}
-        return (
-            f"{withs}INSERT INTO {sql.jobs} ({', '.join(columns)}) SELECT {', '.join(columns.values())}{source} "
-            "RETURNING id"
-        )
 
-    return build
+def insert_text(sql: Sql, names: Collection[str], withs: str, identity: str, source: str) -> str:
+    """INSERT of the job of whose fields just these are given; gives its id.
+
+    Args:
+        withs: what goes before. identity: the id, as an expression; empty: the next one. source: FROM, or empty.
+    """
+    columns = {column: _value(sql, name) for name, column in _COLUMNS.items() if name in names}
+    run_at = _run_at(sql, names)
+    columns |= {"status": "'queued'", "routed": "true", "run_at": run_at, "age_from": run_at}
+    columns |= {"created_at": sql.now, "updated_at": sql.now}
+    if identity:
+        columns = {"id": identity, **columns}
+    return (
+        f"{withs}INSERT INTO {sql.jobs} ({', '.join(columns)}) SELECT {', '.join(columns.values())}{source} "
+        "RETURNING id"
+    )
 
 
 def _identity(sql: Sql, names: Collection[str]) -> tuple[str, str, str]:
     """What goes before, where a lock or an intent does: WITH, the id, and FROM."""
     if not sql.postgresql:
         return "", ":id" if "id" in names else "", ""
-    next_id = f"nextval('{sql.jobs}_id_seq')"
     withs, source = [], ""
     if "group_key" in names:  # its row is there once the lock is held, and no id is taken before
         withs.append(
             f"grouped AS (INSERT INTO {sql.job_groups} (group_key) VALUES (CAST(:group_key AS text)) "
             "ON CONFLICT (group_key) DO UPDATE SET group_key = excluded.group_key RETURNING group_key)"
         )
-        source, identity = " FROM grouped", next_id
+        source, identity = " FROM grouped", next_id(sql)
     if "digest" in names:
-        withs.append(f"intended AS ({_intent(sql, next_id, source)} RETURNING job_id)")
+        withs.append(f"intended AS ({_intent(sql, next_id(sql), source)} RETURNING job_id)")
         source, identity = " FROM intended", "job_id"
     return (f"WITH {', '.join(withs)} ", identity, source) if withs else ("", "", "")
+
+
+def next_id(sql: Sql) -> str:
+    """PostgreSQL: the id of a new job."""
+    return f"nextval('{sql.jobs}_id_seq')"
 
 
 def _intent(sql: Sql, job_id: str, source: str) -> str:
@@ -110,12 +118,10 @@ def _intend(sql: Sql) -> str:
 
 
 def _value(sql: Sql, name: str) -> str:
-    """A parameter; PostgreSQL is told its type."""
+    """A parameter; the numbers of a `JobRow` are moments."""
     if _KINDS[name] == "num":
         return sql.time(sql.number(name))
-    if not sql.postgresql:
-        return f":{name}"
-    return f"CAST(:{name} AS {_TYPES[_KINDS[name]]})"
+    return sql.bound(name, _KINDS[name])
 
 
 def _run_at(sql: Sql, names: Collection[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -32,7 +32,6 @@ class SentRow(msgspec.Struct, frozen=True, kw_only=True):
     content: bytes | None
     sealed: bytes | None
     digest: str
-    job_id: int
     outcome: str | None = None
     despite_suppression: str | None = None
 
@@ -50,10 +49,12 @@ class RecipientRow(msgspec.Struct, frozen=True, kw_only=True):
 # -- the call --------------------------------------------------------------------------------------------------------
 
 
-def insert(store: Store, connection: Connection, rows: Sequence[SentRow]) -> set[int]:
-    """Insert messages whose key is free, and return their jobs. Contents are bound as bytes to skip text encoding."""
+def insert(store: Store, connection: Connection, rows: Iterable[tuple[int, SentRow]]) -> set[int]:
+    """Insert messages, each with its job's id, whose key is free; the jobs of those. Contents are bound as bytes to
+    skip text encoding.
+    """
     statement = _insert(store.tables["sent_emails"], is_postgresql=store.is_postgresql)
-    values = [msgspec.structs.asdict(row) for row in rows]
+    values = [{"job_id": job_id, **msgspec.structs.asdict(row)} for job_id, row in rows]
     return set(connection.execute(statement, values[0] if len(values) == 1 else values).scalars())
 
 
@@ -94,17 +95,40 @@ def has_keyed_digests(store: Store, connection: Connection) -> bool:
     return bool(store.value(connection, _has_keyed_digests))
 
 
-def _is_ordinary(sql: Sql) -> str:
-    return f"""
-    SELECT NOT EXISTS (SELECT 1 FROM {sql.sent_emails} WHERE key {sql.any_of("keys")})
+def _has_none(sql: Sql) -> str:
+    return f"""NOT EXISTS (SELECT 1 FROM {sql.sent_emails} WHERE key {sql.any_of("keys")})
         AND NOT EXISTS (SELECT 1 FROM {sql.email_suppressions} WHERE digest {sql.any_of("digests")})"""
+
+
+def _has_none_without_key(sql: Sql) -> str:
+    return f"""NOT EXISTS (SELECT 1 FROM {sql.sent_emails} WHERE recipient >= 'hmac' AND recipient < 'hmad')
+        AND NOT EXISTS (SELECT 1 FROM {sql.email_suppressions} WHERE digest >= 'hmac' AND digest < 'hmad')
+        AND NOT EXISTS (SELECT 1 FROM {sql.email_suppressions} WHERE digest {sql.any_of("digests")})"""
+
+
+def _is_ordinary(sql: Sql) -> str:
+    return f"SELECT {_has_none(sql)}"
 
 
 def _is_ordinary_without_key(sql: Sql) -> str:
-    return f"""
-    SELECT NOT EXISTS (SELECT 1 FROM {sql.sent_emails} WHERE recipient >= 'hmac' AND recipient < 'hmad')
-        AND NOT EXISTS (SELECT 1 FROM {sql.email_suppressions} WHERE digest >= 'hmac' AND digest < 'hmad')
-        AND NOT EXISTS (SELECT 1 FROM {sql.email_suppressions} WHERE digest {sql.any_of("digests")})"""
+    return f"SELECT {_has_none_without_key(sql)}"
+
+
+def insert_ordinary(sql: Sql) -> str:
+    """Write the relation `i`, the fields of `SentRow` and the job of one message, if that is ordinary (`is_ordinary`)
+    and its key is free.
+    """
+    return _insert_if(sql, _has_none(sql))
+
+
+def insert_ordinary_without_key(sql: Sql) -> str:
+    """As `insert_ordinary`, while there is no `digest` key."""
+    return _insert_if(sql, _has_none_without_key(sql))
+
+
+def _insert_if(sql: Sql, condition: str) -> str:
+    names = ", ".join(["job_id", *SentRow.__struct_fields__])
+    return f"INSERT INTO {sql.sent_emails} ({names}) SELECT {names} FROM i WHERE {condition} ON CONFLICT DO NOTHING"
 
 
 def is_ordinary(

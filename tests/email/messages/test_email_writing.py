@@ -48,19 +48,21 @@ def test_one_call_writes_the_message_and_its_job(shop: Effects, send: Send) -> N
     assert audit(shop.store, shop.ledgers) == []
 
 
-@pytest.mark.parametrize(("suppressed", "count"), [(False, 4), (True, 6)])
-def test_a_message_is_four_statements_and_a_suppressed_address_is_looked_up(
-    shop: Effects, send: Send, *, suppressed: bool, count: int
+@pytest.mark.parametrize(
+    ("to", "postgresql", "sqlite"),
+    [("ann@example.com", 1, 3), ("bob@example.com", 7, 8)],
+    ids=["plain", "suppressed"],
+)
+def test_a_message_is_one_statement_and_a_suppressed_address_is_looked_up(
+    shop: Effects, send: Send, to: str, postgresql: int, sqlite: int
 ) -> None:
+    """On SQLite, with no round trips to save, the id and the two rows are written by one each."""
+    suppress("bob@example.com", effects=shop)
     send(event_id="signup:0")
-    if suppressed:
-        suppress("ann@example.com", effects=shop)
     with statements(shop) as seen:
-        assert send(event_id="signup:1").suppressed is suppressed
-    assert (
-        len([statement for statement in seen if not statement.startswith("BEGIN") and "NOTIFY" not in statement])
-        == count
-    )
+        assert send(event_id="signup:1", to=to).suppressed is (to == "bob@example.com")
+    work = [statement for statement in seen if not statement.startswith("BEGIN") and "NOTIFY" not in statement]
+    assert len(work) == (postgresql if shop.store.is_postgresql else sqlite), work
 
 
 def test_the_same_key_is_the_first_message(shop: Effects, send: Send) -> None:
