@@ -9,7 +9,7 @@ In `env.py`, autogenerate leaves the tables of effects alone:
 A revision of the app may create and migrate them, instead of `effects init`:
 
     def upgrade() -> None:
-        effects.alembic.upgrade(op, to=["core_0001", "email_0002", "reports_0001", "webhooks_0001"])
+        effects.alembic.upgrade(op, to=["core_0001", "email_0001", "reports_0001", "webhooks_0001"])
 
     def downgrade() -> None:
         pass  # effects has no downgrade: its tables stay

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import text
 
 from effects import Done, Effects, Job, enqueue_many
+from effects.store.claim.claim_request import ReadyKey
+from effects.store.claim.lease import lease_any
 from effects.store.claim.ready_keys import PROBES_PER_ROUND
 from tests.conftest import AppFactory
 from tests.support.limited_jobs import claim_all, limited
@@ -48,6 +51,25 @@ def test_a_full_key_does_not_hold_up_another(app: Effects) -> None:
     enqueue_many([*limited("full", 5, priority=1), *limited("open", 5)], effects=app)
     keys = [job.limit_key for job in claim_all(ManualWorker(app))]
     assert sorted(str(key) for key in keys) == ["full"] + ["open"] * 5
+
+
+@pytest.mark.parametrize(
+    ("free_slots", "pool_free", "locked_max"), [(2, 512, 4), (512, 3, 4), (40, 40, 64)], ids=["key", "parent", "many"]
+)
+def test_a_claim_locks_no_more_jobs_of_a_key_than_may_start(
+    app: Effects, free_slots: int, pool_free: int, locked_max: int
+) -> None:
+    """Other workers pass over what is locked, and each lock is written into PostgreSQL's log."""
+    if not app.store.is_postgresql:
+        pytest.skip("SQLite locks no rows")
+    enqueue_many(limited("l", 100), effects=app)
+    request, key = ManualWorker(app).request, ReadyKey("l", 5, free_slots, "l", pool_free)
+    unlocked = text(f"SELECT count(*) FROM (SELECT id FROM {app.store.sql.jobs} FOR UPDATE SKIP LOCKED) AS j")
+    with app.store.begin_own() as connection, app.engine.connect() as second:
+        jobs = lease_any(app.store, connection, request, "manual", 512, [key], [])
+        assert len(jobs) == min(free_slots, pool_free)
+        assert second.scalar(unlocked) >= 100 - locked_max
+        second.rollback()
 
 
 @pytest.mark.slow

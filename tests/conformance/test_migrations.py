@@ -50,12 +50,12 @@ def test_the_migrated_tables_are_the_declared_ones(app: Effects) -> None:
 
 
 def described(connection: Connection, name: str) -> dict[str, Any]:
-    """A table as the database knows it, whatever order things were made in."""
+    """A table as the database knows it, whatever order things were made in, but for its columns: theirs has reasons."""
     inspector = inspect(connection)
     table = Table(name, MetaData(), autoload_with=connection)
     return {
-        "columns": sorted((column["name"], str(column["type"]), column["nullable"], str(column["default"]))
-                          for column in inspector.get_columns(name)),
+        "columns": [(column["name"], str(column["type"]), column["nullable"], str(column["default"]))
+                    for column in inspector.get_columns(name)],
         "key": inspector.get_pk_constraint(name)["constrained_columns"],
         "unique": sorted(str(unique["column_names"]) for unique in inspector.get_unique_constraints(name)),
         "checks": sorted((str(check["name"]), check["sqltext"]) for check in inspector.get_check_constraints(name)),

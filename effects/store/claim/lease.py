@@ -64,9 +64,13 @@ def lease_any(
     ready_keys: Sequence[ReadyKey],
     heads: Sequence[GroupHead],
 ) -> list[Job]:
-    """Lease the first of the plain jobs, those of the ready keys and these heads of groups."""
+    """Lease the first of the plain jobs, those of the ready keys and these heads of groups.
+
+    Of no key more jobs are locked than one of them may start, or than its share of the claim: other workers skip those.
+    """
+    room = max((min(key.free_slots, key.pool_free) for key in ready_keys), default=1)
     share = max(4, 2 * limit // max(1, len(ready_keys)))
-    per_key = min(size for size in SIZES if size >= min(share, limit))
+    per_key = min(size for size in SIZES if size >= min(room, share, limit))
     statement = _all_kinds(limit, per_key, request.fair)
     turn = {"last_key": request.last_key} if request.fair else {}
     jobs = _leased(

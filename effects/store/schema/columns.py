@@ -100,15 +100,17 @@ def flag_column(name: str, default: str = "false") -> Column[bool]:
 
 
 def ledger_columns() -> list[SchemaItem]:
-    """What every ledger has, whichever package it belongs to."""
+    """What every ledger has, whichever package it belongs to. What an attempt changes comes before what it does not: of
+    an update PostgreSQL logs what is between the first difference and the last.
+    """
     return [
-        Column("digest", Text, nullable=False),
         Column("state", Text, nullable=False, server_default="intended"),
-        Column("job_id", BigInteger, nullable=False, index=True),  # the newest job of this effect
         Column("released_at", UtcTime),
         Column("expires_at", UtcTime),
-        now_column("created_at"),
         now_column("updated_at"),
+        Column("job_id", BigInteger, nullable=False, index=True),  # the newest job of this effect
+        now_column("created_at"),
+        Column("digest", Text, nullable=False),
         CheckConstraint(
             "state IN ('intended', 'released', 'done', 'refused', 'unknown', 'abandoned')",
             name="ck_ledger_state",

@@ -30,30 +30,32 @@ WAITING = "status <> 'running'"  # of a live job; the indexes' predicate, word f
 
 
 def _facts() -> list[Column[Any]]:
-    """What a live and an ended job have in common."""
+    """What a live and an ended job have in common. What an attempt changes comes first (see `ledger_columns`), and the
+    payload last: SQLite reads through a long value to the columns behind it.
+    """
     return [
-        Column("job_type", Text, nullable=False),
-        Column("queue", Text, nullable=False, server_default="default"),
-        Column("priority", SmallInteger, nullable=False, server_default=text("5")),
-        Column("payload", Json, nullable=False, server_default=text("'{}'")),
-        Column("run_at", UtcTime, nullable=False, server_default=DatabaseNow()),
         int_column("attempts"),
-        Column("max_attempts", Integer),
         Column("lease_token", BigInteger, nullable=False, server_default=text("0")),
         int_column("lost_count"),
         int_column("unknown_count"),
-        Column("group_key", Text),
-        Column("limit_key", Text),
-        Column("idempotency_key", Text),
+        Column("last_error", Text),
+        Column("error_code", Text),
+        Column("run_at", UtcTime, nullable=False, server_default=DatabaseNow()),
+        Column("priority", SmallInteger, nullable=False, server_default=text("5")),
+        Column("max_attempts", Integer),
         Column("definition_id", BigInteger),
         Column("slot", UtcTime),
         Column("requeued_from", BigInteger),
-        Column("last_error", Text),
-        Column("error_code", Text),
         Column("expires_at", UtcTime),
-        Column("trace_context", Text),
-        Column("on_unknown", Text),  # NULL: the job type's
         now_column("created_at"),
+        Column("job_type", Text, nullable=False),
+        Column("queue", Text, nullable=False, server_default="default"),
+        Column("group_key", Text),
+        Column("limit_key", Text),
+        Column("idempotency_key", Text),
+        Column("on_unknown", Text),  # NULL: the job type's
+        Column("trace_context", Text),
+        Column("payload", Json, nullable=False, server_default=text("'{}'")),
     ]
 
 
@@ -114,6 +116,7 @@ def job_tables(metadata: MetaData) -> list[Table]:
             Column("job_type", Text, primary_key=True),
             Column("key", Text, primary_key=True),
             *ledger_columns(),
+            postgresql_with={"fillfactor": "50"},  # an update finds room beside its row, and writes no index
         ),
     ]
 
@@ -123,25 +126,25 @@ def _jobs(metadata: MetaData) -> Table:
         "effects_jobs",
         metadata,
         Column("id", Identity, primary_key=True, autoincrement=True),
-        *_facts(),
-        Column("status", Text, nullable=False, server_default="queued"),
-        flag_column("routed"),
         now_column("age_from"),
-        Column("locked_by", Text),
+        now_column("updated_at"),
         Column("locked_until", UtcTime),
         Column("started_at", UtcTime),
         Column("released_at", UtcTime),
-        Column("quarantined_from", Text),
+        flag_column("routed"),
         flag_column("cancel_requested"),
         flag_column("has_attempts"),
-        now_column("updated_at"),
+        Column("status", Text, nullable=False, server_default="queued"),
+        Column("locked_by", Text),
+        Column("quarantined_from", Text),
+        *_facts(),
         CheckConstraint(STATUS_LIVE, name="ck_effects_jobs_status"),
         CheckConstraint("on_unknown IN ('repeat', 'repeat_once', 'hold')", name="ck_effects_jobs_on_unknown"),
         *job_checks(),
         sqlite_autoincrement=True,
-        # Dead tuples are what makes a queue table slow: leave room for HOT updates and vacuum early.
+        # Dead tuples make a queue table slow: vacuum early, and let a claim write beside the row that it replaces.
         postgresql_with={
-            "fillfactor": "80",
+            "fillfactor": "50",
             "autovacuum_vacuum_scale_factor": "0.02",
             "autovacuum_vacuum_threshold": "500",
             "autovacuum_analyze_scale_factor": "0.05",

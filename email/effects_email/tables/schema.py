@@ -25,6 +25,17 @@ def _sent(metadata: MetaData) -> list[Table]:
         "effects_sent_emails",
         metadata,
         Column("key", Text, primary_key=True),
+        # What a try changes comes first: see `ledger_columns`.
+        Column("tries", Integer, nullable=False, server_default=text("0")),
+        Column("outcome", Text),  # the newest: accepted, suppressed, retry, refused_recipient, …
+        Column("reply_code", Integer),
+        Column("reply", Text),  # of the peer, without addresses
+        Column("provider_id", Text),
+        Column("held_in", Text),  # the run of refusals in which a fault of ours last held it back
+        Column("bytes_sha256", Text),  # of the message, from its first release on
+        Column("first_released_at", UtcTime),
+        Column("used_transport", Text),  # by which the newest try went; NULL before one
+        *ledger_columns(),
         Column("event_id", Text),  # given by the caller, or NULL
         Column("recipient", Text, nullable=False),  # of the first one
         Column("template", Text, nullable=False),
@@ -35,19 +46,10 @@ def _sent(metadata: MetaData) -> list[Table]:
         Column("despite_suppression", Text),  # why suppressed recipients are written to
         Column("message_id", Text, nullable=False),
         Column("date", UtcTime, nullable=False),
-        Column("bytes_sha256", Text),  # of the message, from its first release on
-        Column("first_released_at", UtcTime),
-        Column("tries", Integer, nullable=False, server_default=text("0")),
-        Column("outcome", Text),  # the newest: accepted, suppressed, retry, refused_recipient, …
-        Column("reply_code", Integer),
-        Column("reply", Text),  # of the peer, without addresses
-        Column("provider_id", Text),
-        Column("held_in", Text),  # the run of refusals in which a fault of ours last held it back
-        *ledger_columns(),
         # Last: SQLite reads through a long value to the columns behind it.
         Column("content", LargeBinary),  # source and context, compressed; for a time
         Column("sealed", LargeBinary),  # the same, sealed
-        Column("used_transport", Text),  # by which the newest try went; NULL before one
+        postgresql_with={"fillfactor": "60"},
     )
     Index("ix_effects_sent_emails_recipient", sent.c.recipient, sent.c.created_at, sent.c.job_id)
     Index("ix_effects_sent_emails_created_at", sent.c.created_at, sent.c.job_id)

@@ -110,6 +110,7 @@ def _event_tables(metadata: MetaData) -> list[Table]:
         Column("status_code", Integer),  # of the newest answer
         Column("tries", Integer, nullable=False, server_default=text("0")),
         *ledger_columns(),
+        postgresql_with={"fillfactor": "70"},
     )
     Index("ix_effects_delivered_webhooks_endpoint", delivered.c.endpoint_id, delivered.c.job_id)
     return [events, delivered]

@@ -12,6 +12,16 @@ depends_on = None
 
 
 def upgrade() -> None:
+    _ledger()
+    _runs()
+    _chunks()
+    _links()
+    _increments()
+    _subscriptions()
+    _buckets()
+
+
+def _ledger() -> None:
     op.create_table(
         "effects_generated_reports",
         sa.Column("report", sa.Text(), nullable=False),
@@ -25,13 +35,13 @@ def upgrade() -> None:
         sa.Column("bytes", sa.BigInteger(), nullable=True),
         sa.Column("sha256", sa.Text(), nullable=True),
         sa.Column("downloads", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
-        sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), server_default="intended", nullable=False),
-        sa.Column("job_id", sa.BigInteger(), nullable=False),
         sa.Column("released_at", UtcTime(), nullable=True),
         sa.Column("expires_at", UtcTime(), nullable=True),
-        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("digest", sa.Text(), nullable=False),
         sa.CheckConstraint(
             "state IN ('intended', 'released', 'done', 'refused', 'unknown', 'abandoned')",
             name="ck_ledger_state",
@@ -40,6 +50,9 @@ def upgrade() -> None:
         sa.UniqueConstraint("run_id"),
     )
     op.create_index("ix_effects_generated_reports_job_id", "effects_generated_reports", ["job_id"], unique=False)
+
+
+def _runs() -> None:
     op.create_table(
         "effects_report_runs",
         sa.Column("id", sa.Text(), nullable=False),
@@ -73,6 +86,9 @@ def upgrade() -> None:
         sa.Column("ended_at", UtcTime(), nullable=True),
         sa.Column("expires_at", UtcTime(), nullable=True),
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("read_from", sa.Text(), nullable=True),
+        sa.Column("read_position", sa.Text(), nullable=True),
+        sa.Column("packing", sa.Text(), nullable=True),
         sa.CheckConstraint(
             "state IN ('requested', 'planning', 'running', 'assembling', 'ready', 'failed', 'cancelling', "
             "'cancelled', 'expired')",
@@ -86,6 +102,9 @@ def upgrade() -> None:
         columns = [name, "created_at", "id"]
         op.create_index(f"ix_effects_report_runs_{name}", "effects_report_runs", columns, unique=False)
     op.create_index("ix_effects_report_runs_created_at", "effects_report_runs", ["created_at", "id"], unique=False)
+
+
+def _chunks() -> None:
     op.create_table(
         "effects_report_chunks",
         sa.Column("run_id", sa.Text(), nullable=False),
@@ -108,6 +127,7 @@ def upgrade() -> None:
         sa.Column("started_at", UtcTime(), nullable=True),
         sa.Column("finished_at", UtcTime(), nullable=True),
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("boot", sa.Text(), nullable=True),
         sa.CheckConstraint(
             "state IN ('pending', 'running', 'done', 'failed', 'cancelled', 'split')",
             name="ck_effects_report_chunks_state",
@@ -117,3 +137,74 @@ def upgrade() -> None:
         postgresql_with={"fillfactor": "70"},
     )
     op.create_index("ix_effects_report_chunks_job_id", "effects_report_chunks", ["job_id"], unique=False)
+
+
+def _links() -> None:
+    op.create_table(
+        "effects_report_links",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("uses_max", sa.Integer(), nullable=False),
+        sa.Column("uses", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("used_at", UtcTime(), nullable=True),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["effects_report_runs.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("ix_effects_report_links_run_id", "effects_report_links", ["run_id"], unique=False)
+
+
+def _increments() -> None:
+    op.create_table(
+        "effects_report_watermarks",
+        sa.Column("series", sa.Text(), nullable=False),
+        sa.Column("report", sa.Text(), nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=True),
+        sa.Column("run_id", sa.Text(), nullable=True),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("series"),
+    )
+    op.create_table(
+        "effects_report_increments",
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("series", sa.Text(), nullable=False),
+        sa.Column("dialect", sa.Text(), nullable=False),
+        sa.Column("lo", sa.BigInteger(), nullable=True),
+        sa.Column("hi", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["effects_report_runs.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("run_id"),
+    )
+
+
+def _subscriptions() -> None:
+    op.create_table(
+        "effects_report_subscriptions",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("schedule", sa.Text(), nullable=False),
+        sa.Column("report", sa.Text(), nullable=False),
+        sa.Column("params", Json, server_default=sa.text("'{}'"), nullable=False),
+        sa.Column("format", sa.Text(), nullable=False),
+        sa.Column("cron", sa.Text(), nullable=False),
+        sa.Column("zone", sa.Text(), nullable=False),
+        sa.Column("notice", Json, server_default=sa.text("'{}'"), nullable=False),
+        sa.Column("recipient", sa.Text(), nullable=False),
+        sa.Column("sealed", sa.LargeBinary(), nullable=False),
+        sa.Column("paused", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("schedule", "recipient", name="uq_effects_report_subscriptions"),
+    )
+
+
+def _buckets() -> None:
+    op.create_table(
+        "effects_report_buckets",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("url", sa.Text(), nullable=False),
+        sa.Column("sealed", sa.LargeBinary(), nullable=False),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("name"),
+    )

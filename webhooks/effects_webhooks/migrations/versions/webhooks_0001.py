@@ -18,18 +18,19 @@ def upgrade() -> None:
         sa.Column("endpoint_id", sa.Text(), nullable=False),
         sa.Column("status_code", sa.Integer(), nullable=True),
         sa.Column("tries", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), server_default="intended", nullable=False),
-        sa.Column("job_id", sa.BigInteger(), nullable=False),
         sa.Column("released_at", UtcTime(), nullable=True),
         sa.Column("expires_at", UtcTime(), nullable=True),
-        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("digest", sa.Text(), nullable=False),
         sa.CheckConstraint(
             "state IN ('intended', 'released', 'done', 'refused', 'unknown', 'abandoned')",
             name="ck_ledger_state",
         ),
         sa.PrimaryKeyConstraint("event_id", "endpoint_id"),
+        postgresql_with={"fillfactor": "70"},
     )
     op.create_index(
         "ix_effects_delivered_webhooks_endpoint", "effects_delivered_webhooks", ["endpoint_id", "job_id"], unique=False
