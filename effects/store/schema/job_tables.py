@@ -34,14 +34,14 @@ def _facts() -> list[Column[Any]]:
     payload last: SQLite reads through a long value to the columns behind it.
     """
     return [
-        int_column("attempts"),
         Column("lease_token", BigInteger, nullable=False, server_default=text("0")),
+        int_column("attempts"),
         int_column("lost_count"),
         int_column("unknown_count"),
         Column("last_error", Text),
         Column("error_code", Text),
-        Column("run_at", UtcTime, nullable=False, server_default=DatabaseNow()),
         Column("priority", SmallInteger, nullable=False, server_default=text("5")),
+        Column("run_at", UtcTime, nullable=False, server_default=DatabaseNow()),
         Column("max_attempts", Integer),
         Column("definition_id", BigInteger),
         Column("slot", UtcTime),
