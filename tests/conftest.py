@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import shutil
@@ -45,7 +44,7 @@ SLOW_FOLDERS = (
     "properties",
     "upgrades",
 )
-QUICK_POSTGRESQL_TESTS = 200  # of some 1,700
+QUICK_POSTGRESQL_TESTS = 150  # of some 1,700
 MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4_000_000_000  # a folder in memory, and what it must have free
 
 
@@ -62,13 +61,14 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Collecting what is left out would take a quick run a quarter of its time."""
-    if not config.getoption("quick") or collection_path.suffix != ".py" or not _is_slow(collection_path):
+    if not config.getoption("quick") or not _is_slow(collection_path):
         return None
-    return "pytest.mark.quick" not in collection_path.read_text(encoding="utf-8") or None
+    modules = collection_path.rglob("*.py") if collection_path.is_dir() else [collection_path]
+    return not any("pytest.mark.quick" in module.read_text(encoding="utf-8") for module in modules) or None
 
 
 def _is_slow(path: Path) -> bool:
-    return path.relative_to(Path(__file__).parent).parts[0] in SLOW_FOLDERS
+    return path.relative_to(Path(__file__).parent).parts[:1] in [(folder,) for folder in SLOW_FOLDERS]
 
 
 @pytest.hookimpl(trylast=True)
@@ -116,14 +116,9 @@ def _is_roomy(folder: Path) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """The programs of worker processes, which tests import for their names, are not this process's Effects.
-
-    What there is by now stays to the end: from here on, no garbage collection looks through it.
-    """
+    """The programs of worker processes, which tests import for their names, are not this process's Effects."""
     for app in living(Effects):
         app.disposed = True
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_report_header() -> str:

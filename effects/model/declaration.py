@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, TypeGuard, get_args, get_origin
 
 import msgspec
@@ -95,19 +96,35 @@ def _wrong_numbers(job_type: JobType[Any]) -> Iterator[str]:
 def _wrong_hooks(job_type: JobType[Any]) -> Iterator[str]:
     if getattr(type(job_type), "perform", None) is JobType.perform and "perform" not in vars(job_type):
         yield "it has no perform; write `def perform(self, payload, attempt)`"
-    for name, (positional, named) in HOOKS.items():
+    for name in HOOKS:
         hook = getattr(job_type, name)
         if getattr(hook, "__func__", None) is getattr(JobType, name):
             continue  # not overridden
-        if not callable(hook):
-            yield f"{name} is {described(hook)}; it must be a method"
-        elif inspect.iscoroutinefunction(hook) and name != "perform":
-            yield f"{name} is `async def`; write a plain `def`: only perform may be async"
-        elif inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
-            yield f"{name} is a generator (it has a `yield`); it must return its answer"
-        elif not _fits(hook, positional, named):
-            parameters = ", ".join(["self", *map(str, positional), *(["*"] if named else []), *named])
-            yield f"{name} cannot be called as the worker does; write `def {name}({parameters})`"
+        if inspect.ismethod(hook) and hook.__self__ is job_type:
+            problem = _problem_of_method(hook.__func__, name)
+        else:
+            problem = _problem_of_hook(hook, name, ())
+        if problem is not None:
+            yield problem
+
+
+@lru_cache(1024)  # of the methods of classes, which an application's tests register again and again
+def _problem_of_method(function: Callable[..., object], name: str) -> str | None:
+    return _problem_of_hook(function, name, ("self",))
+
+
+def _problem_of_hook(hook: Any, name: str, before: tuple[object, ...]) -> str | None:
+    positional, named = HOOKS[name]
+    if not callable(hook):
+        return f"{name} is {described(hook)}; it must be a method"
+    if inspect.iscoroutinefunction(hook) and name != "perform":
+        return f"{name} is `async def`; write a plain `def`: only perform may be async"
+    if inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
+        return f"{name} is a generator (it has a `yield`); it must return its answer"
+    if not _fits(hook, (*before, *positional), named):
+        parameters = ", ".join(["self", *map(str, positional), *(["*"] if named else []), *named])
+        return f"{name} cannot be called as the worker does; write `def {name}({parameters})`"
+    return None
 
 
 def _fits(hook: Any, positional: tuple[object, ...], named: dict[str, object]) -> bool:

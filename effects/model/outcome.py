@@ -37,12 +37,12 @@ class _Outcome(DeliveryError):
 
     def __post_init__(self) -> None:
         maker = sys._getframe(2)
-        self._made_at = (maker.f_code.co_filename, maker.f_lineno, maker.f_code.co_name)
+        self._call_site = (maker.f_code.co_filename, maker.f_lineno, maker.f_code.co_name)
 
     @property
-    def made_at(self) -> tuple[str, int, str]:
+    def call_site(self) -> tuple[str, int, str]:
         """File, line and function that made it: where to look for a wrong value."""
-        return self._made_at
+        return self._call_site
 
     def _values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__dataclass_fields__)  # type: ignore[attr-defined]

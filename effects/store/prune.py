@@ -67,9 +67,9 @@ def _may_go(sql: Sql, tables: tuple[str, ...]) -> str:
     unknown = is_unknown(sql, tables)
     aged = f"{sql.seconds('h.finished_at')} >= {kept_seconds(sql, 'h.job_type')}"
     return f"""
-    NOT {sql.found(f"FROM {sql.jobs} AS j WHERE j.requeued_from = h.id")}
-    AND NOT {sql.found(f"FROM {sql.job_history} AS k WHERE k.requeued_from = h.id")}
-    AND NOT {sql.found(f"FROM {sql.unresolved} AS u WHERE u.job_id = h.id")}
+    NOT {sql.exists(f"FROM {sql.jobs} AS j WHERE j.requeued_from = h.id")}
+    AND NOT {sql.exists(f"FROM {sql.job_history} AS k WHERE k.requeued_from = h.id")}
+    AND NOT {sql.exists(f"FROM {sql.unresolved} AS u WHERE u.job_id = h.id")}
     AND {aged} AND CASE WHEN h.status = 'succeeded' THEN true
         WHEN h.status = 'cancelled' AND NOT {unknown} THEN true
         ELSE {closed(sql, sql.number("dead"))} END"""
@@ -136,7 +136,7 @@ def groups(store: Store, *, cursor: str | None, dry_run: bool) -> Page:
 
 
 def _unused(sql: Sql) -> str:
-    return f"NOT g.blocked AND NOT {sql.found(f'FROM {sql.jobs} AS j WHERE j.group_key = g.group_key')}"
+    return f"NOT g.blocked AND NOT {sql.exists(f'FROM {sql.jobs} AS j WHERE j.group_key = g.group_key')}"
 
 
 def _groups_page(sql: Sql) -> str:

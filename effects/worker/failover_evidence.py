@@ -207,7 +207,7 @@ class FailoverEvidence:
             report_for(store, self._left.workers, failover)
             self._left.delete()
             self._left = None
-        if not (self._unreported or self._comparison.found):
+        if not (self._unreported or self._comparison.differences):
             return True
         who = {"actor": f"worker:{worker}", "reason": "comparison after a failover"}
         if not report(store, worker, failover, self._comparison, first=self._was_there, **who):
@@ -248,7 +248,7 @@ class FailoverEvidence:
             self._handled.add(remembered.attempt)
 
     def _say(self, failover: Failover, comparison: Comparison) -> None:
-        level = logging.WARNING if comparison.found or comparison.incomplete else logging.INFO
+        level = logging.WARNING if comparison.differences or comparison.incomplete else logging.INFO
         facts = {name: getattr(comparison, name) for name in ("recorded", "unknowns", "orphans", "incomplete")}
         _log.log(level, "evidence.compared", extra={"failover": failover.id, **facts})
 

@@ -37,7 +37,7 @@ class MoreToCome:
         store, lease_seconds = self._app.store, self._app.settings.lease_seconds
         try:
             with store.read() as connection:
-                row = store.one(connection, _running, types=as_json(self._types), lease=lease_seconds)
+                row = store.row(connection, _running, types=as_json(self._types), lease=lease_seconds)
         except (StoreUnavailable, StoreRejected):
             return False
         return row is not None

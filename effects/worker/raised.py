@@ -86,7 +86,7 @@ def stack_of(error: BaseException) -> str | None:
 def place_made(answer: object) -> str | None:
     """The code location where an invalid outcome was created, if known."""
     try:
-        return place(*answer.made_at) if isinstance(answer, OUTCOMES) else None
+        return place(*answer.call_site) if isinstance(answer, OUTCOMES) else None
     except BaseException:  # of a subclass that made itself in its own way
         return None
 

@@ -21,7 +21,7 @@ process_end.THREADS_SECONDS = 0.5
 main.main()
 """
 
-pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)]
 
 
 @pytest.fixture

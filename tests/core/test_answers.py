@@ -208,7 +208,7 @@ def test_an_async_answer_is_named_and_closed() -> None:
 def test_an_altered_outcome_is_read_by_its_class() -> None:
     class Forged(Refused):
         def __getattribute__(self, name: str) -> Any:
-            if name == "code" and vars(self).get("_made_at"):
+            if name == "code" and vars(self).get("_call_site"):
                 raise SystemExit
             return super().__getattribute__(name)
 

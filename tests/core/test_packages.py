@@ -73,7 +73,7 @@ def test_threads_that_ask_for_a_state_at_once_get_the_same(app_factory: AppFacto
     assert (len(states), len(made_by)) == (1, 1)
 
 
-def test_a_state_that_could_not_be_made_is_made_at_the_next_call(app_factory: AppFactory) -> None:
+def test_a_state_that_could_not_be_made_is_call_site_the_next_call(app_factory: AppFactory) -> None:
     app, faults = app_factory(), [ConfigurationError("no folder")]
 
     def make(_: Effects) -> str:

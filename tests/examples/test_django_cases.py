@@ -22,7 +22,6 @@ def test_cases_pass(manage: Manage) -> None:
 
 
 @pytest.mark.parametrize("empty_database_url", ["sqlite"], indirect=True)
-@pytest.mark.quick
 def test_cases_pass_in_memory(manage: Manage) -> None:
     done = manage("test", "cases", "--noinput", PYTHONPATH=CASES, DJANGO_SETTINGS_MODULE="in_memory")
     assert "Ran 26 tests" in done.stderr

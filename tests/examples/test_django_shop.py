@@ -51,7 +51,6 @@ def test_migrations_are_sane(manage: Manage) -> None:
     assert "is not reversible" in manage("migrate", "effects", "zero", code=1).stderr
 
 
-@pytest.mark.quick
 def test_errors_of_commands_are_one_line(manage: Manage) -> None:
     assert "run `manage.py migrate`" in manage("effects", "status", code=2).stderr
     assert "manage.py effects jobs show" in manage("effects", "jobs", "show", code=2).stderr

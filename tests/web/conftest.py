@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
@@ -16,8 +17,8 @@ from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker
 from tests.support.scripted import Script, Scripted
 from tests.web.browsing import Visitor
-
-HELD = "held"  # a job type whose unknown outcomes wait for a person
+from tests.web.filled import FilledShops
+from tests.web.full_shop import HELD, FullShop, partner
 
 
 @dataclass(frozen=True)
@@ -72,3 +73,21 @@ def visiting(shop: Shop) -> Iterator[Visiting]:
     yield make
     for board in open_ones:
         board.close()
+
+
+@pytest.fixture(scope="session")
+def filled_shops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FilledShops]:
+    """What `full` copies."""
+    with partner() as receiver:
+        shops = FilledShops(tmp_path_factory.mktemp("filled"), receiver)
+        yield shops
+        shops.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def full(request: pytest.FixtureRequest, tmp_path: Path, filled_shops: FilledShops) -> Iterator[FullShop]:
+    """A shop with something on every page, once on each database."""
+    names = ("postgresql_server", "postgresql_template") if request.param == "postgresql" else ()
+    server, template = (request.getfixturevalue(name) for name in names) if names else (None, None)
+    with filled_shops.copy(tmp_path, server, template) as shop:
+        yield shop

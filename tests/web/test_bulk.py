@@ -13,7 +13,8 @@ from effects.store.limits import queue_pauses
 from tests.support.manual_workers import ManualWorker
 from tests.support.scripted import Script
 from tests.web.browsing import plain
-from tests.web.conftest import HELD, Shop, Visiting
+from tests.web.conftest import Shop, Visiting
+from tests.web.full_shop import HELD
 from tests.web.rows import audit_actions, digest
 
 DEAD = "/needs/bulk?do=requeue&effect=not_done"

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ from effects.web.sessions import SignIn
 from effects.web.table import build_routes
 from tests.support.sampling import sample
 from tests.web.browsing import Visitor
-from tests.web.full_shop import FullShop, fill, full_app, partner
+from tests.web.full_shop import FullShop
 from tests.web.rows import digest
 from tests.web.unsafe_requests import LOOKS, SITES, UnsafeRequest, refused, unsafe_requests
 
@@ -28,15 +27,7 @@ ROUTES = {route.name: route for route in build_routes(None, installed_pages())}
 
 
 @pytest.fixture
-def shop(database_url: str, tmp_path: Path) -> Iterator[FullShop]:
-    app = full_app(database_url, tmp_path)
-    with partner() as receiver:
-        yield fill(app, receiver)
-    app.dispose()
-
-
-@pytest.fixture
-def person(shop: FullShop) -> Iterator[Callable[[Person | None], Visitor]]:
+def person(full: FullShop) -> Iterator[Callable[[Person | None], Visitor]]:
     """Makes a visitor; `Person` may be None: nobody is known."""
     boards: list[Dashboard] = []
 
@@ -44,7 +35,7 @@ def person(shop: FullShop) -> Iterator[Callable[[Person | None], Visitor]]:
         def guard(request: PageRequest) -> Person | None:
             return person
 
-        boards.append(dashboard(guard=guard, effects=shop.app, hosts=["shop.test"]))
+        boards.append(dashboard(guard=guard, effects=full.app, hosts=["shop.test"]))
         return Visitor(boards[-1])
 
     yield make
@@ -77,32 +68,32 @@ def statuses(cases: list[tuple[UnsafeRequest, int]], visitor: Visitor) -> list[t
     return [(request, answer) for request, answer, status in answered if answer != status]
 
 
-def test_every_route_that_takes_post_has_a_request(shop: FullShop, person: Callable[[Person | None], Visitor]) -> None:
+def test_every_route_that_takes_post_has_a_request(full: FullShop, person: Callable[[Person | None], Visitor]) -> None:
     taking = {name for name, route in ROUTES.items() if "POST" in route.methods}
-    assert {request.route for request in unsafe_requests(shop, person(ANN))} == taking
+    assert {request.route for request in unsafe_requests(full, person(ANN))} == taking
 
 
-def test_only_the_own_form_acts(shop: FullShop, person: Callable[[Person | None], Visitor]) -> None:
+def test_only_the_own_form_acts(full: FullShop, person: Callable[[Person | None], Visitor]) -> None:
     """Refused in every way, nothing has changed; then each of the same requests acts."""
     ann, ben = person(ANN), person(Person("ben", role="admin", personal=True))
-    requests = unsafe_requests(shop, ann)
-    before = digest(shop)
+    requests = unsafe_requests(full, ann)
+    before = digest(full)
     tokens = wrong_tokens(ann, ben)
     assert statuses(sample([case for each in requests for case in refused(each, tokens)], SAMPLED), ann) == []
-    assert digest(shop) == before
+    assert digest(full) == before
     for request in requests:
         assert request.send(ann) in (200, 303), request
-        after = digest(shop)
+        after = digest(full)
         assert (after == before) is (request.route in LOOKS), request
         before = after
 
 
 def test_another_host_browser_or_person_does_nothing(
-    shop: FullShop, person: Callable[[Person | None], Visitor]
+    full: FullShop, person: Callable[[Person | None], Visitor]
 ) -> None:
     ann, viewer, nobody = person(ANN), person(Person("ann", role="viewer")), person(None)
-    requests = unsafe_requests(shop, ann)
-    token, before = viewer.token(), digest(shop)
+    requests = unsafe_requests(full, ann)
+    token, before = viewer.token(), digest(full)
     elsewhere, other_browser = Visitor(ann.app, base="http://evil.test"), Visitor(ann.app)
     elsewhere.cookies = dict(ann.cookies)
     assert statuses([(request, 400) for request in requests], elsewhere) == []
@@ -111,44 +102,44 @@ def test_another_host_browser_or_person_does_nothing(
     own = [request.with_token(token) for request in requests]
     allowed = {name for name, route in ROUTES.items() if route.role == "viewer" and not route.personal}
     assert statuses([(request, 403) for request in own if request.route not in allowed], viewer) == []
-    assert digest(shop) == before
+    assert digest(full) == before
 
 
-def test_a_look_by_get_changes_nothing(shop: FullShop, person: Callable[[Person | None], Visitor]) -> None:
+def test_a_look_by_get_changes_nothing(full: FullShop, person: Callable[[Person | None], Visitor]) -> None:
     """What a form holds, in a link: it asks, and does nothing."""
     ann = person(ANN)
-    requests, before = unsafe_requests(shop, ann), digest(shop)
+    requests, before = unsafe_requests(full, ann), digest(full)
     for request in requests:
         for method in ("GET", "HEAD"):
             status = ann.send(method, request.path, params=dict(request.fields)).status_code
             assert status in ((200, 422) if "GET" in ROUTES[request.route].methods else (405,)), request
-    assert digest(shop) == before
+    assert digest(full) == before
 
 
-def test_a_form_is_of_one_session(shop: FullShop) -> None:
+def test_a_form_is_of_one_session(full: FullShop) -> None:
     """By itself: neither another session of the same person nor one that has ended acts, nor does the link again."""
-    board = Dashboard(shop.app, None, sign_in=SignIn(shop.app, port=80, secure=False), hosts=["shop.test"])
+    board = Dashboard(full.app, None, sign_in=SignIn(full.app, port=80, secure=False), hosts=["shop.test"])
     with closing(board):
-        ann, second, ended = (signed_in(board, shop) for _ in range(3))
-        requests = unsafe_requests(shop, ann)
+        ann, second, ended = (signed_in(board, full) for _ in range(3))
+        requests = unsafe_requests(full, ann)
         taking = {route.name for route in board.routes.routes if "POST" in route.methods}
         requests += [UnsafeRequest("sign_out", "/sign-out", {"form_token": ann.token()})]
         assert {request.route for request in requests} | {"enter"} == taking
         session = dict(ended.cookies)
         assert ended.post("/sign-out", {"form_token": ended.token()}).status_code == 303
         ended.cookies = session
-        before, foreign = digest(shop), second.token()
+        before, foreign = digest(full), second.token()
         assert statuses([(request.with_token(foreign), 403) for request in requests], ann) == []
         assert statuses([(request, 403) for request in requests], second) == []
         assert statuses([(request, 403) for request in requests], ended) == []
         refusals = [case for request in requests[-1:] for case in refused(request, [foreign])]
         assert statuses(refusals, ann) == []
-        assert digest(shop) == before
+        assert digest(full) == before
 
 
-def signed_in(board: Dashboard, shop: FullShop) -> Visitor:
+def signed_in(board: Dashboard, full: FullShop) -> Visitor:
     secret = mint_link(
-        shop.app.store, person="ann", role="admin", personal=True, session_seconds=3_600.0, actor="cli:root"
+        full.app.store, person="ann", role="admin", personal=True, session_seconds=3_600.0, actor="cli:root"
     )
     visitor = Visitor(board)
     elsewhere = Visitor(board, base="http://evil.test")

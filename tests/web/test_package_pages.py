@@ -6,7 +6,6 @@ import html
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -19,19 +18,10 @@ from effects_webhooks.admin.rotation import list_secrets
 from effects_webhooks.tenants import ANY_TENANT
 from tests.support.sampling import sample
 from tests.web.browsing import Visitor, plain
-from tests.web.full_shop import FullShop, fill, full_app, pages_of, partner
+from tests.web.full_shop import FullShop, pages_of
 from tests.web.hostile import CORPUS, FIELDS
 from tests.web.rows import audit_actions
 from tests.web.shapes import Shape
-
-
-@pytest.fixture
-def full(database_url: str, tmp_path: Path) -> Iterator[FullShop]:
-    app = full_app(database_url, tmp_path)
-    app.create_tables()
-    with partner() as receiver:
-        yield fill(app, receiver)
-    app.dispose()
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from effects.web.database import ACT_BOUNDS, beside
 from tests.support.manual_workers import ManualWorker
 from tests.support.scripted import Script
 from tests.web.browsing import Visitor, plain
-from tests.web.conftest import HELD, Shop, Visiting
+from tests.web.conftest import Shop, Visiting
+from tests.web.full_shop import HELD
 from tests.web.rows import audit_actions
 
 PAGES = (

@@ -114,7 +114,7 @@ def set_job(store: Store, connection: Connection, bulk_id: int, job_id: int) -> 
 
 def lock_running(store: Store, connection: Connection, bulk_id: int) -> RunningBulk | None:
     """Take the row until the transaction ends; None where it has ended, or another transaction has it."""
-    row = store.one(connection, _lock, id=bulk_id)
+    row = store.row(connection, _lock, id=bulk_id)
     if row is None:
         return None
     options = msgspec.json.decode(row.options)
@@ -170,7 +170,7 @@ def cancel_bulk(store: Store, bulk_id: int, *, actor: str, reason: str | None) -
         JobStateError: it has ended.
     """
     with store.begin() as connection:
-        row = store.one(connection, _cancel, id=bulk_id)
+        row = store.row(connection, _cancel, id=bulk_id)
         if row is None:
             ended = read_bulk(store, connection, bulk_id)
             raise JobStateError(f"bulk {bulk_id} is {ended.status}: only a running one can be cancelled")
@@ -185,7 +185,7 @@ def read_bulk(store: Store, connection: Connection, bulk_id: int) -> BulkRecord:
     Raises:
         BulkNotFound: there is no such bulk action.
     """
-    row = store.one(connection, _read(frozenset({"id"})), id=bulk_id, limit=1)
+    row = store.row(connection, _read(frozenset({"id"})), id=bulk_id, limit=1)
     if row is None:
         raise BulkNotFound(f"bulk {bulk_id} not found")
     return _record(store, connection, row)

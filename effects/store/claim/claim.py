@@ -95,7 +95,7 @@ def _claim_plain(store: Store, request: ClaimRequest, worker: str, limit: int) -
     """Claim in one statement if no job has a key, the common case; return nothing if any has one."""
     if looks_first(store, request) and not request.from_floors:
         with store.read() as connection:
-            seen = store.one(connection, _look, queue=request.queue)
+            seen = store.row(connection, _look, queue=request.queue)
         assert seen is not None
         request.keyed = bool(seen.keyed)
         if request.keyed or not seen.due:

@@ -160,7 +160,7 @@ def end_invalid(store: Store, ledgers: Mapping[str, Ledger], job_id: int, error:
     What waited was not carried out; what was running may have been, so that its effect is unknown.
     """
     with store.begin() as connection:
-        row = store.one(connection, _lock, id=job_id)
+        row = store.row(connection, _lock, id=job_id)
         if row is None:
             return False
         verdict: Verdict = "unknown" if row.running else "not_done"

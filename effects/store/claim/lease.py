@@ -41,7 +41,7 @@ def keys_in_use(sql: Sql) -> str:
 
 def is_running(sql: Sql, group: str) -> str:
     """Whether a job of this group (an SQL expression) runs."""
-    return sql.found(f"FROM {sql.jobs} AS busy WHERE busy.group_key = {group} AND busy.status = 'running'")
+    return sql.exists(f"FROM {sql.jobs} AS busy WHERE busy.group_key = {group} AND busy.status = 'running'")
 
 
 def lease_plain(store: Store, connection: Connection, request: ClaimRequest, worker: str, limit: int) -> list[Job]:

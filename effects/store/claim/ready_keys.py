@@ -143,7 +143,7 @@ def _group_heads(sql: Sql) -> str:
     """
     waiting = f"FROM {sql.jobs} WHERE queue = :queue AND {GROUPED}"
     soonest, latest = sql.least("run_at", waiting), "ORDER BY run_at DESC, id DESC LIMIT 1"
-    blocked = sql.found(f"FROM {sql.job_groups} AS b WHERE b.group_key = named.g AND b.blocked")
+    blocked = sql.exists(f"FROM {sql.job_groups} AS b WHERE b.group_key = named.g AND b.blocked")
     return f"""
     WITH RECURSIVE page(g, n) AS (
         SELECT CASE WHEN {soonest} <= {sql.now} AND NOT {is_paused(sql)}

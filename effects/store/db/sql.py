@@ -260,7 +260,7 @@ class Sql:
         """The first value in an index (`source` is FROM and WHERE), or NULL. Planned in half the time of `min`."""
         return f"(SELECT {column} {source} ORDER BY {column} LIMIT 1)"
 
-    def found(self, source: str) -> str:
+    def exists(self, source: str) -> str:
         """Whether FROM and WHERE find a row, with one probe for each row that asks.
 
         Not EXISTS: PostgreSQL may make a join or a hash of that, and read the whole other table for a few rows.

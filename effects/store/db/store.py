@@ -206,7 +206,7 @@ class Store:
         result.close()
         return rows
 
-    def one(self, connection: Connection, build: Statement, **parameters: Any) -> Row[Any] | None:
+    def row(self, connection: Connection, build: Statement, **parameters: Any) -> Row[Any] | None:
         return connection.execute(self.statement(build), parameters).first()
 
     def write(self, connection: Connection, build: Statement, **parameters: Any) -> int:

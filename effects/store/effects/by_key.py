@@ -132,7 +132,7 @@ def lock_live(
     """
     effect = find_effect(store, connection, ledgers, key, job_type)
     while True:
-        row = store.one(connection, _lock, id=effect.job_id)
+        row = store.row(connection, _lock, id=effect.job_id)
         if row is not None:
             return effect, row
         newer = find_effect(store, connection, ledgers, key, job_type)

@@ -73,7 +73,7 @@ def copy_jobs(store: Store, connection: Connection, rows: Sequence[JobRow], inte
 def _reserve(store: Store, connection: Connection, rows: Sequence[JobRow]) -> datetime:
     """Give ids to the rows without; the database's time."""
     new = [row for row in rows if row.id is None]
-    reserved = store.one(connection, _next_ids, count=len(new))
+    reserved = store.row(connection, _next_ids, count=len(new))
     assert reserved is not None
     for row, job_id in zip(new, (reserved.ids or "").split(","), strict=False):
         row.id = int(job_id)

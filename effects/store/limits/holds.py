@@ -66,7 +66,7 @@ class Holds(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_holds(store: Store, connection: Connection, job_id: int, lease_seconds: float) -> Holds | None:
     """Read what can hold up this job; None unless it is live and waiting."""
-    job = store.one(connection, _job, id=job_id)
+    job = store.row(connection, _job, id=job_id)
     if job is None:
         return None
     queues = [job.queue] if job.quarantined_from is None else [job.queue, job.quarantined_from]
@@ -108,7 +108,7 @@ def _key_state(row: Row[Any], running: int) -> KeyState:
 
 def _group_state(store: Store, connection: Connection, group_key: str) -> GroupState | None:
     """Prefers a running job to an older one that waits: that is what holds the group."""
-    row = store.one(connection, _group, group_key=group_key)
+    row = store.row(connection, _group, group_key=group_key)
     if row is None:
         return None
     return GroupState(group_key=group_key, head_id=row.id, head_status=row.status, blocked=bool(row.blocked))
@@ -137,7 +137,7 @@ def _keys(sql: Sql) -> str:
 
 
 def _group(sql: Sql) -> str:
-    blocked = sql.found(f"FROM {sql.job_groups} AS g WHERE g.group_key = j.group_key AND g.blocked")
+    blocked = sql.exists(f"FROM {sql.job_groups} AS g WHERE g.group_key = j.group_key AND g.blocked")
     return f"""
     SELECT id, status, {blocked} AS blocked
     FROM {sql.jobs} AS j WHERE j.group_key = :group_key

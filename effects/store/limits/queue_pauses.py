@@ -59,7 +59,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_paused(sql: Sql, queue: str = ":queue") -> str:
     """Whether a queue (an SQL expression) is paused; one probe of a primary key."""
-    return sql.found(f"FROM {sql.queues} AS q WHERE q.queue = {queue} AND q.paused_until > {sql.now}")
+    return sql.exists(f"FROM {sql.queues} AS q WHERE q.queue = {queue} AND q.paused_until > {sql.now}")
 
 
 # -- what an operator does ---------------------------------------------------------------------------------

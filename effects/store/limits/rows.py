@@ -174,7 +174,7 @@ def _write_pause(store: Store, connection: Connection, key: str, paused: PauseSt
 
 
 def _locked(store: Store, connection: Connection, key: str) -> Row[Any]:
-    row = store.one(connection, _lock, limit_key=key)
+    row = store.row(connection, _lock, limit_key=key)
     if row is None:
         raise LimitNotFound(f"there are no limits for the key {key!r}{nearest_key(store, connection, key)}")
     return row

@@ -51,7 +51,7 @@ def show(store: Store, connection: Connection, key: str) -> Limit:
 
 def find(store: Store, connection: Connection, key: str) -> Limit | None:
     """One key; None where it has no row. Counts its live jobs and those of its children."""
-    row = store.one(connection, _show, limit_key=key)
+    row = store.row(connection, _show, limit_key=key)
     return None if row is None else _limit(row)
 
 

@@ -46,7 +46,7 @@ _COLUMNS = ", ".join(_NAMES)
 def take_sample(store: Store, lease_seconds: float) -> bool:
     """Write what waits now, unless a worker has in this minute; whether it did. Nothing is locked meanwhile."""
     with store.read() as connection:
-        look = store.one(connection, _look, lease=lease_seconds)
+        look = store.row(connection, _look, lease=lease_seconds)
         assert look is not None
         if look.sampled:
             return False

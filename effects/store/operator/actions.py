@@ -75,7 +75,7 @@ def _cancel(
     reason: str | None,
     bulk_id: int | None,
 ) -> Cancelling:
-    row = store.one(connection, _lock_live, id=job_id)
+    row = store.row(connection, _lock_live, id=job_id)
     if row is None:
         raise wrong_state(store, connection, job_id, "only a live job can be cancelled")
     record_action(store, connection, job_id, CANCEL, actor, reason)
@@ -119,7 +119,7 @@ def run_now(
         JobStateError: it is running or has ended; the message tells which.
     """
     with store.joined(connection) as joined:
-        row = store.one(joined, _make_due, id=job_id)
+        row = store.row(joined, _make_due, id=job_id)
         if row is None:
             raise wrong_state(store, joined, job_id, "only a waiting job can be run now")
         record_action(store, joined, job_id, RUN_NOW, actor, reason)

@@ -50,9 +50,9 @@ class UnknownType(msgspec.Struct, frozen=True):
 
 
 def count_workers(store: Store, connection: Connection, lease_seconds: float) -> Workers:
-    row = store.one(connection, _workers, lease=lease_seconds)
+    row = store.row(connection, _workers, lease=lease_seconds)
     assert row is not None
-    failed = store.one(connection, _failed, seconds=FAILED_SECONDS)
+    failed = store.row(connection, _failed, seconds=FAILED_SECONDS)
     return Workers(
         alive=row.alive,
         silent=row.known - row.alive,
@@ -64,7 +64,7 @@ def count_workers(store: Store, connection: Connection, lease_seconds: float) ->
 
 
 def count_due(store: Store, connection: Connection) -> Due:
-    row = store.one(connection, _due)
+    row = store.row(connection, _due)
     assert row is not None
     return Due(row.jobs, row.oldest)
 
@@ -79,7 +79,7 @@ class DueFailures(msgspec.Struct, frozen=True):
 
 def read_due_failures(store: Store, connection: Connection) -> DueFailures | None:
     """None if no due job has failed."""
-    row = store.one(connection, _due_failures)
+    row = store.row(connection, _due_failures)
     return None if row is None else DueFailures(row.jobs, row.error_code, row.error)
 
 
@@ -297,7 +297,7 @@ def _dead(sql: Sql) -> str:
 def is_stopped(sql: Sql) -> str:
     """Condition: the bulk action `b` runs, and no job works on it any more."""
     works = " OR ".join(f"j.{column} = b.job_id" for column in ("id", "requeued_from"))
-    return f"b.status = 'running' AND NOT {sql.found(f'FROM {sql.jobs} AS j WHERE {works}')}"
+    return f"b.status = 'running' AND NOT {sql.exists(f'FROM {sql.jobs} AS j WHERE {works}')}"
 
 
 def _bulks(sql: Sql) -> str:

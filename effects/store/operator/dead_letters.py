@@ -103,7 +103,7 @@ class Unresolved(msgspec.Struct, frozen=True):
 
 def count_unresolved(store: Store, connection: Connection) -> Unresolved:
     """What waits for a person, in numbers."""
-    row = store.one(connection, _count)
+    row = store.row(connection, _count)
     assert row is not None
     return Unresolved(row.jobs, row.unknown)
 
@@ -156,7 +156,7 @@ def _letter(row: Row[Any]) -> DeadLetter:
 
 def closed(sql: Sql, seconds: str = "0") -> str:
     """Condition: the ended job `h` was resolved at least `seconds` ago."""
-    return sql.found(f"{_closing_actions(sql)} AND {sql.seconds('a.created_at')} >= {seconds}")
+    return sql.exists(f"{_closing_actions(sql)} AND {sql.seconds('a.created_at')} >= {seconds}")
 
 
 def closing_words() -> str:
@@ -202,7 +202,7 @@ def unresolved_conditions(sql: Sql, names: frozenset[str]) -> str:
     own = {"unknown": "u.unknown = :unknown", "before": f"(u.finished_at, u.job_id) < ({cursor})"}
     conditions = _conditions(sql, names, "u") + and_each(own, names)
     if of_history := _of_history(sql, names):
-        conditions += f" AND {sql.found(f'FROM {sql.job_history} AS h WHERE h.id = u.job_id{of_history}')}"
+        conditions += f" AND {sql.exists(f'FROM {sql.job_history} AS h WHERE h.id = u.job_id{of_history}')}"
     return conditions
 
 
@@ -238,8 +238,8 @@ def _resolved(tables: tuple[str, ...], names: frozenset[str]) -> Statement:
         WITH picked AS (
             SELECT a.id AS action_id, a.job_id FROM (
                 SELECT id, job_id, action FROM {sql.job_actions} {behind} ORDER BY id DESC LIMIT {ACTIONS_MAX}) AS a
-            WHERE a.{closing} AND NOT {sql.found(later)}
-            AND {sql.found(f"FROM {sql.job_history} AS h WHERE h.id = a.job_id AND {conditions}")}
+            WHERE a.{closing} AND NOT {sql.exists(later)}
+            AND {sql.exists(f"FROM {sql.job_history} AS h WHERE h.id = a.job_id AND {conditions}")}
             ORDER BY a.id DESC LIMIT :limit
         )
         SELECT {_SHOWN}, {unknown} AS unknown, {sql.epoch("h.finished_at")} AS finished_at

@@ -106,7 +106,7 @@ def list_jobs(store: Store, ledgers: Mapping[str, Ledger], filters: Filters) -> 
         jobs = [job_record(row) for row in rows[: filters.limit]]
         if len(rows) > filters.limit:
             return JobPage(jobs=jobs, more=True)
-        oldest = store.one(connection, _oldest, lower=lower) if lower > first else None
+        oldest = store.row(connection, _oldest, lower=lower) if lower > first else None
         if oldest is None or oldest.remaining is None:
             return JobPage(jobs=jobs)
         since = None if oldest.since is None else shown_moment(oldest.since)
@@ -213,7 +213,7 @@ def table_conditions(sql: Sql, table: str, names: frozenset[str]) -> str:
 
 
 def _tried_by(sql: Sql) -> str:
-    logged = sql.found(f"FROM {sql.attempt_log} AS a WHERE a.job_id = listed.id AND a.worker = :worker")
+    logged = sql.exists(f"FROM {sql.attempt_log} AS a WHERE a.job_id = listed.id AND a.worker = :worker")
     return f"(worker = :worker OR {logged})"
 
 

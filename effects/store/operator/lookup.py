@@ -107,7 +107,7 @@ def read_job(
 
 def read_silence(store: Store, connection: Connection, job_id: int) -> WorkerSilence | None:
     """Since when the worker of a running job has not been heard of; None where it sends its heartbeats."""
-    row = store.one(connection, _silence, id=job_id)
+    row = store.row(connection, _silence, id=job_id)
     if row is None:
         return None
     return WorkerSilence(

@@ -89,11 +89,11 @@ def _requeue(
     bulk_id: int | None,
     tenant: str | None,
 ) -> Requeued:
-    row = store.one(connection, _lock_ended, id=job_id)
+    row = store.row(connection, _lock_ended, id=job_id)
     if row is None:
         raise wrong_state(store, connection, job_id, ended_only(job_id))
     table = _ledger_of(job_types, row.job_type).table
-    store.one(connection, _lock_effect(table), id=job_id)
+    store.row(connection, _lock_effect(table), id=job_id)
     standing = read_standing(store, connection, job_types, job_id)
     refusal = objection(standing, confirm_unknown=confirm_unknown, confirm_done=confirm_done)
     if refusal is not None:
@@ -125,10 +125,10 @@ def read_standing(store: Store, connection: Connection, job_types: Registry, job
     Raises:
         JobNotFound: there is no such job.
     """
-    row = store.one(connection, _facts, id=job_id)
+    row = store.row(connection, _facts, id=job_id)
     if row is None:
         raise wrong_state(store, connection, job_id, "")
-    successor = store.one(connection, _successor, id=job_id)
+    successor = store.row(connection, _successor, id=job_id)
     job_type = job_types.get(row.job_type) if row.job_type in job_types else None
     policy = row.on_unknown or (job_type.on_unknown if job_type is not None else None)
     return Standing(

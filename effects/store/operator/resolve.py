@@ -101,9 +101,9 @@ def resolve(
 
 def _lock_open(store: Store, connection: Connection, ledgers: Mapping[str, Ledger], job_id: int) -> None:
     """Hold the open job's row until the transaction ends: the second of two people is refused."""
-    store.one(connection, _lock, id=job_id)
+    store.row(connection, _lock, id=job_id)
     tables = tuple(ledger.table for ledger in all_ledgers(ledgers))
-    row = store.one(connection, _job_to_resolve(tables), id=job_id)
+    row = store.row(connection, _job_to_resolve(tables), id=job_id)
     if row is None:
         raise actions.wrong_state(store, connection, job_id, "only an ended job can be a dead letter")
     refusal = _why_not_open(row)
@@ -113,7 +113,7 @@ def _lock_open(store: Store, connection: Connection, ledgers: Mapping[str, Ledge
 
 def is_open(store: Store, connection: Connection, ledgers: Mapping[str, Ledger], job_id: int) -> bool:
     """Whether `ignore` would accept this job now: a dead letter or an unknown outcome that is not resolved."""
-    row = store.one(connection, _job_to_resolve(tuple(ledger.table for ledger in all_ledgers(ledgers))), id=job_id)
+    row = store.row(connection, _job_to_resolve(tuple(ledger.table for ledger in all_ledgers(ledgers))), id=job_id)
     return row is not None and _why_not_open(row) is None
 
 

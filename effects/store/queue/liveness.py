@@ -228,7 +228,7 @@ def _look(sql: Sql) -> str:
     up = sql.seconds("pg_postmaster_start_time()") if sql.postgresql else "NULL"
     return f"""
     SELECT {up} AS seconds_up, {seconds_since_failover(sql)} AS seconds_since,
-        {sql.found(_lost(sql))} OR {sql.found(dead_workers(sql))} AS is_due"""
+        {sql.exists(_lost(sql))} OR {sql.exists(dead_workers(sql))} AS is_due"""
 
 
 def look_for_lost(store: Store, registry: Registry, lease_seconds: float) -> RescueLook:
@@ -238,7 +238,7 @@ def look_for_lost(store: Store, registry: Registry, lease_seconds: float) -> Res
         StoreUnavailable: the database is unavailable.
     """
     with store.read() as connection:
-        row = store.one(connection, _look, lease=lease_seconds, types=as_json(registry.names()))
+        row = store.row(connection, _look, lease=lease_seconds, types=as_json(registry.names()))
     assert row is not None
     ages = (float(age) for age in (row.seconds_up, row.seconds_since) if age is not None)
     return RescueLook(min(ages, default=float("inf")), bool(row.is_due))

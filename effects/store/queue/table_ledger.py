@@ -169,8 +169,8 @@ def _aged(sql: Sql, table: str) -> str:
 def _orphaned(sql: Sql) -> str:
     """Asked once, when the page is read: a job that is gone does not come back."""
     return f"""
-    NOT {sql.found(f"FROM {sql.jobs} AS j WHERE j.id = l.job_id")}
-    AND NOT {sql.found(f"FROM {sql.job_history} AS k WHERE k.id = l.job_id")}"""
+    NOT {sql.exists(f"FROM {sql.jobs} AS j WHERE j.id = l.job_id")}
+    AND NOT {sql.exists(f"FROM {sql.job_history} AS k WHERE k.id = l.job_id")}"""
 
 
 def _is_typed(sql: Sql, table: str) -> bool:

@@ -30,7 +30,7 @@ def remove_unresolved(store: Store, connection: Connection, job_ids: Sequence[in
 def is_unknown(sql: Sql, tables: tuple[str, ...]) -> str:
     """Condition: the effect of the ended job `h` may have happened, by its ledger row or else its attempts."""
     ledgers = " OR ".join(
-        sql.found(f"FROM {getattr(sql, table)} AS l WHERE l.job_id = h.id AND l.state = 'unknown'") for table in tables
+        sql.exists(f"FROM {getattr(sql, table)} AS l WHERE l.job_id = h.id AND l.state = 'unknown'") for table in tables
     )
     return f"(h.status <> 'succeeded' AND (h.idempotency_key IS NULL AND h.unknown_count > 0 OR {ledgers}))"
 

@@ -80,8 +80,8 @@ def _missing(sql: Sql) -> str:
     written = f"FROM {sql.evidence} AS e WHERE e.job_id = r.id AND e.lease_token = r.token"
     return f"""
     SELECT r.id, r.token FROM {sql.rows("rows", _AttemptRow)} AS r
-    WHERE NOT {sql.found(logged)} AND NOT {sql.found(done)} AND NOT {sql.found(written)}
-    AND NOT (NOT r.settled AND {sql.found(leased + " AND (r.claimed OR j.released_at IS NOT NULL)")})"""
+    WHERE NOT {sql.exists(logged)} AND NOT {sql.exists(done)} AND NOT {sql.exists(written)}
+    AND NOT (NOT r.settled AND {sql.exists(leased + " AND (r.claimed OR j.released_at IS NOT NULL)")})"""
 
 
 def find_missing(store: Store, attempts: Sequence[Remembered]) -> list[Remembered]:
@@ -120,7 +120,7 @@ def _restore(sql: Sql) -> str:
     FROM {sql.rows("rows", _LeaseRow)} AS r
     WHERE j.id = r.id AND j.lease_token < r.token AND j.status <> 'running' AND j.job_type = r.job_type
     AND COALESCE(j.idempotency_key, '') = COALESCE(r.key, '') AND {payload} = r.payload
-    AND (j.group_key IS NULL OR NOT {sql.found(busy)})"""
+    AND (j.group_key IS NULL OR NOT {sql.exists(busy)})"""
 
 
 def restore_leases(store: Store, jobs: Sequence[tuple[Job, float]], worker: str) -> int:
@@ -148,7 +148,7 @@ class Comparison(msgspec.Struct):
     incomplete: bool = False
 
     @property
-    def found(self) -> int:
+    def differences(self) -> int:
         return self.recorded + self.unknowns + self.orphans
 
 
@@ -187,7 +187,7 @@ def report(
         if store.write(connection, _report_worker, failover=failover.id, worker=worker) == 0:
             connection.rollback()
             return False
-        if comparison.found or comparison.incomplete:
+        if comparison.differences or comparison.incomplete:
             note(store, connection, COMPARED, failover.id, actor=actor, reason=reason, detail=counts)
     return True
 

@@ -138,7 +138,7 @@ class FailoverCount(msgspec.Struct, frozen=True):
 
 
 def count_failovers(store: Store, connection: Connection) -> FailoverCount:
-    row = store.one(connection, _counts)
+    row = store.row(connection, _counts)
     assert row is not None
     return FailoverCount(row.failovers, row.orphans)
 
@@ -156,7 +156,7 @@ def _old_evidence(sql: Sql) -> str:
     unresolved = f"FROM {sql.failovers} AS f WHERE f.id = e.failover_id AND f.resolved_at IS NULL"
     return f"""
     SELECT id FROM {sql.evidence} AS e WHERE {sql.seconds("e.created_at")} >= {sql.number("age")}
-    AND NOT (e.fate = '{ORPHAN}' AND {sql.found(unresolved)})"""
+    AND NOT (e.fate = '{ORPHAN}' AND {sql.exists(unresolved)})"""
 
 
 OLD_EVIDENCE = old_rows("evidence", "id", _old_evidence)
@@ -167,7 +167,7 @@ def _old_failovers(sql: Sql) -> str:
     return f"""
     SELECT id FROM {sql.failovers} AS f WHERE {sql.seconds("f.noticed_at")} >= {sql.number("age")}
     AND f.id < {present_id(sql)} AND NOT {needs_person()}
-    AND NOT {sql.found(f"FROM {sql.evidence} AS e WHERE e.failover_id = f.id")}"""
+    AND NOT {sql.exists(f"FROM {sql.evidence} AS e WHERE e.failover_id = f.id")}"""
 
 
 OLD_FAILOVERS = old_rows("failovers", "id", _old_failovers)

@@ -64,7 +64,7 @@ class WriteBack:
         return fate
 
     def _write(self, connection: Connection, remembered: Remembered) -> str | None:
-        row = self._store.one(connection, _live, id=remembered.job.id)
+        row = self._store.row(connection, _live, id=remembered.job.id)
         if row is not None:
             job = job_of(row)
             if remembered.is_of(job.job_type, job.key, job.payload):
@@ -72,7 +72,7 @@ class WriteBack:
         verdict = _verdict(remembered)
         if verdict not in ("done", "unknown"):
             return None
-        ended = self._store.one(connection, _ended, id=remembered.job.id)
+        ended = self._store.row(connection, _ended, id=remembered.job.id)
         if ended is not None and remembered.is_of(ended.job_type, ended.idempotency_key, _payload(ended)):
             return self._into_ended(connection, remembered, verdict, ended)
         return ORPHAN
@@ -90,7 +90,7 @@ class WriteBack:
         if row.status == "running":
             repeats = bool(row.marked) or getattr(policy, "is_released_by_claim", False)
             self._end_other(connection, job, repeats)
-        adopted = self._store.one(
+        adopted = self._store.row(
             connection, _adopt, id=job.id, token=remembered.job.lease_token, worker=self._worker,
             ago=max(0.0, self._now - remembered.at),
         )  # fmt: skip

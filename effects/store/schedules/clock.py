@@ -38,7 +38,7 @@ def count_ahead(store: Store) -> TurnedBack:
     Reads all live jobs only where a worker's sample or one of the newest jobs was written by such a clock.
     """
     with store.read() as connection:
-        row = store.one(connection, _count)
+        row = store.row(connection, _count)
     assert row is not None
     return TurnedBack(int(row.jobs), int(row.limits), int(row.workers))
 

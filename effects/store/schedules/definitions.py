@@ -75,7 +75,7 @@ def add(store: Store, schedule: Schedule, *, actor: str, reason: str | None = No
         ConfigurationError: there is one of this name.
     """
     with store.begin() as connection:
-        if store.one(connection, _by_name, name=schedule.name) is not None:
+        if store.row(connection, _by_name, name=schedule.name) is not None:
             raise ConfigurationError(f"there is a schedule {schedule.name!r} already")
         store.write(connection, _upsert, rows=as_json([{**_columns(schedule), "in_code": False}]))
         detail = {"job_type": schedule.job_type, "cron": schedule.cron, "zone": schedule.zone}
@@ -93,7 +93,7 @@ def retire(store: Store, connection: Connection, name: str, *, unless: Callable[
     Args:
         unless: asked while the schedule's row is locked, which `ensure` waits for: whether it is needed still.
     """
-    store.one(connection, _lock_name, name=name)
+    store.row(connection, _lock_name, name=name)
     if not unless():
         store.write(connection, _retire_one, name=name)
 
@@ -118,7 +118,7 @@ def resume(store: Store, name: str, *, actor: str, reason: str | None = None) ->
         ConfigurationError: there is no such schedule, or the app's code no longer has it.
     """
     with store.begin() as connection:
-        row = store.one(connection, _by_name, name=name)
+        row = store.row(connection, _by_name, name=name)
         if row is None:
             raise _unknown(store, connection, name)
         if row.retired:
@@ -133,7 +133,7 @@ def get(store: Store, connection: Connection, name: str) -> Definition:
     Raises:
         ConfigurationError: there is no such schedule, or its row is not valid any more.
     """
-    row = store.one(connection, _by_name, name=name)
+    row = store.row(connection, _by_name, name=name)
     if row is None:
         raise _unknown(store, connection, name)
     return definition_of(row)

@@ -48,17 +48,17 @@ def active(store: Store, connection: Connection, types: Sequence[str]) -> Active
 
 def lock(store: Store, connection: Connection, definition_id: int) -> Definition | None:
     """The schedule as it is now, held until the transaction ends; None where it does not run or another holds it."""
-    row = store.one(connection, _lock, id=definition_id)
+    row = store.row(connection, _lock, id=definition_id)
     return definition_of(row) if row is not None else None
 
 
 def take_slot(store: Store, connection: Connection, definition_id: int, slot: dt.datetime) -> bool:
     """Write the slot's row; False where it is there already, and the slot is not ours."""
-    return store.one(connection, _take, id=definition_id, slot=slot.timestamp()) is not None
+    return store.row(connection, _take, id=definition_id, slot=slot.timestamp()) is not None
 
 
 def has_live_job(store: Store, connection: Connection, definition_id: int) -> bool:
-    return store.one(connection, _live, id=definition_id) is not None
+    return store.row(connection, _live, id=definition_id) is not None
 
 
 def name_job(store: Store, connection: Connection, job_id: int, definition_id: int, slot: dt.datetime) -> None:

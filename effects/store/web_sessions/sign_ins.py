@@ -86,7 +86,7 @@ def mint_link(
 def find_link(store: Store, secret: str) -> WebSession | None:
     """The link, unless it was used or its time is over. It stays as it is."""
     with store.read() as connection:
-        row = store.one(connection, _find, id=_digest(secret), kind=LINK, idle=KEPT_SECONDS)
+        row = store.row(connection, _find, id=_digest(secret), kind=LINK, idle=KEPT_SECONDS)
     return None if row is None else _session(row)
 
 
@@ -98,7 +98,7 @@ def sign_in(store: Store, secret: str, *, actor: str, reason: str | None = None)
     """
     new = secrets.token_urlsafe(_SECRET_BYTES)
     with store.begin() as connection:
-        link = store.one(connection, _use_up, id=_digest(secret))
+        link = store.row(connection, _use_up, id=_digest(secret))
         if link is None:
             return None
         store.write(
@@ -117,7 +117,7 @@ def find_session(store: Store, secret: str) -> WebSession | None:
     """
     digest = _digest(secret)
     with store.read() as connection:
-        row = store.one(connection, _find, id=digest, kind=SESSION, idle=IDLE_SECONDS)
+        row = store.row(connection, _find, id=digest, kind=SESSION, idle=IDLE_SECONDS)
     if row is not None and row.idle > SEEN_EVERY_SECONDS:
         with suppress(StoreUnavailable, StoreRejected), store.within(SEEN_BOUNDS), store.begin() as connection:
             store.write(connection, _see, id=digest)
@@ -128,7 +128,7 @@ def sign_out(store: Store, secret: str, *, actor: str, reason: str | None = None
     """End the own session; ended already, it stays so."""
     digest = _digest(secret)
     with store.begin() as connection:
-        if store.one(connection, _end, id=digest) is not None:
+        if store.row(connection, _end, id=digest) is not None:
             note(store, connection, _SIGN_OUT, digest[:ID_SHOWN], actor=actor, reason=reason)
 
 

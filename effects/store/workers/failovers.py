@@ -63,7 +63,7 @@ def _newest(sql: Sql) -> str:
 
 def read_failover(store: Store, connection: Connection) -> Failover | None:
     """The present history; None where no worker has run yet."""
-    row = store.one(connection, _newest)
+    row = store.row(connection, _newest)
     return None if row is None else Failover(**row._mapping)
 
 
@@ -92,7 +92,7 @@ def note_failover(store: Store, worker: str, *, rewound: int | None = None) -> F
         StoreUnavailable: the database is unavailable. Repeating it is harmless.
     """
     with store.single() as connection:
-        row = store.one(connection, _note, worker=worker, rewound=rewound)
+        row = store.row(connection, _note, worker=worker, rewound=rewound)
     if row is not None:
         return Failover(**row._mapping)
     with store.read() as connection:

@@ -91,7 +91,7 @@ def register(store: Store, worker: WorkerIdentity) -> HeartbeatAnswer:
 
 def _registered(store: Store, values: dict[str, object]) -> HeartbeatAnswer:
     with store.single() as connection:
-        row = store.one(connection, _register, **values)
+        row = store.row(connection, _register, **values)
     assert row is not None
     return _answered(row, set())
 
@@ -121,7 +121,7 @@ def heartbeat(store: Store, worker: str, activity: Activity | None = None) -> He
     """Renew the worker's row with its latest activity, and return what was requested of it."""
     point("heartbeat.before")
     with store.single() as connection:
-        row = store.one(connection, _beat, worker=worker, **msgspec.structs.asdict(activity or Activity()))
+        row = store.row(connection, _beat, worker=worker, **msgspec.structs.asdict(activity or Activity()))
     point("heartbeat.committed")
     with store.read() as connection:
         cancelled = {job.id for job in store.all(connection, _cancels, worker=worker)}

@@ -22,4 +22,4 @@ def _find(sql: Sql) -> str:
 
 
 def find(store: Store, connection: Connection, file_id: str) -> Row[Any] | None:
-    return store.one(connection, _find, id=file_id)
+    return store.row(connection, _find, id=file_id)

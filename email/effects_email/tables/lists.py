@@ -40,7 +40,7 @@ def messages_to(
 
 def exists(store: Store, connection: Connection, key: str) -> bool:
     """Whether there is a message of this key."""
-    return store.one(connection, _exists, key=key) is not None
+    return store.row(connection, _exists, key=key) is not None
 
 
 def _is_windowed(filters: Mapping[str, object] | frozenset[str]) -> bool:

@@ -43,7 +43,7 @@ def places(store: Store, connection: Connection, key: str, digests: Sequence[str
 
 
 def _lock(sql: Sql) -> str:
-    live = sql.found(f"FROM {sql.jobs} AS j WHERE j.id = l.job_id")
+    live = sql.exists(f"FROM {sql.jobs} AS j WHERE j.id = l.job_id")
     return f"""
     SELECT l.key, l.content, l.sealed, {live} AS live FROM {sql.sent_emails} AS l WHERE l.key = :key
     {sql.lock(skip=False, of="l")}"""
@@ -51,7 +51,7 @@ def _lock(sql: Sql) -> str:
 
 def lock(store: Store, connection: Connection, key: str) -> Row[Any] | None:
     """Content of a message and whether it has a live job, until the end of the transaction."""
-    return store.one(connection, _lock, key=key)
+    return store.row(connection, _lock, key=key)
 
 
 def _blank(sql: Sql) -> str:

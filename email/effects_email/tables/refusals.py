@@ -38,7 +38,7 @@ def count(
     Args:
         run: the name of the run, if this is its first refusal.
     """
-    row = store.one(connection, _count, transport=transport, run=run, refusal=refusal, code=code, recipient=recipient)
+    row = store.row(connection, _count, transport=transport, run=run, refusal=refusal, code=code, recipient=recipient)
     assert row is not None
     return row
 

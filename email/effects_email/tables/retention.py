@@ -30,8 +30,8 @@ def _may_go(sql: Sql) -> str:
     ended = f"FROM {sql.job_history} AS h WHERE h.id = l.job_id"
     return f"""
     l.state NOT IN ('intended', 'released') AND {sql.seconds("l.updated_at")} >= {sql.number("keep")}
-    AND NOT {sql.found(f"FROM {sql.jobs} AS j WHERE j.id = l.job_id")}
-    AND NOT {sql.found(f"{ended} AND (h.status = 'dead' OR l.state = 'unknown') AND NOT {is_resolved(sql)}")}"""
+    AND NOT {sql.exists(f"FROM {sql.jobs} AS j WHERE j.id = l.job_id")}
+    AND NOT {sql.exists(f"{ended} AND (h.status = 'dead' OR l.state = 'unknown') AND NOT {is_resolved(sql)}")}"""
 
 
 def _page(sql: Sql) -> str:
@@ -51,7 +51,7 @@ def _forget(sql: Sql) -> str:
 
 def _forget_files(sql: Sql) -> str:
     gone = f"FROM {sql.sent_emails} AS l WHERE l.key = f.key AND l.content IS NULL AND l.sealed IS NULL"
-    return f"DELETE FROM {sql.email_files} AS f WHERE f.key {sql.any_of('keys')} AND {sql.found(gone)}"
+    return f"DELETE FROM {sql.email_files} AS f WHERE f.key {sql.any_of('keys')} AND {sql.exists(gone)}"
 
 
 def _old(sql: Sql, time: str) -> str:

@@ -217,7 +217,7 @@ def oldest(store: Store, connection: Connection) -> Sequence[Row[Any]]:
 
 def find(store: Store, connection: Connection, name: str) -> Row[Any] | None:
     """The message of this key, Message-ID or newest job."""
-    row = store.one(connection, _by_key, key=name) or store.one(connection, _by_message_id, key=name.strip("<>"))
+    row = store.row(connection, _by_key, key=name) or store.row(connection, _by_message_id, key=name.strip("<>"))
     if row is None and name.isdecimal():
         row = find_by_job(store, connection, int(name))
     return row
@@ -225,7 +225,7 @@ def find(store: Store, connection: Connection, name: str) -> Row[Any] | None:
 
 def find_by_job(store: Store, connection: Connection, job_id: int) -> Row[Any] | None:
     """The message of this newest job: a number may be the key of another one, too."""
-    return store.one(connection, _by_job, id=job_id)
+    return store.row(connection, _by_job, id=job_id)
 
 
 def _reopen(sql: Sql) -> str:

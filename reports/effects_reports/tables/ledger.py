@@ -48,7 +48,7 @@ class ReportLedger(TableLedger):
         name, _, generation = key.rpartition("#")
         report, _, own_key = name.partition(":")
         parameters = {"report": report, "key": own_key, "generation": generation, "run_id": key.partition("/")[0]}
-        row = store.one(connection, _run, **parameters)
+        row = store.row(connection, _run, **parameters)
         if row is None:
             return {}
         return {"run": row.run_id, **({"file": row.filename} if row.filename else {})}

@@ -37,6 +37,6 @@ def use_link(store: Store, link_id: str, *, resumed: bool) -> bool:
         resumed: the bytes asked for begin later than the file does: within an hour of a download's begin, a part of it.
     """
     with store.begin() as connection:
-        if resumed and store.one(connection, _resumed, id=link_id) is not None:
+        if resumed and store.row(connection, _resumed, id=link_id) is not None:
             return True
         return store.write(connection, _use, id=link_id) == 1

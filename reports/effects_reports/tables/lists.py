@@ -60,7 +60,7 @@ class FailingStep(msgspec.Struct, frozen=True):
 
 
 def read_failing_step(store: Store, connection: Connection, run_id: str) -> FailingStep | None:
-    row = store.one(connection, _failing, run_id=run_id)
+    row = store.row(connection, _failing, run_id=run_id)
     return None if row is None else FailingStep(row.id, row.last_error or row.error_code)
 
 

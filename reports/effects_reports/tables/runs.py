@@ -52,7 +52,7 @@ def _newest(sql: Sql) -> str:
 
 def newest_generation(store: Store, connection: Connection, report: str, key: str) -> Row[Any] | None:
     """The newest run of this key; one whose row is pruned counts as expired."""
-    return store.one(connection, _newest, report=report, key=key)
+    return store.row(connection, _newest, report=report, key=key)
 
 
 def _intend(sql: Sql) -> str:
@@ -154,7 +154,7 @@ def _lock(sql: Sql) -> str:
 
 def lock_run(store: Store, connection: Connection, run_id: str) -> Run | None:
     """The run, locked until the transaction ends: what is decided by counting its chunks is decided alone."""
-    row = store.one(connection, _lock, id=run_id)
+    row = store.row(connection, _lock, id=run_id)
     return None if row is None else _run(row)
 
 

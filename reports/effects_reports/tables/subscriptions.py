@@ -103,7 +103,7 @@ def _any(sql: Sql) -> str:
 
 def has_any(store: Store, connection: Connection, schedule: str) -> bool:
     """Whether a schedule has subscriptions, paused ones too."""
-    return store.one(connection, _any, schedule=schedule) is not None
+    return store.row(connection, _any, schedule=schedule) is not None
 
 
 def _delete(sql: Sql) -> str:
@@ -112,7 +112,7 @@ def _delete(sql: Sql) -> str:
 
 def delete(store: Store, connection: Connection, subscription_id: str) -> str | None:
     """Delete it; the name of its schedule, None if there was no such subscription."""
-    row = store.one(connection, _delete, id=subscription_id)
+    row = store.row(connection, _delete, id=subscription_id)
     return None if row is None else str(row.schedule)
 
 
@@ -130,4 +130,4 @@ def set_paused(store: Store, connection: Connection, subscription_id: str, pause
     """Pause or resume it: whether that changed something; None if there is no such subscription."""
     if store.write(connection, _pause, id=subscription_id, paused=paused) == 1:
         return True
-    return None if store.one(connection, _exists, id=subscription_id) is None else False
+    return None if store.row(connection, _exists, id=subscription_id) is None else False

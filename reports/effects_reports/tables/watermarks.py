@@ -66,8 +66,8 @@ def _hold(sql: Sql) -> str:
 def hold(store: Store, connection: Connection, series: str, report: str, run_id: str) -> Held | None:
     """Make this run the only one that may advance; None while another is under way. One that has failed lets go."""
     store.write(connection, _add, series=series, report=report)
-    store.one(connection, _lock_series, series=series)  # so that the next statement sees every run that has held it
-    row = store.one(connection, _hold, series=series, run_id=run_id)
+    store.row(connection, _lock_series, series=series)  # so that the next statement sees every run that has held it
+    row = store.row(connection, _hold, series=series, run_id=run_id)
     return None if row is None else Held(series, row.position)
 
 
@@ -90,7 +90,7 @@ def _bounds(sql: Sql) -> str:
 
 def read_bounds_of(store: Store, connection: Connection, run_id: str) -> IncrementBounds | None:
     """What the run covers; None where it is not incremental."""
-    row = store.one(connection, _bounds, run_id=run_id)
+    row = store.row(connection, _bounds, run_id=run_id)
     return None if row is None else IncrementBounds(row.dialect, row.lo, row.hi)
 
 
@@ -102,7 +102,7 @@ def _lock(sql: Sql) -> str:
 
 def is_superseded(store: Store, connection: Connection, run_id: str) -> bool:
     """Whether another run has begun with the rows of this one since; if not, none does until the transaction ends."""
-    row = store.one(connection, _lock, run_id=run_id)
+    row = store.row(connection, _lock, run_id=run_id)
     return row is not None and row.run_id != run_id
 
 

@@ -25,7 +25,7 @@ def deliveries(
     upper = before if before is not None else int(store.value(connection, _newest) or 0) + 1
     lower = upper - SPAN if _is_windowed(filters) else 0
     rows = store.all(connection, _deliveries(frozenset(filters)), upper=upper, lower=lower, limit=limit, **filters)
-    older = lower > 0 and len(rows) < limit and store.one(connection, _older, lower=lower) is not None
+    older = lower > 0 and len(rows) < limit and store.row(connection, _older, lower=lower) is not None
     return rows, lower if older else None
 
 
@@ -45,13 +45,13 @@ def events(
 def event_exists(store: Store, connection: Connection, event_id: str, tenant: str | None) -> bool:
     """Whether the tenant has this event; any tenant if it is None."""
     filters = set_filters({"id": event_id, "tenant": tenant})
-    return store.one(connection, _event(frozenset(filters)), **filters) is not None
+    return store.row(connection, _event(frozenset(filters)), **filters) is not None
 
 
 def event(store: Store, connection: Connection, event_id: str, tenant: str | None) -> Row[Any] | None:
     """The tenant's event with its body; any tenant's if it is None."""
     filters = set_filters({"id": event_id, "tenant": tenant})
-    return store.one(connection, _whole_event(frozenset(filters)), **filters)
+    return store.row(connection, _whole_event(frozenset(filters)), **filters)
 
 
 def delivery(
@@ -59,7 +59,7 @@ def delivery(
 ) -> Row[Any] | None:
     """The delivery of an event to an endpoint of the tenant; of any tenant if it is None."""
     filters = set_filters({"event_id": event_id, "endpoint_id": endpoint_id, "tenant": tenant})
-    return store.one(connection, _delivery(frozenset(filters)), **filters)
+    return store.row(connection, _delivery(frozenset(filters)), **filters)
 
 
 # -- the statements --------------------------------------------------------------------------------------

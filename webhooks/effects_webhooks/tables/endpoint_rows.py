@@ -86,7 +86,7 @@ def _lock_key(sql: Sql) -> str:
 
 def lock_key(store: Store, connection: Connection, tenant: str, key: str) -> Row[Any] | None:
     """The settings of the tenant's endpoint of this key, locked until the transaction ends."""
-    return store.one(connection, _lock_key, tenant=tenant, key=key)
+    return store.row(connection, _lock_key, tenant=tenant, key=key)
 
 
 def _same_url(sql: Sql) -> str:
@@ -109,7 +109,7 @@ def endpoints(store: Store, connection: Connection, tenant: str | None) -> Seque
 
 def endpoint(store: Store, connection: Connection, endpoint_id: str, tenant: str | None) -> Row[Any] | None:
     """The endpoint, if it is the tenant's. For `tenant` here and below None means any, "" means no tenant."""
-    return store.one(connection, _by_id, id=endpoint_id, tenant=tenant)
+    return store.row(connection, _by_id, id=endpoint_id, tenant=tenant)
 
 
 _CHANGE = {"id": "text", "url": "text", "patterns": "json", "profile": "text", "overrides": "json", "ordering": "text"}
@@ -196,7 +196,7 @@ def _owner(sql: Sql) -> str:
 
 def lock(store: Store, connection: Connection, endpoint_id: str, tenant: str | None) -> bool:
     """Whether the tenant has such an endpoint; two changes of its secrets wait for each other here."""
-    return store.one(connection, _lock, id=endpoint_id, tenant=tenant) is not None
+    return store.row(connection, _lock, id=endpoint_id, tenant=tenant) is not None
 
 
 def secrets(store: Store, connection: Connection, endpoint_id: str, tenant: str | None) -> Sequence[Row[Any]]:

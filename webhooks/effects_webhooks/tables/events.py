@@ -165,7 +165,7 @@ def _page(sql: Sql) -> str:
 
 
 def event(store: Store, connection: Connection, event_id: str) -> Row[Any] | None:
-    return store.one(connection, _event, id=event_id)
+    return store.row(connection, _event, id=event_id)
 
 
 def endpoints_after(store: Store, connection: Connection, event: Row[Any], after: str, size: int) -> Sequence[Row[Any]]:

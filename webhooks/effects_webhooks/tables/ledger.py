@@ -106,7 +106,7 @@ class DeliveryLedger(TableLedger):
 
     def about(self, store: Store, connection: Connection, key: str) -> Mapping[str, str]:
         """The endpoint's URL without its query, and its state where it is no longer active."""
-        row = store.one(connection, _endpoint, endpoint_id=key.partition(":")[2])
+        row = store.row(connection, _endpoint, endpoint_id=key.partition(":")[2])
         if row is None:
             return {}
         url = without_query(row.url)
@@ -120,9 +120,9 @@ class DeliveryLedger(TableLedger):
 
     def why_none(self, store: Store, connection: Connection, key: str) -> str | None:
         """An event that is stored, and that no endpoint wanted."""
-        row = store.one(connection, _event, key=key)
+        row = store.row(connection, _event, key=key)
         if row is None:
-            endpoint = store.one(connection, _endpoint_named, key=key)
+            endpoint = store.row(connection, _endpoint_named, key=key)
             return (
                 None
                 if endpoint is None

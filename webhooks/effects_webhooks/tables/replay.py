@@ -50,7 +50,7 @@ def delivery(
     store: Store, connection: Connection, event_id: str, endpoint_id: str, tenant: str | None
 ) -> Row[Any] | None:
     """The newest job of one delivery of the tenant. For `tenant` here and below None means any, "" means no tenant."""
-    return store.one(connection, _delivery, event_id=event_id, endpoint_id=endpoint_id, tenant=tenant)
+    return store.row(connection, _delivery, event_id=event_id, endpoint_id=endpoint_id, tenant=tenant)
 
 
 def of_event(store: Store, connection: Connection, event_id: str, tenant: str | None) -> Sequence[Row[Any]]:
@@ -77,5 +77,5 @@ def failed(
 
 def count_retrying(store: Store, connection: Connection, endpoint_id: str, limit_key: str, tenant: str | None) -> int:
     """How many of the endpoint's deliveries wait for their next try."""
-    row = store.one(connection, _retrying, endpoint_id=endpoint_id, limit_key=limit_key, tenant=tenant)
+    row = store.row(connection, _retrying, endpoint_id=endpoint_id, limit_key=limit_key, tenant=tenant)
     return int(row.n) if row is not None else 0

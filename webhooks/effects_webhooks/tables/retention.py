@@ -38,7 +38,7 @@ def prune_page(store: Store, cursor: Cursor | None, *, keep_seconds: float, dry_
 
 
 def _needed(sql: Sql) -> str:
-    return sql.found(f"FROM {sql.delivered_webhooks} AS d WHERE d.event_id = e.id")
+    return sql.exists(f"FROM {sql.delivered_webhooks} AS d WHERE d.event_id = e.id")
 
 
 def _held(sql: Sql) -> str:
