@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from effects.store.queue.table_ledger import TableLedger
     from effects.store.schedules.definitions import ensure as ensure_schedule
     from effects.store.schedules.definitions import retire as retire_schedule
+    from effects.store.schema.checks import check_json
     from effects.store.schema.columns import DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column
     from effects.text.database_error import database_condition, is_wrong_statement, primary_message
     from effects.text.nearest import nearest
@@ -168,6 +169,7 @@ else:
             "effects.store.queue.settle": "record_existing",
             "effects.store.queue.table_ledger": "TableLedger",
             "effects.store.schedules.definitions": "ensure as ensure_schedule, retire as retire_schedule",
+            "effects.store.schema.checks": "check_json",
             "effects.store.schema.columns": "DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column",
             "effects.text.database_error": "database_condition, is_wrong_statement, primary_message",
             "effects.text.nearest": "nearest",
@@ -254,6 +256,7 @@ __all__ = [
     "boot_id",
     "build_each",
     "check_arguments",
+    "check_json",
     "check_network",
     "clean_text",
     "clip",

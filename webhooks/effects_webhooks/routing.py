@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects import Effects
-from effects_webhooks.request import matches
+from effects_webhooks.request import matches, patterns_of
 from effects_webhooks.tables import events as table
 from effects_webhooks.tables.events import EventRow
 
@@ -44,7 +44,7 @@ class Target:
 
     def __init__(self, row: Row[Any]) -> None:
         self.route = Route(row.id, row.ordering)
-        self._patterns = msgspec.json.decode(row.patterns, type=list[str])
+        self._patterns = patterns_of(row.patterns)
 
     def wants(self, event_type: str) -> bool:
         return any(matches(pattern, event_type) for pattern in self._patterns)

@@ -9,7 +9,7 @@ that something is calculated or found by, in the shortest words. A condition tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import CheckConstraint
 from sqlalchemy.ext.compiler import compiles
@@ -18,6 +18,7 @@ from sqlalchemy.sql.expression import ColumnElement
 from effects.limits import SECONDS_MAX
 from effects.text.scrub import KEY_CHARS_MAX
 
+JsonShape: TypeAlias = Literal["object", "array", "texts"]
 COUNT_MAX = 1_000_000_000
 TOKEN_MAX = 2**62  # a claim adds to it
 PAYLOAD_BYTES_MAX = 1024 * 1024  # as stored: what the API takes, 64 KiB of JSON, is far less
@@ -123,6 +124,23 @@ def check_payload(table: str) -> CheckConstraint:
         [f"pg_column_size(payload) <= {PAYLOAD_BYTES_MAX}"],
         ["typeof(payload) = 'text'", f"length(CAST(payload AS BLOB)) <= {PAYLOAD_BYTES_MAX}", "json_valid(payload)"],
     )
+
+
+def check_json(table: str, **shapes: JsonShape) -> CheckConstraint:
+    """JSON of one shape: an object, an array, or an array of texts, of which SQLite sees no more than the array.
+
+    Args:
+        shapes: column → shape.
+    """
+    texts = "NOT jsonb_path_exists({}, '$[*] ? (@.type() <> \"string\")')"
+    kinds = {column: "array" if shape == "texts" else shape for column, shape in shapes.items()}
+    postgresql = [f"jsonb_typeof({column}) = '{kind}'" for column, kind in kinds.items()]
+    postgresql += [texts.format(column) for column, shape in shapes.items() if shape == "texts"]
+    sqlite = [
+        f"({column} IS NULL OR CASE WHEN json_valid({column}) THEN json_type({column}) = '{kind}' ELSE false END)"
+        for column, kind in kinds.items()
+    ]
+    return check(table, "json", postgresql, sqlite)
 
 
 def check_job(table: str) -> CheckConstraint:

@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-from effects.extend import Json, UtcTime, ledger_columns, now_column
+from effects.extend import Json, UtcTime, check_json, ledger_columns, now_column
 
 RUN_STATES = (
     "requested", "planning", "running", "assembling", "ready", "failed", "cancelling", "cancelled", "expired",
@@ -107,6 +107,7 @@ def _runs(metadata: MetaData) -> Table:
         Column("packing", Text),  # frozen by the plan: codec and level; NULL where the format alone decides
         CheckConstraint(_one_of(RUN_STATES), name="ck_effects_report_runs_state"),
         CheckConstraint("total_kind IN ('exact', 'estimated', 'unknown')", name="ck_effects_report_runs_total_kind"),
+        check_json("effects_report_runs", columns="array", params="object"),
         postgresql_with={"fillfactor": "80"},
     )
     for name in ("state", "report", "key"):  # of the lists, newest first
@@ -205,6 +206,7 @@ def _subscriptions(metadata: MetaData) -> Table:
         now_column("created_at"),
         now_column("updated_at"),
         UniqueConstraint("schedule", "recipient", name="uq_effects_report_subscriptions"),
+        check_json("effects_report_subscriptions", params="object", notice="object"),
     )
 
 

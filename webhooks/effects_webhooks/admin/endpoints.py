@@ -24,6 +24,7 @@ from effects.extend import (
 from effects_webhooks.admin.endpoint_notes import note_endpoint
 from effects_webhooks.admin.endpoint_rules import SETTINGS, Ordering, check_text, checked_patterns, checked_rules
 from effects_webhooks.errors import EndpointInvalid, no_endpoint
+from effects_webhooks.request import patterns_of
 from effects_webhooks.retry_rules import Profile
 from effects_webhooks.routing import limit_key
 from effects_webhooks.sealed import seal_headers
@@ -238,7 +239,7 @@ def _endpoint(row: Row[Any]) -> Endpoint:
     return Endpoint(
         id=row.id,
         url=row.url,
-        patterns=tuple(msgspec.json.decode(row.patterns, type=list[str])),
+        patterns=tuple(patterns_of(row.patterns)),
         status=row.status,
         reason=row.reason,
         description=row.description,

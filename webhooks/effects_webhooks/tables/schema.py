@@ -16,7 +16,7 @@ from sqlalchemy import (
     text,
 )
 
-from effects.extend import Json, UtcTime, ledger_columns, now_column
+from effects.extend import Json, UtcTime, check_json, ledger_columns, now_column
 
 
 def build_tables(metadata: MetaData) -> dict[str, Table]:
@@ -50,6 +50,7 @@ def _endpoint_tables(metadata: MetaData) -> list[Table]:
         now_column("updated_at"),
         CheckConstraint("status IN ('active', 'disabled')", name="ck_effects_webhook_endpoints_status"),
         CheckConstraint("ordering IN ('none', 'endpoint', 'key')", name="ck_effects_webhook_endpoints_ordering"),
+        check_json("effects_webhook_endpoints", patterns="texts", overrides="object"),
     )
     Index("ix_effects_webhook_endpoints_tenant", endpoints.c.tenant, endpoints.c.status)
     Index(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.extend import Sql, Store
-from effects_webhooks.request import matches
+from effects_webhooks.request import matches, patterns_of
 
 _ENDPOINTS_MAX = 1000
 _NAMED = 3
@@ -24,7 +23,7 @@ def why_unwanted(store: Store, connection: Connection, event_type: str, tenant: 
         return "there is no active endpoint (see `effects webhooks endpoints add`)"
     if not own:
         return f"there is no active endpoint{whose}; an event goes to those of its own tenant"
-    if any(matches(pattern, event_type) for endpoint in own for pattern in _patterns(endpoint)):
+    if any(matches(pattern, event_type) for endpoint in own for pattern in patterns_of(endpoint.patterns)):
         return (
             "the endpoint that takes it today was added or enabled later, or the job for its deliveries has yet to run"
         )
@@ -33,12 +32,8 @@ def why_unwanted(store: Store, connection: Connection, event_type: str, tenant: 
 
 
 def _named(endpoints: Sequence[Row[Any]]) -> str:
-    named = [f"{endpoint.id} takes {', '.join(_patterns(endpoint))}" for endpoint in endpoints[:_NAMED]]
+    named = [f"{endpoint.id} takes {', '.join(patterns_of(endpoint.patterns))}" for endpoint in endpoints[:_NAMED]]
     return "; ".join([*named, *(["…"] if len(endpoints) > _NAMED else [])])
-
-
-def _patterns(endpoint: Row[Any]) -> list[str]:
-    return msgspec.json.decode(endpoint.patterns, type=list[str])
 
 
 def _active(sql: Sql) -> str:

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from effects.extend import DatabaseNow, Json, UtcTime
+from effects.extend import DatabaseNow, Json, UtcTime, check_json
 
 revision = "reports_0001"
 down_revision = None
@@ -95,6 +95,7 @@ def _runs() -> None:
             name="ck_effects_report_runs_state",
         ),
         sa.CheckConstraint("total_kind IN ('exact', 'estimated', 'unknown')", name="ck_effects_report_runs_total_kind"),
+        check_json("effects_report_runs", columns="array", params="object"),
         sa.PrimaryKeyConstraint("id"),
         postgresql_with={"fillfactor": "80"},
     )
@@ -195,6 +196,7 @@ def _subscriptions() -> None:
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("schedule", "recipient", name="uq_effects_report_subscriptions"),
+        check_json("effects_report_subscriptions", params="object", notice="object"),
     )
 
 

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from effects.extend import DatabaseNow, Json, UtcTime
+from effects.extend import DatabaseNow, Json, UtcTime, check_json
 
 revision = "webhooks_0001"
 down_revision = None
@@ -54,6 +54,7 @@ def upgrade() -> None:
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.CheckConstraint("ordering IN ('none', 'endpoint', 'key')", name="ck_effects_webhook_endpoints_ordering"),
         sa.CheckConstraint("status IN ('active', 'disabled')", name="ck_effects_webhook_endpoints_status"),
+        check_json("effects_webhook_endpoints", patterns="texts", overrides="object"),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index(
