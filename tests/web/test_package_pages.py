@@ -141,10 +141,12 @@ def test_what_is_not_there_is_404(full: FullShop, person: Callable[..., Visitor]
 
 
 def test_a_row_that_cannot_be_read_takes_no_other_page_with_it(full: FullShop, person: Callable[..., Visitor]) -> None:
-    """Patterns written by hand: the page of endpoints has a reference to the log, the others are whole."""
+    """Retry rules written by hand: the page of endpoints has a reference to the log, the others are whole."""
     visitor, store = person("viewer"), full.app.store
     with store.begin() as connection:
-        connection.execute(text(f"UPDATE {store.sql.webhook_endpoints} SET patterns = '5'"))
+        stored = "CAST(:value AS jsonb)" if store.is_postgresql else ":value"
+        altered = text(f"UPDATE {store.sql.webhook_endpoints} SET overrides = {stored}")
+        connection.execute(altered, {"value": '{"429": 5}'})
     overview = visitor.get("/")
     assert overview.status_code == 200
     assert "Webhooks: cannot be read; the log says where" in plain(overview.text)
