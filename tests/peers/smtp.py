@@ -178,6 +178,7 @@ class _Session:
     def _command(self, verb: str, line: str) -> None:
         match verb:
             case "EHLO" | "HELO":
+                self._sender, self._recipients = None, []
                 self._do("ehlo", self._greeting())
             case "STARTTLS":
                 if self._do("starttls").startswith("220"):

@@ -16,7 +16,7 @@ class AnnouncedTransaction(Transaction):
     """`run` marks the message while the one before it is answered, then goes on with the answers to its envelope.
 
     They are believed only once it is seen that they are its own: a reply too many, or one that is missing, would be
-    another's. 354 in its place shows it, else an answer to RSET. Nothing has been sent until then,
+    another's. 354 in its place shows it, else the answer to an EHLO. Nothing has been sent until then,
     so that all else leaves no verdict: `stale` is true, and the message is to have another session.
     """
 
@@ -39,11 +39,11 @@ class AnnouncedTransaction(Transaction):
             self._void()
             return False
         codes = {verdict.reply.code for verdict in self.verdicts.values() if verdict.reply is not None}
-        reply = self._client.command(b"RSET\r\n", "ehlo")
-        if codes.isdisjoint((*OUT_OF_STEP, _TOO_EARLY)) and reply.code == 250 and self._client.is_silent:
+        begun, code = self._client.begin_again()
+        if begun and codes.isdisjoint((*OUT_OF_STEP, _TOO_EARLY)) and self._client.is_silent:
             self._client.dirty = False
             return True
-        if reply.code != 421:
+        if code != 421:
             self._turn.order.out_of_step("refused")
         self._void()
         return False

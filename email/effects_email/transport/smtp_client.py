@@ -178,6 +178,17 @@ class Client(smtplib.SMTP):
         code, lines = self._reply()
         return reply_of(stage, code, _text(lines))
 
+    def begin_again(self) -> tuple[bool, int]:
+        """Whether the next reply is that of an EHLO, and its code.
+
+        EHLO ends a transaction as RSET does (RFC 5321, 4.1.4), and its reply can be no other command's: it lists
+        PIPELINING. What a "250 ok" answers cannot be told while the rest may be on its way.
+        """
+        self.progress.enter("ehlo")
+        self.write(f"EHLO {self.local_hostname}\r\n".encode("ascii"))
+        code, lines = self._reply()
+        return code == 250 and any(line.upper().strip() == b"PIPELINING" for line in lines), code
+
     def last_word(self, seconds: float) -> Reply | None:
         """The server's last reply before the connection broke, if any."""
         try:
