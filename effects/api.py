@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from effects.app import Effects
 from effects.default_app import app_of
-from effects.enqueuing import enqueue_job, enqueue_jobs, job_row
+from effects.enqueuing import enqueue_job, enqueue_jobs, job_row, span_of
 from effects.model.job import NewJob, Receipt
 from effects.retry import OnUnknown
 from effects.sessions.joining import AnySession
@@ -89,9 +89,7 @@ def reserve_jobs(app: Effects, connection: Connection, jobs: Sequence[NewJob]) -
     Raises:
         EnqueueError: as `enqueue`.
     """
-    if app.telemetry is None or not jobs:
-        return reserve_rows(app.store, connection, _rows(app, jobs))
-    with app.telemetry.enqueuing(jobs) as written:
+    with span_of(app, jobs) as written:
         reserved = reserve_rows(app.store, connection, _rows(app, jobs))
         written([job.id for job in reserved])
         return reserved
@@ -117,9 +115,7 @@ def insert_intended(
     Raises:
         EnqueueError: as `enqueue`.
     """
-    if app.telemetry is None or not jobs:
-        return insert_with_intents(app.store, connection, _rows(app, jobs), intents, insert) if jobs else []
-    with app.telemetry.enqueuing(jobs) as written:
+    with span_of(app, jobs) as written:
         ids = insert_with_intents(app.store, connection, _rows(app, jobs), intents, insert)
         written(ids)
         return ids
@@ -147,10 +143,7 @@ def insert_one_intended(
     Raises:
         EnqueueError: as `enqueue`.
     """
-    if app.telemetry is None:
-        row = job_row(app, 0, job, with_digest=False)
-        return insert_one_with_intent(app.store, connection, row, intent, insert, parameters)
-    with app.telemetry.enqueuing([job]) as written:
+    with span_of(app, [job]) as written:
         row = job_row(app, 0, job, with_digest=False)  # in the span: it is the job's trace
         job_id = insert_one_with_intent(app.store, connection, row, intent, insert, parameters)
         written([] if job_id is None else [job_id])

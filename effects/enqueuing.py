@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -41,6 +41,7 @@ _RULES = {
     "trace_context": arguments.printable(),
 }
 _JOB_TYPE = arguments.printable()
+_NO_SPAN = nullcontext[Callable[[Sequence[int]], object]](lambda ids: None)
 _NO_OPTIONS = (None,) * (len(NewJob.__struct_fields__) - 2)  # but for the job type and the payload
 
 
@@ -57,11 +58,14 @@ class EnqueuingApp(Protocol):
         ...
 
 
+def span_of(app: EnqueuingApp, jobs: Sequence[NewJob]) -> AbstractContextManager[Callable[[Sequence[int]], object]]:
+    """A span around the writing of these jobs, which is told their ids; nothing of it without telemetry or jobs."""
+    return _NO_SPAN if app.telemetry is None or not jobs else app.telemetry.enqueuing(jobs)
+
+
 def enqueue_job(app: EnqueuingApp, job: NewJob, session: AnySession | None) -> Receipt:
     """Write one job; see `effects.enqueue`. Apps wait for it: nothing that only a batch needs is in its way."""
-    if app.telemetry is None:
-        return _enqueue_job(app, job, session)
-    with app.telemetry.enqueuing([job]) as written:
+    with span_of(app, [job]) as written:
         receipt = _enqueue_job(app, job, session)
         written([receipt.job_id])
         return receipt
@@ -78,9 +82,7 @@ def _enqueue_job(app: EnqueuingApp, job: NewJob, session: AnySession | None) -> 
 def enqueue_jobs(app: EnqueuingApp, jobs: Iterable[NewJob], session: AnySession | None) -> list[Receipt]:
     """Write jobs; see `effects.enqueue_many`."""
     jobs = list(each_of(jobs, NewJob, "jobs", EnqueueError))
-    if app.telemetry is None or not jobs:
-        return _enqueue_jobs(app, jobs, session)
-    with app.telemetry.enqueuing(jobs) as written:
+    with span_of(app, jobs) as written:
         receipts = _enqueue_jobs(app, jobs, session)
         written([receipt.job_id for receipt in receipts])
         return receipts

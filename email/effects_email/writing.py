@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -58,11 +58,12 @@ def write_messages(app: Effects, connection: Connection, messages: Sequence[Rend
         KeyUnavailable: whether a message was written before, or its recipient is suppressed, cannot be told without the
             `digest` key, which was set when those rows were written.
     """
+    looked_up = _looked_up(app, messages)
     if len(messages) == 1 and _has_one_row(messages[0]):
-        receipt = _write_ordinary(app, connection, messages[0])
+        receipt = _write_ordinary(app, connection, messages[0], looked_up)
         if receipt is not None:
             return [receipt]
-    ordinary = sent.is_ordinary(app.store, connection, *_keys_and_digests(app, messages), keyed=_is_keyed(app))
+    ordinary = sent.is_ordinary(app.store, connection, looked_up, keyed=app.keys.digests_are_keyed)
     if not ordinary:
         messages = _with_stored_keys(app, connection, messages)
     return write_once(app.keys, connection, messages, _MessageWriter(app, connection, ordinary=ordinary), batch=BATCH)
@@ -73,26 +74,22 @@ def _has_one_row(message: RenderedEmail) -> bool:
     return not message.group and not message.files and message.despite_suppression is None
 
 
-def _write_ordinary(app: Effects, connection: Connection, message: RenderedEmail) -> EmailReceipt | None:
+def _write_ordinary(
+    app: Effects, connection: Connection, message: RenderedEmail, looked_up: Mapping[str, str]
+) -> EmailReceipt | None:
     """Write a message that needs no closer look and whose key is free; None of another one."""
-    keys, digests = _keys_and_digests(app, [message])
-    keyed = _is_keyed(app)
     row, job = _row(app, message, blocked=False), _job(app, connection, message)
-    parameters = {"keys": as_json(keys), "digests": as_json(digests)} if keyed else {"digests": as_json(digests)}
-    insert = sent.insert_ordinary if keyed else sent.insert_ordinary_without_key
-    job_id = insert_one_intended(app, connection, job, row, insert, parameters)
+    insert = sent.insert_ordinary if app.keys.digests_are_keyed else sent.insert_ordinary_without_key
+    job_id = insert_one_intended(app, connection, job, row, insert, looked_up)
     return None if job_id is None else _receipt(job_id, row, existing=False)
 
 
-def _keys_and_digests(app: Effects, messages: Sequence[RenderedEmail]) -> tuple[list[str], list[str]]:
-    """Their keys as they are without a `digest` key, and the digests of their recipients."""
+def _looked_up(app: Effects, messages: Sequence[RenderedEmail]) -> Mapping[str, str]:
+    """For `sent.is_ordinary`: their keys as they are without a `digest` key, and the digests of their recipients."""
     plain_keys = sorted({message.plain_key for message in messages if message.plain_key is not None})
     addresses = {address.spec for message in messages for _, address in message.source.recipients()}
-    return plain_keys, sorted({digest for spec in addresses for digest in address_digests(app, spec)})
-
-
-def _is_keyed(app: Effects) -> bool:
-    return app.keys.digests_are_keyed
+    digests = sorted({digest for spec in addresses for digest in address_digests(app, spec)})
+    return {"keys": as_json(plain_keys), "digests": as_json(digests)}
 
 
 def _with_stored_keys(

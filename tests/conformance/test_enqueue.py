@@ -26,18 +26,11 @@ from effects import (
 from effects.model.outcome import Done
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
-from tests.support.scripted import Script, Scripted
+from tests.support.scripted import EVERY_FIELD, Script, Scripted
 
 
 def new(**options: Any) -> NewJob:
     return NewJob(job_type="scripted", payload=options.pop("payload", {}), **options)
-
-
-EVERY_FIELD: dict[str, Any] = {
-    "key": "order:1", "group_key": "orders", "limit_key": "shop", "queue": "slow", "priority": -3, "max_attempts": 4,
-    "run_at": datetime(2031, 5, 1, 12, 30, 0, 250_000, tzinfo=UTC), "expires_at": datetime(2032, 1, 1, tzinfo=UTC),
-    "trace_context": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "on_unknown": "hold",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,7 @@ from sqlalchemy import event
 from effects import Effects, EnqueueError, NewJob
 from effects.extend import Sql, insert_intended, insert_one_intended
 from tests.support.manual_workers import row, rows, run_sql
-
-EVERY_FIELD: dict[str, Any] = {
-    "key": "order:1", "group_key": "orders", "limit_key": "shop", "queue": "slow", "priority": -3, "max_attempts": 4,
-    "run_at": datetime(2031, 5, 1, 12, 30, 0, 250_000, tzinfo=UTC), "expires_at": datetime(2032, 1, 1, tzinfo=UTC),
-    "trace_context": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "on_unknown": "hold",
-}  # fmt: skip
+from tests.support.scripted import EVERY_FIELD
 
 
 class Intent(msgspec.Struct, frozen=True):

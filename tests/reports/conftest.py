@@ -58,6 +58,15 @@ def files(tmp_path: Path) -> Files:
     return lambda: sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+def file_ready(folder: Path, subject: str, body: str) -> str:
+    """The folder of templates, with one of this name for notices."""
+    template = folder / "emails" / "file_ready"
+    template.mkdir(parents=True)
+    (template / "subject.txt").write_text(subject)
+    (template / "body.txt").write_text(body)
+    return str(template.parent)
+
+
 def drain(app: Effects) -> None:
     """A worker does all that is due."""
     assert Worker(app).drain(60).finished

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from effects import Effects, KeyUnavailable
 from effects.keys import generate_key
 from effects_reports import Notify, ReportInvalid, download_url, mail_notice, request_report, resume_report
-from tests.reports.conftest import Shop, content, drain
+from tests.reports.conftest import Shop, content, drain, file_ready
 from tests.reports.served import BASE, ask
 from tests.reports.shop import fill
 
@@ -26,12 +26,10 @@ KEYS = f"k={generate_key()}"
 
 @pytest.fixture
 def app(shop_factory: Shop, tmp_path: Path) -> Effects:
-    folder = tmp_path / "emails" / "file_ready"
-    folder.mkdir(parents=True)
-    (folder / "subject.txt").write_text("{{ report }}: {{ state }}, {{ rows }} rows")
-    (folder / "body.txt").write_text("{% if link %}Get it: {{ link }}{% else %}It is attached.{% endif %} {{ note }}\n")
+    body = "{% if link %}Get it: {{ link }}{% else %}It is attached.{% endif %} {{ note }}\n"
+    templates = file_ready(tmp_path, "{{ report }}: {{ state }}, {{ rows }} rows", body)
     shop = shop_factory(
-        keys=KEYS, templates=str(tmp_path / "emails"), email_from="Shop <shop@example.com>",
+        keys=KEYS, templates=templates, email_from="Shop <shop@example.com>",
         smtp_url=f"maildir:{tmp_path / 'mail'}",
     )  # fmt: skip
     fill(shop, 250)

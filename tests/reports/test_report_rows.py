@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from effects import Effects
 from effects.keys import generate_key
 from effects_reports import find_report, list_subscriptions, request_report, subscribe
-from tests.reports.conftest import Shop, drain
+from tests.reports.conftest import Shop, drain, file_ready
 from tests.reports.served import BASE
 from tests.reports.shop import fill
 from tests.support.manual_workers import run_sql
@@ -18,12 +18,9 @@ from tests.support.manual_workers import run_sql
 
 @pytest.fixture
 def app(shop_factory: Shop, tmp_path: Path) -> Effects:
-    folder = tmp_path / "emails" / "file_ready"
-    folder.mkdir(parents=True)
-    (folder / "subject.txt").write_text("{{ report }}")
-    (folder / "body.txt").write_text("{{ link }}\n")
+    templates = file_ready(tmp_path, "{{ report }}", "{{ link }}\n")
     app = shop_factory(
-        keys=f"k={generate_key()}", templates=str(tmp_path / "emails"), email_from="shop@example.com",
+        keys=f"k={generate_key()}", templates=templates, email_from="shop@example.com",
         smtp_url=f"maildir:{tmp_path / 'mail'}",
     )  # fmt: skip
     fill(app, 5)
@@ -31,8 +28,7 @@ def app(shop_factory: Shop, tmp_path: Path) -> Effects:
 
 
 def alter(app: Effects, table: str, column: str, value: str) -> None:
-    stored = f"CAST(:value AS {'jsonb' if app.store.is_postgresql else 'TEXT'})"
-    run_sql(app, f"UPDATE effects_{table} SET {column} = {stored}", value=value)
+    run_sql(app, f"UPDATE effects_{table} SET {column} = {app.store.sql.bound('value', 'json')}", value=value)
 
 
 @pytest.mark.parametrize(("column", "value"), [("params", "[]"), ("params", "null"), ("columns", "{}")])

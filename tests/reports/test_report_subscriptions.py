@@ -37,7 +37,7 @@ from effects_reports import (
     unsubscribe,
     unsubscribe_async,
 )
-from tests.reports.conftest import Shop, drain
+from tests.reports.conftest import Shop, drain, file_ready
 from tests.reports.served import BASE
 from tests.reports.shop import REPORTS, fill
 from tests.support.manual_workers import run_sql
@@ -49,12 +49,9 @@ SLOT = datetime(2026, 1, 20, 2, tzinfo=UTC)
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, Any]:
-    folder = tmp_path / "emails" / "file_ready"
-    folder.mkdir(parents=True)
-    (folder / "subject.txt").write_text("{{ report }}, {{ rows }} rows")
-    (folder / "body.txt").write_text("{{ link }}\n")
+    templates = file_ready(tmp_path, "{{ report }}, {{ rows }} rows", "{{ link }}\n")
     return {
-        "keys": KEYS, "templates": str(tmp_path / "emails"), "email_from": "Shop <shop@example.com>",
+        "keys": KEYS, "templates": templates, "email_from": "Shop <shop@example.com>",
         "smtp_url": f"maildir:{tmp_path / 'mail'}",
     }  # fmt: skip
 

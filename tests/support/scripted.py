@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -25,6 +26,13 @@ from effects import (
     Unknown,
 )
 from effects.retry import OnUnknown
+
+# Of a job that is enqueued with all that may be given.
+EVERY_FIELD: dict[str, Any] = {
+    "key": "order:1", "group_key": "orders", "limit_key": "shop", "queue": "slow", "priority": -3, "max_attempts": 4,
+    "run_at": datetime(2031, 5, 1, 12, 30, 0, 250_000, tzinfo=UTC), "expires_at": datetime(2032, 1, 1, tzinfo=UTC),
+    "trace_context": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "on_unknown": "hold",
+}  # fmt: skip
 
 
 class Script(msgspec.Struct, frozen=True, omit_defaults=True):

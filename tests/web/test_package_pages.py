@@ -144,7 +144,7 @@ def test_a_row_that_cannot_be_read_takes_no_other_page_with_it(full: FullShop, p
     """Retry rules written by hand: the page of endpoints has a reference to the log, the others are whole."""
     visitor, store = person("viewer"), full.app.store
     with store.begin() as connection:
-        stored = "CAST(:value AS jsonb)" if store.is_postgresql else ":value"
+        stored = store.sql.bound("value", "json")
         altered = text(f"UPDATE {store.sql.webhook_endpoints} SET overrides = {stored}")
         connection.execute(altered, {"value": '{"429": 5}'})
     overview = visitor.get("/")

@@ -14,8 +14,8 @@ EVENT = WebhookEvent("order.paid", {"id": 1})
 
 
 def alter(shop: Effects, endpoint_id: str, column: str, value: str) -> None:
-    stored = f"CAST(:value AS {'jsonb' if shop.store.is_postgresql else 'TEXT'})"
-    statement = f"UPDATE {shop.store.sql.webhook_endpoints} SET {column} = {stored} WHERE id = :id"
+    sql = shop.store.sql
+    statement = f"UPDATE {sql.webhook_endpoints} SET {column} = {sql.bound('value', 'json')} WHERE id = :id"
     with shop.store.begin() as connection:
         connection.execute(text(statement), {"value": value, "id": endpoint_id})
 

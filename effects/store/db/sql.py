@@ -190,7 +190,7 @@ class Sql:
 
     def number(self, parameter: str) -> str:
         """A bound parameter that is a number: PostgreSQL must be told."""
-        return f"CAST(:{parameter} AS double precision)" if self.postgresql else f":{parameter}"
+        return self.bound(parameter, "num")
 
     def bound(self, parameter: str, kind: str) -> str:
         """A bound parameter, whose type PostgreSQL is told. One of kind time is bound as seconds since 1970."""

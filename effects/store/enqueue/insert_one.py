@@ -35,12 +35,12 @@ def insert_job(store: Store, connection: Connection, row: JobRow) -> int | None:
     values = values_of(row)
     names = frozenset(values)
     if store.is_postgresql or row.digest is None:
-        job_id: int | None = store.quick(connection, _insert(names), values)
+        job_id: int | None = store.quick(connection, insert_of(names), values)
         return job_id
     job_id = store.quick(connection, _intend, {name: values[name] for name in ("job_type", "key", "digest")})
     if job_id is not None:
         del values["digest"]
-        store.quick(connection, _insert(names - {"digest"} | {"id"}), values | {"id": job_id})
+        store.quick(connection, insert_of(names - {"digest"} | {"id"}), values | {"id": job_id})
     return job_id
 
 
@@ -56,7 +56,7 @@ _KINDS = columns_of(JobRow)
 
 
 @cache
-def _insert(names: frozenset[str]) -> Statement:
+def insert_of(names: frozenset[str]) -> Statement:
     """Of a job of whose fields just these are given."""
     return lambda sql: insert_text(sql, names, *_identity(sql, names))
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from effects.store.db.sql import Sql, columns_of
 from effects.store.db.store import Statement, Store, as_json
 from effects.store.enqueue.insert import INTO, groups_of, insert_with_ids, lock_groups, reserve_ids, values_from
-from effects.store.enqueue.insert_one import insert_text, next_id, values_of
+from effects.store.enqueue.insert_one import insert_of, insert_text, next_id, values_of
 from effects.store.enqueue.new_rows import JobRow
 
 INTENTS = 500  # with their jobs, by one statement
@@ -122,7 +122,7 @@ def insert_one_with_intent(
     [job_id] = reserve_ids(store, connection, 1)
     if store.quick(connection, _intend_one(insert, kind), {"id": job_id, **values}) is None:
         return None
-    store.quick(connection, _insert_with_id(names), {"id": job_id, **job})
+    store.quick(connection, insert_of(names | {"id"}), {"id": job_id, **job})
     return job_id
 
 
@@ -142,11 +142,6 @@ def _insert_both(names: frozenset[str], insert: Statement, intent: type[msgspec.
 @cache
 def _intend_one(insert: Statement, intent: type[msgspec.Struct]) -> Statement:
     return lambda sql: f"WITH i AS ({_intent_of(sql, intent, ':id')}) {insert(sql)} RETURNING job_id"
-
-
-@cache
-def _insert_with_id(names: frozenset[str]) -> Statement:
-    return lambda sql: insert_text(sql, names, "", ":id", "")
 
 
 def _intent_of(sql: Sql, intent: type[msgspec.Struct], job_id: str) -> str:

@@ -79,9 +79,7 @@ def blank(store: Store, connection: Connection, key: str, *, gone: str) -> int:
 
 
 def _replace(sql: Sql) -> str:
-    content = (
-        "CAST(:content AS bytea), sealed = CAST(:sealed AS bytea)" if sql.postgresql else ":content, sealed = :sealed"
-    )
+    content = f"{sql.bound('content', 'bytes')}, sealed = {sql.bound('sealed', 'bytes')}"
     return f"UPDATE {sql.sent_emails} SET content = {content} WHERE key = :key"
 
 

@@ -131,18 +131,15 @@ def _insert_if(sql: Sql, condition: str) -> str:
     return f"INSERT INTO {sql.sent_emails} ({names}) SELECT {names} FROM i WHERE {condition} ON CONFLICT DO NOTHING"
 
 
-def is_ordinary(
-    store: Store, connection: Connection, plain_keys: Sequence[str], digests: Sequence[str], *, keyed: bool
-) -> bool:
+def is_ordinary(store: Store, connection: Connection, looked_up: Mapping[str, str], *, keyed: bool) -> bool:
     """Whether none of these keys is taken, none of these addresses was ever suppressed, and nothing that is stored
     needs a `digest` key that is missing. One statement.
 
     Args:
+        looked_up: `keys` and `digests`, each a JSON array of texts.
         keyed: there is a `digest` key.
     """
-    if keyed:
-        return bool(store.quick(connection, _is_ordinary, {"keys": as_json(plain_keys), "digests": as_json(digests)}))
-    return bool(store.quick(connection, _is_ordinary_without_key, {"digests": as_json(digests)}))
+    return bool(store.quick(connection, _is_ordinary if keyed else _is_ordinary_without_key, looked_up))
 
 
 def _domains(sql: Sql) -> str:
@@ -239,9 +236,7 @@ def reopen_recipients(store: Store, connection: Connection, key: str) -> None:
 
 def _replace(sql: Sql) -> str:
     """Nothing of an earlier try is left to compare with."""
-    content = (
-        "CAST(:content AS bytea), sealed = CAST(:sealed AS bytea)" if sql.postgresql else ":content, sealed = :sealed"
-    )
+    content = f"{sql.bound('content', 'bytes')}, sealed = {sql.bound('sealed', 'bytes')}"
     date = sql.time(sql.number("date"))
     return f"""
     UPDATE {sql.sent_emails} SET content = {content}, template_version = :version, locale = :locale,

@@ -173,10 +173,13 @@ class Client(smtplib.SMTP):
 
     def command(self, text: bytes, stage: Stage) -> Reply:
         """One command and its reply."""
+        code, lines = self._exchange(text, stage)
+        return reply_of(stage, code, _text(lines))
+
+    def _exchange(self, text: bytes, stage: Stage) -> tuple[int, list[bytes]]:
         self.progress.enter(stage)
         self.write(text)
-        code, lines = self._reply()
-        return reply_of(stage, code, _text(lines))
+        return self._reply()
 
     def begin_again(self) -> tuple[bool, int]:
         """Whether the next reply is that of an EHLO, and its code.
@@ -184,9 +187,7 @@ class Client(smtplib.SMTP):
         EHLO ends a transaction as RSET does (RFC 5321, 4.1.4), and its reply can be no other command's: it lists
         PIPELINING. What a "250 ok" answers cannot be told while the rest may be on its way.
         """
-        self.progress.enter("ehlo")
-        self.write(f"EHLO {self.local_hostname}\r\n".encode("ascii"))
-        code, lines = self._reply()
+        code, lines = self._exchange(f"EHLO {self.local_hostname}\r\n".encode("ascii"), "ehlo")
         return code == 250 and any(line.upper().strip() == b"PIPELINING" for line in lines), code
 
     def last_word(self, seconds: float) -> Reply | None:

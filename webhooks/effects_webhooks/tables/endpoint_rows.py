@@ -19,12 +19,8 @@ def _insert(sql: Sql) -> str:
     named = ", ".join(_NEW)
     return f"""
     INSERT INTO {sql.webhook_endpoints} ({named}, headers, created_at, updated_at)
-    SELECT {named}, CAST(:headers AS {_bytes(sql)}), {sql.now}, {sql.now} FROM {sql.rows("rows", _NEW)} AS r
+    SELECT {named}, {sql.bound("headers", "bytes")}, {sql.now}, {sql.now} FROM {sql.rows("rows", _NEW)} AS r
     WHERE true ON CONFLICT (tenant, key) WHERE key IS NOT NULL DO NOTHING"""
-
-
-def _bytes(sql: Sql) -> str:
-    return "bytea" if sql.postgresql else "BLOB"
 
 
 def owned(owner: str) -> str:
@@ -37,7 +33,7 @@ def _insert_secret(sql: Sql) -> str:
     return f"""
     INSERT INTO {sql.webhook_secrets} (id, endpoint_id, number, sealed, created_at)
     SELECT CAST(:id AS text), CAST(:endpoint_id AS text), COALESCE(max(s.number), 0) + 1,
-        CAST(:sealed AS {_bytes(sql)}), {sql.now}
+        {sql.bound("sealed", "bytes")}, {sql.now}
     FROM {sql.webhook_secrets} AS s WHERE s.endpoint_id = :endpoint_id"""
 
 
@@ -121,7 +117,7 @@ def _change(sql: Sql) -> str:
     kept = ", ".join(f"{name} = COALESCE(r.{name}, {table}.{name})" for name in _CHANGE if name != "id")
     return f"""
     UPDATE {table} SET {kept}, updated_at = {sql.now},
-        headers = CASE WHEN CAST(:replace AS integer) = 1 THEN CAST(:headers AS {_bytes(sql)}) ELSE {table}.headers END
+        headers = CASE WHEN CAST(:replace AS integer) = 1 THEN {sql.bound("headers", "bytes")} ELSE {table}.headers END
     FROM {sql.rows("rows", _CHANGE)} AS r WHERE {table}.id = r.id AND {owned(table)}"""
 
 
