@@ -184,10 +184,10 @@ class Dispatcher:
         self._wake.clear()
         claimed_any = remains = False
         self._looked = True
-        self._pass_over_quiet()
+        to_claim = self._pass_over_quiet()
         for queue in self._queues:
             queue.give_up_overdue()
-            free_slots = queue.free_slots() if queue.asked else 0
+            free_slots = queue.free_slots() if queue in to_claim else 0
             if free_slots > 0 and not self._heartbeat.lease_valid:
                 self._looked = False
             elif free_slots > 0 and not self._stopping.is_set():
@@ -201,18 +201,26 @@ class Dispatcher:
                 remains |= queue.asked
         return claimed_any, remains
 
-    def _pass_over_quiet(self) -> None:
-        """Where several queues are to be looked at before a claim, look at all at once; leave out the quiet ones."""
-        waiting = [queue for queue in self._queues if queue.asked and self._claimer.looks_first(queue.request)]
+    def _pass_over_quiet(self) -> set[QueueThreads]:
+        """The queues to claim for. Several that look before they claim are looked at at once, and quiet ones left out.
+
+        What is asked for meanwhile is for the next round, which again looks at all of it at once: on SQLite every write
+        of ours asks for all queues.
+        """
+        to_claim = {queue for queue in self._queues if queue.asked}
+        waiting = [queue for queue in self._queues if queue in to_claim and self._claimer.looks_first(queue.request)]
         queues = [queue for queue in waiting if self._looks_at_all(queue) and queue.free_slots() > 0]
         if len(queues) < 2 or self._stopping.is_set() or not self._heartbeat.lease_valid:
-            return
+            return to_claim
         for queue in queues:
             queue.asked = False  # before the look, as before a claim
         quiet = self._claimer.quiet_queues([queue.request for queue in queues], give_up=self._gives_up)
         for queue in queues:
             if quiet is None or queue.request.queue not in quiet:
                 queue.asked = True
+            else:
+                to_claim.discard(queue)
+        return to_claim
 
     def _claim(self, queue: QueueThreads, free_slots: int) -> Claimed:
         began, leased_at = self._now(), self._lease_clock()
@@ -224,6 +232,7 @@ class Dispatcher:
             return Claimed([], more=False)
         self._note_duration(queue, began)
         queue.rate_limited = claimed.rate_limited
+        queue.learn_size(claimed.jobs)
         if claimed.wait_seconds is not None:  # of this round's keys; those of the round before may open earlier
             queue.look_in(max(TOKEN_SECONDS_MIN, claimed.wait_seconds))
         if claimed.unseen and not self._intake.draining:

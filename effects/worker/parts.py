@@ -114,7 +114,9 @@ class Parts:
             self.queues, self.claimer, self.loader, self.settler, self.heartbeat, runtime, supervisor=self.supervisor,
             stopping=stopping, gives_up=gives_up, wake=self.wake, poll_seconds=app.settings.poll_seconds,
         )  # fmt: skip
-        self._wakeup = NotificationListener(app.engine, app.settings.schema, ask, app.notifier.watch, runtime)
+        self._wakeup = NotificationListener(
+            app.engine, app.settings.schema, self.queues.notified, app.notifier.watch, runtime
+        )
         services = (self._rescuer, self._scheduler, self._wakeup)
         self.others = [service for service in services if service is not None]  # that may end at once
 
@@ -221,7 +223,9 @@ class Parts:
         return open_ids | {settlement.job.id for settlement in self.settler.unwritten}
 
     def _settled(self, settlement: Settlement) -> None:
-        self.queues.look_at_group(settlement.job)
+        job = settlement.job
+        if job.group_key is not None:
+            self.queues.look_at_group(job.home_queue, job.group_key)
         self._recorded(settlement)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 
+from effects.model.job import Job
 from effects.model.settlement import Returned, Settlement, TimedOut
 from effects.store.claim.claim_request import CLAIM_MAX, ClaimRequest
 from effects.worker.attempt import RunningAttempt
@@ -20,6 +21,8 @@ from effects.worker.supervisor import Supervisor
 
 PREFETCH_SECONDS = 1.0  # a claim counts as started, so no more is claimed than threads start within this
 RATE_LIMITED_SECONDS = 0.2  # or within this, where a key waits for tokens: they come to no more than a burst
+AHEAD_MAX = 2 * CLAIM_MAX  # one claim is under way while the threads are at the one before
+AHEAD_CHARS_MAX = 8_000_000  # of payloads
 LOW_SECONDS = 0.1  # what is at hand lasts no longer: claim again
 REST_SECONDS = 10.0  # a thread that has had no job for so long ends
 
@@ -70,6 +73,7 @@ class QueueThreads:
         self._open: set[RunningAttempt] = set()  # accepted, and not yet handed on to the settler
         self._numbers = itertools.count(1)
         self._average_seconds: float | None = None
+        self._payload_chars = 1.0  # on average, in the last claim
         self._low_water = 0
 
     def start(self, supervisor: Supervisor) -> None:
@@ -78,7 +82,7 @@ class QueueThreads:
 
     def _start_missing(self) -> None:
         """Start threads until there is one for each of their attempts, or as many as there may be."""
-        if (supervisor := self._supervisor) is None or self._alive >= self.threads:
+        if (supervisor := self._supervisor) is None:
             return
         with self._counting:
             missing = min(self.threads, self._threads_wanted()) - self._alive
@@ -120,7 +124,7 @@ class QueueThreads:
         if self._prefetch and self._average_seconds is not None:
             each_second = self.threads / max(self._average_seconds, 1e-5)
         seconds = RATE_LIMITED_SECONDS if self.rate_limited else PREFETCH_SECONDS
-        prefetch = min(int(each_second * seconds), CLAIM_MAX)
+        prefetch = min(int(each_second * seconds), AHEAD_MAX, int(AHEAD_CHARS_MAX / self._payload_chars))
         self._low_water = min(int(each_second * LOW_SECONDS), prefetch // 2)
         waiting = self._buffer.qsize()
         if waiting > self._low_water:
@@ -148,6 +152,11 @@ class QueueThreads:
         look_at = self._now() + seconds
         self.look_at = look_at if self.look_at is None else min(look_at, self.look_at)
 
+    def learn_size(self, jobs: Sequence[Job]) -> None:
+        """How large payloads are, by this claim: so many are claimed ahead that memory does not grow with them."""
+        if jobs:
+            self._payload_chars = max(1.0, sum(len(job.payload) for job in jobs) / len(jobs))
+
     def accept(self, attempt: RunningAttempt, *, claimed_at: float, leased_at: float) -> None:
         """Hold an attempt until a thread is free, or until its lease is too short to run it.
 
@@ -162,7 +171,8 @@ class QueueThreads:
 
     def _hold(self, attempt: RunningAttempt) -> None:
         self._buffer.put(attempt)
-        self._start_missing()
+        if self._alive < self.threads:
+            self._start_missing()
 
     def _unstarted(self) -> Iterator[RunningAttempt]:
         while True:
@@ -234,8 +244,10 @@ class QueueThreads:
     # -- the threads -----------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        frame = partial(self._runtime.frame, self._runtime.current())
         while (attempt := self._next()) is not None:
             try:
+                attempt.frame_of_thread = frame
                 if not self._carry_out(attempt):
                     return  # given up while it ran: another thread has this one's place
             except BaseException:
@@ -269,7 +281,6 @@ class QueueThreads:
         if not self._may_start() or self._lease_clock() > attempt.start_by:
             self._hand_on(attempt, attempt.settle(Returned()))
             return False
-        attempt.frame_of_thread = partial(self._runtime.frame, self._runtime.current())
         attempt.start()
         self._running[attempt] = True
         return True

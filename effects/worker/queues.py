@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from effects.app import Effects
-from effects.model.job import QUARANTINE_QUEUE, Job
+from effects.model.job import QUARANTINE_QUEUE
 from effects.model.job_type import JobType
 from effects.model.settlement import Settlement
 from effects.store.claim.claim_request import ClaimRequest
@@ -131,17 +131,23 @@ class WorkerQueues:
         for queue in idle:
             queue.request.polled = True
 
+    def notified(self, queues: Collection[str] | None) -> None:
+        """A commit may have made jobs claimable: in these queues, or in any, where most often nothing is."""
+        if queues is None:
+            self.poll()
+        else:
+            self.ask(queues)
+
     def look_first(self) -> None:
         """Look before the first claim: nothing says that there is a job."""
         for queue in self._queues:
             queue.request.polled = True
 
-    def look_at_group(self, job: Job) -> None:
-        """An attempt of this job is recorded: look at its group, if it has one, before others come up."""
-        if job.group_key is not None:
-            for queue in self._queues:
-                if queue.request.queue == job.home_queue:
-                    queue.request.moved.append(job.group_key)
+    def look_at_group(self, home_queue: str, group: str) -> None:
+        """An attempt of a job of this group is recorded: look at it before others come up."""
+        for queue in self._queues:
+            if queue.request.queue == home_queue:
+                queue.request.moved.append(group)
 
     def ask_due(self) -> None:
         """Make queues claim again whose time to do so has come."""

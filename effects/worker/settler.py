@@ -13,6 +13,7 @@ from effects.model.job import QUARANTINE_QUEUE
 from effects.model.ledger import Ledger
 from effects.model.registry import Registry
 from effects.model.settlement import Settlement
+from effects.store.claim.claim_request import CLAIM_MAX
 from effects.store.db.store import Store
 from effects.store.queue.settle import Settled
 from effects.worker.outage import Outage
@@ -20,7 +21,7 @@ from effects.worker.runtime import Runtime
 from effects.worker.supervisor import Service
 from effects.worker.verdicts import VerdictWriter
 
-BATCH_MAX = 500
+BATCH_MAX = 2 * CLAIM_MAX
 FULL_BATCH = 100  # outcomes: written without waiting for more
 SLICE_SECONDS = 0.005
 TIMERS_MAX = 10_000

@@ -22,6 +22,7 @@ from effects.worker.runtime import Runtime
 from effects.worker.supervisor import PartFault, Supervisor
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker
+from tests.support.sample_jobs import job
 from tests.support.scripted import AsyncScripted, Script, Scripted
 from tests.support.staged import ClockRuntime
 from tests.support.waiting import wait_until
@@ -51,20 +52,29 @@ def threads_of(seconds: float | None, *, at_hand: int = 0, prefetch: bool = True
     [
         (None, 0, THREADS),  # nothing is known yet
         (2.0, 0, THREADS + 5),  # a second's work
-        (0.01, 0, THREADS + 512),
+        (0.01, 0, THREADS + 1000),
         (0.05, 0, THREADS + 200),
         (0.05, 21, 0),  # more than a tenth of a second's work
         (0.05, 20, THREADS + 180),
-        (0.000_01, 257, 0),  # however quick they are: fewer than a whole claim is held
-        (0.000_01, 256, THREADS + 256),
+        (0.000_01, CLAIM_MAX + 1, 0),  # however quick they are: more than a whole claim is held
+        (0.000_01, CLAIM_MAX, THREADS + CLAIM_MAX),
     ],
 )
 def test_a_queue_claims_a_second_of_work_when_a_tenth_is_left(seconds: float | None, at_hand: int, free: int) -> None:
     assert threads_of(seconds, at_hand=at_hand).free_slots() == free
 
 
-def test_a_queue_holds_no_more_than_one_claim() -> None:
-    assert threads_of(0.000_01).free_slots() - THREADS == CLAIM_MAX
+def test_a_queue_holds_no_more_than_two_claims() -> None:
+    assert threads_of(0.000_01).free_slots() - THREADS == 2 * CLAIM_MAX
+
+
+def test_the_larger_payloads_are_the_fewer_jobs_are_claimed_ahead() -> None:
+    """Of 64 KiB each, two whole claims would be 128 MiB, and as much again once they are decoded."""
+    queue = threads_of(0.000_01)
+    queue.learn_size([job(payload="x" * 60_000), job(payload="x" * 68_000)])
+    assert queue.free_slots() - THREADS == 8_000_000 // 64_000
+    queue.learn_size([])
+    assert queue.free_slots() - THREADS == 8_000_000 // 64_000, "a claim of nothing says nothing of sizes"
 
 
 @pytest.mark.parametrize(("at_hand", "free_slots"), [(0, THREADS + 40), (20, THREADS + 20), (21, 0)])

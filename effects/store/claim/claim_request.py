@@ -10,7 +10,7 @@ import msgspec
 
 from effects.store.limits.local_keys import LocalKeys
 
-SIZES = (1, 4, 16, 64, 128, 256, 512)  # of claims: each is a statement of its own
+SIZES = (1, 4, 16, 64, 128, 256, 512, 1024)  # of claims: each is a statement of its own
 CLAIM_MAX = SIZES[-1]
 MOVED_MAX = 1024
 
@@ -25,7 +25,7 @@ class ClaimRequest(msgspec.Struct):
     reserved_threads: int = 0  # threads withheld from failing keys
     keyed: bool = False  # whether the last claim found keys in use: then it looks for them first
     polled: bool = False  # nothing says that a job is due: the next claim looks before it takes
-    looked: bool = False  # a look has just seen that one is
+    looked: bool = False  # a look has just seen that one is, or the last claim took all that it could
     floors: dict[int, float] = msgspec.field(default_factory=dict)  # priority → `run_at` of the last job taken
     from_floors: bool = False  # take plain jobs from there on, without a look at what may lie before
     limit_cursor: str = ""
