@@ -211,6 +211,30 @@ def test_a_poll_of_an_empty_queue_is_one_statement_that_locks_nothing(app: Effec
     assert "UPDATE" not in statement
 
 
+def test_a_claim_that_took_all_it_could_is_followed_by_one_that_does_not_look(app: Effects) -> None:
+    enqueue_many([new() for _ in range(3)], effects=app)
+    worker = ManualWorker(app)
+    worker.request.polled = True
+    statements = []
+    for want in (1, 1, 4):
+        with recorded(app) as said:
+            assert len(worker.claim(want)) == 1
+        statements.append(len(said))
+    looks = statements[0] - statements[1]
+    assert looks == 1
+    assert statements[2] == statements[1]
+
+
+def test_a_claim_that_found_too_little_is_followed_by_a_look_again(app: Effects) -> None:
+    enqueue_many([new()], effects=app)
+    worker = ManualWorker(app)
+    assert len(worker.claim(4)) == 1
+    worker.request.polled = True
+    with recorded(app) as statements:
+        assert worker.claim() == []
+    assert len(statements) == 1
+
+
 def test_a_claim_from_the_floors_passes_over_what_lies_before_them(app: Effects) -> None:
     manual_worker = ManualWorker(app)
     now = datetime.now(UTC)

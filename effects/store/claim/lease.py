@@ -1,4 +1,4 @@
-"""Taking: one statement that picks waiting jobs in their order and leases them.
+"""Taking: one statement that picks waiting jobs in their order; `lease_rows` leases them.
 
 Every LIMIT is a literal of a few sizes, because a bound one may get a generic plan that scans; each size is
 therefore a statement of its own.
@@ -9,26 +9,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from operator import itemgetter
-from typing import Any
 
 from sqlalchemy import Connection
 
 from effects.errors import EffectsError
 from effects.model.job import Job
 from effects.store.claim.claim_request import SIZES, ClaimRequest, Floor, GroupHead, ReadyKey
+from effects.store.claim.lease_rows import PRIORITY, RUN_AT, jobs_of, lease, lease_rows, younger
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
 from effects.store.limits.queue_pauses import is_paused
-from effects.store.queue.job_rows import job_columns, job_of
 
 PLAIN = "status <> 'running' AND limit_key IS NULL AND group_key IS NULL"
 LIMITED = "status <> 'running' AND limit_key IS NOT NULL AND group_key IS NULL"
 GROUPED = "status <> 'running' AND group_key IS NOT NULL"
-# What `_lease` returns behind the columns of a job.
-_EXPIRED, _DUE_SECONDS, _RUN_AT = -3, -2, -1
-_PRIORITY = Job.__struct_fields__.index("priority")
-_BY_PRIORITY = itemgetter(_PRIORITY, _RUN_AT, Job.__struct_fields__.index("id"))
 LATE_SECONDS = 2.0  # what became visible so late after its `run_at` is still seen from a floor
 
 
@@ -48,11 +42,11 @@ def lease_plain(store: Store, connection: Connection, request: ClaimRequest, wor
     """Lease plain jobs if no job of the queue has a key, the common case; else lease none."""
     if request.from_floors:
         floors = as_json([Floor(*floor) for floor in sorted(request.floors.items())])
-        rows = _lease_rows(store, connection, _plain_from_floors(limit), request, worker, floors=floors)
+        rows = lease_rows(store, connection, _plain_from_floors(limit), request, worker, floors=floors)
     else:
-        rows = _lease_rows(store, connection, _plain_alone(limit), request, worker)
-    request.floors.update((row[_PRIORITY], row[_RUN_AT]) for row in rows)
-    return _jobs_of(rows)
+        rows = lease_rows(store, connection, _plain_alone(limit), request, worker)
+    request.floors.update((row[PRIORITY], row[RUN_AT]) for row in rows)
+    return jobs_of(rows)
 
 
 def lease_any(
@@ -96,27 +90,7 @@ def _by_turns(jobs: Sequence[Job], before: str) -> list[Job]:
 def _leased(
     store: Store, connection: Connection, statement: Statement, request: ClaimRequest, worker: str, **keyed: str
 ) -> list[Job]:
-    return _jobs_of(_lease_rows(store, connection, statement, request, worker, **keyed))
-
-
-def _lease_rows(
-    store: Store, connection: Connection, statement: Statement, request: ClaimRequest, worker: str, **keyed: str
-) -> list[tuple[Any, ...]]:
-    rows = store.tuples(
-        connection,
-        statement,
-        queue=request.queue,
-        worker=worker,
-        types=as_json(list(request.lease_seconds)),
-        leases=as_json(request.lease_seconds),
-        **keyed,
-    )
-    rows.sort(key=_BY_PRIORITY)
-    return rows
-
-
-def _jobs_of(rows: Sequence[tuple[Any, ...]]) -> list[Job]:
-    return [job_of(row, expired=row[_EXPIRED], due_seconds=row[_DUE_SECONDS]) for row in rows]
+    return jobs_of(lease_rows(store, connection, statement, request, worker, **keyed))
 
 
 def lease_and_undo(store: Store, request: ClaimRequest, worker: str, ids: Sequence[int]) -> Exception | None:
@@ -140,7 +114,7 @@ def lease_and_undo(store: Store, request: ClaimRequest, worker: str, ids: Sequen
 
 def _these(sql: Sql) -> str:
     rows = f"SELECT id FROM {sql.jobs} WHERE id {sql.any_of('ids', 'int')} AND status <> 'running' {sql.lock()}"
-    return f"WITH picked AS ({rows}) {_lease(sql, _younger(sql))}"
+    return f"WITH picked AS ({rows}) {lease(sql, younger(sql))}"
 
 
 def loose_priorities(sql: Sql, condition: str) -> str:
@@ -161,7 +135,7 @@ def _plain_alone(limit: int) -> Statement:
         plain = _plain_postgresql if sql.postgresql else _plain_sqlite
         return f"""
         WITH RECURSIVE {loose_priorities(sql, f"NOT {keys_in_use(sql)}")}, {_picked(plain(sql, limit), limit)}
-        {_lease(sql, "age_from")}"""
+        {lease(sql, "age_from")}"""
 
     return build
 
@@ -177,7 +151,7 @@ def _plain_from_floors(limit: int) -> Statement:
         WITH priorities(p, floor) AS (
             SELECT priority, run_at FROM {floors} AS f WHERE NOT {keys_in_use(sql)} AND NOT {is_paused(sql)}
         ), {_picked(plain, limit)}
-        {_lease(sql, "age_from")}"""
+        {lease(sql, "age_from")}"""
 
     return build
 
@@ -211,27 +185,9 @@ def _all_kinds(limit: int, per_key: int, fair: bool) -> Statement:
             SELECT id FROM placed WHERE pool_place <= pool_free AND NOT {is_paused(sql)}
             ORDER BY {order} LIMIT {limit}
         )
-        {_lease(sql, _younger(sql))}"""
+        {lease(sql, younger(sql))}"""
 
     return build
-
-
-def _younger(sql: Sql) -> str:
-    """`age_from`, later by what its key (or the key's parent) was paused since the job's last claim.
-
-    Only the sum of a run of pauses is kept: a job that came in its midst gets at most that sum, and never more
-    than it has waited.
-    """
-    since = sql.greatest(
-        "COALESCE(l.paused_from, jobs.age_from)", "jobs.age_from", "COALESCE(jobs.started_at, jobs.age_from)"
-    )
-    rested = sql.smallest("l.paused_seconds", sql.seconds(since))
-    seconds = f"""(
-            SELECT COALESCE(max({rested}), 0) FROM {sql.limits} AS l
-            WHERE (l.limit_key = jobs.limit_key
-                OR l.limit_key = (SELECT parent_key FROM {sql.limits} WHERE limit_key = jobs.limit_key))
-            AND l.paused_until > {since})"""
-    return f"CASE WHEN jobs.limit_key IS NULL THEN age_from ELSE {sql.after(seconds, 'age_from')} END"
 
 
 def _due(sql: Sql) -> str:
@@ -292,18 +248,3 @@ def _candidates_sqlite(sql: Sql, limit: int, per_key: int) -> str:
 def _still_head(sql: Sql, row: str) -> str:
     """Check the group head again under its lock: no enqueuer can come before it now."""
     return f"{row}.status <> 'running' AND {row}.queue = :queue AND NOT {is_running(sql, f'{row}.group_key')}"
-
-
-def _lease(sql: Sql, age_from: str) -> str:
-    """The update of the picked rows. `status <> 'running'` is checked again on the row that is locked."""
-    aged = "" if age_from == "age_from" else f", age_from = {age_from}"
-    if sql.postgresql:
-        seconds = "CAST(CAST(:leases AS jsonb) ->> jobs.job_type AS double precision)"
-    else:
-        seconds = "(:leases ->> ('$.\"' || jobs.job_type || '\"'))"
-    return f"""
-        UPDATE {sql.jobs} AS jobs SET status = 'running', attempts = attempts + 1, lease_token = {sql.next_token},
-            locked_by = :worker, locked_until = {sql.after(seconds)}, started_at = {sql.now}, released_at = NULL,
-            updated_at = {sql.now}{aged}
-        WHERE id {sql.among("picked")} AND status <> 'running'
-        RETURNING {job_columns(sql)}, expires_at <= {sql.now}, {sql.seconds("run_at")}, {sql.epoch("run_at")}"""

@@ -13,34 +13,42 @@ from effects.store.db.store import Store
 
 # A job's fields that a row holds as columns, in their order.
 _FIELDS = Job.__struct_fields__[: Job.__struct_fields__.index("on_unknown") + 1]
+_NAMED = ("payload", "age_seconds")  # expressions that others read by name
 _PAYLOAD = _FIELDS.index("payload")
 _FLAGS = tuple(_FIELDS.index(name) for name in ("routed", "cancel_requested", "has_attempts"))
 
 
+def job_values(sql: Sql, alias: str = "") -> list[str]:
+    """An expression for each of `_FIELDS`. `alias` ends with its dot."""
+    expressions = {
+        "payload": sql.json_text(f"{alias}payload"),
+        "key": f"{alias}idempotency_key",
+        "age_seconds": sql.seconds(f"{alias}age_from"),
+    }
+    return [expressions.get(name, alias + name) for name in _FIELDS]
+
+
 def job_columns(sql: Sql, alias: str = "") -> str:
     """What `job_of` reads, in its order; first in a SELECT or RETURNING. `alias` ends with its dot."""
-    payload = sql.json_text(f"{alias}payload")
+    values = job_values(sql, alias)
     if not sql.postgresql:
-        payload = f"CAST({payload} AS BLOB)"
-    expressions = {
-        "payload": f"{payload} AS payload",
-        "key": f"{alias}idempotency_key",
-        "age_seconds": f"{sql.seconds(f'{alias}age_from')} AS age_seconds",
-    }
-    return ", ".join(expressions.get(name, alias + name) for name in _FIELDS)
+        values[_PAYLOAD] = f"CAST({values[_PAYLOAD]} AS BLOB)"
+    named = zip(_FIELDS, values, strict=True)
+    return ", ".join(f"{value} AS {name}" if name in _NAMED else value for name, value in named)
 
 
 def job_of(row: Sequence[Any], *, expired: object = False, due_seconds: float = 0.0) -> Job:
-    """The job of a row that begins with `job_columns`. By position: by name costs four times as much."""
+    """The job of a row that begins with `job_columns` or `job_values`. By position: names cost four times as much."""
     values = [*row[: len(_FIELDS)], bool(expired), due_seconds]  # a row may have more
-    if isinstance(values[_PAYLOAD], bytes):
+    if type(values[_FLAGS[0]]) is not bool:
         _mend_sqlite(values)
     return Job(*values)
 
 
 def _mend_sqlite(values: list[Any]) -> None:
-    """Flags are numbers there, and a payload comes as bytes: what is no UTF-8 becomes a text that no decoder takes."""
-    values[_PAYLOAD] = values[_PAYLOAD].decode(errors="surrogateescape")
+    """Flags are numbers there, and a payload may be bytes: what is no UTF-8 becomes a text that no decoder takes."""
+    if isinstance(values[_PAYLOAD], bytes):
+        values[_PAYLOAD] = values[_PAYLOAD].decode(errors="surrogateescape")
     for flag in _FLAGS:
         values[flag] = bool(values[flag])
 

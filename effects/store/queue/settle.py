@@ -24,7 +24,7 @@ from effects.store.db.faults import Fault, fault_of
 from effects.store.db.store import Store, as_json
 from effects.store.limits.feedback import write_results
 from effects.store.queue import settle_sql
-from effects.store.queue.settlement_rows import done_row, is_one_row, row_of
+from effects.store.queue.settlement_rows import DoneRow, SettlementRow, done_row, is_one_row, row_of
 from effects.store.queue.unresolved import add_unresolved
 
 _log = logging.getLogger("effects.worker")
@@ -148,26 +148,43 @@ def _write_ends(store: Store, connection: Connection, ends: Sequence[Settlement]
     done = [done_row(settlement, now) for settlement in ends if is_one_row(settlement)]
     ended = set()
     if done:
-        ended = _write_done(store, connection, as_json(done))
+        ended = _write_done(store, connection, done)
     if len(done) < len(ends):
-        rows = [row_of(settlement, now) for settlement in ends if not is_one_row(settlement)]
-        ended |= _write_ended(store, connection, as_json(rows))
+        ended |= _write_ended(
+            store, connection, [row_of(settlement, now) for settlement in ends if not is_one_row(settlement)]
+        )
     return ended
 
 
-def _write_done(store: Store, connection: Connection, rows: str) -> set[int]:
+def _write_done(store: Store, connection: Connection, done: Sequence[DoneRow]) -> set[int]:
+    rows = as_json(done)
     if store.is_postgresql:
         return {job_id for (job_id,) in store.tuples(connection, settle_sql.end_done, rows=rows)}
-    store.write(connection, settle_sql.end_done_history, rows=rows)
-    return {job_id for (job_id,) in store.tuples(connection, settle_sql.end_delete, rows=rows)}
+    moved = store.write(connection, settle_sql.end_done_history, rows=rows)
+    return _delete_moved(store, connection, done, rows, moved)
 
 
-def _write_ended(store: Store, connection: Connection, rows: str) -> set[int]:
+def _write_ended(store: Store, connection: Connection, ended: Sequence[SettlementRow]) -> set[int]:
+    rows = as_json(ended)
     if store.is_postgresql:
         return {row.id for row in store.all(connection, settle_sql.end, rows=rows)}
-    store.write(connection, settle_sql.end_history, rows=rows)
+    moved = store.write(connection, settle_sql.end_history, rows=rows)
     store.write(connection, settle_sql.end_attempts, rows=rows)
-    return {row.id for row in store.all(connection, settle_sql.end_delete, rows=rows)}
+    return _delete_moved(store, connection, ended, rows, moved)
+
+
+def _delete_moved(
+    store: Store, connection: Connection, ended: Sequence[DoneRow | SettlementRow], rows: str, moved: int
+) -> set[int]:
+    """SQLite: delete the live rows; the ids of those that were these attempts'. Where all were, none is fetched.
+
+    Each row that is fetched would let all other threads run first.
+    """
+    if moved == len(ended):
+        ids = [row.id for row in ended]
+        store.write(connection, settle_sql.end_delete_all, ids=as_json(ids))
+        return set(ids)
+    return {job_id for (job_id,) in store.tuples(connection, settle_sql.end_delete, rows=rows)}
 
 
 def _write_again(

@@ -136,6 +136,11 @@ def end_delete(sql: Sql) -> str:
     return f"DELETE FROM {sql.jobs} WHERE (id, lease_token) IN (SELECT r.id, r.token FROM {rows} AS r) RETURNING id"
 
 
+def end_delete_all(sql: Sql) -> str:
+    """Of jobs whose history this transaction has written, behind the fence."""
+    return f"DELETE FROM {sql.jobs} WHERE id {sql.any_of('ids', 'int')}"
+
+
 def again(sql: Sql) -> str:
     """Return a job to the queue. Selects its new token and whether cancellation was requested meanwhile."""
     return f"""

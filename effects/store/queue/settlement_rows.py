@@ -8,7 +8,7 @@ from effects.model.job import QUARANTINE_QUEUE
 from effects.model.settlement import MESSAGE_CHARS_MAX, Settlement
 
 
-class SettlementRow(msgspec.Struct, omit_defaults=True):
+class SettlementRow(msgspec.Struct, omit_defaults=True, gc=False):
     """One settlement as a row. What is at its default is left out: to parse it was most of a settlement's cost."""
 
     id: int
@@ -36,7 +36,7 @@ class SettlementRow(msgspec.Struct, omit_defaults=True):
     routed: bool = False
 
 
-class DoneRow(msgspec.Struct, omit_defaults=True):
+class DoneRow(msgspec.Struct, omit_defaults=True, gc=False):
     """A success that is one row: its attempt needs none beside its job's."""
 
     id: int
@@ -81,7 +81,8 @@ def done_row(settlement: Settlement, now: float) -> DoneRow:
 
 
 def _ago(settlement: Settlement, now: float) -> float:
-    return max(0.0, now - settlement.ended_at_monotonic) if settlement.ended_at_monotonic else 0.0
+    ended = settlement.ended_at_monotonic
+    return now - ended if 0 < ended < now else 0.0
 
 
 def is_one_row(settlement: Settlement) -> bool:
