@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from inspect import CORO_RUNNING, getcoroutinestate
 from types import FrameType
@@ -24,6 +25,7 @@ from effects.worker.answer import accept
 from effects.worker.raised import ErrorTexts, place_made, with_error
 
 RETURN_SECONDS = 5.0  # a handler whose release was refused has so long to come back
+_DONE = Done()  # what None answers; never raised, so that all attempts may share it
 
 _log = logging.getLogger("effects.worker")
 
@@ -63,12 +65,9 @@ class RunningAttempt:
         self.cancel_requested = execution.job.cancel_requested
         self.draining = draining
         self.lost = False  # set when this worker learns that its leases are gone
-        self.claimed = now()
-        self.started = self.deadline = 0.0
-        self.start_by = float("inf")  # by the lease clock; later, its lease could end before its time limit does
-        self.released_until = float(
-            "-inf"
-        )  # infinite while it waits for us to record its release; then, when that ended
+        self.claimed = self.started = self.deadline = 0.0
+        self.start_by = math.inf  # by the lease clock; later, its lease could end before its time limit does
+        self.released_until = -math.inf  # infinite while it waits for us to record its release; then, when that ended
         self._marked = False
         self._release = release
         self._error_texts = error_texts
@@ -101,7 +100,7 @@ class RunningAttempt:
     @property
     def is_being_released(self) -> bool:
         """Its release is on its way to the database, or back from it."""
-        return self.released_until == float("inf")
+        return self.released_until == math.inf
 
     def remaining_seconds(self) -> float:
         return max(0.0, self.deadline - self.now())
@@ -114,7 +113,7 @@ class RunningAttempt:
                 "`await attempt.release_async()`"
             )
         if self._must_release():
-            self.released_until = float("inf")
+            self.released_until = math.inf
             try:
                 marked = self._release(self.execution)
             finally:
@@ -126,7 +125,7 @@ class RunningAttempt:
         if self._releases_async is None:
             self.release()
         elif self._must_release():
-            self.released_until = float("inf")
+            self.released_until = math.inf
             try:
                 marked = await self._releases_async.release(self.execution)
             finally:
@@ -235,7 +234,7 @@ class RunningAttempt:
             point("perform.after")
         except BaseException as raised:
             return self._settle_error(raised)
-        return self._settle_answer(Done() if answer is None else answer, None)
+        return self.settle(_DONE) if answer is None else self._settle_answer(answer, None)
 
     async def run_async(self) -> Settlement:
         """`run` for an async job type. The end of its task, however it comes, is an outcome too."""
@@ -245,7 +244,7 @@ class RunningAttempt:
             point("perform.after")
         except BaseException as raised:
             return self._settle_error(raised)
-        return self._settle_answer(Done() if answer is None else answer, None)
+        return self.settle(_DONE) if answer is None else self._settle_answer(answer, None)
 
     def _settle_error(self, error: BaseException) -> Settlement:
         error = sole_error(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from effects.store.recovery.comparison import Remembered
 
@@ -18,27 +18,28 @@ class AttemptMemory:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._lock = threading.Lock()
-        self._batches: deque[list[Remembered]] = deque()
+        self._batches: deque[tuple[list[Remembered], int]] = deque()  # each with its characters
         self._count = self._chars = 0
         self.dropped_at = float("-inf")  # monotonic; what was dropped before its time
 
     def add(self, batch: list[Remembered]) -> None:
+        chars = sum([len(remembered.job.payload) for remembered in batch])
         with self._lock:
-            self._batches.append(batch)
+            self._batches.append((batch, chars))
             self._count += len(batch)
-            self._chars += _chars(batch)
+            self._chars += chars
             self._trim(self._now())
 
     def _trim(self, now: float) -> None:
         while self._batches:
-            oldest = self._batches[0]
+            oldest, chars = self._batches[0]
             if now - oldest[0].at <= KEPT_SECONDS:
                 if self._count <= KEPT_MAX and self._chars <= KEPT_CHARS_MAX:
                     return
                 self.dropped_at = now
             self._batches.popleft()
             self._count -= len(oldest)
-            self._chars -= _chars(oldest)
+            self._chars -= chars
 
     @property
     def is_complete(self) -> bool:
@@ -49,7 +50,7 @@ class AttemptMemory:
         latest: dict[tuple[int, int], Remembered] = {}
         with self._lock:
             batches = list(self._batches)
-        for batch in batches:
+        for batch, _ in batches:
             for remembered in batch:
                 latest[remembered.attempt] = remembered
         return list(latest.values())
@@ -58,7 +59,3 @@ class AttemptMemory:
         with self._lock:
             self._batches.clear()
             self._count = self._chars = 0
-
-
-def _chars(batch: Sequence[Remembered]) -> int:
-    return sum(len(remembered.job.payload) for remembered in batch)

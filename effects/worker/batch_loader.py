@@ -112,9 +112,10 @@ class BatchLoader:
                 ready[job.job_type].append(Execution(job, payload))
             else:
                 self._end(job, job_type, ending)
-        attempts = {
-            a.job.id: a for name, batch in ready.items() for a in self._load(self._app.job_types.get(name), batch)
-        }
+        loaded = [self._load(self._app.job_types.get(name), batch) for name, batch in ready.items()]
+        if len(loaded) == 1:
+            return loaded[0]
+        attempts = {attempt.job.id: attempt for batch in loaded for attempt in batch}
         return [attempts[job.id] for job in jobs if job.id in attempts]
 
     def _not_to_run(self, job: Job, done: bool) -> AttemptEnd | None:

@@ -47,7 +47,8 @@ class _Totals:
             self.counts[_DEAD] += 1
         if settlement.execution is not None:  # it ran here
             wait, run = settlement.wait_seconds, settlement.duration_seconds
-            self.wait_seconds += wait if wait > 0 else 0.0
+            if wait > 0:
+                self.wait_seconds += wait
             self.run_seconds += run
             self.wait_counts[_bucket_of(wait)] += 1
             self.run_counts[_bucket_of(run)] += 1

@@ -167,7 +167,11 @@ def parts(batch: Sequence[Settlement]) -> Iterator[list[Settlement]]:
 
 def _weight(settlement: Settlement) -> int:
     chars = len(settlement.message or "") + len(settlement.stack or "")
-    return chars + sum(len(repr(field)) for field in (settlement.detail, settlement.error_text) if field is not None)
+    if settlement.detail is not None:
+        chars += len(repr(settlement.detail))
+    if settlement.error_text is not None:
+        chars += len(repr(settlement.error_text))
+    return chars
 
 
 def _bare(settlement: Settlement, error: Exception) -> Settlement:

@@ -291,11 +291,12 @@ class Worker:
         )
 
     def _count(self, settlement: Settlement) -> None:
-        if settlement.ends:
+        ends = settlement.ends
+        if ends:
             self.app.notifier.ended(settlement.job.id)
         self.app.hooks.recorded(settlement)
-        word = settlement.status if settlement.ends else settlement.outcome
-        if settlement.ends or (word and not settlement.lost):  # a lost attempt was another worker's
+        word = settlement.status if ends else settlement.outcome
+        if ends or (word and not settlement.lost):  # a lost attempt was another worker's
             with self._counting:
                 self.counts[word] = self.counts.get(word, 0) + 1
         if self._told is not None:
