@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -129,17 +129,31 @@ def judge(app: Effects, under_way: Load, received: Counter[str]) -> Verdict:
     )
 
 
+def await_failover(app: Effects) -> None:
+    """Returns when a worker has recorded that the server is another one."""
+    _await(lambda: rows(app, "failovers", "sign = 'name'"))
+
+
 def await_end(app: Effects) -> None:
-    """Returns when no job is live; nothing waits for its time. The first look may find its connection dead."""
+    """Returns when no job is live; nothing waits for its time."""
 
     def ended() -> bool:
+        run_sql(app, "UPDATE effects_jobs SET run_at = now() WHERE status = 'failed' AND run_at > now()")
+        return not rows(app, "jobs")
+
+    _await(ended)
+
+
+def _await(condition: Callable[[], object]) -> None:
+    """After a failover: the first look may find its connection dead."""
+
+    def is_true() -> bool:
         try:
-            run_sql(app, "UPDATE effects_jobs SET run_at = now() WHERE status = 'failed' AND run_at > now()")
-            return not rows(app, "jobs")
+            return bool(condition())
         except StoreUnavailable:
             return False
 
-    wait_until(ended)
+    wait_until(is_true)
 
 
 def await_orphans(app: Effects, under_way: Load, stub_server: StubServer) -> None:

@@ -17,6 +17,7 @@ from tests.failover.load import (
     TimedStubServer,
     audit_findings,
     await_end,
+    await_failover,
     await_orphans,
     judge,
     load,
@@ -105,7 +106,7 @@ def test_workers_that_are_killed_with_the_primary(
                 worker.kill()
             pair.fail_over()
         restarted = [processes.worker(**env) for _ in range(2)]
-        wait_until(lambda: rows(app, "failovers", "sign = 'name'"))
+        await_failover(app)
         await_end(app)
         received = received_by(stub_server)
         verdict, findings = judge(app, under_way, received), audit_findings(app)
