@@ -19,13 +19,15 @@ def lasting() -> Iterator[None]:
     What the app has set itself stays so: frozen objects, and a first threshold other than Python's own.
     """
     thresholds, freezes = gc.get_threshold(), not gc.get_freeze_count()
+    raises = thresholds[0] in PYTHONS_OWN
     if freezes:
         gc.freeze()
-    if thresholds[0] in PYTHONS_OWN:
+    if raises:
         gc.set_threshold(OBJECTS, *thresholds[1:])
     try:
         yield
-    finally:
-        gc.set_threshold(*thresholds)
+    finally:  # only what this one has changed: another worker of the process may go on
+        if raises:
+            gc.set_threshold(*thresholds)
         if freezes:
             gc.unfreeze()
