@@ -1,74 +1,88 @@
-"""What a worker changes of Python's search for garbage, and leaves as it was."""
+"""What a worker changes of Python's search for garbage, and leaves as it was.
+
+Each in a Python of its own: the search is one for all workers of a process, and those of other tests may still be ending.
+"""
 
 from __future__ import annotations
 
-import gc
+import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import pytest
 
-from effects import Done, enqueue
-from effects.worker import Worker
-from effects.worker.lasting import OBJECTS, PYTHONS_OWN, lasting
-from tests.conftest import AppFactory
-from tests.support.scripted import Scripted
+from effects.worker.lasting import OBJECTS, PYTHONS_OWN
+
+BEGIN = "import gc, json; from effects.worker.lasting import lasting; own = gc.get_threshold()\n"
 
 
-@pytest.fixture(autouse=True)
-def _as_python_begins() -> Iterator[None]:
-    """Whatever another test's worker, which may still end, has left behind; and again afterwards."""
-    gc.unfreeze()
-    gc.set_threshold(PYTHONS_OWN[0], 10, 10)
-    yield
-    gc.unfreeze()
-    gc.set_threshold(PYTHONS_OWN[0], 10, 10)
+def printed(code: str, *arguments: str) -> Any:
+    """What this code, after `BEGIN`, prints as JSON in a fresh Python."""
+    command = [sys.executable, "-c", BEGIN + dedent(code), *arguments]
+    return json.loads(subprocess.check_output(command, text=True))
 
 
 def test_meanwhile_what_lasts_is_frozen_and_garbage_is_looked_for_less_often() -> None:
-    with lasting():
-        assert gc.get_threshold() == (OBJECTS, 10, 10)
-        assert gc.get_freeze_count() > 1000
-    assert gc.get_threshold() == (PYTHONS_OWN[0], 10, 10)
-    assert gc.get_freeze_count() == 0
+    code = """
+        with lasting():
+            within, frozen = gc.get_threshold(), gc.get_freeze_count()
+        print(json.dumps([own, within, frozen, gc.get_threshold(), gc.get_freeze_count()]))
+    """
+    own, within, frozen, afterwards, left = printed(code)
+    assert own[0] in PYTHONS_OWN, "else it would be taken for the app's own"
+    assert within == [OBJECTS, *own[1:]]
+    assert frozen > 1000
+    assert (afterwards, left) == (own, 0)
 
 
 @pytest.mark.parametrize("own", [0, 123, 50_000], ids=["off", "often", "seldom"])
 def test_what_the_app_has_set_stays(own: int) -> None:
-    gc.set_threshold(own, 5, 5)
-    gc.freeze()
-    newer: list[object] = []
-    with lasting():
-        assert gc.get_threshold() == (own, 5, 5)
-        assert any(tracked is newer for tracked in gc.get_objects()), "not frozen, as what the app has frozen is"
-    assert gc.get_threshold() == (own, 5, 5)
-    assert gc.get_freeze_count() > 1000
+    code = f"""
+        gc.set_threshold({own}, 5, 5)
+        gc.freeze()
+        newer = []
+        with lasting():
+            within, tracked = gc.get_threshold(), any(each is newer for each in gc.get_objects())
+        print(json.dumps([within, tracked, gc.get_threshold(), gc.get_freeze_count()]))
+    """
+    within, tracked, afterwards, frozen = printed(code)
+    assert within == afterwards == [own, 5, 5]
+    assert tracked, "not frozen, as what the app has frozen is"
+    assert frozen > 1000
 
 
 def test_of_two_workers_in_a_process_the_last_leaves_it_as_the_first_found_it() -> None:
-    first, second = lasting(), lasting()
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    second.__exit__(None, None, None)
-    assert (gc.get_threshold()[0], gc.get_freeze_count()) == (PYTHONS_OWN[0], 0)
+    code = """
+        first, second = lasting(), lasting()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        second.__exit__(None, None, None)
+        print(json.dumps([own, gc.get_threshold(), gc.get_freeze_count()]))
+    """
+    own, afterwards, frozen = printed(code)
+    assert (afterwards, frozen) == (own, 0)
 
 
-def test_this_python_has_one_of_the_thresholds_known_as_its_own() -> None:
-    own = subprocess.check_output([sys.executable, "-c", "import gc; print(gc.get_threshold()[0])"])
-    assert int(own) in PYTHONS_OWN
+def test_a_drain_restores_them(tmp_path: Path) -> None:
+    code = """
+        import sys
+        from effects import Effects, enqueue
+        from effects.worker import Worker
 
+        app, seen = Effects(sys.argv[1], log_level="ERROR"), []
 
-def test_a_drain_restores_them(app_factory: AppFactory) -> None:
-    seen: list[int] = []
-
-    class Looks(Scripted):
-        def perform(self, payload: object, attempt: object) -> Done:
+        @app.job("looks")
+        def look(payload: dict) -> None:
             seen.append(gc.get_threshold()[0])
-            return Done()
 
-    app = app_factory(job_types=[Looks()])
-    enqueue("scripted", {}, effects=app)
-    Worker(app).drain()
-    assert (seen, gc.get_threshold()) == ([OBJECTS], (PYTHONS_OWN[0], 10, 10))
+        app.create_tables()
+        enqueue("looks", {}, effects=app)
+        Worker(app).drain()
+        print(json.dumps([seen, own, gc.get_threshold()]))
+    """
+    seen, own, afterwards = printed(code, f"sqlite:///{tmp_path / 'app.db'}")
+    assert (seen, afterwards) == ([OBJECTS], own)
