@@ -1,6 +1,6 @@
 """What a worker changes of Python's search for garbage, and leaves as it was.
 
-Each in a Python of its own: the search is one for all workers of a process, and those of other tests may still be ending.
+Each in a Python of its own: workers of a process share one search, and those of other tests may still be ending.
 """
 
 from __future__ import annotations
