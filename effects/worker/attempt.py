@@ -234,7 +234,7 @@ class RunningAttempt:
             point("perform.after")
         except BaseException as raised:
             return self._settle_error(raised)
-        return self.settle(_DONE) if answer is None else self._settle_answer(answer, None)
+        return self._settle_answer(answer, None)
 
     async def run_async(self) -> Settlement:
         """`run` for an async job type. The end of its task, however it comes, is an outcome too."""
@@ -244,7 +244,7 @@ class RunningAttempt:
             point("perform.after")
         except BaseException as raised:
             return self._settle_error(raised)
-        return self.settle(_DONE) if answer is None else self._settle_answer(answer, None)
+        return self._settle_answer(answer, None)
 
     def _settle_error(self, error: BaseException) -> Settlement:
         error = sole_error(error)
@@ -255,6 +255,8 @@ class RunningAttempt:
         return self._settle_answer(error if issubclass(kind, OUTCOMES) else self._classify(error), error)
 
     def _settle_answer(self, answer: object, error: BaseException | None) -> Settlement:
+        if answer is None:
+            return self.settle(_DONE)
         accepted = accept(answer, who=f"{self.job.job_type}: perform", released=self.released)
         settlement = self.settle(accepted.outcome, error)
         if accepted.problem is None:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from types import FrameType
 from typing import Any, Protocol
 
 from effects.logs import error_places, frame_places
@@ -48,6 +49,7 @@ class HandlerLoop(Service):
         self.bound_seconds = bound_seconds
         self._supervisor, self._now = supervisor, runtime.monotonic
         self._loop: EventLoop | None = None
+        self._frame: Callable[[], FrameType | None] | None = None  # of the loop's thread
         self._starting = threading.Lock()
         self._arrived: deque[tuple[RunningAttempt, Carrier]] = deque()
         self._called = False  # the loop is going to look at what arrived
@@ -97,6 +99,7 @@ class HandlerLoop(Service):
 
     def run(self) -> None:
         assert self._loop is not None
+        self._frame = partial(self._runtime.frame, self._runtime.current())
         try:
             self._loop.run(_log_unhandled)
         finally:
@@ -126,7 +129,7 @@ class HandlerLoop(Service):
             carrier.end(attempt, attempt.cut_short() if task.cancelled() else task.result())
 
         self._in_flight[attempt] = carrier
-        attempt.frame_of_thread = partial(self._runtime.frame, self._runtime.current())
+        attempt.frame_of_thread = self._frame
         coroutine = attempt.run_async()
         cancel = self._loop.task(coroutine, attempt, ended)
         attempt.on_loop(coroutine, partial(self._loop.call, cancel))

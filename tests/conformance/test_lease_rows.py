@@ -12,6 +12,7 @@ from effects import Effects, Job, NewJob, enqueue_many
 from effects.store.claim import lease_rows
 from effects.store.db.store import as_json
 from tests.support.manual_workers import ManualWorker, run_sql
+from tests.support.query_plans import recorded
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -71,5 +72,7 @@ def test_a_value_that_no_json_holds_takes_no_other_row_along(app: Effects, unfit
 
 def test_a_claim_of_nothing_reads_nothing(app: Effects) -> None:
     worker = ManualWorker(app)
-    worker.request.looked = True  # by another queue's look, before others took them
-    assert worker.claim() == []
+    worker.request.looked = True  # at jobs that another worker took before us
+    with recorded(app) as statements:
+        assert worker.claim() == []
+    assert not any("UPDATE" in statement or "json_array(" in statement for statement, _ in statements)

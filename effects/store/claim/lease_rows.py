@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection
@@ -26,30 +26,26 @@ _EXPIRED, _DUE_SECONDS, RUN_AT = -3, -2, -1
 PRIORITY = Job.__struct_fields__.index("priority")
 _BY_PRIORITY = itemgetter(PRIORITY, RUN_AT, Job.__struct_fields__.index("id"))
 
-Rows = list[Sequence[Any]]
+Rows = Sequence[Sequence[Any]]
 
 
 def lease_rows(
     store: Store, connection: Connection, pick: Statement, request: ClaimRequest, worker: str, **keyed: str
 ) -> Rows:
-    """Lease the jobs that `pick` finds; their rows, in the order of their priority and time. Needs a transaction.
+    """Lease the jobs that `pick` finds; their rows, in the order of their priority and time. In a transaction.
 
     Args:
         pick: ends with `lease`.
     """
     picked = {"queue": request.queue, "types": as_json(list(request.lease_seconds)), **keyed}
     leased = {"worker": worker, "leases": as_json(request.lease_seconds)}
-    rows: Rows
     if store.is_postgresql:
-        rows = cast(Rows, store.tuples(connection, pick, **picked, **leased))
-    else:
-        ids = store.value(connection, pick, **picked)
-        if ids == "[]":
-            return []
-        store.write(connection, _lease_these, ids=ids, **leased)
-        rows = _read(store, connection, ids)
-    rows.sort(key=_BY_PRIORITY)
-    return rows
+        return sorted(store.tuples(connection, pick, **picked, **leased), key=_BY_PRIORITY)
+    ids = store.value(connection, pick, **picked)
+    if ids == "[]":
+        return []
+    store.write(connection, _lease_these, ids=ids, **leased)
+    return sorted(_read(store, connection, ids), key=_BY_PRIORITY)
 
 
 def jobs_of(rows: Rows) -> list[Job]:
@@ -63,7 +59,7 @@ def _read(store: Store, connection: Connection, ids: str) -> Rows:
     except (msgspec.DecodeError, UnicodeDecodeError, DBAPIError) as error:
         if isinstance(error, DBAPIError) and fault_of(error) not in (Fault.DATA, Fault.BUG):
             raise  # after which the transaction may be no more, and the rows unleased
-        return cast(Rows, store.tuples(connection, _leased, ids=ids))
+        return store.tuples(connection, _leased, ids=ids)
     return rows
 
 
@@ -73,8 +69,7 @@ def lease(sql: Sql, age_from: str) -> str:
         return "SELECT json_group_array(id) FROM picked"
     aged = "" if age_from == "age_from" else f", age_from = {age_from}"
     seconds = "CAST(CAST(:leases AS jsonb) ->> jobs.job_type AS double precision)"
-    returned = f"{job_columns(sql)}, {', '.join(_further(sql))}"
-    return f"{_update(sql, seconds, sql.among('picked'), aged)} RETURNING {returned}"
+    return f"{_update(sql, seconds, sql.among('picked'), aged)} RETURNING {_columns(sql)}"
 
 
 def _lease_these(sql: Sql) -> str:
@@ -92,13 +87,21 @@ def _update(sql: Sql, seconds: str, these: str, aged: str) -> str:
 
 
 def _leased(sql: Sql) -> str:
-    return f"SELECT {job_columns(sql)}, {', '.join(_further(sql))} FROM {sql.jobs} WHERE id {sql.any_of('ids', 'int')}"
+    return f"SELECT {_columns(sql)} {_of_these(sql)}"
 
 
 def _leased_as_json(sql: Sql) -> str:
     """As bytes, which the driver leaves as they are."""
     row = f"json_array({', '.join([*job_values(sql), *_further(sql)])})"
-    return f"SELECT CAST(json_group_array({row}) AS BLOB) FROM {sql.jobs} WHERE id {sql.any_of('ids', 'int')}"
+    return f"SELECT CAST(json_group_array({row}) AS BLOB) {_of_these(sql)}"
+
+
+def _of_these(sql: Sql) -> str:
+    return f"FROM {sql.jobs} WHERE id {sql.any_of('ids', 'int')}"
+
+
+def _columns(sql: Sql) -> str:
+    return f"{job_columns(sql)}, {', '.join(_further(sql))}"
 
 
 def _further(sql: Sql) -> tuple[str, ...]:

@@ -34,6 +34,12 @@ def kinds(results: list[SendResult | BaseException]) -> list[str]:
     return [result.verdict.kind if isinstance(result, SendResult) else type(result).__name__ for result in results]
 
 
+def of_each(result: object) -> dict[str, str]:
+    """The kind of verdict of each recipient of a message that was sent."""
+    assert isinstance(result, SendResult)
+    return {address: verdict.kind for address, verdict in result.recipients.items()}
+
+
 def subjects(peer: SmtpPeer) -> Counter[str]:
     return Counter(message.data.split(b"\r\n")[0].decode().removeprefix("Subject: ") for message in peer.messages)
 
@@ -137,10 +143,7 @@ def test_a_refusal_of_the_second_is_its_own_and_leaves_the_connection(data: str,
 def test_some_of_its_recipients_may_be_refused(opened: Opened) -> None:
     with SmtpPeer({f"rcpt {BEN}": "550 5.1.1 no such user"}) as peer:
         results = send_behind(opened(peer.url, PATIENT), bodied(1), [bodied(2, ANN, BEN, CAT)])
-        assert isinstance(results[1], SendResult)
-        assert {address: verdict.kind for address, verdict in results[1].recipients.items()} == {
-            ANN: "accepted", BEN: "refused_recipient", CAT: "accepted",
-        }  # fmt: skip
+        assert of_each(results[1]) == {ANN: "accepted", BEN: "refused_recipient", CAT: "accepted"}
         assert peer.messages[1].recipients == (ANN, CAT)
 
 
@@ -187,10 +190,7 @@ def test_an_out_of_step_reply_refuses_no_recipient(case: str, opened: Opened) ->
     """Ann is refused, and the replies that say so are read in the wrong places: Ben must not be refused for her."""
     with SmtpPeer({**OUT_OF_STEP[case][0], **NO_SUCH}) as peer:
         results = send_behind(opened(peer.url, HASTY), bodied(1, CAT), [bodied(2, ANN, BEN)])
-        assert isinstance(results[1], SendResult)
-        assert {address: verdict.kind for address, verdict in results[1].recipients.items()} == {
-            ANN: "refused_recipient", BEN: "accepted",
-        }  # fmt: skip
+        assert of_each(results[1]) == {ANN: "refused_recipient", BEN: "accepted"}
         assert [message.recipients for message in peer.messages] == [(CAT,), (BEN,)]
 
 
@@ -198,10 +198,7 @@ def test_nor_does_one_whose_successor_is_late(opened: Opened) -> None:
     """The reply to DATA is still on its way: what "250 ok" answers is not known, and Ben is not refused for Ann."""
     with SmtpPeer({**OUT_OF_STEP["two replies too many"][0], **NO_SUCH, "data": ["354 go ahead", STALL]}) as peer:
         results = send_behind(opened(peer.url, HASTY), bodied(1, CAT), [bodied(2, ANN, BEN)])
-        assert isinstance(results[1], SendResult)
-        assert {address: verdict.kind for address, verdict in results[1].recipients.items()} == {
-            ANN: "refused_recipient", BEN: "accepted",
-        }  # fmt: skip
+        assert of_each(results[1]) == {ANN: "refused_recipient", BEN: "accepted"}
         assert [message.recipients for message in peer.messages] == [(CAT,), (BEN,)]
 
 
@@ -211,10 +208,7 @@ def test_nor_does_one_where_the_server_refuses_all_recipients(opened: Opened) ->
     with SmtpPeer(script) as peer:
         transport = opened(peer.url, HASTY)
         results = send_behind(transport, bodied(1, CAT), [bodied(2, ANN, BEN)])
-        assert isinstance(results[1], SendResult)
-        assert {address: verdict.kind for address, verdict in results[1].recipients.items()} == {
-            ANN: "refused_recipient", BEN: "retry",
-        }  # fmt: skip
+        assert of_each(results[1]) == {ANN: "refused_recipient", BEN: "retry"}
         assert not is_pipelined(transport)
 
 
