@@ -19,10 +19,10 @@ CHAPTERS: Mapping[str, Sequence[Mistake]] = {
     "E-mail, webhooks, reports": packages.MISTAKES,
 }
 MISTAKES = [mistake for mistakes in CHAPTERS.values() for mistake in mistakes]
-HEAD = """# Mistakes, and what they are answered
+HEAD = """# Mistakes and their answers
 
-`python -m tests.mistakes --write` runs them all, prints the milliseconds of each and writes this page; the tests
-compare it. `TIME`, `N`, `WORKER`, `PORT` and `/srv/shop` take the place of what differs from run to run.
+`python -m tests.mistakes --write` makes every mistake, prints how many milliseconds each answer took, and writes this page; the
+tests compare it. `TIME`, `N`, `WORKER`, `PORT` and `/srv/shop` replace what differs from run to run.
 """
 
 
