@@ -12,6 +12,7 @@ import pytest
 
 from effects import Effects, EffectsOptions, Settings
 from effects.entry_points import entry_points
+from tests.house.source import ROOT, modules
 
 KINDS: list[type[Any]] = [Settings, *(entry.load() for entry in entry_points("effects.settings"))]
 OWN_PARAMETERS = {"database_url"}  # of `Effects` itself
@@ -35,6 +36,19 @@ def test_no_parameter_hides_an_option() -> None:
 def test_each_setting_is_described(kind: type[Any]) -> None:
     described = set(re.findall(r"\b(\w+)(?=[\w, ]*: )", inspect.getdoc(kind) or ""))
     assert {field.name for field in fields(kind)} <= described
+
+
+# EFFECTS_CRASHPOINT is for tests, the transport `bulk` an example; event types can be declared in code alone.
+NOT_SETTINGS = {"EFFECTS_CRASHPOINT", "EFFECTS_EMAIL_TRANSPORT_BULK", "EFFECTS_WEBHOOK_EVENT_TYPES"}
+
+
+def test_each_environment_variable_is_in_the_table() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in modules()]
+    variables = {name for text in texts for name in re.findall(r"\bEFFECTS(?:_[A-Z]+)+\b(?!_)", text)} - NOT_SETTINGS
+    of_the_core = {f"EFFECTS_{field.name.upper()}" for field in fields(Settings)}
+    table = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert "EFFECTS_UNSUBSCRIBE_URL" in variables
+    assert sorted(name for name in variables | of_the_core if f"`{name}`" not in table) == []
 
 
 def _annotations() -> dict[str, Any]:
