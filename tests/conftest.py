@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ from tests.peers.proxy import Proxy
 from tests.support import databases
 from tests.support.database_pool import DatabasePool
 from tests.support.imported import own_imports
+from tests.support.lasting_objects import lasting_objects
 from tests.support.sampling import sample
 from tests.support.scripted import Scripted
 
@@ -113,6 +114,12 @@ def _is_roomy(folder: Path) -> bool:
     if not folder.is_dir() or os.statvfs(folder).f_flag & os.ST_NOEXEC:
         return False
     return shutil.disk_usage(folder).free > MEMORY_BYTES_MIN
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    with lasting_objects():
+        return (yield)
 
 
 def pytest_collection_finish() -> None:

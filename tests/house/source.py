@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.support.lasting_objects import lasting_objects
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "effects": ROOT / "effects",
@@ -22,13 +24,15 @@ def modules() -> dict[Path, ast.Module]:
     paths = [
         path for folder in PACKAGES.values() for path in sorted(folder.rglob("*.py")) if "versions" not in path.parts
     ]
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    with lasting_objects():
+        return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
 @cache
 def nodes() -> list[tuple[Path, ast.AST]]:
     """Every node of every module. To list them takes longer than most tests' own questions about them."""
-    return [(path, node) for path, tree in modules().items() for node in ast.walk(tree)]
+    with lasting_objects():
+        return [(path, node) for path, tree in modules().items() for node in ast.walk(tree)]
 
 
 def name_of(path: Path) -> str:
