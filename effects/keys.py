@@ -42,6 +42,7 @@ class KeyRing:
         keys = dict(_parse(text))
         self._digest_key = keys.pop(DIGEST_KEY_ID, None)
         self._keys = keys
+        self._ciphers = {key_id: AESGCM(key) for key_id, key in keys.items()}
         self._proven: set[str] = set()  # ids of keys that have opened something: they are what their ids say
 
     @property
@@ -59,10 +60,10 @@ class KeyRing:
             raise KeyUnavailable(
                 "EFFECTS_KEYS is not set, and a secret must not be stored in clear: run `effects keys generate`"
             )
-        key_id, key = next(iter(self._keys.items()))
+        key_id, cipher = next(iter(self._ciphers.items()))
         nonce = os.urandom(NONCE_BYTES)
         head = bytes([_FORMAT, len(key_id)]) + key_id.encode()
-        return head + nonce + AESGCM(key).encrypt(nonce, value, _context(table, row, field))
+        return head + nonce + cipher.encrypt(nonce, value, _context(table, row, field))
 
     def open(self, sealed: bytes, *, table: str, row: str, field: str) -> bytes:
         """Decrypt a value of that very row and field.
@@ -78,7 +79,7 @@ class KeyRing:
         body = sealed[2 + len(key_id) :]
         nonce, ciphertext = body[:NONCE_BYTES], body[NONCE_BYTES:]
         try:
-            value = AESGCM(self._keys[key_id]).decrypt(nonce, ciphertext, _context(table, row, field))
+            value = self._ciphers[key_id].decrypt(nonce, ciphertext, _context(table, row, field))
         except InvalidTag:
             raise self._unopened(key_id, f"{table}.{field} of row {row!r}") from None
         self._proven.add(key_id)
@@ -119,7 +120,7 @@ class KeyRing:
         """
         keyed = like.startswith("hmac:") if like is not None else self._digest_key is not None
         if keyed and self._digest_key is not None:
-            return "hmac:" + hmac.new(self._digest_key, text.encode(), hashlib.sha256).hexdigest()
+            return "hmac:" + hmac.digest(self._digest_key, text.encode(), "sha256").hex()
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
     def can_compare(self, digest: str) -> bool:
