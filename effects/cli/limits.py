@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -15,10 +15,9 @@ from effects.errors import ConfigurationError
 from effects.limits import parse_breaker, parse_rate
 from effects.store.limits import rows as store_limits
 from effects.store.limits import status as limit_status
-from effects.store.limits.rows import KEEP
+from effects.store.limits.key_limits import LimitChanges
 from effects.store.limits.status import Limit
 
-T = TypeVar("T")
 NONE = "none"
 
 
@@ -53,7 +52,7 @@ def show(context: Context, *, key: str) -> CommandResult:
     with context.app.store.read() as connection:
         limit = limit_status.show(context.app.store, connection, key)
     [row] = _table([limit]).rows
-    facts = {"parent": limit.parent, "tokens": limit.tokens, "failures in a row": limit.failures_in_a_row}
+    facts = {"parent": limit.limits.parent, "tokens": limit.tokens, "failures in a row": limit.failures_in_a_row}
     return CommandResult(limit, {**dict(zip(_COLUMNS, row, strict=True)), **facts})
 
 
@@ -95,18 +94,11 @@ def set_(
         for name in () if create else filter(None, (key, parent if parent != NONE else None)):
             store_limits.refuse_unknown(app.store, connection, name)
         store_limits.set_limit(
-            app.store,
-            connection,
-            key,
-            actor=actor(),
-            reason=reason,
-            rate=_parsed(rate, lambda text: parse_rate(text, burst or 0)),
-            max_in_flight=_parsed(in_flight, _count),
-            parent=_parsed(parent, str),
-            breaker=_parsed(breaker, parse_breaker),
-        )
+            app.store, connection, key, actor=actor(), reason=reason,
+            **_changes(rate=rate, burst=burst or 0, in_flight=in_flight, parent=parent, breaker=breaker),
+        )  # fmt: skip
         details = limit_status.show(app.store, connection, key)
-    return CommandResult(details, f"{key}: {_may(details) or 'no limits'}")
+    return CommandResult(details, f"{key}: {details.limits.text() or 'no limits'}")
 
 
 @limits.command()
@@ -148,11 +140,20 @@ def resume(context: Context, *, key: str, reason: str | None) -> CommandResult:
     return CommandResult({"limit_key": key, "result": "resumed", "was_paused": was_paused}, text)
 
 
-def _parsed(text: str | None, parse: Callable[[str], T]) -> Any:
-    """What `set_limit` takes: leave as it is, take away, or the new value."""
-    if text is None:
-        return KEEP
-    return None if text == NONE else parse(text)
+def _changes(
+    *, rate: str | None, burst: int, in_flight: str | None, parent: str | None, breaker: str | None
+) -> LimitChanges:
+    """What was given: the new value of each, or None to remove it."""
+    changes: LimitChanges = {}
+    if rate is not None:
+        changes["rate"] = None if rate == NONE else parse_rate(rate, burst)
+    if in_flight is not None:
+        changes["max_in_flight"] = None if in_flight == NONE else _count(in_flight)
+    if parent is not None:
+        changes["parent"] = None if parent == NONE else parent
+    if breaker is not None:
+        changes["breaker"] = None if breaker == NONE else parse_breaker(breaker)
+    return changes
 
 
 def _count(text: str) -> int:
@@ -161,23 +162,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _may(limit: Limit) -> str:
-    parts = [f"{limit.max_in_flight} in flight"] if limit.max_in_flight is not None else []
-    if limit.rate_tokens is not None and limit.rate_period_seconds is not None:
-        parts.append(f"{limit.rate_tokens} per {limit.rate_period_seconds:g} s (burst {limit.rate_burst})")
-    if limit.breaker_failures is not None:
-        parts.append(f"breaker {limit.breaker_failures} failures, {limit.breaker_seconds:g} s")
-    if limit.parent is not None:
-        parts.append(f"under {limit.parent}")
-    return ", ".join(parts)
-
-
 _COLUMNS = ("key", "limits", "running", "waiting", "paused until", "reason", "breaker")
 
 
 def _table(limits: Sequence[Limit]) -> Table:
     rows = [
-        (limit.limit_key, _may(limit) or None, limit.running, limit.waiting, limit.paused_until, limit.pause_reason,
+        (limit.limit_key, limit.limits.text() or None, limit.running, limit.waiting, limit.paused_until, limit.pause_reason,
          limit.breaker_state)
         for limit in limits
     ]  # fmt: skip

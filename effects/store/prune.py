@@ -19,6 +19,7 @@ from effects.store.bulk.records import OLD_BULKS
 from effects.store.db.old_rows import PAGE, Ages, delete_page, kept_seconds, old_rows
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
+from effects.store.limits.key_limits import LIMIT_COLUMNS
 from effects.store.operator.dead_letters import closed
 from effects.store.queue.unresolved import is_unknown
 from effects.store.recovery.failover_records import OLD_EVIDENCE, OLD_FAILOVERS
@@ -161,7 +162,7 @@ def limits(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Pa
 
 
 def _idle(sql: Sql) -> str:
-    none = "max_in_flight IS NULL AND rate_tokens IS NULL AND breaker_after IS NULL AND parent_key IS NULL"
+    none = " AND ".join(f"l.{column} IS NULL" for column in LIMIT_COLUMNS)
     return f"""
     SELECT l.limit_key FROM {sql.limits} AS l WHERE {none} AND {sql.seconds("l.paused_until")} >= {sql.number("age")}
     AND NOT EXISTS (SELECT 1 FROM {sql.limits} AS child WHERE child.parent_key = l.limit_key)"""

@@ -35,8 +35,10 @@ def test_what_is_set_is_shown_and_kept(app: Effects, run: Run) -> None:
     assert said.out == "domain: 2 in flight, 50 per 1 s (burst 10), breaker 5 failures, 60 s, under mail\n"
     assert len(ManualWorker(app).claim()) == 2
     shown = run("limits", "show", "domain", "--json").json
-    assert (shown["max_in_flight"], shown["rate_tokens"], shown["rate_period_seconds"]) == (2, 50, 1.0)
-    assert (shown["parent"], shown["breaker_failures"], shown["breaker_seconds"]) == ("mail", 5, 60.0)
+    assert shown["limits"] == {
+        "max_in_flight": 2, "rate": {"tokens": 50, "period_seconds": 1.0, "burst": 10}, "parent": "mail",
+        "breaker": {"failures": 5, "seconds": 60.0},
+    }  # fmt: skip
     assert (shown["breaker_state"], shown["running"], shown["waiting"]) == ("closed", 2, 3)
     [entry] = run("log", "--subject", "limit:domain", "--json").json
     assert (entry["action"], entry["via"], entry["detail"]["max_in_flight"]) == ("set", "cli", 2)

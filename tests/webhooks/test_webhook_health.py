@@ -210,7 +210,7 @@ def test_enabling_an_endpoint_closes_its_breaker_and_ends_its_pause(shop: Effect
         assert drain(shop)["succeeded"] >= 1
         with shop.store.read() as connection:
             stands = limit_status.show(shop.store, connection, limit_key(endpoint.id))
-        assert (stands.breaker_state, stands.paused_until, stands.max_in_flight) == ("closed", None, 1)
+        assert (stands.breaker_state, stands.paused_until, stands.limits.max_in_flight) == ("closed", None, 1)
 
 
 @pytest.mark.slow

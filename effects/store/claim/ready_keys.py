@@ -16,8 +16,16 @@ from effects.store.claim.claim_request import ClaimRequest
 from effects.store.claim.lease import GROUPED, LIMITED, is_running
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
-from effects.store.limits.capacity import LimitRef
-from effects.store.limits.conditions import ROUNDING, is_full, limits_of, not_paused, token_wait, with_parents
+from effects.store.limits.capacity import (
+    ROUNDING,
+    LimitRef,
+    is_full,
+    is_limiting,
+    joined_limits,
+    not_paused,
+    token_wait,
+    with_parents,
+)
 from effects.store.limits.queue_pauses import is_paused
 
 PROBES_PER_ROUND = 128  # keys checked in one round; the next round continues after the last of them
@@ -66,12 +74,7 @@ def probe(store: Store, connection: Connection, request: ClaimRequest) -> Probed
 # -- limits -------------------------------------------------------------------------------------------------
 
 
-def _limiting(row: str) -> str:
-    limits = f"{row}.max_in_flight IS NOT NULL OR {row}.rate_tokens IS NOT NULL OR {row}.breaker_failures > 0"
-    return f"COALESCE({limits}, false)"
-
-
-_LIMIT_REF = f"parent.limit_key AS parent, {_limiting('l')} AS has_limits, {_limiting('parent')} AS parent_has_limits"
+_LIMIT_REF = f"parent.limit_key AS parent, {is_limiting('l')} AS has_limits, {is_limiting('parent')} AS parent_has_limits"
 
 
 def _probe_limits(sql: Sql) -> str:
@@ -99,7 +102,7 @@ def _probe_limits(sql: Sql) -> str:
         FROM keys WHERE k IS NOT NULL AND n < {PROBES_PER_ROUND}
     ), unpaused(k, parent, has_limits, parent_has_limits, wait) AS (
         SELECT keys.k, {_LIMIT_REF}, {token_wait(sql)} FROM keys
-        {limits_of(sql, "keys.k")}
+        {joined_limits(sql, "keys.k")}
         LEFT JOIN running AS mine ON mine.k = keys.k
         LEFT JOIN running AS theirs ON theirs.k = parent.limit_key
         WHERE keys.k IS NOT NULL AND keys.k NOT IN (SELECT k FROM full_here) AND {not_paused(sql)}
@@ -165,7 +168,7 @@ def _group_heads(sql: Sql) -> str:
         FROM named WHERE NOT {is_running(sql, "named.g")} AND NOT {blocked}
     )
     SELECT j.id, j.limit_key, {_LIMIT_REF}, NULL AS last, 0 AS seen, true AS waiting
-    FROM {sql.jobs} AS j {limits_of(sql, "j.limit_key")}
+    FROM {sql.jobs} AS j {joined_limits(sql, "j.limit_key")}
     WHERE j.id {sql.among("heads")} AND j.status <> 'running' AND j.run_at <= {sql.now} AND j.queue = :queue
     AND j.job_type {sql.any_of("types")} AND {not_paused(sql)} AND NOT {is_paused(sql)}
     UNION ALL

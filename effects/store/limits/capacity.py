@@ -21,6 +21,7 @@ from effects.store.limits.local_keys import LocalKeys
 from effects.store.limits.rows import limit_columns
 
 BUSY_SECONDS = 0.02  # when to look again at a key that another worker holds
+ROUNDING = 1e-6  # seconds until a token that came exactly now
 FAILING_POOL = ""  # of all failing keys, where threads are reserved for the others; no limit key is empty
 
 
@@ -176,6 +177,54 @@ def count_running(store: Store, connection: Connection, keys: Sequence[str]) -> 
             for name in {row.limit_key, row.parent_key}:
                 counts[name] = counts.get(name, 0) + row.running
     return counts
+
+
+# -- conditions of statements that look at many keys without a lock: they spare a claim those that are closed ---------
+
+
+def is_limiting(row: str) -> str:
+    """Condition: a row of `effects_limits` may keep a job from starting, its pause apart."""
+    limits = f"{row}.max_in_flight IS NOT NULL OR {row}.rate_tokens IS NOT NULL OR {row}.breaker_failures > 0"
+    return f"COALESCE({limits}, false)"
+
+
+def joined_limits(sql: Sql, key: str) -> str:
+    """The rows of a key and its parent, as `l` and `parent`, for a FROM."""
+    return f"""LEFT JOIN {sql.limits} AS l ON l.limit_key = {key}
+        LEFT JOIN {sql.limits} AS parent ON parent.limit_key = l.parent_key"""
+
+
+def with_parents(sql: Sql, counted: str) -> str:
+    """A SELECT of (k, n): the jobs of each key in the relation `counted(k, n)`, those of its children included."""
+    return f"""
+        SELECT k, sum(n) FROM (
+            SELECT k, n FROM {counted}
+            UNION ALL SELECT l.parent_key, n FROM {counted} JOIN {sql.limits} AS l ON l.limit_key = k
+            WHERE l.parent_key IS NOT NULL) AS named GROUP BY k"""
+
+
+def not_paused(sql: Sql) -> str:
+    """Condition: neither the key nor its parent is paused."""
+    return f"(l.paused_until > {sql.now}) IS NOT TRUE AND (parent.paused_until > {sql.now}) IS NOT TRUE"
+
+
+def is_full(row: str, running: str) -> str:
+    """Condition: so many jobs of the key run as may. Behind an open breaker it is one, as a trial."""
+    return f"({running} >= CASE WHEN {row}.breaker_state = 'open' THEN 1 ELSE {row}.max_in_flight END) IS TRUE"
+
+
+def token_wait(sql: Sql) -> str:
+    """Seconds until the buckets of the key and its parent have a token; 0 where they do, or where there is no rate."""
+    return sql.greatest(_token_wait(sql, "l"), _token_wait(sql, "parent"))
+
+
+def _token_wait(sql: Sql, row: str) -> str:
+    in_it = (
+        f"COALESCE({row}.tokens, {row}.rate_burst) + COALESCE({sql.seconds(f'{row}.refilled_at')}, 0) "
+        f"* {row}.rate_tokens / {row}.rate_period_seconds"
+    )
+    missing = f"(1 - ({in_it})) * {row}.rate_period_seconds / {row}.rate_tokens"
+    return f"CASE WHEN {row}.rate_tokens IS NULL THEN 0.0 ELSE {sql.greatest('0.0', missing)} END"
 
 
 # -- the statements ----------------------------------------------------------------------------------------

@@ -1,8 +1,12 @@
-"""The limits of one key as values: checked, as columns, and in words for the audit log."""
+"""The limits of one key as values: checked, as columns, and in words.
+
+A further limit is a field here, its columns in `limit_tables` with their migration, what it allows in `capacity`, and
+an option of `effects limits set`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 from sqlalchemy import Row
@@ -10,6 +14,8 @@ from sqlalchemy import Row
 from effects.errors import ConfigurationError
 from effects.limits import Breaker, Rate
 from effects.text.scrub import KEY_CHARS_MAX
+
+_WORDS = {"max_in_flight": "{} in flight", "rate": "{}", "breaker": "breaker {}", "parent": "under {}"}
 
 
 class KeyLimits(msgspec.Struct, frozen=True):
@@ -39,30 +45,44 @@ class KeyLimits(msgspec.Struct, frozen=True):
             self.breaker.check()
 
     def columns(self) -> dict[str, Any]:
-        """The parameters of the statements that write them."""
+        """The values of its columns in `effects_limits`."""
         return {
-            "parent": self.parent,
-            "cap": self.max_in_flight,
+            "parent_key": self.parent,
+            "max_in_flight": self.max_in_flight,
             "rate_tokens": self.rate.tokens if self.rate else None,
-            "period": self.rate.period_seconds if self.rate else None,
-            "burst": self.rate.size if self.rate else None,
-            "after": self.breaker.failures if self.breaker else None,
-            "seconds": self.breaker.seconds if self.breaker else None,
+            "rate_period_seconds": self.rate.period_seconds if self.rate else None,
+            "rate_burst": self.rate.size if self.rate else None,
+            "breaker_after": self.breaker.failures if self.breaker else None,
+            "breaker_seconds": self.breaker.seconds if self.breaker else None,
         }
 
     def detail(self) -> dict[str, Any]:
-        """In words, for the audit log."""
+        """Those that there are, for the audit log."""
         rate, breaker = self.rate, self.breaker
         limits = {
             "max_in_flight": self.max_in_flight,
-            "rate": f"{rate.tokens} per {rate.period_seconds:g} s, burst {rate.size}" if rate else None,
-            "parent": self.parent,
+            "rate": f"{rate.tokens} per {rate.period_seconds:g} s (burst {rate.size})" if rate else None,
             "breaker": f"{breaker.failures} failures, {breaker.seconds:g} s" if breaker else None,
+            "parent": self.parent,
         }
         return {name: value for name, value in limits.items() if value is not None}
 
+    def text(self) -> str:
+        """Those that there are, for people: `2 in flight, under mail`."""
+        return ", ".join(_WORDS[name].format(value) for name, value in self.detail().items())
+
+
+class LimitChanges(TypedDict, total=False):
+    """Limits of a key by name; what is left out stays as it is, and None removes it."""
+
+    max_in_flight: int | None
+    rate: Rate | None
+    parent: str | None
+    breaker: Breaker | None
+
 
 NO_LIMITS = KeyLimits()
+LIMIT_COLUMNS = tuple(NO_LIMITS.columns())
 
 
 def check_key(key: str) -> None:
@@ -75,11 +95,12 @@ def check_key(key: str) -> None:
         raise ConfigurationError(f"a limit key has 1 to {KEY_CHARS_MAX} characters")
 
 
+def limits_of(row: Row[Any]) -> KeyLimits:
+    """The limits in a row of `effects_limits`."""
+    breaker = Breaker(row.breaker_after, row.breaker_seconds) if row.breaker_after is not None else None
+    return KeyLimits(row.max_in_flight, rate_of(row), row.parent_key, breaker)
+
+
 def rate_of(row: Row[Any]) -> Rate | None:
-    """The rate of a row of `effects_limits`."""
+    """The rate in a row of `effects_limits`."""
     return Rate(row.rate_tokens, row.rate_period_seconds, row.rate_burst) if row.rate_tokens is not None else None
-
-
-def breaker_of(row: Row[Any]) -> Breaker | None:
-    """The breaker of a row of `effects_limits`."""
-    return Breaker(row.breaker_after, row.breaker_seconds) if row.breaker_after is not None else None

@@ -7,51 +7,31 @@ rate count the jobs of all its children. What operators change is in the audit l
 from __future__ import annotations
 
 import datetime as dt
-from enum import Enum
-from typing import Any, Final
+from typing import Any, Unpack
 
+import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.errors import ConfigurationError, LimitNotFound
-from effects.limits import FOREVER_SECONDS, Breaker, PauseState, Rate, end_pause, extend_pause
+from effects.limits import FOREVER_SECONDS, PauseState, end_pause, extend_pause
 from effects.moments import moment
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
-from effects.store.limits.key_limits import NO_LIMITS, KeyLimits, breaker_of, check_key, rate_of
+from effects.store.limits.key_limits import LIMIT_COLUMNS, NO_LIMITS, KeyLimits, LimitChanges, check_key, limits_of
 from effects.text.nearest import nearest
 
 _SET, _PAUSE, _RESUME = (AuditAction("limit", name) for name in ("set", "pause", "resume"))
 
 
-class _Keep(Enum):
-    KEEP = "keep"
-
-
-KEEP: Final = _Keep.KEEP  # what `set_limit` leaves as it is
-
-
-def ensure(
-    store: Store,
-    connection: Connection,
-    key: str,
-    *,
-    max_in_flight: int | None = None,
-    rate: Rate | None = None,
-    parent: str | None = None,
-    breaker: Breaker | None = None,
-) -> None:
+def ensure(store: Store, connection: Connection, key: str, **limits: Unpack[LimitChanges]) -> None:
     """Limit a key that has no row yet; a row that is there stays as an operator left it. In the given transaction.
 
     Raises:
         ConfigurationError: a limit that cannot be, or a parent that has a parent itself.
     """
-    limits = KeyLimits(max_in_flight, rate, parent, breaker)
-    limits.check(key)
-    if parent is not None:
-        store.write(connection, _add, limit_key=parent, **NO_LIMITS.columns())
-        _check_parent(store, connection, key, parent)
-    store.write(connection, _add, limit_key=key, **limits.columns())
+    _check(store, connection, key, initial := KeyLimits(**limits))
+    store.write(connection, _add, limit_key=key, **initial.columns())
 
 
 def set_limit(
@@ -61,10 +41,7 @@ def set_limit(
     *,
     actor: str,
     reason: str | None = None,
-    max_in_flight: int | _Keep | None = KEEP,
-    rate: Rate | _Keep | None = KEEP,
-    parent: str | _Keep | None = KEEP,
-    breaker: Breaker | _Keep | None = KEEP,
+    **changes: Unpack[LimitChanges],
 ) -> None:
     """Set the limits of a key; None removes one, omitted ones keep their value. Workers apply them at their next claim.
 
@@ -75,19 +52,18 @@ def set_limit(
         ConfigurationError: a limit that cannot be, or a parent that has a parent itself.
     """
     store.write(connection, _add, limit_key=key, **NO_LIMITS.columns())
-    row = _locked(store, connection, key)
-    limits = KeyLimits(
-        max_in_flight=row.max_in_flight if max_in_flight is KEEP else max_in_flight,
-        rate=rate_of(row) if rate is KEEP else rate,
-        parent=row.parent_key if parent is KEEP else parent,
-        breaker=breaker_of(row) if breaker is KEEP else breaker,
-    )
+    limits = msgspec.structs.replace(limits_of(_locked(store, connection, key)), **changes)
+    _check(store, connection, key, limits)
+    store.write(connection, _set, limit_key=key, **limits.columns())
+    note(store, connection, _SET, key, actor=actor, reason=reason, detail=limits.detail())
+
+
+def _check(store: Store, connection: Connection, key: str, limits: KeyLimits) -> None:
+    """Refuse limits that this key cannot have, and see that their parent has a row."""
     limits.check(key)
     if limits.parent is not None:
         store.write(connection, _add, limit_key=limits.parent, **NO_LIMITS.columns())
         _check_parent(store, connection, key, limits.parent)
-    store.write(connection, _set, limit_key=key, **limits.columns())
-    note(store, connection, _SET, key, actor=actor, reason=reason, detail=limits.detail())
 
 
 def pause(
@@ -202,19 +178,17 @@ def _pause_of(row: Row[Any]) -> PauseState:
 
 
 def _add(sql: Sql) -> str:
+    values = ", ".join(f":{column}" for column in LIMIT_COLUMNS)
     return f"""
-    INSERT INTO {sql.limits} (limit_key, parent_key, max_in_flight, rate_tokens, rate_period_seconds, rate_burst,
-        breaker_after, breaker_seconds, updated_at)
-    VALUES (:limit_key, :parent, :cap, :rate_tokens, :period, :burst, :after, :seconds, {sql.now})
+    INSERT INTO {sql.limits} (limit_key, {", ".join(LIMIT_COLUMNS)}, updated_at) VALUES (:limit_key, {values}, {sql.now})
     ON CONFLICT DO NOTHING"""
 
 
 def limit_columns(sql: Sql) -> str:
     """The columns of a row that the store reads before changing its state."""
     return f"""
-    limit_key, parent_key, max_in_flight, rate_tokens, rate_period_seconds, rate_burst, tokens,
-    COALESCE({sql.seconds("refilled_at")}, 0) AS elapsed, {sql.epoch(sql.now)} AS now_epoch,
-    {sql.seconds(sql.now, "paused_until")} AS paused_left, paused_seconds, breaker_after, breaker_seconds,
+    limit_key, {", ".join(LIMIT_COLUMNS)}, tokens, COALESCE({sql.seconds("refilled_at")}, 0) AS elapsed,
+    {sql.epoch(sql.now)} AS now_epoch, {sql.seconds(sql.now, "paused_until")} AS paused_left, paused_seconds,
     breaker_state, breaker_failures, {sql.seconds("breaker_changed_at")} AS breaker_age"""
 
 
@@ -238,14 +212,14 @@ def _lock(sql: Sql) -> str:
 
 
 def _set(sql: Sql) -> str:
-    """A bucket of another size begins full."""
+    """A bucket of another size begins full, and without a breaker none is open."""
     whole = "integer" if sql.postgresql else "INTEGER"
-    changed = f"rate_burst IS DISTINCT FROM CAST(:burst AS {whole})"
-    gone = f"CAST(:after AS {whole}) IS NULL"
+    changed = f"rate_burst IS DISTINCT FROM CAST(:rate_burst AS {whole})"
+    gone = f"CAST(:breaker_after AS {whole}) IS NULL"
+    values = ", ".join(f"{column} = :{column}" for column in LIMIT_COLUMNS)
     return f"""
-    UPDATE {sql.limits} SET parent_key = :parent, max_in_flight = :cap, rate_tokens = :rate_tokens,
-        rate_period_seconds = :period, rate_burst = :burst,
-        tokens = CASE WHEN {changed} THEN NULL ELSE tokens END, breaker_after = :after, breaker_seconds = :seconds,
+    UPDATE {sql.limits} SET {values},
+        tokens = CASE WHEN {changed} THEN NULL ELSE tokens END,
         breaker_state = CASE WHEN {gone} THEN 'closed' ELSE breaker_state END,
         breaker_failures = CASE WHEN {gone} THEN 0 ELSE breaker_failures END,
         updated_at = {sql.now}

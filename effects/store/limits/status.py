@@ -13,24 +13,18 @@ from effects.limits import refilled
 from effects.store.db.records import Moment, shown_moment
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
-from effects.store.limits.key_limits import rate_of
+from effects.store.limits.key_limits import KeyLimits, limits_of
 from effects.store.limits.rows import limit_columns, nearest_key
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """A key, its settings and its state. `breaker_state` is closed, open or half_open; None without a breaker."""
+    """A key, its limits and its state. `breaker_state` is closed, open or half_open; None without a breaker."""
 
     limit_key: str
-    parent: str | None
-    max_in_flight: int | None
-    rate_tokens: int | None
-    rate_period_seconds: float | None
-    rate_burst: int | None
+    limits: KeyLimits
     tokens: float | None
     paused_until: Moment | None
     pause_reason: str | None
-    breaker_failures: int | None
-    breaker_seconds: float | None
     breaker_state: str | None
     failures_in_a_row: int
     running: int
@@ -61,22 +55,16 @@ def list_limits(store: Store, connection: Connection, *, paused: bool = False, l
 
 
 def _limit(row: Row[Any]) -> Limit:
-    rate, left = rate_of(row), row.paused_left
+    limits, left = limits_of(row), row.paused_left
     resting = left is not None and left > 0
     state = "closed" if row.breaker_state == "closed" else "open" if resting else "half_open"
     return Limit(
         limit_key=row.limit_key,
-        parent=row.parent_key,
-        max_in_flight=row.max_in_flight,
-        rate_tokens=row.rate_tokens,
-        rate_period_seconds=row.rate_period_seconds,
-        rate_burst=row.rate_burst,
-        tokens=round(refilled(row.tokens, row.elapsed, rate), 3) if rate is not None else None,
+        limits=limits,
+        tokens=round(refilled(row.tokens, row.elapsed, limits.rate), 3) if limits.rate is not None else None,
         paused_until=shown_moment(row.paused_until) if resting else None,
         pause_reason=row.pause_reason if resting else None,
-        breaker_failures=row.breaker_after,
-        breaker_seconds=row.breaker_seconds,
-        breaker_state=state if row.breaker_after is not None else None,
+        breaker_state=state if limits.breaker is not None else None,
         failures_in_a_row=row.breaker_failures,
         running=row.running,
         waiting=row.waiting,

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
-from effects.store.limits.conditions import ROUNDING, is_full, limits_of, not_paused, token_wait, with_parents
+from effects.store.limits.capacity import ROUNDING, is_full, joined_limits, not_paused, token_wait, with_parents
 from effects.store.numbers.rows import step_of, within_times
 from effects.store.schema.operator_tables import HOUR, MINUTE, SAMPLE_COUNTS
 
@@ -116,7 +116,7 @@ def _waiting(sql: Sql) -> str:
     SELECT by_key.queue, sum(by_key.due) AS due, {sql.seconds("min(by_key.first_due)")} AS oldest,
         sum(by_key.running) AS running, sum(by_key.retrying) AS retrying,
         sum(CASE WHEN by_key.limit_key IS NOT NULL AND ({held}) THEN by_key.due ELSE 0 END) AS held
-    FROM by_key {limits_of(sql, "by_key.limit_key")}
+    FROM by_key {joined_limits(sql, "by_key.limit_key")}
     LEFT JOIN running AS own ON own.k = by_key.limit_key LEFT JOIN running AS above ON above.k = parent.limit_key
     GROUP BY by_key.queue"""
 
