@@ -167,8 +167,8 @@ _COLUMNS = ("key", "limits", "running", "waiting", "paused until", "reason", "br
 
 def _table(limits: Sequence[Limit]) -> Table:
     rows = [
-        (limit.limit_key, limit.limits.text() or None, limit.running, limit.waiting, limit.paused_until, limit.pause_reason,
-         limit.breaker_state)
+        (limit.limit_key, limit.limits.text() or None, limit.running, limit.waiting, limit.paused_until,
+         limit.pause_reason, limit.breaker_state)
         for limit in limits
     ]  # fmt: skip
     return Table(_COLUMNS, rows, empty="no limits")

@@ -21,8 +21,8 @@ CHAPTERS: Mapping[str, Sequence[Mistake]] = {
 MISTAKES = [mistake for mistakes in CHAPTERS.values() for mistake in mistakes]
 HEAD = """# Mistakes and their answers
 
-`python -m tests.mistakes --write` makes every mistake, prints how many milliseconds each answer took, and writes this page; the
-tests compare it. `TIME`, `N`, `WORKER`, `PORT` and `/srv/shop` replace what differs from run to run.
+`python -m tests.mistakes --write` makes every mistake, prints how many milliseconds each answer took, and writes this
+page; the tests compare it. `TIME`, `N`, `WORKER`, `PORT` and `/srv/shop` replace what differs from run to run.
 """
 
 

@@ -74,7 +74,9 @@ def probe(store: Store, connection: Connection, request: ClaimRequest) -> Probed
 # -- limits -------------------------------------------------------------------------------------------------
 
 
-_LIMIT_REF = f"parent.limit_key AS parent, {is_limiting('l')} AS has_limits, {is_limiting('parent')} AS parent_has_limits"
+_LIMIT_REF = (
+    f"parent.limit_key AS parent, {is_limiting('l')} AS has_limits, {is_limiting('parent')} AS parent_has_limits"
+)
 
 
 def _probe_limits(sql: Sql) -> str:

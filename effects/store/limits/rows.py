@@ -180,7 +180,8 @@ def _pause_of(row: Row[Any]) -> PauseState:
 def _add(sql: Sql) -> str:
     values = ", ".join(f":{column}" for column in LIMIT_COLUMNS)
     return f"""
-    INSERT INTO {sql.limits} (limit_key, {", ".join(LIMIT_COLUMNS)}, updated_at) VALUES (:limit_key, {values}, {sql.now})
+    INSERT INTO {sql.limits} (limit_key, {", ".join(LIMIT_COLUMNS)}, updated_at)
+    VALUES (:limit_key, {values}, {sql.now})
     ON CONFLICT DO NOTHING"""
 
 
