@@ -79,6 +79,7 @@ def parse(words: list[str]) -> None:
         command.make_context(name, list(words), parent=parent)
 
 
+@pytest.mark.slow
 def test_every_command_that_a_text_advises_parses() -> None:
     lines = advice_in_the_source()
     assert len(lines) > 15

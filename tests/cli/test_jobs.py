@@ -164,6 +164,7 @@ def test_reschedule(app: Effects, run: Run) -> None:
     assert f"job {job_id} is running: only a waiting job can be rescheduled" in error_line(refused, ExitCode.FINDINGS)
 
 
+@pytest.mark.slow
 def test_wait_exits_by_how_it_ended(app: Effects, run: Run) -> None:
     manual_worker = ManualWorker(app)
     for key, ending, exit_code in (("a", Done(), ExitCode.DONE), ("b", Refused("no"), ExitCode.FINDINGS)):

@@ -41,6 +41,7 @@ def test_the_version_is_printed_without_the_core() -> None:
     assert _imported("from effects.cli.main import cli; cli.main(['--version'])") & LIBRARIES == set()
 
 
+@pytest.mark.slow
 def test_an_empty_drain_imports_nothing_that_only_jobs_need(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'cron.db'}"
     Effects(database).create_tables()

@@ -96,6 +96,7 @@ def test_an_unavailable_database_is_shown(tmp_path: Path) -> None:
     app.dispose()
 
 
+@pytest.mark.slow
 def test_a_worker_serves_its_own_counts(database_url: str, app: Effects, tmp_path: Path) -> None:
     for moves in (["done"], ["refuse"]):
         enqueue("scripted", {"moves": moves}, effects=app)

@@ -289,6 +289,7 @@ def test_too_much_baggage_is_left_out() -> None:
     assert trace.get_current_span(context_of_text(text)).get_span_context().span_id == span.context.span_id
 
 
+@pytest.mark.slow
 def test_where_it_is_not_used_it_is_not_imported() -> None:
     code = """
 import sys, tempfile

@@ -112,6 +112,7 @@ def check_storable(settlement: Settlement) -> None:
     assert settlement.apply is None or callable(settlement.apply)
 
 
+@pytest.mark.slow
 def test_every_field_of_every_outcome_with_every_value() -> None:
     """Returned and raised: a wrong value is named, the fate stays, and what would be written can be."""
     wrong = 0

@@ -109,6 +109,7 @@ def test_a_hook_that_raises_is_logged_and_stops_neither_the_next_nor_a_job(
     assert "rosebud" not in str(vars(logged)["reason"])
 
 
+@pytest.mark.slow
 def test_a_hook_that_hangs_holds_up_no_job_and_no_end(app: Effects, caplog: pytest.LogCaptureFixture) -> None:
     gate = threading.Event()
     app.on("dead", lambda event: gate.wait(60))
@@ -155,6 +156,7 @@ print(Worker(app).drain().counts)
 """
 
 
+@pytest.mark.slow
 def test_a_crash_between_the_commit_and_the_call_loses_the_call_and_never_the_job(app: Effects) -> None:
     receipt = enqueue("scripted", {"moves": ["refuse"]}, effects=app)
 
@@ -195,6 +197,7 @@ Worker(app).drain()
 """
 
 
+@pytest.mark.slow
 def test_sentrys_logging_integration_gets_the_exception_of_a_dead_job(app: Effects) -> None:
     """Its class and where it was raised; neither its text nor the payload."""
     ran = subprocess.run(

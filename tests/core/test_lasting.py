@@ -38,6 +38,7 @@ def test_meanwhile_what_lasts_is_frozen_and_garbage_is_looked_for_less_often() -
     assert (afterwards, left) == (own, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [0, 123, 50_000], ids=["off", "often", "seldom"])
 def test_what_the_app_has_set_stays(own: int) -> None:
     code = f"""
@@ -54,6 +55,7 @@ def test_what_the_app_has_set_stays(own: int) -> None:
     assert frozen > 1000
 
 
+@pytest.mark.slow
 def test_of_two_workers_in_a_process_the_last_leaves_it_as_the_first_found_it() -> None:
     code = """
         first, second = lasting(), lasting()
@@ -67,6 +69,7 @@ def test_of_two_workers_in_a_process_the_last_leaves_it_as_the_first_found_it() 
     assert (afterwards, frozen) == (own, 0)
 
 
+@pytest.mark.slow
 def test_a_drain_restores_them(tmp_path: Path) -> None:
     code = """
         import sys

@@ -152,6 +152,7 @@ PAGE_WALKS = (
 )
 
 
+@pytest.mark.slow
 def test_no_page_of_the_dashboard_scans_a_growing_table(app: Effects) -> None:
     board = dashboard(guard=lambda request: Person("ann", role="admin"), effects=app)
     scans = []

@@ -484,6 +484,7 @@ def test_the_drivers_own_connection_is_accepted(postgresql_pool: DatabasePool, t
             pass
 
 
+@pytest.mark.slow
 def test_a_connection_of_another_driver_is_refused(tmp_path: Path) -> None:
     engine = own_engine(f"sqlite:///{tmp_path / 'test.db'}")
     toolkit = Toolkit(Effects(f"sqlite:///{tmp_path / 'shop.db'}"), connection=(connection := engine.connect()))

@@ -74,6 +74,7 @@ class _Checks(Runtime):
         """It is set by checks alone."""
 
 
+@pytest.mark.slow
 def test_a_new_listener_looks_once_for_earlier_commits(app: Effects) -> None:
     """Between two connections a NOTIFY is heard by no one."""
     woken: list[Collection[str] | None] = []

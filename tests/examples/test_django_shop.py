@@ -19,6 +19,7 @@ print(answer.status_code, answer.content.decode() if answer.status_code == 200 e
 """
 
 
+@pytest.mark.slow
 @pytest.mark.quick
 def test_its_own_tests_pass(manage: Manage) -> None:
     assert "Ran 4 tests" in manage("test", "--noinput").stderr

@@ -91,6 +91,7 @@ texts = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_character
 cells = st.none() | st.integers(-(10**15) + 1, 10**15 - 1) | st.booleans() | texts | st.floats(allow_nan=False)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(cells, cells, texts), min_size=1, max_size=30), st.integers(1, 30))
 def test_any_rows_divided_anyhow(rows: list[tuple[Any, ...]], size: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
+import pytest
 
 from effects.cli.main import cli
 from tests.house.source import PACKAGES, ROOT, name_of, nodes
@@ -189,6 +190,7 @@ def test_a_binding_names_what_it_is() -> None:
     assert _vague(nodes()) == []
 
 
+@pytest.mark.slow
 def test_a_binding_in_tests_benchmarks_and_examples_names_what_it_is() -> None:
     paths = [path for folder in ("tests", "benchmarks", "examples") for path in sorted((ROOT / folder).rglob("*.py"))]
     trees = ((path, ast.parse(path.read_text(encoding="utf-8"))) for path in paths)

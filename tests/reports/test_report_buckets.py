@@ -179,6 +179,7 @@ def test_a_repeat_finds_the_file_and_sends_nothing(app: Effects, s3_server: str,
     assert list(objects(s3_server, bucket).values()) == [content(app, run_id)]
 
 
+@pytest.mark.slow
 @ON_SQLITE
 @pytest.mark.usefixtures("in_parts")
 def test_an_upload_in_parts_that_is_cut_anywhere_ends_well(

@@ -103,6 +103,7 @@ def test_wait_until_it_is_ready(shop: Effects) -> None:
     assert (answer.json["state"], answer.json["progress"]["fraction"]) == ("ready", 1.0)
 
 
+@pytest.mark.slow
 def test_wait_without_a_worker_reports_it_and_ends_in_time(shop: Effects) -> None:
     answer = reports("request", "orders", "--wait", "--timeout", "1s")
     assert answer.exit_code == 3

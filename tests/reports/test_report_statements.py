@@ -104,6 +104,7 @@ def _definition(name: str, statement: Any) -> Any:
     return report(name.replace(" ", "_"), **options)(lambda: statement)
 
 
+@pytest.mark.slow
 def test_a_range_that_would_compute_the_whole_select_each_time_is_one_chunk(shop_factory: Shop) -> None:
     """The plan recognises it from EXPLAIN, and so does `explain`, which reads no row."""
     cases = {name: (statement, True) for name, statement in WHOLE.items()}

@@ -73,6 +73,7 @@ def test_every_route_that_takes_post_has_a_request(full: FullShop, person: Calla
     assert {request.route for request in unsafe_requests(full, person(ANN))} == taking
 
 
+@pytest.mark.slow
 def test_only_the_own_form_acts(full: FullShop, person: Callable[[Person | None], Visitor]) -> None:
     """Refused in every way, nothing has changed; then each of the same requests acts."""
     ann, ben = person(ANN), person(Person("ben", role="admin", personal=True))
@@ -88,6 +89,7 @@ def test_only_the_own_form_acts(full: FullShop, person: Callable[[Person | None]
         before = after
 
 
+@pytest.mark.slow
 def test_another_host_browser_or_person_does_nothing(
     full: FullShop, person: Callable[[Person | None], Visitor]
 ) -> None:

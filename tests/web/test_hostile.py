@@ -44,6 +44,7 @@ def full(shop: Shop) -> Shop:
     return shop
 
 
+@pytest.mark.slow
 def test_no_text_of_a_row_becomes_markup(full: Shop, visiting: Visiting) -> None:
     pages = [*LISTS, *(f"/jobs/{job}" for job in (full.dead, full.unknown, full.done, full.queued))]
     assert plant(full, HARMLESS) > 20
@@ -60,6 +61,7 @@ def test_no_text_of_a_row_becomes_markup(full: Shop, visiting: Visiting) -> None
             assert [each for each in shape.addresses if not each.startswith(("/", "#"))] == [], (page, value)
 
 
+@pytest.mark.slow
 def test_no_field_of_a_query_becomes_markup(shop: Shop, visiting: Visiting) -> None:
     visitor = visiting("operator")
     names = ("job_type", "queue", "error_code", "worker", "actor", "action", "subject", "did", "range", "status", "age")

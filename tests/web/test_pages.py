@@ -184,6 +184,7 @@ def test_lists_have_pages_and_filters(shop: Shop, visiting: Visiting) -> None:
     assert set(re.findall(r'href="/jobs/(\d+)"', visitor.get("/needs?effect=unknown").text)) == {str(shop.unknown)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 40])
 def test_no_page_asks_the_database_once_for_each_row(rows: int, shop: Shop) -> None:
     """The same statements, whether a list has one row or forty."""

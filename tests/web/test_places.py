@@ -52,6 +52,7 @@ def place(request: pytest.FixtureRequest, shop: FullShop) -> Iterator[Place]:
         yield place
 
 
+@pytest.mark.slow
 def test_the_same_everywhere(place: Place, shop: FullShop) -> None:
     ann, ben, stranger = place.visitor("ann"), place.visitor("ben"), place.visitor(None)
     requests = unsafe_requests(shop, ann)

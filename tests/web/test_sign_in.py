@@ -67,6 +67,7 @@ def test_a_link_signs_in_once(app: Effects, visitor: Visitor, board: Dashboard) 
     assert audit_actions(app) == [("cli:root", "mint"), ("web:ann", "sign_in")]
 
 
+@pytest.mark.slow
 def test_whom_the_database_cannot_note_as_seen_looks_all_the_same(
     app: Effects, sign_in: SignIn, visitor: Visitor
 ) -> None:

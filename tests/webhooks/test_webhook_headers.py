@@ -106,6 +106,7 @@ def test_no_spelling_of_a_denied_name_passes(kind: str) -> None:
             assert refused(spelling), spelling
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_whatever_the_table_of_kinds_denies_is_refused_in_every_spelling(data: st.DataObject) -> None:
     """Its names, and whatever begins with one of its prefixes, with any mix of cases and of `-` and `_`."""

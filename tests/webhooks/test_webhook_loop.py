@@ -82,6 +82,7 @@ def test_an_endpoint_that_answers_gets_more_at_a_time(shop: Effects) -> None:
     assert 4 < most_at_once(shop) <= 16
 
 
+@pytest.mark.slow
 def test_an_endpoint_never_has_more_at_a_time_than_its_limit(shop: Effects) -> None:
     assert most_at_once(shop, limit=5) <= 5
 
@@ -90,6 +91,7 @@ def test_an_endpoint_that_has_too_much_gets_no_more_at_a_time(shop: Effects) -> 
     assert most_at_once(shop, status=503) <= 4
 
 
+@pytest.mark.slow
 def test_silent_receivers_give_up_their_slots(shop: Effects) -> None:
     """Ten slots, of which failing partners may have three. All are taken by partners that never answer."""
     gate = threading.Event()

@@ -106,6 +106,7 @@ def refused(url: str, *, allow_private: Private = False) -> bool:
     return blocked and not seen and not exchange.wrote and exchange.status is None
 
 
+@pytest.mark.slow
 def test_nothing_is_connected_to() -> None:
     urls = [f"{scheme}://{host}/latest/meta-data/" for scheme in ("http", "https") for host in CORPUS]
     assert [url for url in urls if not refused(url)] == []

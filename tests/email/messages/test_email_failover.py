@@ -102,6 +102,7 @@ def test_the_second_one_gets_what_the_first_surely_did_not_send(
     assert audit(pair.store, pair.ledgers) == []
 
 
+@pytest.mark.slow
 def test_what_the_second_may_have_sent_stays_with_it(
     pair: Effects, send_pair: Callable[..., EmailReceipt], post: Post, backup: Backup
 ) -> None:
@@ -125,6 +126,7 @@ def test_what_the_first_may_have_sent_is_not_passed_on(
     assert (len(post.outgoing), backup.outgoing) == (6, [])
 
 
+@pytest.mark.slow
 def test_where_both_did_not_send_the_message_waits_and_begins_with_the_first(
     pair: Effects, send_pair: Callable[..., EmailReceipt], post: Post, backup: Backup
 ) -> None:
@@ -138,6 +140,7 @@ def test_where_both_did_not_send_the_message_waits_and_begins_with_the_first(
     assert (len(post.outgoing), len(backup.outgoing)) == (3, 2)
 
 
+@pytest.mark.slow
 def test_while_all_of_a_list_rest_its_mail_waits(
     pair: Effects, send_pair: Callable[..., EmailReceipt], post: Post, backup: Backup
 ) -> None:
@@ -154,6 +157,7 @@ def test_while_all_of_a_list_rest_its_mail_waits(
     assert row(pair, "limits")["limit_key"] == "email:default"
 
 
+@pytest.mark.slow
 def test_a_group_goes_on_with_those_who_are_left(
     pair: Effects, send_pair: Callable[..., EmailReceipt], post: Post, backup: Backup
 ) -> None:

@@ -85,6 +85,7 @@ def test_no_value_becomes_markup(places: Any) -> None:
         assert "\ue000" not in page or "\ue000" in value
 
 
+@pytest.mark.slow
 @given(st.text(alphabet=st.sampled_from("*_[]()<>`~#|\\!&;:/.-+=\"'{}% \n\r\tabA1\ue000\ue001\ue010"), max_size=40))
 @example("\n\n")
 def test_no_value_of_any_letters_becomes_markup(places: Any, value: str) -> None:

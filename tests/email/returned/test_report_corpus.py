@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from effects import Effects
 from effects_email import events_of, find_suppressions, list_suppressions
 from effects_email.returned.taking import take_report
@@ -36,6 +38,7 @@ def faults_of(shop: Effects, written: Written, case: Case, number: int, *, by_to
     return [f"{case.name} ({'token' if by_token else 'Message-ID'}): {fault}" for fault in faults]
 
 
+@pytest.mark.slow
 def test_every_report_is_read_as_it_is_listed(shop: Effects, written: Written) -> None:
     faults = [
         fault

@@ -248,6 +248,7 @@ def test_plain_order_ends_after_an_hour(opened: Opened, monkeypatch: pytest.Monk
 # -- patience ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_message_waits_only_so_long_for_the_answer_to_another(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def faults(received: list[bytes], folder: Path) -> list[int]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_generated_messages_verify_after_a_real_postfix(
     authority: trustme.CA, opened: Opened, ca_file: Path, tmp_path: Path
 ) -> None:

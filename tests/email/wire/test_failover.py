@@ -69,6 +69,7 @@ def test_no_message_is_sent_by_both(app_factory: AppFactory, second: SmtpPeer, t
         post.app.dispose()
 
 
+@pytest.mark.slow
 def test_a_dead_first_one_does_not_make_each_message_wait(
     app_factory: AppFactory, second: SmtpPeer, tmp_path: Path
 ) -> None:

@@ -101,6 +101,7 @@ def test_postfix_refuses_a_wrong_password(postfix: Postfix, opened: Opened, ca_f
     assert sent(opened(postfix_url(postfix, ca_file, password="wrong"), "")) == [("config", "smtp_535_5.7.8")]
 
 
+@pytest.mark.slow
 def test_postfix_is_not_sent_what_is_above_its_size(postfix: Postfix, opened: Opened, ca_file: Path) -> None:
     big = b"Subject: big\r\n\r\n" + (b"x" * 70 + b"\r\n") * 20_000
     assert sent(opened(postfix_url(postfix, ca_file), ""), data=big) == [("refused_message", "too_large")]
@@ -121,6 +122,7 @@ smtpd_hard_error_limit = 100
 """
 
 
+@pytest.mark.slow
 def test_postfix_that_forbids_unasked_commands_takes_those_that_are_announced(
     authority: trustme.CA, opened: Opened
 ) -> None:
