@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # Else each of the hundreds of processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs demo test test-all check crash failover soak bench bench-long bench-reports clean
+.PHONY: docs demo test test-all check crash failover soak bench bench-reports bench-pages bench-long clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -54,13 +54,17 @@ bench: $(VENV)/.bench
 	-command -v npm >/dev/null && npm install --silent --no-save --prefix $(VENV)/node graphile-worker@0.17.3
 	$(BIN)/python -m benchmarks
 
-# What takes longer: a large backlog, a snapshot that is held for half an hour.
-bench-long: $(VENV)/.bench
-	$(BIN)/python -m benchmarks --long
-
 # Reports beside psql, XlsxWriter and pyarrow, by two workers, and the memory of each format.
 bench-reports: $(VENV)/.bench
-	$(BIN)/python -m benchmarks --only reports --only report_speed --only report_workers --only report_sheets --only report_memory
+	$(BIN)/python -m benchmarks --group reports
+
+# Lists and pages beside a million ended jobs.
+bench-pages: $(VENV)/.bench
+	$(BIN)/python -m benchmarks --group pages
+
+# What takes longer: a large backlog, a snapshot that is held for half an hour.
+bench-long: $(VENV)/.bench
+	$(BIN)/python -m benchmarks --group long
 
 clean:
 	rm -rf $(VENV)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from benchmarks import (
     backlog,
@@ -48,7 +49,10 @@ from benchmarks.options import Options
 from benchmarks.rounds import Report
 from benchmarks.tables import render
 
-COMPARISONS: dict[str, Callable[[Options], Report]] = {
+Comparisons: TypeAlias = "dict[str, Callable[[Options], Report]]"
+
+# What `make bench` runs, within 45 minutes on two cores.
+DELIVERY: Comparisons = {
     "drain_postgresql": drain_postgresql.run,
     "drain_sqlite": drain_sqlite.run,
     "enqueue_bulk": enqueue_bulk.run,
@@ -66,13 +70,6 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "prune": prune.run,
     "numbers": numbers.run,
     "unresolved": unresolved.run,
-    "lists": lists.run,
-    "pages": pages.run,
-    "reports": reports.run,
-    "report_memory": report_memory.run,
-    "report_speed": report_speed.run,
-    "report_workers": report_speed.workers,
-    "report_sheets": report_speed.sheets,
     "startup": startup.run,
     "statements": statements.run,
     "wal": wal.run,
@@ -86,12 +83,25 @@ COMPARISONS: dict[str, Callable[[Options], Report]] = {
     "mail_wire": mail_wire.run,
     "mail_waiting": mail_waiting.run,
 }
-# Half an hour each, or more: run by their names, or all by `--long`.
-LONG: dict[str, Callable[[Options], Report]] = {
+REPORTS: Comparisons = {
+    "reports": reports.run,
+    "report_memory": report_memory.run,
+    "report_speed": report_speed.run,
+    "report_workers": report_speed.workers,
+    "report_sheets": report_speed.sheets,
+}
+PAGES: Comparisons = {
+    "lists": lists.run,
+    "pages": pages.run,
+}
+# Half an hour each, or more.
+LONG: Comparisons = {
     "backlog": backlog.run,
     "held_snapshot": backlog.held,
     "many_pages": pages.many,
 }
+GROUPS: dict[str, Comparisons] = {"delivery": DELIVERY, "reports": REPORTS, "pages": PAGES, "long": LONG}
+COMPARISONS: Comparisons = {name: run for group in GROUPS.values() for name, run in group.items()}
 ROUNDS = 5
 QUICK_ROUNDS, QUICK_SCALE = 1, 0.1
 
@@ -105,9 +115,9 @@ def main(arguments: list[str] | None = None) -> int:
         facts = {"date": time.strftime("%Y-%m-%d"), **servers.surroundings(), **server.settings()}
         _print_header(facts, rounds, parsed.quick)
         options = Options(server, rounds, QUICK_SCALE if parsed.quick else 1.0, _say)
-        for name in parsed.only or (LONG if parsed.long else COMPARISONS):
+        for name in parsed.only or GROUPS[parsed.group]:
             begun = time.monotonic()
-            report = {**COMPARISONS, **LONG}[name](options)
+            report = COMPARISONS[name](options)
             report.notes.append(f"Took {time.monotonic() - begun:.0f} s.")
             all_reports.append(report)
             _say("")
@@ -124,9 +134,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rounds", type=int, help=f"interleaved rounds; default {ROUNDS}")
     parser.add_argument("--quick", action="store_true", help="one small round: does it run? not for quoting")
-    parser.add_argument("--only", action="append", choices=[*COMPARISONS, *LONG], metavar="NAME",
-                        help=f"this comparison alone (repeatable): {', '.join([*COMPARISONS, *LONG])}")  # fmt: skip
-    parser.add_argument("--long", action="store_true", help=f"instead of all others: {', '.join(LONG)}")
+    parser.add_argument("--only", action="append", choices=COMPARISONS, metavar="NAME",
+                        help=f"this comparison alone (repeatable): {', '.join(COMPARISONS)}")  # fmt: skip
+    parser.add_argument("--group", choices=GROUPS, default="delivery", help="comparisons to run; default delivery")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample as JSON")
     return parser
 
