@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from effects import Effects, Job, NewJob, enqueue_many
 from effects.store.claim import lease_rows
+from effects.store.claim.ready_keys import PROBES_PER_ROUND
 from effects.store.db.store import as_json
+from effects.store.limits import rows as limit_rows
 from tests.support.manual_workers import ManualWorker, run_sql
 from tests.support.query_plans import recorded
 
@@ -23,7 +25,10 @@ OPTIONS: list[dict[str, Any]] = [
     {"limit_key": 'l "\\', "trace_context": '{"baggage": "a"}', "on_unknown": "hold"},
 ]
 # Values that a plain UPDATE may write, where it passes by the checks, and no JSON holds.
-UNFIT = ["payload = CAST(x'7b2261223a22ff227d' AS TEXT)", "trace_context = x'00ff'", "limit_key = CAST(x'ff' AS TEXT)"]
+UNFIT = [
+    "payload = 5", "payload = 1e300", "payload = x'7b7d'", "payload = x'7b22ff227d'",
+    "payload = CAST(x'7b2261223a22ff227d' AS TEXT)", "trace_context = x'00ff'", "limit_key = CAST(x'ff' AS TEXT)",
+]  # fmt: skip
 
 
 def leased(app: Effects, count: int) -> str:
@@ -67,6 +72,7 @@ def test_a_value_that_no_json_holds_takes_no_other_row_along(app: Effects, unfit
     jobs = read(app, ids, one_by_one=False)
     assert jobs == read(app, ids, one_by_one=True)
     assert [job.id for job in jobs] == [1, 2, 3]
+    assert type(jobs[1].payload) is str
     assert "\ufffd" not in jobs[1].payload, "a payload that is no UTF-8 must not become one that decodes"
 
 
@@ -76,3 +82,16 @@ def test_a_claim_of_nothing_reads_nothing(app: Effects) -> None:
     with recorded(app) as statements:
         assert worker.claim() == []
     assert not any("UPDATE" in statement or "json_array(" in statement for statement, _ in statements)
+
+
+def test_a_round_that_finds_all_keys_closed_takes_no_write_lock(app: Effects) -> None:
+    """More keys than one round looks at: that others remain says nothing of a job that is due."""
+    keys = [f"k{number}" for number in range(2 * PROBES_PER_ROUND)]
+    with app.store.begin() as connection:
+        for key in keys:
+            limit_rows.pause(app.store, connection, key, actor="test", create=True)
+    enqueue_many([NewJob(job_type="scripted", payload={}, limit_key=key) for key in keys], effects=app)
+    worker = ManualWorker(app)
+    with recorded(app) as statements:
+        assert [worker.claim() for _ in range(4)] == [[]] * 4
+    assert not any("UPDATE" in statement or "json_group_array(id)" in statement for statement, _ in statements)

@@ -70,7 +70,7 @@ def claim(store: Store, request: ClaimRequest, worker: str, want: int) -> Claime
         claimed = _claim_plain(store, request, worker, limit)
     if request.keyed:
         claimed = _claim_any(store, request, worker, limit)
-    request.polled, request.looked = False, claimed.more
+    request.polled, request.looked = False, len(claimed.jobs) == limit
     point("claim.committed")
     return claimed
 

@@ -19,9 +19,12 @@ _FLAGS = tuple(_FIELDS.index(name) for name in ("routed", "cancel_requested", "h
 
 
 def job_values(sql: Sql, alias: str = "") -> list[str]:
-    """An expression for each of `_FIELDS`. `alias` ends with its dot."""
+    """An expression for each of `_FIELDS`. `alias` ends with its dot.
+
+    On SQLite a payload that is a number, as an UPDATE past the checks may leave it, is a text as well.
+    """
     expressions = {
-        "payload": sql.json_text(f"{alias}payload"),
+        "payload": sql.json_text(f"{alias}payload") if sql.postgresql else f"CAST({alias}payload AS TEXT)",
         "key": f"{alias}idempotency_key",
         "age_seconds": sql.seconds(f"{alias}age_from"),
     }
