@@ -15,7 +15,7 @@ from effects.errors import ConfigurationError
 from effects.limits import parse_breaker, parse_rate
 from effects.store.limits import rows as store_limits
 from effects.store.limits import status as limit_status
-from effects.store.limits.key_limits import LimitChanges
+from effects.store.limits.key_limits import LimitOptions
 from effects.store.limits.status import Limit
 
 NONE = "none"
@@ -142,9 +142,9 @@ def resume(context: Context, *, key: str, reason: str | None) -> CommandResult:
 
 def _changes(
     *, rate: str | None, burst: int, in_flight: str | None, parent: str | None, breaker: str | None
-) -> LimitChanges:
+) -> LimitOptions:
     """What was given: the new value of each, or None to remove it."""
-    changes: LimitChanges = {}
+    changes: LimitOptions = {}
     if rate is not None:
         changes["rate"] = None if rate == NONE else parse_rate(rate, burst)
     if in_flight is not None:

@@ -72,8 +72,8 @@ class KeyLimits(msgspec.Struct, frozen=True):
         return ", ".join(_WORDS[name].format(value) for name, value in self.detail().items())
 
 
-class LimitChanges(TypedDict, total=False):
-    """Limits of a key by name; what is left out stays as it is, and None removes it."""
+class LimitOptions(TypedDict, total=False):
+    """Limits of a key by name. None: no such limit."""
 
     max_in_flight: int | None
     rate: Rate | None

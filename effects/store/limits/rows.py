@@ -18,14 +18,17 @@ from effects.moments import moment
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
-from effects.store.limits.key_limits import LIMIT_COLUMNS, NO_LIMITS, KeyLimits, LimitChanges, check_key, limits_of
+from effects.store.limits.key_limits import LIMIT_COLUMNS, NO_LIMITS, KeyLimits, LimitOptions, check_key, limits_of
 from effects.text.nearest import nearest
 
 _SET, _PAUSE, _RESUME = (AuditAction("limit", name) for name in ("set", "pause", "resume"))
 
 
-def ensure(store: Store, connection: Connection, key: str, **limits: Unpack[LimitChanges]) -> None:
+def ensure(store: Store, connection: Connection, key: str, **limits: Unpack[LimitOptions]) -> None:
     """Limit a key that has no row yet; a row that is there stays as an operator left it. In the given transaction.
+
+    Args:
+        limits: `max_in_flight`, `rate` (a `Rate`), `parent` (another key) and `breaker` (a `Breaker`); default none.
 
     Raises:
         ConfigurationError: a limit that cannot be, or a parent that has a parent itself.
@@ -41,12 +44,13 @@ def set_limit(
     *,
     actor: str,
     reason: str | None = None,
-    **changes: Unpack[LimitChanges],
+    **changes: Unpack[LimitOptions],
 ) -> None:
     """Set the limits of a key; None removes one, omitted ones keep their value. Workers apply them at their next claim.
 
     Args:
         actor, reason: who and why, for the audit log.
+        changes: those of `ensure`.
 
     Raises:
         ConfigurationError: a limit that cannot be, or a parent that has a parent itself.
