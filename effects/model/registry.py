@@ -128,6 +128,10 @@ class Registry:
             kinds[job_type.queue].add(job_type.is_async)
         return {queue for queue, is_async in kinds.items() if is_async == {True}}
 
+    def loading_queues(self) -> set[str]:
+        """The queues with a job type that loads what a claimed batch needs."""
+        return {job_type.queue for job_type in self if type(job_type).load is not JobType.load}
+
 
 class Unregistered(JobType[Any]):
     """Placeholder for a job type missing from this code, used to settle a lost job of it."""

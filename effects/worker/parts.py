@@ -80,7 +80,7 @@ class Parts:
         self.loop = HandlerLoop(runtime, self.supervisor, bound_seconds=app.settings.lease_seconds)
         self.queues = WorkerQueues(
             planned(app, queues, runtime), self.wake, runtime, self.loop,
-            in_flight=app.job_types.async_queues(), threads=app.settings.threads,
+            job_types=app.job_types, threads=app.settings.threads,
             may_start=self._may_start, finish=self._settle, written=self._wait_written,
         )  # fmt: skip
         ask = self.queues.ask

@@ -23,6 +23,8 @@ PREFETCH_SECONDS = 1.0  # a claim counts as started, so no more is claimed than 
 RATE_LIMITED_SECONDS = 0.2  # or within this, where a key waits for tokens: they come to no more than a burst
 AHEAD_MAX = 2 * CLAIM_MAX  # one claim is under way while the threads are at the one before
 AHEAD_CHARS_MAX = 8_000_000  # of payloads
+LOADED_AHEAD_MAX = 512  # where a job type loads what it needs of each, of a size that is not known here
+SIZE_FALLS = 0.7  # from claim to claim
 LOW_SECONDS = 0.1  # what is at hand lasts no longer: claim again
 REST_SECONDS = 10.0  # a thread that has had no job for so long ends
 
@@ -33,8 +35,8 @@ class QueueThreads:
     Args:
         threads: the most there are at a time.
         loop: carries out async attempts; a thread waits for each, so that they take up a thread as all others do.
-        prefetch: whether to claim more than free threads can start now. Not in quarantine: a job that kills
-            its worker would take the innocent ones behind it along.
+        prefetch: how many jobs more than free threads can start now may be claimed. None in quarantine: a job that
+            kills its worker would take the innocent ones behind it along.
         may_start: called before every attempt; False returns the job unstarted.
         finish: takes every settlement. written: waits until it is written, before the next attempt.
         wake: called when the queue can take more.
@@ -47,7 +49,7 @@ class QueueThreads:
         runtime: Runtime,
         loop: HandlerLoop,
         *,
-        prefetch: bool,
+        prefetch: int,
         may_start: Callable[[], bool],
         finish: Callable[[Settlement], None],
         written: Callable[[Settlement], None] | None,
@@ -121,10 +123,10 @@ class QueueThreads:
     def free_slots(self) -> int:
         """How many more jobs to claim: what free threads can start now, plus at most a second's work."""
         each_second = 0.0
-        if self._prefetch and self._average_seconds is not None:
+        if self._average_seconds is not None:
             each_second = self.threads / max(self._average_seconds, 1e-5)
         seconds = RATE_LIMITED_SECONDS if self.rate_limited else PREFETCH_SECONDS
-        prefetch = min(int(each_second * seconds), AHEAD_MAX, int(AHEAD_CHARS_MAX / self._payload_chars))
+        prefetch = min(int(each_second * seconds), self._prefetch, int(AHEAD_CHARS_MAX / self._payload_chars))
         self._low_water = min(int(each_second * LOW_SECONDS), prefetch // 2)
         waiting = self._buffer.qsize()
         if waiting > self._low_water:
@@ -153,9 +155,13 @@ class QueueThreads:
         self.look_at = look_at if self.look_at is None else min(look_at, self.look_at)
 
     def learn_size(self, jobs: Sequence[Job]) -> None:
-        """How large payloads are, by this claim: so many are claimed ahead that memory does not grow with them."""
+        """How large payloads are: so many are claimed ahead that memory does not grow with them.
+
+        A claim of larger ones counts at once, one of smaller ones little by little: they may be mixed.
+        """
         if jobs:
-            self._payload_chars = max(1.0, sum(len(job.payload) for job in jobs) / len(jobs))
+            chars = sum(len(job.payload) for job in jobs) / len(jobs)
+            self._payload_chars = max(1.0, chars, self._payload_chars * SIZE_FALLS)
 
     def accept(self, attempt: RunningAttempt, *, claimed_at: float, leased_at: float) -> None:
         """Hold an attempt until a thread is free, or until its lease is too short to run it.
@@ -265,10 +271,11 @@ class QueueThreads:
             try:
                 return self._buffer.get(timeout=REST_SECONDS)
             except Empty:
-                with self._counting:  # whoever puts one in now counts the threads after us
+                with self._counting:
+                    self._alive -= 1  # first: whoever puts one in now sees that we are gone, or we see the one
                     if not self._buffer.qsize():
-                        self._alive -= 1
                         return None
+                    self._alive += 1
 
     def _carry_out(self, attempt: RunningAttempt) -> bool:
         if not self._begin(attempt):

@@ -10,6 +10,7 @@ from typing import Any
 from effects.app import Effects
 from effects.model.job import QUARANTINE_QUEUE
 from effects.model.job_type import JobType
+from effects.model.registry import Registry
 from effects.model.settlement import Settlement
 from effects.store.claim.claim_request import ClaimRequest
 from effects.store.limits.local_keys import LocalKeys
@@ -17,7 +18,7 @@ from effects.worker.attempt import RunningAttempt
 from effects.worker.handler_loop import HandlerLoop
 from effects.worker.local_bound import LocalBound
 from effects.worker.queue_in_flight import QueueInFlight
-from effects.worker.queue_threads import QueueThreads
+from effects.worker.queue_threads import AHEAD_MAX, LOADED_AHEAD_MAX, QueueThreads
 from effects.worker.runtime import Runtime
 from effects.worker.supervisor import Supervisor
 
@@ -68,9 +69,9 @@ class WorkerQueues:
 
     Args:
         loop: carries out async attempts.
-        in_flight: the queues whose job types are all async. In one with both kinds an async attempt takes up a
-            thread as the others do, so that one number bounds both.
-        threads: of such a queue, for what is not async after all.
+        job_types: a queue whose types are all async is bounded by what it has in flight. In one with both kinds an
+            async attempt takes up a thread as the others do, so that one number bounds both.
+        threads: of a queue of async types, for what is not async after all.
         wake: set when the dispatcher has something to look at.
         may_start, finish: as in `QueueThreads`.
         written: waits until a settlement is written. In quarantine the next job may be the one that kills us, and must
@@ -84,20 +85,22 @@ class WorkerQueues:
         runtime: Runtime,
         loop: HandlerLoop,
         *,
-        in_flight: Collection[str],
+        job_types: Registry,
         threads: int,
         may_start: Callable[[], bool],
         finish: Callable[[Settlement], None],
         written: Callable[[Settlement], None],
     ) -> None:
         self._wake, self._now = wake, runtime.monotonic
+        in_flight, loading = job_types.async_queues(), job_types.loading_queues()
 
         def queue_of(request: ClaimRequest) -> QueueThreads:
             options: dict[str, Any] = {"may_start": may_start, "finish": finish, "wake": wake.set}
             if request.queue in in_flight:
-                return QueueInFlight(request, threads, runtime, loop, prefetch=False, written=None, **options)
+                return QueueInFlight(request, threads, runtime, loop, prefetch=0, written=None, **options)
             alone = request.queue == QUARANTINE_QUEUE
-            options |= {"prefetch": not alone, "written": written if alone else None}
+            ahead = LOADED_AHEAD_MAX if request.queue in loading else AHEAD_MAX
+            options |= {"prefetch": 0 if alone else ahead, "written": written if alone else None}
             return QueueThreads(request, request.threads, runtime, loop, **options)
 
         self._queues = [queue_of(request) for request in requests]

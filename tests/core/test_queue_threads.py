@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from threading import Event
+from collections.abc import Mapping, Sequence
+from queue import SimpleQueue
+from threading import Event, Thread, current_thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
-from effects import Effects, enqueue
+from effects import Effects, Job, enqueue
 from effects.errors import LeaseLost
 from effects.model.settlement import Execution, Settlement
 from effects.store.claim.claim_request import CLAIM_MAX, ClaimRequest
-from effects.worker import queue_in_flight, queue_threads
+from effects.worker import Worker, queue_in_flight, queue_threads
 from effects.worker.attempt import RunningAttempt
 from effects.worker.full_looks import FullLooks
 from effects.worker.queue_in_flight import QueueInFlight
-from effects.worker.queue_threads import QueueThreads
+from effects.worker.queue_threads import AHEAD_MAX, LOADED_AHEAD_MAX, QueueThreads
 from effects.worker.queues import planned
 from effects.worker.runtime import Runtime
 from effects.worker.supervisor import PartFault, Supervisor
@@ -33,7 +36,7 @@ LIMIT, SLACK = 300.0, 60.0
 NO_LOOP: Any = None  # no attempt here is async
 
 
-def threads_of(seconds: float | None, *, at_hand: int = 0, prefetch: bool = True) -> QueueThreads:
+def threads_of(seconds: float | None, *, at_hand: int = 0, prefetch: int = AHEAD_MAX) -> QueueThreads:
     """A queue whose attempts take so long, with so many jobs that no thread has begun. Its threads do not run."""
     nothing: Any = None
     queue = QueueThreads(
@@ -75,6 +78,18 @@ def test_the_larger_payloads_are_the_fewer_jobs_are_claimed_ahead() -> None:
     assert queue.free_slots() - THREADS == 8_000_000 // 64_000
     queue.learn_size([])
     assert queue.free_slots() - THREADS == 8_000_000 // 64_000, "a claim of nothing says nothing of sizes"
+    queue.learn_size([job(payload="{}")])
+    assert queue.free_slots() - THREADS < 2 * 8_000_000 // 64_000, "a claim of small ones forgets large ones slowly"
+
+
+def test_a_queue_whose_jobs_load_more_than_they_carry_holds_fewer(app_factory: AppFactory) -> None:
+    class Loading(Scripted):
+        def load(self, connection: Connection, jobs: Sequence[tuple[Job, Script]]) -> Mapping[int, object]:
+            return {}
+
+    app = app_factory(job_types=[Scripted(), Loading("loading", queue="mail")])
+    held = {queue.request.queue: queue._prefetch for queue in Worker(app)._parts.queues}
+    assert (held["default"], held["mail"], held["quarantine"]) == (AHEAD_MAX, LOADED_AHEAD_MAX, 0)
 
 
 @pytest.mark.parametrize(("at_hand", "free_slots"), [(0, THREADS + 40), (20, THREADS + 20), (21, 0)])
@@ -85,7 +100,44 @@ def test_where_a_key_waits_for_tokens_little_is_claimed_and_often(at_hand: int, 
 
 
 def test_a_queue_without_prefetch_claims_for_free_threads_alone() -> None:
-    assert threads_of(0.05, prefetch=False).free_slots() == THREADS
+    assert threads_of(0.05, prefetch=0).free_slots() == THREADS
+
+
+class SlowToCount(SimpleQueue[Any]):
+    """A buffer in which the next attempt is put just after a thread has seen that there is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted, self.put_next = Event(), Event()
+
+    def qsize(self) -> int:
+        count = super().qsize()
+        if count == 0 and current_thread().name == "worker" and not self.counted.is_set():
+            self.counted.set()
+            assert self.put_next.wait(10)
+        return count
+
+
+def test_an_attempt_that_comes_while_the_last_thread_ends_has_another_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_threads, "REST_SECONDS", 0.0)
+    queue = threads_of(None)
+    buffer = queue._buffer = SlowToCount()
+    started = list[str]()
+    supervisor: Any = SimpleNamespace(watch=lambda name: name, start=lambda watch, work: started.append(watch))
+    queue.start(supervisor)
+    queue.threads = queue._alive = 1
+    thread = Thread(target=queue._next, name="worker")
+    thread.start()
+    assert buffer.counted.wait(10)
+    attempt: Any = object()
+    queue._open.add(attempt)
+    holding = Thread(target=queue._hold, args=[attempt])
+    holding.start()
+    wait_until(lambda: SimpleQueue.qsize(buffer) == 1)
+    buffer.put_next.set()
+    thread.join()
+    holding.join()
+    assert (len(started), queue._alive) == (1, 1)
 
 
 def test_no_attempt_waits_for_a_thread_that_has_just_ended(
@@ -105,7 +157,7 @@ def test_no_attempt_waits_for_a_thread_that_has_just_ended(
     enqueue("scripted", {}, effects=app)
     job = ManualWorker(app).claim_one()
     queue = QueueThreads(
-        ClaimRequest("default", {"scripted": LIMIT + SLACK}), 3, runtime, NO_LOOP, prefetch=True,
+        ClaimRequest("default", {"scripted": LIMIT + SLACK}), 3, runtime, NO_LOOP, prefetch=AHEAD_MAX,
         may_start=lambda: True, finish=finish, written=None, wake=lambda: None,
     )  # fmt: skip
     faults: list[PartFault] = []
@@ -138,7 +190,7 @@ def test_a_prefetched_job_starts_only_while_its_lease_outlasts_its_time_limit(
     job = ManualWorker(app).claim_one()
     runtime, settled = MovedRuntime(), list[Settlement]()
     queue = QueueThreads(
-        ClaimRequest("default", {"scripted": LIMIT + SLACK}), 1, runtime, NO_LOOP, prefetch=True,
+        ClaimRequest("default", {"scripted": LIMIT + SLACK}), 1, runtime, NO_LOOP, prefetch=AHEAD_MAX,
         may_start=lambda: True, finish=settled.append, written=None, wake=lambda: None,
     )  # fmt: skip
     attempt = RunningAttempt(Execution(job, Script()), job_type, lambda _: True, now=runtime.monotonic)
@@ -160,7 +212,7 @@ class Bench:
         enqueue("scripted", {"moves": [move]}, effects=app)
         self.runtime, self.settled, self.asked, self.answer = ClockRuntime(), list[Settlement](), Event(), Event()
         self.queue = QueueThreads(
-            ClaimRequest("default", {"scripted": LIMIT + SLACK}), 1, self.runtime, NO_LOOP, prefetch=True,
+            ClaimRequest("default", {"scripted": LIMIT + SLACK}), 1, self.runtime, NO_LOOP, prefetch=AHEAD_MAX,
             may_start=lambda: True, finish=self.settled.append, written=None, wake=lambda: None,
         )  # fmt: skip
         self.queue.start(Supervisor(self.runtime, failed=lambda fault: None))
@@ -229,7 +281,7 @@ def in_flight(seconds: float | None, open_attempts: int) -> tuple[QueueInFlight,
     nothing: Any = None
     runtime = ClockRuntime()
     queue = QueueInFlight(
-        ClaimRequest(queue="q", lease_seconds={}, threads=SLOTS), THREADS, runtime, NO_LOOP, prefetch=False,
+        ClaimRequest(queue="q", lease_seconds={}, threads=SLOTS), THREADS, runtime, NO_LOOP, prefetch=0,
         may_start=lambda: True, finish=nothing, written=None, wake=lambda: None,
     )  # fmt: skip
     if seconds is not None:
