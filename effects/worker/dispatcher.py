@@ -27,6 +27,7 @@ TOKEN_SECONDS_MIN = 0.05  # tokens of a rate are claimed in batches: no claim fo
 SCAN_SHARE = 0.01  # of the time, for looking through groups that all wait
 TOKEN_SECONDS_DRAIN = 5.0  # a drain waits for tokens that come within this
 LOOK_AGAIN_SECONDS = 0.05  # while a heartbeat is late
+UNWRITTEN_SECONDS = 0.05  # between two looks whether too many outcomes wait to be written
 
 _log = logging.getLogger("effects.worker")
 
@@ -147,7 +148,7 @@ class Dispatcher:
 
     def sees_nothing(self) -> bool:
         """Whether one look at all queues, before anything was claimed, shows that there is nothing to do."""
-        self._pass_over_quiet()
+        self._pass_over_quiet(self._free_slots())
         return not any(queue.asked for queue in self._queues)
 
     def nothing_due(self, give_up_at: float) -> bool:
@@ -184,10 +185,11 @@ class Dispatcher:
         self._wake.clear()
         claimed_any = remains = False
         self._looked = True
-        to_claim = self._pass_over_quiet()
+        self._queues.give_up_overdue()
+        free = self._free_slots()
+        to_claim = self._pass_over_quiet(free)
         for queue in self._queues:
-            queue.give_up_overdue()
-            free_slots = queue.free_slots() if queue in to_claim else 0
+            free_slots = free[queue] if queue in to_claim else 0
             if free_slots > 0 and not self._heartbeat.lease_valid:
                 self._looked = False
             elif free_slots > 0 and not self._stopping.is_set():
@@ -201,15 +203,26 @@ class Dispatcher:
                 remains |= queue.asked
         return claimed_any, remains
 
-    def _pass_over_quiet(self) -> set[QueueThreads]:
+    def _free_slots(self) -> dict[QueueThreads, int]:
+        """How many jobs each queue that is asked may claim; none while too many outcomes wait to be written.
+
+        Asked once a round: a queue's answer may begin its wait for more to be free.
+        """
+        queues, room = [queue for queue in self._queues if queue.asked], self._settler.room
+        if room == 0:
+            for queue in queues:
+                queue.look_in(UNWRITTEN_SECONDS)
+        return {queue: min(queue.free_slots(), room) for queue in queues}
+
+    def _pass_over_quiet(self, free: Mapping[QueueThreads, int]) -> set[QueueThreads]:
         """The queues to claim for. Several that look before they claim are looked at at once, and quiet ones left out.
 
         What is asked for meanwhile is for the next round, which again looks at all of it at once: on SQLite every write
         of ours asks for all queues.
         """
-        to_claim = {queue for queue in self._queues if queue.asked}
-        waiting = [queue for queue in self._queues if queue in to_claim and self._claimer.looks_first(queue.request)]
-        queues = [queue for queue in waiting if self._looks_at_all(queue) and queue.free_slots() > 0]
+        to_claim = set(free)
+        waiting = [queue for queue in free if free[queue] > 0 and self._claimer.looks_first(queue.request)]
+        queues = [queue for queue in waiting if self._looks_at_all(queue)]
         if len(queues) < 2 or self._stopping.is_set() or not self._heartbeat.lease_valid:
             return to_claim
         for queue in queues:

@@ -105,6 +105,7 @@ class Outage:
         give_up: Callable[[], bool],
         passing: Collection[Fault] = (),
         brisk: bool = False,
+        long_seconds: float = float("inf"),
     ) -> T | None:
         """Call until the database succeeds; None once `give_up()` is true.
 
@@ -113,6 +114,7 @@ class Outage:
         Args:
             passing: errors that the caller handles; they are raised. An outage cannot be among them.
             brisk: wait hardly for a lock: the caller has reason to think that one is held.
+            long_seconds: the error of a try that took so long is raised too: it asked too much, or the database hangs.
 
         Raises:
             WorkerCannotContinue: tables have been missing for too long, or the file is damaged.
@@ -128,6 +130,8 @@ class Outage:
                     raise
                 self._heard(error, self._now() - first_asked_at)
                 self._came_round()
+                if self._now() - asked_at >= long_seconds:
+                    raise
             else:
                 self.over(asked_at)
                 return result

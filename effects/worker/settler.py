@@ -16,12 +16,15 @@ from effects.model.settlement import Settlement
 from effects.store.claim.claim_request import CLAIM_MAX
 from effects.store.db.store import Store
 from effects.store.queue.settle import Settled
-from effects.worker.outage import Outage
+from effects.worker.outage import Outage, bounds
 from effects.worker.runtime import Runtime
 from effects.worker.supervisor import Service
 from effects.worker.verdicts import VerdictWriter
 
 BATCH_MAX = 2 * CLAIM_MAX
+UNWRITTEN_MAX = 2 * BATCH_MAX  # outcomes that wait: with more, no more jobs are claimed
+UNWRITTEN_SHARE = 1 / 8  # of a lease: so long they may wait, at the pace of the last batches
+FIRST_PACE = 2.0, 100.0  # seconds and outcomes, before there was a batch: 20 ms each
 FULL_BATCH = 100  # outcomes: written without waiting for more
 SLICE_SECONDS = 0.005
 TIMERS_MAX = 10_000
@@ -38,7 +41,7 @@ class Settler(Service):
     recognises what is.
 
     Args:
-        bound_seconds: what it may take over one batch, while the database answers.
+        bound_seconds: what it may take over one batch, while the database answers; a lease.
         max_linger: seconds that a small batch may wait for company.
         wake: called after every write with the queues in which it may have made jobs claimable.
         count: called with the accepted settlements of each batch (numbers over time).
@@ -74,6 +77,7 @@ class Settler(Service):
             outage,
             give_up=lambda: self._abandon,
             put_aside=self._put_aside,
+            bound_seconds=bounds(bound_seconds)[0].seconds,
             now=runtime.monotonic,
         )
         self.bound_seconds = bound_seconds
@@ -88,6 +92,7 @@ class Settler(Service):
         self._awaited: dict[int, threading.Event] = {}  # job id → set once its settlement is written, or given up
         self._abandon = False
         self.wrote_at: float | None = None  # monotonic
+        self._pace = FIRST_PACE  # of the last batches, the older the less they count
         self._timers: list[float] = []
 
     def add(self, settlement: Settlement) -> None:
@@ -121,6 +126,17 @@ class Settler(Service):
     @property
     def pending(self) -> bool:
         return not self._idle.is_set()
+
+    @property
+    def room(self) -> int:
+        """How many more outcomes may wait. If they come faster than they are written, rescue would one day take their
+        jobs back, and have them carried out again. While some wait it is at least a hundred, or none.
+        """
+        seconds, outcomes = self._pace
+        in_time = int(self.bound_seconds * UNWRITTEN_SHARE * outcomes / max(seconds, 1e-6))
+        unwritten = len(self._pending) + len(self._batch)
+        room = min(UNWRITTEN_MAX, in_time) - unwritten
+        return room if room >= FULL_BATCH else 0 if unwritten else max(1, room)
 
     def next_retry(self) -> float | None:
         """Monotonic time of the next retry that this worker knows of; those that have passed are forgotten."""
@@ -157,7 +173,9 @@ class Settler(Service):
                 batch = self._take(turn)
                 if batch is None:
                     return  # another thread has taken over
+                began = self._now()
                 self._write(batch, turn)
+                self._learn(self._now() - began, len(batch))
             if not self._write_blocked(turn):
                 return
             if not self._pending and not self._blocked:
@@ -184,6 +202,9 @@ class Settler(Service):
         self._written(batch, turn)
         self.wrote_at = self._now()
         self.came_round()
+
+    def _learn(self, seconds: float, outcomes: int) -> None:
+        self._pace = self._pace[0] / 2 + seconds, self._pace[1] / 2 + outcomes
 
     def _put_aside(self, settlement: Settlement) -> None:
         """Another transaction keeps it from being written: the others need not wait for that."""

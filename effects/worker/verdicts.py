@@ -29,6 +29,7 @@ from effects.worker.outage import Outage
 from effects.worker.raised import with_error
 
 BATCH_CHARS_MAX = 4_000_000  # of attempts' reports in one statement
+APPLIES_MAX = 250  # an `apply` is the app's code: it may take long, and what it locks stays locked until the commit
 
 _log = logging.getLogger("effects.worker")
 
@@ -39,6 +40,7 @@ class VerdictWriter:
     Args:
         give_up: called while the database is unavailable; unwritten settlements are then left to rescue.
         put_aside: takes what another transaction keeps from being written, to be tried again.
+        bound_seconds: a batch whose transaction was cut off after so long is halved.
         now: the worker's monotonic clock.
     """
 
@@ -51,6 +53,7 @@ class VerdictWriter:
         *,
         give_up: Callable[[], bool],
         put_aside: Callable[[Settlement], None],
+        bound_seconds: float,
         now: Callable[[], float],
     ) -> None:
         self._store, self._job_types, self._ledgers, self._outage = store, job_types, ledgers, outage
@@ -58,6 +61,7 @@ class VerdictWriter:
             name: TableLedger(ledger.table) for name, ledger in ledgers.items() if not ledger.spans_jobs
         }
         self._give_up, self._put_aside, self._now = give_up, put_aside, now
+        self._bound_seconds = bound_seconds
 
     def write(self, batch: Sequence[Settlement], *, brisk: bool = False) -> Iterator[Settled]:
         """Write them all. What cannot be written even at its barest keeps its lease until rescue takes the job.
@@ -91,6 +95,7 @@ class VerdictWriter:
             give_up=self._give_up,
             passing=_faults_of(part),
             brisk=brisk,
+            long_seconds=self._bound_seconds if len(part) > 1 else float("inf"),
         )
 
     def _write_reduced(self, settlement: Settlement, error: Exception) -> Iterator[Settled]:
@@ -151,16 +156,17 @@ def _faults_of(part: Sequence[Settlement]) -> Collection[Fault]:
 
 
 def parts(batch: Sequence[Settlement]) -> Iterator[list[Settlement]]:
-    """The batch in its order, in pieces of which each is small enough for one statement."""
+    """The batch in its order, in pieces of which each is small enough for one statement and one transaction."""
     piece: list[Settlement] = []
-    chars = 0
+    chars = applies = 0
     for settlement in batch:
-        weight = _weight(settlement)
-        if piece and chars + weight > BATCH_CHARS_MAX:
+        weight, applied = _weight(settlement), settlement.apply is not None
+        if piece and (chars + weight > BATCH_CHARS_MAX or applies + applied > APPLIES_MAX):
             yield piece
-            piece, chars = [], 0
+            piece, chars, applies = [], 0, 0
         piece.append(settlement)
         chars += weight
+        applies += applied
     if piece:
         yield piece
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,20 +11,26 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, text
 
 from effects import Done, Effects, NewJob, Outcome, Refused, Retry, enqueue, enqueue_many
+from effects.errors import StoreUnavailable
 from effects.model.settlement import Settlement
 from effects.store.db.store import Store
 from effects.store.queue.settle import settle
 from effects.store.queue.table_ledger import TableLedger
 from effects.worker.outage import Outage
 from effects.worker.runtime import Runtime
-from effects.worker.verdicts import BATCH_CHARS_MAX, VerdictWriter, parts
+from effects.worker.verdicts import APPLIES_MAX, BATCH_CHARS_MAX, VerdictWriter, parts
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.scripted import Scripted
+from tests.support.staged import ClockRuntime
+
+BOUND_SECONDS = 5.0
 
 
-def writer(app: Effects, ledgers: dict[str, Any] | None = None) -> VerdictWriter:
-    runtime = Runtime()
+def writer(
+    app: Effects, ledgers: dict[str, Any] | None = None, runtime: Runtime | ClockRuntime | None = None
+) -> VerdictWriter:
+    runtime = runtime or Runtime()
     return VerdictWriter(
         app.store,
         app.job_types,
@@ -31,6 +38,7 @@ def writer(app: Effects, ledgers: dict[str, Any] | None = None) -> VerdictWriter
         Outage(runtime),
         give_up=lambda: False,
         put_aside=lambda settlement: pytest.fail(f"something is in the way of job {settlement.job.id}"),
+        bound_seconds=BOUND_SECONDS,
         now=runtime.monotonic,
     )
 
@@ -182,3 +190,31 @@ def test_the_text_of_attempts_bounds_a_batch(app: Effects) -> None:
     batch = [replace(manual_worker.decide(job, Done()), detail=large) for job in jobs]
     assert [len(part) for part in parts(batch)] == [1, 1, 1, 1]
     assert [len(part) for part in parts([manual_worker.decide(job, Done()) for job in jobs])] == [4]
+
+
+def test_of_outcomes_with_an_apply_few_share_a_transaction(app: Effects) -> None:
+    """It is the app's code, and what it locks stays locked until the commit."""
+    manual_worker, [job] = claimed(app)
+    settlement = manual_worker.decide(job, Done())
+    applying = replace(settlement, apply=fails)
+    batch = [applying] * (2 * APPLIES_MAX) + [settlement] * 1_000 + [applying]
+    assert [len(part) for part in parts(batch)] == [APPLIES_MAX, APPLIES_MAX + 1_000, 1]
+
+
+def test_a_batch_that_was_cut_off_for_taking_too_long_is_halved(app: Effects) -> None:
+    """Each `apply` takes 2 s here, and the connection of a transaction of more than 5 s is shut."""
+    runtime = ClockRuntime()
+    applied: Counter[object] = Counter()
+
+    def slow(connection: Connection) -> None:
+        transaction = connection.get_transaction()
+        applied[transaction] += 1
+        runtime.now += 2.0
+        if applied[transaction] > BOUND_SECONDS / 2.0:
+            raise StoreUnavailable("the connection was shut")
+
+    manual_worker, jobs = claimed(app, 8)
+    batch = [replace(manual_worker.decide(job, Done()), apply=slow) for job in jobs]
+    written = list(writer(app, runtime=runtime).write(batch))
+    assert [len(settled.accepted) for settled in written] == [2, 2, 2, 2]
+    assert {ended["status"] for ended in rows(app, "job_history")} == {"succeeded"}

@@ -1,12 +1,18 @@
-"""What a round of the dispatcher asks the database: of queues that are empty, one question for all."""
+"""What a round of the dispatcher asks the database, and when it claims nothing."""
 
 from __future__ import annotations
 
-from effects import Effects, NewJob, enqueue_many
-from effects.worker import Worker
+from typing import Any
+
+import pytest
+
+from effects import Effects, NewJob, enqueue, enqueue_many
+from effects.worker import Worker, settler
 from tests.conftest import AppFactory
 from tests.support.query_plans import recorded
-from tests.support.scripted import Scripted
+from tests.support.running import running
+from tests.support.scripted import AsyncScripted, Scripted
+from tests.support.waiting import wait_until
 
 JOBS = 3_000
 QUEUES = {"default", "a", "b", "c", "quarantine"}
@@ -43,3 +49,32 @@ def test_a_hint_with_queues_has_those_claim_at_once(app_factory: AppFactory) -> 
     queues.notified(["b"])
     assert [queue.request.queue for queue in queues if queue.asked] == ["b"]
     assert [queue.request.queue for queue in queues if not queue.request.polled] == ["b"]
+
+
+def test_one_slow_attempt_keeps_no_slot_of_an_async_queue_idle(app_factory: AppFactory) -> None:
+    """Its other slots are free, and never as many as make a claim at once worth it."""
+    calls = AsyncScripted(queue="calls")
+    app = app_factory(job_types=[calls], queues="calls=16", poll_seconds=60.0)
+    enqueue_many([NewJob(job_type="scripted", payload={"moves": ["none"]})] * 64, effects=app)
+    worker = Worker(app)
+    with running(worker):
+        wait_until(lambda: worker.counts.get("succeeded") == 64)
+        enqueue("scripted", {"name": "slow", "moves": ["wait"]}, effects=app)
+        wait_until(lambda: calls.at_gate == 1)
+        enqueue("scripted", {"name": "next", "moves": ["none"]}, effects=app)
+        wait_until(lambda: calls.performed["next"] == 1, seconds=20)
+        calls.gate.set()
+
+
+def test_while_outcomes_are_written_too_slowly_nothing_is_claimed(
+    app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would wait until rescue takes their jobs back, and has them carried out again."""
+    monkeypatch.setattr(settler, "UNWRITTEN_MAX", 120)
+    parts = Worker(app_of_many_queues(app_factory))._parts
+    outcomes: list[Any] = [object()] * 21
+    parts.settler._pending.extend(outcomes)
+    assert set(parts.dispatcher._free_slots().values()) == {0}
+    assert all(queue.look_at is not None for queue in parts.queues), "it looks again soon"
+    parts.settler._pending.pop()
+    assert 0 not in parts.dispatcher._free_slots().values()

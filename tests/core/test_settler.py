@@ -1,0 +1,44 @@
+"""When outcomes come faster than they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from effects import Effects
+from effects.worker.outage import Outage
+from effects.worker.settler import UNWRITTEN_MAX, Settler
+from tests.support.staged import ClockRuntime
+
+LEASE = 120.0
+Batches = Sequence[tuple[float, int]]
+
+
+@pytest.mark.parametrize(
+    ("batches", "unwritten", "room"),
+    [
+        ([], 0, 750),  # nothing is known of the pace yet
+        ([(0.2, 2_000)] * 9, 0, UNWRITTEN_MAX),
+        ([(0.2, 2_000)] * 9, UNWRITTEN_MAX - 100, 100),
+        ([(0.2, 2_000)] * 9, UNWRITTEN_MAX - 99, 0),  # not worth a claim
+        ([(0.2, 2_000)] * 9, UNWRITTEN_MAX + 1_000, 0),
+        ([(19.0, 2_000)] * 20, 1_000, 578),  # 9.5 ms each: 1,578 are 15 s, an eighth of a lease
+        ([(19.0, 2_000)] * 20, 1_500, 0),
+        ([(2.0, 1)] * 20, 0, 7),  # each is locked for long: one by one, and it goes on
+        ([(60.0, 1)] * 20, 0, 1),
+        ([(0.2, 2_000)] * 9 + [(2.0, 1), (0.02, 100)], 0, UNWRITTEN_MAX),  # one that was locked among many
+    ],
+)
+def test_how_many_more_outcomes_may_wait(app: Effects, batches: Batches, unwritten: int, room: int) -> None:
+    runtime = ClockRuntime()
+    nothing: Any = None
+    settler = Settler(
+        app.store, app.job_types, app.ledgers, Outage(runtime), runtime, bound_seconds=LEASE,
+        max_linger=lambda: 0.0, wake=nothing, count=nothing, settled=nothing,
+    )  # fmt: skip
+    for seconds, outcomes in batches:
+        settler._learn(seconds, outcomes)
+    settler._pending.extend([nothing] * unwritten)
+    assert settler.room == room
