@@ -208,11 +208,12 @@ class Dispatcher:
 
         Asked once a round: a queue's answer may begin its wait for more to be free.
         """
-        queues, room = [queue for queue in self._queues if queue.asked], self._settler.room
+        free, room = {queue: queue.free_slots() for queue in self._queues if queue.asked}, self._settler.room
         if room == 0:
-            for queue in queues:
+            for queue in free:
                 queue.look_in(UNWRITTEN_SECONDS)
-        return {queue: min(queue.free_slots(), room) for queue in queues}
+        share = -(-room // max(1, sum(slots > 0 for slots in free.values())))  # what one claims, another may not
+        return {queue: min(slots, share) for queue, slots in free.items()}
 
     def _pass_over_quiet(self, free: Mapping[QueueThreads, int]) -> set[QueueThreads]:
         """The queues to claim for. Several that look before they claim are looked at at once, and quiet ones left out.

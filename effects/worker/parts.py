@@ -218,9 +218,10 @@ class Parts:
         self._numbers.count(settlements)
 
     def _held(self) -> set[int]:
-        """WorkerQueues first: what leaves one is known to the settler before."""
+        """Queues first: what leaves one is known to the settler before. What cannot be written was carried out."""
         open_ids = self.queues.open_ids()
-        return open_ids | {settlement.job.id for settlement in self.settler.unwritten}
+        unwritten = {settlement.job.id for settlement in self.settler.unwritten}
+        return open_ids | unwritten | self.settler.unwritable
 
     def _settled(self, settlement: Settlement) -> None:
         job = settlement.job

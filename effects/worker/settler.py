@@ -29,6 +29,7 @@ FULL_BATCH = 100  # outcomes: written without waiting for more
 SLICE_SECONDS = 0.005
 TIMERS_MAX = 10_000
 BLOCKED_SECONDS = 0.5  # between two tries of an outcome that another transaction keeps from being written
+BLOCKED_PASS_SECONDS = 1.0  # so long they are tried before the others have their turn
 
 _log = logging.getLogger("effects.worker")
 _LEVELS = {"succeeded": logging.INFO, "dead": logging.ERROR, "cancelled": logging.INFO}
@@ -77,6 +78,7 @@ class Settler(Service):
             outage,
             give_up=lambda: self._abandon,
             put_aside=self._put_aside,
+            leave=self._leave,
             bound_seconds=bounds(bound_seconds)[0].seconds,
             now=runtime.monotonic,
         )
@@ -85,6 +87,7 @@ class Settler(Service):
         self._pending: deque[Settlement] = deque()
         self._batch: list[Settlement] = []  # being written
         self._blocked: deque[tuple[float, Settlement]] = deque()  # by other transactions; when to try again (monotonic)
+        self.unwritable: set[int] = set()  # jobs whose outcomes could not be written; rescue takes them
         self._turn = 0  # of the thread that may take a batch
         self._taking = threading.Lock()
         self._arrived, self._idle = runtime.event(), runtime.event()
@@ -134,7 +137,7 @@ class Settler(Service):
         """
         seconds, outcomes = self._pace
         in_time = int(self.bound_seconds * UNWRITTEN_SHARE * outcomes / max(seconds, 1e-6))
-        unwritten = len(self._pending) + len(self._batch)
+        unwritten = len(self._pending) + len(self._batch) + len(self._blocked)
         room = min(UNWRITTEN_MAX, in_time) - unwritten
         return room if room >= FULL_BATCH else 0 if unwritten else max(1, room)
 
@@ -210,10 +213,15 @@ class Settler(Service):
         """Another transaction keeps it from being written: the others need not wait for that."""
         self._blocked.append((self._now() + BLOCKED_SECONDS, settlement))
 
+    def _leave(self, settlement: Settlement) -> None:
+        """It cannot be written at all. The job was carried out: it must not go back as one that never began."""
+        self.unwritable.add(settlement.job.id)
+
     def _write_blocked(self, turn: int) -> bool:
-        """Retry set-aside settlements one by one; False if another thread has taken over."""
+        """Retry set-aside settlements one by one, for a while; False if another thread has taken over."""
         now = self._now()
-        while self._blocked and now >= self._blocked[0][0] and not self._abandon:
+        until = now + BLOCKED_PASS_SECONDS
+        while self._blocked and self._blocked[0][0] <= now and self._now() < until and not self._abandon:
             with self._taking:
                 if turn != self._turn:
                     return False
@@ -241,6 +249,7 @@ class Settler(Service):
         self._count(written.accepted)
         for settlement in written.accepted:
             try:
+                self.unwritable.discard(settlement.job.id)
                 self._settled(settlement)
                 self._remember_retry(settlement)
                 _log_outcome(settlement)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from effects.errors import StoreConflict
+from effects.errors import StoreConflict, StoreUnavailable, WorkerCannotContinue
 from effects.model.decision import decide
 from effects.model.ledger import Ledger
 from effects.model.outcome import Outcome, Refused, Retry, Unknown
@@ -40,7 +40,8 @@ class VerdictWriter:
     Args:
         give_up: called while the database is unavailable; unwritten settlements are then left to rescue.
         put_aside: takes what another transaction keeps from being written, to be tried again.
-        bound_seconds: a batch whose transaction was cut off after so long is halved.
+        leave: takes what cannot be written even at its barest.
+        bound_seconds: a transaction that takes longer is cut off, and was too much, or the database hangs.
         now: the worker's monotonic clock.
     """
 
@@ -53,6 +54,7 @@ class VerdictWriter:
         *,
         give_up: Callable[[], bool],
         put_aside: Callable[[Settlement], None],
+        leave: Callable[[Settlement], None],
         bound_seconds: float,
         now: Callable[[], float],
     ) -> None:
@@ -60,8 +62,9 @@ class VerdictWriter:
         self._bare_ledgers = {
             name: TableLedger(ledger.table) for name, ledger in ledgers.items() if not ledger.spans_jobs
         }
-        self._give_up, self._put_aside, self._now = give_up, put_aside, now
+        self._give_up, self._put_aside, self._leave, self._now = give_up, put_aside, leave, now
         self._bound_seconds = bound_seconds
+        self._cut_at: dict[tuple[int, int], float] = {}  # job and token → when its `apply` was first cut off
 
     def write(self, batch: Sequence[Settlement], *, brisk: bool = False) -> Iterator[Settled]:
         """Write them all. What cannot be written even at its barest keeps its lease until rescue takes the job.
@@ -75,19 +78,28 @@ class VerdictWriter:
     def _write(self, part: Sequence[Settlement], brisk: bool) -> Iterator[Settled]:
         try:
             written = self._settle(part, self._ledgers, brisk)
+        except WorkerCannotContinue:
+            raise  # no outcome is at fault
         except Exception as error:
             in_the_way = isinstance(error, StoreConflict)
+            was_cut = isinstance(error, StoreUnavailable) and not in_the_way
             if len(part) > 1:
-                middle = len(part) // 2
-                yield from self._write(part[:middle], in_the_way)
-                yield from self._write(part[middle:], in_the_way)
-            elif in_the_way:
+                for piece in _pieces(part, was_cut):
+                    yield from self._write(piece, in_the_way)
+            elif in_the_way or (was_cut and not self._is_too_slow(part[0])):
                 self._put_aside(part[0])
             else:
-                yield from self._write_reduced(part[0], error)
+                yield from self._write_reduced(part[0], _of_apply(error) if was_cut else error)
         else:
+            if len(part) == 1:
+                self._cut_at.pop(_attempt(part[0]), None)
             if written is not None:
                 yield written
+
+    def _is_too_slow(self, settlement: Settlement) -> bool:
+        """Whether its `apply` was cut off before, and the database has answered since: it is not the database."""
+        cut_at = self._cut_at.setdefault(_attempt(settlement), self._now())
+        return self._outage.ended_at > cut_at
 
     def _settle(self, part: Sequence[Settlement], ledgers: Mapping[str, Ledger], brisk: bool) -> Settled | None:
         return self._outage.retry_until_available(
@@ -95,7 +107,7 @@ class VerdictWriter:
             give_up=self._give_up,
             passing=_faults_of(part),
             brisk=brisk,
-            long_seconds=self._bound_seconds if len(part) > 1 else float("inf"),
+            long_seconds=self._bound_seconds if len(part) > 1 or part[0].apply is not None else float("inf"),
         )
 
     def _write_reduced(self, settlement: Settlement, error: Exception) -> Iterator[Settled]:
@@ -106,6 +118,8 @@ class VerdictWriter:
             except StoreConflict:
                 self._put_aside(settlement)
                 return
+            except WorkerCannotContinue:
+                raise
             except Exception as next_error:
                 error = next_error
             else:
@@ -113,6 +127,7 @@ class VerdictWriter:
                     yield written
                 return
         _log_failure(settlement, error)
+        self._leave(settlement)
 
     def _reductions(
         self, settlement: Settlement, error: Exception
@@ -146,6 +161,26 @@ class VerdictWriter:
             decision, execution=settlement.execution, duration_seconds=settlement.duration_seconds,
             ended_at_monotonic=settlement.ended_at_monotonic,
         )  # fmt: skip
+
+
+def _pieces(part: Sequence[Settlement], was_cut: bool) -> list[Sequence[Settlement]]:
+    """Halves of a batch that failed. Of one that took too long, each that runs code of the app is alone."""
+    applying = [[settlement] for settlement in part if settlement.apply is not None] if was_cut else []
+    if not applying:
+        middle = len(part) // 2
+        return [part[:middle], part[middle:]]
+    others = [settlement for settlement in part if settlement.apply is None]
+    return [others, *applying] if others else [*applying]
+
+
+def _attempt(settlement: Settlement) -> tuple[int, int]:
+    return settlement.job.id, settlement.job.lease_token
+
+
+def _of_apply(error: Exception) -> ApplyFailed:
+    failed = ApplyFailed()
+    failed.__cause__ = error
+    return failed
 
 
 def _faults_of(part: Sequence[Settlement]) -> Collection[Fault]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, text
 
 from effects import Done, Effects, NewJob, Outcome, Refused, Retry, enqueue, enqueue_many
-from effects.errors import StoreUnavailable
+from effects.errors import StoreUnavailable, WorkerCannotContinue
 from effects.model.settlement import Settlement
 from effects.store.db.store import Store
 from effects.store.queue.settle import settle
@@ -27,17 +27,26 @@ from tests.support.staged import ClockRuntime
 BOUND_SECONDS = 5.0
 
 
+def in_the_way(settlement: Settlement) -> None:
+    pytest.fail(f"something is in the way of job {settlement.job.id}")
+
+
 def writer(
-    app: Effects, ledgers: dict[str, Any] | None = None, runtime: Runtime | ClockRuntime | None = None
+    app: Effects,
+    ledgers: dict[str, Any] | None = None,
+    runtime: Runtime | ClockRuntime | None = None,
+    outage: Outage | None = None,
+    put_aside: Callable[[Settlement], None] = in_the_way,
 ) -> VerdictWriter:
     runtime = runtime or Runtime()
     return VerdictWriter(
         app.store,
         app.job_types,
         app.ledgers if ledgers is None else ledgers,
-        Outage(runtime),
+        outage or Outage(runtime),
         give_up=lambda: False,
-        put_aside=lambda settlement: pytest.fail(f"something is in the way of job {settlement.job.id}"),
+        put_aside=put_aside,
+        leave=lambda settlement: pytest.fail(f"job {settlement.job.id} cannot be written"),
         bound_seconds=BOUND_SECONDS,
         now=runtime.monotonic,
     )
@@ -201,7 +210,7 @@ def test_of_outcomes_with_an_apply_few_share_a_transaction(app: Effects) -> None
     assert [len(part) for part in parts(batch)] == [APPLIES_MAX, APPLIES_MAX + 1_000, 1]
 
 
-def test_a_batch_that_was_cut_off_for_taking_too_long_is_halved(app: Effects) -> None:
+def test_of_a_batch_that_was_cut_off_for_taking_too_long_each_apply_is_alone(app: Effects) -> None:
     """Each `apply` takes 2 s here, and the connection of a transaction of more than 5 s is shut."""
     runtime = ClockRuntime()
     applied: Counter[object] = Counter()
@@ -216,5 +225,39 @@ def test_a_batch_that_was_cut_off_for_taking_too_long_is_halved(app: Effects) ->
     manual_worker, jobs = claimed(app, 8)
     batch = [replace(manual_worker.decide(job, Done()), apply=slow) for job in jobs]
     written = list(writer(app, runtime=runtime).write(batch))
-    assert [len(settled.accepted) for settled in written] == [2, 2, 2, 2]
+    assert [len(settled.accepted) for settled in written] == [1] * 8
     assert {ended["status"] for ended in rows(app, "job_history")} == {"succeeded"}
+
+
+def test_an_apply_that_is_cut_off_again_although_the_database_answers_counts_as_failed(app: Effects) -> None:
+    """Else it would be tried for ever, and no other outcome of this worker written meanwhile."""
+    runtime = ClockRuntime()
+    outage, put_aside = Outage(runtime), list[Settlement]()
+
+    def slow(connection: Connection) -> None:
+        runtime.now += BOUND_SECONDS
+        raise StoreUnavailable("the connection was shut")
+
+    manual_worker, [job, neighbour] = claimed(app, 2)
+    settlement = replace(manual_worker.decide(job, Done()), apply=slow)
+    verdicts = writer(app, runtime=runtime, outage=outage, put_aside=put_aside.append)
+    [settled] = verdicts.write([settlement, manual_worker.decide(neighbour, Done())])
+    assert [accepted.job.id for accepted in settled.accepted] == [neighbour.id]
+    assert list(verdicts.write([settlement])) == []
+    assert put_aside == [settlement] * 2, "the database has not answered yet: it may be to blame"
+    runtime.now += 1.0
+    outage.over(runtime.now)
+    [settled] = verdicts.write([settlement])
+    assert [(accepted.outcome, accepted.error_code) for accepted in settled.accepted] == [("failed", "apply_failed")]
+
+
+def test_where_no_outcome_is_at_fault_none_is_dropped(app: Effects) -> None:
+    """Tables that stay away end the worker, with its outcomes still held."""
+    manual_worker, jobs = claimed(app, 2)
+    batch = [manual_worker.decide(job, Done()) for job in jobs]
+    verdicts = writer(app, outage=Outage(Runtime(), missing_seconds=-1.0))
+    run_sql(app, "ALTER TABLE effects_job_history RENAME TO away")
+    with pytest.raises(WorkerCannotContinue):
+        list(verdicts.write(batch))
+    run_sql(app, "ALTER TABLE away RENAME TO effects_job_history")
+    assert [len(settled.accepted) for settled in verdicts.write(batch)] == [2]

@@ -9,6 +9,7 @@ import pytest
 from effects import Effects, NewJob, enqueue, enqueue_many
 from effects.worker import Worker, settler
 from tests.conftest import AppFactory
+from tests.support.manual_workers import row, run_sql
 from tests.support.query_plans import recorded
 from tests.support.running import running
 from tests.support.scripted import AsyncScripted, Scripted
@@ -78,3 +79,33 @@ def test_while_outcomes_are_written_too_slowly_nothing_is_claimed(
     assert all(queue.look_at is not None for queue in parts.queues), "it looks again soon"
     parts.settler._pending.pop()
     assert 0 not in parts.dispatcher._free_slots().values()
+
+
+def test_what_one_queue_may_claim_another_may_not(app_factory: AppFactory) -> None:
+    """The outcomes of all of them are written by one thread."""
+    parts = Worker(app_of_many_queues(app_factory), queues=dict.fromkeys("abc", 1_000))._parts
+    room = parts.settler.room
+    free = parts.dispatcher._free_slots()
+    assert room < 1_000
+    assert room / 2 < sum(free.values()) <= room
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_job_whose_outcome_cannot_be_written_does_not_go_back_as_one_that_never_began(
+    app_factory: AppFactory,
+) -> None:
+    """Its effect happened. An unanswered claim, and each end, ask the database what else is leased to this worker."""
+    scripted = Scripted()
+    app = app_factory(job_types=[scripted])
+    refuse = "CREATE TRIGGER closed BEFORE INSERT ON effects_job_history BEGIN SELECT RAISE(ABORT, 'closed'); END"
+    run_sql(app, refuse)
+    job_id = enqueue("scripted", {}, effects=app).job_id
+    worker = Worker(app)
+    with running(worker):
+        wait_until(lambda: worker._parts.settler.unwritable == {job_id})
+        run_sql(app, "DROP TRIGGER closed")
+        worker._parts.claimer.give_back(worker._parts.heartbeat.worker.id)
+        enqueue("scripted", {"name": "next"}, effects=app)
+        wait_until(lambda: worker.counts.get("succeeded") == 1)
+    assert scripted.performed == {"": 1, "next": 1}
+    assert row(app, "jobs")["status"] == "running", "its lease goes on until rescue decides"

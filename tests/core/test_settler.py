@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -42,3 +42,14 @@ def test_how_many_more_outcomes_may_wait(app: Effects, batches: Batches, unwritt
         settler._learn(seconds, outcomes)
     settler._pending.extend([nothing] * unwritten)
     assert settler.room == room
+
+
+def test_outcomes_that_are_put_aside_take_up_room(app: Effects) -> None:
+    runtime, nothing = ClockRuntime(), cast("Any", None)
+    settler = Settler(
+        app.store, app.job_types, app.ledgers, Outage(runtime), runtime, bound_seconds=LEASE,
+        max_linger=lambda: 0.0, wake=nothing, count=nothing, settled=nothing,
+    )  # fmt: skip
+    for _ in range(200):
+        settler._put_aside(nothing)
+    assert settler.room == 550

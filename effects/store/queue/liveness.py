@@ -30,8 +30,9 @@ UNREGISTERED_SECONDS = 3600
 
 
 def _leased_to(sql: Sql) -> str:
+    """None that was released: it has begun, whatever the worker knows of it."""
     return f"""
-    SELECT {job_columns(sql)} FROM {sql.jobs} WHERE status = 'running' AND locked_by = :worker
+    SELECT {job_columns(sql)} FROM {sql.jobs} WHERE status = 'running' AND locked_by = :worker AND released_at IS NULL
     AND job_type {sql.any_of("types")} AND NOT (id {sql.any_of("held", "int")}) ORDER BY id"""
 
 
