@@ -6,6 +6,8 @@ import errno
 import ipaddress
 import socket
 import time
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import httpcore
 
@@ -22,6 +24,10 @@ RESOLVER_SECONDS, RESOLVER_HOSTS = 30.0, 3  # so many names in so long, and no o
 # What only this machine can be short of. A route that is missing may be the partner's doing.
 _OURS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.ENETDOWN)
 _OURS_REASON = "this machine cannot open a connection"
+# What an IPv6 address meets where IPv6 is off, or leads nowhere from here.
+_NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.ENETUNREACH, errno.EHOSTUNREACH)
+
+ConnectFault: TypeAlias = httpcore.ConnectError | httpcore.ConnectTimeout
 
 
 class GuardedNetwork:
@@ -48,12 +54,16 @@ class GuardedNetwork:
         exchange.enter("resolve")
         addresses = await self._vetted(exchange, host, port)
         exchange.enter("connect")
-        for address in addresses[:-1]:
-            try:
-                return await _connect(exchange, address, port)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout):
-                continue
-        return await _connect(exchange, addresses[-1], port)
+        faults: dict[str, ConnectFault] = {}
+        try:
+            for address in addresses:
+                try:
+                    return await connect_on_loop(exchange, address, port, CONNECT_SECONDS)
+                except (httpcore.ConnectError, httpcore.ConnectTimeout) as fault:
+                    faults[address] = fault
+            raise _judge(exchange, faults)
+        finally:
+            faults.clear()  # they hold this frame, and it would hold them
 
     async def _vetted(self, exchange: Exchange, host: str, port: int) -> list[str]:
         addresses = [host] if is_address(host) else await self._resolve(exchange, host, port)
@@ -79,13 +89,22 @@ class GuardedNetwork:
         return answer
 
 
-async def _connect(exchange: Exchange, address: str, port: int) -> LoopStream:
-    try:
-        return await connect_on_loop(exchange, address, port, CONNECT_SECONDS)
-    except httpcore.ConnectError as error:
-        if getattr(error.__cause__, "errno", None) in _OURS:
-            exchange.fail("our_network", _OURS_REASON)
-        raise
+def _judge(exchange: Exchange, faults: Mapping[str, ConnectFault]) -> ConnectFault:
+    """Record a fault of ours if no address failed for another reason; return the one that tells why.
+
+    IPv6 that does not work here says nothing where an IPv4 address was tried as well.
+    """
+    telling = [fault for address, fault in faults.items() if ":" not in address or _number(fault) not in _NO_IPV6]
+    telling = telling or list(faults.values())
+    theirs = [fault for fault in telling if _number(fault) not in _OURS]
+    if not theirs:
+        exchange.fail("our_network", _OURS_REASON)
+    return (theirs or telling)[-1]
+
+
+def _number(fault: ConnectFault) -> int | None:
+    """The operating system's."""
+    return getattr(fault.__cause__, "errno", None)
 
 
 class ResolverWatch:

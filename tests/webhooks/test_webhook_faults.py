@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
+import os
 import socket
 import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import trustme
 
-from effects import Done, Outcome
+from effects import Done, Outcome, Pause, Retry, Unknown
 from effects.guarded.network import GuardedNetwork, ResolverWatch
 from effects.http.resolving import Resolver
 from effects_webhooks.classify import classify
@@ -221,6 +224,82 @@ def test_a_refused_connection(transports: BlockingTransports) -> None:
         port = listener.getsockname()[1]
     exchange, _ = timed(transports, f"http://partner.test:{port}/")
     assert (exchange.failure, exchange.wrote) == ("connect_failed", False)
+
+
+# -- several addresses -----------------------------------------------------------------------------------------------
+
+V4, FURTHER_V4, V6, FURTHER_V6 = "127.0.0.1", "127.0.0.2", "2606:4700::1111", "2606:4700::1112"
+OUT_OF_PORTS, NO_FILES, NO_ROUTE = errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENETUNREACH
+NO_SUCH_FAMILY, REFUSED = errno.EAFNOSUPPORT, errno.ECONNREFUSED
+
+
+def post_to(monkeypatch: pytest.MonkeyPatch, numbers: Mapping[str, int], port: int) -> WebhookExchange:
+    """A request to a host with these addresses; the system fails a connect with the number of its address, if not 0."""
+
+    class Failing(socket.socket):
+        def connect(self, address: Any) -> None:
+            if number := numbers.get(address[0], 0):
+                raise OSError(number, os.strerror(number))
+            super().connect(address)
+
+    monkeypatch.setattr(socket, "socket", Failing)
+    transports = BlockingTransports(GuardedNetwork(allow_private=True, resolver=lambda host, port: [*numbers]))
+    exchange, _ = timed(transports, f"http://partner.test:{port}/")
+    transports.close()
+    return exchange
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {V4: REFUSED, V6: OUT_OF_PORTS},  # as where IPv6 is off
+        {V6: OUT_OF_PORTS, V4: REFUSED},
+        {V6: NO_SUCH_FAMILY, V4: REFUSED, FURTHER_V6: NO_ROUTE},
+        {V4: REFUSED, FURTHER_V4: NO_FILES},
+        {FURTHER_V4: NO_FILES, V4: REFUSED},
+        {V6: REFUSED, V4: OUT_OF_PORTS},
+    ],
+    ids=str,
+)
+def test_an_address_that_fails_here_does_not_make_a_partners_failure_ours(
+    monkeypatch: pytest.MonkeyPatch, numbers: dict[str, int]
+) -> None:
+    exchange = post_to(monkeypatch, numbers, 9)
+    assert (exchange.failure, exchange.wrote) == ("connect_failed", False)
+    assert "Connection refused" in (exchange.reason or "")
+    assert isinstance(classify(exchange, host="partner.test"), Retry)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {V4: OUT_OF_PORTS},
+        {V4: NO_FILES, V6: NO_FILES},
+        {V4: OUT_OF_PORTS, V6: OUT_OF_PORTS},
+        {V4: OUT_OF_PORTS, V6: NO_ROUTE},
+        {V6: NO_SUCH_FAMILY, V4: NO_FILES},
+        {V6: OUT_OF_PORTS},
+    ],
+    ids=str,
+)
+def test_where_every_address_fails_here_the_fault_is_ours(
+    monkeypatch: pytest.MonkeyPatch, numbers: dict[str, int]
+) -> None:
+    exchange = post_to(monkeypatch, numbers, 9)
+    assert (exchange.failure, exchange.wrote) == ("our_network", False)
+    assert isinstance(classify(exchange, host="partner.test"), Pause)
+
+
+@pytest.mark.parametrize("number", [OUT_OF_PORTS, NO_FILES])
+def test_a_request_that_left_by_a_further_address_may_have_been_handled(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    with RawPeer(lambda connection: silent(peer, connection)) as peer:
+        exchange = post_to(monkeypatch, {V6: number, FURTHER_V4: number, V4: 0}, peer.port)
+    assert (exchange.failure, exchange.wrote) == ("answer_timeout", True)
+    outcome = classify(exchange, host="partner.test")
+    assert isinstance(outcome, Unknown)
+    assert outcome.code == "answer_timeout"
 
 
 # -- certificates --------------------------------------------------------------------------------------------------

@@ -60,10 +60,11 @@ def test_every_status_has_its_class_and_a_reason() -> None:
 def test_every_fault_has_its_outcome(code: str, wrote: bool) -> None:
     outcome = classify(failed(code, wrote=wrote), host="partner.test")
     retry_class = FAULT_RULES[code].retry_class
-    if retry_class == "ours":
-        assert isinstance(outcome, Pause)
-    elif wrote:
+    if wrote:
         assert isinstance(outcome, Unknown)
+        assert FAULT_RULES[outcome.code].retry_class != "ours"  # each try counts
+    elif retry_class == "ours":
+        assert isinstance(outcome, Pause)
     else:
         assert isinstance(outcome, Refused if retry_class == "none" else Retry)
 

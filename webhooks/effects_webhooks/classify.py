@@ -50,16 +50,16 @@ def classify(exchange: WebhookExchange, *, host: str, context: RetryContext | No
     if exchange.status is not None and 200 <= exchange.status <= 299:
         return Done(detail=detail)
     hint = retry_after(exchange.header("retry-after"), exchange.answered_at)
+    code, reason = _code_and_reason(exchange)
     rule = rule_of(
         exchange.status,
-        exchange.failure,
+        code,
         profile=context.profile,
         overrides=context.overrides,
         hinted=hint is not None,
     )
     if (control := control_of(exchange)) is not None:
         rule, detail["control"] = _ASKED_TO_STOP, control
-    code, reason = _code_and_reason(exchange)
     if rule.retry_class == "ours":
         return Pause(OURS_SECONDS, reason, code=code, detail=detail)
     detail["retry_class"] = rule.retry_class
@@ -103,9 +103,11 @@ def _counted(rule: Rule, context: RetryContext) -> int:
 
 
 def _code_and_reason(exchange: WebhookExchange) -> tuple[str, str]:
-    """Code and words."""
+    """Code and words. A fault of ours kept nothing from leaving where something left."""
     if exchange.status is not None:
         return f"http_{exchange.status}", f"the endpoint answered {exchange.status}"
+    if exchange.wrote and rule_of(None, exchange.failure).retry_class == "ours":
+        return "no_answer", "the request left and has no answer"
     return exchange.failure or "no_answer", exchange.reason or "no answer"
 
 
