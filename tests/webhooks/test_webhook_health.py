@@ -6,14 +6,17 @@ import threading
 from contextlib import ExitStack
 from typing import Any
 
+import msgspec
 import pytest
 
-from effects import Effects
+from effects import Done, Effects, Refused
 from effects.model.attempt import Attempt
 from effects.model.job_type import JobType
+from effects.model.settlement import Execution
 from effects.store.limits import rows as limit_rows
 from effects.store.limits import status as limit_status
 from effects.store.operator.audit import audit
+from effects.store.queue.settle import settle
 from effects.worker import Worker
 from effects_webhooks import (
     WebhookEvent,
@@ -25,8 +28,10 @@ from effects_webhooks import (
     get_endpoint,
 )
 from effects_webhooks.routing import limit_key
+from effects_webhooks.tables.ledger import DeliveryRecord
 from tests.conftest import AppFactory
 from tests.peers.http import Answer, Receiver, Request
+from tests.support.manual_workers import ManualWorker
 from tests.support.running import running
 from tests.support.waiting import wait_until
 from tests.webhooks.conftest import KEYS, Rows
@@ -157,6 +162,26 @@ def test_a_success_between_two_410s_cancels_the_first(shop: Effects) -> None:
         assert get_endpoint(endpoint.id, effects=shop).status == "active"
         send(shop)
         assert get_endpoint(endpoint.id, effects=shop).status == "disabled"
+
+
+@pytest.mark.parametrize(("requested", "status"), [(True, "disabled"), (False, "active")])
+def test_a_success_in_the_same_batch_does_not_undo_a_request_to_disable(
+    shop: Effects, requested: bool, status: str
+) -> None:
+    endpoint = add_endpoint("https://partner.test/", effects=shop)
+    deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(2)], effects=shop)
+    worker = ManualWorker(shop, queue="webhooks")
+    settlements = []
+    for ending in (Refused("no more", code="http_400"), Done()):
+        job = worker.claim_one()
+        record = DeliveryRecord(
+            msgspec.json.decode(job.payload)["event_id"], endpoint.id, 200 if isinstance(ending, Done) else 400,
+            disable_requested=requested and isinstance(ending, Refused),
+        )  # fmt: skip
+        settlement = worker.decide(job, ending)
+        settlements.append(msgspec.structs.replace(settlement, execution=Execution(job, private=record)))
+    settle(shop.store, settlements, shop.ledgers)
+    assert get_endpoint(endpoint.id, effects=shop).status == status
 
 
 @pytest.mark.slow

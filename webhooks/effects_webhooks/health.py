@@ -33,8 +33,9 @@ _log = logging.getLogger("effects.webhooks")
 def note(app: Effects, connection: Connection, settled: Sequence[Settlement]) -> None:
     """Update endpoints' health with these attempts; notify and disable when due.
 
-    A batch that holds a success of an endpoint clears it, whatever else it holds of it. A success that was loaded
-    while its endpoint did not fail has nothing to clear; should it have failed since, the next one will.
+    A batch that holds a success of an endpoint clears it, whatever else it holds of it but a request to disable. A
+    success that was loaded while its endpoint did not fail has nothing to clear; should it have failed since, the next
+    one will.
     """
     worked: set[str] = set()
     recovered: set[str] = set()
@@ -55,7 +56,11 @@ def note(app: Effects, connection: Connection, settled: Sequence[Settlement]) ->
                 failure.gone_event = record.event_id
     if recovered:
         table.succeed(app.store, connection, recovered)
-    failing = [failure for endpoint_id, failure in sorted(failures.items()) if endpoint_id not in worked]
+    failing = [
+        failure
+        for endpoint_id, failure in sorted(failures.items())
+        if endpoint_id not in worked or failure.disable_requested
+    ]
     if failing:
         failures_by_endpoint = {failure.endpoint_id: failure for failure in failing}
         for row in table.fail(app.store, connection, failing):
