@@ -46,11 +46,11 @@ class SessionPool:
         return len(self._idle)
 
     def take(self, progress: SendProgress, envelope: Envelope | None = None, *, fresh: bool = False) -> Turn | None:
-        """A turn on a session; None where all places are taken until the time is over. End it.
+        """A turn on a session; None where all places are taken until too little time is left for a session. End it.
 
         Args:
             envelope: what may be announced behind another message, where all places are taken.
-            fresh: a new session only.
+            fresh: a new session only, after another one's that came to nothing.
 
         Raises:
             OSError, smtplib.SMTPException, ValueError: no session; `progress.stage` tells how far it came.
@@ -60,6 +60,9 @@ class SessionPool:
             return None
         if turn.behind:
             return turn
+        if (turn.waited or fresh) and progress.is_late:  # that the server does not answer in time would be our doing
+            self._free_place()
+            return None
         try:
             turn.client = self._idle_one(progress, fresh=fresh) or Client(self._server, progress)
         except BaseException:
@@ -73,7 +76,7 @@ class SessionPool:
             if self._free:
                 self._free -= 1
                 return True
-            turn.admitted = threading.Event()
+            turn.admitted, turn.waited = threading.Event(), True
             self._waiting.append(turn)
         turn.admitted.wait(seconds)
         with self._lock:

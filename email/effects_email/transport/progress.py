@@ -30,7 +30,7 @@ class SendProgress:
         seconds: for everything.
     """
 
-    __slots__ = ("_before_dot", "_phase", "_since", "_timeouts", "_total", "_until", "phases", "stage")
+    __slots__ = ("_before_dot", "_late_at", "_phase", "_since", "_timeouts", "_total", "_until", "phases", "stage")
 
     def __init__(self, seconds: float, timeouts: Timeouts) -> None:
         now = time.monotonic()
@@ -39,6 +39,7 @@ class SendProgress:
         self._timeouts = timeouts
         self._total = now + seconds
         self._before_dot = now + max(min(seconds / 2, _BEFORE_DOT_SECONDS), seconds - timeouts.answer_seconds)
+        self._late_at = self._before_dot - min(timeouts.connect_seconds, (self._before_dot - now) / 2)
         self._phase: str | None = None
         self._since = self._until = now
 
@@ -88,3 +89,8 @@ class SendProgress:
     def remaining_in_all(self) -> float:
         """Seconds left for what comes before the dot; 0 or less when they are used up."""
         return self._before_dot - time.monotonic()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether less is left than a connection may take, and less than half of what there was before the dot."""
+        return time.monotonic() > self._late_at

@@ -57,6 +57,7 @@ class Turn:
     ) -> None:
         self.envelope = envelope
         self.order = order
+        self.waited = False  # for a place
         self.behind = False  # announced by the message before it
         self._lock = lock
         self._find_next, self._leave = find_next, leave

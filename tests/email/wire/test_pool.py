@@ -11,9 +11,10 @@ import pytest
 
 from effects.errors import LeaseLost
 from effects_email.transport import pool as pool_module
+from effects_email.transport.progress import SendProgress, Timeouts
 from effects_email.transport.smtp import SmtpTransport
 from tests.email.wire.conftest import PATIENCE, Opened, Released, outgoing_message
-from tests.peers.smtp import CUT, OFFERS, SmtpPeer
+from tests.peers.smtp import CUT, OFFERS, STALL, SmtpPeer
 from tests.support.waiting import wait_until
 
 
@@ -75,6 +76,43 @@ def test_when_all_connections_are_in_use_the_wait_ends_in_time(opened: Opened) -
         leave.set()
         thread.join(20)
         assert len(peer.messages) == 1
+
+
+@pytest.mark.parametrize("usable", [True, False], ids=["the session is kept", "the session is lost"])
+def test_who_waited_until_little_time_is_left_tries_no_connection(usable: bool, opened: Opened) -> None:
+    with SmtpPeer({"banner": ["220 peer ready", STALL]}) as peer, ThreadPoolExecutor(1) as threads:
+        pool = pool_of(opened(peer.url, f"{PATIENCE}&connections=1"))
+        first = pool.take(SendProgress(20, Timeouts()))
+        assert first is not None
+        progress = SendProgress(2, Timeouts())
+        second = threads.submit(pool.take, progress)
+        wait_until(lambda: len(pool._waiting) == 1 or second.done())
+        wait_until(lambda: progress.is_late)
+        first.end(usable=usable)
+        assert second.result() is None
+        assert (peer.connections, pool._free, len(pool)) == (1, 1, int(usable))
+
+
+def test_who_waited_behind_another_until_little_time_is_left_tries_no_connection(opened: Opened) -> None:
+    with SmtpPeer({"banner": STALL}) as peer:
+        pool, progress = pool_of(opened(peer.url)), SendProgress(0.2, Timeouts())
+        wait_until(lambda: progress.is_late)
+        assert pool.take(progress, fresh=True) is None
+        assert peer.connections == 0
+
+
+def test_who_waited_for_a_moment_has_a_connection(opened: Opened) -> None:
+    with SmtpPeer() as peer, ThreadPoolExecutor(1) as threads:
+        pool = pool_of(opened(peer.url, f"{PATIENCE}&connections=1"))
+        first = pool.take(SendProgress(20, Timeouts()))
+        assert first is not None
+        second = threads.submit(pool.take, SendProgress(20, Timeouts()))
+        wait_until(lambda: len(pool._waiting) == 1)
+        first.end(usable=False)
+        turn = second.result()
+        assert turn is not None
+        turn.end(usable=True)
+        assert peer.connections == 2
 
 
 @pytest.mark.parametrize("offers", [OFFERS, OFFERS[1:]], ids=["pipelining", "one by one"])
@@ -185,6 +223,11 @@ def test_a_forked_child_has_connections_of_its_own(opened: Opened) -> None:
 
 def test_the_limits_are_those_of_the_page() -> None:
     assert pool_module.ASK_AFTER_SECONDS == 2.0
+
+
+def pool_of(transport: object) -> pool_module.SessionPool:
+    assert isinstance(transport, SmtpTransport)
+    return transport._pool
 
 
 def _age(transport: object, what: str, seconds: float) -> None:
