@@ -353,6 +353,32 @@ def test_a_name_that_leads_inside_is_refused_when_it_is_sent(app: Effects, shop_
 
 
 @ON_SQLITE
+@pytest.mark.parametrize(
+    ("requests", "outcome", "code"),
+    [(0, "refused", "blocked_address"), (1, "refused", "blocked_address"), (2, "unknown", "no_answer")],
+)
+def test_a_name_that_leads_inside_from_now_on_says_nothing_of_what_was_sent(
+    app: Effects, wire: CutS3, bucket: str, monkeypatch: pytest.MonkeyPatch, requests: int, outcome: str, code: str
+) -> None:
+    """The first request looks for the object, the second one makes it and stays without an answer."""
+    worker, _ = ready(app)
+    name = "2130706433"  # an address in a spelling that only the resolver knows
+    run_sql(app, f"UPDATE effects_report_buckets SET url = 's3://{bucket}?endpoint=http://{name}:{wire.port}'")
+    resolve = socket.getaddrinfo
+
+    def lead_inside(host: str, *rest: Any, **options: Any) -> Any:
+        if host != name:
+            return resolve(host, *rest, **options)
+        return resolve("127.0.0.1" if len(wire.requests) < requests else "169.254.169.254", *rest, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", lead_inside)
+    fates(wire, None, "unanswered")
+    settlement = worker.do(worker.claim_one())
+    assert (settlement.outcome, settlement.error_code) == (outcome, code)
+    assert len(wire.requests) == requests
+
+
+@ON_SQLITE
 def test_a_bucket_or_file_that_is_gone_is_refused(app: Effects) -> None:
     worker, _ = ready(app)
     run_sql(app, "UPDATE effects_generated_reports SET artifact = NULL")

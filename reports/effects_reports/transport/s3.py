@@ -15,6 +15,7 @@ import httpx
 from effects import ConfigurationError
 from effects.extend import (
     VERSION,
+    AddressRefused,
     Exchange,
     GuardedNetwork,
     LoopHttpClient,
@@ -110,18 +111,18 @@ class S3Client:
     async def send(
         self, method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None, *, seconds: float
     ) -> S3Answer:
-        """Send one request.
+        """Send one request. No fault of the network, the bucket or its address raises.
 
         Args:
             target: path and query, quoted.
             seconds: for everything; at most 120.
-
-        Raises:
-            AddressRefused: the name leads to an address that is not allowed; nothing was sent.
         """
         exchange = Exchange(min(seconds, REQUEST_SECONDS), "resolve")
-        signed = self._signed(method, target, body, headers or {})
-        await self._client.send(exchange, method, target.encode("ascii"), signed, body, body_bytes_max=ANSWER_BYTES_MAX)
+        signed, path = self._signed(method, target, body, headers or {}), target.encode("ascii")
+        try:
+            await self._client.send(exchange, method, path, signed, body, body_bytes_max=ANSWER_BYTES_MAX)
+        except AddressRefused as refusal:
+            exchange.fail(refusal.code, str(refusal))
         exchange.end()
         return S3Answer(exchange)
 

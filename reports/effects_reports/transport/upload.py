@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from effects import Attempt, Cancelled, Done, Outcome, Refused, Retry, Unknown
-from effects.extend import attachment, declare, point
+from effects.extend import AddressRefused, attachment, declare, point
 from effects_reports.transport.s3 import S3Answer, S3Client
 
 PART_BYTES = 5 * 1024 * 1024  # S3's own minimum: an upload holds a few of them in memory
@@ -232,9 +232,10 @@ def _verdict(answer: S3Answer, *, sure: bool = False) -> Outcome | None:
     """
     said = f" ({answer.code})" if answer.code else ""
     if answer.status is None:
-        if sure or not answer.wrote:
-            return Retry(answer.reason or "the bucket cannot be reached", code=answer.fault or "no_answer")
-        return None
+        if answer.wrote and not sure:
+            return None
+        outcome = Refused if answer.fault == AddressRefused.code else Retry
+        return outcome(answer.reason or "the bucket cannot be reached", code=answer.fault or "no_answer")
     if answer.status in _BUSY:
         return Retry(f"the bucket asks for fewer requests{said}", code="slow_down")
     if answer.status >= _FAILED:
