@@ -108,12 +108,18 @@ def _checked_sqlite(driver: sqlite3.Connection) -> sqlite3.Connection:
     try:
         if driver.in_transaction:
             return driver
-        if driver.isolation_level is None or getattr(driver, "autocommit", -1) is True:  # the latter from Python 3.12
+        if begins_no_transaction(driver):
             raise EnqueueError(f"{_ALONE}begin a transaction with `connection.execute('BEGIN')`")
         sqlite3.Cursor(driver).execute(f"BEGIN {driver.isolation_level}")
     except sqlite3.ProgrammingError as error:  # closed, or of another thread
         raise EnqueueError(f"session cannot be used: {error}") from error
     return driver
+
+
+def begins_no_transaction(driver: Any) -> bool:
+    """Whether Python leaves BEGIN to the app on this connection of sqlite3 or aiosqlite."""
+    own = getattr(driver, "_conn", driver)  # aiosqlite passes on the isolation level alone
+    return getattr(own, "isolation_level", "") is None or getattr(own, "autocommit", None) is True  # from Python 3.12
 
 
 def _refuse_closed(closed: Any) -> None:

@@ -17,7 +17,13 @@ from effects.sessions.asynchronous import refuse_async, refuse_outside_greenlet
 from effects.sessions.borrowed import borrowed
 from effects.sessions.commits import after_commit
 from effects.sessions.databases import CallersDatabase, describe_connection
-from effects.sessions.drivers import DjangoConnection, Psycopg2Connection, driver_of, is_of_django
+from effects.sessions.drivers import (
+    DjangoConnection,
+    Psycopg2Connection,
+    begins_no_transaction,
+    driver_of,
+    is_of_django,
+)
 from effects.store.db.faults import Fault, fault_of
 from effects.text.wording import described, with_article
 
@@ -161,9 +167,9 @@ def hint_after_commit(notifier: Notifier, session: AnySession, queues: Iterable[
 def commits_alone(connection: Connection) -> bool:
     """Whether each statement of a connection commits by itself."""
     pooled = connection.connection
-    if connection.dialect.name == "sqlite":  # without an isolation level Python begins no transaction; an app may
+    if connection.dialect.name == "sqlite":
         driver = pooled.driver_connection
-        return getattr(driver, "isolation_level", "") is None and not getattr(driver, "in_transaction", True)
+        return begins_no_transaction(driver) and not getattr(driver, "in_transaction", True)
     return bool(getattr(pooled.dbapi_connection, "autocommit", False))
 
 

@@ -194,7 +194,7 @@ def _drop_connection(context: ExceptionContext) -> None:
         driver: Any = connection.connection.driver_connection
         if isinstance(driver, sqlite3.Connection):  # closed with a statement under way it would keep its write lock
             with suppress(sqlite3.Error):
-                driver.rollback()
+                driver.execute("ROLLBACK")  # Python's own does nothing in AUTOCOMMIT
         context.is_disconnect = True  # the pool opens new ones, for this connection and for those that wait in it
 
 

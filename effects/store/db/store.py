@@ -274,7 +274,7 @@ def whole_transaction(connection: Connection, begin: str) -> Iterator[None]:
         connection.exec_driver_sql("COMMIT")
     except BaseException:
         with suppress(sqlite3.Error):
-            driver.rollback()  # SQLAlchemy may be told to leave this out in AUTOCOMMIT
+            driver.execute("ROLLBACK")  # SQLAlchemy may be told to leave it out, and Python's own may do nothing
         raise
 
 
