@@ -235,7 +235,29 @@ def test_another_object_that_comes_meanwhile_is_not_replaced(
     assert uploads(s3_server, bucket) == 0
 
 
-NOT_FOUND = answer("404 Not Found", "NoSuchKey")
+@ON_SQLITE
+@pytest.mark.parametrize("parts", [False, True])
+def test_without_conditions_an_object_that_may_not_be_seen_is_not_replaced(
+    app: Effects, s3_server: str, bucket: str, wire: CutS3, parts: bool, request: pytest.FixtureRequest
+) -> None:
+    if parts:
+        request.getfixturevalue("in_parts")
+    worker, _ = ready(app, object_name="latest.csv")
+    OWNER.put(f"{s3_server}/{bucket}/from shop/ü/latest.csv", content=b"theirs").raise_for_status()
+
+    def judge(method: str, target: str, number: int) -> Fate:
+        if method == "GET":
+            return HIDDEN
+        return answer("501 N", "NotImplemented") if "if-none-match" in wire.requests[number].headers else None
+
+    wire.judge = judge
+    settlement = worker.do(worker.claim_one())
+    assert (settlement.status, settlement.error_code) == ("dead", "look_denied")
+    assert objects(s3_server, bucket) == {"from shop/ü/latest.csv": b"theirs"}
+    assert uploads(s3_server, bucket) == 0
+
+
+NOT_FOUND, HIDDEN = answer("404 Not Found", "NoSuchKey"), answer("403 F", "AccessDenied")
 CASES = {
     "denied": ([answer("403 F", "AccessDenied"), answer("403 F", "SignatureDoesNotMatch")], "failed", "access_denied"),
     "gone": ([answer("404 N", "NoSuchBucket")], "dead", "no_such_bucket"),
@@ -245,7 +267,13 @@ CASES = {
     "broken": ([NOT_FOUND, answer("500 I", "InternalError"), NOT_FOUND], "failed", "http_500"),
     "no sense": ([NOT_FOUND, answer("400 B", "InvalidRequest")], "dead", "http_400"),
     "hidden": ([answer("403 F"), answer("412 P", "PreconditionFailed"), answer("403 F")], "dead", "object_exists"),
-    "no conditions": ([NOT_FOUND, answer("501 N", "NotImplemented")], "succeeded", None),
+    **{
+        code: ([NOT_FOUND, answer("400 B", code)], "failed", "http_400")
+        for code in ("RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch")
+    },
+    "no conditions": ([NOT_FOUND, answer("501 N", "NotImplemented"), NOT_FOUND], "succeeded", None),
+    "no conditions, write only": ([HIDDEN, answer("501 N", "NotImplemented"), HIDDEN, HIDDEN], "dead", "look_denied"),
+    "no conditions, no look": ([NOT_FOUND, answer("501 N"), answer("500 I"), answer("500 I")], "failed", "http_501"),
     "no look": ([answer("500 I")], "failed", "http_500"),
     "write only": ([answer("403 F", "AccessDenied")], "succeeded", None),
 }

@@ -44,6 +44,7 @@ _FOLLOWS = {
     "no_bucket": ("the bucket was removed here", "add it again, then requeue"),
     "blocked_address": ("its name leads into a network that is not open", "EFFECTS_BUCKET_PRIVATE_NETWORKS opens it"),
     "object_exists": ("an object that is not this file has the name", "nothing is replaced: put {run_id} into names"),
+    "look_denied": ("without a look, another object could be replaced", "let them read (s3:GetObject), then requeue"),
     "file_gone": ("the file has expired or its run is gone", "request the report again"),
 }  # fmt: skip
 

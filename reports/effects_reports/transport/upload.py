@@ -7,7 +7,7 @@ done, so that a repeat after a crash sends nothing twice, and the same bytes und
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, TypeAlias
 from urllib.parse import quote
 
@@ -25,6 +25,8 @@ _SIZE = re.compile(r"/(\d+)\Z")
 _BUSY = (429, 503)
 _CONFLICT = (404, 408, 409)  # an upload that another try has ended, or a change at the same time
 _FAILED = 500
+_NO_CONDITIONS = 501  # to a request with If-None-Match
+_DAMAGED = frozenset({"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"})  # 400, on the way
 
 Presence: TypeAlias = Literal["ours", "absent", "other", "hidden"]
 
@@ -69,7 +71,6 @@ class BucketUpload:
     ) -> None:
         self._client, self._file, self._pieces, self._attempt = client, file, pieces, attempt
         self._path = client.address.path_of(file.name)
-        self._conditional = {"if-none-match": "*"}
 
     async def run(self) -> Outcome:
         """Done, Retry (nothing is there), Refused, or Unknown."""
@@ -105,13 +106,18 @@ class BucketUpload:
         return "hidden", answer
 
     async def _put(self) -> S3Answer:
-        body = b"".join(self._pieces())
-        headers = self._file.headers()
-        answer = await self._client.send(
-            "PUT", self._path, body, {**headers, **self._conditional}, seconds=self._seconds_left()
-        )
-        if answer.status == 501:  # the store knows no conditions; it was just looked for
-            answer = await self._client.send("PUT", self._path, body, headers, seconds=self._seconds_left())
+        return await self._create("PUT", "", b"".join(self._pieces()), self._file.headers())
+
+    async def _create(self, method: str, query: str, body: bytes, headers: Mapping[str, str]) -> S3Answer:
+        """Send what makes the object if none is there; where the store knows no conditions, after a look that says so.
+
+        Who may not look there sends nothing more: it would replace whatever has the name.
+        """
+        answer = await self._send(method, query, body, **headers, if_none_match="*")
+        if answer.status == _NO_CONDITIONS:
+            presence, _ = await self._look()
+            if presence == "absent":
+                answer = await self._send(method, query, body, **headers)
         return answer
 
     async def _in_parts(self) -> Outcome:
@@ -166,9 +172,7 @@ class BucketUpload:
             yield bytes(part)
 
     async def _complete(self, query: str, document: str) -> S3Answer:
-        answer = await self._send("POST", f"?{query}", document.encode(), **self._conditional)
-        if answer.status == 501:
-            answer = await self._send("POST", f"?{query}", document.encode())
+        answer = await self._create("POST", f"?{query}", document.encode(), {})
         if answer.is_success and (answer.code or not answer.is_whole):  # 200 comes before S3 knows; the body has it
             answer.is_success, answer.status = False, _FAILED
         return answer
@@ -189,11 +193,17 @@ class BucketUpload:
         verdict = _verdict(answer)
         if verdict is not None and answer.status != 412:
             return verdict
-        presence, _ = await self._look()
+        presence, seen = await self._look()
         if presence == "ours":
             return self._done(was_there=False)
         if presence == "other":
             return self._taken()
+        if answer.status == _NO_CONDITIONS and seen.status == 403:
+            return Refused(
+                "the bucket knows no conditional requests, and the credentials may not look whether another object has "
+                "this name: nothing was stored",
+                code="look_denied", detail=self._detail(),
+            )  # fmt: skip
         if answer.status == 412:
             return self._taken_unseen()
         if answer.status in _CONFLICT and presence == "absent":
@@ -252,4 +262,6 @@ def _verdict(answer: S3Answer, *, sure: bool = False) -> Outcome | None:
         return Retry(f"the bucket answered {answer.status}{said}", code=f"http_{answer.status}") if sure else None
     if answer.status == 412:
         return None
+    if answer.code in _DAMAGED:
+        return Retry(f"the bucket did not get the file as it was sent{said}", code=f"http_{answer.status}")
     return Refused(f"the bucket refuses the file: {answer.status}{said}", code=f"http_{answer.status}")
