@@ -54,8 +54,9 @@ if TYPE_CHECKING:
     from effects.http.stream import clip
     from effects.idempotence import NO_DIGEST, IdempotentWriter, KeyHolder, write_once
     from effects.limits import Breaker, Rate
-    from effects.logs import RateLimitedLogger
+    from effects.logs import RateLimitedLogger, error_places
     from effects.model.advice import Action, Explanation, Instead
+    from effects.model.job_type import routing_of
     from effects.model.ledger import LEDGER_STATES, LedgerRow, fold_sql
     from effects.model.settlement import Execution, Settlement
     from effects.moments import moment, moment_or_none, phases_ms
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from effects.storage.probe import FOLDER
     from effects.store.audit_log.notes import AuditAction, note
     from effects.store.db.engine import create_engine
+    from effects.store.db.faults import may_pass
     from effects.store.db.old_rows import delete_page, old_rows
     from effects.store.db.sql import ANY_TIME, Sql, Window, and_each, columns_of, set_filters
     from effects.store.db.store import Statement, Store, as_json
@@ -134,8 +136,9 @@ else:
             "effects.http.stream": "clip",
             "effects.idempotence": "NO_DIGEST, IdempotentWriter, KeyHolder, write_once",
             "effects.limits": "Breaker, Rate",
-            "effects.logs": "RateLimitedLogger",
+            "effects.logs": "RateLimitedLogger, error_places",
             "effects.model.advice": "Action, Explanation, Instead",
+            "effects.model.job_type": "routing_of",
             "effects.model.ledger": "LEDGER_STATES, LedgerRow, fold_sql",
             "effects.model.settlement": "Execution, Settlement",
             "effects.moments": "moment, moment_or_none, phases_ms",
@@ -157,6 +160,7 @@ else:
             "effects.storage.probe": "FOLDER",
             "effects.store.audit_log.notes": "AuditAction, note",
             "effects.store.db.engine": "create_engine",
+            "effects.store.db.faults": "may_pass",
             "effects.store.db.old_rows": "delete_page, old_rows",
             "effects.store.db.sql": "ANY_TIME, Sql, Window, and_each, columns_of, set_filters",
             "effects.store.db.store": "Statement, Store, as_json",
@@ -275,6 +279,7 @@ __all__ = [
     "each_of",
     "ensure_limit",
     "ensure_schedule",
+    "error_places",
     "escape_unprintable",
     "fill_placeholders",
     "fold_sql",
@@ -292,6 +297,7 @@ __all__ = [
     "lazy",
     "ledger_columns",
     "lifespan",
+    "may_pass",
     "moment",
     "moment_or_none",
     "nearest",
@@ -316,6 +322,7 @@ __all__ = [
     "reserve_jobs",
     "resolve_unknown",
     "retire_schedule",
+    "routing_of",
     "seal_payload",
     "set_filters",
     "shown",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects import Effects
-from effects.extend import AnySession, AuditAction, app_of, arguments, note
+from effects import Effects, StoreConflict, StoreUnavailable
+from effects.extend import AnySession, AuditAction, app_of, arguments, error_places, note
 from effects_reports.delivery.link_tokens import LINK_SECONDS, LinkTerms, write_link
 from effects_reports.errors import ReportInvalid, ReportNotFound, ReportStateError, no_run
 from effects_reports.results.result_file import ready_status
@@ -23,6 +26,7 @@ from effects_reports.tables import watermarks
 _CANCEL, _RESUME, _REPAIR, _LINK, _REWIND = (
     AuditAction("report", name) for name in ("cancel", "resume", "repair", "link", "rewind")
 )
+_log = logging.getLogger("effects.reports")
 
 
 @arguments.checked(ReportInvalid, run_id=arguments.NAME, **arguments.ACTING)
@@ -175,7 +179,7 @@ class RepairCounts(msgspec.Struct, kw_only=True):
 
     `restarted`: runs whose plan or assembly got a new job. `failed`: runs whose job had died unnoticed. `chunks`:
     those whose job was gone. `closed`: runs all of whose chunks had ended. `copies`: of a SQLite
-    file, which runs no longer read.
+    file, which runs no longer read. `unrepaired`: what could not be moved; the log says why (`report.repair_failed`).
     """
 
     restarted: int = 0
@@ -183,6 +187,7 @@ class RepairCounts(msgspec.Struct, kw_only=True):
     chunks: int = 0
     closed: int = 0
     copies: int = 0
+    unrepaired: int = 0
 
 
 @arguments.checked(ReportInvalid, **arguments.ACTING)
@@ -191,7 +196,8 @@ def repair_reports(*, actor: str = "app", reason: str | None = None, effects: Ef
 
     Transitions write their next jobs with themselves, and a job that dies takes its run along: what this finds was done
     by hand, or by a version of this package that did less. Running it at any moment, twice at once too, is harmless: it
-    takes the same conditional transitions. Each is in the audit log, in its own transaction.
+    takes the same conditional transitions. Each is in the audit log, in its own transaction, and one
+    that fails stops no other.
 
     Args:
         actor, reason: who and why, for the audit log.
@@ -207,23 +213,45 @@ def repair_reports(*, actor: str = "app", reason: str | None = None, effects: Ef
         orphaned = table.orphaned_chunks(app.store, connection)
         complete = table.complete_runs(app.store, connection)
     for row in stranded:
-        _move_on(app, row, repaired, actor, reason)
+        with _apart(repaired, row.id):
+            _move_on(app, row, repaired, actor, reason)
     for row in orphaned:
-        code, text = _how_it_ended(row)
-        with app.store.begin() as connection:
-            state_machine.chunk_ended(
-                app, connection, row.run_id, row.ordinal, row.job_id, died=True, code=code, text=text
-            )
-            detail = {"chunk": row.ordinal, "code": code}
-            note(app.store, connection, _REPAIR, row.run_id, actor=actor, reason=reason, detail=detail)
-        repaired.chunks += 1
+        with _apart(repaired, row.run_id):
+            _end_chunk(app, row, repaired, actor, reason)
     for run_id in complete:
-        with app.store.begin() as connection:
-            state_machine.close(app, connection, run_id)
-            note(app.store, connection, _REPAIR, run_id, actor=actor, reason=reason, detail={"result": "closed"})
-        repaired.closed += 1
+        with _apart(repaired, run_id):
+            _close(app, run_id, repaired, actor, reason)
     repaired.copies = clear_copies(app, state_of(app).registry)
     return repaired
+
+
+@contextmanager
+def _apart(repaired: RepairCounts, run_id: str) -> Iterator[None]:
+    """Log and count the error of one run: it must not stop the repair of all others, now and every five minutes."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, StoreUnavailable) and not isinstance(error, StoreConflict):
+            raise
+        repaired.unrepaired += 1
+        facts = {"run": run_id, "error": type(error).__name__, "at": error_places(error)}
+        _log.error("report.repair_failed", extra=facts)
+
+
+def _end_chunk(app: Effects, row: Row[Any], repaired: RepairCounts, actor: str, reason: str | None) -> None:
+    code, text = _how_it_ended(row)
+    with app.store.begin() as connection:
+        state_machine.chunk_ended(app, connection, row.run_id, row.ordinal, row.job_id, died=True, code=code, text=text)
+        detail = {"chunk": row.ordinal, "code": code}
+        note(app.store, connection, _REPAIR, row.run_id, actor=actor, reason=reason, detail=detail)
+    repaired.chunks += 1
+
+
+def _close(app: Effects, run_id: str, repaired: RepairCounts, actor: str, reason: str | None) -> None:
+    with app.store.begin() as connection:
+        state_machine.close(app, connection, run_id)
+        note(app.store, connection, _REPAIR, run_id, actor=actor, reason=reason, detail={"result": "closed"})
+    repaired.closed += 1
 
 
 def _how_it_ended(row: Row[Any]) -> tuple[str, str]:
@@ -238,12 +266,14 @@ def _move_on(app: Effects, row: Row[Any], repaired: RepairCounts, actor: str, re
         run = run_table.lock_run(app.store, connection, row.id)
         if run is None or run.state != row.state or not table.is_stranded(app.store, connection, run.id):
             return
-        if row.status in ("dead", "cancelled"):
+        has_died = row.status in ("dead", "cancelled")
+        if has_died:
             state_machine.fail(app, connection, run.id, *_how_it_ended(row))
-            repaired.failed += 1
-            result = "failed"
         else:
             state_machine.begin_again(app, connection, run)
-            repaired.restarted += 1
-            result = "restarted"
-        note(app.store, connection, _REPAIR, run.id, actor=actor, reason=reason, detail={"result": result})
+        detail = {"result": "failed" if has_died else "restarted"}
+        note(app.store, connection, _REPAIR, run.id, actor=actor, reason=reason, detail=detail)
+    if has_died:
+        repaired.failed += 1
+    else:
+        repaired.restarted += 1

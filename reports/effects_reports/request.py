@@ -50,12 +50,12 @@ def check_request(
     require("key", key, optional(arguments.printable(REQUEST_KEY_CHARS_MAX)), ReportInvalid)
     typed = definition.read_params(params)
     resolve_parts(definition, typed, file, definition.dialect, datetime.now(UTC))
-    check_notices(app, notices)
     plain = msgspec.to_builtins(typed)
     encoded = msgspec.json.encode({"report": definition.name, "params": plain, "format": file}, order="sorted")
     if len(encoded) > PARAMS_BYTES_MAX:
         raise ReportInvalid(f"report {definition.name!r}: the params have {len(encoded):,} bytes; at most 65,536")
     key = key or _key_without(definition, encoded)
+    check_notices(app, notices, report=definition.name, key=key)
     if is_encrypted(file):
         password_of(definition, typed, key)
     return CheckedRequest(

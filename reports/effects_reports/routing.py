@@ -7,7 +7,7 @@ from effects_reports.tables.runs import Run
 
 PLAN_TYPE, CHUNK_TYPE, ASSEMBLE_TYPE = "report.plan", "report.chunk", "report.assemble"
 CLEANUP_TYPE, REPAIR_TYPE, REQUEST_TYPE = "report.cleanup", "report.repair", "report.request"
-SUBSCRIBED_TYPE, DELIVER_TYPE = "report.subscribed", "report.deliver"
+SUBSCRIBED_TYPE, DELIVER_TYPE, NOTIFY_TYPE = "report.subscribed", "report.deliver", "report.notify"
 QUEUE = "reports"
 BUCKETS_QUEUE = "buckets"  # of its own: buckets that answer slowly hold up no report
 

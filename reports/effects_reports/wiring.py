@@ -15,6 +15,7 @@ from effects_reports.jobs.chunk import ReportChunk
 from effects_reports.jobs.cleanup import ReportCleanup
 from effects_reports.jobs.compose import ReportRequest
 from effects_reports.jobs.deliver import ReportDeliver
+from effects_reports.jobs.notify import ReportNotify
 from effects_reports.jobs.plan import ReportPlan
 from effects_reports.jobs.repair import ReportRepair
 from effects_reports.jobs.subscribed import ReportSubscribed
@@ -48,6 +49,7 @@ def job_types(app: Effects) -> list[JobType[Any]]:
         ReportRequest(app, registry),
         ReportSubscribed(app, registry),
         ReportDeliver(app),
+        ReportNotify(app),
     ]
 
 

@@ -131,6 +131,11 @@ def fault_of(error: BaseException) -> Fault:
     return Fault.OUTAGE if isinstance(error, OperationalError | InterfaceError) else Fault.BUG
 
 
+def may_pass(error: BaseException) -> bool:
+    """Whether the whole transaction may succeed later: another one was in the way, or the database is unavailable."""
+    return fault_of(error) in (Fault.CONFLICT, Fault.OUTAGE, Fault.READ_ONLY)
+
+
 def state_of(error: BaseException) -> str | None:
     """The SQLSTATE, or SQLite's name of the error; None where there is neither."""
     original = getattr(error, "orig", None)

@@ -1,1 +1,1 @@
-"""The job types of a report: plan, chunk, assemble, cleanup and repair."""
+"""The job types of a report: plan, chunk, assemble, notify, cleanup and repair."""

@@ -1,8 +1,7 @@
-"""Notices that a report is ready or failed: a job of any type, in the transaction of the state change."""
+"""Notices that a report is ready or failed: what they are, checked with the request and kept with the run."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -10,23 +9,23 @@ from urllib.parse import urlsplit
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects import ConfigurationError, EffectsError, EnqueueError, KeyUnavailable, enqueue
+from effects import ConfigurationError, EffectsError, EnqueueError, JobType, KeyUnavailable
 from effects.extend import (
     DAY_SECONDS,
     SealedColumn,
     arguments,
+    error_places,
     fill_placeholders,
     optional,
     require,
+    routing_of,
     seal_payload,
     to_plain,
     why_unfilled,
 )
-from effects_reports.delivery.link_tokens import PURPOSE, LinkTerms, write_link
+from effects_reports.delivery.link_tokens import PURPOSE, LinkTerms
 from effects_reports.errors import ReportInvalid
 from effects_reports.tables.notices import read_notices, write_notices
-from effects_reports.tables.reports import Artifact
-from effects_reports.tables.runs import Run
 
 if TYPE_CHECKING:
     from effects import Effects
@@ -43,7 +42,6 @@ _SAMPLE = {
     "link": "https://sample.example/", "attachment": "",
 }  # fmt: skip
 _ATTACHED = arguments.whole(0, ATTACH_BYTES_MAX)
-_log = logging.getLogger("effects.reports")
 
 
 class Notify(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,11 +80,14 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
         return LinkTerms(seconds=self.link_seconds, uses=self.link_uses, principal=self.link_principal)
 
 
-def check_notices(app: Effects, notices: Sequence[Notify]) -> None:
+def check_notices(app: Effects, notices: Sequence[Notify], **words: str) -> None:
     """Refuse a notice whose job could not be enqueued.
 
+    Args:
+        words: what placeholders will become, as far as it is settled; for the others there are samples.
+
     Raises:
-        ReportInvalid: a job type is not registered, or does not take its payload.
+        ReportInvalid: a job type is not registered, or neither it nor its `route` takes the payload.
         KeyUnavailable: it has sensitive fields, and EFFECTS_KEYS is not set.
     """
     for notice in notices:
@@ -96,7 +97,7 @@ def check_notices(app: Effects, notices: Sequence[Notify]) -> None:
         if notice.key is not None and (why := why_unfilled(notice.key, PLACEHOLDERS)) is not None:
             raise ReportInvalid(f"notify: {why}")
         try:
-            _check_payload(app, notice)
+            _check_payload(app, notice, {**_SAMPLE, **words})
         except KeyUnavailable:
             raise
         except (ConfigurationError, EnqueueError) as error:
@@ -129,11 +130,11 @@ def _plain_text(notice: Notify) -> str:
         raise ReportInvalid("notify: the payload is no JSON; give texts, numbers, lists and dicts") from None
 
 
-def _check_payload(app: Effects, notice: Notify) -> None:
+def _check_payload(app: Effects, notice: Notify, words: Mapping[str, str]) -> None:
     job_type = app.job_types.get(notice.job_type)
     if (why := why_unfilled(notice.payload, (*PLACEHOLDERS, *job_type.placeholders))) is not None:
         raise ReportInvalid(f"{notice.job_type}: {why}")
-    payloads = [job_type.checked(fill_placeholders(notice.payload, {**_SAMPLE, "state": state})) for state in notice.on]
+    payloads = [job_type.checked(fill_placeholders(notice.payload, {**words, "state": state})) for state in notice.on]
     try:
         seal_payload(app.keys, job_type, payloads[0][1])
     except KeyUnavailable as error:
@@ -141,6 +142,33 @@ def _check_payload(app: Effects, notice: Notify) -> None:
         raise KeyUnavailable(f"notify: {notice.job_type} has sensitive fields ({fields}): {error}") from None
     for payload, _ in payloads:
         job_type.check_declared(payload)
+        _check_route(job_type, payload)
+
+
+def _check_route(job_type: JobType[Any], payload: Any) -> None:
+    """Call the app's code that `enqueue` will call, while the request can still be refused."""
+    try:
+        routing_of(job_type, payload)
+    except EffectsError:
+        raise
+    except Exception as error:  # its text may quote a value
+        raise ReportInvalid(
+            f"{job_type.name}: its route raises {type(error).__name__} for this payload ({error_places(error)}): mend "
+            "it, or give a payload that it takes"
+        ) from None
+
+
+def check_means(app: Effects, notice: Notify) -> None:
+    """Refuse a notice that this process cannot enqueue, and another one may.
+
+    Raises:
+        UnknownJobType: its job type is not registered.
+        KeyUnavailable: EFFECTS_KEYS lacks a key to seal its fields, or to sign its link.
+    """
+    if app.job_types.get(notice.job_type).sensitive:
+        app.keys.seal(b"", **_context(""))
+    if notice.link_to is not None:
+        app.keys.sign(b"", purpose=PURPOSE)
 
 
 def keep_notices(app: Effects, connection: Connection, run_id: str, notices: Sequence[Notify]) -> None:
@@ -176,40 +204,3 @@ def _context_of(row: Row[Any]) -> dict[str, str]:
 
 def _context(run_id: str) -> dict[str, str]:
     return {"table": "report_runs", "row": run_id, "field": "notify"}
-
-
-def tell(app: Effects, connection: Connection, run: Run, state: str, artifact: Artifact | None, error: str) -> None:
-    """Enqueue the notices of this state. One that cannot be must not take the state change with it."""
-    words = dict.fromkeys(PLACEHOLDERS, "")
-    words |= {"run_id": run.id, "restart": str(run.round), "report": run.report, "key": run.key}
-    words |= {"state": state, "error": error}
-    if artifact is not None:
-        words |= {"filename": artifact.filename, "rows": str(artifact.rows), "bytes": str(artifact.bytes)}
-        words |= {"sha256": artifact.sha256}
-    try:
-        notices = kept_notices(app, connection, run.id)
-    except KeyUnavailable as failure:
-        _log.error("report.notice_failed", extra={"run": run.id, "reason": str(failure)})
-        return
-    for notice in notices:
-        if state not in notice.on:
-            continue
-        try:
-            with connection.begin_nested():
-                filled = fill_placeholders(notice.payload, words | _handover(app, connection, run, notice, artifact))
-                key = None if notice.key is None else str(fill_placeholders(notice.key, words))
-                enqueue(notice.job_type, filled, key=key, session=connection, effects=app)
-        except EffectsError as failure:
-            _log.error("report.notice_failed", extra={"job_type": notice.job_type, "reason": str(failure)})
-
-
-def _handover(
-    app: Effects, connection: Connection, run: Run, notice: Notify, artifact: Artifact | None
-) -> dict[str, str]:
-    """The file itself if it is small enough, else a link to it; neither of a run that has failed."""
-    if artifact is None or notice.link_to is None:
-        return {}
-    if artifact.bytes <= notice.attach_bytes_max:
-        return {"attachment": artifact.artifact}
-    link = write_link(app, connection, run.id, artifact.sha256, notice.link_to, notice.link_terms)
-    return {"link": link}

@@ -24,8 +24,8 @@ from effects_reports.routing import (
     limit_key,
     plan_job,
 )
-from effects_reports.runs.notify import tell
 from effects_reports.runs.progress import progress_of
+from effects_reports.runs.telling import tell
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import reports as report_table
 from effects_reports.tables import runs as run_table
