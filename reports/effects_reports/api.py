@@ -94,10 +94,13 @@ def request_report(
             in clear, for as long as the run's row is: give ids, not what is personal.
         format: one that the report offers; default its first.
         key: names this very report, such as `sales_report:2026-01-14`, at most 200 characters. A request with a
-            known key gives the run that holds it; a new generation begins where that one has failed, was cancelled or
-            has expired. Default: derived from report, params and format, so that the same request again gives the same
-            run for as long as its file is kept. To have a fresh one each time, put the time of the request into it.
-        notify: jobs to enqueue when it is ready or has failed, in the transaction that says so.
+            known key gives the run that holds it, and adds its notices to that run; a new generation begins where that
+            one has failed, was cancelled or has expired. Default: derived from report, params and format, so that the
+            same request again gives the same run for as long as its file is kept. To have a fresh one each time, put
+            the time of the request into it.
+        notify: jobs to enqueue when it is ready or has failed, in the transaction that says so; in the caller's, if
+            the key's run is ready already. What the run has is not added again, so that a repeated call tells nothing
+            twice. Adding to a run that is there locks its row until the caller's transaction ends.
         session: a SQLAlchemy Session or Connection, a connection of sqlite3, psycopg or psycopg2, or Django's
             (docs/sessions.md). Never committed by us. Without one, a transaction of our own.
         effects: the Effects to use; default that of the session's engine, else the process's.
@@ -110,6 +113,7 @@ def request_report(
         ReportInvalid: no such report, params or format; or a notice whose job could not be enqueued.
         DefinitionInvalid: with these params its function gives no usable SELECT.
         IdempotencyConflict: the key belongs to a run of other params or another format, which is there or under way.
+        KeyUnavailable: EFFECTS_KEYS lacks a key that its notices take, or that those of the key's run are sealed with.
         StoreUnavailable: the database is unavailable (without `session`). With a key, calling again is safe.
     """
     app = app_of(effects, session)

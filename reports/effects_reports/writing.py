@@ -1,4 +1,7 @@
-"""Writing a checked request: the run, its ledger row and the job that plans it. A known key gives what it holds."""
+"""Writing a checked request: the run, its ledger row and the job that plans it. A known key gives what it holds.
+
+The notices of a request that finds its run there are added to those of the run.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,12 @@ from effects.extend import IdempotentWriter, KeyHolder, insert_reserved, reserve
 from effects_reports.delivery.buckets import check_buckets
 from effects_reports.request import CheckedRequest
 from effects_reports.routing import plan_job
-from effects_reports.runs.notify import keep_notices
+from effects_reports.runs.notify import Notify, add_notices, keep_notices, kept_notices, lacking_notices
+from effects_reports.runs.telling import tell
+from effects_reports.tables import reports as report_table
 from effects_reports.tables import runs as run_table
-from effects_reports.tables.runs import NewRun
+from effects_reports.tables.reports import Artifact
+from effects_reports.tables.runs import NewRun, Run
 
 AGAIN = ("failed", "cancelled", "expired")  # states after which a repeated request begins a new generation
 
@@ -38,14 +44,37 @@ class ReportReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_request(app: Effects, connection: Connection, request: CheckedRequest) -> ReportReceipt:
-    """Write it, after a look at the buckets that it names."""
+    """Write it, after a look at the buckets that it names.
+
+    Raises:
+        ReportInvalid: there is no such bucket.
+        IdempotencyConflict: the key belongs to a run of other params or another format.
+        KeyUnavailable: EFFECTS_KEYS lacks the key of a bucket, or of the notices that the run has.
+    """
     check_buckets(app, connection, request.notify)
     return write_run(app, connection, request)
 
 
 def write_run(app: Effects, connection: Connection, request: CheckedRequest) -> ReportReceipt:
     """The same without that look: a bucket that is gone is the matter of its own delivery."""
-    return write_once(app.keys, connection, [request], _RunWriter(app, connection))[0]
+    while True:
+        [receipt] = write_once(app.keys, connection, [request], _RunWriter(app, connection))
+        if not receipt.existing or not lacking_notices(app, connection, receipt.run_id, request.notify):
+            return receipt
+        run = run_table.lock_run(app.store, connection, receipt.run_id)
+        if run is not None and run.state not in AGAIN:  # else it ended between the two: the key is free again
+            _join(app, connection, run, request.notify)
+            return msgspec.structs.replace(receipt, state=run.state)
+
+
+def _join(app: Effects, connection: Connection, run: Run, notices: Sequence[Notify]) -> None:
+    """Have a run that is there tell these too; at once where it is ready. Its row is locked: each is told once."""
+    added = add_notices(app, connection, run.id, notices)
+    if run.state == "ready":
+        generated = report_table.generated(app.store, connection, [run.id])[run.id]
+        artifact = msgspec.convert(generated, Artifact, from_attributes=True)
+        first = len(kept_notices(app, connection, run.id)) - len(added)
+        tell(app, connection, run, "ready", artifact, "", first=first)
 
 
 class _RunWriter(IdempotentWriter[CheckedRequest, ReportReceipt]):

@@ -89,7 +89,7 @@ class ReportRequest(JobType[ReportRequestPayload]):
     def _write(self, connection: Connection, request: CheckedRequest, job: Job) -> None:
         try:
             receipt = write_request(self._app, connection, request)
-        except EnqueueError as error:  # the key has other content
+        except (KeyUnavailable, EnqueueError) as error:  # what the key's run has does not open, or is other content
             raise _refused(error) from None
         if receipt.existing:
             run = f"the run {receipt.run_id} of the key {receipt.key!r} ({receipt.state})"

@@ -173,13 +173,53 @@ def check_means(app: Effects, notice: Notify) -> None:
 
 def keep_notices(app: Effects, connection: Connection, run_id: str, notices: Sequence[Notify]) -> None:
     """Store notices with the run; sealed if one of their job types has sensitive fields."""
-    if not notices:
-        return
-    clear = msgspec.json.encode(notices)
-    if any(app.job_types.get(notice.job_type).sensitive for notice in notices):
-        write_notices(app.store, connection, run_id, None, app.keys.seal(clear, **_context(run_id)))
+    if notices:
+        _write(app, connection, run_id, notices, is_sealed=_are_sensitive(app, notices))
+
+
+def add_notices(app: Effects, connection: Connection, run_id: str, notices: Sequence[Notify]) -> list[Notify]:
+    """Store those that the run does not have yet with the others, and return them. Its row is locked.
+
+    Raises:
+        KeyUnavailable: as `lacking_notices`.
+    """
+    lacking = lacking_notices(app, connection, run_id, notices)
+    if lacking:
+        _, sealed = read_notices(app.store, connection, run_id)
+        kept = kept_notices(app, connection, run_id)
+        is_sealed = sealed is not None or _are_sensitive(app, lacking)
+        _write(app, connection, run_id, [*kept, *lacking], is_sealed=is_sealed)
+    return lacking
+
+
+def lacking_notices(app: Effects, connection: Connection, run_id: str, notices: Sequence[Notify]) -> list[Notify]:
+    """Those of these notices that the run does not have, each once.
+
+    Raises:
+        KeyUnavailable: those that it has are sealed, and EFFECTS_KEYS lacks their key.
+    """
+    lacking = {_canonical(notice): notice for notice in notices}
+    for notice in kept_notices(app, connection, run_id) if lacking else ():
+        lacking.pop(_canonical(notice), None)
+    return list(lacking.values())
+
+
+def _canonical(notice: Notify) -> bytes:
+    """The same text for equal notices, whether they were stored or not."""
+    stored = msgspec.json.decode(msgspec.json.encode(notice), type=Notify)
+    return msgspec.json.encode(stored, order="sorted")
+
+
+def _are_sensitive(app: Effects, notices: Sequence[Notify]) -> bool:
+    return any(app.job_types.get(notice.job_type).sensitive for notice in notices)
+
+
+def _write(app: Effects, connection: Connection, run_id: str, notices: Sequence[Notify], *, is_sealed: bool) -> None:
+    text = msgspec.json.encode(notices)
+    if is_sealed:
+        write_notices(app.store, connection, run_id, None, app.keys.seal(text, **_context(run_id)))
     else:
-        write_notices(app.store, connection, run_id, clear.decode(), None)
+        write_notices(app.store, connection, run_id, text.decode(), None)
 
 
 def kept_notices(app: Effects, connection: Connection, run_id: str) -> list[Notify]:

@@ -45,8 +45,10 @@ class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
         return words
 
 
-def tell(app: Effects, connection: Connection, run: Run, state: str, artifact: Artifact | None, error: str) -> None:
-    """Enqueue the notices of this state, each in a savepoint.
+def tell(
+    app: Effects, connection: Connection, run: Run, state: str, artifact: Artifact | None, error: str, *, first: int = 0
+) -> None:
+    """Enqueue the notices of this state, each in a savepoint; of those that the run keeps, from the number `first` on.
 
     One that this process cannot enqueue must neither take the state change with it nor be lost: it lacks a job type or
     a key that another worker may have, or it runs code of the app's that raises. A job `report.notify` sends that one.
@@ -61,7 +63,7 @@ def tell(app: Effects, connection: Connection, run: Run, state: str, artifact: A
         _leave_to_job(app, connection, end, None, failure)
         return
     for number, notice in enumerate(notices):
-        if state not in notice.on:
+        if number < first or state not in notice.on:
             continue
         try:
             with connection.begin_nested():
