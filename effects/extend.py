@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from effects.arguments import aware, build_each, check_arguments, each_of, optional, printable, require, shown
     from effects.crashpoints import declare, point
     from effects.default_app import app_of
-    from effects.errors import SecretInvalid, SignatureInvalid, code_of
+    from effects.errors import SealInvalid, SecretInvalid, SignatureInvalid, code_of
     from effects.exit_codes import ExitCode
     from effects.guarded.addresses import AddressRefused, Private, host_allowed, is_web_port, private_networks
     from effects.guarded.network import GuardedNetwork
@@ -122,7 +122,7 @@ else:
             "effects.arguments": "aware, build_each, check_arguments, each_of, optional, printable, require, shown",
             "effects.crashpoints": "declare, point",
             "effects.default_app": "app_of",
-            "effects.errors": "SecretInvalid, SignatureInvalid, code_of",
+            "effects.errors": "SealInvalid, SecretInvalid, SignatureInvalid, code_of",
             "effects.exit_codes": "ExitCode",
             "effects.guarded.addresses": "AddressRefused, Private, host_allowed, is_web_port, private_networks",
             "effects.guarded.network": "GuardedNetwork",
@@ -238,6 +238,7 @@ __all__ = [
     "Resolver",
     "ResolverThreads",
     "Scope",
+    "SealInvalid",
     "SealedColumn",
     "SecretInvalid",
     "Send",

@@ -40,7 +40,7 @@ from effects_reports import (
 from tests.reports.conftest import Shop, drain, file_ready
 from tests.reports.served import BASE
 from tests.reports.shop import REPORTS, fill
-from tests.support.manual_workers import run_sql
+from tests.support.manual_workers import rows, run_sql
 
 KEYS = f"k={generate_key()}"
 NIGHT = "0 2 * * *"
@@ -191,10 +191,10 @@ def test_what_could_not_run_is_refused(app: Effects, changes: dict[str, Any], er
 def test_an_address_is_stored_sealed(app: Effects, shop_factory: Shop, options: dict[str, Any]) -> None:
     add(app, "ann@example.com")
     with app.store.read() as connection:
-        rows = connection.execute(sa.select(app.store.tables["report_subscriptions"])).all()
+        stored = connection.execute(sa.select(app.store.tables["report_subscriptions"])).all()
         payloads = connection.scalars(sa.text("SELECT CAST(payload AS text) FROM effects_job_definitions")).all()
-    assert b"ann@" not in bytes(rows[0].sealed)
-    assert "ann@" not in repr([*rows[0], *payloads])
+    assert b"ann@" not in bytes(stored[0].sealed)
+    assert "ann@" not in repr([*stored[0], *payloads])
     assert "ann@" not in repr(list_subscriptions(effects=app))
     with pytest.raises(KeyUnavailable):
         add(shop_factory(**{**options, "keys": ""}), "ben@example.com")
@@ -287,3 +287,67 @@ def test_subscribing_and_ending_are_awaitable(bucket_app: Effects) -> None:
 
     asyncio.run(visit())
     assert schedules(bucket_app) == []
+
+
+# -- rows that do not open ---------------------------------------------------------------------------------------
+
+
+def altered(app: Effects, subscription_id: str) -> None:
+    """Its row has what is sealed of another one."""
+    source = f"SELECT s.sealed FROM effects_report_subscriptions AS s WHERE s.id <> '{subscription_id}' LIMIT 1"
+    run_sql(app, f"UPDATE effects_report_subscriptions SET sealed = ({source}) WHERE id = '{subscription_id}'")
+
+
+@pytest.mark.parametrize("first_is_altered", [True, False])
+def test_an_altered_row_is_a_dead_letter_and_the_others_get_theirs(
+    app: Effects, tmp_path: Path, first_is_altered: bool
+) -> None:
+    ids = [add(app, f"{name}@example.com") for name in ("ann", "ben", "cat")]
+    chosen = ids[0] if first_is_altered else ids[-1]
+    altered(app, chosen)
+    for day in range(2):
+        fire(app, SLOT + timedelta(days=day))
+    assert sorted(recipients(tmp_path).values()) == [2, 2]
+    letters = dead(app)
+    assert [(letter.job_type, letter.error_code) for letter in letters] == [
+        ("report.subscribed", "subscription_altered")
+    ] * 2
+    assert all(f"subscription {chosen}: " in str(letter.last_error) for letter in letters)
+    unsubscribe(chosen, effects=app)
+    fire(app, SLOT + timedelta(days=2))
+    assert len(dead(app)) == 2
+
+
+def test_whoever_lacks_a_key_waits_and_is_told_by_the_same_run(
+    app: Effects, shop_factory: Shop, options: dict[str, Any], tmp_path: Path
+) -> None:
+    old, new = KEYS, f"k2={generate_key()}"
+    for name in ("ann", "ben"):
+        add(app, f"{name}@example.com")
+    add(shop_factory(**{**options, "keys": f"{new},{old}"}), "cat@example.com")
+    retired = shop_factory(**{**options, "keys": new})
+    fire(retired)
+    assert recipients(tmp_path) == {"cat@example.com": 1}
+    [waiting] = rows(retired, "jobs")
+    assert (waiting["job_type"], waiting["error_code"]) == ("report.subscribed", "waits_for_operator")
+    assert "and 1 more: EFFECTS_KEYS does not hold the key 'k'" in str(waiting["last_error"])
+    assert dead(retired) == []
+    mended = shop_factory(**{**options, "keys": f"{new},{old}"})
+    mended.store.shift_clock(60)
+    drain(mended)
+    assert recipients(tmp_path) == {f"{name}@example.com": 1 for name in ("ann", "ben", "cat")}
+    assert len(list_reports(effects=mended)) == 1
+
+
+def test_who_unsubscribes_while_a_key_is_missing_gets_nothing(
+    app: Effects, shop_factory: Shop, options: dict[str, Any], tmp_path: Path
+) -> None:
+    leaving = add(app, "ann@example.com")
+    retired = shop_factory(**{**options, "keys": f"k2={generate_key()}"})
+    add(retired, "ben@example.com")
+    fire(retired)
+    unsubscribe(leaving, effects=retired)
+    retired.store.shift_clock(60)
+    drain(retired)
+    assert recipients(tmp_path) == {"ben@example.com": 1}
+    assert rows(retired, "jobs") == []

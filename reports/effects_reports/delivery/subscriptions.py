@@ -31,14 +31,13 @@ from effects_reports.delivery.link_tokens import LINK_SECONDS_MAX, LINK_SECONDS_
 from effects_reports.delivery.subscribers import (
     is_bucket,
     kept_notice,
-    notice_of,
     open_name,
     seal_name,
     subscriber,
 )
 from effects_reports.errors import ReportInvalid, ReportNotFound
 from effects_reports.routing import QUEUE, SUBSCRIBED_TYPE
-from effects_reports.runs.notify import ATTACH_BYTES_MAX, NOTICE_LINK_SECONDS, Notify
+from effects_reports.runs.notify import ATTACH_BYTES_MAX, NOTICE_LINK_SECONDS
 from effects_reports.state import state_of
 from effects_reports.tables import subscriptions as table
 from effects_reports.tables.buckets import subscriber_of
@@ -271,15 +270,6 @@ def list_subscriptions(
     with app.store.read() as connection:
         rows = table.read_all(app.store, connection, report=report, recipient=recipient)
     return [_subscription(app, row) for row in rows]
-
-
-def notices_at(app: Effects, connection: Connection, schedule: str) -> list[Notify]:
-    """What a run at a slot of this schedule tells, and whom.
-
-    Raises:
-        KeyUnavailable: EFFECTS_KEYS lacks the key that an address is sealed with.
-    """
-    return [notice_of(app, row) for row in table.active(app.store, connection, schedule)]
 
 
 def _subscription(app: Effects, row: StoredSubscription) -> Subscription:
