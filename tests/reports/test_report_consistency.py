@@ -14,6 +14,7 @@ from effects.worker import Worker
 from effects_reports import repair_reports, report_status, request_report
 from tests.reports.conftest import ReportWorker, Shop, content, drain
 from tests.reports.shop import csv_rows, fill, frozen_report, orders
+from tests.reports.steps import lose_snapshot
 from tests.support.manual_workers import rows, run_sql
 from tests.support.running import running
 from tests.support.waiting import wait_until
@@ -198,7 +199,7 @@ def test_a_lost_snapshot_restarts_the_run_and_keeps_its_progress(shop: Effects, 
     manual_worker.do_next()
     manual_worker.do_next()
     shown = report_status(run_id, effects=shop).progress.fraction
-    _lose_snapshot(shop, tmp_path)
+    lose_snapshot(shop, tmp_path)
     manual_worker.do_next()
     status = report_status(run_id, effects=shop)
     assert (status.state, status.progress.fraction) == ("requested", shown)
@@ -215,7 +216,7 @@ def test_a_snapshot_that_is_lost_again_and_again_fails_the_run(shop: Effects, tm
     for _ in range(3):
         assert report_status(run_id, effects=shop).state == "requested"
         manual_worker.do_next()
-        _lose_snapshot(shop, tmp_path)
+        lose_snapshot(shop, tmp_path)
         manual_worker.do_next()
     status = report_status(run_id, effects=shop)
     assert (status.state, status.error_code) == ("failed", "snapshot_lost")
@@ -232,26 +233,6 @@ def test_a_snapshot_is_released_when_its_effects_is_disposed(shop: Effects) -> N
     assert bool(holders) == shop.store.is_postgresql  # on SQLite it is a file
     shop.dispose()
     wait_until(lambda: not any(thread.is_alive() for thread in holders))
-
-
-def _lose_snapshot(app: Effects, folder: Path) -> None:
-    """End the transaction that holds it, or delete the copy."""
-    if app.store.is_postgresql:
-        run_sql(
-            app,
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction' "
-            "AND datname = current_database() AND pid <> pg_backend_pid()",
-        )
-        wait_until(lambda: not _held(app))
-    for copy in folder.glob("*-report-*"):
-        copy.unlink()
-
-
-def _held(app: Effects) -> bool:
-    others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    with app.store.read() as connection:
-        holders = connection.exec_driver_sql(f"SELECT count(*) {others} AND backend_xmin IS NOT NULL")
-        return int(holders.scalar_one()) > 0
 
 
 def test_unused_copies_are_deleted(shop: Effects, tmp_path: Path) -> None:

@@ -27,18 +27,14 @@ from effects_reports import (
 )
 from tests.reports.conftest import ReportWorker, Shop, content, drain
 from tests.reports.shop import csv_rows
+from tests.reports.steps import settle
 from tests.support.sampling import sample
-from tests.support.waiting import wait_until
 
 metadata = MetaData()
 entries = Table(
     "entries", metadata, Column("id", Integer, primary_key=True), Column("word", Text), sqlite_autoincrement=True
 )  # fmt: skip
 others = Table("others", metadata, Column("id", Integer, primary_key=True))
-BOUNDS = sa.text(
-    "SELECT CAST(CAST(pg_snapshot_xmin(s) AS text) AS bigint) AS oldest, "
-    "CAST(CAST(pg_snapshot_xmax(s) AS text) AS bigint) AS next FROM pg_current_snapshot() AS s"
-)
 NUMBERS = sa.text("SELECT nextval(pg_get_serial_sequence('entries', 'id'))")
 
 
@@ -66,19 +62,6 @@ def app(shop_factory: Shop) -> Effects:
 
 def rows_of(app: Effects, run_id: str) -> list[int]:
     return [int(row[0]) for row in csv_rows(content(app, run_id))[1:]]
-
-
-def settle(app: Effects) -> None:
-    """Wait for transactions of other tests, in other databases of the server, which hold new rows back."""
-    if not app.store.is_postgresql:
-        return
-
-    def numbers() -> sa.Row[Any]:
-        with app.engine.connect() as connection:
-            return connection.execute(BOUNDS).one()
-
-    next_number = numbers().next
-    wait_until(lambda: numbers().oldest >= next_number, seconds=120)
 
 
 def run_report(app: Effects) -> list[int]:
