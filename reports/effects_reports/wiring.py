@@ -70,7 +70,7 @@ def _settled(app: Effects, connection: Connection, settlement: Settlement) -> No
     if settlement.job.job_type == CHUNK_TYPE:
         _chunk_settled(app, connection, settlement, run_id, name, code, text)
     elif settlement.ends:
-        run = run_table.get_run(app.store, connection, run_id)
+        run = run_table.lock_run(app.store, connection, run_id)
         if run is not None and number == str(run.round):
             state_machine.fail(app, connection, run.id, code, text)
 

@@ -46,6 +46,13 @@ def progress_of(run: Run, counts: ChunkCounts) -> Progress:
     )
 
 
+def has_all_chunks(run: Run, counts: ChunkCounts) -> bool:
+    """Whether the chunks hold all rows that the plan has counted; of rows that it has not, whether there is a chunk."""
+    if run.total_kind != "exact" or counts.unplanned:
+        return counts.chunks > 0
+    return counts.rows_planned == run.rows_total
+
+
 def _fraction(run: Run, counts: ChunkCounts) -> float:
     if run.state in ("ready", "expired"):
         return 1.0

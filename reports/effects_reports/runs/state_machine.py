@@ -24,7 +24,7 @@ from effects_reports.routing import (
     limit_key,
     plan_job,
 )
-from effects_reports.runs.progress import progress_of
+from effects_reports.runs.progress import has_all_chunks, progress_of
 from effects_reports.runs.telling import tell
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import reports as report_table
@@ -57,6 +57,12 @@ def _insert(app: Effects, connection: Connection, run_id: str, jobs: Sequence[Ne
     if reserved:
         report_table.name_job(app.store, connection, run_id, reserved[-1].id)
     return [job.id for job in reserved]
+
+
+def _lock_current(app: Effects, connection: Connection, run: Run, state: str) -> Run | None:
+    """The run, locked; None where it is no longer in this state, or has been resumed since."""
+    current = run_table.lock_run(app.store, connection, run.id)
+    return current if current is not None and (current.state, current.round) == (state, run.round) else None
 
 
 # -- forward ----------------------------------------------------------------------------------------------------
@@ -123,12 +129,19 @@ def close(app: Effects, connection: Connection, run_id: str) -> None:
     elif run.state == "running" and run.bytes_max is not None and counts.bytes_done > run.bytes_max:
         text = f"its parts have {counts.bytes_done:,} bytes and its definition allows {run.bytes_max:,} (bytes_max)"
         fail(app, connection, run_id, "too_many_bytes", text)
+    elif run.state == "running" and not has_all_chunks(run, counts):
+        text = (
+            f"{counts.chunks} chunks are not all that its plan made; `effects reports resume {run_id}` plans it again"
+        )
+        fail(app, connection, run_id, "chunks_missing", text)
     elif not counts.pending and not counts.running and run_table.begin_assembling(app.store, connection, run_id):
         _insert(app, connection, run_id, [assemble_job(run)])
 
 
 def ready(app: Effects, connection: Connection, run: Run, artifact: Artifact) -> None:
     """assembling → ready: record the artifact, enqueue its notices and the cleanup of its parts."""
+    if _lock_current(app, connection, run, "assembling") is None:
+        return
     if watermarks.is_superseded(app.store, connection, run.id):
         fail(app, connection, run.id, "superseded", "another run of this report has begun with the same rows since")
         return
@@ -176,14 +189,15 @@ def _raise_floor(app: Effects, connection: Connection, run_id: str) -> float:
 
 
 def resume(app: Effects, connection: Connection, run: Run, *, actor: str, reason: str | None) -> str | None:
-    """failed or cancelled → running with the chunks that are done, or → requested where there is no plan yet.
+    """failed or cancelled → running with the chunks that are done, or → requested where they are not all there.
 
     Returns:
         The new state; None if the run's state cannot be resumed.
     """
     if run.state not in ("failed", "cancelled"):
         return None
-    state = "running" if run.planned_at is not None and run.snapshot is None else "requested"
+    is_kept = run.snapshot is None and has_all_chunks(run, chunk_table.counts(app.store, connection, run.id))
+    state = "running" if is_kept else "requested"
     floor = _raise_floor(app, connection, run.id)
     if not run_table.restart(app.store, connection, run, state, floor=floor):
         return None
@@ -211,14 +225,15 @@ def _close_dead_letters(app: Effects, connection: Connection, run: Run, actor: s
 
 
 def _plan_again(app: Effects, connection: Connection, run: Run) -> None:
+    run_table.forget_plan(app.store, connection, run.id)
     chunk_table.delete_chunks(app.store, connection, run.id)
     _insert(app, connection, run.id, [plan_job(run.id, run.report, run.round)])
 
 
 def snapshot_lost(app: Effects, connection: Connection, run: Run, reason: str) -> None:
     """running → requested: what all chunks have read together is gone, so all are read again; twice at most."""
-    current = run_table.lock_run(app.store, connection, run.id)
-    if current is None or current.state != "running" or current.round != run.round:
+    current = _lock_current(app, connection, run, "running")
+    if current is None:
         return
     if current.snapshot_restarts >= SNAPSHOT_RESTARTS_MAX:
         fail(app, connection, run.id, "snapshot_lost", f"{reason}, for the third time")
@@ -242,11 +257,14 @@ def split(app: Effects, connection: Connection, run: Run, chunk: Chunk, job_id: 
 
 def parts_missing(app: Effects, connection: Connection, run: Run, ordinals: Sequence[str]) -> None:
     """assembling → running: parts are gone or altered, and are made again; twice at most."""
-    if run.repairs >= REPAIRS_MAX:
+    current = _lock_current(app, connection, run, "assembling")
+    if current is None:
+        return
+    if current.repairs >= REPAIRS_MAX:
         text = f"{len(ordinals)} parts were missing or altered in the storage, for the third time"
         fail(app, connection, run.id, "parts_missing", text)
-    elif run_table.back_to_running(app.store, connection, run.id):
-        fresh = msgspec.structs.replace(run, round=run.round + 1)
+    elif run_table.back_to_running(app.store, connection, current):
+        fresh = msgspec.structs.replace(current, round=current.round + 1)
         ids = _insert(app, connection, run.id, [chunk_job(fresh, ordinal) for ordinal in ordinals])
         chunk_table.make_again(app.store, connection, run.id, list(zip(ordinals, ids, strict=True)))
 

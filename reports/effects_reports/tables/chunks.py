@@ -213,6 +213,7 @@ class ChunkCounts(msgspec.Struct, frozen=True, kw_only=True):
     rows_done: int = 0
     bytes_done: int = 0
     rows_planned: int = 0
+    unplanned: int = 0  # those of which the plan has not counted the rows
     seconds_done: float = 0.0  # that the finished ones took, together
 
     @property
@@ -227,9 +228,11 @@ def _count_by_state(sql: Sql) -> str:
     )
     sums = ("rows_seen", "rows_done", "bytes_done", "rows_planned")
     numbers = ", ".join(f"CAST(COALESCE(sum({name}), 0) AS bigint) AS {name}" for name in sums)
+    unplanned = "sum(CASE WHEN rows_planned IS NULL THEN 1 ELSE 0 END)"
     took = f"sum(CASE WHEN state = 'done' THEN {sql.seconds('started_at', 'finished_at')} END)"
     return f"""
-    SELECT run_id, {counts}, {numbers}, COALESCE({took}, 0) AS seconds_done FROM {sql.report_chunks}
+    SELECT run_id, {counts}, {numbers}, {unplanned} AS unplanned, COALESCE({took}, 0) AS seconds_done
+    FROM {sql.report_chunks}
     WHERE run_id {sql.any_of("ids")} AND state <> 'split' GROUP BY run_id"""
 
 

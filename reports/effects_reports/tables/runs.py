@@ -141,7 +141,7 @@ def _by_ids(sql: Sql) -> str:
 
 def get_runs(store: Store, connection: Connection, run_ids: Sequence[str]) -> dict[str, Run]:
     """The runs of these ids."""
-    return {row.id: _run(row) for row in store.all(connection, _by_ids, ids=as_json(list(run_ids)))}
+    return {row.id: Run(**row._mapping) for row in store.all(connection, _by_ids, ids=as_json(list(run_ids)))}
 
 
 def get_run(store: Store, connection: Connection, run_id: str) -> Run | None:
@@ -155,11 +155,7 @@ def _lock(sql: Sql) -> str:
 def lock_run(store: Store, connection: Connection, run_id: str) -> Run | None:
     """The run, locked until the transaction ends: what is decided by counting its chunks is decided alone."""
     row = store.row(connection, _lock, id=run_id)
-    return None if row is None else _run(row)
-
-
-def _run(row: Row[Any]) -> Run:
-    return Run(**row._mapping)
+    return None if row is None else Run(**row._mapping)
 
 
 # -- transitions ------------------------------------------------------------------------------------------------
@@ -192,8 +188,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _to_running(sql: Sql) -> str:
-    times = ("as_of",)
-    plain = [name for name in Planned.__struct_fields__ if name not in times]
+    plain = [name for name in Planned.__struct_fields__ if name != "as_of"]
     return f"""
     UPDATE {sql.report_runs} AS t SET state = 'running', {", ".join(f"{name} = p.{name}" for name in plain)},
         as_of = {sql.time("p.as_of")}, planned_at = {sql.now}, updated_at = {sql.now}
@@ -261,26 +256,36 @@ def _restart(sql: Sql) -> str:
     return f"""
     UPDATE {sql.report_runs} SET state = :state, round = round + 1, error_code = NULL, error_text = NULL,
         ended_at = NULL, assembling_at = NULL, repairs = 0, snapshot_restarts = snapshot_restarts + :restarts,
-        snapshot = CASE WHEN :state = 'requested' THEN NULL ELSE snapshot END,
         progress_floor = {sql.greatest("progress_floor", "CAST(:floor AS double precision)")}, updated_at = {sql.now}
     WHERE id = :id AND state = :was"""
 
 
 def restart(store: Store, connection: Connection, run: Run, state: str, *, floor: float, restarts: int = 0) -> bool:
-    """Begin a new round, from the plan (`requested`) or with the chunks that there are (`running`)."""
+    """Begin a new round, from a new plan (`requested`) or with the chunks that there are (`running`)."""
     values = {"id": run.id, "state": state, "was": run.state, "floor": floor, "restarts": restarts}
     return store.write(connection, _restart, **values) == 1
+
+
+def _forget_plan(sql: Sql) -> str:
+    frozen = ", ".join(f"{name} = NULL" for name in Planned.__struct_fields__ if name != "total_kind")
+    return f"""
+    UPDATE {sql.report_runs} SET planned_at = NULL, total_kind = 'unknown', {frozen} WHERE id = :id"""
+
+
+def forget_plan(store: Store, connection: Connection, run_id: str) -> None:
+    """Leave nothing of what a plan has frozen: the run is like one that was never planned."""
+    store.write(connection, _forget_plan, id=run_id)
 
 
 def _repair(sql: Sql) -> str:
     return f"""
     UPDATE {sql.report_runs} SET state = 'running', repairs = repairs + 1, round = round + 1, updated_at = {sql.now}
-    WHERE id = :id AND state = 'assembling'"""
+    WHERE id = :id AND round = :round AND state = 'assembling'"""
 
 
-def back_to_running(store: Store, connection: Connection, run_id: str) -> bool:
+def back_to_running(store: Store, connection: Connection, run: Run) -> bool:
     """assembling → running: parts were missing or altered."""
-    return store.write(connection, _repair, id=run_id) == 1
+    return store.write(connection, _repair, id=run.id, round=run.round) == 1
 
 
 def _floor(sql: Sql) -> str:
