@@ -92,12 +92,13 @@ if TYPE_CHECKING:
     from effects.store.limits.rows import ensure as ensure_limit
     from effects.store.limits.rows import unblock as unblock_limit
     from effects.store.migrations.online import create_index_online
-    from effects.store.operator.actions import IGNORE, record_action
+    from effects.store.operator.actions import record_action
     from effects.store.operator.dead_letters import closed as is_resolved
     from effects.store.operator.requeue import Requeued, requeue
     from effects.store.operator.resolve import resolve as resolve_unknown
     from effects.store.queue.settle import record_existing
     from effects.store.queue.table_ledger import TableLedger
+    from effects.store.queue.unresolved import IGNORE
     from effects.store.schedules.definitions import ensure as ensure_schedule
     from effects.store.schedules.definitions import retire as retire_schedule
     from effects.store.schema.checks import check_json
@@ -166,12 +167,13 @@ else:
             "effects.store.db.store": "Statement, Store, as_json",
             "effects.store.limits.rows": "ensure as ensure_limit, unblock as unblock_limit",
             "effects.store.migrations.online": "create_index_online",
-            "effects.store.operator.actions": "IGNORE, record_action",
+            "effects.store.operator.actions": "record_action",
             "effects.store.operator.dead_letters": "closed as is_resolved",
             "effects.store.operator.requeue": "Requeued, requeue",
             "effects.store.operator.resolve": "resolve as resolve_unknown",
             "effects.store.queue.settle": "record_existing",
             "effects.store.queue.table_ledger": "TableLedger",
+            "effects.store.queue.unresolved": "IGNORE",
             "effects.store.schedules.definitions": "ensure as ensure_schedule, retire as retire_schedule",
             "effects.store.schema.checks": "check_json",
             "effects.store.schema.columns": "DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column",

@@ -21,17 +21,14 @@ from effects.store.db.store import Store
 from effects.store.queue.job_rows import job_columns, job_of
 from effects.store.queue.settle import write_settlements
 from effects.store.queue.table_ledger import CORE_LEDGER
-from effects.store.queue.unresolved import remove_unresolved
+from effects.store.queue.unresolved import CLOSING, remove_unresolved
 from effects.text.nearest import nearest
 from effects.text.wording import shown_status
 
 Cancelling: TypeAlias = Literal["cancelled", "cancel_requested"]
 
-# Words of `effects_job_actions.action`.
-CANCEL, RUN_NOW, REQUEUE = "cancel", "run_now", "requeue"
-# Resolutions of a dead letter or an unknown outcome; a requeue resolves it as well.
-IGNORE, MARK_DONE, GIVE_UP = "ignore", "mark_done", "give_up"
-CLOSING = (REQUEUE, IGNORE, MARK_DONE, GIVE_UP)
+# Words of `effects_job_actions.action`, beside those that resolve a job.
+CANCEL, RUN_NOW = "cancel", "run_now"
 
 _CANCEL_JOB, _RUN_JOB_NOW = AuditAction("job", CANCEL), AuditAction("job", RUN_NOW)
 _DRAIN_WORKER, _FORGET_WORKER = AuditAction("worker", "drain"), AuditAction("worker", "forget")

@@ -16,11 +16,10 @@ from effects.model.ledger import Ledger
 from effects.model.settlement import UNCOUNTED
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store
-from effects.store.operator.actions import MARK_DONE
 from effects.store.operator.dead_letters import closed
 from effects.store.operator.requeue import EVEN_IF_DONE
 from effects.store.queue.table_ledger import all_ledgers
-from effects.store.queue.unresolved import is_unknown, needs_person
+from effects.store.queue.unresolved import MARK_DONE, is_unknown, needs_person
 from effects.store.recovery.failover_records import compared_failovers, effects_known
 from effects.store.schema.operator_tables import PRUNED_JOBS
 

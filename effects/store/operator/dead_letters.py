@@ -19,9 +19,8 @@ from effects.model.ledger import Ledger
 from effects.store.db.records import Moment, shown_moment
 from effects.store.db.sql import ANY_TIME, Sql, Window, and_each, set_filters
 from effects.store.db.store import Statement, Store, as_json
-from effects.store.operator.actions import CLOSING
 from effects.store.queue.table_ledger import all_ledgers
-from effects.store.queue.unresolved import is_unknown, needs_person
+from effects.store.queue.unresolved import closing_actions, closing_words, is_unknown, needs_person
 
 ACTIONS_MAX = 2_000  # recorded actions that the list of resolved ones looks at; more, and PostgreSQL would compile it
 
@@ -156,15 +155,7 @@ def _letter(row: Row[Any]) -> DeadLetter:
 
 def closed(sql: Sql, seconds: str = "0") -> str:
     """Condition: the ended job `h` was resolved at least `seconds` ago."""
-    return sql.exists(f"{_closing_actions(sql)} AND {sql.seconds('a.created_at')} >= {seconds}")
-
-
-def closing_words() -> str:
-    return ", ".join(f"'{word}'" for word in CLOSING)
-
-
-def _closing_actions(sql: Sql) -> str:
-    return f"FROM {sql.job_actions} AS a WHERE a.job_id = h.id AND a.action IN ({closing_words()})"
+    return sql.exists(f"{closing_actions(sql)} AND {sql.seconds('a.created_at')} >= {seconds}")
 
 
 # -- the statements --------------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store
 from effects.store.enqueue.insert import insert_jobs
 from effects.store.enqueue.new_rows import JobRow
-from effects.store.operator.actions import GIVE_UP, IGNORE, MARK_DONE, REQUEUE, record_action, wrong_state
+from effects.store.operator.actions import record_action, wrong_state
 from effects.store.queue.table_ledger import CORE_LEDGER
+from effects.store.queue.unresolved import GIVE_UP, IGNORE, MARK_DONE, REQUEUE
 
 # Words of `effects_job_actions.action` at the new job: what let it pass. `even_if_done` starts its effect afresh: the
 # ledger's fold looks at no job before it.

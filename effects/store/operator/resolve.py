@@ -15,11 +15,9 @@ from effects.store.audit_log.notes import AuditAction, note, of_bulk
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store
 from effects.store.operator import actions
-from effects.store.operator.actions import GIVE_UP, IGNORE, MARK_DONE
-from effects.store.operator.dead_letters import closing_words
 from effects.store.operator.requeue import Requeued, read_standing, requeue
 from effects.store.queue.table_ledger import all_ledgers
-from effects.store.queue.unresolved import is_unknown
+from effects.store.queue.unresolved import GIVE_UP, IGNORE, MARK_DONE, closing_actions, is_unknown
 
 Resolution: TypeAlias = Literal["requeue", "mark-done", "give-up"]
 RESOLUTIONS: tuple[Resolution, ...] = ("requeue", "mark-done", "give-up")
@@ -139,8 +137,7 @@ def _job_to_resolve(tables: tuple[str, ...]) -> Statement:
     def build(sql: Sql) -> str:
         return f"""
         SELECT h.id, h.status, {is_unknown(sql, tables)} AS unknown,
-            (SELECT max(a.action) FROM {sql.job_actions} AS a
-                WHERE a.job_id = h.id AND a.action IN ({closing_words()})) AS said
+            (SELECT max(a.action) {closing_actions(sql)}) AS said
         FROM {sql.job_history} AS h WHERE h.id = :id"""
 
     return build

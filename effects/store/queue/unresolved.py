@@ -15,9 +15,15 @@ from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
 from effects.store.queue.table_ledger import all_ledgers
 
+# Words of `effects_job_actions.action` that resolve a dead letter or an unknown outcome.
+REQUEUE, IGNORE, MARK_DONE, GIVE_UP = "requeue", "ignore", "mark_done", "give_up"
+CLOSING = (REQUEUE, IGNORE, MARK_DONE, GIVE_UP)
+
 
 def add_unresolved(store: Store, connection: Connection, job_ids: Sequence[int], ledgers: Mapping[str, Ledger]) -> None:
-    """Add those of these ended jobs that need a person. Their ledgers have recorded the end before."""
+    """Add those of these ended jobs that need a person. Their ledgers have recorded the end before, and may have
+    resolved it at once.
+    """
     tables = tuple(ledger.table for ledger in all_ledgers(ledgers))
     store.write(connection, _add(tables), ids=as_json(job_ids))
 
@@ -25,6 +31,15 @@ def add_unresolved(store: Store, connection: Connection, job_ids: Sequence[int],
 def remove_unresolved(store: Store, connection: Connection, job_ids: Sequence[int]) -> None:
     """Remove these jobs, which a person has resolved."""
     store.write(connection, _remove, ids=as_json(job_ids))
+
+
+def closing_actions(sql: Sql) -> str:
+    """The resolutions `a` of the ended job `h`."""
+    return f"FROM {sql.job_actions} AS a WHERE a.job_id = h.id AND a.action IN ({closing_words()})"
+
+
+def closing_words() -> str:
+    return ", ".join(f"'{word}'" for word in CLOSING)
 
 
 def is_unknown(sql: Sql, tables: tuple[str, ...]) -> str:
@@ -46,7 +61,8 @@ def _add(tables: tuple[str, ...]) -> Statement:
         return f"""
         INSERT INTO {sql.unresolved} (job_id, job_type, queue, limit_key, error_code, unknown, finished_at)
         SELECT h.id, h.job_type, h.queue, h.limit_key, h.error_code, {is_unknown(sql, tables)}, h.finished_at
-        FROM {sql.job_history} AS h WHERE h.id {sql.any_of("ids", "int")} AND {needs_person(sql, tables)}"""
+        FROM {sql.job_history} AS h WHERE h.id {sql.any_of("ids", "int")} AND {needs_person(sql, tables)}
+            AND NOT {sql.exists(closing_actions(sql))}"""
 
     return build
 
