@@ -14,17 +14,17 @@ failed         the provider gave up, or never sent it      nothing
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal, TypeAlias
 
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Effects, JobNotFound, JobStateError
-from effects.extend import app_of, arguments, moment, moment_or_none, resolve_unknown
+from effects import Effects
+from effects.extend import app_of, arguments, moment, moment_or_none
 from effects_email.errors import EmailInvalid
+from effects_email.evidence import resolve_reported
 from effects_email.message.address import address_digest, address_digests
 from effects_email.record import AddressFailure
 from effects_email.suppressions.bounces import note_delivered, note_failures
@@ -76,7 +76,7 @@ def take(app: Effects, event: IncomingEvent) -> bool:
     """Keep an event and do what follows from it, in one transaction; whether it was new.
 
     Then, if a message that it speaks of was *unknown*, and waits for an operator, that is closed as done: the provider
-    has it. A crash in between is made good by the provider's repeat.
+    has it, for every recipient (`evidence`). A crash in between is made good by the provider's repeat.
 
     Raises:
         StoreUnavailable: the database is unavailable; nothing was written.
@@ -87,13 +87,6 @@ def take(app: Effects, event: IncomingEvent) -> bool:
             _follow(app, connection, event, event.recipient)
     _resolve(app, event)
     return new
-
-
-def seen(app: Effects, connection: Connection, message_ids: Iterable[str]) -> set[str]:
-    """Which of these messages a provider has, according to its events. One statement."""
-    names = {reference(message_id): message_id for message_id in message_ids}
-    references = table.referenced(app.store, connection, sorted(names)) if names else set()
-    return {names[name] for name in references}
 
 
 @arguments.checked(EmailInvalid, message_id=arguments.NAME, limit=arguments.whole(1, arguments.LIST_MAX))
@@ -174,20 +167,7 @@ def _resolve(app: Effects, event: IncomingEvent) -> None:
         return
     with app.store.read() as connection:
         rows = table.unknown_messages(app.store, connection, address_digests(app, event.recipient))
-    for job_id in _jobs(event.reference, [(row.message_id, row.job_id) for row in rows]):
-        with suppress(
-            JobNotFound, JobStateError
-        ):  # its job is still to run, and looks for events itself; or someone has decided
-            resolve_unknown(
-                app.store,
-                app.job_types,
-                app.ledgers,
-                job_id,
-                "mark-done",
-                actor=event.provider,
-                reason=f"event {event.kind}",
-            )
-
-
-def _jobs(own_reference: str, rows: Sequence[tuple[str, int]]) -> list[int]:
-    return [job_id for message_id, job_id in rows if reference(message_id) == own_reference]
+    job_ids = {row.job_id for row in rows if reference(row.message_id) == event.reference}
+    if job_ids:
+        with app.store.begin() as connection:
+            resolve_reported(app, connection, sorted(job_ids))

@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 
 from effects import KeyUnavailable
 from effects.extend import OnUnknown
-from effects_email.classify import FINAL, PASSED_ON
-from effects_email.events import seen
+from effects_email.classify import PASSED_ON
+from effects_email.evidence import SETTLED, events_about, reported_recipients
 from effects_email.message.source import FORGOTTEN, Address, MessageSource, open_content
 from effects_email.suppressions.suppression import suppressed
 from effects_email.tables import sent
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What one attempt is to send. `open` are the recipients that no earlier try has settled, by their number."""
+    """What one attempt is to send. `open` are the recipients that no earlier try has settled, by their number; of a
+    message that may have been delivered, without those who have it according to events, which are `reported`.
+    """
 
     job_id: int
     key: str
@@ -42,7 +44,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     held_in: str | None = None  # the run of refusals in which it was last held back
     used_transport: str | None = None  # by which its newest try went
     passed_on: bool = False  # that one surely did not send it, and the next one is to
-    reported: bool = False  # a provider's event shows that it has the message
+    reported: frozenset[int] = frozenset()
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether events show that everybody has it who is to get it."""
+        return bool(self.reported) and self.open.keys() <= self.suppressed
 
     @property
     def last_transport(self) -> str:
@@ -69,8 +76,7 @@ def load_messages(
         _message(app, row, groups.get(row.key), repeats=row.job_id in repeats, hold=policies[row.job_id] == "hold")
         for row in rows
     ]
-    unsure = [message.source.message_id for message in messages if message.unknown and message.source is not None]
-    reported = seen(app, connection, unsure)
+    messages = _without_reported(app, connection, messages, groups)
     try:
         blocked = _suppressed(app, connection, messages)
     except KeyUnavailable as error:
@@ -80,11 +86,7 @@ def load_messages(
             for message in messages
         ]
     return {
-        message.job_id: msgspec.structs.replace(
-            message,
-            suppressed=blocked.get(message.job_id, frozenset()),
-            reported=message.source is not None and message.source.message_id in reported,
-        )
+        message.job_id: msgspec.structs.replace(message, suppressed=blocked.get(message.job_id, frozenset()))
         for message in messages
     }
 
@@ -96,7 +98,7 @@ def _message(app: Effects, row: Any, group: Sequence[Any] | None, *, repeats: bo
     except KeyUnavailable as error:
         unopened = error
     everybody = dict(enumerate(address for _, address in content.source.recipients())) if content is not None else {}
-    settled = {recipient.number for recipient in group or () if recipient.outcome in (*FINAL, "suppressed")}
+    settled = {recipient.number for recipient in group or () if recipient.outcome in SETTLED}
     return Message(
         job_id=row.job_id,
         key=row.key,
@@ -119,6 +121,33 @@ def _message(app: Effects, row: Any, group: Sequence[Any] | None, *, repeats: bo
         held_in=row.held_in,
         used_transport=row.used_transport,
         passed_on=row.outcome == PASSED_ON,
+    )
+
+
+def _without_reported(
+    app: Effects, connection: Connection, messages: Sequence[Message], groups: Mapping[str, Sequence[Any]]
+) -> list[Message]:
+    """Of those that may have been delivered, leave out the recipients who have them according to events."""
+    unsure = {
+        message.key: message.source.message_id
+        for message in messages if message.unknown and message.source is not None
+    }  # fmt: skip
+    events = events_about(app, connection, unsure.values())
+    return [
+        _less(message, groups.get(message.key), events.get(unsure.get(message.key, ""), ())) for message in messages
+    ]
+
+
+def _less(message: Message, group: Sequence[Any] | None, events: Sequence[Any]) -> Message:
+    """The message without the recipients of whom these events speak."""
+    if not events:
+        return message
+    reported = frozenset({0}) if group is None else reported_recipients(group, events)
+    return msgspec.structs.replace(
+        message,
+        open={number: address for number, address in message.open.items() if number not in reported},
+        some_accepted=message.some_accepted or bool(reported),
+        reported=reported,
     )
 
 

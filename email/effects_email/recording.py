@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from effects import Effects
 from effects.extend import clean_text
 from effects_email.classify import leading
+from effects_email.evidence import reported_results
 from effects_email.loading import Message
 from effects_email.record import AddressFailure, RecipientResult, SendRecord
 from effects_email.suppressions.bounces import note_failures
@@ -19,7 +20,7 @@ from effects_email.transport.verdicts import reply_text
 
 
 def recipient_results(message: Message, send_result: SendResult) -> list[RecipientResult]:
-    """Of a message to a group: each recipient that is still open, and those that are suppressed."""
+    """Of a message to a group: each recipient that is still open, and those that were left out."""
     if not message.group:
         return []
     results = []
@@ -27,14 +28,15 @@ def recipient_results(message: Message, send_result: SendResult) -> list[Recipie
         verdict = send_result.recipients.get(address.spec)
         if verdict is not None and number not in message.suppressed:
             results.append(RecipientResult(message.key, number, verdict.kind, verdict.code))
-    return results + suppressed_results(message)
+    return results + left_out_results(message)
 
 
-def suppressed_results(message: Message) -> list[RecipientResult]:
-    """Of a message to a group: the recipients who must not be written to."""
+def left_out_results(message: Message) -> list[RecipientResult]:
+    """Of a message to a group: the recipients who must not be written to, and those who have it according to events."""
     if not message.group:
         return []
-    return [RecipientResult(message.key, number, "suppressed", "suppressed") for number in message.suppressed]
+    suppressed = [RecipientResult(message.key, number, "suppressed", "suppressed") for number in message.suppressed]
+    return suppressed + reported_results(message.key, message.reported)
 
 
 def failures_of(outgoing: OutgoingMessage, send_result: SendResult) -> list[AddressFailure]:
@@ -61,7 +63,7 @@ def record_of(
     return replace(
         record,
         outcome=word,
-        took=word == "accepted" or any(result.outcome == "accepted" for result in results),
+        took=word == "accepted" or any(verdict.kind == "accepted" for verdict in send_result.recipients.values()),
         reply_code=reply.code if reply is not None else None,
         reply=reply_text(reply) if reply is not None else None,
         provider_id=clean_text(provider_id) if provider_id is not None else None,

@@ -13,6 +13,7 @@ from effects_email.classify import ASK_AGAIN
 from effects_email.jobs.waits import Waits
 from effects_email.loading import Message
 from effects_email.record import RecipientResult, SendRecord
+from effects_email.recording import left_out_results
 from effects_email.transport.base import OutgoingMessage, Transport
 
 
@@ -33,7 +34,7 @@ def record_as_taken(attempt: Attempt, message: Message, detail: Mapping[str, Any
     results = [
         RecipientResult(message.key, number, "accepted", "asked")
         for number in (message.open.keys() - message.suppressed if message.group else ())
-    ]
+    ] + left_out_results(message)
     record = attempt.private or SendRecord(sha256=message.sha256, transport=message.last_transport)
     attempt.private = msgspec.structs.replace(record, outcome="accepted", results=results, failures=())
     return Done(detail={**detail, "outcome": "accepted"})

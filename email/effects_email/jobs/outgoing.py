@@ -11,7 +11,7 @@ from effects_email.message.mime import build
 from effects_email.message.source import Address, MessageSource
 from effects_email.message.staging import redirected
 from effects_email.record import SendRecord
-from effects_email.recording import suppressed_results
+from effects_email.recording import left_out_results
 from effects_email.transport.base import OutgoingMessage
 
 
@@ -52,7 +52,7 @@ def nobody_left(attempt: Attempt, message: Message) -> Outcome | None:
         return None
     word = "accepted" if message.some_accepted else "suppressed"
     attempt.private = SendRecord(
-        sha256=message.sha256, transport=message.last_transport, outcome=word, results=suppressed_results(message)
+        sha256=message.sha256, transport=message.last_transport, outcome=word, results=left_out_results(message)
     )
     if message.some_accepted:
         return Done(detail={"outcome": word})

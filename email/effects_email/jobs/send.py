@@ -42,6 +42,7 @@ from effects_email.classify import (
     without_strangers,
 )
 from effects_email.errors import AttachmentMissing
+from effects_email.evidence import resolve_reported
 from effects_email.explanation import explanation_of
 from effects_email.jobs.asking import ask_after_silence, ask_before_repeating, key_is_good, record_as_taken
 from effects_email.jobs.failover import TransportChains
@@ -54,7 +55,7 @@ from effects_email.message.attachments import Files
 from effects_email.message.envelope import EnvelopeSenders
 from effects_email.message.source import MessageSource
 from effects_email.record import SendRecord
-from effects_email.recording import failures_of, note, recipient_results, record_of, suppressed_results
+from effects_email.recording import failures_of, left_out_results, note, recipient_results, record_of
 from effects_email.refusals import Weight, is_weighed
 from effects_email.retention import delete_old_rows, forget_contents
 from effects_email.returned.token import check_bounce_key
@@ -115,7 +116,7 @@ class EmailSend(JobType[SendPayload]):
         self.transports = transports or state.transports
         self._failover = TransportChains(self.transports, self._settings.failover)
         self._files = Files(app)
-        self.ledger = SentLedger(partial(note, app), partial(address_digests, app))
+        self.ledger = SentLedger(partial(note, app), partial(resolve_reported, app), partial(address_digests, app))
         self._redirect = self._settings.redirect
         self._envelope = EnvelopeSenders(app, self._settings)
         self._waiting = RateLimitedLogger(_log, "email.waiting")  # a fault of our own configuration
@@ -219,7 +220,7 @@ class EmailSend(JobType[SendPayload]):
             return self.fate_of_sealed(message.unopened)
         if message is None or message.source is None:
             return Refused("what was to be sent is no longer stored", code="content_gone")
-        if message.reported:
+        if message.is_reported:
             return record_as_taken(attempt, message, {"reported": True, "transport": message.last_transport})
         if attempt.cancel_requested:
             return Cancelled("cancelled by request")
@@ -278,7 +279,7 @@ class EmailSend(JobType[SendPayload]):
             weight, held_in = await waits.call(partial(weight_of, self._app, message, transport.name, send_result))
         failures = [] if self._redirect is not None else failures_of(outgoing, send_result)
         if weight == "rest" and verdict.kind in FINAL:  # it is not they who were refused
-            results, failures = suppressed_results(message), []
+            results, failures = left_out_results(message), []
         followed = self._failover.follow(message, transport.name, send_result, weight, detail)
         word = outcome_word(verdict, weight)
         if followed is not None:

@@ -38,8 +38,8 @@ def take_report(data: bytes, *, came_to: str = "", effects: Effects | None = Non
 
     What it says is kept as an event of the message (`events_of`), beside what its record says already. A hard bounce
     and a complaint suppress the recipient, soft ones add up, a delivery forgets them: as with providers' events. A
-    message that is unknown is then done: a server has it. The same report again changes nothing; a crash in between
-    leaves some of its events, and the same report again adds the others.
+    message that is unknown is then done, for whom the report names: a server has it. The same report again changes
+    nothing; a crash in between leaves some of its events, and the same report again adds the others.
 
     Args:
         data: the bytes as they were received; the first MiB is read.

@@ -39,15 +39,15 @@ def insert(store: Store, connection: Connection, row: ProviderEventRow) -> bool:
     return store.write(connection, _insert, rows=as_json([row])) == 1
 
 
-def _references(sql: Sql) -> str:
+def _evidence(sql: Sql) -> str:
     return f"""
-    SELECT DISTINCT reference FROM {sql.email_events}
-    WHERE reference {sql.any_of("references")} AND kind <> 'failed'"""
+    SELECT reference, provider, kind, recipient FROM {sql.email_events}
+    WHERE reference {sql.any_of("references")} AND kind <> 'failed' ORDER BY id"""
 
 
-def referenced(store: Store, connection: Connection, references: Sequence[str]) -> set[str]:
-    """Which of these messages have an event other than a failure."""
-    return {row.reference for row in store.all(connection, _references, references=as_json(references))}
+def evidence(store: Store, connection: Connection, references: Sequence[str]) -> Sequence[Row[Any]]:
+    """The events of these messages other than failures, in order of arrival."""
+    return store.all(connection, _evidence, references=as_json(references))
 
 
 def _of(sql: Sql) -> str:
@@ -77,6 +77,18 @@ def _unknown(sql: Sql) -> str:
     ORDER BY created_at DESC, job_id DESC LIMIT {UNKNOWN_MAX}"""
 
 
+def _unknown_groups(sql: Sql) -> str:
+    """From the unresolved jobs on, which are few: recipients of groups have no index."""
+    addressed = f"FROM {sql.email_recipients} AS r WHERE r.key = s.key AND r.recipient {sql.any_of('digests')}"
+    return f"""
+    SELECT s.message_id, s.job_id FROM {sql.unresolved} AS u JOIN {sql.sent_emails} AS s ON s.job_id = u.job_id
+    WHERE u.unknown AND s.state = 'unknown' AND {sql.exists(addressed)}
+    ORDER BY s.job_id DESC LIMIT {UNKNOWN_MAX}"""
+
+
 def unknown_messages(store: Store, connection: Connection, digests: Sequence[str]) -> Sequence[Row[Any]]:
-    """Message-ID and newest job of what may have reached this recipient; the newest 100."""
-    return store.all(connection, _unknown, digests=as_json(digests))
+    """Message-ID and newest job of what may have reached this recipient: the newest 100 to whom it names first, and of
+    groups the newest 100 that wait for a person.
+    """
+    statements = (_unknown, _unknown_groups)
+    return [row for statement in statements for row in store.all(connection, statement, digests=as_json(digests))]

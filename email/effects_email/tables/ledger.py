@@ -38,16 +38,18 @@ class SentLedger(TableLedger):
     Args:
         on_recorded: called with the records of every batch, in its transaction, and whether any transport refuses
             messages at present.
+        on_failed: called after it with the jobs that ended otherwise than by success.
         digests: every form under which an address may be stored.
     """
 
     def __init__(
         self,
         on_recorded: Callable[[Connection, Sequence[SendRecord], bool], None],
+        on_failed: Callable[[Connection, Sequence[int]], None],
         digests: Callable[[str], Sequence[str]],
     ) -> None:
         super().__init__("sent_emails")
-        self._on_recorded, self._digests = on_recorded, digests
+        self._on_recorded, self._on_failed, self._digests = on_recorded, on_failed, digests
 
     def mark_released(self) -> Statement:
         return _mark_released
@@ -61,10 +63,11 @@ class SentLedger(TableLedger):
         rows = as_json([_entry(settlement) for settlement in settled])
         refusing = any(is_refusing for (is_refusing,) in store.tuples(connection, _record, rows=rows))
         records: list[SendRecord] = [settlement.private for settlement in settled if settlement.private is not None]
-        results = [result for record in records for result in record.results]
-        if results:
-            store.write(connection, _record_recipients, rows=as_json(results))
+        record_recipients(store, connection, [result for record in records for result in record.results])
         self._on_recorded(connection, records, refusing)
+        failed = [settlement.job.id for settlement in settled if settlement.ends and settlement.status != "succeeded"]
+        if failed:
+            self._on_failed(connection, failed)
 
     def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
         """The messages of this key, Message-ID, event id, or template and event id; the newest ten to this address."""
@@ -74,6 +77,12 @@ class SentLedger(TableLedger):
         if not rows and "@" in key:
             rows = store.all(connection, _find_by_address, digests=as_json(self._digests(key)))
         return [LedgerRow(row.key, row.state, row.job_id) for row in rows]
+
+
+def record_recipients(store: Store, connection: Connection, results: Sequence[RecipientResult]) -> None:
+    """Write what became of these recipients of messages to groups."""
+    if results:
+        store.write(connection, _record_recipients, rows=as_json(results))
 
 
 def _entry(settlement: Settlement) -> _SentEntry:

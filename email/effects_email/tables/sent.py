@@ -168,7 +168,7 @@ def load(store: Store, connection: Connection, job_ids: Sequence[int]) -> Sequen
 
 def _recipients(sql: Sql) -> str:
     return f"""
-    SELECT key, number, kind, outcome, code FROM {sql.email_recipients} WHERE key {sql.any_of("keys")}
+    SELECT key, number, kind, recipient, outcome, code FROM {sql.email_recipients} WHERE key {sql.any_of("keys")}
     ORDER BY key, number"""
 
 
@@ -178,6 +178,22 @@ def recipients(store: Store, connection: Connection, keys: Sequence[str]) -> Map
     for row in store.all(connection, _recipients, keys=as_json(keys)):
         by_key[row.key].append(row)
     return by_key
+
+
+def _unknown_of_jobs(sql: Sql) -> str:
+    return f"""
+    SELECT key, job_id, message_id FROM {sql.sent_emails}
+    WHERE job_id {sql.any_of("ids", "int")} AND state = 'unknown' ORDER BY job_id"""
+
+
+def unknown_of_jobs(store: Store, connection: Connection, job_ids: Sequence[int]) -> Sequence[Row[Any]]:
+    """What these jobs may have sent."""
+    return store.all(connection, _unknown_of_jobs, ids=as_json(job_ids))
+
+
+def is_forgotten(digest: str) -> bool:
+    """Whether this stands where a recipient's digest was; see `personal.forget`."""
+    return digest.endswith("-forgotten")
 
 
 # -- people ----------------------------------------------------------------------------------------------------------

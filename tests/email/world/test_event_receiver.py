@@ -21,7 +21,8 @@ from standardwebhooks import Webhook
 
 from effects import ConfigurationError, Effects
 from effects_email import receiver, signature
-from effects_email.events import events_of, seen
+from effects_email.events import events_of
+from effects_email.evidence import events_about
 from effects_email.providers.event_fields import NotAnEvent
 from effects_email.providers.event_parsers import read_postmark, read_resend
 from effects_email.record import AddressFailure
@@ -254,7 +255,7 @@ def test_soft_bounces_add_up_and_a_delivery_ends_it(mail: Effects, tell: Tell) -
 def test_events_tell_which_messages_the_provider_has(mail: Effects, tell: Tell) -> None:
     def seen_of(*names: str) -> set[str]:
         with mail.store.read() as connection:
-            return seen(mail, connection, names)
+            return set(events_about(mail, connection, names))
 
     assert seen_of(MESSAGE_ID) == set()
     tell(resend("failed"))
