@@ -11,10 +11,10 @@ from effects.app import Effects
 from effects.errors import SchemaMismatch, StoreUnavailable, WorkerCannotContinue
 from effects.logs import RateLimitedLogger, error_places
 from effects.model.settlement import Settlement
-from effects.store.claim.invalid_rows import rescue_valid
+from effects.store.claim.rescue_each import rescue_valid
 from effects.store.db import revisions
 from effects.store.db.files import DatabaseFile
-from effects.store.queue.liveness import RESCUE_BATCH, look_for_lost
+from effects.store.queue.liveness import look_for_lost
 from effects.store.schedules.clock import turn_back
 from effects.store.schema.failover_tables import FIRST
 from effects.store.workers.failovers import Failover, note_failover
@@ -243,11 +243,13 @@ class Rescuer(Service):
             _log.error("rescue.failed", extra={"error": type(error).__name__, "at": error_places(error)})
 
     def round(self) -> int:
-        """Rescue until a batch comes back short; the number of jobs taken back."""
+        """Rescue until nothing more can be taken back; the number of jobs that were."""
         total = 0
         while not self._ending.is_set() and self._is_due():
             app = self._app
-            settled = rescue_valid(app.store, app.job_types, app.ledgers, app.settings.lease_seconds)
+            settled = rescue_valid(
+                app.store, app.job_types, app.ledgers, app.settings.lease_seconds, brisk=self._outage.bounded(True)
+            )
             for settlement in settled.accepted:
                 fields = {
                     "job": settlement.job.id,
@@ -259,7 +261,7 @@ class Rescuer(Service):
             self._numbers.count(settled.accepted)
             total += len(settled.accepted)
             self.came_round()
-            if len(settled.accepted) < RESCUE_BATCH:
+            if not settled.accepted:  # a short batch is not the last one where some of its jobs were left
                 break
         if total:
             self._rescued()

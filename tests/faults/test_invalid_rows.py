@@ -12,7 +12,8 @@ from sqlalchemy.exc import IntegrityError
 
 from effects import Attempt, Done, Effects, JobType, Outcome, Sensitive, enqueue
 from effects.observation.evidence import job_evidence
-from effects.store.claim.invalid_rows import claim_valid, find_faulty, rescue_valid
+from effects.store.claim.invalid_rows import claim_valid, find_faulty
+from effects.store.claim.rescue_each import rescue_valid
 from effects.store.operator.audit import audit
 from effects.store.operator.job_list import Filters, list_jobs
 from effects.worker import Worker

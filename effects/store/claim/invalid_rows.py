@@ -1,4 +1,4 @@
-"""Rows that no statement can work with: claim and rescue go round them. Each is found by halves and ended, dead.
+"""Rows that no statement can work with: claim and rescue go round them. Each is found and ended, dead.
 
 The constraints of `effects.store.schema.checks` keep such rows out. This is for those that came past them: a file
 written with the checks off, an older table, an engine of the app that cannot decode every text. Their content is
@@ -13,9 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from effects.crashpoints import CrashPoint
 from effects.model.job import Job
 from effects.model.ledger import Ledger
-from effects.model.registry import Registry
 from effects.model.settlement import Settlement, Verdict
 from effects.store.claim.claim import Claimed, claim
 from effects.store.claim.claim_request import ClaimRequest
@@ -23,8 +23,6 @@ from effects.store.claim.lease import lease_and_undo
 from effects.store.db.faults import Fault, fault_of, state_of
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
-from effects.store.queue.liveness import lost_ids, rescue
-from effects.store.queue.settle import Settled
 from effects.store.queue.table_ledger import CORE_LEDGER, TableLedger
 from effects.store.queue.unresolved import add_unresolved
 from effects.store.schema.checks import COUNT_MAX, TOKEN_MAX
@@ -54,30 +52,6 @@ def claim_valid(store: Store, ledgers: Mapping[str, Ledger], request: ClaimReque
         if not is_value_fault(error) or not _end_due(store, ledgers, request, worker):
             raise
     return Claimed([], more=True)
-
-
-def rescue_valid(store: Store, registry: Registry, ledgers: Mapping[str, Ledger], lease_seconds: float) -> Settled:
-    """`rescue`; where it fails, one job at a time, and those at which it fails again are ended: they may have run.
-
-    Raises:
-        StoreUnavailable: the database is unavailable.
-    """
-    try:
-        return rescue(store, registry, ledgers, lease_seconds)
-    except Exception as error:
-        if not is_value_fault(error):
-            raise
-    accepted: list[Settlement] = []
-    with store.read() as connection:
-        ids = lost_ids(store, connection, registry, lease_seconds)
-    for job_id in ids:
-        try:
-            accepted += rescue(store, registry, ledgers, lease_seconds, only=job_id).accepted
-        except Exception as error:
-            if not is_value_fault(error):
-                raise
-            end_invalid(store, ledgers, job_id, error)
-    return Settled(accepted, [])
 
 
 # -- the search ------------------------------------------------------------------------------------------
@@ -154,6 +128,14 @@ def is_value_fault(error: BaseException) -> bool:
     return isinstance(error, _PYTHON)
 
 
+def concerns_a_job(store: Store, error: Exception) -> bool:
+    """Whether other jobs may do without this error. A lock that is held on SQLite is on the whole file."""
+    fault = fault_of(error)
+    if fault is Fault.CONFLICT:
+        return store.is_postgresql
+    return fault in (Fault.DATA, Fault.BUG) and not isinstance(error, CrashPoint)
+
+
 def end_invalid(store: Store, ledgers: Mapping[str, Ledger], job_id: int, error: Exception) -> bool:
     """Move the row as it is to the history, dead; False where it is gone or another holds it.
 
@@ -182,8 +164,8 @@ def _name_of(error: Exception) -> str:
 def _record(
     store: Store, connection: Connection, ledgers: Mapping[str, Ledger], row: Row[Any], verdict: Verdict
 ) -> None:
-    """Tell the ledger of its effect. A package that cannot make sense of the row leaves it to the plain fold."""
-    key, job_type = _text(row.key), _text(row.job_type) or ""
+    """Tell the ledger of its effect. A package that fails at the row leaves it to the plain fold."""
+    key, job_type = as_text(row.key), as_text(row.job_type) or ""
     if key is None:
         return
     ledger = ledgers.get(job_type, CORE_LEDGER)
@@ -195,12 +177,13 @@ def _record(
         with connection.begin_nested():
             ledger.record(store, connection, [settlement])
     except Exception as error:
-        if not is_value_fault(error):
+        if fault_of(error) is Fault.CONFLICT or not concerns_a_job(store, error):
             raise
         TableLedger(ledger.table).record(store, connection, [settlement])
 
 
-def _text(value: Any) -> str | None:
+def as_text(value: Any) -> str | None:
+    """A text of a row, which may be bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
