@@ -26,7 +26,7 @@ from effects.worker.notifications import NotificationListener
 from effects.worker.numbers import RollupRecorder
 from effects.worker.outage import Outage, bounds, cut_overdue
 from effects.worker.queues import WorkerQueues, planned
-from effects.worker.release_batcher import ReleaseBatcher, ReleaseThread, mark_released
+from effects.worker.release_batcher import ReleaseBatcher, Released, ReleaseThread, mark_released
 from effects.worker.runtime import Runtime
 from effects.worker.scheduler import Scheduler
 from effects.worker.settler import Settler
@@ -208,10 +208,10 @@ class Parts:
     def _wait_written(self, settlement: Settlement) -> None:
         self.settler.wait_written(settlement)
 
-    def _mark(self, executions: list[Execution]) -> set[int] | None:
-        marked = mark_released(self._app, self.outage, executions, give_up=self._stopping.is_set)
-        self.evidence.released(executions, marked or ())
-        return marked
+    def _mark(self, executions: list[Execution]) -> Released:
+        released = mark_released(self._app, self.outage, executions, give_up=self._stopping.is_set)
+        self.evidence.released(executions, released.marked)
+        return released
 
     def _count(self, settlements: Sequence[Settlement]) -> None:
         self.evidence.settled(settlements)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from effects.app import Effects
-from effects.errors import StoreConflict
+from effects.errors import StoreConflict, WorkerCannotContinue
 from effects.model.settlement import Execution
 from effects.store.db.faults import Fault
 from effects.store.queue.liveness import release
@@ -19,21 +19,34 @@ from effects.worker.supervisor import Service, Supervisor
 BATCH_MAX = 200
 
 
+_ABOUT_ONE = (Fault.CONFLICT, Fault.DATA, Fault.BUG)  # another attempt's release may succeed
+
+
+class Released(NamedTuple):
+    """Of a batch: the ids of the jobs whose attempts are marked, and why those that failed alone did."""
+
+    marked: set[int]
+    failures: Mapping[int, Exception]
+
+
 class ReleaseBatcher:
     """Group commit: the first thread to come marks for all who came while the last mark was being written.
 
     Args:
-        mark: marks a batch and returns the marked ids; None if the database stayed unavailable.
+        mark: marks a batch. An error that it raises is that of every attempt in it.
     """
 
-    def __init__(self, mark: Callable[[list[Execution]], set[int] | None], runtime: Runtime) -> None:
+    def __init__(self, mark: Callable[[list[Execution]], Released], runtime: Runtime) -> None:
         self._mark = mark
         self._lock = threading.Lock()
         self._leader = runtime.lock()
         self._waiting: list[_Waiter] = []
 
     def release(self, execution: Execution) -> bool:
-        """True once the mark is committed; False if the job is no longer this attempt's, or it is not known."""
+        """True once the mark is committed; False if the job is no longer this attempt's, or it is not known.
+
+        Raises the error at which the mark of this attempt failed.
+        """
         ticket = _Waiter(execution)
         with self._lock:
             self._waiting.append(ticket)
@@ -41,6 +54,8 @@ class ReleaseBatcher:
             with self._leader:
                 if not ticket.answered:
                     self._lead()
+        if ticket.failure is not None:
+            raise ticket.failure
         return ticket.marked
 
     def release_soon(self, execution: Execution, answer: Callable[[bool | Exception], None]) -> None:
@@ -54,26 +69,25 @@ class ReleaseBatcher:
             return False
         with self._leader:
             if self._waiting:  # no one else has led meanwhile
-                with suppress(Exception):  # those who wait have it
-                    self._lead()
+                self._lead()
         return True
 
     def _lead(self) -> None:
         with self._lock:
             batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-        marked: set[int] | None = None
-        failure: Exception | None = None
+        released, failure = Released(set(), {}), None
         try:
-            marked = self._mark([ticket.execution for ticket in batch])
+            released = self._mark([ticket.execution for ticket in batch])
         except Exception as error:
             failure = error
-            raise
         finally:
             for ticket in batch:
-                ticket.marked = marked is not None and ticket.execution.job.id in marked
+                job_id = ticket.execution.job.id
+                ticket.marked = job_id in released.marked
+                ticket.failure = released.failures.get(job_id) if failure is None else failure
                 ticket.answered = True
                 if ticket.answer is not None:
-                    ticket.answer(ticket.marked if failure is None else failure)
+                    ticket.answer(ticket.marked if ticket.failure is None else ticket.failure)
 
 
 class ReleaseThread(Service):
@@ -123,31 +137,40 @@ class ReleaseThread(Service):
 
 def mark_released(
     app: Effects, outage: Outage, executions: list[Execution], *, give_up: Callable[[], bool], brisk: bool = False
-) -> set[int] | None:
-    """Record the release of these attempts; the ids of those that are marked; None once `give_up()` is true.
+) -> Released:
+    """Record the release of these attempts; none more once `give_up()` is true.
 
-    Where another transaction holds one of them the batch is cut in two, so that it keeps back that attempt alone: not
-    being marked, its effect is not begun.
+    Where it fails at one of them the batch is cut in two, until that attempt is alone: it has the error, or is not
+    marked where another transaction holds its job. Either way its effect is not begun.
+
+    Raises:
+        WorkerCannotContinue: no retry can help.
     """
     try:
-        return outage.retry_until_available(
-            lambda: release(app.store, executions, app.ledgers), give_up=give_up, passing=(Fault.CONFLICT,), brisk=brisk
+        marked = outage.retry_until_available(
+            lambda: release(app.store, executions, app.ledgers), give_up=give_up, passing=_ABOUT_ONE, brisk=brisk
         )
-    except StoreConflict:
+    except WorkerCannotContinue:
+        raise
+    except Exception as error:
+        in_the_way = isinstance(error, StoreConflict)
         if len(executions) == 1:
-            return set()
+            return Released(set(), {} if in_the_way else {executions[0].job.id: error})
+    else:
+        return Released(marked or set(), {})
     middle = len(executions) // 2
-    halves = [
-        mark_released(app, outage, half, give_up=give_up, brisk=True)
+    left, right = (
+        mark_released(app, outage, half, give_up=give_up, brisk=in_the_way)
         for half in (executions[:middle], executions[middle:])
-    ]
-    return {job_id for half in halves if half is not None for job_id in half}
+    )
+    return Released(left.marked | right.marked, {**left.failures, **right.failures})
 
 
 class _Waiter:
-    __slots__ = ("answer", "answered", "execution", "marked")
+    __slots__ = ("answer", "answered", "execution", "failure", "marked")
 
     def __init__(self, execution: Execution, answer: Callable[[bool | Exception], None] | None = None) -> None:
         self.execution, self.answer = execution, answer
         self.answered = False
         self.marked = False
+        self.failure: Exception | None = None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from effects import Job
 from effects.model.settlement import Execution
-from effects.worker.release_batcher import ReleaseBatcher, ReleaseThread
+from effects.worker.release_batcher import ReleaseBatcher, Released, ReleaseThread
 from effects.worker.runtime import Runtime
 from effects.worker.supervisor import BOUND_SECONDS_MIN, PartFault, Supervisor
 from tests.support.staged import STEP_SECONDS, ClockRuntime
@@ -36,11 +37,11 @@ class Marks:
         self.entered, self.go = threading.Event(), threading.Event()
         self._refused, self._away = refused, away
 
-    def __call__(self, executions: list[Execution]) -> set[int] | None:
+    def __call__(self, executions: list[Execution]) -> Released:
         self.batches.append([execution.job.id for execution in executions])
         self.entered.set()
         assert self.go.wait(20)
-        return None if self._away else {execution.job.id for execution in executions} - self._refused
+        return Released(set() if self._away else {execution.job.id for execution in executions} - self._refused, {})
 
 
 def released(marks: Marks, threads: ThreadPoolExecutor) -> list[Future[bool]]:
@@ -79,14 +80,14 @@ def test_releasing_without_a_break_is_no_stall() -> None:
     supervisor = Supervisor(runtime, failed=faults.append)
     batches = 40
 
-    def mark(executions: list[Execution]) -> set[int]:
+    def mark(executions: list[Execution]) -> Released:
         wait_until(thread.is_alive)  # it is watched only just after its start
         runtime.now += STEP_SECONDS
         supervisor.look()
         [number] = [execution.job.id for execution in executions]
         if number < batches:
             batcher.release_soon(execution(number + 1), answers.append)
-        return {number}
+        return Released({number}, {})
 
     batcher = ReleaseBatcher(mark, runtime)
     thread = ReleaseThread(batcher, runtime, supervisor, bound_seconds=BOUND_SECONDS_MIN)
@@ -101,7 +102,7 @@ def test_releasing_without_a_break_is_no_stall() -> None:
 def test_a_failed_release_releases_no_attempt_and_blocks_none() -> None:
     entered, go = threading.Event(), threading.Event()
 
-    def mark(executions: list[Execution]) -> set[int] | None:
+    def mark(executions: list[Execution]) -> Released:
         entered.set()
         assert go.wait(20)
         raise RuntimeError("no")
@@ -116,3 +117,28 @@ def test_a_failed_release_releases_no_attempt_and_blocks_none() -> None:
         for future in (first, second):
             with pytest.raises(RuntimeError, match="no"):
                 future.result(20)
+
+
+def test_an_error_of_one_release_reaches_its_own_attempt_alone() -> None:
+    failing = {0, 4}  # the one who leads, and one who has another lead for it
+
+    class Failing(Marks):
+        def __call__(self, executions: list[Execution]) -> Released:
+            marked = super().__call__(executions).marked
+            return Released(marked - failing, {number: KeyError(number) for number in marked & failing})
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        futures = released(Failing(), threads)
+        errors = {number: future.exception(20) for number, future in enumerate(futures)}
+        assert {number: error.args for number, error in errors.items() if error} == {0: (0,), 4: (4,)}
+        assert all(future.result(20) for number, future in enumerate(futures) if number not in failing)
+
+
+def test_those_who_do_not_wait_are_told_their_own_error() -> None:
+    answers: dict[int, bool | Exception] = {}
+    error = KeyError()
+    batcher = ReleaseBatcher(lambda executions: Released({1}, {2: error}), Runtime())
+    for number in (1, 2, 3):
+        batcher.release_soon(execution(number), partial(answers.__setitem__, number))
+    assert batcher.release_waiting()
+    assert answers == {1: True, 2: error, 3: False}
