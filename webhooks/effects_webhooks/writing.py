@@ -21,7 +21,7 @@ from effects_webhooks.tables.events import DeliveryRow, EventRow
 
 JOB_TYPE = "webhook.deliver"
 FAN_OUT_TYPE = "webhook.fan_out"
-FAN_OUT_ABOVE = 100  # endpoints: from there on a job makes the deliveries, not the caller's transaction
+FAN_OUT_ABOVE = 100  # unordered endpoints: from there on a job makes their deliveries, not the caller's transaction
 BATCH = 500  # events, written by one statement
 
 
@@ -35,9 +35,10 @@ class Delivery(msgspec.Struct, frozen=True):
 class WebhookReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """What `deliver_webhook` gives back. It becomes true when the caller's transaction commits.
 
-    `event_id` is the `webhook-id` that partners see. `existing`: the key (or the id) was already used, and
-    the rest is the first event's. `deliveries` is empty where no endpoint wants the event; it is stored all the same.
-    Where more than 100 want it, `deliveries` is empty too, and the job `fan_out_job_id` makes them.
+    `event_id` is the `webhook-id` that partners see. `deliveries` is empty where no endpoint wants the event; it is
+    stored all the same. Where more than 100 unordered endpoints want it, `deliveries` has the ordered ones only, and
+    the job `fan_out_job_id` makes the others. `existing`: the key (or the id) was already used; `deliveries` are those
+    that the first event has by now, and its fan-out job is not named.
     """
 
     event_id: str
@@ -175,10 +176,15 @@ def _holder(row: EventRow, event: Row[Any], deliveries: Sequence[Delivery]) -> K
 
 
 def _fan_out(app: Effects, connection: Connection, routes: Routes, events: Sequence[EventRow]) -> list[WebhookReceipt]:
-    """A ledger row and a job for each event and endpoint; for an event that many want, the job that makes them."""
-    routes_by_event = {event.id: routes.of(event) for event in events}
-    large = [event for event in events if len(routes_by_event[event.id]) > FAN_OUT_ABOVE]
-    pairs = [(event, route) for event in events if event not in large for route in routes_by_event[event.id]]
+    """A ledger row and a job for each event and endpoint; for an event that many want, a job that makes the rest."""
+    pairs: list[tuple[Sendable, Route]] = []
+    large: list[EventRow] = []
+    for event in events:
+        takers = routes.of(event)
+        at_once = _at_once(event, takers)
+        pairs += [(event, route) for route in at_once]
+        if len(at_once) < len(takers):
+            large.append(event)
     deliveries = write_deliveries(app, connection, pairs)
     makers = _make_later(app, connection, large)
     return [
@@ -189,8 +195,17 @@ def _fan_out(app: Effects, connection: Connection, routes: Routes, events: Seque
     ]
 
 
+def _at_once(event: EventRow, takers: list[Route]) -> list[Route]:
+    """The takers whose deliveries are written with the event: all, or of very many the ordered ones.
+
+    Order is that in which the caller's transactions take the lock of a group; a job would come to it at any time.
+    """
+    ordered = [route for route in takers if route.group_key(event.ordering_key) is not None]
+    return ordered if len(takers) - len(ordered) > FAN_OUT_ABOVE else takers
+
+
 def _make_later(app: Effects, connection: Connection, events: Sequence[EventRow]) -> dict[str, int]:
-    """The job of each event that makes its deliveries."""
+    """The job of each event that makes its unordered deliveries."""
     jobs = [NewJob(job_type=FAN_OUT_TYPE, payload={"event_id": event.id}) for event in events]
     receipts = enqueue_many(jobs, session=connection, effects=app)
     return {event.id: receipt.job_id for event, receipt in zip(events, receipts, strict=True)}

@@ -35,7 +35,8 @@ def cancel_delivery(
         What it came to; true with the commit. A crash before that leaves nothing; calling again is safe.
 
     Raises:
-        EventNotFound: there is no such delivery. Those of an event for more than 100 endpoints are made by a job.
+        EventNotFound: there is no such delivery. For an event that more than 100 unordered endpoints want, a job makes
+            theirs.
         StoreUnavailable: the database is unavailable (without `session`).
     """
     app = app_of(effects, session)

@@ -76,6 +76,8 @@ def send(
     receipt = deliver_webhook(event, effects=context.app)
     repeat_note = " (it was known: nothing new is sent)" if receipt.existing else ""
     reached = _counted(len(receipt.deliveries), "endpoint")
+    if receipt.fan_out_job_id is not None:
+        reached += f" now, and the others by job {receipt.fan_out_job_id}"
     if receipt.unwanted:
         reached = f"no endpoint takes it: see `effects why {receipt.event_id}`"
     text = f"event {receipt.event_id}: {reached}{repeat_note}"

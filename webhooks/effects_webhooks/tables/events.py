@@ -157,7 +157,8 @@ def _event(sql: Sql) -> str:
 def _page(sql: Sql) -> str:
     """Endpoints that the event found when it was written, and that have no delivery of it yet."""
     return f"""
-    SELECT e.id, e.tenant, e.ordering, {sql.json_text("e.patterns")} AS patterns FROM {sql.webhook_endpoints} AS e
+    SELECT e.id, e.tenant, e.ordering, {sql.json_text("e.patterns")} AS patterns, e.updated_at > e.created_at AS changed
+    FROM {sql.webhook_endpoints} AS e
     WHERE e.status = 'active' AND e.tenant = :tenant AND e.id > :after
     AND e.created_at <= (SELECT created_at FROM {sql.webhook_events} WHERE id = :event_id)
     AND NOT EXISTS (SELECT 1 FROM {sql.delivered_webhooks} AS d WHERE d.event_id = :event_id AND d.endpoint_id = e.id)
@@ -169,5 +170,5 @@ def event(store: Store, connection: Connection, event_id: str) -> Row[Any] | Non
 
 
 def endpoints_after(store: Store, connection: Connection, event: Row[Any], after: str, size: int) -> Sequence[Row[Any]]:
-    """A page of the event's tenant's endpoints behind the id `after`."""
+    """A page of the event's tenant's endpoints behind the id `after`, and whether each was ever changed."""
     return store.all(connection, _page, tenant=event.tenant, event_id=event.id, after=after, size=size)
