@@ -125,9 +125,9 @@ def test_a_route_is_asked_with_the_request(shop_factory: Shop) -> None:
     app = shop_factory(job_types=[Tell(by_number=True)])
     by_key = Notify(job_type="tell", payload={"text": "{key}"})
     request_report("orders", key="42", notify=by_key, effects=app)
-    with pytest.raises(ReportInvalid, match=r"notify: tell: its route raises ValueError .*test_report_telling") as told:
+    with pytest.raises(ReportInvalid, match="notify: tell: its route raises ValueError") as refusal:
         request_report("orders", key="rosebud", notify=by_key, effects=app)
-    assert "rosebud" not in str(told.value)
+    assert "rosebud" not in str(refusal.value)
     assert len(rows(app, "report_runs")) == 1
 
 
