@@ -184,9 +184,17 @@ def test_a_success_in_the_same_batch_does_not_undo_a_request_to_disable(
     assert get_endpoint(endpoint.id, effects=shop).status == status
 
 
+class WrongRoute(TellOps):
+    def route(self, payload: dict[str, Any]) -> Routing:
+        return Routing(queue=payload["team"])
+
+
 @pytest.mark.slow
-def test_a_notice_that_cannot_be_enqueued_does_not_harm_the_delivery(app_factory: AppFactory) -> None:
-    shop = app_factory(job_types=[], keys=KEYS, allow_private_addresses=True, webhook_notice_job_type="no.such_type")
+@pytest.mark.parametrize("job_type", ["no.such_type", "ops.tell"])
+def test_a_notice_that_cannot_be_enqueued_does_not_harm_the_delivery(app_factory: AppFactory, job_type: str) -> None:
+    shop = app_factory(
+        job_types=[WrongRoute()], keys=KEYS, allow_private_addresses=True, webhook_notice_job_type=job_type
+    )
     with Receiver([422]) as receiver:
         endpoint = add_endpoint(receiver.url, effects=shop)
         send(shop)

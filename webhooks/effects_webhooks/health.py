@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Row
 
 from effects import EffectsError, enqueue
-from effects.extend import DAY_SECONDS, Settlement
+from effects.extend import DAY_SECONDS, Settlement, may_pass
 from effects_webhooks.state import state_of
 from effects_webhooks.tables import health as table
 from effects_webhooks.tables.health import GONE_SECONDS, EndpointFailures
@@ -109,5 +109,8 @@ def _tell(app: Effects, connection: Connection, row: Row[Any], what: str, reason
     try:
         with connection.begin_nested():
             enqueue(job_type, notice, session=connection, effects=app)
-    except EffectsError as error:
-        _log.error("webhook.notice_failed", extra={"job_type": job_type, "reason": str(error)})
+    except Exception as error:  # the type's `route` is the app's code
+        if may_pass(error):
+            raise
+        reason = str(error) if isinstance(error, EffectsError) else type(error).__name__
+        _log.error("webhook.notice_failed", extra={"job_type": job_type, "reason": reason})
