@@ -346,6 +346,7 @@ def test_who_unsubscribes_while_a_key_is_missing_gets_nothing(
     retired = shop_factory(**{**options, "keys": f"k2={generate_key()}"})
     add(retired, "ben@example.com")
     fire(retired)
+    assert recipients(tmp_path) == {"ben@example.com": 1}
     unsubscribe(leaving, effects=retired)
     retired.store.shift_clock(60)
     drain(retired)

@@ -87,13 +87,13 @@ class ReportSubscribed(JobType[SubscribedPayload]):
         except (ConfigurationError, EnqueueError) as error:  # neither quotes a param
             return Refused(str(error), code=type(error).__name__)
         with self._app.store.read() as connection:
-            told = notices_at(self._app, connection, payload.schedule, payload.only)
-        apart = _apart(told.unopened)
-        if not told.notices and len(apart) == 1:
-            return self._fate(told.unopened)
+            slot = notices_at(self._app, connection, payload.schedule, payload.only)
+        apart = _apart(slot.unopened)
+        if not slot.notices and len(apart) == 1:
+            return self._fate(slot.unopened)
         jobs = [_job(msgspec.structs.replace(payload, only=ids)) for ids in apart]
-        whole = msgspec.structs.replace(request, notify=tuple(told.notices))
-        return Done(apply=lambda connection: self._write(connection, whole, jobs), detail=_detail(told))
+        whole = msgspec.structs.replace(request, notify=tuple(slot.notices))
+        return Done(apply=lambda connection: self._write(connection, whole, jobs), detail=_detail(slot))
 
     def _check(self, payload: SubscribedPayload) -> CheckedRequest:
         definition = self._registry.get(payload.report)
@@ -129,5 +129,5 @@ def _job(payload: SubscribedPayload) -> NewJob:
     return NewJob(job_type=SUBSCRIBED_TYPE, payload=payload)
 
 
-def _detail(told: SlotNotices) -> dict[str, int]:
-    return {"subscribers": len(told.notices), **({"unopened": len(told.unopened)} if told.unopened else {})}
+def _detail(slot: SlotNotices) -> dict[str, int]:
+    return {"subscribers": len(slot.notices), **({"unopened": len(slot.unopened)} if slot.unopened else {})}
