@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from effects import Done, Effects, Refused
+from effects import Done, Effects, Refused, Routing
 from effects.model.attempt import Attempt
 from effects.model.job_type import JobType
 from effects.model.settlement import Execution
