@@ -35,8 +35,9 @@ ABSENT = {
 # What only one package has, beside the roles.
 OWN = {
     "effects_email": {
-        "dkim", "domain", "events", "listing", "message", "pages", "personal", "providers", "record", "recording",
-        "refusals", "returned", "signature", "suppressions", "templates", "unsubscribe", "unsubscribe_token",
+        "dkim", "domain", "events", "evidence", "listing", "message", "pages", "personal", "providers", "record",
+        "recording", "refusals", "returned", "signature", "suppressions", "templates", "unsubscribe",
+        "unsubscribe_token",
     },
     "effects_webhooks": {
         "batch", "denied_headers", "event_types", "headers", "health", "identifiers", "listener", "retry_rules",
