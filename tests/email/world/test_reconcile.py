@@ -169,7 +169,7 @@ def test_an_event_resolves_a_held_message(postmark: Shop) -> None:
     [job] = rows(postmark.app, "job_history")
     assert (job["status"], job["error_code"]) == ("dead", "unknown")
     other_receipt = postmark.send(event_id="2")
-    assert postmark.event("Delivery", other_receipt) == 204  # of another message to the same person
+    assert postmark.event("Delivery", other_receipt, MessageID="pm-2") == 204  # to the same person
     assert [job_action["action"] for job_action in rows(postmark.app, "job_actions")] == []
     for _ in range(2):
         assert postmark.event("Delivery", receipt) == 204
