@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import trustme
 
-from effects import Effects, Refused, Retry
+from effects import Effects, Refused, Retry, Unknown
 from effects.worker import Worker
 from effects_webhooks import WebhookDelivery, WebhookEvent, add_endpoint, deliver_webhooks, get_endpoint
 from effects_webhooks.classify import classify
@@ -40,12 +42,33 @@ def test_a_421_on_a_fresh_connection_is_final(transports: BlockingTransports) ->
         assert isinstance(classify(exchange, host="h"), Retry)
 
 
-def test_a_421_whose_repeat_has_no_answer_is_final(transports: BlockingTransports) -> None:
+def test_a_421_whose_repeat_has_no_answer_may_have_been_handled(transports: BlockingTransports) -> None:
     with Receiver([200, 421, Answer(reset=True)]) as receiver:
         transports.post(receiver.url, {}, BODY, seconds=20)
         exchange = transports.post(receiver.url, {}, BODY, seconds=20)
-        assert (exchange.status, len(receiver.requests)) == (421, 3)
-        assert isinstance(classify(exchange, host="h"), Retry)
+        assert (exchange.status, exchange.failure, len(receiver.requests)) == (None, "no_answer", 3)
+        assert isinstance(classify(exchange, host="h"), Unknown)
+
+
+def test_a_421_whose_repeat_cannot_be_sent_is_final(transports: BlockingTransports) -> None:
+    def behave() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            read_request(connection)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            read_request(connection)
+            listener.close()
+            connection.sendall(b"HTTP/1.1 421 Misdirected Request\r\nContent-Length: 0\r\n\r\n")
+            connection.recv(1)  # until the client closes
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        threads.submit(behave)
+        transports.post(url, {}, BODY, seconds=20)
+        exchange = transports.post(url, {}, BODY, seconds=20)
+        transports.close()
+    assert (exchange.status, exchange.failure) == (421, "connect_failed")
+    assert isinstance(classify(exchange, host="h"), Retry)
 
 
 def test_both_tries_of_a_421_share_one_deadline(transports: BlockingTransports) -> None:
@@ -60,7 +83,7 @@ def test_both_tries_of_a_421_share_one_deadline(transports: BlockingTransports) 
     with RawPeer(behave) as peer:
         transports.post(f"http://127.0.0.1:{peer.port}/", {}, BODY, seconds=20)
         exchange = transports.post(f"http://127.0.0.1:{peer.port}/", {}, BODY, seconds=0.5)
-    assert exchange.status == 421
+    assert (exchange.status, exchange.failure) == (None, "answer_timeout")
     assert sum(exchange.took.values()) <= 1.5
 
 

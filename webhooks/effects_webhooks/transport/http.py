@@ -165,13 +165,18 @@ class WebhookTransports:
     async def _send_afresh(
         self, exchange: WebhookExchange, target: _Target, headers: Mapping[str, str], body: bytes
     ) -> None:
-        """Repeat on a fresh connection. Without a response there, the first one counts."""
-        exchange.bytes_read = 0
+        """Repeat on a fresh connection. Where nothing of the repeat left, the first response counts; one that left
+        and has no response may have been handled.
+        """
+        first = exchange.status
+        exchange.status, exchange.wrote, exchange.bytes_read = None, False, 0
         client = self._client(target.url)
         try:
             await _send(client, exchange, target, headers, body)
         finally:
             client.close()
+            if not exchange.wrote:
+                exchange.status, exchange.wrote = first, True
 
 
 async def _send(
