@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from effects import Done, Effects, Snooze
+from effects import Done, Effects, Outcome, Snooze
 from effects.store.operator.audit import audit
 from effects.worker import Worker
 from effects_webhooks import (
@@ -82,7 +82,7 @@ def test_an_event_that_many_want_comes_before_the_next(shop: Effects) -> None:
 
 
 class Partner(NamedTuple):
-    ordering: str
+    ordering: Any  # none, endpoint or key
     pattern: str
 
     def takes(self, event: WebhookEvent) -> bool:
@@ -198,7 +198,7 @@ def test_a_replay_before_the_job_leaves_one_delivery_to_each_endpoint(shop: Effe
     add_many(shop)
     receipt = deliver_webhook(WebhookEvent(CREATED, {}), effects=shop)
     manual_worker = ManualWorker(shop, queue="webhooks")
-    endings = {"webhook.deliver": Done(), "webhook.fan_out": Snooze(5)}
+    endings: dict[str, Outcome] = {"webhook.deliver": Done(), "webhook.fan_out": Snooze(5)}
     manual_worker.settle(*((job, endings[job.job_type]) for job in manual_worker.claim()))
     assert len(replay_event(receipt.event_id, actor="ann", confirm_done=True, effects=shop).jobs) == 1
     shop.store.shift_clock(10)
