@@ -113,7 +113,7 @@ if TYPE_CHECKING:
     from effects.text.wording import described
     from effects.version import VERSION
     from effects.walk import Page, walk
-    from effects.web_apps import AsgiApp, Receive, Scope, Send, content_length, lifespan
+    from effects.web_apps import AsgiApp, Receive, Scope, Send, content_length, lifespan, send_pieces
 else:
     __getattr__, __dir__ = lazy.names(
         __name__,
@@ -187,7 +187,7 @@ else:
             "effects.text.wording": "described",
             "effects.version": "VERSION",
             "effects.walk": "Page, walk",
-            "effects.web_apps": "AsgiApp, Receive, Scope, Send, content_length, lifespan",
+            "effects.web_apps": "AsgiApp, Receive, Scope, Send, content_length, lifespan, send_pieces",
         },
     )
 
@@ -327,6 +327,7 @@ __all__ = [
     "retire_schedule",
     "routing_of",
     "seal_payload",
+    "send_pieces",
     "set_filters",
     "shown",
     "sign",

@@ -6,7 +6,9 @@ Pages for people are in `effects.web`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
+from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeAlias
@@ -90,6 +92,36 @@ async def _send(answer: Answer, method: str, send: Send) -> None:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in _headers(answer)]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
+
+
+async def send_pieces(
+    pieces: Generator[bytes, None, None], receive: Receive, send: Send, threads: Executor | None = None
+) -> None:
+    """Send a body whose headers are sent, piece by piece, until its end or until the client has left; then close it.
+
+    Servers take what is sent to a client that has left without a word, as fast as it is read.
+
+    Args:
+        threads: in which the pieces are read; default those of the event loop.
+    """
+    loop = asyncio.get_running_loop()
+    leaving = asyncio.ensure_future(_disconnected(receive))
+    try:
+        while piece := await loop.run_in_executor(threads, next, pieces, b""):
+            if leaving.done():
+                leaving.result()  # raises what `receive` has raised
+                return
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        leaving.cancel()
+        with suppress(ValueError):  # a thread still reads, as this was cancelled; it closes them by dropping them
+            pieces.close()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass  # the rest of the request
 
 
 async def lifespan(receive: Receive, send: Send) -> None:

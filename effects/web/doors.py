@@ -13,7 +13,7 @@ from effects.errors import ConfigurationError
 from effects.web.exchange import BODY_BYTES_MAX, PageAnswer, PageRequest
 from effects.web.people import Person
 from effects.web.security import BARE_HEADERS
-from effects.web_apps import AsgiApp, Receive, Scope, Send, WsgiApp, lifespan
+from effects.web_apps import AsgiApp, Receive, Scope, Send, WsgiApp, lifespan, send_pieces
 
 Handler: TypeAlias = Callable[[PageRequest], PageAnswer]
 _NOT_MODIFIED = 304  # its length would be that of the page
@@ -31,7 +31,7 @@ def asgi_door(handle: Handler, threads: Executor) -> AsgiApp:
             request = requests.Request(scope, receive)
             answer = await _take(request, requests.ClientDisconnect, handle, threads)
             if answer is not None:
-                await _send(answer, scope["method"], send, threads)
+                await _send(answer, scope["method"], receive, send, threads)
         else:
             await send({"type": "websocket.close", "code": 1000})
 
@@ -71,14 +71,13 @@ def _of_starlette(request: Any, body: bytes) -> PageRequest:
     )
 
 
-async def _send(answer: PageAnswer, method: str, send: Send, threads: Executor) -> None:
+async def _send(answer: PageAnswer, method: str, receive: Receive, send: Send, threads: Executor) -> None:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in _headers(answer)]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     if answer.pieces is not None and method != "HEAD":
-        loop = asyncio.get_running_loop()
-        while piece := await loop.run_in_executor(threads, next, answer.pieces, b""):
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
+        await send_pieces(answer.pieces, receive, send, threads)
+    else:
+        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
 
 
 def _headers(answer: PageAnswer) -> list[tuple[str, str]]:

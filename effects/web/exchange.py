@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
@@ -58,7 +58,7 @@ class PageAnswer:
     body: bytes = b""
     content_type: str = "text/html; charset=utf-8"
     headers: tuple[tuple[str, str], ...] = ()
-    pieces: Iterator[bytes] | None = None
+    pieces: Generator[bytes, None, None] | None = None
 
 
 class BadRequestError(Exception):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import io
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
 import pytest
 
-from effects.web_apps import Answer, Handle, Request, asgi_app, wsgi_app
-from tests.support.web_clients import WebClient, asgi_client, gone, lifespan, wsgi_client
+from effects.web_apps import Answer, Handle, Request, asgi_app, send_pieces, wsgi_app
+from tests.support.web_clients import BigFile, WebClient, asgi_client, gone, left, lifespan, wsgi_client
 
 METHODS = ("GET", "HEAD", "POST")
 
@@ -80,6 +83,58 @@ def test_a_server_may_start_and_stop_it(stub_server: StubServer) -> None:
 def test_a_client_that_disconnects_in_its_body_is_not_handled(stub_server: StubServer) -> None:
     assert gone(asgi_app(stub_server, methods=METHODS)) == []
     assert stub_server.requests == []
+
+
+def sent_pieces(file: BigFile, left_after: int) -> list[dict[str, Any]]:
+    return left(lambda scope, receive, send: send_pieces(file.pieces(), receive, send), {}, left_after)
+
+
+def test_a_body_in_pieces_arrives_whole() -> None:
+    file = BigFile()
+    sent = sent_pieces(file, 1000)
+    assert b"".join(message["body"] for message in sent) == b"x" * 100
+    assert [message.get("more_body", False) for message in sent] == [True] * 100 + [False]
+    assert file.is_closed
+
+
+def test_a_body_in_pieces_is_read_no_further_for_a_client_that_has_left() -> None:
+    file = BigFile()
+    assert len(sent_pieces(file, 2)) == 2
+    assert (file.count, file.is_closed) == (3, True)
+
+
+def test_a_body_whose_sending_is_cancelled_is_closed() -> None:
+    file, reading, go_on = BigFile(), threading.Event(), threading.Event()
+
+    def slow() -> Generator[bytes, None, None]:
+        with closing(file.pieces()) as pieces:
+            for piece in pieces:
+                reading.set()
+                go_on.wait()
+                yield piece
+
+    async def visit() -> None:
+        never = asyncio.Event()
+
+        async def receive() -> Mapping[str, Any]:
+            await never.wait()
+            return {}
+
+        async def send(message: dict[str, Any]) -> None:
+            """Nothing gets here."""
+
+        sending = asyncio.create_task(send_pieces(slow(), receive, send))
+        await asyncio.to_thread(reading.wait)
+        sending.cancel()
+        try:
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+        finally:
+            go_on.set()
+
+    asyncio.run(visit())  # its end waits for the thread
+    gc.collect()
+    assert (file.count, file.is_closed) == (1, True)
 
 
 @pytest.mark.parametrize("length", ["-1", "1.0", "x", "٣"])

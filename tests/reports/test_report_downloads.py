@@ -16,6 +16,7 @@ from effects_reports import (
     LinkInvalid,
     ReportInvalid,
     ReportStateError,
+    download_app,
     download_url,
     report_status,
     request_report,
@@ -28,6 +29,7 @@ from tests.reports.served import BASE, ask
 from tests.reports.shop import fill
 from tests.storage.conftest import bucket_url, s3_server
 from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.web_clients import left
 
 __all__ = ["bucket_url", "s3_server"]
 
@@ -200,6 +202,18 @@ def test_a_link_outlives_the_rotation_of_its_key_and_not_its_end(app: Effects, r
     assert ask(shop_factory(keys=NEW), url).status_code == 404
     with pytest.raises(KeyUnavailable, match="effects keys generate"):
         download_url(run_id, BASE, effects=shop_factory(keys=""))
+
+
+def test_a_file_is_read_no_further_for_a_client_that_has_left(
+    app: Effects, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("effects.storage.local.PIECE_BYTES", 100)
+    scope = {
+        "type": "http", "method": "GET", "headers": [], "path": urlsplit(download_url(run_id, BASE, effects=app)).path,
+    }  # fmt: skip
+    sent = left(download_app(effects=app), scope, 3)
+    assert [message["type"].rpartition(".")[2] for message in sent] == ["start", "body", "body"]
+    assert sum(len(message["body"]) for message in sent[1:]) == 200 < len(content(app, run_id))
 
 
 # -- what is not there -------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -75,3 +75,43 @@ def gone(app: Any) -> list[str]:
 
     asyncio.run(app({"type": "http", "method": "POST", "headers": [], "query_string": b""}, receive, send))
     return sent
+
+
+def left(app: Any, scope: Mapping[str, Any], after: int) -> list[dict[str, Any]]:
+    """What the app sends to a client whose request is whole, and who leaves after so many messages."""
+    sent: list[dict[str, Any]] = []
+
+    async def visit() -> None:
+        request, leaving = iter([{"type": "http.request", "body": b"", "more_body": False}]), asyncio.Event()
+
+        async def receive() -> Mapping[str, Any]:
+            if (message := next(request, None)) is not None:
+                return message
+            await leaving.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+            if len(sent) == after:
+                leaving.set()
+
+        await app(scope, receive, send)
+
+    asyncio.run(visit())
+    return sent
+
+
+class BigFile:
+    """A body of a hundred pieces."""
+
+    def __init__(self) -> None:
+        self.count, self.is_closed = 0, False
+
+    def pieces(self) -> Generator[bytes, None, None]:
+        """Yield them, counted."""
+        try:
+            for _ in range(100):
+                self.count += 1
+                yield b"x"
+        finally:
+            self.is_closed = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,7 +14,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from effects.web import Dashboard, PageRequest, Person, dashboard
+from effects.web.doors import asgi_door
+from effects.web.exchange import PageAnswer
 from effects.web.sessions import SignIn
+from tests.support.web_clients import BigFile, left
 from tests.web.browsing import Visitor
 from tests.web.conftest import Shop
 
@@ -87,3 +91,11 @@ def test_forwarded_headers_are_not_believed(shop: Shop) -> None:
         forwarded = {"x-forwarded-user": "ann", "x-forwarded-host": "ops.example.com", "forwarded": "for=127.0.0.1"}
         assert visitor.get("/jobs", headers=forwarded).status_code == 303
         assert visitor.get("/", headers={**forwarded, "host": "evil.test"}).status_code == 400
+
+
+def test_a_file_is_read_no_further_for_a_client_that_has_left() -> None:
+    file = BigFile()
+    scope = {"type": "http", "method": "GET", "headers": [], "path": "/"}
+    with ThreadPoolExecutor(1) as threads:
+        sent = left(asgi_door(lambda request: PageAnswer(200, pieces=file.pieces()), threads), scope, 3)
+    assert (len(sent), file.count, file.is_closed) == (3, 3, True)

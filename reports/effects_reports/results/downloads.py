@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
 from typing import TypeAlias
 
 import msgspec
 
 from effects import DeliveryError, Effects, ObjectMissing
-from effects.extend import AsgiApp, Receive, Scope, Send, app_of, attachment, lifespan
+from effects.extend import AsgiApp, Receive, Scope, Send, app_of, attachment, lifespan, send_pieces
 from effects_reports.api import ReportStatus
 from effects_reports.errors import LinkExpired, LinkInvalid, ReportNotFound, ReportStateError
 from effects_reports.results.links import read_link
@@ -65,7 +64,7 @@ def download_app(*, principal: Principal | None = None, effects: Effects | None 
         elif scope["type"] == "http":
             who = principal(scope) if principal is not None else None
             answer = await asyncio.to_thread(_answer, app_of(effects), scope, who)
-            await _send(answer, send, bodiless=scope["method"] == "HEAD")
+            await _send(answer, receive, send, bodiless=scope["method"] == "HEAD")
 
     return app
 
@@ -152,11 +151,10 @@ def _refusal(status: int, text: str, headers: Headers | None = None) -> Download
     return DownloadAnswer(status, {**plain, **(headers or {})}, (piece for piece in (body,)))
 
 
-async def _send(answer: DownloadAnswer, send: Send, *, bodiless: bool) -> None:
+async def _send(answer: DownloadAnswer, receive: Receive, send: Send, *, bodiless: bool) -> None:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     if answer.body is not None and not bodiless:
-        with closing(answer.body) as body:
-            while piece := await asyncio.to_thread(next, body, b""):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+        await send_pieces(answer.body, receive, send)
+    else:
+        await send({"type": "http.response.body", "body": b""})
