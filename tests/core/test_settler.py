@@ -50,6 +50,11 @@ def test_outcomes_that_are_put_aside_take_up_room(app: Effects) -> None:
         app.store, app.job_types, app.ledgers, Outage(runtime), runtime, bound_seconds=LEASE,
         max_linger=lambda: 0.0, wake=nothing, count=nothing, settled=nothing,
     )  # fmt: skip
+    for _ in range(UNWRITTEN_MAX - 200):
+        settler._put_aside(nothing)
+    assert settler.room == 200
+    settler._learn(1000.0, 1)
+    assert settler.room == 1, "the others go on"
     for _ in range(200):
         settler._put_aside(nothing)
-    assert settler.room == 550
+    assert settler.room == 0
