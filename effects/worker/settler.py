@@ -134,7 +134,7 @@ class Settler(Service):
     def room(self) -> int:
         """How many more outcomes may wait. If they come faster than they are written, rescue would one day take their
         jobs back, and have them carried out again. Those that are put aside take up room and no time. While others wait
-        it is at least a hundred, or none.
+        it is worth a claim, or none.
         """
         seconds, outcomes = self._pace
         in_time = int(self.bound_seconds * UNWRITTEN_SHARE * outcomes / max(seconds, 1e-6))
@@ -142,7 +142,7 @@ class Settler(Service):
         left = UNWRITTEN_MAX - unwritten - len(self._blocked)
         room = min(left, in_time - unwritten)
         if unwritten:
-            return room if room >= FULL_BATCH else 0
+            return room if room >= min(FULL_BATCH, in_time // 2) else 0
         return max(1, room) if left > 0 else 0
 
     def next_retry(self) -> float | None:
