@@ -133,17 +133,15 @@ class Settler(Service):
     @property
     def room(self) -> int:
         """How many more outcomes may wait. If they come faster than they are written, rescue would one day take their
-        jobs back, and have them carried out again. Those that are put aside take up room and no time. While others wait
-        it is worth a claim, or none.
+        jobs back, and have them carried out again. Those that are put aside take up room and no time. A full batch may
+        always wait, since it is written at once. While some wait there is room for half of one, or none.
         """
         seconds, outcomes = self._pace
         in_time = int(self.bound_seconds * UNWRITTEN_SHARE * outcomes / max(seconds, 1e-6))
         unwritten = len(self._pending) + len(self._batch)
         left = UNWRITTEN_MAX - unwritten - len(self._blocked)
-        room = min(left, in_time - unwritten)
-        if unwritten:
-            return room if room >= min(FULL_BATCH, in_time // 2) else 0
-        return max(1, room) if left > 0 else 0
+        room = min(left, max(FULL_BATCH, in_time) - unwritten)
+        return max(0, room) if room >= FULL_BATCH // 2 or not unwritten else 0
 
     def next_retry(self) -> float | None:
         """Monotonic time of the next retry that this worker knows of; those that have passed are forgotten."""

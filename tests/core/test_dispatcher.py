@@ -71,7 +71,7 @@ def test_while_outcomes_are_written_too_slowly_nothing_is_claimed(
     app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else they would wait until rescue takes their jobs back, and has them carried out again."""
-    monkeypatch.setattr(settler, "UNWRITTEN_MAX", 120)
+    monkeypatch.setattr(settler, "UNWRITTEN_MAX", 70)
     parts = Worker(app_of_many_queues(app_factory))._parts
     outcomes: list[Any] = [object()] * 21
     parts.settler._pending.extend(outcomes)

@@ -21,13 +21,13 @@ Batches = Sequence[tuple[float, int]]
     [
         ([], 0, 750),  # nothing is known of the pace yet
         ([(0.2, 2_000)] * 9, 0, UNWRITTEN_MAX),
-        ([(0.2, 2_000)] * 9, UNWRITTEN_MAX - 100, 100),
-        ([(0.2, 2_000)] * 9, UNWRITTEN_MAX - 99, 0),  # not worth a claim
+        ([(0.2, 2_000)] * 9, UNWRITTEN_MAX - 50, 50),
+        ([(0.2, 2_000)] * 9, UNWRITTEN_MAX - 49, 0),  # not worth a claim
         ([(0.2, 2_000)] * 9, UNWRITTEN_MAX + 1_000, 0),
         ([(19.0, 2_000)] * 20, 1_000, 578),  # 9.5 ms each: 1,578 are 15 s, an eighth of a lease
-        ([(19.0, 2_000)] * 20, 1_500, 0),
-        ([(2.0, 1)] * 20, 0, 7),  # each is locked for long: one by one, and it goes on
-        ([(60.0, 1)] * 20, 0, 1),
+        ([(19.0, 2_000)] * 20, 1_529, 0),
+        ([(2.0, 1)] * 20, 0, 100),  # each is locked for long, and the others go on
+        ([(60.0, 1)] * 20, 50, 50),
         ([(0.2, 2_000)] * 9 + [(2.0, 1), (0.02, 100)], 0, UNWRITTEN_MAX),  # one that was locked among many
     ],
 )
@@ -54,7 +54,7 @@ def test_outcomes_that_are_put_aside_take_up_room(app: Effects) -> None:
         settler._put_aside(nothing)
     assert settler.room == 200
     settler._learn(1000.0, 1)
-    assert settler.room == 1, "the others go on"
+    assert settler.room == 100, "the others go on"
     for _ in range(200):
         settler._put_aside(nothing)
     assert settler.room == 0
