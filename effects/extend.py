@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from effects.http.stream import clip
     from effects.idempotence import NO_DIGEST, IdempotentWriter, KeyHolder, write_once
     from effects.limits import Breaker, Rate
-    from effects.logs import RateLimitedLogger, error_places
+    from effects.logs import RateLimitedLogger, error_places, error_reason
     from effects.model.advice import Action, Explanation, Instead
     from effects.model.job_type import routing_of
     from effects.model.ledger import LEDGER_STATES, LedgerRow, fold_sql
@@ -137,7 +137,7 @@ else:
             "effects.http.stream": "clip",
             "effects.idempotence": "NO_DIGEST, IdempotentWriter, KeyHolder, write_once",
             "effects.limits": "Breaker, Rate",
-            "effects.logs": "RateLimitedLogger, error_places",
+            "effects.logs": "RateLimitedLogger, error_places, error_reason",
             "effects.model.advice": "Action, Explanation, Instead",
             "effects.model.job_type": "routing_of",
             "effects.model.ledger": "LEDGER_STATES, LedgerRow, fold_sql",
@@ -283,6 +283,7 @@ __all__ = [
     "ensure_limit",
     "ensure_schedule",
     "error_places",
+    "error_reason",
     "escape_unprintable",
     "fill_placeholders",
     "fold_sql",

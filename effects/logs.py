@@ -121,6 +121,11 @@ def log_thread_error(error: threading.ExceptHookArgs) -> None:
         _log.error("thread.failed", extra={**facts, "at": error_places(error.exc_value)})
 
 
+def error_reason(error: BaseException) -> str:
+    """Our own words; of any other error the class alone, since its text may quote what it was given."""
+    return str(error) if isinstance(error, EffectsError) else type(error).__name__
+
+
 def error_places(error: BaseException, frames_max: int = _FRAMES_MAX) -> str:
     """Where an error came through, the app's innermost frame first; see `effects.frames`."""
     return " < ".join(error_frames(error, frames_max))

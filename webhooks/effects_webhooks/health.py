@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row
 
-from effects import EffectsError, enqueue
-from effects.extend import DAY_SECONDS, Settlement, may_pass
+from effects import enqueue
+from effects.extend import DAY_SECONDS, Settlement, error_reason, may_pass
 from effects_webhooks.state import state_of
 from effects_webhooks.tables import health as table
 from effects_webhooks.tables.health import GONE_SECONDS, EndpointFailures
@@ -112,5 +112,4 @@ def _tell(app: Effects, connection: Connection, row: Row[Any], what: str, reason
     except Exception as error:  # the type's `route` is the app's code
         if may_pass(error):
             raise
-        reason = str(error) if isinstance(error, EffectsError) else type(error).__name__
-        _log.error("webhook.notice_failed", extra={"job_type": job_type, "reason": reason})
+        _log.error("webhook.notice_failed", extra={"job_type": job_type, "reason": error_reason(error)})

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from sqlalchemy import Connection
 
-from effects import EffectsError, enqueue
-from effects.extend import clean_text, error_places, fill_placeholders, may_pass
+from effects import enqueue
+from effects.extend import clean_text, error_places, error_reason, fill_placeholders, may_pass
 from effects_reports.delivery.link_tokens import write_link
 from effects_reports.routing import NOTIFY_TYPE
 from effects_reports.runs.notify import PLACEHOLDERS, Notify, kept_notices
@@ -76,8 +76,7 @@ def _leave_to_job(app: Effects, connection: Connection, end: RunEnd, number: int
     """Let a job send one of the notices, or all of them (None), unless the whole transaction has to be repeated."""
     if may_pass(failure):
         raise failure
-    reason = str(failure) if isinstance(failure, EffectsError) else type(failure).__name__
-    facts = {"run": end.run_id, "number": number, "reason": reason, "at": error_places(failure)}
+    facts = {"run": end.run_id, "number": number, "reason": error_reason(failure), "at": error_places(failure)}
     _log.error("report.notice_failed", extra=facts)
     enqueue(NOTIFY_TYPE, {"end": msgspec.to_builtins(end), "number": number}, session=connection, effects=app)
 
