@@ -23,7 +23,7 @@ from effects.model.settlement import Settlement
 from effects.store.db.faults import Fault
 from effects.store.db.store import Store
 from effects.store.queue.settle import ApplyFailed, Settled, settle
-from effects.store.queue.table_ledger import TableLedger
+from effects.store.queue.table_ledger import bare_ledgers
 from effects.text.scrub import class_name
 from effects.worker.outage import Outage
 from effects.worker.raised import with_error
@@ -59,9 +59,7 @@ class VerdictWriter:
         now: Callable[[], float],
     ) -> None:
         self._store, self._job_types, self._ledgers, self._outage = store, job_types, ledgers, outage
-        self._bare_ledgers = {
-            name: TableLedger(ledger.table) for name, ledger in ledgers.items() if not ledger.spans_jobs
-        }
+        self._bare_ledgers = bare_ledgers(ledgers)
         self._give_up, self._put_aside, self._leave, self._now = give_up, put_aside, leave, now
         self._bound_seconds = bound_seconds
         self._cut_at: dict[tuple[int, int], float] = {}  # job and token → when its `apply` was first cut off

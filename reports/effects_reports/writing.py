@@ -19,7 +19,7 @@ from effects.extend import IdempotentWriter, KeyHolder, insert_reserved, reserve
 from effects_reports.delivery.buckets import check_buckets
 from effects_reports.request import CheckedRequest
 from effects_reports.routing import plan_job
-from effects_reports.runs.notify import Notify, add_notices, keep_notices, kept_notices, lacking_notices
+from effects_reports.runs.notify import Notify, add_notices, keep_notices, lacks_notices
 from effects_reports.runs.telling import tell
 from effects_reports.tables import reports as report_table
 from effects_reports.tables import runs as run_table
@@ -59,7 +59,7 @@ def write_run(app: Effects, connection: Connection, request: CheckedRequest) -> 
     """The same without that look: a bucket that is gone is the matter of its own delivery."""
     while True:
         [receipt] = write_once(app.keys, connection, [request], _RunWriter(app, connection))
-        if not receipt.existing or not lacking_notices(app, connection, receipt.run_id, request.notify):
+        if not receipt.existing or not lacks_notices(app, connection, receipt.run_id, request.notify):
             return receipt
         run = run_table.lock_run(app.store, connection, receipt.run_id)
         if run is not None and run.state not in AGAIN:  # else it ended between the two: the key is free again
@@ -69,11 +69,10 @@ def write_run(app: Effects, connection: Connection, request: CheckedRequest) -> 
 
 def _join(app: Effects, connection: Connection, run: Run, notices: Sequence[Notify]) -> None:
     """Have a run that is there tell these too; at once where it is ready. Its row is locked: each is told once."""
-    added = add_notices(app, connection, run.id, notices)
+    first = add_notices(app, connection, run.id, notices)
     if run.state == "ready":
         generated = report_table.generated(app.store, connection, [run.id])[run.id]
         artifact = msgspec.convert(generated, Artifact, from_attributes=True)
-        first = len(kept_notices(app, connection, run.id)) - len(added)
         tell(app, connection, run, "ready", artifact, "", first=first)
 
 

@@ -16,7 +16,7 @@ from effects.store.db.sql import Sql
 from effects.store.db.store import Store
 from effects.store.queue.liveness import lost_ids, rescue
 from effects.store.queue.settle import LedgerFailed, Settled
-from effects.store.queue.table_ledger import TableLedger
+from effects.store.queue.table_ledger import bare_ledgers
 from effects.text.scrub import class_name
 
 _log = logging.getLogger("effects.worker")
@@ -48,7 +48,7 @@ def rescue_valid(
         if not concerns_a_job(store, error):
             raise
     accepted: list[Settlement] = []
-    bare = {name: TableLedger(ledger.table) for name, ledger in ledgers.items() if not ledger.spans_jobs}
+    bare = bare_ledgers(ledgers)
 
     def take_back(job_id: int, recording: Mapping[str, Ledger]) -> None:
         accepted.extend(rescue(store, registry, recording, lease_seconds, only=job_id).accepted)

@@ -127,6 +127,11 @@ def all_ledgers(ledgers: Mapping[str, Ledger]) -> list[Ledger]:
     return list(distinct.values())
 
 
+def bare_ledgers(ledgers: Mapping[str, Ledger]) -> dict[str, Ledger]:
+    """By job type, the state of each effect alone, without the code of its package. None for those that span jobs."""
+    return {name: TableLedger(ledger.table) for name, ledger in ledgers.items() if not ledger.spans_jobs}
+
+
 def states(store: Store, connection: Connection, table: str, job_ids: Sequence[int]) -> dict[int, str]:
     """The ledger's word on each of these jobs' effects."""
     rows: Sequence[Any] = store.all(connection, _states(table), ids=as_json(job_ids))

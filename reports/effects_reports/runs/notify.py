@@ -177,29 +177,35 @@ def keep_notices(app: Effects, connection: Connection, run_id: str, notices: Seq
         _write(app, connection, run_id, notices, is_sealed=_are_sensitive(app, notices))
 
 
-def add_notices(app: Effects, connection: Connection, run_id: str, notices: Sequence[Notify]) -> list[Notify]:
-    """Store those that the run does not have yet with the others, and return them. Its row is locked.
+def add_notices(app: Effects, connection: Connection, run_id: str, notices: Sequence[Notify]) -> int:
+    """Store those that the run does not have yet behind the others, and return the number of the first. Its row is
+    locked.
 
     Raises:
-        KeyUnavailable: as `lacking_notices`.
+        KeyUnavailable: as `lacks_notices`.
     """
-    lacking = lacking_notices(app, connection, run_id, notices)
+    clear, sealed = read_notices(app.store, connection, run_id)
+    kept = _opened(app, run_id, clear, sealed)
+    lacking = _lacking(kept, notices)
     if lacking:
-        _, sealed = read_notices(app.store, connection, run_id)
-        kept = kept_notices(app, connection, run_id)
         is_sealed = sealed is not None or _are_sensitive(app, lacking)
         _write(app, connection, run_id, [*kept, *lacking], is_sealed=is_sealed)
-    return lacking
+    return len(kept)
 
 
-def lacking_notices(app: Effects, connection: Connection, run_id: str, notices: Sequence[Notify]) -> list[Notify]:
-    """Those of these notices that the run does not have, each once.
+def lacks_notices(app: Effects, connection: Connection, run_id: str, notices: Sequence[Notify]) -> bool:
+    """Whether the run does not have all of these notices.
 
     Raises:
         KeyUnavailable: those that it has are sealed, and EFFECTS_KEYS lacks their key.
     """
+    return bool(notices and _lacking(kept_notices(app, connection, run_id), notices))
+
+
+def _lacking(kept: Sequence[Notify], notices: Sequence[Notify]) -> list[Notify]:
+    """Those of these notices that are not among the kept ones, each once."""
     lacking = {_canonical(notice): notice for notice in notices}
-    for notice in kept_notices(app, connection, run_id) if lacking else ():
+    for notice in kept:
         lacking.pop(_canonical(notice), None)
     return list(lacking.values())
 
@@ -228,7 +234,10 @@ def kept_notices(app: Effects, connection: Connection, run_id: str) -> list[Noti
     Raises:
         KeyUnavailable: they are sealed, and EFFECTS_KEYS lacks their key.
     """
-    clear, sealed = read_notices(app.store, connection, run_id)
+    return _opened(app, run_id, *read_notices(app.store, connection, run_id))
+
+
+def _opened(app: Effects, run_id: str, clear: str | None, sealed: bytes | None) -> list[Notify]:
     text = app.keys.open(sealed, **_context(run_id)) if sealed is not None else clear
     return msgspec.json.decode(text, type=list[Notify]) if text is not None else []
 
