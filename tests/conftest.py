@@ -81,7 +81,8 @@ def _is_in(path: Path, folders: Sequence[str]) -> bool:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow tests come first, so that no process is left with one at the end; before them those of `house`, so that one
-    process parses the sources for all of them."""
+    process parses the sources for all of them.
+    """
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"{item.nodeid} has an address in its name, another one in each process: give ids")

@@ -63,7 +63,8 @@ def test_one_slow_attempt_keeps_no_slot_of_an_async_queue_idle(app_factory: AppF
         enqueue("scripted", {"name": "slow", "moves": ["wait"]}, effects=app)
         wait_until(lambda: calls.at_gate == 1)
         enqueue("scripted", {"name": "next", "moves": ["none"]}, effects=app)
-        wait_until(lambda: calls.performed["next"] == 1, seconds=20)
+        wait_until(lambda: worker.counts.get("succeeded") == 65, seconds=20)
+        assert (calls.performed["next"], calls.in_flight) == (1, 1), "the slow one is still under way"
         calls.gate.set()
 
 

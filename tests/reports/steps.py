@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from effects import Effects, Job
 from effects_reports import report_status, request_report
-from tests.reports.conftest import ReportWorker, drain
+from tests.reports.conftest import Files, ReportWorker, drain
 from tests.support.manual_workers import run_sql
 from tests.support.waiting import wait_until
 
@@ -51,6 +51,11 @@ def assembling(manual_worker: ReportWorker) -> tuple[str, Job]:
     for job in jobs:
         manual_worker.do(job)
     return run_id, manual_worker.claim_one()
+
+
+def second_part(files: Files, folder: Path) -> Path:
+    """The file of the second chunk's part, in the storage `files` of this folder."""
+    return folder / "files" / next(name for name in files() if "/parts/00002." in name)
 
 
 def lose_snapshot(app: Effects, folder: Path) -> None:

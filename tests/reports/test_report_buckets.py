@@ -57,6 +57,7 @@ OWNER = httpx.Client(  # the stand-in looks at no signature, and shows strangers
     headers={"authorization": "AWS4-HMAC-SHA256 Credential=owner/20260101/us-east-1/s3/aws4_request, Signature=0"},
     timeout=PATIENCE_SECONDS,
 )
+THEIR_NAME = "from shop/ü/latest.csv"
 ANSWER = b"HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n%s\r\n%s"
 
 
@@ -93,6 +94,13 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
 
 
+@pytest.fixture(params=[False, True], ids=["whole", "in parts"])
+def either_way(request: pytest.FixtureRequest) -> None:
+    """The file goes whole, and in parts."""
+    if request.param:
+        request.getfixturevalue("in_parts")
+
+
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the database decides nothing here
 
 
@@ -117,6 +125,11 @@ def objects(s3_server: str, bucket: str) -> dict[str, bytes]:
     return {key: OWNER.get(f"{s3_server}/{bucket}/{key}").content for key in keys}
 
 
+def put_theirs(s3_server: str, bucket: str) -> None:
+    """Put an object that is not ours where `latest.csv` is to go."""
+    OWNER.put(f"{s3_server}/{bucket}/{THEIR_NAME}", content=b"theirs").raise_for_status()
+
+
 def uploads(s3_server: str, bucket: str) -> int:
     """How many multipart uploads are unfinished."""
     return OWNER.get(f"{s3_server}/{bucket}?uploads").text.count("<UploadId>")
@@ -128,12 +141,8 @@ def fates(wire: CutS3, *by_number: Fate) -> None:
     wire.judge = lambda method, target, number: dict(enumerate(by_number)).get(number - first)
 
 
-@pytest.mark.parametrize("parts", [False, True])
-def test_a_file_is_delivered_once(
-    app: Effects, s3_server: str, bucket: str, wire: CutS3, parts: bool, request: pytest.FixtureRequest
-) -> None:
-    if parts:
-        request.getfixturevalue("in_parts")
+@pytest.mark.usefixtures("either_way")
+def test_a_file_is_delivered_once(app: Effects, s3_server: str, bucket: str, wire: CutS3) -> None:
     run_id = request_report("orders", notify=bucket_notice("acme"), effects=app).run_id
     drain(app)
     whole = content(app, run_id)
@@ -208,42 +217,37 @@ def test_an_upload_in_parts_that_is_cut_anywhere_ends_well(
 @ON_SQLITE
 def test_another_object_is_never_replaced(app: Effects, s3_server: str, bucket: str, wire: CutS3) -> None:
     worker, _ = ready(app, object_name="latest.csv")
-    OWNER.put(f"{s3_server}/{bucket}/from shop/ü/latest.csv", content=b"theirs").raise_for_status()
+    put_theirs(s3_server, bucket)
     settlement = worker.do(worker.claim_one())
     assert (settlement.status, settlement.error_code) == ("dead", "object_exists")
-    assert objects(s3_server, bucket) == {"from shop/ü/latest.csv": b"theirs"}
+    assert objects(s3_server, bucket) == {THEIR_NAME: b"theirs"}
 
 
 @ON_SQLITE
-@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.usefixtures("either_way")
 def test_another_object_that_comes_meanwhile_is_not_replaced(
-    app: Effects, s3_server: str, bucket: str, wire: CutS3, parts: bool, request: pytest.FixtureRequest
+    app: Effects, s3_server: str, bucket: str, wire: CutS3
 ) -> None:
-    if parts:
-        request.getfixturevalue("in_parts")
     worker, _ = ready(app, object_name="latest.csv")
-    theirs = f"{s3_server}/{bucket}/from shop/ü/latest.csv"
 
     def judge(method: str, target: str, number: int) -> None:
         if method in ("PUT", "POST"):
-            OWNER.put(theirs, content=b"theirs").raise_for_status()
+            put_theirs(s3_server, bucket)
 
     wire.judge = judge
     settlement = worker.do(worker.claim_one())
     assert (settlement.status, settlement.error_code) == ("dead", "object_exists")
-    assert objects(s3_server, bucket) == {"from shop/ü/latest.csv": b"theirs"}
+    assert objects(s3_server, bucket) == {THEIR_NAME: b"theirs"}
     assert uploads(s3_server, bucket) == 0
 
 
 @ON_SQLITE
-@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.usefixtures("either_way")
 def test_without_conditions_an_object_that_may_not_be_seen_is_not_replaced(
-    app: Effects, s3_server: str, bucket: str, wire: CutS3, parts: bool, request: pytest.FixtureRequest
+    app: Effects, s3_server: str, bucket: str, wire: CutS3
 ) -> None:
-    if parts:
-        request.getfixturevalue("in_parts")
     worker, _ = ready(app, object_name="latest.csv")
-    OWNER.put(f"{s3_server}/{bucket}/from shop/ü/latest.csv", content=b"theirs").raise_for_status()
+    put_theirs(s3_server, bucket)
 
     def judge(method: str, target: str, number: int) -> Fate:
         if method == "GET":
@@ -253,7 +257,7 @@ def test_without_conditions_an_object_that_may_not_be_seen_is_not_replaced(
     wire.judge = judge
     settlement = worker.do(worker.claim_one())
     assert (settlement.status, settlement.error_code) == ("dead", "look_denied")
-    assert objects(s3_server, bucket) == {"from shop/ü/latest.csv": b"theirs"}
+    assert objects(s3_server, bucket) == {THEIR_NAME: b"theirs"}
     assert uploads(s3_server, bucket) == 0
 
 

@@ -22,7 +22,7 @@ from effects_reports import (
 )
 from tests.reports.conftest import COUNT, Files, ReportWorker, Shop, content, drain
 from tests.reports.shop import csv_rows, fill, orders
-from tests.reports.steps import assembling, planned, requested, state, undisturbed
+from tests.reports.steps import assembling, planned, requested, second_part, state, undisturbed
 from tests.support.manual_workers import row, rows, run_sql
 from tests.support.scripted import Scripted
 
@@ -222,7 +222,7 @@ def test_a_damaged_part_is_produced_again_before_it_is_joined(
     app = manual_worker.app
     clean = undisturbed(app)
     run_id, job = assembling(manual_worker)
-    part = tmp_path / "files" / next(name for name in files() if "/parts/00002." in name)
+    part = second_part(files, tmp_path)
     if damage == "missing":
         part.unlink()
     else:
@@ -248,7 +248,7 @@ def test_a_part_of_this_boot_is_joined_unread_unless_it_has_another_size(
     run_id, job = assembling(manual_worker)
     boots = {chunk["boot"] for chunk in rows(app, "report_chunks") if chunk["run_id"] == run_id}
     assert boots == {boot_id()}
-    part = tmp_path / "files" / next(name for name in files() if "/parts/00002." in name)
+    part = second_part(files, tmp_path)
     part.write_bytes(part.read_bytes()[:-1])
     manual_worker.do(job)
     assert state(app, run_id) == "running"

@@ -17,7 +17,7 @@ from effects_reports import Since, cancel_report, repair_reports, report, report
 from effects_reports.jobs.increment import WAIT_SECONDS
 from tests.reports.conftest import Files, ReportWorker, Shop, content, drain
 from tests.reports.shop import csv_rows
-from tests.reports.steps import assembling, lose_snapshot, settle, state, undisturbed
+from tests.reports.steps import assembling, lose_snapshot, second_part, settle, state, undisturbed
 from tests.support.manual_workers import row, run_sql
 
 Step: TypeAlias = Callable[["Story"], None]
@@ -206,7 +206,7 @@ def test_an_assembly_from_before_a_resume_that_misses_parts_changes_nothing(
     clean = undisturbed(app)
     run_id, job = assembling(manual_worker)
     run_sql(app, f"UPDATE effects_report_runs SET repairs = {repairs}")
-    part = tmp_path / "files" / next(name for name in files() if "/parts/00002." in name)
+    part = second_part(files, tmp_path)
     part.unlink()
     late = manual_worker.perform(job)
     cancel_report(run_id, effects=app)

@@ -14,6 +14,7 @@ from sqlalchemy import event, text
 from effects import Effects, Outcome
 from effects.guarded.network import GuardedNetwork
 from effects.keys import generate_key
+from effects.worker import Worker
 from effects_webhooks.classify import classify
 from effects_webhooks.transport.exchange import WebhookExchange
 from tests.cli.conftest import _logging
@@ -25,6 +26,11 @@ KEYS = f"k1={generate_key()}"
 Rows: TypeAlias = Callable[..., list[dict[str, Any]]]
 
 __all__ = ["_logging"]
+
+
+def drain(shop: Effects) -> dict[str, int]:
+    """How many ended, by status, once nothing is due."""
+    return Worker(shop).drain(max_seconds=50).counts
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from effects import Effects, Fixed, RetryPolicy
 from effects.keys import generate_key
 from effects.observation.evidence import find_evidence
 from effects.signing import parse_secret
-from effects.worker import Worker
 from effects_webhooks import (
     WebhookDelivery,
     WebhookEvent,
@@ -31,11 +30,7 @@ from effects_webhooks.routing import limit_key
 from effects_webhooks.tables import endpoint_rows as endpoint_table
 from tests.conftest import AppFactory
 from tests.peers.http import Answer, Receiver
-from tests.webhooks.conftest import KEYS, Rows, statements
-
-
-def drain(app: Effects) -> dict[str, int]:
-    return Worker(app).drain(max_seconds=50).counts
+from tests.webhooks.conftest import KEYS, Rows, drain, statements
 
 
 def ledger(rows: Rows) -> list[dict[str, Any]]:

@@ -13,7 +13,6 @@ from effects.keys import generate_key
 from effects.store.limits import rows as limit_rows
 from effects.store.operator.audit import audit
 from effects.store.rotate import rotate as rotate_keys
-from effects.worker import Worker
 from effects_webhooks import (
     EndpointInvalid,
     EndpointNotFound,
@@ -31,13 +30,9 @@ from effects_webhooks.routing import limit_key
 from tests.conftest import AppFactory
 from tests.peers.http import Answer, Receiver, Request
 from tests.support.sampling import is_full
-from tests.webhooks.conftest import KEYS, Rows
+from tests.webhooks.conftest import KEYS, Rows, drain
 
 LOST_ANSWERS = 1000 if is_full() else 200
-
-
-def drain(shop: Effects) -> dict[str, int]:
-    return Worker(shop).drain(max_seconds=50).counts
 
 
 def details(rows: Rows) -> list[dict[str, Any]]:

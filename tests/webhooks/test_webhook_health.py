@@ -34,7 +34,7 @@ from tests.peers.http import Answer, Receiver, Request
 from tests.support.manual_workers import ManualWorker
 from tests.support.running import running
 from tests.support.waiting import wait_until
-from tests.webhooks.conftest import KEYS, Rows
+from tests.webhooks.conftest import KEYS, Rows, drain
 
 HOUR, DAY = 3600, 86_400
 
@@ -57,10 +57,6 @@ def ops() -> TellOps:
 @pytest.fixture
 def shop(app_factory: AppFactory, ops: TellOps) -> Effects:
     return app_factory(job_types=[ops], keys=KEYS, allow_private_addresses=True, webhook_notice_job_type="ops.tell")
-
-
-def drain(shop: Effects) -> dict[str, int]:
-    return Worker(shop).drain(max_seconds=50).counts
 
 
 def send(shop: Effects, count: int = 1) -> None:

@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 
 from effects import Done, Effects, Outcome, Snooze
 from effects.store.operator.audit import audit
-from effects.worker import Worker
 from effects_webhooks import (
     WebhookEvent,
     add_endpoint,
@@ -30,7 +29,7 @@ from effects_webhooks.jobs import fan_out
 from tests.peers.http import Receiver
 from tests.support.manual_workers import ManualWorker
 from tests.support.sampling import is_full
-from tests.webhooks.conftest import Rows, statements
+from tests.webhooks.conftest import Rows, drain, statements
 
 NOWHERE = "http://127.0.0.1:9/"
 CREATED, CANCELLED = "order.created", "order.cancelled"
@@ -41,10 +40,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than two unordered endpoints are many, and a page has two."""
     monkeypatch.setattr(writing, "FAN_OUT_ABOVE", 2)
     monkeypatch.setattr(fan_out, "BATCH", 2)
-
-
-def drain(shop: Effects) -> dict[str, int]:
-    return Worker(shop).drain(max_seconds=50).counts
 
 
 def add_many(shop: Effects, url: str = NOWHERE, *, size: int = 3, **options: Any) -> None:

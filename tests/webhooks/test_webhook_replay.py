@@ -9,7 +9,6 @@ import pytest
 from effects import Effects, status
 from effects.errors import JobStateError
 from effects.store.operator.audit import audit
-from effects.worker import Worker
 from effects_webhooks import (
     EndpointInvalid,
     EndpointNotFound,
@@ -27,13 +26,9 @@ from effects_webhooks import (
     replay_event,
 )
 from tests.peers.http import Receiver
-from tests.webhooks.conftest import Rows
+from tests.webhooks.conftest import Rows, drain
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
-
-
-def drain(shop: Effects) -> dict[str, int]:
-    return Worker(shop).drain(max_seconds=50).counts
 
 
 @pytest.mark.slow
