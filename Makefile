@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # Else each of the hundreds of processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs demo test test-all check crash failover soak bench bench-reports bench-pages bench-long clean
+.PHONY: docs demo test test-all check crash failover soak bench bench-fairness bench-upkeep bench-reports bench-pages bench-long clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -53,6 +53,14 @@ soak: $(VENV)/.test
 bench: $(VENV)/.bench
 	-command -v npm >/dev/null && npm install --silent --no-save --prefix $(VENV)/node graphile-worker@0.17.3
 	$(BIN)/python -m benchmarks
+
+# What jobs of one key, group or partner cost those of others.
+bench-fairness: $(VENV)/.bench
+	$(BIN)/python -m benchmarks --group fairness
+
+# Retention, rollups, dead letters, a worker's start.
+bench-upkeep: $(VENV)/.bench
+	$(BIN)/python -m benchmarks --group upkeep
 
 # Reports beside psql, XlsxWriter and pyarrow, by two workers, and the memory of each format.
 bench-reports: $(VENV)/.bench

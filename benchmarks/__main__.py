@@ -58,30 +58,35 @@ DELIVERY: Comparisons = {
     "enqueue_bulk": enqueue_bulk.run,
     "calls": calls.run,
     "costs": costs.run,
+    "statements": statements.run,
+    "wal": wal.run,
     "pickup": pickup.run,
+    "in_flight": in_flight.run,
+    "idle": idle.run,
+    "committers": idle.committers,
+    "webhooks": webhooks.run,
+    "webhooks_waiting": webhooks_waiting.run,
+    "webhook_costs": webhook_costs.run,
+    "webhook_handshakes": webhook_handshakes.run,
+    "webhook_silence": webhook_silence.run,
+    "mail": mail.run,
+    "mail_wire": mail_wire.run,
+    "mail_waiting": mail_waiting.run,
+}
+# What jobs of one key, group or partner cost those of others.
+FAIRNESS: Comparisons = {
     "rate": rate.run,
     "fairness": fairness.run,
     "busy_group": groups.busy,
     "waiting_groups": groups.waiting,
     "held_locks": groups.held,
-    "in_flight": in_flight.run,
-    "idle": idle.run,
-    "committers": idle.committers,
+    "webhook_fairness": webhook_fairness.run,
+}
+UPKEEP: Comparisons = {
     "prune": prune.run,
     "numbers": numbers.run,
     "unresolved": unresolved.run,
     "startup": startup.run,
-    "statements": statements.run,
-    "wal": wal.run,
-    "webhooks": webhooks.run,
-    "webhooks_waiting": webhooks_waiting.run,
-    "webhook_costs": webhook_costs.run,
-    "webhook_fairness": webhook_fairness.run,
-    "webhook_silence": webhook_silence.run,
-    "webhook_handshakes": webhook_handshakes.run,
-    "mail": mail.run,
-    "mail_wire": mail_wire.run,
-    "mail_waiting": mail_waiting.run,
 }
 REPORTS: Comparisons = {
     "reports": reports.run,
@@ -100,7 +105,9 @@ LONG: Comparisons = {
     "held_snapshot": backlog.held,
     "many_pages": pages.many,
 }
-GROUPS: dict[str, Comparisons] = {"delivery": DELIVERY, "reports": REPORTS, "pages": PAGES, "long": LONG}
+GROUPS: dict[str, Comparisons] = {
+    "delivery": DELIVERY, "fairness": FAIRNESS, "upkeep": UPKEEP, "reports": REPORTS, "pages": PAGES, "long": LONG,
+}  # fmt: skip
 COMPARISONS: Comparisons = {name: run for group in GROUPS.values() for name, run in group.items()}
 ROUNDS = 5
 QUICK_ROUNDS, QUICK_SCALE = 1, 0.1
