@@ -57,6 +57,9 @@ def resolve_reported(app: Effects, connection: Connection, job_ids: Sequence[int
     message to a group, record those who do.
     """
     rows = sent.unknown_of_jobs(app.store, connection, job_ids)
+    if not rows:
+        return
+    table.await_writers(app.store, connection)
     events = events_about(app, connection, [row.message_id for row in rows])
     reported = [row for row in rows if row.message_id in events]
     if not reported:

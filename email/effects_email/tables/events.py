@@ -39,6 +39,19 @@ def insert(store: Store, connection: Connection, row: ProviderEventRow) -> bool:
     return store.write(connection, _insert, rows=as_json([row])) == 1
 
 
+def _lock(sql: Sql) -> str:
+    return f"LOCK TABLE {sql.email_events} IN SHARE MODE"
+
+
+def await_writers(store: Store, connection: Connection) -> None:
+    """Wait for events that are being written; others wait for this transaction. SQLite's writer is alone anyway.
+
+    So an event is seen by whoever records that a message may have been sent, or is taken in after that is committed.
+    """
+    if store.is_postgresql:
+        store.write(connection, _lock)
+
+
 def _evidence(sql: Sql) -> str:
     return f"""
     SELECT reference, provider, kind, recipient FROM {sql.email_events}

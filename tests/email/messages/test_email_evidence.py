@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from itertools import count
 from typing import TypeAlias
 
 import pytest
+import sqlalchemy as sa
 
 from effects import Effects
 from effects.store.operator.audit import audit
@@ -19,6 +21,8 @@ from tests.email.messages.conftest import drain
 from tests.email.messages.post import Post, verdict
 from tests.email.messages.sending import Send, sent
 from tests.support.manual_workers import ManualWorker, row, rows
+from tests.support.sampling import sample
+from tests.support.waiting import wait_until
 
 ANN, BEN = "ann@x.example", "ben@x.example"
 PAIR = {"to": [ANN, BEN], "group": True}
@@ -88,7 +92,7 @@ _STORIES: dict[str, Story] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("story", _STORIES)
+@pytest.mark.parametrize("story", sample(_STORIES, 4))
 def test_an_event_proves_a_group_message_for_whom_it_names(
     shop: Effects, send: Send, post: Post, tell: Tell, story: str
 ) -> None:
@@ -157,6 +161,41 @@ def test_an_event_that_comes_before_the_unknown_is_recorded_counts(
     assert (sent(shop)["state"], open_letters(shop)) == ("unknown" if left else "done", left)
     assert [outcome == REPORTED for outcome in outcomes(shop)].count(False) == left
     assert len(post.outgoing) == 1
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("options", [{"to": ANN}, PAIR], ids=["one", "a group"])
+def test_an_event_that_is_committed_while_the_unknown_is_recorded_counts(
+    shop: Effects, send: Send, post: Post, tell: Tell, options: dict[str, object]
+) -> None:
+    """It is written before the unknown is committed, and committed after."""
+    tellers: list[threading.Thread] = []
+    written = threading.Event()
+
+    def commit_late(connection: sa.Connection) -> None:
+        if threading.current_thread() in tellers and not written.is_set():
+            written.set()
+            wait_until(lambda: is_awaited(shop))
+
+    def report(outgoing: OutgoingMessage) -> dict[str, Verdict]:
+        tellers.append(threading.Thread(target=tell, args=(outgoing.message_id, None if "group" in options else ANN)))
+        tellers[0].start()
+        assert written.wait(20)
+        return dict.fromkeys(outgoing.recipients, UNKNOWN)
+
+    sa.event.listen(shop.engine, "commit", commit_late)
+    post.decide = report
+    send(**options, on_unknown="hold")
+    drain(shop)
+    tellers[0].join()
+    assert (sent(shop)["state"], open_letters(shop)) == ("done", 0)
+
+
+def is_awaited(app: Effects) -> bool:
+    """Whether a transaction waits for those that write events."""
+    with app.store.read() as connection:
+        waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'effects_email_events'::regclass"
+        return connection.exec_driver_sql(waits).first() is not None
 
 
 def test_an_event_that_comes_before_a_lost_worker_is_noticed_counts(shop: Effects, send: Send, tell: Tell) -> None:
