@@ -24,7 +24,8 @@ def own_name(sock: socket.socket) -> str:
 
 
 def connect(host: str, port: int, progress: SendProgress) -> socket.socket:
-    """To the first address of the host that answers.
+    """To the first address of the host that answers. Each may take its share of the time that is left, so that those
+    behind one that is silent (IPv6 that leads nowhere, say) are tried as well.
 
     Raises:
         OSError: none did, or the stage's time is over.
@@ -32,17 +33,25 @@ def connect(host: str, port: int, progress: SendProgress) -> socket.socket:
     """
     check_network(host)
     failure: OSError | None = None
-    for family, address in _addresses(host, port, progress):
-        sock = socket.socket(family, socket.SOCK_STREAM)
+    addresses = _addresses(host, port, progress)
+    for number, (family, address) in enumerate(addresses):
         try:
-            sock.settimeout(progress.remaining())
-            sock.connect(address)
+            return _connected(family, address, progress.remaining() / (len(addresses) - number))
         except OSError as error:
-            sock.close()
             failure = error
-        else:
-            return sock
     raise failure or socket.gaierror("no address")
+
+
+def _connected(family: int, address: Any, seconds: float) -> socket.socket:
+    """OSError also where this machine has no such family: a kernel without IPv6."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(seconds)
+        sock.connect(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _addresses(host: str, port: int, progress: SendProgress) -> list[tuple[int, Any]]:
