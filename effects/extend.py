@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from effects.idempotence import NO_DIGEST, IdempotentWriter, KeyHolder, write_once
     from effects.limits import Breaker, Rate
     from effects.logs import RateLimitedLogger, error_places, error_reason
+    from effects.long_calls import long_call
     from effects.model.advice import Action, Explanation, Instead
     from effects.model.job_type import routing_of
     from effects.model.ledger import LEDGER_STATES, LedgerRow, fold_sql
@@ -138,6 +139,7 @@ else:
             "effects.idempotence": "NO_DIGEST, IdempotentWriter, KeyHolder, write_once",
             "effects.limits": "Breaker, Rate",
             "effects.logs": "RateLimitedLogger, error_places, error_reason",
+            "effects.long_calls": "long_call",
             "effects.model.advice": "Action, Explanation, Instead",
             "effects.model.job_type": "routing_of",
             "effects.model.ledger": "LEDGER_STATES, LedgerRow, fold_sql",
@@ -301,6 +303,7 @@ __all__ = [
     "lazy",
     "ledger_columns",
     "lifespan",
+    "long_call",
     "may_pass",
     "moment",
     "moment_or_none",

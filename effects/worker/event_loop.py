@@ -15,7 +15,8 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from effects.logs import error_places
-from effects.worker.helper_threads import HelperThreads, Start
+from effects.long_calls import use_for_long_calls
+from effects.worker.helper_threads import HELPERS_MAX, LONG_CALLS_MAX, HelperThreads, Start
 
 CLOSE_SECONDS = 1.0  # for tasks that are cancelled at the end of the loop
 CALLBACK_FAILED = "Exception in callback"
@@ -68,7 +69,8 @@ class EventLoop:
 
     def __init__(self, start: Start) -> None:
         self._loop = asyncio.new_event_loop()
-        self._helpers = HelperThreads(start, _owner.get)
+        self._helpers = HelperThreads(start, _owner.get, HELPERS_MAX)
+        self._long_calls = HelperThreads(start, _owner.get, LONG_CALLS_MAX)
         self._loop.set_default_executor(self._helpers)
         self._loop.set_task_factory(self._new_task)
         self._loop.set_exception_handler(self._tell_unhandled)
@@ -96,6 +98,7 @@ class EventLoop:
         """
         context = copy_context()
         context.run(_owner.set, owner)
+        context.run(use_for_long_calls, self._long_calls)
         task = asyncio.Task(coroutine, loop=self._loop, context=context)  # handlers may change what makes their own
         self._owners[task] = owner
         task.add_done_callback(lambda task: self._guarded(lambda: ended(task)))
@@ -108,7 +111,7 @@ class EventLoop:
 
     def after_calls(self, owner: object, then: Callable[[], object]) -> None:
         """Call `then`, on any thread, once no thread is left in a call of this owner's, as by `asyncio.to_thread`."""
-        self._helpers.after(owner, then)
+        self._helpers.after(owner, lambda: self._long_calls.after(owner, then))
 
     def run(self, unhandled: Unhandled) -> None:
         """Run until `stop`, on the calling thread, which then calls `close`.

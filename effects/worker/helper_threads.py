@@ -1,4 +1,4 @@
-"""The threads of `asyncio.to_thread`, which keep no process alive, and whose calls they carry out.
+"""The threads of `asyncio.to_thread` and of `long_call`, which keep no process alive, and whose calls they carry out.
 
 Part of the seam `runtime`, as the event loop is.
 """
@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 HELPERS_MAX = 32  # for what handlers call by `asyncio.to_thread`, and for names that are resolved
+LONG_CALLS_MAX = 512
 REST_SECONDS = 10.0
 
 Start: TypeAlias = Callable[[Callable[[], None], str], threading.Thread]
@@ -20,16 +21,17 @@ _Call: TypeAlias = "tuple[Callable[[], None], object]"
 
 
 class HelperThreads(ThreadPoolExecutor):
-    """At most 32 daemon threads: Python's own would keep the process alive while one hangs.
+    """Daemon threads: Python's own would keep the process alive while one hangs.
 
     Args:
         start: starts a thread, as `Runtime.start`.
         owner: whose code calls `submit`.
+        most: at most so many threads.
     """
 
-    def __init__(self, start: Start, owner: Callable[[], object]) -> None:
-        super().__init__(HELPERS_MAX)
-        self._start, self._owner = start, owner
+    def __init__(self, start: Start, owner: Callable[[], object], most: int) -> None:
+        super().__init__(most)
+        self._start, self._owner, self._most = start, owner, most
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._alive = self._unfinished = 0
@@ -61,7 +63,7 @@ class HelperThreads(ThreadPoolExecutor):
         with self._lock:
             self._unfinished += 1
             self._unfinished_of[owner] += 1
-            missing = self._alive < min(self._unfinished, HELPERS_MAX)
+            missing = self._alive < min(self._unfinished, self._most)
             self._alive += missing
         self._calls.put((call, owner))
         if missing:

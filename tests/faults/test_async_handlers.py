@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from effects import Attempt, Done, Effects, JobType, NewJob, cancel, enqueue, enqueue_many
+from effects.extend import long_call
 from effects.model.outcome import Cancelled
 from effects.store.operator.audit import audit
 from effects.worker import Worker
 from effects.worker import attempt as running_attempt
 from effects.worker.event_loop import EventLoop
+from effects.worker.helper_threads import HELPERS_MAX
 from effects.worker.runtime import Runtime
 from tests.conftest import AppFactory
 from tests.support.manual_workers import row, rows, run_sql
@@ -69,6 +71,27 @@ def test_no_more_is_claimed_than_is_free_in_flight(app: Effects, scripted: Async
         scripted.gate.set()
         wait_until(lambda: not rows(app, "jobs"))
     assert sorted(attempt["job_id"] for attempt in rows(app, "job_attempts")) == jobs
+
+
+def test_long_calls_take_no_thread_of_brief_ones(app: Effects) -> None:
+    gate = threading.Event()
+    waiting: list[int] = []
+
+    @app.job("call", queue="async", on_unknown="hold")
+    async def call(payload: dict[str, bool], attempt: Attempt) -> None:
+        if payload["long"]:
+            await long_call(lambda: waiting.append(attempt.job.id) or gate.wait())
+        else:
+            await asyncio.to_thread(len, ())
+
+    enqueue_many([NewJob(job_type="call", payload={"long": True})] * (HELPERS_MAX + 1), effects=app)
+    with running(Worker(app)):
+        wait_until(lambda: len(waiting) == HELPERS_MAX + 1)
+        brief = call.enqueue({"long": False}).job_id
+        wait_until(lambda: rows(app, "job_history", "id = :id", id=brief))
+        assert len(rows(app, "jobs")) == HELPERS_MAX + 1
+        gate.set()
+    assert {job["status"] for job in rows(app, "job_history")} == {"succeeded"}
 
 
 @pytest.mark.parametrize("released", ["", "release "])

@@ -15,6 +15,7 @@ import pytest
 
 from effects import Attempt, Done, Effects, JobType, NewJob, Refused, Retry, enqueue, enqueue_many
 from effects.errors import LeaseLost
+from effects.extend import long_call
 from effects.store.operator.audit import audit
 from effects.worker import Worker
 from effects.worker import attempt as running_attempt
@@ -298,15 +299,16 @@ def test_a_handler_that_harms_the_loop_harms_no_other(app_factory: AppFactory, n
 # -- what hangs, and the end -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("call", [asyncio.to_thread, long_call])
 def test_threads_that_hang_for_tasks_that_were_cancelled_end_the_worker(
-    app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch
+    call: Callable[[Callable[[], bool]], Awaitable[bool]], app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tasks come back; what they called by `to_thread` does not, and all share those threads."""
+    """The tasks come back; what they called in threads does not."""
     monkeypatch.setattr(running_attempt, "RETURN_SECONDS", 0.5)
     gate = threading.Event()
 
     async def hang(job: Hostile, attempt: Attempt) -> None:
-        await asyncio.to_thread(gate.wait)
+        await call(gate.wait)
 
     job_type = Hostile(hang)
     job_type.time_limit_seconds = 0.3

@@ -25,6 +25,7 @@ STATE_OF_MODULES = {
     "effects/crashpoints.py POINTS": "packages add theirs when they are imported",
     "effects/crashpoints.py _hook": "what a test does at a crash point",
     "effects/worker/event_loop.py _owner": "of a context: the attempt whose code runs in it",
+    "effects/long_calls.py _executor": "of a context: the threads of the event loop that its task runs on",
     "effects/http/network.py _rule": "a socket is the process's: a test admits no connection, whoever opens it",
     "effects/sessions/call_site.py _announced": "of a context: the line that a call in another thread was made from",
     "effects/sessions/forgotten.py _sessions": "of a context: transactions of sessions begun in it, held weakly",

@@ -30,7 +30,7 @@ from effects import (
     Snooze,
     Unknown,
 )
-from effects.extend import DAY_SECONDS, Action, Explanation, Instead, Rate, RateLimitedLogger, ensure_limit
+from effects.extend import DAY_SECONDS, Action, Explanation, Instead, Rate, RateLimitedLogger, ensure_limit, long_call
 from effects_email.classify import (
     FINAL,
     RETRY,
@@ -200,7 +200,7 @@ class EmailSend(JobType[SendPayload]):
         message: Message | None = attempt.loaded
         chosen = self._choose(attempt)
         if message is None or message.source is None or chosen not in self._on_loop:
-            return await asyncio.to_thread(lambda: run_in_thread(self._perform(attempt, InThread(), chosen)))
+            return await long_call(lambda: run_in_thread(self._perform(attempt, InThread(), chosen)))
         async with self._room().hold(message.source, seconds=ROOM_SECONDS) as has_room:
             if not has_room:
                 return Snooze(RECHECK_SECONDS, "many large messages are being sent", ages=False, code="no_room")
