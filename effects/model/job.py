@@ -22,6 +22,8 @@ DEFAULT_PRIORITY = 5
 PAYLOAD_BYTES_MAX = 64 * 1024
 POISON_LOSSES = 5  # workers a job may lose before it is dead-lettered as poison
 
+AttemptId: TypeAlias = tuple[int, int]  # of the job, and the lease token
+
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """One job to enqueue.
@@ -106,6 +108,11 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     expired: bool = False  # claimed after its `expires_at`
     due_seconds: float = 0.0  # how long it had been due, at the claim
     released: bool = False
+
+    @property
+    def attempt_id(self) -> AttemptId:
+        """What this attempt is known by: ids are handed out again after commits were lost, tokens are not."""
+        return self.id, self.lease_token
 
     @property
     def home_queue(self) -> str:

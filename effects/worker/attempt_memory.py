@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from effects.model.job import AttemptId
 from effects.store.recovery.comparison import Remembered
 
 KEPT_SECONDS = 60.0
@@ -47,7 +48,7 @@ class AttemptMemory:
 
     def newest(self) -> list[Remembered]:
         """What is known last of each attempt."""
-        latest: dict[tuple[int, int], Remembered] = {}
+        latest: dict[AttemptId, Remembered] = {}
         with self._lock:
             batches = list(self._batches)
         for batch, _ in batches:

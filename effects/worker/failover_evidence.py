@@ -13,13 +13,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from effects.app import Effects
-from effects.model.job import Job
+from effects.model.job import AttemptId, Job
 from effects.model.settlement import Execution, Settlement
 from effects.store.queue.liveness import release
 from effects.store.recovery.comparison import (
     Comparison,
     Remembered,
-    attempt_of,
     awaited_workers,
     find_missing,
     report,
@@ -65,24 +64,24 @@ class FailoverEvidence:
         self._worker = ""  # its id
         self._file: EvidenceFile | None = None
         self._left: LeftBehind | None = None  # by dead workers, and not compared yet
-        self._refused: set[tuple[int, int]] = set()  # outcomes that the fence refused
-        self._handled: set[tuple[int, int]] = set()  # what was missing, and was written back or needed no writing
+        self._refused: set[AttemptId] = set()  # outcomes that the fence refused
+        self._handled: set[AttemptId] = set()  # what was missing, and was written back or needed no writing
         self._failover: Failover | None = None  # with which it has compared
         self._comparison = Comparison()  # not reported yet
         self._unreported = False  # with the newest failover
         self._was_there = False  # at that failover, so that its comparison is waited for
         self._compared_outages = 0
         self._refusals = self._compared_refusals = 0
-        self._in_doubt: set[tuple[int, int]] = set()  # at the failover on their way to the database, or back from it
+        self._in_doubt: set[AttemptId] = set()  # at the failover on their way to the database, or back from it
         self._suspected = False
         self._gate_closed, self._gate_looked_at = False, float("-inf")
 
     # -- remembering -----------------------------------------------------------------------------------------
 
-    def released(self, executions: Iterable[Execution], marked: Collection[int]) -> None:
+    def released(self, executions: Iterable[Execution], marked: Collection[AttemptId]) -> None:
         """These attempts are marked as released."""
         at = self._now()
-        if batch := [Remembered(execution.job, at) for execution in executions if execution.job.id in marked]:
+        if batch := [Remembered(execution.job, at) for execution in executions if execution.job.attempt_id in marked]:
             self._keep(batch)
 
     def settled(self, settlements: Iterable[Settlement]) -> None:
@@ -217,14 +216,14 @@ class FailoverEvidence:
         self._comparison = Comparison()
         return True
 
-    def _restore(self, worker: str) -> set[tuple[int, int]]:
+    def _restore(self, worker: str) -> set[AttemptId]:
         """Lease again what this worker holds and the database has forgotten; the attempts that it holds."""
         running, unwritten = self._running(), self._unwritten()
         running = [attempt for attempt in running if attempt.released or not attempt.lost]
         leases = [(attempt.job, attempt.job_type.time_limit_seconds) for attempt in running]
         leases += [(settlement.job, self._app.settings.lease_seconds) for settlement in unwritten]
-        self._in_doubt = {attempt_of(settlement.job) for settlement in unwritten}
-        self._in_doubt |= {attempt_of(attempt.job) for attempt in running if attempt.is_being_released}
+        self._in_doubt = {settlement.job.attempt_id for settlement in unwritten}
+        self._in_doubt |= {attempt.job.attempt_id for attempt in running if attempt.is_being_released}
         if restored := restore_leases(self._app.store, leases, worker):
             _log.warning("evidence.leases_restored", extra={"jobs": restored})
         marked = [
@@ -232,7 +231,7 @@ class FailoverEvidence:
         ]
         if marked:
             release(self._app.store, marked, self._app.ledgers)
-        return {attempt_of(job) for job, _ in leases}
+        return {job.attempt_id for job, _ in leases}
 
     def _write(self, missing: Sequence[Remembered], failover: Failover, worker: str) -> None:
         app, comparison = self._app, self._comparison

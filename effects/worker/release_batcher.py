@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from effects.app import Effects
 from effects.errors import StoreConflict, WorkerCannotContinue
+from effects.model.job import AttemptId
 from effects.model.settlement import Execution
 from effects.store.db.faults import Fault
 from effects.store.queue.liveness import release
@@ -23,10 +24,10 @@ _ABOUT_ONE = (Fault.CONFLICT, Fault.DATA, Fault.BUG)  # another attempt's releas
 
 
 class Released(NamedTuple):
-    """Of a batch: the ids of the jobs whose attempts are marked, and why those that failed alone did."""
+    """Of a batch: the attempts that are marked, and why those that failed alone did."""
 
-    marked: set[int]
-    failures: Mapping[int, Exception]
+    marked: set[AttemptId]
+    failures: Mapping[AttemptId, Exception]
 
 
 class ReleaseBatcher:
@@ -82,9 +83,9 @@ class ReleaseBatcher:
             failure = error
         finally:
             for ticket in batch:
-                job_id = ticket.execution.job.id
-                ticket.marked = job_id in released.marked
-                ticket.failure = released.failures.get(job_id) if failure is None else failure
+                attempt = ticket.execution.job.attempt_id
+                ticket.marked = attempt in released.marked
+                ticket.failure = released.failures.get(attempt) if failure is None else failure
                 ticket.answered = True
                 if ticket.answer is not None:
                     ticket.answer(ticket.marked if ticket.failure is None else ticket.failure)
@@ -155,7 +156,7 @@ def mark_released(
     except Exception as error:
         in_the_way = isinstance(error, StoreConflict)
         if len(executions) == 1:
-            return Released(set(), {} if in_the_way else {executions[0].job.id: error})
+            return Released(set(), {} if in_the_way else {executions[0].job.attempt_id: error})
     else:
         return Released(marked or set(), {})
     middle = len(executions) // 2

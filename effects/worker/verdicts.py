@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from effects.errors import StoreConflict, StoreUnavailable, WorkerCannotContinue
 from effects.model.decision import decide
+from effects.model.job import AttemptId
 from effects.model.ledger import Ledger
 from effects.model.outcome import Outcome, Refused, Retry, Unknown
 from effects.model.registry import Registry
@@ -62,7 +63,7 @@ class VerdictWriter:
         self._bare_ledgers = bare_ledgers(ledgers)
         self._give_up, self._put_aside, self._leave, self._now = give_up, put_aside, leave, now
         self._bound_seconds = bound_seconds
-        self._cut_at: dict[tuple[int, int], float] = {}  # job and token → when its `apply` was first cut off
+        self._cut_at: dict[AttemptId, float] = {}  # job and token → when its `apply` was first cut off
 
     def write(self, batch: Sequence[Settlement], *, brisk: bool = False) -> Iterator[Settled]:
         """Write them all. What cannot be written even at its barest keeps its lease until rescue takes the job.
@@ -90,13 +91,13 @@ class VerdictWriter:
                 yield from self._write_reduced(part[0], _of_apply(error) if was_cut else error)
         else:
             if len(part) == 1:
-                self._cut_at.pop(_attempt(part[0]), None)
+                self._cut_at.pop(part[0].job.attempt_id, None)
             if written is not None:
                 yield written
 
     def _is_too_slow(self, settlement: Settlement) -> bool:
         """Whether its `apply` was cut off before, and the database has answered since: it is not the database."""
-        cut_at = self._cut_at.setdefault(_attempt(settlement), self._now())
+        cut_at = self._cut_at.setdefault(settlement.job.attempt_id, self._now())
         return self._outage.ended_at > cut_at
 
     def _settle(self, part: Sequence[Settlement], ledgers: Mapping[str, Ledger], brisk: bool) -> Settled | None:
@@ -169,10 +170,6 @@ def _pieces(part: Sequence[Settlement], was_cut: bool) -> list[Sequence[Settleme
         return [part[:middle], part[middle:]]
     others = [settlement for settlement in part if settlement.apply is None]
     return [others, *applying] if others else [*applying]
-
-
-def _attempt(settlement: Settlement) -> tuple[int, int]:
-    return settlement.job.id, settlement.job.lease_token
 
 
 def _of_apply(error: Exception) -> ApplyFailed:

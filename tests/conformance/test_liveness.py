@@ -33,7 +33,7 @@ def lost_job(app: Effects, *, release: bool = False) -> Job:
     gone = ManualWorker(app, "gone")
     job = gone.claim_one()
     if release:
-        assert gone.release(job) == {job.id}
+        assert gone.release(job) == {job.attempt_id}
     return job
 
 
@@ -112,9 +112,21 @@ def test_a_batch_of_releases_marks_the_owned_ones(app: Effects) -> None:
     manual_worker = ManualWorker(app)
     jobs = manual_worker.claim(4)
     manual_worker.settle((jobs[1], Returned()))
-    assert manual_worker.release(*reversed(jobs)) == {job.id for job in jobs} - {jobs[1].id}
+    assert manual_worker.release(*reversed(jobs)) == {job.attempt_id for job in jobs} - {jobs[1].attempt_id}
     states = {entry["job_id"]: entry["state"] for entry in rows(app, "effect_ledger")}
     assert states == {job.id: "released" if job is not jobs[1] else "intended" for job in jobs}
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_of_two_attempts_of_a_job_in_a_batch_only_the_newer_is_released(app: Effects, key: str | None) -> None:
+    """The older lost its lease, and the same worker claimed the job again."""
+    enqueue("scripted", {}, key=key, effects=app)
+    worker = ManualWorker(app)
+    older = worker.claim_one()
+    worker.settle((older, Returned()))
+    newer = worker.claim_one()
+    assert worker.release(older, newer) == {newer.attempt_id}
+    assert worker.release(newer, older) == {newer.attempt_id}
 
 
 def test_a_release_belongs_to_its_attempt_alone(app: Effects) -> None:

@@ -176,7 +176,7 @@ def live_and_die(app: Effects) -> None:
     enqueue("scripted", {}, limit_key="l", effects=app)
     manual_worker = ManualWorker(app)
     jobs = manual_worker.claim(4)
-    assert manual_worker.release(*jobs) == {job.id for job in jobs}
+    assert manual_worker.release(*jobs) == {job.attempt_id for job in jobs}
     assert first.job_id in {job.id for job in jobs}
     assert manual_worker.heartbeat() == (True, set())
     assert manual_worker.rescue().accepted == []

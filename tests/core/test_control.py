@@ -192,7 +192,7 @@ def test_an_attempt_that_was_released_may_happen(checked: Effects) -> None:
     put(checked)
     manual_worker = ManualWorker(checked)
     job = manual_worker.claim_one()
-    assert manual_worker.release(job) == {job.id}
+    assert manual_worker.release(job) == {job.attempt_id}
     cancelled = cancel(key="k", actor="ann", effects=checked)
     assert (cancelled.result, cancelled.prevented, cancelled.effect.state) == ("released", False, "released")
     manual_worker.settle((job, Done()), released=True)
@@ -232,7 +232,7 @@ def test_a_rolled_back_cancel_never_was(checked: Effects, claimed: bool) -> None
         assert cancel(key="k", actor="ann", session=session, effects=checked).prevented
         session.rollback()
     job = job or manual_worker.claim_one()
-    assert manual_worker.release(job) == {job.id}
+    assert manual_worker.release(job) == {job.attempt_id}
     manual_worker.settle((job, Done()), released=True)
     assert status(key="k", effects=checked).state == "done"
     assert rows(checked, "job_actions") == []

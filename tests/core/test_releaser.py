@@ -41,7 +41,8 @@ class Marks:
         self.batches.append([execution.job.id for execution in executions])
         self.entered.set()
         assert self.go.wait(20)
-        return Released(set() if self._away else {execution.job.id for execution in executions} - self._refused, {})
+        jobs = [execution.job for execution in executions if execution.job.id not in self._refused]
+        return Released(set() if self._away else {job.attempt_id for job in jobs}, {})
 
 
 def released(marks: Marks, threads: ThreadPoolExecutor) -> list[Future[bool]]:
@@ -84,10 +85,10 @@ def test_releasing_without_a_break_is_no_stall() -> None:
         wait_until(thread.is_alive)  # it is watched only just after its start
         runtime.now += STEP_SECONDS
         supervisor.look()
-        [number] = [execution.job.id for execution in executions]
-        if number < batches:
-            batcher.release_soon(execution(number + 1), answers.append)
-        return Released({number}, {})
+        [job] = [execution.job for execution in executions]
+        if job.id < batches:
+            batcher.release_soon(execution(job.id + 1), answers.append)
+        return Released({job.attempt_id}, {})
 
     batcher = ReleaseBatcher(mark, runtime)
     thread = ReleaseThread(batcher, runtime, supervisor, bound_seconds=BOUND_SECONDS_MIN)
@@ -125,7 +126,8 @@ def test_an_error_of_one_release_reaches_its_own_attempt_alone() -> None:
     class Failing(Marks):
         def __call__(self, executions: list[Execution]) -> Released:
             marked = super().__call__(executions).marked
-            return Released(marked - failing, {number: KeyError(number) for number in marked & failing})
+            failures = {attempt: KeyError(attempt[0]) for attempt in marked if attempt[0] in failing}
+            return Released(marked - failures.keys(), failures)
 
     with ThreadPoolExecutor(THREADS) as threads:
         futures = released(Failing(), threads)
@@ -137,7 +139,8 @@ def test_an_error_of_one_release_reaches_its_own_attempt_alone() -> None:
 def test_those_who_do_not_wait_are_told_their_own_error() -> None:
     answers: dict[int, bool | Exception] = {}
     error = KeyError()
-    batcher = ReleaseBatcher(lambda executions: Released({1}, {2: error}), Runtime())
+    first, second = execution(1).job.attempt_id, execution(2).job.attempt_id
+    batcher = ReleaseBatcher(lambda executions: Released({first}, {second: error}), Runtime())
     for number in (1, 2, 3):
         batcher.release_soon(execution(number), partial(answers.__setitem__, number))
     assert batcher.release_waiting()

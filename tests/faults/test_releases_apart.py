@@ -70,12 +70,12 @@ def refuse_release(app: Effects) -> None:
 def released_together(app: Effects) -> tuple[set[str | None], dict[str | None, Exception]]:
     """The keys of a batch that are marked, and of those that failed with their errors."""
     enqueue_many([NewJob(job_type="payout", payload={}, key=key) for key in KEYS], effects=app)
-    jobs = {job.id: job for job in ManualWorker(app).claim()}
+    jobs = {job.attempt_id: job for job in ManualWorker(app).claim()}
     executions = [Execution(job) for job in jobs.values()]
     released = mark_released(app, Outage(Runtime()), executions, give_up=lambda: True)
     return (
-        {jobs[job_id].key for job_id in released.marked},
-        {jobs[job_id].key: error for job_id, error in released.failures.items()},
+        {jobs[attempt].key for attempt in released.marked},
+        {jobs[attempt].key: error for attempt, error in released.failures.items()},
     )
 
 

@@ -142,6 +142,14 @@ def test_a_round_goes_on_behind_a_batch_of_which_a_job_was_left(app_factory: App
     assert row(app, "jobs", "status = 'running'")["id"] == bad
 
 
+def test_a_batch_of_which_every_job_is_left_hides_none_behind_it(app_factory: AppFactory) -> None:
+    app = undecidable_app(app_factory)
+    ids = lose(app, *[new("undecidable")] * RESCUE_BATCH, new("plain"), new("plain"))
+    assert ids_of(rescue(app)) == set(ids[RESCUE_BATCH:])
+    assert rescuer_of(app).round() == 0
+    assert len(rows(app, "jobs", "status = 'running'")) == RESCUE_BATCH
+
+
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_held_effect_keeps_back_its_job_alone(app_factory: AppFactory, log: LogLines) -> None:
     app = app_factory(job_types=[Payout(), Plain()], sessions="off")

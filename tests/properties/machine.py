@@ -136,7 +136,7 @@ class QueueMachine(OperatorMachine):
         job = self.model.jobs[ticket.job.id]
         may = self.model.owner_of(ticket) and (job.marked or not job.cancel)
         marked = self.manual_workers[ticket.worker].release(ticket.job)
-        assert marked == ({ticket.job.id} if may else set())
+        assert marked == ({ticket.job.attempt_id} if may else set())
         if may:
             ticket.released = True
             job.mark_released()

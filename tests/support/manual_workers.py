@@ -9,6 +9,7 @@ from sqlalchemy import text
 
 from effects import Effects, Job
 from effects.model.decision import decide
+from effects.model.job import AttemptId
 from effects.model.settlement import AttemptEnd, Execution, Settlement
 from effects.store.claim.claim import Claimed, claim
 from effects.store.claim.claim_request import ClaimRequest
@@ -54,7 +55,7 @@ class ManualWorker:
         settlements = [self.decide(job, ending, released=released) for job, ending in endings]
         return settle(self.app.store, settlements, self.app.ledgers)
 
-    def release(self, *jobs: Job) -> set[int]:
+    def release(self, *jobs: Job) -> set[AttemptId]:
         return release(self.app.store, [Execution(job) for job in jobs], self.app.ledgers)
 
     def heartbeat(self) -> tuple[bool, set[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -53,14 +53,27 @@ def rescue_valid(
     def take_back(job_id: int, recording: Mapping[str, Ledger]) -> None:
         accepted.extend(rescue(store, registry, recording, lease_seconds, only=job_id).accepted)
 
-    with store.read() as connection:
-        ids = lost_ids(store, connection, registry, lease_seconds)
     with brisk or nullcontext():
-        for job_id in ids:
-            failure = _error_of(store, partial(take_back, job_id, ledgers))
-            if failure is not None and not isinstance(failure, StoreConflict):
-                _take_back_or_end(store, ledgers, job_id, failure, partial(take_back, job_id, bare))
+        for ids in _pages_of_lost(store, registry, lease_seconds):
+            for job_id in ids:
+                failure = _error_of(store, partial(take_back, job_id, ledgers))
+                if failure is not None and not isinstance(failure, StoreConflict):
+                    _take_back_or_end(store, ledgers, job_id, failure, partial(take_back, job_id, bare))
+            if accepted:  # the rest is for the next rounds
+                break
     return Settled(accepted, [])
+
+
+def _pages_of_lost(store: Store, registry: Registry, lease_seconds: float) -> Iterator[list[int]]:
+    """The ids of lost jobs, 100 at a time: jobs that cannot be taken back hide none that come after them."""
+    after = 0
+    while True:
+        with store.read() as connection:
+            ids = lost_ids(store, connection, registry, lease_seconds, after)
+        if not ids:
+            return
+        yield ids
+        after = ids[-1]
 
 
 def _take_back_or_end(

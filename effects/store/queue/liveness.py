@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from effects.crashpoints import point
 from effects.model.decision import decide
-from effects.model.job import Job
+from effects.model.job import AttemptId, Job
 from effects.model.ledger import Ledger
 from effects.model.registry import Registry, Unregistered
 from effects.model.settlement import Execution, Settlement, WorkerLost
@@ -57,7 +57,8 @@ def _mark_jobs(sql: Sql) -> str:
 
 
 def _release(sql: Sql) -> str:
-    return f"WITH r AS {sql.rows('rows', _ATTEMPT)} {_mark_jobs(sql)} RETURNING {sql.own('j', 'id')}"
+    marked = f"{sql.own('j', 'id')}, {sql.own('j', 'lease_token')}"
+    return f"WITH r AS {sql.rows('rows', _ATTEMPT)} {_mark_jobs(sql)} RETURNING {marked}"
 
 
 @cache
@@ -66,8 +67,9 @@ def _release_both(mark: Statement) -> Statement:
 
     def build(sql: Sql) -> str:
         return f"""
-        WITH r AS {sql.rows("rows", _ATTEMPT)}, m AS ({_mark_jobs(sql)} RETURNING j.id, r.data), e AS ({mark(sql)})
-        SELECT id FROM m"""
+        WITH r AS {sql.rows("rows", _ATTEMPT)}, m AS ({_mark_jobs(sql)} RETURNING j.id, j.lease_token, r.data),
+            e AS ({mark(sql)})
+        SELECT id, lease_token FROM m"""
 
     return build
 
@@ -82,11 +84,11 @@ def _mark_effects(mark: Statement) -> Statement:
     return build
 
 
-def release(store: Store, executions: Sequence[Execution], ledgers: Mapping[str, Ledger]) -> set[int]:
+def release(store: Store, executions: Sequence[Execution], ledgers: Mapping[str, Ledger]) -> set[AttemptId]:
     """Record the release of these attempts and their effects, all or none.
 
     Returns:
-        The job ids that are marked. An attempt that is missing lost its job, or was cancelled, and must not act.
+        The attempts that are marked. One that is missing lost its job, or was cancelled, and must not act.
     """
     point("release.before")
     groups: dict[Ledger | None, list[Execution]] = {}
@@ -94,14 +96,14 @@ def release(store: Store, executions: Sequence[Execution], ledgers: Mapping[str,
         job = execution.job
         groups.setdefault(ledgers.get(job.job_type) if job.key is not None else None, []).append(execution)
     with store.single() if len(groups) == 1 else store.begin() as connection:
-        marked = {job_id for group in groups.items() for job_id in _mark_group(store, connection, *group)}
+        marked = {attempt for group in groups.items() for attempt in _mark_group(store, connection, *group)}
     point("release.committed")
     return marked
 
 
 def _mark_group(
     store: Store, connection: Connection, ledger: Ledger | None, executions: Sequence[Execution]
-) -> set[int]:
+) -> set[AttemptId]:
     """Attempts that share a ledger, or have no ledger."""
     rows = [
         {
@@ -112,9 +114,9 @@ def _mark_group(
         for execution in executions
     ]
     statement = _release_both(ledger.mark_released()) if ledger is not None and store.is_postgresql else _release
-    marked = {row.id for row in store.all(connection, statement, rows=as_json(rows))}
+    marked = {(row.id, row.lease_token) for row in store.all(connection, statement, rows=as_json(rows))}
     if ledger is not None and not store.is_postgresql:
-        released_rows = [row for row in rows if row["id"] in marked]
+        released_rows = [row for row in rows if (row["id"], row["token"]) in marked]
         store.write(connection, _mark_effects(ledger.mark_released()), rows=as_json(released_rows))
     return marked
 
@@ -161,7 +163,7 @@ def _may_have_lost_its_release(sql: Sql) -> str:
 
 
 def _lost_ids(sql: Sql) -> str:
-    return f"SELECT j.id {_lost(sql)} ORDER BY j.id LIMIT {RESCUE_BATCH}"
+    return f"SELECT j.id {_lost(sql)} AND j.id > :after ORDER BY j.id LIMIT {RESCUE_BATCH}"
 
 
 def rescue(
@@ -192,9 +194,9 @@ def rescue(
     return settled
 
 
-def lost_ids(store: Store, connection: Connection, registry: Registry, lease_seconds: float) -> list[int]:
-    """The jobs that `rescue` would take back next, by their ids alone."""
-    parameters = {"lease": lease_seconds, "types": as_json(registry.names())}
+def lost_ids(store: Store, connection: Connection, registry: Registry, lease_seconds: float, after: int) -> list[int]:
+    """The jobs that `rescue` would take back next, by their ids alone: at most 100, of those after this id."""
+    parameters = {"lease": lease_seconds, "types": as_json(registry.names()), "after": after}
     return [row.id for row in store.all(connection, _lost_ids, **parameters)]
 
 

@@ -276,8 +276,8 @@ def settle(
         rows = store.all(connection, settle_sql.recorded, rows=as_json(stale))
         recorded = {(row.job_id, row.lease_token) for row in rows}
     return Settled(
-        accepted=settled.accepted + [late for late in settled.stale if _attempt(late) in recorded],
-        stale=[late for late in settled.stale if _attempt(late) not in recorded],
+        accepted=settled.accepted + [late for late in settled.stale if late.job.attempt_id in recorded],
+        stale=[late for late in settled.stale if late.job.attempt_id not in recorded],
     )
 
 
@@ -290,7 +290,3 @@ def _begin(store: Store, settlements: Sequence[Settlement]) -> AbstractContextMa
         for settlement in settlements
     )
     return store.single() if one_statement else store.begin_own()
-
-
-def _attempt(settlement: Settlement) -> tuple[int, int]:
-    return settlement.job.id, settlement.job.lease_token

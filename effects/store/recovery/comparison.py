@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 from sqlalchemy import Connection
 
-from effects.model.job import Job
+from effects.model.job import AttemptId, Job
 from effects.model.settlement import Settlement
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.sql import Sql
@@ -52,13 +52,8 @@ class Remembered(msgspec.Struct, frozen=True, gc=False):
         return self.is_done or self.written is not None
 
     @property
-    def attempt(self) -> tuple[int, int]:
-        return attempt_of(self.job)
-
-
-def attempt_of(job: Job) -> tuple[int, int]:
-    """What an attempt is known by: ids are handed out again after commits were lost, tokens are not."""
-    return job.id, job.lease_token
+    def attempt(self) -> AttemptId:
+        return self.job.attempt_id
 
 
 def payload_digest(payload: str) -> str:
@@ -86,7 +81,7 @@ def _missing(sql: Sql) -> str:
 
 def find_missing(store: Store, attempts: Sequence[Remembered]) -> list[Remembered]:
     """Those of which the database knows nothing, in their order."""
-    missing: set[tuple[int, int]] = set()
+    missing: set[AttemptId] = set()
     for start in range(0, len(attempts), BATCH):
         rows = [
             _AttemptRow(*remembered.attempt, remembered.is_settled, remembered.claimed)

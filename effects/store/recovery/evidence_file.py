@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from effects.model.job import Job, JobStatus
+from effects.model.job import AttemptId, Job, JobStatus
 from effects.model.settlement import Settlement, Verdict
 from effects.private_files import create_private
 from effects.store.recovery.comparison import Remembered, payload_digest
@@ -131,7 +131,7 @@ def read_left_behind(folder: Path, now: float, cluster: str | None) -> LeftBehin
         cluster: of the database.
     """
     left = LeftBehind([], [], set())
-    latest: dict[tuple[int, int], EvidenceLine] = {}  # over all halves of all files
+    latest: dict[AttemptId, EvidenceLine] = {}  # over all halves of all files
     for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
         with suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # BlockingIOError: its worker lives

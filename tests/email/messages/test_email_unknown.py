@@ -99,7 +99,7 @@ def test_a_lost_worker_asks_before_it_repeats(shop: Effects, send: Send, post: P
     send()
     manual_worker = ManualWorker(shop, queue="emails")
     job = manual_worker.claim_one(queue="emails")
-    assert manual_worker.release(job) == {job.id}
+    assert manual_worker.release(job) == {job.attempt_id}
     assert (sent(shop)["state"], sent(shop)["tries"]) == ("released", 0)
     shop.store.shift_clock(1200)
     drain(shop)  # rescues
