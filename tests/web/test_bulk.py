@@ -80,7 +80,8 @@ def test_a_list_that_has_changed_is_shown_again(shop: Shop, visiting: Visiting) 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"as_of": "x"}, {"as_of": "nan"}, {"as_of": "1e400"}, {"expected": "-1"}, {"expected": "many"}, {"do": "drop"},
+        {"as_of": "x"}, {"as_of": "nan"}, {"as_of": "1e400"}, {"as_of": "1e17"}, {"expected": "-1"},
+        {"expected": "many"}, {"do": "drop"},
         {"do": "mark_done"}, {"effect": ""}, {"effect": "unknown"}, {"error_code": "x" * 300},
     ],
 )  # fmt: skip
@@ -114,7 +115,7 @@ def test_all_queued_jobs_are_cancelled(shop: Shop, visiting: Visiting) -> None:
     "path",
     [
         "/jobs/bulk?do=cancel&status=queued&age=1000y", "/jobs?status=nope", "/numbers?range=9d", "/needs?effect=none",
-        "/webhooks/deliveries?state=x", "/reports?state=x",
+        "/webhooks/deliveries?state=x", "/reports?state=x", "/limits?paused=true",
     ],
 )  # fmt: skip
 def test_a_filter_of_another_word_is_refused_and_not_left_aside(path: str, visiting: Visiting) -> None:
