@@ -18,7 +18,7 @@ from effects.errors import ConfigurationError
 from effects.logs import error_places
 from effects.text.wording import described
 from effects.web import failures
-from effects.web.database import COUNT_SECONDS, PAGE_BOUNDS, Watch, beside, bounded, twice
+from effects.web.database import COUNT_SECONDS, PAGE_BOUNDS, DeadlineWatch, beside, bounded, twice
 from effects.web.doors import asgi_door, django_urls, wsgi_door
 from effects.web.exchange import BadRequestError, PageAnswer, PageRequest, cookie
 from effects.web.pages import installed_pages
@@ -115,7 +115,7 @@ class Dashboard:
         self._acts = RateLimit(ACTS_PER_MINUTE)
         self._lock = threading.Lock()
         self._site: Site | None = None
-        self._watch: Watch | None = None
+        self._watch: DeadlineWatch | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="effects-web")
         self._door = asgi_door(self.handle, self._threads)
 
@@ -156,7 +156,7 @@ class Dashboard:
                     can_sign_out=self._sign_in is not None, packages=self._packages, notices=notices(self._packages),
                 )  # fmt: skip
                 looking = [self._sign_in.looking] if self._sign_in is not None else []
-                self._watch = Watch([app.store for app in (site.app, site.counting, *looking)])
+                self._watch = DeadlineWatch([app.store for app in (site.app, site.counting, *looking)])
             return self._site
 
     # -- a request ---------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ T = TypeVar("T")
 STATEMENT_SECONDS = 2.0
 COUNT_SECONDS = 10.0  # of a statement that no page waits for
 ACT_BOUNDS = Bounds(lock_seconds=LOCK_SECONDS, seconds=10.0)
-# A server ends statements that take too long, unless it is frozen. Then `Watch` ends the transaction, later.
+# A server ends statements that take too long, unless it is frozen. Then `DeadlineWatch` ends the transaction, later.
 PAGE_BOUNDS = Bounds(lock_seconds=LOCK_SECONDS, seconds=30.0)
 COUNT_BOUNDS = Bounds(lock_seconds=LOCK_SECONDS, seconds=6 * COUNT_SECONDS)
 WATCH_SECONDS = 1.0
@@ -49,7 +49,7 @@ def bounded(store: Store, bounds: Bounds) -> AbstractContextManager[None]:
     return store.within(bounds) if store.is_postgresql else nullcontext()
 
 
-class Watch:
+class DeadlineWatch:
     """A thread that closes the connections of transactions that are past their bounds: no one else ends their wait."""
 
     def __init__(self, stores: Sequence[Store]) -> None:

@@ -96,7 +96,7 @@ def word_of(fields: Mapping[str, str]) -> str | None:
     """The filter `word`: a whole word of an error's text.
 
     Raises:
-        BadRequestError: it is none; the databases would read other characters as a pattern.
+        BadRequestError: it has another character, which the databases would read as a pattern.
     """
     word = text_of(fields, "word")
     if word is not None and not _WORD.fullmatch(word):
