@@ -111,6 +111,17 @@ def test_all_queued_jobs_are_cancelled(shop: Shop, visiting: Visiting) -> None:
     assert audit_actions(shop.app)[-1] == ("web:ann", "cancel")
 
 
+def test_ages_are_those_of_the_preview(shop: Shop, visiting: Visiting) -> None:
+    store, visitor = shop.app.store, visiting("operator")
+    with store.begin() as connection:
+        created = store.sql.after("-1000")
+        connection.execute(text(f"UPDATE {store.sql.jobs} SET created_at = {created}"))
+        as_of = store.now(connection) - 600
+    fields = visitor.form("/jobs/bulk?do=cancel&status=queued", "/jobs/bulk")
+    answer = visitor.post("/jobs/bulk", {**fields, "age": "15m", "as_of": str(as_of), "expected": "1"})
+    assert "1 done" in plain(answer.text)
+
+
 @pytest.mark.parametrize(
     "path",
     [

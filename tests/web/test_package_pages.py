@@ -66,6 +66,8 @@ def test_what_is_personal_is_shown_to_whom_may_see_it_and_noted(full: FullShop, 
     form = {"form_token": visitor.token()}
     message = visitor.post(f"/email/messages/{full.mail}/reveal", form)
     assert "ann@example.com" in message.text
+    assert "<body data-once>" in message.text  # to be loaded again it would need the form
+    assert "<body>" in visitor.get(f"/email/messages/{full.mail}").text
     address = re.search(r'src="([^"]*ticket[^"]*)"', message.text)
     assert address is not None
     frame = visitor.get(html.unescape(address[1]))

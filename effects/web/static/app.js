@@ -65,10 +65,12 @@
     }
     later(state.wait);
   }
-  // What has not changed for long is asked for less often; a person at the window is told at once.
+  // What has not changed for long is asked for less often; a person at the window is told at once. What a form has shown
+  // is not asked for: its address alone leads elsewhere.
   function later(wait) {
     clearTimeout(state.timer);
-    if (!document.hidden && regions().length) state.timer = setTimeout(poll, wait * (1 + JITTER * (Math.random() - 0.5)));
+    if (document.hidden || "once" in document.body.dataset) return;
+    if (regions().length) state.timer = setTimeout(poll, wait * (1 + JITTER * (Math.random() - 0.5)));
   }
   function wake() {
     const slow = state.wait > POLL_MS;
