@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from effects.web.actions import ActionCall, ActionEnd, ActionField, PageAction
     from effects.web.application import Dashboard, dashboard
     from effects.web.exchange import PageAnswer, PageRequest
+    from effects.web.navigation import NavigationEntry
     from effects.web.pages import Pages, StandingLine, StoryLink
     from effects.web.people import Person, Role
     from effects.web.routes import PageRoute
     from effects.web.views.notices import notice
-    from effects.web.views.paging import PAGE_ROWS, before_of, choice_of, filters_of, page_of, text_of
+    from effects.web.views.paging import PAGE_ROWS, before_of, choice_of, chosen_of, filters_of, page_of, text_of
     from effects.web.views.story import story_values
-    from effects.web.visit import LIVE_SECONDS, NavigationEntry, Visit
+    from effects.web.visit import LIVE_SECONDS, Visit
 else:
     __getattr__, __dir__ = lazy.names(
         __name__,
@@ -35,13 +36,14 @@ else:
             "effects.web.actions": "ActionCall, ActionEnd, ActionField, PageAction",
             "effects.web.application": "Dashboard, dashboard",
             "effects.web.exchange": "PageAnswer, PageRequest",
+            "effects.web.navigation": "NavigationEntry",
             "effects.web.pages": "Pages, StandingLine, StoryLink",
             "effects.web.people": "Person, Role",
             "effects.web.routes": "PageRoute",
             "effects.web.views.notices": "notice",
-            "effects.web.views.paging": "PAGE_ROWS, before_of, choice_of, filters_of, page_of, text_of",
+            "effects.web.views.paging": "PAGE_ROWS, before_of, choice_of, chosen_of, filters_of, page_of, text_of",
             "effects.web.views.story": "story_values",
-            "effects.web.visit": "LIVE_SECONDS, NavigationEntry, Visit",
+            "effects.web.visit": "LIVE_SECONDS, Visit",
         },
     )
 
@@ -65,6 +67,7 @@ __all__ = [
     "Visit",
     "before_of",
     "choice_of",
+    "chosen_of",
     "dashboard",
     "filters_of",
     "notice",

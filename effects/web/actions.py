@@ -8,9 +8,12 @@ from typing import Literal, TypeAlias
 from urllib.parse import urlencode
 
 from effects.errors import EnqueueError
+from effects.web import failures
 from effects.web.exchange import PageAnswer
 from effects.web.people import Role
+from effects.web.rendering import Exact
 from effects.web.routes import View
+from effects.web.views.paging import sent_of
 from effects.web.visit import Visit
 
 RunAction: TypeAlias = "Callable[[ActionCall], ActionEnd | None]"
@@ -22,12 +25,23 @@ class ActionField:
 
     Args:
         kind: `choice` of one of `choices`, of which the first is the default; or `tick`, which is `yes` or left out.
+        role: the least role that may give another answer than the default; others are not asked.
     """
 
     name: str
     label: str
     kind: Literal["choice", "tick"]
     choices: tuple[str, ...] = ()
+    role: Role = "operator"
+
+    @property
+    def default(self) -> str:
+        return self.choices[0] if self.kind == "choice" else ""
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """What a form may have."""
+        return self.choices if self.kind == "choice" else ("", "yes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,32 +114,40 @@ def page_action_view(action: PageAction) -> View:
 
     def view(visit: Visit) -> PageAnswer:
         fields = visit.form if visit.request.is_unsafe else visit.query
-        name = fields.get("name")
+        name = sent_of(fields, "name")
         if name is None:
             raise EnqueueError(f"the name of the {action.noun} is missing")
-        if not visit.request.is_unsafe:
-            return visit.page(
-                "confirm.html", action=action, heading=f"{action.button}: {action.noun} {name}", sentence=None,
-                consequence=action.consequence, target=visit.url(action.name), back=action.back(visit, name),
-                hidden={"name": name}, fields=action.fields,
-            )  # fmt: skip
-        reason = visit.reason(needed=action.needs_reason)
-        with visit.acting():
-            end = action.run(ActionCall(visit, name, reason, _answers(visit, action))) or ActionEnd()
-        if end.answer is not None:
-            return end.answer
-        return visit.lead_to(_with_notice(end.url or action.back(visit, name), action.name, end.count))
+        return _act(visit, action, name) if visit.request.is_unsafe else _ask(visit, action, name)
 
     return view
 
 
-def _answers(visit: Visit, action: PageAction) -> dict[str, str]:
-    answers = {}
+def _ask(visit: Visit, action: PageAction, name: str) -> PageAnswer:
+    return visit.page(
+        "confirm.html", action=action, heading=f"{action.button}: {action.noun} {name}", sentence=None,
+        consequence=action.consequence, target=visit.url(action.name), back=action.back(visit, Exact(name)),
+        hidden={"name": name}, fields=[field for field in action.fields if visit.someone.may(field.role)],
+    )  # fmt: skip
+
+
+def _act(visit: Visit, action: PageAction, name: str) -> PageAnswer:
+    reason, answers = visit.reason(needed=action.needs_reason), _answers(visit, action)
+    route = visit.site.routes.by_name[action.name]
     for field in action.fields:
-        answer = visit.form.get(field.name, field.choices[0] if field.kind == "choice" else "")
-        if answer not in (field.choices if field.kind == "choice" else ("", "yes")):
+        if answers[field.name] != field.default and not visit.someone.may(field.role):
+            return failures.forbidden(visit, route, f"{field.label}: this needs the role {field.role}")
+    with visit.acting():
+        end = action.run(ActionCall(visit, name, reason, answers)) or ActionEnd()
+    if end.answer is not None:
+        return end.answer
+    return visit.lead_to(_with_notice(end.url or action.back(visit, Exact(name)), action.name, end.count))
+
+
+def _answers(visit: Visit, action: PageAction) -> dict[str, str]:
+    answers = {field.name: visit.form.get(field.name, field.default) for field in action.fields}
+    for field in action.fields:
+        if answers[field.name] not in field.answers:
             raise EnqueueError(f"{field.label}: there is no such answer")
-        answers[field.name] = answer
     return answers
 
 

@@ -12,13 +12,13 @@ from functools import cached_property, partial
 from typing import Any
 
 from effects.app import Effects
-from effects.arguments import optional, printable, require
+from effects.arguments import each_of, optional, printable, require
 from effects.default_app import app_of
 from effects.errors import ConfigurationError
 from effects.logs import error_places
 from effects.text.wording import described
 from effects.web import failures
-from effects.web.database import COUNT_SECONDS, beside, twice
+from effects.web.database import COUNT_SECONDS, PAGE_BOUNDS, DeadlineWatch, beside, bounded, twice
 from effects.web.doors import asgi_door, django_urls, wsgi_door
 from effects.web.exchange import BadRequestError, PageAnswer, PageRequest, cookie
 from effects.web.pages import installed_pages
@@ -82,7 +82,10 @@ def dashboard(
         )
     require("title", title, printable(100), ConfigurationError)
     require("sign_in_url", sign_in_url, optional(printable(2_000)), ConfigurationError)
-    return Dashboard(app_of(effects, None), guard, sign_in_url=sign_in_url, title=title, hosts=hosts)
+    if sign_in_url is not None and not sign_in_url.isascii():
+        raise ConfigurationError("sign_in_url must be ASCII, as a header has it: quote it, such as /anmelden/f%C3%BCr")
+    names = None if hosts is None else list(each_of(hosts, str, "hosts", ConfigurationError))
+    return Dashboard(app_of(effects, None), guard, sign_in_url=sign_in_url, title=title, hosts=names)
 
 
 class Dashboard:
@@ -112,6 +115,7 @@ class Dashboard:
         self._acts = RateLimit(ACTS_PER_MINUTE)
         self._lock = threading.Lock()
         self._site: Site | None = None
+        self._watch: DeadlineWatch | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="effects-web")
         self._door = asgi_door(self.handle, self._threads)
 
@@ -132,6 +136,8 @@ class Dashboard:
     def close(self) -> None:
         """End the threads, and close the connections; the dashboard is not used again."""
         self._threads.shutdown()
+        if self._watch is not None:
+            self._watch.close()
         if self._sign_in is not None:
             self._sign_in.close()
         if self._site is not None:
@@ -144,17 +150,20 @@ class Dashboard:
         """What all visits share, made once; the database is not asked before the first."""
         with self._lock:
             if self._site is None:
-                self._site = Site(
+                self._site = site = Site(
                     beside(self._app), beside(self._app, COUNT_SECONDS), self._app, self.routes, self._title,
                     PageRenderer({pages.name: pages.package for pages in self._packages}),
                     can_sign_out=self._sign_in is not None, packages=self._packages, notices=notices(self._packages),
                 )  # fmt: skip
+                looking = [self._sign_in.looking] if self._sign_in is not None else []
+                self._watch = DeadlineWatch([app.store for app in (site.app, site.counting, *looking)])
             return self._site
 
     # -- a request ---------------------------------------------------------------------------------------------
 
     def handle(self, request: PageRequest) -> PageAnswer:
         """Answer a request. Never raises: what goes wrong is a page that says so."""
+        _ = self.site  # made first: its watch is over the guard's connections, too
         return self.answer(request, self.admit(request))
 
     def admit(self, request: PageRequest) -> Person | Exception | None:
@@ -174,17 +183,21 @@ class Dashboard:
             request = replace(request, scheme="https")
         visit = Visit(self.site, request, person if isinstance(person, Person) else None)
         visit.secure = request.scheme == "https"
-        try:
-            if isinstance(person, Exception) and not self._is_public(request.path):
-                raise person
-            see = partial(self._answer, visit)
-            answer = polled_answer(visit, see() if request.is_unsafe else twice(see))
-        except BadRequestError as error:
-            answer = failures.bad_request(visit, str(error))
-        except Exception as error:
-            answer = self._failed(visit, error)
+        with bounded(self.site.app.store, PAGE_BOUNDS):
+            answer = self._answer_or_failure(visit, person)
         own = {name for name, _ in answer.headers}
         return replace(answer, headers=(*(pair for pair in HEADERS if pair[0] not in own), *answer.headers))
+
+    def _answer_or_failure(self, visit: Visit, person: Person | Exception | None) -> PageAnswer:
+        see = partial(self._answer, visit)
+        try:
+            if isinstance(person, Exception) and not self._is_public(visit.request.path):
+                raise person
+            return polled_answer(visit, see() if visit.request.is_unsafe else twice(see))
+        except BadRequestError as error:
+            return failures.bad_request(visit, str(error))
+        except Exception as error:
+            return self._failed(visit, error)
 
     def _answer(self, visit: Visit) -> PageAnswer:
         request = visit.request

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import sqlite3
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +26,10 @@ T = TypeVar("T")
 STATEMENT_SECONDS = 2.0
 COUNT_SECONDS = 10.0  # of a statement that no page waits for
 ACT_BOUNDS = Bounds(lock_seconds=LOCK_SECONDS, seconds=10.0)
+# A server ends statements that take too long, unless it is frozen. Then `DeadlineWatch` ends the transaction, later.
+PAGE_BOUNDS = Bounds(lock_seconds=LOCK_SECONDS, seconds=30.0)
+COUNT_BOUNDS = Bounds(lock_seconds=LOCK_SECONDS, seconds=6 * COUNT_SECONDS)
+WATCH_SECONDS = 1.0
 APPLICATION_NAME = "effects-web"
 _SQLITE_STEPS = 20_000  # of its machine, between two looks at the clock
 
@@ -36,6 +42,31 @@ def twice(read: Callable[[], T]) -> T:
         if isinstance(error, StoreConflict) or is_cancelled(error):
             raise
     return read()
+
+
+def bounded(store: Store, bounds: Bounds) -> AbstractContextManager[None]:
+    """On PostgreSQL each transaction of this thread ends within these bounds; in a file a statement has its clock."""
+    return store.within(bounds) if store.is_postgresql else nullcontext()
+
+
+class DeadlineWatch:
+    """A thread that closes the connections of transactions that are past their bounds: no one else ends their wait."""
+
+    def __init__(self, stores: Sequence[Store]) -> None:
+        self._stores = [store for store in stores if store.is_postgresql]
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="effects-web-watch", daemon=True)
+        if self._stores:
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._end.set()
+
+    def _look(self) -> None:
+        while not self._end.wait(WATCH_SECONDS):
+            for store in self._stores:
+                store.deadlines.cut_overdue()
 
 
 def beside(app: Effects, seconds: float = STATEMENT_SECONDS) -> Effects:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -126,11 +127,10 @@ def django_urls(
             return http.HttpResponseNotAllowed(_METHODS, headers=dict(BARE_HEADERS))
         page_request = _of_django(request, path)
         answered = threads.submit(answer, page_request, admit(page_request)).result()
-        if answered.pieces is not None:
-            kind: Any = http.StreamingHttpResponse
-        else:
-            kind = http.HttpResponse
-        body = answered.body if answered.pieces is None else answered.pieces
+        kind: Any = http.HttpResponse if answered.pieces is None else http.StreamingHttpResponse
+        body: Any = answered.body if answered.pieces is None else answered.pieces
+        if answered.pieces is not None and hasattr(request, "scope"):
+            body = _awaited(answered.pieces, threads)
         response = kind(body, status=answered.status, content_type=answered.content_type)
         for name, value in answered.headers:
             if name == "set-cookie":
@@ -141,6 +141,17 @@ def django_urls(
 
     view.csrf_exempt = True  # type: ignore[attr-defined] # each form has a token of ours
     return [urls.re_path(r"^(?P<path>.*)$", view, name="effects-dashboard")]
+
+
+async def _awaited(pieces: Generator[bytes, None, None], threads: Executor) -> AsyncGenerator[bytes, None]:
+    """The pieces, each read in a thread. Under ASGI, Django would hold all that a plain iterator gives in memory."""
+    loop = asyncio.get_running_loop()
+    try:
+        while piece := await loop.run_in_executor(threads, next, pieces, b""):
+            yield piece
+    finally:
+        with suppress(ValueError):  # a thread still reads; it closes them by dropping them
+            pieces.close()
 
 
 def _of_django(request: Any, path: str) -> PageRequest:

@@ -28,12 +28,20 @@ from effects.web.visit import Visit
 
 _NOT_FOUND = (BulkNotFound, JobNotFound, LimitNotFound, QueueNotFound, WorkerNotFound, FailoverNotFound)
 AGAIN_SECONDS = "1"
-_BUSY = "the database was busy for longer than a page waits; nothing was changed. Try it again."
+_BUSY = "the database was busy for longer than a page waits. Load the page again."
+_BUSY_ACT = (
+    "the database was busy for longer than an action waits. It was not carried out; one on several rows only for some "
+    "of them. The list and the audit log say for which."
+)
 _TOO_LONG = (
     f"counting took longer than {COUNT_SECONDS:g} seconds. Load the page again, or ask by a command, which has no such "
     "limit: `effects status`, `effects limits list`, `effects doctor`."
 )
 _AWAY = "the database cannot be reached. Workers keep trying; this page can be loaded again."
+_AWAY_ACT = (
+    "the connection to the database was lost, and whether the action was carried out is not known. Look at the list or "
+    "at the audit log before you do it again."
+)
 _READ_ONLY = (
     "the database answers and takes no changes: it is a standby, or read-only. Nothing was changed; pages that only "
     "show can be looked at."
@@ -78,9 +86,10 @@ def answer_of(visit: Visit, error: Exception) -> PageAnswer | None:
     if isinstance(error, SchemaMismatch):
         return _page(visit, 503, "The tables are not of this version", str(error))
     if isinstance(error, StoreConflict) or is_cancelled(error):
-        return _page(visit, 503, "This took too long", _TOO_LONG if visit.is_counting else _BUSY)
+        return _page(visit, 503, "This took too long", _too_long(visit))
     if isinstance(error, StoreUnavailable):
-        return _page(visit, 503, "The database is unavailable", _READ_ONLY if error.read_only else _AWAY)
+        away = _AWAY_ACT if visit.request.is_unsafe else _AWAY
+        return _page(visit, 503, "The database is unavailable", _READ_ONLY if error.read_only else away)
     if isinstance(error, StoreRejected):
         return _page(visit, 503, "The database refuses", "see the section about the database in `effects doctor`")
     if isinstance(error, EffectsError) and not isinstance(error, ConfigurationError):
@@ -88,6 +97,12 @@ def answer_of(visit: Visit, error: Exception) -> PageAnswer | None:
     if isinstance(error, ConfigurationError) and visit.person is not None and visit.request.is_unsafe:
         return _page(visit, 422, "This cannot be done", str(error))
     return None
+
+
+def _too_long(visit: Visit) -> str:
+    if visit.request.is_unsafe:
+        return _BUSY_ACT
+    return _TOO_LONG if visit.is_counting else _BUSY
 
 
 def _counting(visit: Visit) -> PageAnswer:

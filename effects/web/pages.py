@@ -15,8 +15,9 @@ from typing import TypeAlias
 from effects.entry_points import entry_points
 from effects.observation.evidence import Evidence
 from effects.web.actions import PageAction
+from effects.web.navigation import NavigationEntry
 from effects.web.routes import PageRoute
-from effects.web.visit import NavigationEntry, Visit
+from effects.web.visit import Visit
 
 GROUP = "effects.pages"
 LinksOfStory: TypeAlias = "Callable[[Visit, Evidence], Sequence[StoryLink]]"

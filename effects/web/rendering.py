@@ -41,6 +41,12 @@ _TONES = {
 _SHAPES = {"good": "●", "calm": "○", "live": "◐", "warn": "▲", "bad": "■", "odd": "◆"}
 
 
+class Exact(str):
+    """A text that a page has as it is, only escaped: an address of ours, or a value that the person's browser sends."""
+
+    __slots__ = ()
+
+
 class StaticFiles:
     """The files that pages load, each under the beginning of its own SHA-256: it may be kept forever."""
 
@@ -90,6 +96,7 @@ def _environment(loader: BaseLoader, *, revealed: bool) -> Environment:
         words=lambda value: str(value).replace("_", " "),
         code=lambda value: _with_commands(cleaned(str(value))),
         name=_name,
+        exact=lambda value: None if value is None else Exact(value),
         chip=_chip,
     )
     environment.globals.update(charts=charts)
@@ -100,10 +107,15 @@ def shown(value: Any, *, revealed: bool) -> Any:
     """A value as a page may have it; markup of our own stays as it is."""
     if value is None:
         return "–"
-    if isinstance(value, Markup) or not isinstance(value, str):
+    if isinstance(value, Markup | Exact) or not isinstance(value, str):
         return value
     text = lines_without_unsafe(value)
     return text if revealed else _without_names(text)
+
+
+def in_address(value: object, *, personal: bool) -> str:
+    """A value as an address of ours has it: what a page would hide of a row's text is hidden there, too."""
+    return str(value) if personal or isinstance(value, Exact) else _without_names(str(value))
 
 
 def _without_names(text: str) -> str:

@@ -50,7 +50,7 @@ class PageRoute:
         ]
         object.__setattr__(self, "compiled", re.compile("".join(texts)))
 
-    def url(self, values: dict[str, object]) -> str:
+    def url(self, values: dict[str, Any]) -> str:
         """The path with these parameters, which are taken out of `values`."""
         return _PARAMETER.sub(lambda match: quote(str(values.pop(match[1])), safe=""), self.pattern)
 

@@ -75,8 +75,12 @@ def sign_in_url(base_url: str, secret: str) -> str:
 
 
 def _check_public(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme != "https" or not parts.netloc or parts.path not in ("", "/") or parts.query or "@" in parts.netloc:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # such as https://[::1
+        parts = urlsplit("")
+    is_bare = parts.path in ("", "/") and not parts.query and not parts.fragment
+    if parts.scheme != "https" or not parts.netloc or "@" in parts.netloc or not is_bare:
         raise ConfigurationError(f"--public-url is {url!r}; give https:// and a name, such as https://ops.example.com")
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from effects.app import Effects
 from effects.store.web_sessions.sign_ins import find_link, find_session, sign_in, sign_out
 from effects.web import failures
-from effects.web.database import beside
+from effects.web.database import PAGE_BOUNDS, beside, bounded
 from effects.web.exchange import PageAnswer, PageRequest, cookie
 from effects.web.people import Person, Role
 from effects.web.security import RateLimit
@@ -36,7 +37,8 @@ class SignIn:
     def guard(self, request: PageRequest) -> Person | None:
         """The person whose session the cookie names."""
         secret = self.secret_of(request)
-        session = find_session(self.looking.store, secret) if secret else None
+        with bounded(self.looking.store, PAGE_BOUNDS):
+            session = find_session(self.looking.store, secret) if secret else None
         if session is None:
             return None
         return Person(session.person, role=cast("Role", session.role), personal=session.personal)
@@ -66,7 +68,7 @@ class SignIn:
         if link is None or session is None:
             return visit.page("sign_in.html", code=403, link=None, secret=None, refused=True)
         header = cookie(self.cookie_name, session, path="/", secure=self.secure)
-        return PageAnswer(303, headers=(("location", visit.url("overview")), header))
+        return _with(visit.redirect("overview"), header)
 
     def leave(self, visit: Visit) -> PageAnswer:
         """End the own session."""
@@ -74,4 +76,8 @@ class SignIn:
         if secret:
             sign_out(self._app.store, secret, actor=visit.someone.actor)
         header = cookie(self.cookie_name, "", path="/", secure=self.secure, seconds=0)
-        return PageAnswer(303, headers=(("location", visit.url("sign_in")), header))
+        return _with(visit.redirect("sign_in"), header)
+
+
+def _with(answer: PageAnswer, header: tuple[str, str]) -> PageAnswer:
+    return replace(answer, headers=(*answer.headers, header))

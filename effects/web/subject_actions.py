@@ -12,7 +12,7 @@ from effects.store.limits import queue_pauses
 from effects.store.limits import rows as limit_rows
 from effects.store.operator.actions import request_drain
 from effects.store.schedules import definitions
-from effects.web.actions import ActionCall, ActionField, PageAction
+from effects.web.actions import ActionCall, ActionEnd, ActionField, PageAction
 from effects.web.visit import Visit
 
 # What a form offers for the length of a pause: words → seconds; the first: until it is resumed.
@@ -65,8 +65,9 @@ def _resume_schedule(call: ActionCall) -> None:
     definitions.resume(call.visit.app.store, call.subject, actor=call.actor, reason=call.reason)
 
 
-def _run_schedule(call: ActionCall) -> None:
-    fire_now(call.visit.app, call.subject, actor=call.actor, reason=call.reason)
+def _run_schedule(call: ActionCall) -> ActionEnd:
+    fired = fire_now(call.visit.app, call.subject, actor=call.actor, reason=call.reason)
+    return ActionEnd(count=int(fired.outcome == "enqueued"))
 
 
 def _drain(call: ActionCall) -> None:
@@ -102,7 +103,7 @@ SUBJECT_ACTIONS = (
                "slot on.", "The schedule runs again from its next slot on.", _resume_schedule, _to("schedules")),
     PageAction("schedule_run", "/schedules/run", "schedule", "operator", "Run now", "A job is enqueued for this "
                "moment, beside its slots. Where its key was used, nothing new runs.",
-               "A job was enqueued for this moment.", _run_schedule, _to("schedules")),
+               "It has run for this moment. New jobs: {n}; with 0, its key was used.", _run_schedule, _to("schedules")),
     PageAction("worker_drain", "/workers/drain", "worker", "operator", "Drain", "With its next heartbeat it stops "
                "claiming, finishes or returns its jobs within the grace period, and ends. A service manager that "
                "always restarts it starts a fresh one.", "The worker will drain from its next heartbeat on.", _drain,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from effects.app import Effects
@@ -19,11 +19,12 @@ from effects.store.audit_log.notes import AuditAction
 from effects.store.limits.status import Limit, find
 from effects.store.operator.dead_letters import Unresolved, count_unresolved
 from effects.version import VERSION
-from effects.web.database import ACT_BOUNDS
+from effects.web.database import ACT_BOUNDS, COUNT_BOUNDS, bounded
 from effects.web.exchange import PageAnswer, PageRequest, cookie, form_of, query_of
+from effects.web.navigation import NAVIGATION, NavigationGroup
 from effects.web.people import Person
 from effects.web.readings import Readings
-from effects.web.rendering import PageRenderer
+from effects.web.rendering import Exact, PageRenderer, in_address
 from effects.web.routes import PageRoute, RouteTable
 from effects.web.security import FORM_FIELD, form_token, is_ticket, ticket
 
@@ -37,36 +38,6 @@ YEAR_SECONDS = 31_536_000
 
 TICKET_SECONDS = 120.0
 CLOSED_FILTERS = {"status", "age", "effect"}  # whose values are words of ours
-
-
-class NavigationEntry(NamedTuple):
-    """A page in the navigation: the name of its route, what it is called, and the key that leads to it after `g`."""
-
-    route: str
-    label: str
-    key: str
-
-
-class NavigationGroup(NamedTuple):
-    """Entries under one heading; None for the core's first ones."""
-
-    label: str | None
-    entries: Sequence[NavigationEntry]
-
-
-NAVIGATION = (
-    NavigationGroup(None, [
-        NavigationEntry("overview", "Overview", "o"), NavigationEntry("needs", "Needs you", "n"),
-        NavigationEntry("desk", "Decisions", "d"), NavigationEntry("jobs", "Jobs", "j"),
-        NavigationEntry("numbers", "Numbers", "u"),
-    ]),
-    NavigationGroup("Machinery", [
-        NavigationEntry("queues", "Queues", "q"), NavigationEntry("workers", "Workers", "w"),
-        NavigationEntry("schedules", "Schedules", "s"), NavigationEntry("limits", "Limits", "l"),
-        NavigationEntry("bulks", "Bulk actions", "b"), NavigationEntry("health", "Health", "h"),
-        NavigationEntry("audit", "Audit log", "a"),
-    ]),
-)  # fmt: skip
 
 
 @dataclass
@@ -146,9 +117,11 @@ class Visit:
     @contextmanager
     def acting(self) -> Iterator[None]:
         """While an action writes: it waits for locks as `ACT_BOUNDS` has it, and no statement is ended half-way."""
-        with self.app.store.within(ACT_BOUNDS):
-            yield
-        self.site.readings.forget()
+        try:
+            with self.app.store.within(ACT_BOUNDS):
+                yield
+        finally:  # of several rows some may have been acted on
+            self.site.readings.forget()
 
     def reason(self, *, needed: bool) -> str | None:
         """Why the person acts, as the form has it.
@@ -183,8 +156,13 @@ class Visit:
         Raises:
             StillCountingError: as `Readings.count`.
         """
-        readings, self.is_counting = self.site.readings, True
-        answer = readings.count(question, seconds, lambda: read(self.site.counting), polled=self.is_polled)
+        readings, counting, self.is_counting = self.site.readings, self.site.counting, True
+
+        def bounded_read() -> T:
+            with bounded(counting.store, COUNT_BOUNDS):
+                return read(counting)
+
+        answer = readings.count(question, seconds, bounded_read, polled=self.is_polled)
         self.is_counting = False
         self.counted_seconds = max(self.counted_seconds, readings.age(question))
         return answer
@@ -243,12 +221,15 @@ class Visit:
         """Whether the query's `ticket` was made for this person and this, and its time is not over."""
         return is_ticket(self.query.get("ticket", ""), self.nonce, self.someone, what, self.site.clock())
 
-    def url(self, name: str, /, **values: Any) -> str:
-        """The address of a page; what its path does not take becomes the query, None left out."""
-        route = self.site.routes.by_name[name]
-        path = self.request.mount + route.url(values)
-        query = urlencode({key: value for key, value in values.items() if value is not None})
-        return f"{path}?{query}" if query else path
+    def url(self, name: str, /, **values: Any) -> Exact:
+        """The address of a page; what its path does not take becomes the query, None left out.
+
+        Of a row's text it has what this person may see; a text that is `Exact` it has as it is.
+        """
+        personal = self.person is not None and self.person.personal
+        shown = {key: in_address(value, personal=personal) for key, value in values.items() if value is not None}
+        path = self.request.mount + self.site.routes.by_name[name].url(shown)
+        return Exact(f"{path}?{urlencode(shown)}" if shown else path)
 
     def asset(self, name: str) -> str:
         """The address of a file of ours."""
@@ -277,7 +258,7 @@ class Visit:
         theme = self.request.cookies.get(THEME_COOKIE)
         return theme if theme in THEMES else None
 
-    @property
+    @cached_property
     def needing(self) -> int | None:
         """How many jobs need a person; None where the database does not say."""
         try:
@@ -291,7 +272,7 @@ class Visit:
 
     def lead_to(self, url: str) -> PageAnswer:
         """Lead the browser to an address of ours by GET."""
-        return PageAnswer(303, headers=(("location", url), ("cache-control", "no-store")))
+        return PageAnswer(303, headers=(("location", str(url)), ("cache-control", "no-store")))
 
     def theme_cookie(self, theme: str) -> tuple[str, str]:
         chosen = theme if theme in THEMES else ""  # which ends the cookie

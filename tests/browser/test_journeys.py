@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from effects import Refused
 from effects.store.limits import queue_pauses
@@ -186,6 +187,19 @@ def test_keys_lead_everywhere(opening: Opening, shops: dict[str, Any]) -> None:
     page.keyboard.press("j")
     page.keyboard.press("j")
     assert page.evaluate("document.activeElement.closest('tr').rowIndex") == 2
+
+
+def test_a_list_that_has_become_empty_says_so_by_itself(opening: Opening, acting: tuple[FullShop, str]) -> None:
+    shop, url = acting
+    page = opening()
+    page.goto(f"{url}/email/messages?status=done")
+    assert page.locator("tr[data-row]").count() == 1
+    with shop.app.store.begin() as connection:
+        connection.execute(text(f"UPDATE {shop.app.store.sql.sent_emails} SET state = 'refused'"))
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.get_by_text("No message is done.").wait_for()
+    assert page.locator("tr[data-row]").count() == 0
+    assert page.refused == []
 
 
 def test_times_are_the_viewers_and_utc_beside(opening: Opening, shops: dict[str, Any]) -> None:

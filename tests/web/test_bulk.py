@@ -80,7 +80,8 @@ def test_a_list_that_has_changed_is_shown_again(shop: Shop, visiting: Visiting) 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"as_of": "x"}, {"as_of": "nan"}, {"as_of": "1e400"}, {"expected": "-1"}, {"expected": "many"}, {"do": "drop"},
+        {"as_of": "x"}, {"as_of": "nan"}, {"as_of": "1e400"}, {"as_of": "1e17"}, {"expected": "-1"},
+        {"expected": "many"}, {"do": "drop"},
         {"do": "mark_done"}, {"effect": ""}, {"effect": "unknown"}, {"error_code": "x" * 300},
     ],
 )  # fmt: skip
@@ -110,11 +111,22 @@ def test_all_queued_jobs_are_cancelled(shop: Shop, visiting: Visiting) -> None:
     assert audit_actions(shop.app)[-1] == ("web:ann", "cancel")
 
 
+def test_ages_are_those_of_the_preview(shop: Shop, visiting: Visiting) -> None:
+    store, visitor = shop.app.store, visiting("operator")
+    with store.begin() as connection:
+        created = store.sql.after("-1000")
+        connection.execute(text(f"UPDATE {store.sql.jobs} SET created_at = {created}"))
+        as_of = store.now(connection) - 600
+    fields = visitor.form("/jobs/bulk?do=cancel&status=queued", "/jobs/bulk")
+    answer = visitor.post("/jobs/bulk", {**fields, "age": "15m", "as_of": str(as_of), "expected": "1"})
+    assert "1 done" in plain(answer.text)
+
+
 @pytest.mark.parametrize(
     "path",
     [
         "/jobs/bulk?do=cancel&status=queued&age=1000y", "/jobs?status=nope", "/numbers?range=9d", "/needs?effect=none",
-        "/webhooks/deliveries?state=x", "/reports?state=x",
+        "/webhooks/deliveries?state=x", "/reports?state=x", "/limits?paused=true",
     ],
 )  # fmt: skip
 def test_a_filter_of_another_word_is_refused_and_not_left_aside(path: str, visiting: Visiting) -> None:

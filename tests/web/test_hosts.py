@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,11 +12,14 @@ from typing import Any, TypeAlias
 
 import fastapi
 import pytest
+from django.conf import settings as django_settings
+from django.core.handlers.asgi import ASGIRequest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from effects import ConfigurationError
 from effects.web import Dashboard, PageRequest, Person, dashboard
-from effects.web.doors import asgi_door
+from effects.web.doors import asgi_door, django_urls
 from effects.web.exchange import PageAnswer
 from effects.web.sessions import SignIn
 from tests.support.web_clients import BigFile, left
@@ -77,6 +82,15 @@ def test_without_a_guard_it_refuses_to_start(shop: Shop) -> None:
         dashboard(guard=None, effects=shop.app)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [({"hosts": "ops.example.com"}, "hosts is a str"), ({"hosts": [80]}, "hosts"), ({"sign_in_url": "/für"}, "ASCII")],
+)
+def test_arguments_that_would_fail_each_request_are_refused(wrong: dict[str, Any], says: str, shop: Shop) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        dashboard(guard=by_header, effects=shop.app, **wrong)
+
+
 def test_a_guard_that_returns_something_else_admits_no_one(shop: Shop) -> None:
     board = dashboard(guard=lambda request: True, effects=shop.app)  # type: ignore[arg-type, return-value]
     with closing_after(board):
@@ -99,3 +113,20 @@ def test_a_file_is_read_no_further_for_a_client_that_has_left() -> None:
     with ThreadPoolExecutor(1) as threads:
         sent = left(asgi_door(lambda request: PageAnswer(200, pieces=file.pieces()), threads), scope, 3)
     assert (len(sent), file.count, file.is_closed) == (3, 3, True)
+
+
+def test_django_under_asgi_holds_one_piece_of_a_file_at_a_time() -> None:
+    if not django_settings.configured:
+        django_settings.configure(USE_TZ=True)
+    file = BigFile()
+
+    async def first(response: Any) -> bytes:
+        piece: bytes = await anext(aiter(response))
+        return piece
+
+    with ThreadPoolExecutor(1) as threads:
+        answer = PageAnswer(200, pieces=file.pieces())
+        [urls] = django_urls(lambda request, person: answer, lambda request: None, threads)
+        request = ASGIRequest({"type": "http", "method": "GET", "path": "/", "headers": []}, io.BytesIO())
+        assert asyncio.run(first(urls.callback(request, path=""))) == b"x"
+    assert (file.count, file.is_closed) == (1, True)

@@ -6,21 +6,26 @@ import html
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from effects import Refused
+from effects.model.settlement import AttemptEnd, WorkerLost
 from effects.web import Dashboard, Person, dashboard
 from effects.web.people import Role
-from effects_email import find_suppressions
+from effects_email import find_suppressions, send_templated_email
+from effects_reports import report_status
 from effects_webhooks.admin.rotation import list_secrets
 from effects_webhooks.tenants import ANY_TENANT
+from tests.support.manual_workers import ManualWorker
 from tests.support.sampling import sample
 from tests.web.browsing import Visitor, plain
 from tests.web.full_shop import FullShop, pages_of
 from tests.web.hostile import CORPUS, FIELDS
-from tests.web.rows import audit_actions
+from tests.web.rows import audit_actions, digest
 from tests.web.shapes import Shape
 
 
@@ -61,6 +66,8 @@ def test_what_is_personal_is_shown_to_whom_may_see_it_and_noted(full: FullShop, 
     form = {"form_token": visitor.token()}
     message = visitor.post(f"/email/messages/{full.mail}/reveal", form)
     assert "ann@example.com" in message.text
+    assert "<body data-once>" in message.text  # to be loaded again it would need the form
+    assert "<body>" in visitor.get(f"/email/messages/{full.mail}").text
     address = re.search(r'src="([^"]*ticket[^"]*)"', message.text)
     assert address is not None
     frame = visitor.get(html.unescape(address[1]))
@@ -77,6 +84,18 @@ def test_what_is_personal_is_shown_to_whom_may_see_it_and_noted(full: FullShop, 
     assert [action for _, action in audit_actions(full.app)[-5:]] == [
         "reveal", "reveal", "download", "reveal", "look_up",
     ]  # fmt: skip
+
+
+def test_the_first_rows_of_a_file_are_whole_ones(full: FullShop, person: Callable[..., Visitor]) -> None:
+    store, visitor = full.app.store, person("viewer")
+    data = f'id,name\r\n1,"a\n;b"\r\n2,c\u2028d\r\n3,{"x" * 70_000}\r\n'.encode()
+    artifact = report_status(full.run, effects=full.app).artifact
+    (Path(full.app.settings.storage_url) / str(artifact)).write_bytes(data)
+    with store.begin() as connection:
+        connection.execute(text(f"UPDATE {store.sql.generated_reports} SET bytes = :bytes"), {"bytes": len(data)})
+    page = visitor.post(f"/reports/runs/{full.run}/rows", {"form_token": visitor.token()}).text
+    table = page.partition("The first rows of the file</caption>")[2].partition("</table>")[0]
+    assert re.findall("<t[hd][^>]*>([^<]*)</t[hd]>", table) == ["id", "name", "1", "a\n;b", "2", "c d"]
 
 
 def test_an_address_is_lifted_after_a_question(full: FullShop, person: Callable[..., Visitor]) -> None:
@@ -127,6 +146,35 @@ def test_a_rotated_secret_is_shown_once(full: FullShop, person: Callable[..., Vi
     assert admin.act(f"/webhooks/secrets/expire?name={full.good}:{before[0].id}", reason="done").status_code == 303
     assert [each.signs for each in list_secrets(full.good, tenant=ANY_TENANT, effects=full.app)] == [True, False]
     assert audit_actions(full.app)[-2:] == [("web:ann", "rotate"), ("web:ann", "expire")]
+
+
+@pytest.mark.parametrize(("ending", "state"), [(Refused("no"), "refused"), (WorkerLost(), "unknown")])
+def test_a_message_has_its_page_however_its_attempt_ended(
+    ending: AttemptEnd, state: str, full: FullShop, person: Callable[..., Visitor]
+) -> None:
+    mail = send_templated_email("welcome", to="ann@example.com", context={"name": "Ann"}, effects=full.app)
+    worker = ManualWorker(full.app, "w2", queue=full.app.job_types.get("email.send").queue)
+    worker.settle((worker.claim_one(), ending), released=isinstance(ending, WorkerLost))
+    page = person("operator").get(f"/email/messages/{mail.job_id}")
+    assert (page.status_code, state in plain(page.text)) == (200, True)
+
+
+def test_only_an_admin_repeats_what_is_done(full: FullShop, person: Callable[..., Visitor]) -> None:
+    operator, admin, before = person("operator"), person("admin"), digest(full)
+    done = {
+        "/webhooks/deliveries/replay": f"{full.event}:{full.good}", "/webhooks/events/replay": full.event,
+        "/email/messages/requeue": str(full.mail),
+    }  # fmt: skip
+    for path, name in done.items():
+        assert "even_if_done" not in operator.get(path, params={"name": name}).text
+        form = {"form_token": operator.token(), "name": name, "even_if_done": "yes"}
+        assert operator.post(path, form).status_code == 403
+    assert digest(full) == before
+    assert "Send again" not in operator.get(f"/email/messages/{full.mail}").text
+    for path, name in done.items():
+        form = {"form_token": admin.token(), "name": name, "even_if_done": "yes"}
+        assert admin.post(path, form).status_code == 303
+    assert {action for _, action in audit_actions(full.app)[-3:]} == {"requeue"}
 
 
 def test_what_is_not_there_is_404(full: FullShop, person: Callable[..., Visitor]) -> None:

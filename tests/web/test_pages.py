@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import Engine, event, text
 
-from effects import Unknown, enqueue
+from effects import Schedule, Unknown, enqueue
 from effects.errors import StoreConflict, StoreUnavailable
+from effects.firing import fire_now
 from effects.store.limits import queue_pauses
 from effects.store.numbers.rows import WorkerRollup, write_rollups
-from effects.web import Dashboard, PageRequest, Person, dashboard
+from effects.store.schedules import definitions
+from effects.web import Dashboard, PageRequest, Person, Visit, dashboard
 from effects.web.database import ACT_BOUNDS, beside
+from effects.web.failures import answer_of
 from tests.support.manual_workers import ManualWorker
 from tests.support.scripted import Script
 from tests.web.browsing import Visitor, plain
@@ -54,6 +59,20 @@ def test_the_story_of_an_effect_is_that_of_the_command(shop: Shop, visiting: Vis
     )
     assert f"<code>effects dead resolve {shop.unknown} --as mark-done</code>" in page
     assert all(button in words for button in ("It happened", "Leave it unknown", "Try it again", "Ignore it"))
+
+
+def test_of_thousands_of_attempts_the_newest_are_shown(shop: Shop, visiting: Visiting) -> None:
+    store = shop.app.store
+    columns = [column.name for column in store.tables["attempt_log"].columns]
+    values = ", ".join(f"{name} + i" if name in ("lease_token", "attempt") else name for name in columns)
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 150)"
+    copies = f"{numbers} SELECT {values} FROM {store.sql.attempt_log} CROSS JOIN n WHERE job_id = :id"
+    with store.begin() as connection:
+        insert = text(f"INSERT INTO {store.sql.attempt_log} ({', '.join(columns)}) {copies}")
+        connection.execute(insert, {"id": shop.dead})
+    words = plain(visiting("viewer").get(f"/jobs/{shop.dead}").text)
+    assert "51 earlier ones are not shown" in words
+    assert ("Attempt 52 " in words, "Attempt 151 " in words, "Attempt 51 " in words) == (True, True, False)
 
 
 def test_a_viewer_is_told_which_role_an_action_needs(shop: Shop, visiting: Visiting) -> None:
@@ -130,6 +149,17 @@ def test_each_action_on_what_has_a_name(path: str, action: tuple[str, str], shop
     assert unknown.status_code == 404
 
 
+def test_a_schedule_that_runs_by_hand_says_whether_a_job_is_new(shop: Shop, visiting: Visiting) -> None:
+    rarely, key = "0 0 29 2 *", "report:{previous_slot_date}"  # so that each run of the second one has the same key
+    schedules = [Schedule("fresh", "scripted", cron=rarely), Schedule("used", "scripted", cron=rarely, key=key)]
+    definitions.register(shop.app.store, schedules)
+    fire_now(shop.app, "used", actor="cli:ann", slot=datetime.now(UTC) - timedelta(seconds=5))
+    visitor = visiting("operator")
+    for name, jobs in (("fresh", 1), ("used", 0)):
+        answer = visitor.act(f"/schedules/run?name={name}")
+        assert f"New jobs: {jobs};" in visitor.get(answer.headers["location"]).text
+
+
 def test_what_is_looked_up_leads_to_its_story(shop: Shop, visiting: Visiting) -> None:
     visitor = visiting("viewer")
     token = visitor.token()
@@ -162,6 +192,35 @@ def test_addresses_in_stored_texts_are_hidden_until_they_are_asked_for(shop: Sho
     assert "550 •••@example.com is unknown; see http://x.test/@a" in visitor.get("/needs").text
     path = f"/jobs/{shop.dead}"
     assert "ann@example.com" not in visitor.get(path).text
+
+
+def test_a_word_of_an_error_is_no_pattern(visiting: Visiting) -> None:
+    visitor = visiting("operator")
+    for page in ("/jobs?word=", "/needs?word=", "/needs/bulk?do=requeue&effect=not_done&word="):
+        for word in ("(", "no.", "*", "no one"):
+            answer = visitor.get(f"{page}{quote(word)}")
+            assert (answer.status_code, "letters, digits and underscores" in answer.text) == (400, True), (page, word)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("method", "error", "says"),
+    [
+        ("POST", StoreUnavailable("gone"), "whether the action was carried out is not known"),
+        ("POST", StoreConflict("busy"), "only for some of them"),
+        ("GET", StoreUnavailable("gone"), "this page can be loaded again"),
+        ("GET", StoreConflict("busy"), "Load the page again"),
+    ],
+)
+def test_an_action_that_was_cut_short_is_not_said_to_have_changed_nothing(
+    method: str, error: Exception, says: str, visiting: Visiting
+) -> None:
+    board = visiting("operator").app
+    assert isinstance(board, Dashboard)
+    answer = answer_of(Visit(board.site, PageRequest(method, "/jobs"), Person("ann", role="operator")), error)
+    assert answer is not None
+    assert (answer.status, says in answer.body.decode()) == (503, True)
+    assert "othing was changed" not in answer.body.decode()
 
 
 def test_lists_have_pages_and_filters(shop: Shop, visiting: Visiting) -> None:
@@ -341,3 +400,16 @@ def test_the_numbers_are_a_file_too(shop: Shop, visiting: Visiting) -> None:
     assert len(lines) > 10
     assert {line.count(",") for line in lines} == {head.count(",")}
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:00Z,60,+", lines[0])  # no worker measured: empty, not zero
+
+
+def test_the_numbers_of_a_type_without_any_are_not_those_of_all(shop: Shop, visiting: Visiting) -> None:
+    with shop.app.store.read() as connection:
+        minute = shop.app.store.now(connection) // 60 * 60 - 120
+    row = WorkerRollup(begins_at=minute, seconds=60, job_type="scripted", queue="default", worker="w1", done=40)
+    write_rollups(shop.app.store, [row])
+    visitor, idle = visiting("viewer"), "range=1h&job_type=nightly&queue=default"
+    assert ",60,40," in visitor.get("/numbers.csv?range=1h").text
+    assert ",60,40," in visitor.get("/numbers.csv?range=1h&job_type=scripted&queue=default").text
+    assert ",60,40," not in visitor.get(f"/numbers.csv?{idle}").text
+    words = plain(visitor.get(f"/numbers?{idle}").text)
+    assert ("nightly in default" in words, "No attempt in the last 1h" in words) == (True, True)

@@ -179,6 +179,8 @@ def test_over_https_the_cookie_is_bound_to_the_host(app: Effects) -> None:
         ("127.0.0.1", "http://ops.example.com", "https://"),
         ("127.0.0.1", "https://ops.example.com/path", "https://"),
         ("127.0.0.1", "https://ann@ops.example.com", "https://"),
+        ("127.0.0.1", "https://ops.example.com/#top", "https://"),
+        ("127.0.0.1", "https://[::1", "https://"),
     ],
 )
 def test_it_listens_on_loopback_unless_people_come_by_https(

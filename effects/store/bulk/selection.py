@@ -63,7 +63,7 @@ def freeze(store: Store, connection: Connection, table: SelectedTable, filters: 
     now = store.now(connection)
     newest = newest_id(store, connection)
     as_of = moment(now) if filters.as_of is None else min(filters.as_of, moment(now))
-    since, until = filters.window.times(now)
+    since, until = filters.window.times(as_of.timestamp())  # the ages that rows had then
     window = Window(since=moment_or_none(since), until=moment_or_none(until))
     first, end = 0, newest + 1
     if isinstance(filters, Filters):

@@ -25,13 +25,13 @@
   }
 
   // -- live regions -----------------------------------------------------------------------------------------
-  const regions = () => [...document.querySelectorAll("[data-live][id]")];
+  const regions = (page = document) => [...page.querySelectorAll("[data-live][id]")];
   function busy() {
     const active = document.activeElement;
     const selection = document.getSelection();
     return document.hidden || state.paused || (selection && !selection.isCollapsed)
       || (active && active.matches("input, select, textarea, [data-live] *"))
-      || document.querySelector("[data-live] details[open], [data-live] input:checked");
+      || document.querySelector("[data-live] details[open], main input:checked");
   }
   function tell(text) {
     const line = document.getElementById("live-state");
@@ -46,6 +46,7 @@
       state.wait = Math.min(state.wait * 1.5, POLL_CALM_MS);
       return;
     }
+    if (answer.status === 202) return; // it counts, and shows nothing yet
     const fresh = new DOMParser().parseFromString(policy.createHTML(await answer.text()), "text/html");
     if (busy()) return;
     swap(fresh);
@@ -64,10 +65,12 @@
     }
     later(state.wait);
   }
-  // What has not changed for long is asked for less often; a person at the window is told at once.
+  // What has not changed for long is asked for less often; a person at the window is told at once. What a form has shown
+  // is not asked for: its address alone leads elsewhere.
   function later(wait) {
     clearTimeout(state.timer);
-    if (!document.hidden && regions().length) state.timer = setTimeout(poll, wait * (1 + JITTER * (Math.random() - 0.5)));
+    if (document.hidden || "once" in document.body.dataset) return;
+    if (regions().length) state.timer = setTimeout(poll, wait * (1 + JITTER * (Math.random() - 0.5)));
   }
   function wake() {
     const slow = state.wait > POLL_MS;
@@ -82,19 +85,22 @@
     localise(time.parentNode);
   }
   function swap(fresh) {
+    const ids = (page) => regions(page).map((region) => region.id).join();
+    if (ids(document) !== ids(fresh)) replace("main", fresh); // a list has become empty, or is no longer
     for (const region of regions()) {
       const next = fresh.getElementById(region.id);
       if (next && next.innerHTML !== region.dataset.was) {
-        const was = next.innerHTML;
-        localise(next);
-        region.replaceWith(document.adoptNode(next));
-        next.dataset.was = was;
+        next.dataset.was = next.innerHTML;
+        replace(region.id, fresh);
       }
     }
-    const read = fresh.getElementById("read"), shown = document.getElementById("read");
-    if (!read || !shown) return;
-    localise(read);
-    shown.replaceWith(document.adoptNode(read));
+    replace("read", fresh);
+  }
+  function replace(id, fresh) {
+    const next = fresh.getElementById(id), shown = document.getElementById(id);
+    if (!next || !shown) return;
+    localise(next);
+    shown.replaceWith(document.adoptNode(next));
   }
 
   // -- keys -------------------------------------------------------------------------------------------------

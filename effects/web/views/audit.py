@@ -6,7 +6,7 @@ import msgspec
 
 from effects.store.audit_log.entries import LogFilters, list_entries
 from effects.web.exchange import PageAnswer
-from effects.web.views.paging import PAGE_ROWS, before_of, filters_of, page_of
+from effects.web.views.paging import PAGE_ROWS, before_of, chosen_of, filters_of, page_of
 from effects.web.visit import Visit
 
 _NAMES = ("actor", "action", "subject_kind", "subject")
@@ -18,7 +18,7 @@ def audit(visit: Visit) -> PageAnswer:
     entries, older = page_of(list_entries(visit.app.store, filters))
     return visit.page(
         "audit.html", entries=[(entry, _detail(entry.detail)) for entry in entries], older=older,
-        first=filters.before is None, chosen={name: value for name, value in chosen.items() if value},
+        first=filters.before is None, chosen=chosen_of(chosen),
     )  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def _at(filters: Any, as_of: dt.datetime | None) -> Any:
 def _as_of(visit: Visit) -> dt.datetime:
     try:
         as_of = moment_or_none(float(visit.form.get("as_of", "")))
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):
         as_of = None
     if not isinstance(as_of, dt.datetime):
         raise BadRequestError("as_of is not the time of a preview")

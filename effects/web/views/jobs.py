@@ -11,28 +11,27 @@ from effects.text.wording import RETRYING
 from effects.web.bulk_choices import choices_of_jobs
 from effects.web.exchange import PageAnswer
 from effects.web.views.notices import notice
-from effects.web.views.paging import PAGE_ROWS, before_of, choice_of, filters_of
+from effects.web.views.paging import PAGE_ROWS, before_of, choice_of, chosen_of, filters_of, word_of
 from effects.web.visit import Visit
 
 STATUSES = tuple(RETRYING if status == "failed" else status for status in (*LIVE, *ENDED))
 AGES = {"15m": 900.0, "1h": 3_600.0, "24h": 86_400.0, "7d": 604_800.0}
-_NAMES = ("job_type", "queue", "error_code", "limit_key", "group_key", "worker", "word")
+_NAMES = ("job_type", "queue", "error_code", "limit_key", "group_key", "worker")
 
 
-def job_filters(fields: Mapping[str, str], before: int | None = None) -> tuple[Filters, dict[str, str]]:
+def job_filters(fields: Mapping[str, str], before: int | None = None) -> tuple[Filters, Mapping[str, str]]:
     """The filters of a query or a form, and those of them that are set, by name.
 
     Raises:
         BadRequestError: as `text_of`.
     """
-    names = filters_of(fields, _NAMES)
+    names = {**filters_of(fields, _NAMES), "word": word_of(fields)}
     status, age = choice_of(fields, "status", STATUSES), choice_of(fields, "age", AGES)
     window = ANY_TIME if age is None else Window(newer=AGES[age])
     filters = Filters(
         status="failed" if status == RETRYING else status, window=window, before=before, limit=PAGE_ROWS, **names
     )
-    chosen = {**names, "age": age, "status": status}
-    return filters, {name: value for name, value in chosen.items() if value}
+    return filters, chosen_of({**names, "age": age, "status": status})
 
 
 def jobs(visit: Visit) -> PageAnswer:

@@ -11,6 +11,7 @@ from effects.store.operator.queue_status import WorkerState, read_workers
 from effects.store.schedules.states import read_states
 from effects.web.exchange import PageAnswer
 from effects.web.views.notices import notice
+from effects.web.views.paging import choice_of
 from effects.web.views.shared_readings import stats_of
 from effects.web.visit import LIVE_SECONDS, Visit
 
@@ -38,7 +39,7 @@ def schedules(visit: Visit) -> PageAnswer:
 
 
 def limits(visit: Visit) -> PageAnswer:
-    paused = visit.query.get("paused") == "yes"
+    paused = choice_of(visit.query, "paused", ("yes",)) is not None
     rows = _limits(visit, paused=paused)
     return visit.page("limits.html", limits=rows, paused=paused, most=LIMITS_MAX, notice=notice(visit))
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from effects.observation.stats import PointStats, Series, read_series
 from effects.store.db.sql import Window
 from effects.web.exchange import PageAnswer
+from effects.web.views.paging import filters_of
 from effects.web.views.shared_readings import RANGES, STATS_SECONDS, span_of, stats_of
 from effects.web.visit import Visit
+
+Pair: TypeAlias = tuple[str | None, str | None]  # a job type and a queue; None is any
 
 # What an outcome is drawn as, from the bottom up: outcomes → the class and the word of their part.
 PARTS = (
@@ -37,25 +40,23 @@ def last_day(visit: Visit) -> dict[str, Any]:
     return {"series": series, "stacked": stacked, "totals": totals, "parts": PARTS, "times": _times(series)}
 
 
-def series_of(visit: Visit) -> tuple[Series, str, tuple[str, str] | None]:
+def series_of(visit: Visit) -> tuple[Series, str, Pair | None]:
     """The points of the query's span and type, the span, and the job type and queue, if one is chosen."""
-    span = span_of(visit, "24h")
-    pair = _pair(visit, sorted({(each.job_type, each.queue) for each in stats_of(visit, span).types}))
+    span, chosen = span_of(visit, "24h"), filters_of(visit.query, ("job_type", "queue"))
+    pair = (chosen["job_type"], chosen["queue"]) if any(chosen.values()) else None
     return _read(visit, span, pair), span, pair
 
 
-def _read(visit: Visit, span: str, pair: tuple[str, str] | None) -> Series:
-    store, window = visit.app.store, Window(newer=RANGES[span])
-    return visit.read(
-        ("series", span, pair), STATS_SECONDS,
-        lambda: read_series(store, window, job_type=pair and pair[0], queue=pair and pair[1]),
-    )  # fmt: skip
+def _read(visit: Visit, span: str, pair: Pair | None) -> Series:
+    """Shared, unless there are no numbers about the pair: then a person may have typed it."""
+    store, (job_type, queue) = visit.app.store, pair or (None, None)
 
+    def read() -> Series:
+        return read_series(store, Window(newer=RANGES[span]), job_type=job_type, queue=queue)
 
-def _pair(visit: Visit, pairs: list[tuple[str, str]]) -> tuple[str, str] | None:
-    """The job type and queue that are asked for, if there are numbers about them."""
-    pair = (visit.query.get("job_type", ""), visit.query.get("queue", ""))
-    return pair if pair in pairs else None
+    if pair is not None and pair not in {(each.job_type, each.queue) for each in stats_of(visit, span).types}:
+        return read()
+    return visit.read(("series", span, pair), STATS_SECONDS, read)
 
 
 def _parts(point: PointStats) -> list[int]:

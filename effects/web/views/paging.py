@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from effects.arguments import printable
 from effects.web.exchange import BadRequestError
+from effects.web.rendering import HIDDEN_NAME, Exact
 from effects.web.visit import Visit
 
 Row = TypeVar("Row")
@@ -15,6 +16,7 @@ Choice = TypeVar("Choice", bound=str)
 PAGE_ROWS = 50
 TEXT_CHARS_MAX = 255
 _ID = re.compile("[1-9][0-9]{0,17}")
+_WORD = re.compile(r"\w+")
 _text = printable(TEXT_CHARS_MAX)
 
 
@@ -73,13 +75,45 @@ def filters_of(fields: Mapping[str, str], names: Sequence[str]) -> dict[str, Any
     return {name: text_of(fields, name) for name in names}
 
 
+def chosen_of(filters: Mapping[str, str | None]) -> dict[str, Exact]:
+    """Those of the filters that are set, for the links and forms of their page: as the person has sent them."""
+    return {name: Exact(value) for name, value in filters.items() if value}
+
+
 def text_of(fields: Mapping[str, str], name: str) -> str | None:
     """A filter that is a name.
 
     Raises:
-        BadRequestError: it has more than 255 characters, or control characters.
+        BadRequestError: it has more than 255 characters, or control characters; or as `sent_of`.
     """
-    text = fields.get(name)
+    text = sent_of(fields, name)
     if text is not None and _text(text) is not None:
         raise BadRequestError(f"{name} {_text(text)}")
+    return text
+
+
+def word_of(fields: Mapping[str, str]) -> str | None:
+    """The filter `word`: a whole word of an error's text.
+
+    Raises:
+        BadRequestError: it has another character, which the databases would read as a pattern.
+    """
+    word = text_of(fields, "word")
+    if word is not None and not _WORD.fullmatch(word):
+        raise BadRequestError("word must be one word of letters, digits and underscores")
+    return word
+
+
+def sent_of(fields: Mapping[str, str], name: str) -> str | None:
+    """A field as it was sent; None where it is not set.
+
+    Raises:
+        BadRequestError: a part of it is what a page shows in place of a name in an address: no row has that.
+    """
+    text = fields.get(name)
+    if text is not None and HIDDEN_NAME in text:
+        raise BadRequestError(
+            f"a part of {name} is hidden, as it may be a person's address: open the link as someone with the "
+            "capability personal, or use the command"
+        )
     return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from effects.observation.evidence import Evidence, find_evidence, find_orphans
@@ -17,6 +18,7 @@ from effects.web.views.notices import notice
 from effects.web.visit import Visit
 
 QUESTION_CHARS_MAX = 255
+ATTEMPTS_MAX = 100  # of a job that is put off again and again there may be thousands
 _MESSAGE_ID = re.compile(r"<[^<>\s]+@[^<>\s]+>")
 _RESUMES = {"resume-queue": "queue_resume", "resume-limit": "limit_resume"}
 
@@ -60,12 +62,13 @@ def _story(visit: Visit, evidence: Evidence, *, revealed: bool = False) -> PageA
 
 
 def story_values(visit: Visit, evidence: Evidence) -> dict[str, Any]:
-    """What a template shows of an effect."""
-    attempts = evidence.facts.attempts
+    """What a template shows of an effect; of its attempts the newest 100."""
+    attempts = evidence.facts.attempts[-ATTEMPTS_MAX:]
     return {
         "evidence": evidence, "job": evidence.facts.jobs[0], "attempts": attempts, "sentence": sentence(evidence),
+        "earlier_attempts": len(evidence.facts.attempts) - len(attempts),
         "wait": wait_text(evidence.waits) if evidence.waits is not None else None,
-        "actions": _actions(visit, evidence), "timeline": _timeline(evidence), "steps": steps,
+        "actions": _actions(visit, evidence), "timeline": _timeline(evidence, attempts), "steps": steps,
         "whole_ms": max(map(_whole_ms, attempts), default=0.0), "notice": notice(visit),
         "links": [link for pages in visit.site.packages for link in pages.links(visit, evidence)],
     }  # fmt: skip
@@ -98,11 +101,11 @@ def _actions(visit: Visit, evidence: Evidence) -> list[dict[str, Any]]:
     return buttons
 
 
-def _timeline(evidence: Evidence) -> list[tuple[Any, str, Any]]:
+def _timeline(evidence: Evidence, attempts: Sequence[AttemptRecord]) -> list[tuple[Any, str, Any]]:
     """Everything that happened, in order of time: jobs, attempts, people's actions."""
     facts = evidence.facts
     events: list[tuple[Any, str, Any]] = [(job.created_at, "created", job) for job in facts.jobs]
-    events += [(attempt.started_at, "attempt", attempt) for attempt in facts.attempts]
+    events += [(attempt.started_at, "attempt", attempt) for attempt in attempts]
     events += [(action.created_at, "action", action) for action in facts.actions]
     events += [(job.finished_at, "ended", job) for job in facts.jobs if job.finished_at is not None]
     # A time out of range is a text, and comes first.

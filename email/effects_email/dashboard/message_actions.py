@@ -11,6 +11,7 @@ def _requeue(call: ActionCall) -> ActionEnd:
     requeued = requeue_email(
         call.visit.app, key_of_job(call.visit.app, job_of(call.subject)), actor=call.actor, reason=call.reason,
         render_again=call.fields["render_again"] == "yes", confirm_unknown=call.fields["even_if_unknown"] == "yes",
+        confirm_done=call.fields["even_if_done"] == "yes",
     )  # fmt: skip
     return ActionEnd(call.visit.url("job", id=requeued.job_id))
 
@@ -32,9 +33,11 @@ def job_of(name: str) -> int:
 
 ACTIONS = (
     PageAction("email_requeue", "/email/messages/requeue", "message of job", "operator", "Send again",
-               "A new job sends the message with the same bytes. A group's message goes to those who do not have it.",
+               "A new job sends the message with the same bytes. A group's message goes to those who do not have it. "
+               "What was sent already is sent to all, as another message.",
                "It is sent again: this is the new job.", _requeue, _to_message, fields=(
                    ActionField("render_again", "Rendered again from the newest template", "tick"),
                    ActionField("even_if_unknown", "Even if it may have been sent: then it may arrive twice", "tick"),
+                   ActionField("even_if_done", "Even if it was sent: then it arrives twice", "tick", role="admin"),
                )),
 )  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from effects import DeliveryError
@@ -64,7 +66,7 @@ def _run(visit: Visit, rows: list[list[str]] | None = None) -> PageAnswer:
 
 
 def _head(visit: Visit, status: ReportStatus) -> list[list[str]]:
-    """The first rows of a text file; the last one, which may be cut, is left out."""
+    """The first rows of a text file; one that goes on behind what was read is left out."""
     if (status.content_type or "").partition(";")[0] not in _SHOWN_TYPES:
         raise ReportStateError("only text files show their first rows here: download it")
     try:
@@ -73,11 +75,16 @@ def _head(visit: Visit, status: ReportStatus) -> list[list[str]]:
     except DeliveryError as error:
         raise ReportNotFound(f"the file cannot be read now: {error}") from None
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(data.removeprefix(codecs.BOM_UTF8))
-    lines = text.splitlines()[: ROWS_SHOWN + 1]
+    rows = list(islice(_rows(text, status), ROWS_SHOWN + 2))
+    is_whole = stop == status.bytes or len(rows) == ROWS_SHOWN + 2
+    return (rows if is_whole else rows[:-1])[: ROWS_SHOWN + 1]
+
+
+def _rows(text: str, status: ReportStatus) -> Iterator[list[str]]:
     if "ndjson" in str(status.content_type):
-        return [[line] for line in lines[:ROWS_SHOWN]]
-    delimiter = ";" if lines and lines[0].count(";") > lines[0].count(",") else ","
-    return [row[:_CELLS_MAX] for row in csv.reader(io.StringIO("\n".join(lines)), delimiter=delimiter)]
+        return ([line] for line in text.split("\n") if line)
+    delimiter = ";" if status.dialect.startswith("excel_semicolon") else ","
+    return (row[:_CELLS_MAX] for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
 
 
 def download(visit: Visit) -> PageAnswer:

@@ -11,6 +11,7 @@ from effects.web import (
     Visit,
     before_of,
     choice_of,
+    chosen_of,
     filters_of,
     notice,
     page_of,
@@ -36,10 +37,9 @@ def deliveries(visit: Visit) -> PageAnswer:
     page = list_deliveries(
         **chosen, state=state, before=before, limit=PAGE_ROWS, tenant=_tenant(tenant), effects=visit.app
     )
-    shown = {name: value for name, value in {**chosen, "tenant": tenant}.items() if value}
     return visit.page(
-        "webhooks/deliveries.html", page=page, chosen=shown, state=state, states=STATES, first=before is None,
-        notice=notice(visit),
+        "webhooks/deliveries.html", page=page, chosen=chosen_of({**chosen, "tenant": tenant}), state=state,
+        states=STATES, first=before is None, notice=notice(visit),
     )  # fmt: skip
 
 

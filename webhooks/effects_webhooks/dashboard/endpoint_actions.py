@@ -13,7 +13,9 @@ from effects_webhooks.tenants import ANY_TENANT
 
 RECOVER_MAX = 200  # in one request
 _SINCE = {"1 hour": 1, "6 hours": 6, "1 day": 24, "3 days": 72, "7 days": 168}
-_EVEN_IF_DONE = ActionField("even_if_done", "Also those that were answered with 2xx: they arrive a second time", "tick")
+_EVEN_IF_DONE = ActionField(
+    "even_if_done", "Also those that were answered with 2xx: they arrive a second time", "tick", role="admin"
+)
 
 
 def _disable(call: ActionCall) -> None:
