@@ -86,7 +86,7 @@ def _summaries(accepted: Sequence[Settlement], now: float) -> dict[str, _BatchSu
             summary.pause(settlement.pause_seconds, settlement.message)
         elif settlement.pause_seconds > summary.parent_pause_seconds:
             summary.parent_pause_seconds, summary.parent_reason = settlement.pause_seconds, settlement.message
-        summary.unused += not settlement.outcome
+        summary.unused += settlement.refund_attempt and not settlement.outcome  # a job that waited has taken no token
         if settlement.ended_at_monotonic and settlement.outcome in _ANSWERED + _FAILED:  # it was performed
             age = max(0.0, now - settlement.ended_at_monotonic)
             result = Result(settlement.outcome in _ANSWERED, age + settlement.duration_seconds)
