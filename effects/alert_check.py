@@ -75,7 +75,6 @@ class CheckAlerts(JobType[dict[str, Any]]):
     name = CHECK_TYPE
     priority = 1
     time_limit_seconds = 60.0
-    retention_days = 1.0
 
     def __init__(self, app: Effects) -> None:
         self._app = app

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from effects import (
@@ -17,6 +18,7 @@ from effects import (
     Refused,
     Retry,
     Schedule,
+    Snooze,
     Unknown,
     enqueue,
     enqueue_many,
@@ -339,6 +341,83 @@ def test_a_stopped_prune_continues_the_next_time(app: Effects, monkeypatch: pyte
     assert (first.jobs, first.finished) == (10, False)
     second = prune(app)
     assert (second.jobs, second.finished) == (10, True)
+
+
+class ShortSlice:
+    """An attempt that is asked to stop before its ninth page."""
+
+    def __init__(self) -> None:
+        self._pages = 0
+
+    @property
+    def cancel_requested(self) -> bool:
+        self._pages += 1
+        return self._pages > 8
+
+
+def test_a_slice_goes_on_where_the_one_before_it_ended(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the start each time, all slices would end among the rows that are kept for long, before anything else."""
+    monkeypatch.setattr(store_prune, "PAGE", 2)
+    manual_worker = ManualWorker(app)
+    enqueue_many([NewJob(job_type="long", payload={}) for _ in range(20)], effects=app)
+    manual_worker.settle(*((job, Done()) for job in manual_worker.claim()))
+    gone = ended(app, Done(), group_key="over")
+    later(app, 8)
+    slices = [Prune(app).perform({}, cast("Any", ShortSlice()))]  # another process, whose slice is lost
+    job_type = Prune(app)
+    while isinstance(slices[-1], Snooze) and len(slices) < 40:
+        slices.append(job_type.perform({}, cast("Any", ShortSlice())))
+    done = slices[-1]
+    assert isinstance(done, Done)
+    assert done.detail == msgspec.to_builtins(Pruned(jobs=1, groups=1))
+    assert gone not in history(app)
+    assert isinstance(job_type.perform({}, cast("Any", ShortSlice())), Snooze)  # the next run begins at the start
+
+
+def test_the_built_in_types_do_not_make_the_walk_longer(
+    app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends where the shortest retention begins: a day's, and each run would read a week of history."""
+    app = app_factory()
+    monkeypatch.setattr(store_prune, "PAGE", 5)
+    empty = pages_of(app)
+    manual_worker = ManualWorker(app)
+    enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(20)], effects=app)
+    manual_worker.settle(*((job, Done()) for job in manual_worker.claim()))
+    later(app, 2)
+    assert pages_of(app) == empty
+
+
+def pages_of(app: Effects) -> int:
+    """How many pages a run takes."""
+    pages = 0
+
+    def go_on() -> bool:
+        nonlocal pages
+        pages += 1
+        return True
+
+    prune(app, dry_run=True, go_on=go_on)
+    return pages
+
+
+def test_a_part_that_fails_does_not_stop_the_parts_after_it(app_factory: AppFactory) -> None:
+    class Broken(Scripted):
+        def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Any) -> int:
+            raise OSError("the storage is away")
+
+    class Own(Scripted):
+        pruned = 0
+
+        def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Any) -> int:
+            self.pruned += 1
+            return 1
+
+    own = [Own("a"), Own("z")]
+    app = app_factory(job_types=[own[0], Broken("m"), own[1]])
+    with pytest.raises(OSError, match="the storage is away"):
+        prune(app)
+    assert [job_type.pruned for job_type in own] == [1, 1]
 
 
 def test_two_at_once_and_a_requeue_between(app: Effects) -> None:
