@@ -401,6 +401,25 @@ def pages_of(app: Effects) -> int:
     return pages
 
 
+def test_rows_of_a_clock_that_was_ahead_do_not_keep_those_behind_them(
+    app: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of them has no old row, for as many years as the clock was ahead."""
+    for module in (store_prune, table_ledger):
+        monkeypatch.setattr(module, "PAGE", 3)
+    for number in range(6):
+        ended(app, Done(), key=f"k{number}")
+    year, first = app.store.sql.after("365 * 86400"), history(app)[:3]
+    run_sql(app, f"UPDATE effects_job_history SET finished_at = {year} WHERE id <= {first[-1]}")
+    run_sql(app, f"UPDATE effects_effect_ledger SET created_at = {year} WHERE job_id <= {first[-1]}")
+    later(app, 8)
+    assert prune(app).jobs == 3
+    assert history(app) == first
+    later(app, 83)
+    assert prune(app).effects == 3
+    assert audit(app.store, app.ledgers) == []
+
+
 def test_a_part_that_fails_does_not_stop_the_parts_after_it(app_factory: AppFactory) -> None:
     class Broken(Scripted):
         def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Any) -> int:
