@@ -78,9 +78,11 @@ def prune(
     `retention_days`. A dead or unknown job is deleted only after an operator resolved it (requeued, ignored or
     resolved it) and EFFECTS_RETENTION_DEAD_DAYS have passed since; an open one is never taken, nor is a job that
     another was requeued from and that is still there. The effect's ledger row goes after its job, at its own
-    `expires_at` or age; then its key may be used again. The audit log keeps EFFECTS_RETENTION_AUDIT_DAYS,
-    and so do bulk actions. A crash leaves whole batches: running it again continues, and concurrent runs are harmless.
-    A part that fails, such as a package whose storage is away, does not stop the parts after it.
+    `expires_at` or age; then its key may be used again. Job types that are not registered here may be another app's,
+    which keeps them for longer: their jobs and ledger rows go after the longest of all these ages, usually that of the
+    audit log. That one keeps EFFECTS_RETENTION_AUDIT_DAYS, and so do bulk actions. A crash leaves whole batches:
+    running it again continues, and concurrent runs are harmless. A part that fails, such as a package whose storage is
+    away, does not stop the parts after it.
 
     Args:
         dry_run: only count. What depends on rows that would go first is not counted.
@@ -182,7 +184,7 @@ class _Run:
         for table in tables:
             yield self._part("effects", partial(delete_old_effects, table=table, ages=self._kept(table)))
         yield self._part("groups", pages.groups)
-        yield self._part("limits", partial(pages.limits, seconds=ages.default))
+        yield self._part("limits", partial(pages.limits, seconds=settings.retention_jobs_days * DAY_SECONDS))
         yield self._part("slots", partial(pages.slots, seconds=default))
         yield self._part("audit_log", partial(pages.audit_log, seconds=audit_seconds))
         yield self._part("bulks", partial(pages.bulks, seconds=audit_seconds))
@@ -215,9 +217,11 @@ class _Run:
         return self._pruned.finished
 
     def _ages(self, attribute: str, default_days: float) -> Ages:
+        """Of each registered job type. Others may be another app's, which declares more than we know: they go last."""
         own = {job_type.name: getattr(job_type, attribute) for job_type in self._app.job_types}
-        seconds = {name: days * DAY_SECONDS for name, days in own.items() if days is not None}
-        return Ages(seconds, default_days * DAY_SECONDS)
+        days = {name: default_days if own_days is None else own_days for name, own_days in own.items()}
+        longest = max(default_days, self._app.settings.retention_audit_days, *days.values())
+        return Ages({name: each * DAY_SECONDS for name, each in days.items()}, longest * DAY_SECONDS)
 
     def _kept(self, table: str) -> Ages:
         """The ages of a ledger's rows: by job type in the core's, else that of its types which keep longest."""

@@ -110,14 +110,29 @@ def test_each_job_type_has_its_own_ages(app: Effects) -> None:
 
 
 @pytest.mark.parametrize("job_type", ['a"', "$.a", "a.b", "a\\", "a'", "a b"])
-def test_a_job_type_whatever_its_name_keeps_the_default_age(app: Effects, job_type: str) -> None:
+def test_a_job_type_that_is_not_registered_whatever_its_name_keeps_the_longest_age(app: Effects, job_type: str) -> None:
     job_id = ended(app, Done())
     run_sql(app, f"UPDATE {app.store.sql.job_history} SET job_type = :job_type", job_type=job_type)
-    later(app, 6.9)
+    later(app, 729.9)
     assert prune(app) == Pruned()
     assert history(app) == [job_id]
     later(app, 0.2)
     assert prune(app).jobs == 1
+
+
+def test_what_another_app_keeps_for_longer_is_not_pruned_here(app: Effects, app_factory: AppFactory) -> None:
+    """Two apps on one database, or a command without --app: only the app itself knows what its types declare."""
+    ended(app, Done(), job_type="long", key="long")
+    ended(app, Done(), key="k")
+    other_app = app_factory(job_types=[])
+    later(other_app, 100)
+    assert prune(other_app) == Pruned()
+    later(app, 100)
+    assert prune(app) == Pruned(jobs=2, effects=1)
+    later(other_app, 629)
+    assert prune(other_app) == Pruned()
+    later(other_app, 2)
+    assert prune(other_app) == Pruned(effects=1)
 
 
 def test_a_key_is_remembered_until_its_own_age_and_then_free(app: Effects) -> None:
