@@ -251,6 +251,7 @@ def test_ended_jobs_are_requeued_window_by_window(app: Effects, monkeypatch: pyt
     assert (previewed.counted.jobs, previewed.counted.all, previewed.job_ids) == (2, False, None)
     started = carry_out(previewed, actor="ann", effects=app)
     assert isinstance(started, BulkStarted)
+    assert progress(app, started) == ("running", 0, 0, None, None)  # not the 2 of the newest window
     work(app, started)
     assert acted_on(app) == Counter(ids + more)
     assert find_bulk(started.bulk_id, effects=app).status == "done"
@@ -368,6 +369,32 @@ def test_a_job_that_the_database_refuses_is_passed_over(app: Effects) -> None:
     record = find_bulk(started.bulk_id, effects=app)
     assert (record.status, record.done, record.refusals) == ("done", len(ids) - 1, {"rejected": 1})
     assert acted_on(app) == Counter({job_id: 1 for job_id in ids if job_id != ids[3]})
+
+
+def test_a_job_that_the_database_refuses_does_not_outlast_every_slice(
+    app: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow database a slice is over before the chunk is small enough, and the next begins at full size."""
+    monkeypatch.setattr("effects.bulk_job.SLICE_SECONDS", 0.0)
+    ids = many_dead(app, INLINE_MAX + 1)
+    refuse_requeues_of(app, ids[3])
+    started = start(app)
+    for _ in ids:
+        Worker(app).drain()
+        app.store.shift_clock(2)
+    record = find_bulk(started.bulk_id, effects=app)
+    assert (record.status, record.done, record.refusals) == ("done", len(ids) - 1, {"rejected": 1})
+
+
+def test_a_package_that_fails_to_advise_keeps_no_one_from_the_job(app_factory: AppFactory) -> None:
+    class Unadvised(Scripted):
+        def instead_of_requeue(self, key: str | None, error_code: str | None) -> Any:
+            raise ValueError("a key of its own form")
+
+    app = app_factory(job_types=[Unadvised()])
+    ids = many_dead(app, 2)
+    result = act_on(REQUEUE, ids, actor="ann", effects=app)
+    assert (list(result.done), result.refused) == (ids, {})
 
 
 def refuse_requeues_of(app: Effects, job_id: int) -> None:
