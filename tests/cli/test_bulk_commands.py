@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from effects import Effects, enqueue
+from effects import Done, Effects, enqueue
 from effects.cli import many
+from effects.store.operator import job_list
 from effects.worker import Worker
 from tests.cli.conftest import Run
 from tests.support.commands import error_line
@@ -48,6 +49,34 @@ def test_ended_jobs_are_requeued_by_filters(app: Effects, run: Run) -> None:
     assert again.exit_code == 1
     assert again.out.count("requeued as job") == 2
     assert f"refused: job {ids[-1]} was requeued already" in again.out
+
+
+def test_jobs_that_only_older_history_has_are_previewed_and_acted_on(
+    app: Effects, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A count looks at the newest part of the history; an action looks at all of it."""
+    ids = many_dead(app, 3)
+    many_dead(app, 10, ending=Done(), limit_key="done")
+    monkeypatch.setattr(job_list, "SPAN", 4)
+    preview = run("jobs", "requeue", "--status", "dead")
+    assert preview.out.startswith(
+        "none of the newest jobs, but all older ones that match would be requeued; nothing was done (use --yes; "
+    )
+    assert run("jobs", "requeue", "--status", "succeeded", "--limit", 1).out.endswith("(use --yes)\n")
+    newest = run("jobs", "requeue", "--status", "dead", "--limit", 2, "--json").json
+    assert (newest["jobs"], newest["job_ids"]) == (2, ids[:0:-1])
+    acted = run("jobs", "requeue", "--status", "dead", "--limit", 2, "--yes", "--json").json
+    assert list(acted["done"]) == [str(job_id) for job_id in ids[1:]]
+    assert run("jobs", "requeue", "--code", "unheard_of", "--limit", 2).out == "no jobs match\n"
+
+
+def test_an_empty_filter_is_refused(app: Effects, run: Run) -> None:
+    """As of a variable that is not set: it would select every job that failed, or that has no tenant."""
+    many_dead(app, 1)
+    for option in ("--text", "--tenant"):
+        assert f"'{option}': it is empty" in error_line(run("dead", "ignore", option, "", "--reason", "r", "--yes"))
+        assert f"'{option}': it is empty" in error_line(run("jobs", "list", option, ""))
+    assert len(rows(app, "unresolved")) == 1
 
 
 def test_one_job_or_filters(app: Effects, run: Run) -> None:
