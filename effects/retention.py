@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from effects.app import Effects
+from effects.crashpoints import CrashPoint
 from effects.errors import StoreUnavailable
 from effects.model.attempt import Attempt
 from effects.model.job_type import JobType
@@ -162,7 +163,7 @@ class _Run:
     def _work_on(self, part: _Part) -> None:
         try:
             count = part.run()
-        except StoreUnavailable:
+        except (StoreUnavailable, CrashPoint):
             raise
         except Exception as error:
             self._failure = self._failure or error
