@@ -33,8 +33,8 @@ class ExitCode(IntEnum):
     HANDLERS_HANG = (
         75,
         (
-            "too many handlers hang past their time limits: start a fresh process; what was piped in could not be taken: "
-            "pipe it again"
+            "too many handlers hang past their time limits: start a fresh process; what was piped in could not be "
+            "taken: pipe it again"
         ),
     )
     INTERRUPTED = 130, "interrupted"
