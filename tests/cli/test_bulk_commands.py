@@ -97,7 +97,7 @@ def test_a_bulk_action_is_followed(app: Effects, run: Run) -> None:
     assert started == "bulk 1 started: 3 jobs to be requeued by job 4; see `effects bulk show 1`\n"
     assert "bulk 1 (requeue): 0 of 3 jobs" in run("status").out
     assert run("status", "--json").json["bulks"] == [
-        {"id": 1, "action": "requeue", "done": 0, "refused": 0, "expected": 3}
+        {"id": 1, "action": "requeue", "status": "running", "done": 0, "refused": 0, "expected": 3}
     ]
     assert bulk_metrics(run) == [1, 0, 3, 0, 0]
     run("jobs", "requeue", 2)
@@ -125,6 +125,7 @@ def test_a_stopped_bulk_action_names_the_command_that_continues_it(app: Effects,
     many_dead(app, 3)
     run("dead", "ignore", "--all", "--yes", "--reason", "a test")
     run("jobs", "cancel", 4)
+    assert "bulk 1 (ignore): 0 of 3 jobs; stopped: see `effects bulk show 1`" in run("status").out
     shown = run("bulk", "show", 1).out
     assert "stopped" in shown
     assert bulk_metrics(run) == [0, 1, 3, 0, 0]

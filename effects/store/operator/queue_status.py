@@ -22,6 +22,7 @@ from effects.store.operator.counts import (
     count_due,
     died_since,
     does_nothing,
+    is_stopped,
     read_operator_waits,
 )
 from effects.store.operator.dead_letters import count_unresolved
@@ -90,10 +91,11 @@ class WorkerState(msgspec.Struct, frozen=True):
 
 
 class BulkProgress(msgspec.Struct, frozen=True):
-    """A bulk action that runs, and how far it is."""
+    """A bulk action that has not ended, and how far it is. `status`: running; or stopped, where no job works on it."""
 
     id: int
     action: str
+    status: str
     done: int
     refused: int
     expected: int
@@ -146,7 +148,9 @@ def read_status(store: Store, lease_seconds: float) -> Status:
             paused=paused_keys(store, connection),
             paused_queues=paused_queues(store, connection),
             bulks=[
-                BulkProgress(row.id, row.action, row.done, row.refused, row.expected)
+                BulkProgress(
+                    row.id, row.action, "stopped" if row.stopped else "running", row.done, row.refused, row.expected
+                )
                 for row in store.all(connection, _bulks)
             ],
             workers=read_workers(store, connection, lease_seconds),
@@ -275,8 +279,8 @@ def _paused(sql: Sql) -> str:
 
 def _bulks(sql: Sql) -> str:
     return f"""
-    SELECT id, action, done, refused, expected FROM {sql.bulk_actions} WHERE status = 'running'
-    ORDER BY id DESC LIMIT {SHOWN_MAX}"""
+    SELECT b.id, b.action, b.done, b.refused, b.expected, {is_stopped(sql)} AS stopped
+    FROM {sql.bulk_actions} AS b WHERE b.status = 'running' ORDER BY b.id DESC LIMIT {SHOWN_MAX}"""
 
 
 def _workers(sql: Sql) -> str:
