@@ -37,6 +37,7 @@ from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.many_dead import many_dead
+from tests.support.refused_requeues import refuse_requeues_of
 from tests.support.scripted import Scripted
 
 CHUNK, INLINE_MAX = 4, 3  # in place of 200 and 100
@@ -395,23 +396,6 @@ def test_a_package_that_fails_to_advise_keeps_no_one_from_the_job(app_factory: A
     ids = many_dead(app, 2)
     result = act_on(REQUEUE, ids, actor="ann", effects=app)
     assert (list(result.done), result.refused) == (ids, {})
-
-
-def refuse_requeues_of(app: Effects, job_id: int) -> None:
-    """By a trigger of the application's own."""
-    if app.store.is_postgresql:
-        run_sql(
-            app,
-            f"""CREATE FUNCTION refuse() RETURNS trigger AS $$ BEGIN
-            IF NEW.requeued_from = {job_id} THEN RAISE EXCEPTION 'no'; END IF; RETURN NEW; END $$ LANGUAGE plpgsql""",
-        )
-        run_sql(app, "CREATE TRIGGER refuse BEFORE INSERT ON effects_jobs FOR EACH ROW EXECUTE FUNCTION refuse()")
-    else:
-        run_sql(
-            app,
-            f"""CREATE TRIGGER refuse BEFORE INSERT ON effects_jobs WHEN NEW.requeued_from = {job_id}
-            BEGIN SELECT RAISE(ABORT, 'no'); END""",
-        )
 
 
 def test_a_bulk_action_without_its_job_is_shown_as_stopped_and_can_continue(app: Effects) -> None:
