@@ -10,6 +10,7 @@ import msgspec
 from effects.alerts import CHECK_TYPE, Alert, DeadLetters
 from effects.api import enqueue
 from effects.app import Effects
+from effects.errors import StoreUnavailable
 from effects.model.attempt import Attempt
 from effects.model.job_type import JobType
 from effects.model.outcome import Done
@@ -32,12 +33,24 @@ def check_alerts(app: Effects) -> list[Firing]:
     """Measure every alert of the app; enqueue the job of each episode that begins.
 
     The episode and its job are one commit: a crash before it leaves neither, and the next check does both. Any
-    number of checks at once enqueue one job.
+    number of checks at once enqueue one job. An alert whose job is refused does not stop the others.
 
     Raises:
         StoreUnavailable: the database is unavailable.
+        Exception: why the first job that was refused was, such as a PayloadInvalid; once every alert is checked.
     """
-    return [firing for alert in app.alerts for firing in _check(app, alert)]
+    firing: list[Firing] = []
+    failures: list[Exception] = []
+    for alert in app.alerts:
+        try:
+            firing += _check(app, alert)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # a subject may be the text of a row that anyone has written
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return firing
 
 
 def _check(app: Effects, alert: Alert) -> list[Firing]:
@@ -75,7 +88,6 @@ class CheckAlerts(JobType[dict[str, Any]]):
     name = CHECK_TYPE
     priority = 1
     time_limit_seconds = 60.0
-    retention_days = 1.0
 
     def __init__(self, app: Effects) -> None:
         self._app = app

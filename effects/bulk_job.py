@@ -42,7 +42,7 @@ class BulkJob(JobType[BulkPayload]):
         until = time.monotonic() + SLICE_SECONDS
         work = _Slice(self._app, payload.bulk_id, attempt.job.id)
         try:
-            walk(work.step, go_on=lambda: time.monotonic() < until and not attempt.cancel_requested)
+            walk(work.step, go_on=lambda: (work.is_due or time.monotonic() < until) and not attempt.cancel_requested)
         except StoreUnavailable:
             return Snooze(OUTAGE_SECONDS, "the database was unavailable, or another transaction in the way")
         if work.is_over:
@@ -65,12 +65,14 @@ class BulkJob(JobType[BulkPayload]):
 
 
 class _Slice:
-    """The steps of one attempt. `is_over`: there was no further chunk for it."""
+    """The steps of one attempt. `is_over`: there was no further chunk for it. `is_due`: it owes a chunk, however late:
+    the next slice would begin to narrow down at full size again.
+    """
 
     def __init__(self, app: Effects, bulk_id: int, job_id: int) -> None:
         self._app = app
         self._actor = ChunkActor(app.store, app.job_types, app.ledgers, bulk_id=bulk_id, job_id=job_id)
-        self.is_over = False
+        self.is_over, self.is_due = False, True
 
     def step(self, size: int | None) -> Page:
         """Act on a chunk. After one that the database refuses, on fewer, until the one job that it refuses is alone."""
@@ -79,8 +81,10 @@ class _Slice:
             chunk = self._actor.act(size)
         except DBAPIError:  # about a row: all others are translated
             if size > 1:
+                self.is_due = True
                 return Page(0, size // 2)
             chunk = self._actor.pass_over()
+        self.is_due = False
         return self._page(chunk)
 
     def _page(self, chunk: BulkChunk | None) -> Page:

@@ -30,6 +30,12 @@ class ExitCode(IntEnum):
         ),
     )
     PART_FAILED = 70, "a part of the worker died or stalled, as logged. Start a fresh process"
-    HANDLERS_HANG = 75, "too many handlers hang past their time limits. Start a fresh process"
+    HANDLERS_HANG = (
+        75,
+        (
+            "too many handlers hang past their time limits: start a fresh process; what was piped in could not be "
+            "taken: pipe it again"
+        ),
+    )
     INTERRUPTED = 130, "interrupted"
     FORCED = 143, "ended by force: a second signal while something hung"

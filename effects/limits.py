@@ -173,6 +173,11 @@ def extend_pause(now: PauseState, seconds: float) -> PauseState:
     return PauseState(longer, now.run_seconds + longer - left)
 
 
+def outlasts(seconds: float, now: PauseState) -> bool:
+    """Whether a pause of so many seconds ends later than the present one, whose reason holds otherwise."""
+    return seconds > max(0.0, now.left_seconds or 0.0)
+
+
 def end_pause(now: PauseState) -> PauseState:
     """End a pause now; its remaining time does not count."""
     if now.left_seconds is None or now.left_seconds <= 0:

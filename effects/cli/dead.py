@@ -36,6 +36,7 @@ from effects.store.operator.dead_letters import Cause, DeadFilters, DeadLetter, 
 from effects.store.operator.resolve import RESOLUTIONS, Resolution
 from effects.text.wording import shown_status
 
+_NO_UNRESOLVED = "no unresolved dead letters"
 _RESOLVING: dict[Resolution, ActionName] = {
     "requeue": "resolve_requeue", "mark-done": "mark_done", "give-up": "give_up"
 }  # fmt: skip
@@ -77,7 +78,8 @@ def list_(context: Context, /, *, limit: int, **filters: Any) -> CommandResult:
     filters["limit_keys"] = tenant_limit_keys(context, filters.pop("tenant"))
     letters = list_dead(context.app.store, context.app.ledgers, DeadFilters(limit=limit + 1, **filters))
     more, shown = len(letters) > limit, letters[:limit]
-    return CommandResult(shown, _table(shown), note=page_note("job", shown[-1].id if more else None, more=more))
+    empty = "no resolved dead letters" if filters["closed"] else _NO_UNRESOLVED
+    return CommandResult(shown, _table(shown, empty), note=page_note("job", shown[-1].id if more else None, more=more))
 
 
 @dead.command()
@@ -159,7 +161,7 @@ def _act(
     filters = DeadFilters(**selection, unknown=unknown, as_of=scope.as_of)
     scope.check(job_ids, filtered=filters != DeadFilters(unknown=unknown, as_of=scope.as_of))
 
-    def newest(limit: int) -> tuple[list[int], Table]:
+    def newest(limit: int, everywhere: bool) -> tuple[list[int], Table]:
         letters = list_dead(context.app.store, context.app.ledgers, msgspec.structs.replace(filters, limit=limit))
         return [letter.id for letter in letters], _table(letters)
 
@@ -178,7 +180,7 @@ def _causes_table(causes: Sequence[Cause]) -> Table:
         )
         for cause in causes
     ]
-    return Table(("type", "code", "effect", "jobs", "first", "last"), rows, empty="no unresolved dead letters")
+    return Table(("type", "code", "effect", "jobs", "first", "last"), rows, empty=_NO_UNRESOLVED)
 
 
 def _effect(letter: DeadLetter) -> str:
@@ -188,7 +190,7 @@ def _effect(letter: DeadLetter) -> str:
     return "not done" if letter.status == "dead" else shown_status(letter.status)
 
 
-def _table(letters: Sequence[DeadLetter]) -> Table:
+def _table(letters: Sequence[DeadLetter], empty: str = _NO_UNRESOLVED) -> Table:
     columns = ("id", "type", "effect", "ended", "attempts", "key", "limit", "code", "error")
     rows = [
         (
@@ -204,4 +206,4 @@ def _table(letters: Sequence[DeadLetter]) -> Table:
         )
         for letter in letters
     ]
-    return Table(columns, rows, empty="no unresolved dead letters")
+    return Table(columns, rows, empty=empty)

@@ -19,7 +19,7 @@ from effects.observation.evidence import find_evidence, find_orphans
 from effects.observation.sentences import orphan_sentence, sentence
 from effects.store.operator.audit import CHECKS, AuditFinding
 from effects.store.operator.audit import audit as run_audit
-from effects.store.operator.queue_status import Status, TypeCount, WorkerState, read_status
+from effects.store.operator.queue_status import BulkProgress, Status, TypeCount, WorkerState, read_status
 from effects.text.wording import duration, jobs_with, shown_status
 
 
@@ -94,11 +94,14 @@ def _status_blocks(status: Status) -> list[Any]:
         paused = [(pause.limit_key, pause.until, pause.waiting, pause.reason) for pause in status.paused]
         blocks.append(Table(("key", "until", "waiting", "reason"), paused, title="paused", empty="no pauses"))
     blocks += [f"{pause}; {jobs_with(pause.waiting, 'waits')}" for pause in status.paused_queues]
-    blocks += [
-        f"bulk {bulk.id} ({bulk.action.replace('_', ' ')}): {bulk.done + bulk.refused:,} of {bulk.expected:,} jobs"
-        for bulk in status.bulks
-    ]
+    blocks += map(_bulk_line, status.bulks)
     return [*blocks, _workers_table(status.workers)]
+
+
+def _bulk_line(bulk: BulkProgress) -> str:
+    stopped = f"; stopped: see `effects bulk show {bulk.id}`" if bulk.status == "stopped" else ""
+    acted_on = f"{bulk.done + bulk.refused:,} of {bulk.expected:,} jobs"
+    return f"bulk {bulk.id} ({bulk.action.replace('_', ' ')}): {acted_on}{stopped}"
 
 
 def _workers_table(states: Sequence[WorkerState]) -> Table:

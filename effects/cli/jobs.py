@@ -250,16 +250,26 @@ def _act(
     # Without a status the list has the others as well.
     statuses = [selected.status] if selected.status else list(ENDED if action.name == "requeue" else LIVE)
 
-    def newest(limit: int) -> tuple[list[int], Table]:
-        app = context.app
-        pages = [
-            list_jobs(app.store, app.ledgers, msgspec.structs.replace(selected, status=status, limit=limit)).jobs
+    def newest(limit: int, everywhere: bool) -> tuple[list[int], Table]:
+        lists = [
+            _newest(context, msgspec.structs.replace(selected, status=status, limit=limit), everywhere)
             for status in statuses
         ]
-        records = sorted((job for page in pages for job in page), key=lambda job: job.id, reverse=True)[:limit]
+        records = sorted((job for jobs in lists for job in jobs), key=lambda job: job.id, reverse=True)[:limit]
         return [job.id for job in records], _table(records)
 
     return act_on_many(context, action, reason, scope, (), selected, newest)
+
+
+def _newest(context: Context, filters: Filters, everywhere: bool) -> list[JobRecord]:
+    """The newest jobs that match, at most `filters.limit`: of the first page, or of as many as it takes."""
+    app = context.app
+    page = list_jobs(app.store, app.ledgers, filters)
+    records = list(page.jobs)
+    while everywhere and len(records) < filters.limit and page.next_before is not None:
+        page = list_jobs(app.store, app.ledgers, msgspec.structs.replace(filters, before=page.next_before))
+        records += page.jobs
+    return records[: filters.limit]
 
 
 jobs.add_command(reschedule_)

@@ -19,13 +19,15 @@ from effects.cli.output import Table
 from effects.cli.results import CommandResult
 from effects.exit_codes import ExitCode
 from effects.store.bulk.operation import BulkAction, InlineResult
+from effects.store.bulk.selection import Counted
 from effects.store.operator.dead_letters import DeadFilters
 from effects.store.operator.job_list import Filters
 
 SAMPLE = 20  # jobs that a preview shows
 
-# The newest jobs that match, at most so many: their ids, and a table of them.
-Newest: TypeAlias = Callable[[int], tuple[list[int], Table]]
+# The newest jobs that match, at most so many: their ids, and a table of them. With True they are looked for in all of
+# the history; else in its newest part, which is what a preview shows.
+Newest: TypeAlias = Callable[[int, bool], tuple[list[int], Table]]
 
 NO_MATCH = "no jobs match"
 _WORDS = {
@@ -103,13 +105,13 @@ def act_on_many(
     if job_ids:
         return _ids_preview(job_ids, word) if scope.dry_run else _act_now(context, action, reason, job_ids, word)
     if scope.limit is not None:
-        newest_ids, table = newest(scope.limit)
+        newest_ids, table = newest(scope.limit, True)
         if scope.dry_run or not scope.yes:
             return _ids_preview(newest_ids, word, table)
         return _act_now(context, action, reason, sorted(newest_ids), word)
     previewed = bulk.preview(action, filters, effects=context.app)
     if scope.dry_run or not scope.yes:
-        return _preview(previewed, newest(SAMPLE), word)
+        return _preview(previewed, newest(SAMPLE, False), word)
     outcome = bulk.carry_out(previewed, actor=actor(), reason=reason, effects=context.app)
     return _started(outcome, word) if isinstance(outcome, BulkStarted) else _acted(outcome, word)
 
@@ -149,16 +151,22 @@ def _preview(previewed: BulkPreview, newest: tuple[list[int], Table], word: str)
     counted, as_of = previewed.counted, previewed.as_of
     moment = as_of.isoformat().replace("+00:00", "Z")
     job_ids, table = newest
-    at_least = "" if counted.all else "at least "
     summary = (
-        f"{at_least}{counted.jobs:,} would be {word}; nothing was done "
+        f"{_counted(counted)} would be {word}; nothing was done "
         f"(use --yes; with --as-of {moment}, nothing newer is included)"
     )
     document = {
         "preview": True, "jobs": counted.jobs, "at_least": not counted.all, "as_of": moment, "newest": job_ids,
         "job_ids": None if previewed.job_ids is None else list(previewed.job_ids),
     }  # fmt: skip
-    if not counted.jobs:
+    if not counted.jobs and counted.all:
         return CommandResult(document, NO_MATCH)
     title = f"the newest {len(job_ids)}" if counted.jobs > len(job_ids) else None
-    return CommandResult(document, [replace(table, title=title), summary])
+    return CommandResult(document, [replace(table, title=title), summary] if table.rows else summary)
+
+
+def _counted(counted: Counted) -> str:
+    """How many jobs match, where the older ones were not looked at too."""
+    if counted.all:
+        return f"{counted.jobs:,}"
+    return f"at least {counted.jobs:,}" if counted.jobs else "none of the newest jobs, but all older ones that match"

@@ -111,8 +111,19 @@ type_option = click.option(
 )
 queue_option = click.option("--queue", metavar="NAME", callback=_checked_queue, help="Queue.")
 code_option = click.option("--code", "error_code", metavar="CODE", help="Error code, such as http_410.")
-text_option = click.option("--text", metavar="TEXT", help="Part of the last error message.")
-tenant_option = click.option("--tenant", metavar="NAME", help="Tenant of the app, such as a webhook endpoint's.")
+
+
+def _not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuse what a variable that is not set gives: every message has it as a part, and many rows have no tenant."""
+    if value == "":
+        raise click.BadParameter("it is empty, and would select what it does not name: give a value, or leave it out")
+    return value
+
+
+text_option = click.option("--text", metavar="TEXT", callback=_not_empty, help="Part of the last error message.")
+tenant_option = click.option(
+    "--tenant", metavar="NAME", callback=_not_empty, help="Tenant of the app, such as a webhook endpoint's."
+)
 key_option = click.option("--key", metavar="KEY", help="Idempotency key.")
 
 

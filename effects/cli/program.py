@@ -31,4 +31,4 @@ def name_app(path: str) -> None:
 def as_called(text: str) -> str:
     """A text whose advice (`` `effects jobs list` ``, or an action's command) names the program as it was called."""
     program = _program.get()
-    return text if program == _NAME else _ADVICE.sub(rf"\g<1>{program} ", text)
+    return text if program == _NAME else _ADVICE.sub(lambda advice: f"{advice[1]}{program} ", text)

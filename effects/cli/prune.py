@@ -21,7 +21,8 @@ def prune(context: Context, *, dry_run: bool, reason: str | None) -> CommandResu
     Workers also do this every ten minutes, by the schedule effects.prune. Retention is set by
     EFFECTS_RETENTION_JOBS_DAYS, EFFECTS_RETENTION_DEAD_DAYS, EFFECTS_RETENTION_EFFECTS_DAYS,
     EFFECTS_RETENTION_AUDIT_DAYS and per job type.
-    Unresolved dead and unknown jobs are never deleted.
+    Unresolved dead and unknown jobs are never deleted. Rows of job types that are not registered here (see --app) are
+    kept for the longest of these.
     """
     result = run_prune(context.app, dry_run=dry_run, actor=actor(), reason=reason)
     rows = [

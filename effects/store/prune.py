@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from effects.crashpoints import point
 from effects.store.audit_log import entries
 from effects.store.bulk.records import OLD_BULKS
-from effects.store.db.old_rows import PAGE, Ages, delete_page, kept_seconds, old_rows
+from effects.store.db.old_rows import PAGE, Ages, delete_page, is_walked_past, kept_seconds, old_rows
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
 from effects.store.limits.key_limits import LIMIT_COLUMNS
@@ -81,8 +81,7 @@ def _jobs_page(tables: tuple[str, ...]) -> Statement:
     def build(sql: Sql) -> str:
         columns = "id, job_type, status, idempotency_key, unknown_count, finished_at"
         return f"""
-        SELECT h.id, {_may_go(sql, tables)} AS eligible,
-            {sql.seconds("h.finished_at")} >= {sql.number("least")} AS old
+        SELECT h.id, {_may_go(sql, tables)} AS eligible, {is_walked_past(sql, "h.finished_at")} AS old
         FROM (SELECT {columns} FROM {sql.job_history} WHERE id > :cursor ORDER BY id LIMIT {PAGE}) AS h
         ORDER BY h.id"""
 

@@ -136,6 +136,13 @@ def test_only_the_importing_thread_is_refused() -> None:
     assert refused == ["this one"]
 
 
+def test_an_app_named_as_a_path_of_windows_is_an_error_in_one_line(run: Run) -> None:
+    """Advice would name the app; it must not read what is in the name."""
+    answer = run("--app", "shop\\effects:app", "status")
+    assert (answer.exit_code, answer.err.count("\n")) == (2, 1)
+    assert answer.err.startswith("error: --app: there is no module ")
+
+
 def test_advice_names_the_app_that_the_command_line_named(
     run: Run, write: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

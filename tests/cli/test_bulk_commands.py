@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from effects import Effects, enqueue
+from effects import Done, Effects, enqueue
 from effects.cli import many
+from effects.store.operator import job_list
 from effects.worker import Worker
 from tests.cli.conftest import Run
 from tests.support.commands import error_line
@@ -50,6 +51,34 @@ def test_ended_jobs_are_requeued_by_filters(app: Effects, run: Run) -> None:
     assert f"refused: job {ids[-1]} was requeued already" in again.out
 
 
+def test_jobs_that_only_older_history_has_are_previewed_and_acted_on(
+    app: Effects, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A count looks at the newest part of the history; an action looks at all of it."""
+    ids = many_dead(app, 3)
+    many_dead(app, 10, ending=Done(), limit_key="done")
+    monkeypatch.setattr(job_list, "SPAN", 4)
+    preview = run("jobs", "requeue", "--status", "dead")
+    assert preview.out.startswith(
+        "none of the newest jobs, but all older ones that match would be requeued; nothing was done (use --yes; "
+    )
+    assert run("jobs", "requeue", "--status", "succeeded", "--limit", 1).out.endswith("(use --yes)\n")
+    newest = run("jobs", "requeue", "--status", "dead", "--limit", 2, "--json").json
+    assert (newest["jobs"], newest["job_ids"]) == (2, ids[:0:-1])
+    acted = run("jobs", "requeue", "--status", "dead", "--limit", 2, "--yes", "--json").json
+    assert list(acted["done"]) == [str(job_id) for job_id in ids[1:]]
+    assert run("jobs", "requeue", "--code", "unheard_of", "--limit", 2).out == "no jobs match\n"
+
+
+def test_an_empty_filter_is_refused(app: Effects, run: Run) -> None:
+    """As of a variable that is not set: it would select every job that failed, or that has no tenant."""
+    many_dead(app, 1)
+    for option in ("--text", "--tenant"):
+        assert f"'{option}': it is empty" in error_line(run("dead", "ignore", option, "", "--reason", "r", "--yes"))
+        assert f"'{option}': it is empty" in error_line(run("jobs", "list", option, ""))
+    assert len(rows(app, "unresolved")) == 1
+
+
 def test_one_job_or_filters(app: Effects, run: Run) -> None:
     [job_id] = many_dead(app, 1)
     for command in ("cancel", "run-now", "requeue"):
@@ -68,7 +97,7 @@ def test_a_bulk_action_is_followed(app: Effects, run: Run) -> None:
     assert started == "bulk 1 started: 3 jobs to be requeued by job 4; see `effects bulk show 1`\n"
     assert "bulk 1 (requeue): 0 of 3 jobs" in run("status").out
     assert run("status", "--json").json["bulks"] == [
-        {"id": 1, "action": "requeue", "done": 0, "refused": 0, "expected": 3}
+        {"id": 1, "action": "requeue", "status": "running", "done": 0, "refused": 0, "expected": 3}
     ]
     assert bulk_metrics(run) == [1, 0, 3, 0, 0]
     run("jobs", "requeue", 2)
@@ -96,6 +125,7 @@ def test_a_stopped_bulk_action_names_the_command_that_continues_it(app: Effects,
     many_dead(app, 3)
     run("dead", "ignore", "--all", "--yes", "--reason", "a test")
     run("jobs", "cancel", 4)
+    assert "bulk 1 (ignore): 0 of 3 jobs; stopped: see `effects bulk show 1`" in run("status").out
     shown = run("bulk", "show", 1).out
     assert "stopped" in shown
     assert bulk_metrics(run) == [0, 1, 3, 0, 0]

@@ -44,6 +44,7 @@ def test_list_and_its_filters(app: Effects, run: Run) -> None:
     assert ids("--newer", "1h") == [held, card]
     assert ids("--limit", 1) == [held]
     assert ids("--resolved") == []
+    assert run("dead", "list", "--resolved").out == "no resolved dead letters\n"
     text = run("dead", "list").out
     assert "unknown" in text
     assert "webhook:ep_1" in text

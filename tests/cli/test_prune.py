@@ -14,7 +14,9 @@ def make_old(app: Effects) -> None:
     for key in ("a", "b"):
         enqueue("scripted", {}, key=key, effects=app)
         manual_worker.settle((manual_worker.claim_one(), Done()))
-    run_sql(app, f"UPDATE effects_job_history SET finished_at = {app.store.sql.after('-8 * 86400')}")
+    # Of a type that the command knows without --app.
+    old = app.store.sql.after("-8 * 86400")
+    run_sql(app, f"UPDATE effects_job_history SET finished_at = {old}, job_type = 'effects.bulk'")
 
 
 def test_a_dry_run_counts_and_a_run_deletes(app: Effects, run: Run) -> None:

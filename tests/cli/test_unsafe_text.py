@@ -19,6 +19,7 @@ from effects.exit_codes import ExitCode
 from effects.logs import JsonFormatter, TextFormatter
 from effects.observation.metrics import Family, Sample, render
 from effects.storage.disposition import attachment
+from effects.store.db.records import shown_json
 from effects.text.unsafe import UNSAFE, lines_without_unsafe
 from effects_email.errors import AttachmentInvalid
 from effects_email.message.address import parse_address
@@ -107,3 +108,9 @@ def test_an_unexpected_error_shows_its_class_and_place_alone(capsys: pytest.Capt
     said = capsys.readouterr().err
     assert "ZeroDivisionError" in said
     assert "rosebud" not in said
+
+
+def test_half_of_a_surrogate_pair_in_stored_json_is_shown_as_it_is_stored() -> None:
+    """SQLite keeps it; a value that has it could not be printed as JSON."""
+    assert shown_json('{"answer": "\\ud800"}') == '{"answer": "\\ud800"}'
+    assert shown_json('{"answer": "\\ud83d\\ude00"}') == {"answer": "\U0001f600"}

@@ -16,6 +16,8 @@ from effects import Effects, Refused, Retry, enqueue
 from effects.observation.doctor import examine, exit_code
 from effects.observation.metrics import Family, MetricsServer, Sample, WorkerMetrics, render
 from effects.schedules import Schedule
+from effects.store.limits import rows as limit_rows
+from effects.store.operator import queue_status
 from effects.store.operator.database_checks import DoctorFinding
 from effects.store.schedules import definitions as schedule_definitions
 from effects_webhooks import add_endpoint
@@ -182,6 +184,22 @@ def test_a_missing_file_is_not_created(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "new.db").exists()
 
 
+def test_a_paused_key_with_waiting_jobs_is_named_among_many_without(
+    healthy: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits behind a parent waits in its children's keys."""
+    monkeypatch.setattr(queue_status, "SHOWN_MAX", 2)
+    enqueue("scripted", {}, limit_key="z", effects=healthy)
+    enqueue("scripted", {}, limit_key="child", effects=healthy)
+    with healthy.store.begin() as connection:
+        limit_rows.ensure(healthy.store, connection, "child", parent="parent")
+        for key in ("a", "b", "parent", "z"):
+            limit_rows.pause(healthy.store, connection, key, actor="ann", create=True)
+    findings = [finding.text for finding in examine(healthy) if finding.check == "limit keys"]
+    assert [text.partition(" is paused")[0] for text in findings] == ["parent", "z"]
+    assert all(text.endswith("; 1 job waits") for text in findings)
+
+
 def test_a_missing_index(healthy: Effects) -> None:
     run_sql(healthy, "DROP INDEX ix_effects_jobs_ready")
     finding = found_by(healthy)["indexes"]
@@ -195,13 +213,14 @@ def test_a_missing_table(healthy: Effects) -> None:
     assert (finding.level, finding.text) == ("error", "the table effects_job_actions is missing")
 
 
-def test_an_index_that_is_not_valid(healthy: Effects) -> None:
+@pytest.mark.parametrize("index", ["ix_effects_jobs_ready", "effects_attempt_log_pkey", "effects_webhook_events_pkey"])
+def test_an_index_that_is_not_valid(healthy: Effects, index: str) -> None:
     if not healthy.store.is_postgresql:
         pytest.skip("SQLite has no invalid indexes")
-    run_sql(healthy, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_effects_jobs_ready'::regclass")
+    run_sql(healthy, f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{index}'::regclass")
     finding = found_by(healthy)["indexes"]
-    assert "not valid: ix_effects_jobs_ready" in finding.text
-    assert finding.advice == "REINDEX INDEX CONCURRENTLY ix_effects_jobs_ready;"
+    assert f"not valid: {index}" in finding.text
+    assert finding.advice == f"REINDEX INDEX CONCURRENTLY {index};"
 
 
 @pytest.mark.parametrize(("seconds", "level"), [(5, "warning"), (-5, "warning"), (600, "error"), (-600, "error")])

@@ -135,6 +135,19 @@ def test_pages_follow_each_other_by_id(four_entries: Effects) -> None:
     assert subjects == ["4", "b", "a", "a"]
 
 
+def test_pages_by_time_have_every_entry_once_whatever_the_order_of_the_ids(four_entries: Effects) -> None:
+    """A clock that was set back, or transactions that overlapped, leave a greater id with an earlier time."""
+    hour = four_entries.store.sql.after("-3600")
+    run_sql(four_entries, f"UPDATE effects_audit_log SET created_at = {hour} WHERE subject = '4'")
+    subjects: list[str] = []
+    before = None
+    window = Window(newer=100 * DAY)
+    while page := list_entries(four_entries.store, LogFilters(limit=1, before=before, window=window)):
+        subjects += [entry.subject for entry in page]
+        before = page[-1].id
+    assert subjects == ["b", "4", "a", "a"]
+
+
 def test_entries_are_kept_for_two_years(app: Effects) -> None:
     write(app, PAUSE, "old")
     app.store.shift_clock(DAY)

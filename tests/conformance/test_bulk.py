@@ -37,6 +37,7 @@ from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.many_dead import many_dead
+from tests.support.refused_requeues import refuse_requeues_of
 from tests.support.scripted import Scripted
 
 CHUNK, INLINE_MAX = 4, 3  # in place of 200 and 100
@@ -251,6 +252,7 @@ def test_ended_jobs_are_requeued_window_by_window(app: Effects, monkeypatch: pyt
     assert (previewed.counted.jobs, previewed.counted.all, previewed.job_ids) == (2, False, None)
     started = carry_out(previewed, actor="ann", effects=app)
     assert isinstance(started, BulkStarted)
+    assert progress(app, started) == ("running", 0, 0, None, None)  # not the 2 of the newest window
     work(app, started)
     assert acted_on(app) == Counter(ids + more)
     assert find_bulk(started.bulk_id, effects=app).status == "done"
@@ -370,21 +372,30 @@ def test_a_job_that_the_database_refuses_is_passed_over(app: Effects) -> None:
     assert acted_on(app) == Counter({job_id: 1 for job_id in ids if job_id != ids[3]})
 
 
-def refuse_requeues_of(app: Effects, job_id: int) -> None:
-    """By a trigger of the application's own."""
-    if app.store.is_postgresql:
-        run_sql(
-            app,
-            f"""CREATE FUNCTION refuse() RETURNS trigger AS $$ BEGIN
-            IF NEW.requeued_from = {job_id} THEN RAISE EXCEPTION 'no'; END IF; RETURN NEW; END $$ LANGUAGE plpgsql""",
-        )
-        run_sql(app, "CREATE TRIGGER refuse BEFORE INSERT ON effects_jobs FOR EACH ROW EXECUTE FUNCTION refuse()")
-    else:
-        run_sql(
-            app,
-            f"""CREATE TRIGGER refuse BEFORE INSERT ON effects_jobs WHEN NEW.requeued_from = {job_id}
-            BEGIN SELECT RAISE(ABORT, 'no'); END""",
-        )
+def test_a_job_that_the_database_refuses_does_not_outlast_every_slice(
+    app: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow database a slice is over before the chunk is small enough, and the next begins at full size."""
+    monkeypatch.setattr("effects.bulk_job.SLICE_SECONDS", 0.0)
+    ids = many_dead(app, INLINE_MAX + 1)
+    refuse_requeues_of(app, ids[3])
+    started = start(app)
+    for _ in ids:
+        Worker(app).drain()
+        app.store.shift_clock(2)
+    record = find_bulk(started.bulk_id, effects=app)
+    assert (record.status, record.done, record.refusals) == ("done", len(ids) - 1, {"rejected": 1})
+
+
+def test_a_package_that_fails_to_advise_keeps_no_one_from_the_job(app_factory: AppFactory) -> None:
+    class Unadvised(Scripted):
+        def instead_of_requeue(self, key: str | None, error_code: str | None) -> Any:
+            raise ValueError("a key of its own form")
+
+    app = app_factory(job_types=[Unadvised()])
+    ids = many_dead(app, 2)
+    result = act_on(REQUEUE, ids, actor="ann", effects=app)
+    assert (list(result.done), result.refused) == (ids, {})
 
 
 def test_a_bulk_action_without_its_job_is_shown_as_stopped_and_can_continue(app: Effects) -> None:

@@ -46,6 +46,18 @@ def test_failures_in_a_row_open_it_and_hold_only_its_own_key(app: Effects) -> No
     assert row(app, "limits")["pause_reason"] == "the breaker opened after 3 failures in a row"
 
 
+def test_a_breaker_leaves_the_reason_of_a_longer_pause(app: Effects) -> None:
+    guard(app)
+    enqueue_many(limited("k", 3), effects=app)
+    manual_worker = ManualWorker(app)
+    jobs = claim_all(manual_worker)
+    with app.store.begin() as connection:
+        limit_rows.pause(app.store, connection, "k", actor="ann", seconds=600, reason="a migration")
+    answered(manual_worker, *((job, Retry("busy")) for job in jobs))
+    assert state(app) == ("open", 3)
+    assert row(app, "limits")["pause_reason"] == "a migration"
+
+
 def test_an_answer_between_failures_keeps_the_breaker_closed(app: Effects) -> None:
     guard(app)
     enqueue_many(limited("k", 10), effects=app)

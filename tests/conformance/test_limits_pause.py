@@ -48,6 +48,25 @@ def test_a_throttle_pauses_the_key_and_uses_up_no_attempt(app: Effects) -> None:
     assert [job.attempts for job in again] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("ending", [Pause(600, "429 Too Many Requests"), Retry("busy", pause_seconds=600)])
+def test_a_shorter_pause_leaves_the_reason_of_the_one_that_holds(app: Effects, ending: AttemptEnd) -> None:
+    """What was running as an operator paused the key is answered later, and says less than the operator did."""
+    enqueue_many(limited("k", 2), effects=app)
+    manual_worker = ManualWorker(app)
+    first, second = claim_all(manual_worker)
+    with app.store.begin() as connection:
+        limit_rows.pause(app.store, connection, "k", actor="ann", reason="the provider asked us to stop")
+    manual_worker.settle((first, ending))
+    with app.store.begin() as connection:
+        until = limit_rows.pause(app.store, connection, "k", actor="bob", seconds=60, reason="a minute")
+    assert until.year > 2100
+    assert row(app, "limits")["pause_reason"] == "the provider asked us to stop"
+    with app.store.begin() as connection:
+        limit_rows.resume(app.store, connection, "k", actor="ann")
+    manual_worker.settle((second, Pause(600, "again")))
+    assert row(app, "limits")["pause_reason"] == "again"
+
+
 @pytest.mark.parametrize(
     ("ending", "status", "attempts"),
     [

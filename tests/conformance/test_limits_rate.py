@@ -12,6 +12,7 @@ from effects.limits import Rate
 from effects.model.settlement import AttemptEnd, Expired, Returned
 from effects.store.limits import rows as limit_rows
 from effects.store.limits.capacity import BUSY_SECONDS
+from effects.store.operator.actions import cancel
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.limited_jobs import claim_all, limited
@@ -64,6 +65,18 @@ def test_fractions_of_a_token_are_kept_from_claim_to_claim(app: Effects) -> None
         claimed.append(len(manual_worker.claim()))
     assert sum(claimed) in (6, 9)  # a bucket of one loses what it cannot hold, and no more
     assert max(claimed) == 1
+
+
+def test_jobs_that_are_cancelled_while_they_wait_give_no_token_back(app: Effects) -> None:
+    """They have taken none: cancelling a backlog would let the others start as fast as it is cancelled."""
+    ensure(app, "k", rate=HOURLY)
+    receipts = enqueue_many(limited("k", 12), effects=app)
+    manual_worker = ManualWorker(app)
+    assert len(manual_worker.claim()) == 5
+    for receipt in receipts[-5:]:
+        cancel(app.store, app.ledgers, receipt.job_id, actor="ann")
+    assert tokens(app) == 0
+    assert manual_worker.claim() == []
 
 
 def test_a_key_without_tokens_does_not_hold_up_another(app: Effects) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from effects import (
@@ -17,6 +18,7 @@ from effects import (
     Refused,
     Retry,
     Schedule,
+    Snooze,
     Unknown,
     enqueue,
     enqueue_many,
@@ -108,14 +110,29 @@ def test_each_job_type_has_its_own_ages(app: Effects) -> None:
 
 
 @pytest.mark.parametrize("job_type", ['a"', "$.a", "a.b", "a\\", "a'", "a b"])
-def test_a_job_type_whatever_its_name_keeps_the_default_age(app: Effects, job_type: str) -> None:
+def test_a_job_type_that_is_not_registered_whatever_its_name_keeps_the_longest_age(app: Effects, job_type: str) -> None:
     job_id = ended(app, Done())
     run_sql(app, f"UPDATE {app.store.sql.job_history} SET job_type = :job_type", job_type=job_type)
-    later(app, 6.9)
+    later(app, 729.9)
     assert prune(app) == Pruned()
     assert history(app) == [job_id]
     later(app, 0.2)
     assert prune(app).jobs == 1
+
+
+def test_what_another_app_keeps_for_longer_is_not_pruned_here(app: Effects, app_factory: AppFactory) -> None:
+    """Two apps on one database, or a command without --app: only the app itself knows what its types declare."""
+    ended(app, Done(), job_type="long", key="long")
+    ended(app, Done(), key="k")
+    other_app = app_factory(job_types=[])
+    later(other_app, 100)
+    assert prune(other_app) == Pruned()
+    later(app, 100)
+    assert prune(app) == Pruned(jobs=2, effects=1)
+    later(other_app, 629)
+    assert prune(other_app) == Pruned()
+    later(other_app, 2)
+    assert prune(other_app) == Pruned(effects=1)
 
 
 def test_a_key_is_remembered_until_its_own_age_and_then_free(app: Effects) -> None:
@@ -339,6 +356,102 @@ def test_a_stopped_prune_continues_the_next_time(app: Effects, monkeypatch: pyte
     assert (first.jobs, first.finished) == (10, False)
     second = prune(app)
     assert (second.jobs, second.finished) == (10, True)
+
+
+class ShortSlice:
+    """An attempt that is asked to stop before its ninth page."""
+
+    def __init__(self) -> None:
+        self._pages = 0
+
+    @property
+    def cancel_requested(self) -> bool:
+        self._pages += 1
+        return self._pages > 8
+
+
+def test_a_slice_goes_on_where_the_one_before_it_ended(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the start each time, all slices would end among the rows that are kept for long, before anything else."""
+    monkeypatch.setattr(store_prune, "PAGE", 2)
+    manual_worker = ManualWorker(app)
+    enqueue_many([NewJob(job_type="long", payload={}) for _ in range(20)], effects=app)
+    manual_worker.settle(*((job, Done()) for job in manual_worker.claim()))
+    gone = ended(app, Done(), group_key="over")
+    later(app, 8)
+    slices = [Prune(app).perform({}, cast("Any", ShortSlice()))]  # another process, whose slice is lost
+    job_type = Prune(app)
+    while isinstance(slices[-1], Snooze) and len(slices) < 40:
+        slices.append(job_type.perform({}, cast("Any", ShortSlice())))
+    done = slices[-1]
+    assert isinstance(done, Done)
+    assert done.detail == msgspec.to_builtins(Pruned(jobs=1, groups=1))
+    assert gone not in history(app)
+    assert isinstance(job_type.perform({}, cast("Any", ShortSlice())), Snooze)  # the next run begins at the start
+
+
+def test_the_built_in_types_do_not_make_the_walk_longer(
+    app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends where the shortest retention begins: a day's, and each run would read a week of history."""
+    app = app_factory()
+    monkeypatch.setattr(store_prune, "PAGE", 5)
+    empty = pages_of(app)
+    manual_worker = ManualWorker(app)
+    enqueue_many([NewJob(job_type="scripted", payload={}) for _ in range(20)], effects=app)
+    manual_worker.settle(*((job, Done()) for job in manual_worker.claim()))
+    later(app, 2)
+    assert pages_of(app) == empty
+
+
+def pages_of(app: Effects) -> int:
+    """How many pages a run takes."""
+    pages = 0
+
+    def go_on() -> bool:
+        nonlocal pages
+        pages += 1
+        return True
+
+    prune(app, dry_run=True, go_on=go_on)
+    return pages
+
+
+def test_rows_of_a_clock_that_was_ahead_do_not_keep_those_behind_them(
+    app: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of them has no old row, for as many years as the clock was ahead."""
+    for module in (store_prune, table_ledger):
+        monkeypatch.setattr(module, "PAGE", 3)
+    for number in range(6):
+        ended(app, Done(), key=f"k{number}")
+    year, first = app.store.sql.after("365 * 86400"), history(app)[:3]
+    run_sql(app, f"UPDATE effects_job_history SET finished_at = {year} WHERE id <= {first[-1]}")
+    run_sql(app, f"UPDATE effects_effect_ledger SET created_at = {year} WHERE job_id <= {first[-1]}")
+    later(app, 8)
+    assert prune(app).jobs == 3
+    assert history(app) == first
+    later(app, 83)
+    assert prune(app).effects == 3
+    assert audit(app.store, app.ledgers) == []
+
+
+def test_a_part_that_fails_does_not_stop_the_parts_after_it(app_factory: AppFactory) -> None:
+    class Broken(Scripted):
+        def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Any) -> int:
+            raise OSError("the storage is away")
+
+    class Own(Scripted):
+        pruned = 0
+
+        def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Any) -> int:
+            self.pruned += 1
+            return 1
+
+    own = [Own("a"), Own("z")]
+    app = app_factory(job_types=[own[0], Broken("m"), own[1]])
+    with pytest.raises(OSError, match="the storage is away"):
+        prune(app)
+    assert [job_type.pruned for job_type in own] == [1, 1]
 
 
 def test_two_at_once_and_a_requeue_between(app: Effects) -> None:

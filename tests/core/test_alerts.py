@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import pytest
 
-from effects import ConfigurationError, Effects, JobType, Refused, Retry, enqueue
+from effects import ConfigurationError, Effects, JobType, PayloadInvalid, Refused, Retry, enqueue
 from effects.alert_check import CheckAlerts, check_alerts
 from effects.alerts import Alert, DeadLetters, OldDueJobs, Rule, SameError
 from effects.observation.doctor import examine, exit_code
@@ -66,6 +67,28 @@ def test_each_episode_enqueues_one_job(app_factory: AppFactory) -> None:
     die(app, times=2)
     assert check_alerts(app)[0].job_id is not None
     assert pages(app) == ["alert:watch:1:", "alert:watch:2:"]
+
+
+def test_an_alert_whose_job_is_refused_does_not_stop_the_others(app_factory: AppFactory) -> None:
+    """As of a subject that is longer than its payload takes: the codes are those of any row."""
+
+    class Short(msgspec.Struct):
+        subject: Annotated[str, msgspec.Meta(max_length=20)]
+
+    class Notice(JobType[Short]):
+        name = "notice"
+        payload = Short
+
+        def perform(self, payload: Short, attempt: Any) -> None:
+            """Nothing is to be done here."""
+
+    notice = Alert("first", SameError(times=1), notify="notice", payload={"subject": "{subject}"})
+    app = app_factory(job_types=[Scripted(), Page(), Notice()], alerts=[notice, alert(DeadLetters(), "second")])
+    die(app, "a_code_that_is_longer")
+    with pytest.raises(PayloadInvalid):
+        check_alerts(app)
+    assert pages(app) == ["alert:second:1:"]
+    assert [(episode.alert, episode.open) for episode in episodes(app.store)] == [("second", True)]
 
 
 def test_the_payload_is_filled_in(app_factory: AppFactory) -> None:

@@ -90,6 +90,14 @@ def test_why_names_the_run_by_a_command_that_works(shop: Effects) -> None:
         assert [run_id, status["filename"]] == re.findall(r"^(?:run|file) +(\S+)$", answer.out, re.MULTILINE)
 
 
+def test_a_download_stays_in_this_folder(shop: Effects, tmp_path: Path) -> None:
+    """Whatever file name the row has, which anyone may have written."""
+    run_id = finish_report(shop, "--params", '{"above": 700}')["run_id"]
+    run_sql(shop, "UPDATE effects_generated_reports SET filename = :name", name=str(tmp_path.parent / "taken.csv"))
+    assert reports("download", run_id).out.startswith("taken.csv: ")
+    assert (tmp_path / "taken.csv").exists()
+
+
 def test_download_to_standard_output(shop: Effects) -> None:
     status = finish_report(shop, "--params", '{"above": 700}')
     assert len(csv_rows(reports("download", status["run_id"], "--to", "-").out.encode())) == 1 + 250 - 233
@@ -240,6 +248,9 @@ def test_subscriptions_are_added_listed_paused_and_removed(
     assert reports("subscriptions", "pause", row, "--reason", "on leave").out == f"{row} paused\n"
     assert reports("subscriptions", "pause", row).out == f"{row} was paused\n"
     assert "paused" in reports("subscriptions", "list").out
+    reports("subscriptions", "add", "orders", "--to", "bob@example.com", *where)
+    assert "There are more than 1: use --limit." in reports("subscriptions", "list", "--limit", 1).err
+    reports("subscriptions", "remove", reports("subscriptions", "list", "--json").json[1]["id"])
     assert reports("subscriptions", "resume", row).out == f"{row} resumed\n"
     assert reports("subscriptions", "remove", row).out == f"{row} removed\n"
     assert reports("subscriptions", "list").out == "no subscriptions\n"

@@ -26,6 +26,7 @@ from effects_webhooks import (
     replay_event,
 )
 from tests.peers.http import Receiver
+from tests.support.refused_requeues import refuse_requeues_of
 from tests.webhooks.conftest import Rows, drain
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
@@ -59,6 +60,19 @@ def test_a_delivery_is_withdrawn_until_it_is_claimed(shop: Effects) -> None:
     assert [status(key=key, effects=shop).state for key in keys] == ["abandoned", "done"]
     with pytest.raises(EventNotFound):
         cancel_delivery(event_id, "ep_none", actor="ann", effects=shop)
+
+
+def test_a_delivery_that_the_database_refuses_does_not_stop_a_recovery(shop: Effects) -> None:
+    endpoint_id = add_endpoint("https://partner.example/", effects=shop).id
+    receipts = [deliver_webhook(WebhookEvent("order.paid", {"n": n}), effects=shop) for n in range(3)]
+    for receipt in receipts:
+        cancel_delivery(receipt.event_id, endpoint_id, actor="ann", effects=shop)
+    job_id = receipts[1].deliveries[0].job_id
+    refuse_requeues_of(shop, job_id)
+    recovered = recover(endpoint_id, since=LONG_AGO, actor="ann", effects=shop)
+    assert len(recovered.jobs) == 2
+    name = delivery_key(receipts[1].event_id, endpoint_id)
+    assert recovered.skipped == [(name, f"job {job_id}: the database refuses it")]
 
 
 @pytest.mark.slow

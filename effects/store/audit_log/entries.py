@@ -82,10 +82,12 @@ _EQUAL = ("actor", "action", "subject_kind", "subject")
 def _list(filters: frozenset[str]) -> Statement:
     def build(sql: Sql) -> str:
         equal = {name: f"{name} = :{name}" for name in _EQUAL}
-        conditions = and_each({**equal, "before": "id < :before", **sql.bounds("created_at")}, filters)
         # By time alone in the order of its index: PostgreSQL might otherwise walk down the ids to an old time.
         by_time = not filters & {*_EQUAL} and not filters <= {"before"}
         order = "audit_log.created_at DESC, id DESC" if by_time else "id DESC"
+        last = f"SELECT b.created_at, b.id FROM {sql.audit_log} AS b WHERE b.id = :before"
+        before = f"(created_at, id) < ({last})" if by_time else "id < :before"  # an id may be older than one before it
+        conditions = and_each({**equal, "before": before, **sql.bounds("created_at")}, filters)
         return f"""
         SELECT id, {sql.epoch("created_at")} AS created_at, actor, via, action, subject_kind, subject, tenant, reason,
             {sql.json_text("detail")} AS detail

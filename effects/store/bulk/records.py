@@ -32,7 +32,8 @@ class BulkRecord(msgspec.Struct, frozen=True, kw_only=True):
         expected: how many jobs the preview counted; at least so many, unless `counted_all`.
         done, refused: jobs that it has acted on, and that it could not.
         refusals: reason → jobs.
-        left: jobs that it has not come to and that still match, counted to 10,000. None: its filters cannot be read.
+        left: jobs that it has not come to and that still match, counted to 10,000. None: its filters cannot be read, or
+            the count, which looks at the newest part of the history, does not reach back to where it is.
         no_longer_match: of the expected jobs those that had changed before it came to them, as by a worker that was
             faster. None: it cannot be told, because not all were counted.
         job_id: the newest job that works on it.
@@ -207,8 +208,8 @@ def _record(store: Store, connection: Connection, row: Row[Any]) -> BulkRecord:
     return BulkRecord(
         id=row.id, action=row.action, status="stopped" if row.stopped else row.status, expected=row.expected,
         counted_all=bool(row.counted_all), done=row.done, refused=row.refused, refusals=shown_json(row.refusals),
-        left=None if left is None else left.jobs, no_longer_match=gone, actor=row.actor, reason=row.reason,
-        job_id=row.job_id, last_id=row.last_id, max_id=row.max_id, options=shown_json(row.options),
+        left=left.jobs if left is not None and left.reached_oldest else None, no_longer_match=gone, actor=row.actor,
+        reason=row.reason, job_id=row.job_id, last_id=row.last_id, max_id=row.max_id, options=shown_json(row.options),
         filters=shown_json(row.filters), created_at=shown_moment(row.created_at),
         updated_at=shown_moment(row.updated_at), ended_at=shown_moment_or_none(row.ended_at),
     )  # fmt: skip

@@ -49,10 +49,13 @@ class SelectedIds(msgspec.Struct, frozen=True):
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """How many jobs match. `all`: False where the count ended at 10,000 jobs, or older ones were not looked at."""
+    """How many jobs match. `all`: False where the count ended at 10,000 jobs, or older ones were not looked at, which
+    `reached_oldest` tells apart.
+    """
 
     jobs: int
     all: bool
+    reached_oldest: bool = True
 
 
 def freeze(store: Store, connection: Connection, table: SelectedTable, filters: DeadFilters | Filters) -> Selection:
@@ -97,7 +100,7 @@ def count_selected(store: Store, connection: Connection, selection: Selection) -
     limit = COUNTED_MAX + 1
     jobs = int(store.value(connection, build, after=after, upper=selection.max_id, limit=limit, **parameters))
     looked_at_all = after == selection.after_id or not store.value(connection, _is_older, after=after)
-    return Counted(min(jobs, COUNTED_MAX), looked_at_all and jobs <= COUNTED_MAX)
+    return Counted(min(jobs, COUNTED_MAX), looked_at_all and jobs <= COUNTED_MAX, looked_at_all)
 
 
 def frozen_at(selection: Selection) -> dt.datetime:

@@ -73,3 +73,11 @@ def kept_seconds(sql: Sql, job_type: str) -> str:
         return f"COALESCE({own}, CAST(:age AS double precision))"
     own = f"(SELECT value FROM json_each(:ages) WHERE key = {job_type})"  # a JSON path would read what is in the name
     return f"COALESCE({own}, :age)"
+
+
+def is_walked_past(sql: Sql, time: str) -> str:
+    """Condition: rows as old as this one may be past their retention (`least` is bound), so that a walk goes on behind
+    it. A time to come is of a clock that was ahead, and tells nothing of the rows behind it.
+    """
+    age = sql.seconds(time)
+    return f"({age} >= {sql.number('least')} OR {age} < 0)"

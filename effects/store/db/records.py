@@ -205,8 +205,10 @@ def shown_moment_or_none(seconds: Any) -> Moment | None:
 
 
 def shown_json(text: Any) -> Any:
-    """Stored JSON, decoded for display; invalid JSON is returned as text."""
+    """Stored JSON, decoded for display; invalid JSON is returned as text, as is what could not be printed as JSON."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        msgspec.json.encode(value)  # refuses half of a surrogate pair, which SQLite keeps
+        return value
     except (ValueError, TypeError, RecursionError):
         return str(text)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.limits import Breaker, Circuit, PauseState, Result, extend_pause, fold_results
+from effects.limits import Breaker, Circuit, PauseState, Result, extend_pause, fold_results, outlasts
 from effects.model.settlement import MESSAGE_CHARS_MAX, Settlement
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
@@ -86,7 +86,7 @@ def _summaries(accepted: Sequence[Settlement], now: float) -> dict[str, _BatchSu
             summary.pause(settlement.pause_seconds, settlement.message)
         elif settlement.pause_seconds > summary.parent_pause_seconds:
             summary.parent_pause_seconds, summary.parent_reason = settlement.pause_seconds, settlement.message
-        summary.unused += not settlement.outcome
+        summary.unused += settlement.refund_attempt and not settlement.outcome  # a job that waited has taken no token
         if settlement.ended_at_monotonic and settlement.outcome in _ANSWERED + _FAILED:  # it was performed
             age = max(0.0, now - settlement.ended_at_monotonic)
             result = Result(settlement.outcome in _ANSWERED, age + settlement.duration_seconds)
@@ -119,14 +119,14 @@ def _concerns(row: Row[Any], summary: _BatchSummary | None) -> bool:
 def _change(row: Row[Any], summary: _BatchSummary) -> _Change:
     paused = PauseState(row.paused_left, row.paused_seconds)
     reason, pauses = None, False
-    if summary.pause_seconds > 0:
+    if outlasts(summary.pause_seconds, paused):
         paused, reason, pauses = extend_pause(paused, summary.pause_seconds), summary.reason, True
     before = Circuit(row.breaker_state == "open", row.breaker_failures, row.breaker_age or 0.0)
     circuit = before
     if row.breaker_after is not None:
         breaker = Breaker(row.breaker_after, row.breaker_seconds)
         circuit = fold_results(before, [result for _, result in sorted(summary.results)], breaker)
-        if circuit.open and circuit != before:
+        if circuit.open and circuit != before and outlasts(breaker.seconds, paused):
             begins = paused.begins_run
             paused, pauses = extend_pause(paused, breaker.seconds), True
             paused = paused._replace(begins_run=begins or paused.begins_run)

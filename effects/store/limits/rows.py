@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.errors import ConfigurationError, LimitNotFound
-from effects.limits import FOREVER_SECONDS, PauseState, end_pause, extend_pause
+from effects.limits import FOREVER_SECONDS, PauseState, end_pause, extend_pause, outlasts
 from effects.moments import moment
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.sql import Sql
@@ -86,7 +86,7 @@ def pause(
         create: also a key that has no limits and no live job: it is paused before its first job comes.
 
     Returns:
-        When the pause ends: that of a pause under way, if it is later.
+        When the pause ends: that of a pause under way, if it is later; that one keeps its reason as well.
 
     Raises:
         LimitNotFound: unknown key (without `create`); the message names the most similar one.
@@ -95,9 +95,9 @@ def pause(
     if not create:
         refuse_unknown(store, connection, key)
     store.write(connection, _add, limit_key=key, **NO_LIMITS.columns())
-    row = _locked(store, connection, key)
-    paused = extend_pause(_pause_of(row), FOREVER_SECONDS if seconds is None else seconds)
-    _write_pause(store, connection, key, paused, reason)
+    under_way, length = _pause_of(_locked(store, connection, key)), FOREVER_SECONDS if seconds is None else seconds
+    if outlasts(length, under_way):
+        _write_pause(store, connection, key, extend_pause(under_way, length), reason)
     note(store, connection, _PAUSE, key, actor=actor, reason=reason, detail={"seconds": seconds})
     return moment(_locked(store, connection, key).paused_until)
 

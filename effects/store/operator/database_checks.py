@@ -12,7 +12,7 @@ from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateIndex
 
 from effects.store.db.sql import Sql
-from effects.store.db.store import Store
+from effects.store.db.store import Store, as_json
 from effects.store.limits.queue_pauses import paused_queues
 from effects.store.numbers.samples import seconds_without_worker
 from effects.store.operator.counts import (
@@ -107,7 +107,8 @@ def _indexes(store: Store, connection: Connection) -> Iterator[DoctorFinding]:
             yield DoctorFinding("tables", "error", f"the table {table.name} is missing", cure)
             continue
         missing += [(table.name, index) for index in table.indexes if tuple(index.columns.keys()) not in there]
-    broken = [row.name for row in store.all(connection, _invalid_indexes)] if store.is_postgresql else []
+    tables = as_json([table.fullname for table in store.tables.values()])
+    broken = [row.name for row in store.all(connection, _invalid_indexes, tables=tables)] if store.is_postgresql else []
     for name, index in missing:
         text = f"missing: {name} ({', '.join(index.columns.keys())})"
         yield DoctorFinding("indexes", "error", text, f"{CreateIndex(index).compile(connection)};")
@@ -120,10 +121,12 @@ def _indexes(store: Store, connection: Connection) -> Iterator[DoctorFinding]:
 
 
 def _invalid_indexes(sql: Sql) -> str:
-    return f"""
-    SELECT c.relname AS name FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
-    WHERE i.indrelid IN (CAST('{sql.jobs}' AS regclass), CAST('{sql.job_history}' AS regclass),
-        CAST('{sql.job_attempts}' AS regclass)) AND NOT i.indisvalid ORDER BY c.relname"""
+    """With their schema where the search path does not have it."""
+    return """
+    SELECT CAST(CAST(indexrelid AS regclass) AS text) AS name FROM pg_index
+    WHERE NOT indisvalid AND indrelid IN (
+        SELECT CAST(to_regclass(name) AS oid) FROM jsonb_array_elements_text(CAST(:tables AS jsonb)) AS name)
+    ORDER BY name"""
 
 
 def _vacuum_postgresql(store: Store, connection: Connection) -> Iterator[DoctorFinding]:

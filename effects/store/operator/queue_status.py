@@ -13,6 +13,7 @@ from effects.model.job_type import WAITS_FOR_OPERATOR
 from effects.store.db.records import Moment, shown_moment, shown_moment_or_none
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
+from effects.store.limits.capacity import with_parents
 from effects.store.limits.queue_pauses import QueuePause, paused_queues
 from effects.store.operator.counts import (
     FAILED_SECONDS,
@@ -21,6 +22,7 @@ from effects.store.operator.counts import (
     count_due,
     died_since,
     does_nothing,
+    is_stopped,
     read_operator_waits,
 )
 from effects.store.operator.dead_letters import count_unresolved
@@ -89,10 +91,11 @@ class WorkerState(msgspec.Struct, frozen=True):
 
 
 class BulkProgress(msgspec.Struct, frozen=True):
-    """A bulk action that runs, and how far it is."""
+    """A bulk action that has not ended, and how far it is. `status`: running; or stopped, where no job works on it."""
 
     id: int
     action: str
+    status: str
     done: int
     refused: int
     expected: int
@@ -145,7 +148,9 @@ def read_status(store: Store, lease_seconds: float) -> Status:
             paused=paused_keys(store, connection),
             paused_queues=paused_queues(store, connection),
             bulks=[
-                BulkProgress(row.id, row.action, row.done, row.refused, row.expected)
+                BulkProgress(
+                    row.id, row.action, "stopped" if row.stopped else "running", row.done, row.refused, row.expected
+                )
                 for row in store.all(connection, _bulks)
             ],
             workers=read_workers(store, connection, lease_seconds),
@@ -153,7 +158,7 @@ def read_status(store: Store, lease_seconds: float) -> Status:
 
 
 def paused_keys(store: Store, connection: Connection) -> list[PausedKey]:
-    """The limit keys that are paused, with the jobs that wait for each."""
+    """The limit keys that are paused, with the jobs that wait for each; at most 20, those with the most jobs."""
     return [
         PausedKey(row.limit_key, shown_moment(row.until), row.pause_reason, row.waiting)
         for row in store.all(connection, _paused)
@@ -254,24 +259,28 @@ def _died(sql: Sql) -> str:
 
 
 def _paused(sql: Sql) -> str:
-    """Waiting jobs are counted by one grouping, whatever the number of keys."""
+    """Waiting jobs are counted by one grouping, whatever the number of keys; a key's children wait for it too."""
     return f"""
     WITH paused AS (
-        SELECT limit_key, paused_until, pause_reason FROM {sql.limits}
-        WHERE paused_until > {sql.now} ORDER BY limit_key LIMIT {SHOWN_MAX}
-    ), counted AS (
-        SELECT limit_key, count(*) AS jobs FROM {sql.jobs}
-        WHERE limit_key {sql.among("paused", "limit_key")} AND status <> 'running' GROUP BY limit_key
+        SELECT limit_key, paused_until, pause_reason FROM {sql.limits} WHERE paused_until > {sql.now}
+    ), held AS (
+        SELECT limit_key FROM paused
+        UNION SELECT limit_key FROM {sql.limits} WHERE parent_key {sql.among("paused", "limit_key")}
+    ), own(k, n) AS (
+        SELECT limit_key, count(*) FROM {sql.jobs}
+        WHERE limit_key {sql.among("held", "limit_key")} AND status <> 'running' GROUP BY limit_key
+    ), counted(k, n) AS ({with_parents(sql, "own")}
     )
     SELECT paused.limit_key, {sql.epoch("paused_until")} AS until, pause_reason,
-        COALESCE(counted.jobs, 0) AS waiting
-    FROM paused LEFT JOIN counted ON counted.limit_key = paused.limit_key ORDER BY paused.limit_key"""
+        CAST(COALESCE(counted.n, 0) AS bigint) AS waiting
+    FROM paused LEFT JOIN counted ON counted.k = paused.limit_key
+    ORDER BY waiting DESC, paused.limit_key LIMIT {SHOWN_MAX}"""
 
 
 def _bulks(sql: Sql) -> str:
     return f"""
-    SELECT id, action, done, refused, expected FROM {sql.bulk_actions} WHERE status = 'running'
-    ORDER BY id DESC LIMIT {SHOWN_MAX}"""
+    SELECT b.id, b.action, b.done, b.refused, b.expected, {is_stopped(sql)} AS stopped
+    FROM {sql.bulk_actions} AS b WHERE b.status = 'running' ORDER BY b.id DESC LIMIT {SHOWN_MAX}"""
 
 
 def _workers(sql: Sql) -> str:

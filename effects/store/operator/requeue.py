@@ -13,6 +13,8 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.errors import JobStateError
+from effects.model.advice import Instead
+from effects.model.job_type import JobType
 from effects.model.ledger import Ledger
 from effects.model.registry import Registry
 from effects.model.standing import EffectState, Standing, ended_only, objection
@@ -142,8 +144,16 @@ def read_standing(store: Store, connection: Connection, job_types: Registry, job
         registered=job_type is not None,
         successor=(successor.id, successor.status) if successor is not None else None,
         closed_by=store.value(connection, _closed_by, id=job_id),
-        instead=job_type.instead_of_requeue(row.idempotency_key, row.error_code) if job_type is not None else None,
+        instead=_instead(job_type, row) if job_type is not None else None,
     )
+
+
+def _instead(job_type: JobType[Any], row: Row[Any]) -> Instead | None:
+    """What the package advises. It is advice alone: a package that fails at this row keeps no one from the job."""
+    try:
+        return job_type.instead_of_requeue(row.idempotency_key, row.error_code)
+    except Exception:
+        return None
 
 
 def _effect(store: Store, connection: Connection, row: Row[Any], ledger: Ledger) -> EffectState:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from effects.model.ledger import Ledger, LedgerRow, fold_sql
 from effects.model.settlement import Execution, Settlement
-from effects.store.db.old_rows import PAGE, Ages, kept_seconds
+from effects.store.db.old_rows import PAGE, Ages, is_walked_past, kept_seconds
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
 from effects.walk import Page
@@ -188,8 +188,8 @@ def _effects_page(table: str) -> Statement:
     def build(sql: Sql) -> str:
         columns = "job_id, state, created_at, updated_at, expires_at" + (", job_type" if _is_typed(sql, table) else "")
         return f"""
-        SELECT l.job_id, {_aged(sql, table)} AND {_orphaned(sql)} AS eligible, (l.expires_at <= {sql.now}
-            OR {sql.seconds("l.created_at")} >= {sql.number("least")}) AS old
+        SELECT l.job_id, {_aged(sql, table)} AND {_orphaned(sql)} AS eligible,
+            (l.expires_at <= {sql.now} OR {is_walked_past(sql, "l.created_at")}) AS old
         FROM (SELECT {columns} FROM {getattr(sql, table)} WHERE job_id > :cursor ORDER BY job_id LIMIT {PAGE}) AS l
         ORDER BY l.job_id"""
 

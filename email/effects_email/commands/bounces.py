@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import click
 
+from effects import EffectsError
 from effects.cli import CommandResult, Context, command
 from effects.extend import ExitCode
 from effects_email.returned.imap import ImapMailbox
@@ -45,18 +46,28 @@ def bounces(
     """Take in bounces, delivery reports and complaints.
 
     Give one of --maildir, --imap and --stdin. What was taken is marked as read, and so is what is no report, or of no
-    message of this database. The same report again changes nothing. Exit code 2 if the mailbox cannot be read.
+    message of this database. The same report again changes nothing. Exit code 2 if the mailbox cannot be read; 75 if
+    what --stdin gave could not be taken, upon which a mail server keeps it and pipes it again.
     """
     if sum((maildir is not None, imap is not None, from_stdin)) != 1:
         raise click.UsageError("give one of --maildir, --imap and --stdin")
     if from_stdin:
-        report = take_report(sys.stdin.buffer.read(BYTES_MAX), came_to=recipient, effects=context.app)
-        return _result(Counter([report.fate]), Counter(report.kinds))
+        return _taken_from_pipe(context, recipient)
     if maildir is not None:
         return _taken(context, ReportMaildir(maildir))
     url = os.environ.get(_URL_VARIABLE, "") if imap == "-" else imap or ""
     with ImapMailbox(url, ca_file=ca_file) as mailbox:
         return _taken(context, mailbox)
+
+
+def _taken_from_pipe(context: Context, recipient: str) -> CommandResult:
+    """Any exit code but 0 and EX_TEMPFAIL is final for a mail server: it would drop the report."""
+    data = sys.stdin.buffer.read(BYTES_MAX)
+    try:
+        report = take_report(data, came_to=recipient, effects=context.app)
+    except EffectsError as error:
+        return CommandResult({"error": str(error)}, note=f"error: {error}", exit_code=os.EX_TEMPFAIL)
+    return _result(Counter([report.fate]), Counter(report.kinds))
 
 
 def _taken(context: Context, source: _Source) -> CommandResult:

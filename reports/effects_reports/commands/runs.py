@@ -102,7 +102,7 @@ def download(context: Context, *, run_id: str, to: Path | None) -> None:
     if str(to) == "-":
         _copy(pieces, sys.stdout.buffer)
         return
-    path = to or Path(status.filename or run_id)
+    path = to or Path(Path(status.filename or run_id).name)  # the row may name another folder
     with output_file(path) as out:
         _copy(pieces, out)
     click.echo(f"{path}: {path.stat().st_size:,} bytes")

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from effects.cli import CommandResult, Context, Table, actor, command, limit_option, parse_age, reason_option
+from effects.cli import (
+    CommandResult,
+    Context,
+    Table,
+    actor,
+    command,
+    limit_option,
+    listed,
+    parse_age,
+    reason_option,
+)
 from effects_reports.delivery.subscriptions import (
     Subscription,
     list_subscriptions,
@@ -65,8 +76,8 @@ def add(context: Context, /, *, report: str, document: str, reason: str | None, 
 @command
 def list_(context: Context, *, report: str | None, to: str | None, bucket: str | None, limit: int) -> CommandResult:
     """List subscriptions, without addresses and parameters."""
-    rows = list_subscriptions(report=report, to=to, bucket=bucket, effects=context.app)[:limit]
-    return CommandResult([_document(row) for row in rows], _table(rows))
+    rows = list_subscriptions(report=report, to=to, bucket=bucket, effects=context.app)
+    return listed(rows, limit, _table, document=_document)
 
 
 def _document(row: Subscription) -> dict[str, Any]:
@@ -74,7 +85,7 @@ def _document(row: Subscription) -> dict[str, Any]:
     return {name: getattr(row, name) for name in names}
 
 
-def _table(rows: list[Subscription]) -> Table:
+def _table(rows: Sequence[Subscription]) -> Table:
     columns = ("id", "report", "format", "cron", "zone", "template", "bucket", "status", "created")
     cells = [
         (row.id, row.report, row.format, row.cron, row.zone, row.template, row.bucket,

@@ -23,7 +23,6 @@ class ReportCleanup(JobType[RunPayload]):
     queue = QUEUE
     priority = 7
     time_limit_seconds = 600.0
-    retention_days = 1.0
 
     def __init__(self, app: Effects, registry: ReportRegistry) -> None:
         self._app, self._registry = app, registry

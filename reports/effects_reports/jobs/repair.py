@@ -24,7 +24,6 @@ class ReportRepair(JobType[dict[str, Any]]):
     queue = QUEUE
     priority = 3
     time_limit_seconds = 300.0
-    retention_days = 1.0
 
     def __init__(self, app: Effects, *, scheduled: bool) -> None:
         self._app = app

@@ -75,6 +75,13 @@ def test_a_maildir_and_a_mailbox_are_read(
         assert server.seen == {1, 2}
 
 
+def test_what_a_pipe_gave_is_kept_by_the_mail_server_until_it_is_taken(run: Run, tmp_path: Path) -> None:
+    """Here the database is not there. After another exit code the report would be lost: a bounce is not bounced."""
+    answer = run("email", "bounces", "--stdin", url=f"sqlite:///{tmp_path / 'away.db'}")
+    assert answer.exit_code == 75
+    assert answer.err.startswith("error: there is no database ")
+
+
 def test_what_cannot_be_read_is_an_error(shop: Effects, run: Run, tmp_path: Path) -> None:
     answers = [
         run("email", "bounces"), run("email", "bounces", "--stdin", "--maildir", "x"),

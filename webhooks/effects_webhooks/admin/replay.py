@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Row
+from sqlalchemy.exc import DBAPIError
 
 from effects import Effects, JobNotFound, JobStateError
 from effects.extend import app_of, arguments, optional, requeue
@@ -191,6 +192,8 @@ def _try(
         replayed.jobs.append(_requeue(app, row, actor, reason, confirm_done))
     except (JobNotFound, JobStateError) as error:
         replayed.skipped.append((name, str(error)))
+    except DBAPIError:  # about its row: all others are translated
+        replayed.skipped.append((name, f"job {row.job_id}: the database refuses it"))
 
 
 def _requeue(app: Effects, row: Row[Any], actor: str, reason: str | None, confirm_done: bool) -> int:

@@ -43,9 +43,12 @@ class Command(BaseCommand):
 
 
 def _run(arguments: Sequence[str]) -> int:
+    with called_as(_PROGRAM):
+        return exit_code_of(partial(_command, arguments))
+
+
+def _command(arguments: Sequence[str]) -> Any:
     app = project_app()
     if is_through_django(app.store):
-        raise CommandError(str(refuse_memory(app.alias)))
-    run = partial(cli.main, [*_APP, *arguments], _PROGRAM, standalone_mode=False)
-    with called_as(_PROGRAM):
-        return exit_code_of(run)
+        raise refuse_memory(app.alias)
+    return cli.main([*_APP, *arguments], _PROGRAM, standalone_mode=False)
