@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import enum
 import gzip
 import json
 import uuid
@@ -119,6 +120,10 @@ def _moment(n: int) -> dt.datetime:
     return dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=n, microseconds=n)
 
 
+# Stored by their names; as texts they are their values.
+Place = enum.Enum("Place", {f"Q{n:02}": f"place {n}" for n in range(50)}, type=str)  # type: ignore[misc]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "value"),
@@ -129,8 +134,9 @@ def _moment(n: int) -> dt.datetime:
         (sa.Uuid, lambda n: uuid.uuid5(uuid.NAMESPACE_OID, str(n))),
         (sa.LargeBinary, lambda n: bytes([n, 255 - n])),
         (sa.BigInteger, lambda n: 2**60 + n),
+        (sa.Enum(Place), lambda n: Place(f"place {n}")),
     ],
-    ids=["text", "moment", "date", "uuid", "bytes", "bigint"],
+    ids=["text", "moment", "date", "uuid", "bytes", "bigint", "enum"],
 )
 def test_keys_of_many_kinds_bound_their_chunks(kind: Any, value: Callable[[int], Any], shop_factory: Shop) -> None:
     things = sa.Table("things", sa.MetaData(), sa.Column("k", kind, primary_key=True), sa.Column("n", sa.Integer))
