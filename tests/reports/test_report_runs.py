@@ -56,6 +56,15 @@ def test_every_row_once_in_the_order_of_the_key(count: int, shop: Effects) -> No
     assert audit(shop.store, shop.ledgers) == []
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the database decides nothing here
+def test_a_long_key_in_any_script_names_a_file_that_the_storage_takes(shop: Effects) -> None:
+    fill(shop, 1)
+    run_id = request_report("orders", key="отчёт" * 40, effects=shop).run_id
+    drain(shop)
+    status = report_status(run_id, effects=shop)
+    assert (status.state, status.filename) == ("ready", f"{'отчёт' * 15}.csv")
+
+
 @pytest.mark.slow
 def test_when_it_is_ready_only_its_file_is_left(shop: Effects, files: Files) -> None:
     fill(shop, 250)
