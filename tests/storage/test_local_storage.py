@@ -117,6 +117,13 @@ def test_a_killed_writer_leaves_nothing_under_the_name_and_can_be_cleaned_up(tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_files_that_no_object_could_be_are_not_listed(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    for name in (r"a\b", "x" * 201, "part"):
+        (tmp_path / name).touch()
+    assert [stored.name for stored in storage.list("")] == ["part"]
+
+
 _LIMITED = """
 import resource, sys
 from pathlib import Path
