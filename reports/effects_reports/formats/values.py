@@ -233,7 +233,7 @@ def _with_t(moment: re.Match[str]) -> str:
 json_text: Show = json.encoder.encode_basestring  # with every character beyond ASCII as it is
 
 _POINTED = {text_of.dispatch(kind) for kind in (float, decimal.Decimal, dt.datetime, dt.time, ServerText)}
-_FREE = {text_of.dispatch(object), text_of.dispatch(str), text_of.dispatch(enum.Enum)}
+_FREE = {text_of.dispatch(kind) for kind in (object, str, enum.Enum, dict)}
 
 
 def _floats(values: Sequence[float]) -> list[str]:
