@@ -141,8 +141,11 @@ def _(value: dt.time) -> str:
 
 
 def in_utc(value: dt.datetime) -> dt.datetime:
-    """The same moment in UTC; one without a zone is left as it is."""
-    return value if value.tzinfo is None else value.astimezone(dt.UTC)
+    """The same moment in UTC. One without a zone, or one that lies beyond Python's calendar in UTC, stays as it is."""
+    try:
+        return value if value.tzinfo is None else value.astimezone(dt.UTC)
+    except OverflowError:
+        return value
 
 
 def _without_minutes(shown: str, zone: dt.tzinfo | None) -> str:
