@@ -100,6 +100,17 @@ def test_a_packed_file_holds_the_plain_one(name: str) -> None:
             assert reader.read() == file_of(ROWS * 50, name=name[:-4])
 
 
+@pytest.mark.parametrize("parts", [0, 1])
+@pytest.mark.parametrize("name", PACKED)
+def test_a_packed_file_without_rows_is_one(name: str, parts: int) -> None:
+    empty = [part(ChunkSource(COLUMNS, rows=[]), name)[0] for _ in range(parts)]
+    packed = whole(COLUMNS, empty, name)
+    plain, _, kind = name.rpartition(".")
+    assert packed.startswith({"gz": b"\x1f\x8b", "zst": b"\x28\xb5\x2f\xfd"}[kind])
+    if kind == "gz":
+        assert gzip.decompress(packed) == whole(COLUMNS, [], plain)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PACKED)
 def test_a_large_part_is_packed_the_same_in_any_batches(name: str) -> None:
