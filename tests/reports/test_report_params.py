@@ -162,7 +162,8 @@ def test_a_text_and_its_params_must_agree(sql: str, params: Any, says: str) -> N
 
 
 def test_a_text_without_params_takes_none(shop_factory: Shop) -> None:
-    app = shop_factory(reports=[sql_report("x", "SELECT 1 AS id WHERE :as_of IS NOT NULL", columns=("id",))])
+    sql = "SELECT 1 AS id WHERE :as_of IS NOT NULL -- and a comment behind it"
+    app = shop_factory(reports=[sql_report("x", sql, columns=("id",))])
     with pytest.raises(ParamsInvalid, match="takes no param 'day'"):
         request_report("x", {"day": 1}, effects=app)
     run_id = request_report("x", effects=app).run_id

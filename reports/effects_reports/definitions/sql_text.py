@@ -58,7 +58,7 @@ def sql_report(
     check_names(who, named, set(bound))
     kinds = {column: to_instance(kind) for column, kind in (types or {}).items()}
     selected = [sa.column(column, kinds.get(column)) for column in columns]
-    text = sql.strip().rstrip(";")
+    text = f"{sql.strip().rstrip(';')}\n"  # which ends a comment, should it end with one
 
     def source(values: Any, as_of: datetime) -> sa.Select[Any]:
         plain = {**values_of(values), _AS_OF: as_of}
