@@ -195,6 +195,10 @@ def test_files_that_are_missing_mixed_or_elsewhere(make_app: MakeApp, folder: Pa
     [
         ({"params": None}, "its SQL names \\$kind, which is no field of its params"),
         ({"sql": "SELECT 1 AS number"}, "its params have the field 'kind', which its SQL does not name"),
+        (
+            {"params": msgspec.defstruct("P", ["kind", "as_of"])},
+            "the field 'as_of', and that name is the time of the plan",
+        ),
         ({"files": {}}, "give files"),
         ({"files": {"a b": "*.csv"}}, "files names 'a b'"),
         ({"files": {"visits": "../*.csv"}}, "the pattern of 'visits' leaves the folder"),

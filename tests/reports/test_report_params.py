@@ -154,6 +154,7 @@ def test_every_type_of_a_param_can_be_bound(shop_factory: Shop) -> None:
     ("SELECT :day AS id", None, r"its SQL names :day, which is no field of its params"),
     ("SELECT 1 AS id", Wanted, "its params have the field 'above', which its SQL does not name"),
     ("SELECT :kind AS id", msgspec.defstruct("K", [("kind", dict[str, int])]), "'kind' of its params cannot be bound"),
+    ("SELECT :as_of AS id", msgspec.defstruct("K", ["as_of"]), "the field 'as_of', and that name is the time"),
     ("SELECT 1 AS id", int, "params is no dataclass, Struct or TypedDict"),
 ])  # fmt: skip
 def test_a_text_and_its_params_must_agree(sql: str, params: Any, says: str) -> None:
