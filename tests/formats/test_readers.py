@@ -95,6 +95,8 @@ def test_rows_may_be_left_out_and_added(connection: sa.Connection) -> None:
         ((), "0 values"),
         ({"id": 1}, "no column 'label'"),
         (7, "it is an int"),
+        ("ab", "it is a str"),
+        ({1, 2}, "it is a set"),
     ],
 )
 def test_a_row_that_does_not_fit_is_refused(row: Any, says: str) -> None:
