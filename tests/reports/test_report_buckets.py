@@ -403,7 +403,7 @@ def test_what_does_not_fit_is_refused_at_the_call(app: Effects, shop_factory: Sh
 
 
 BAD_URLS = (
-    "https://bucket", "s3://b", "s3://bucket", "s3://bucket?region=", "s3://bucket?region=eu-west-1&x=1",
+    "https://bucket", "s3://b", "s3://[bucket?region=eu-west-1", "s3://bucket", "s3://bucket?region=", "s3://bucket?region=eu-west-1&x=1",
     "s3://k:s@bucket?region=eu-west-1", "s3://bucket/a/../b?region=eu-west-1", "s3://bucket/a//b?region=eu-west-1",
     *(f"s3://bucket?endpoint={endpoint}" for endpoint in (
         "http://s3.example.com", "https://127.0.0.1", "https://127.1", "https://2130706433", "https://10.0.0.1",
