@@ -148,14 +148,15 @@ class LocalStorage:
 def _walk(folder: Path, inside: str, prefix: str) -> Iterator[StoredObject]:
     """In the order of whole names: a folder's slash counts, so that `a.csv` comes before `a/b.csv`.
 
-    A stranger's file whose name no object can have is left out: nothing could be done with it.
+    A stranger's file whose name no object can have is left out: nothing could be done with it. So is a link, under
+    whose name an object would be another one, and be deleted as such.
     """
     try:
         with os.scandir(folder) as scan:
-            entries = sorted(scan, key=lambda entry: f"{entry.name}/" if entry.is_dir() else entry.name)
+            own = [entry for entry in scan if not entry.is_symlink()]
     except FileNotFoundError:
         return
-    for entry in entries:
+    for entry in sorted(own, key=lambda entry: f"{entry.name}/" if entry.is_dir() else entry.name):
         name = inside + entry.name
         if entry.is_dir():
             if f"{name}/".startswith(prefix) or prefix.startswith(f"{name}/"):
