@@ -179,6 +179,14 @@ def test_a_type_decorator_is_applied(postgresql: sa.Connection) -> None:
     assert part(ChunkSource(columns_of(select), select), "csv", "raw", postgresql)[0] == b"QUIET\n"
 
 
+def test_a_name_that_postgresql_would_cut_is_whole(postgresql: sa.Connection) -> None:
+    select = sa.select(sa.literal(1).label("ж" * 40))
+    assert (
+        part(ChunkSource(columns_of(select), select), "ndjson", "raw", postgresql)[0].decode()
+        == f'{{"{"ж" * 40}":1}}\n'
+    )
+
+
 def test_parameters_are_quoted_by_the_driver(postgresql: sa.Connection) -> None:
     nasty = "'; DROP TABLE x; -- %s %(a)s \\ \" é"
     select = sa.select(
