@@ -91,7 +91,8 @@ class Storage(Protocol):
         """List the objects whose names start with a prefix, in order of their names.
 
         What a killed writer left behind shows too, where it shows at all, under a name that ends in `.unfinished`;
-        `delete` takes it. A live writer's shows as well: only an old one may go.
+        `delete` takes it. A live writer's shows as well: only an old one may go. What others have put there is left
+        out: links, and names that no object can have.
         """
         ...
 

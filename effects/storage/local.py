@@ -11,7 +11,7 @@ from pathlib import Path
 from effects.moments import moment
 from effects.storage.base import PIECE_BYTES, StoredObject
 from effects.storage.errors import ObjectMissing
-from effects.storage.names import UNFINISHED, check_name, check_prefix
+from effects.storage.names import check_listed, check_name, check_prefix, is_listed
 from effects.storage.os_errors import fate, named_errors
 from effects.storage.probe import probe
 from effects.storage.unfinished import UnfinishedFile, sync_folder
@@ -75,7 +75,7 @@ class LocalStorage:
     def delete(self, names: Iterable[str]) -> None:
         """As `Storage.delete`. Folders that become empty go as well."""
         for name in names:
-            path = self.folder / _check_listed(name)
+            path = self.folder / check_listed(name)
             with named_errors(name):
                 path.unlink(missing_ok=True)
                 self._remove_empty(path.parent)
@@ -145,25 +145,23 @@ class LocalStorage:
             folder = folder.parent
 
 
-def _check_listed(name: str) -> str:
-    """A name, or that of an unfinished file as `list` gives it."""
-    check_name(name.removesuffix(UNFINISHED))
-    return name
-
-
 def _walk(folder: Path, inside: str, prefix: str) -> Iterator[StoredObject]:
-    """In the order of whole names: a folder's slash counts, so that `a.csv` comes before `a/b.csv`."""
+    """In the order of whole names: a folder's slash counts, so that `a.csv` comes before `a/b.csv`.
+
+    A stranger's file whose name no object can have is left out: nothing could be done with it. So is a link, under
+    whose name an object would be another one, and be deleted as such.
+    """
     try:
         with os.scandir(folder) as scan:
-            entries = sorted(scan, key=lambda entry: f"{entry.name}/" if entry.is_dir() else entry.name)
+            own = [entry for entry in scan if not entry.is_symlink()]
     except FileNotFoundError:
         return
-    for entry in entries:
+    for entry in sorted(own, key=lambda entry: f"{entry.name}/" if entry.is_dir() else entry.name):
         name = inside + entry.name
         if entry.is_dir():
             if f"{name}/".startswith(prefix) or prefix.startswith(f"{name}/"):
                 yield from _walk(folder / entry.name, f"{name}/", prefix)
-        elif name.startswith(prefix):
+        elif name.startswith(prefix) and is_listed(name):
             with suppress(FileNotFoundError):  # deleted or renamed since
                 facts = entry.stat()
                 yield StoredObject(name, facts.st_size, moment(facts.st_mtime))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from effects.storage.errors import StorageRefused
 from effects.text.unsafe import is_printable
 
 NAME_BYTES_MAX = 900  # object storage allows 1,024, and a prefix comes before it
 PART_BYTES_MAX = 200  # a file name has 255, and an unfinished one is longer by its ending
 UNFINISHED = ".unfinished"  # the ending of a file in the making
+_IN_THE_MAKING = re.compile(rf"(.+?)(\.[0-9a-f]{{16}})?{re.escape(UNFINISHED)}", re.DOTALL)  # of the object to be
 
 
 def check_name(name: str) -> str:
@@ -27,6 +30,26 @@ def check_name(name: str) -> str:
     if name.endswith(UNFINISHED):
         raise _refused(name, f"{UNFINISHED} is the ending of files in the making")
     return name
+
+
+def check_listed(name: str) -> str:
+    """The name of an object, or of a file in the making: a name with a random part behind it, and their ending.
+
+    Raises:
+        StorageRefused: as `check_name`, of the object's name.
+    """
+    making = _IN_THE_MAKING.fullmatch(name)
+    check_name(making[1] if making else name)
+    return name
+
+
+def is_listed(name: str) -> bool:
+    """Whether `check_listed` takes it: what bears another name was not written by a storage."""
+    try:
+        check_listed(name)
+    except StorageRefused:
+        return False
+    return True
 
 
 def check_prefix(prefix: str) -> str:

@@ -11,7 +11,7 @@ from effects.errors import ConfigurationError
 from effects.storage.base import PIECE_BYTES, StoredObject
 from effects.storage.disposition import attachment
 from effects.storage.errors import ObjectMissing
-from effects.storage.names import check_name, check_prefix
+from effects.storage.names import check_name, check_prefix, is_listed
 from effects.storage.probe import probe
 from effects.storage.urls import Bucket
 
@@ -108,7 +108,7 @@ class ObjectStorage:
         with object_errors(prefix):
             for page in obstore.list(self._store, folder or None, chunk_size=1000):
                 for entry in page:
-                    if entry["path"].startswith(prefix):
+                    if entry["path"].startswith(prefix) and is_listed(entry["path"]):
                         yield StoredObject(entry["path"], entry["size"], entry["last_modified"])
 
     def check(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 
@@ -40,7 +40,7 @@ def check_url(url: str) -> Folder | Bucket:
     scheme, colon, _ = url.partition(":")
     if not colon or "/" in scheme:
         return _folder(url)
-    parts = urlsplit(url)
+    parts = _split(url)
     if scheme == "file":
         if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
             raise _wrong("it has a host, a query or a fragment")
@@ -54,9 +54,19 @@ def check_url(url: str) -> Folder | Bucket:
         raise _wrong(f"it has an option {strange[0][:20]!r}")
     if not _BUCKET.fullmatch(parts.netloc) or not all(options.values()):
         raise _wrong("its bucket, region or endpoint is not one")
-    if not options.get("endpoint", "https://").startswith(("https://", "http://")):
+    endpoint = _split(options.get("endpoint", "https://"))
+    if endpoint.scheme not in ("https", "http"):
         raise _wrong("its endpoint is not an http address")
+    if "@" in endpoint.netloc:
+        raise _wrong("its endpoint holds credentials, which belong into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
     return Bucket(parts.netloc, _prefix(unquote(parts.path)), options.get("region"), options.get("endpoint"))
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise _wrong("its host has brackets and is no address") from None
 
 
 def _prefix(path: str) -> str:
@@ -69,6 +79,8 @@ def _prefix(path: str) -> str:
 def _folder(path: str) -> Folder:
     if not path or "\0" in path:
         raise _wrong("it names no folder")
+    if path.startswith("~"):
+        raise _wrong("it begins with ~, which is not expanded: write the folder out")
     return Folder(Path(path))
 
 

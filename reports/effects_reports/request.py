@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from effects import Effects
-from effects.extend import arguments, optional, require
+from effects.extend import arguments, clean_text, optional, require
 from effects_reports.definitions.definition import ReportDefinition
 from effects_reports.delivery.passwords import password_of
-from effects_reports.errors import ReportInvalid
+from effects_reports.errors import ParamsInvalid, ReportInvalid
 from effects_reports.formats.opening import is_encrypted
 from effects_reports.runs.notify import Notify, check_notices
 from effects_reports.runs.planner import resolve_parts
@@ -50,7 +51,7 @@ def check_request(
     require("key", key, optional(arguments.printable(REQUEST_KEY_CHARS_MAX)), ReportInvalid)
     typed = definition.read_params(params)
     resolve_parts(definition, typed, file, definition.dialect, datetime.now(UTC))
-    plain = msgspec.to_builtins(typed)
+    plain = _plain_params(definition, typed)
     encoded = msgspec.json.encode({"report": definition.name, "params": plain, "format": file}, order="sorted")
     if len(encoded) > PARAMS_BYTES_MAX:
         raise ReportInvalid(f"report {definition.name!r}: the params have {len(encoded):,} bytes; at most 65,536")
@@ -63,6 +64,36 @@ def check_request(
         dialect=definition.dialect, consistency=definition.consistency, notify=tuple(notices),
         canonical=encoded.decode(),
     )  # fmt: skip
+
+
+def _plain_params(definition: ReportDefinition, typed: Any) -> Any:
+    """The params as their row has them.
+
+    Raises:
+        ParamsInvalid: they hold what JSON has no word for, or PostgreSQL no place.
+    """
+    try:
+        plain = msgspec.to_builtins(typed)
+        why = _why_unstorable(plain)
+    except (TypeError, RecursionError) as error:
+        why = str(error)
+    if why is not None:
+        raise ParamsInvalid(f"report {definition.name!r}: the params cannot be stored: {why}")
+    return plain
+
+
+def _why_unstorable(value: Any) -> str | None:
+    if isinstance(value, str):
+        return None if clean_text(value, len(value)) == value else "a text has a NUL character, or half of another one"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else "a number is NaN or infinite"
+    if isinstance(value, Mapping):
+        if not all(isinstance(name, str) for name in value):
+            return "a name is no text"
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return next(filter(None, map(_why_unstorable, value)), None)
+    return None
 
 
 def _key_without(definition: ReportDefinition, encoded: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ from effects.storage import Stored, Writer
 from effects_reports.formats import open_format
 from effects_reports.formats.base import ChunkResult, ChunkSource, Column, Dialect
 from effects_reports.readers import write_chunk
+from effects_reports.runs.cursor import key_from_json, key_to_json
+from effects_reports.source.bounds import read_bounds
+from effects_reports.source.statements import ranged
 
 
 class Memory:
@@ -60,6 +64,16 @@ def both_routes(
         if formulas:
             assert copied == encoded
     return copied, encoded
+
+
+def numbers_by_ranges(connection: Connection, select: Select[Any], key: Sequence[str], size: int) -> list[int]:
+    """The rows' `n`, read range by range; each bound travels as JSON."""
+    bounds = [key_to_json(bound) for bound, _ in read_bounds(connection, select, key, size, 100)]
+    ends = [key_from_json(json.dumps(bound, allow_nan=False)) for bound in bounds]
+    return [
+        row.n for lo, hi in zip([None, *ends], ends, strict=False) for row in
+        connection.execute(ranged(select, key, lo, hi, ["n"]))
+    ]  # fmt: skip
 
 
 class _Part(list[bytes]):

@@ -52,6 +52,15 @@ def test_the_same_rows_give_the_same_bytes(name: str) -> None:
     assert file_of(ROWS * 100, name=name) == first
 
 
+def test_a_moment_that_lies_beyond_the_calendar_in_utc_keeps_its_zone() -> None:
+    columns, zone = (Column("at", "at"),), dt.timezone(dt.timedelta(hours=-5))
+    rows = [(dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=zone),)]
+    assert file_of(rows, columns, dialect="raw") == b"at\n9999-12-31 23:59:59-05\n"
+    assert file_of(rows, columns, "ndjson") == b'{"at":"9999-12-31T23:59:59-05:00"}\n'
+    read = CalamineWorkbook.from_filelike(io.BytesIO(file_of(rows, columns, "xlsx"))).get_sheet_by_index(0).to_python()
+    assert read == [["at"], [rows[0][0].replace(tzinfo=None)]]
+
+
 def test_csv_in_its_three_dialects() -> None:
     assert file_of(ROWS) == (
         b"\xef\xbb\xbfOrder no.,'=Note,Amount\r\n1,plain,12.50\r\n"
@@ -89,6 +98,17 @@ def test_a_packed_file_holds_the_plain_one(name: str) -> None:
     else:
         with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
             assert reader.read() == file_of(ROWS * 50, name=name[:-4])
+
+
+@pytest.mark.parametrize("parts", [0, 1])
+@pytest.mark.parametrize("name", PACKED)
+def test_a_packed_file_without_rows_is_one(name: str, parts: int) -> None:
+    empty = [part(ChunkSource(COLUMNS, rows=[]), name)[0] for _ in range(parts)]
+    packed = whole(COLUMNS, empty, name)
+    plain, _, kind = name.rpartition(".")
+    assert packed.startswith({"gz": b"\x1f\x8b", "zst": b"\x28\xb5\x2f\xfd"}[kind])
+    if kind == "gz":
+        assert gzip.decompress(packed) == whole(COLUMNS, [], plain)
 
 
 @pytest.mark.slow

@@ -136,6 +136,11 @@ def test_in_xlsx_every_text_is_a_text(text: str) -> None:
     assert cells.count('t="inlineStr"') + cells.count('t="s"') == cells.count("<c ") == 2
 
 
+@pytest.mark.parametrize("value", [{"note": "a;=1+1"}, ["x", "a;=1+1"], ("a;=1+1",), {"a;=1+1"}], ids=repr)
+def test_texts_inside_documents_and_arrays_are_defended(value: Any) -> None:
+    assert b"a;'=1+1" in written([(value,)], (Column("x", "x"),))
+
+
 def test_only_texts_are_defended() -> None:
     columns = tuple(Column(name, name) for name in "abcd")
     assert (

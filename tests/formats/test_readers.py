@@ -95,6 +95,8 @@ def test_rows_may_be_left_out_and_added(connection: sa.Connection) -> None:
         ((), "0 values"),
         ({"id": 1}, "no column 'label'"),
         (7, "it is an int"),
+        ("ab", "it is a str"),
+        ({1, 2}, "it is a set"),
     ],
 )
 def test_a_row_that_does_not_fit_is_refused(row: Any, says: str) -> None:
@@ -175,6 +177,14 @@ def test_routes_of_mappings_and_iterables() -> None:
 def test_a_type_decorator_is_applied(postgresql: sa.Connection) -> None:
     select = sa.select(sa.literal_column("'quiet'", Shouted()).label("x"))
     assert part(ChunkSource(columns_of(select), select), "csv", "raw", postgresql)[0] == b"QUIET\n"
+
+
+def test_a_name_that_postgresql_would_cut_is_whole(postgresql: sa.Connection) -> None:
+    select = sa.select(sa.literal(1).label("ж" * 40))
+    assert (
+        part(ChunkSource(columns_of(select), select), "ndjson", "raw", postgresql)[0].decode()
+        == f'{{"{"ж" * 40}":1}}\n'
+    )
 
 
 def test_parameters_are_quoted_by_the_driver(postgresql: sa.Connection) -> None:

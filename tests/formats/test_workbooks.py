@@ -112,6 +112,11 @@ def test_a_cover_has_a_title_and_facts() -> None:
     assert book["about"].max_row == 8
 
 
+def test_a_fact_that_is_too_long_for_a_cell_is_cut() -> None:
+    book = opened(workbook(ROWS, Workbook(cover="Orders"), {"ids": "1, " * 20_000}))
+    assert book["About"]["B3"].value == f"{('1, ' * 20_000)[:32_766]}…"
+
+
 @pytest.mark.parametrize(("options", "says"), [
     ({"sheet": "a/b"}, "sheet is 'a/b'"),
     ({"sheet": "x" * 26}, "give 1 to 25 characters"),

@@ -21,6 +21,7 @@ import trustme
 from effects import ConfigurationError, Effects, EnqueueError, Fixed, KeyUnavailable, RetryPolicy
 from effects.keys import generate_key
 from effects.store.operator.audit import audit
+from effects.store.operator.requeue import requeue
 from effects_reports import (
     BucketCredentials,
     BucketInvalid,
@@ -31,6 +32,7 @@ from effects_reports import (
     bucket_notice,
     list_buckets,
     remove_bucket,
+    report,
     request_report,
     rotate_bucket,
 )
@@ -40,7 +42,7 @@ from effects_reports.transport.address import check_object, parse_address
 from tests.peers.s3_cut import CutS3, Fate
 from tests.reports.conftest import ReportWorker, Shop, content, drain
 from tests.reports.crash_app import make
-from tests.reports.shop import fill
+from tests.reports.shop import REPORTS, fill, orders
 from tests.storage.conftest import s3_server
 from tests.support.manual_workers import rows, run_sql
 from tests.support.processes import fleet
@@ -79,9 +81,14 @@ def bucket(s3_server: str) -> str:
     return name
 
 
+@report("empty", key=("id",), formats=("ndjson",))
+def empty_report() -> Any:
+    return sa.select(orders).where(orders.c.id < 0)
+
+
 @pytest.fixture
 def app(shop_factory: Shop, wire: CutS3, bucket: str) -> Effects:
-    shop = shop_factory(keys=KEYS, bucket_private_networks="127.0.0.0/8")
+    shop = shop_factory(keys=KEYS, bucket_private_networks="127.0.0.0/8", reports=[*REPORTS, empty_report])
     fill(shop, 250)
     add(shop, wire, bucket)
     return shop
@@ -109,12 +116,16 @@ def add(shop: Effects, wire: CutS3, bucket: str, **options: Any) -> None:
     add_bucket("acme", url, CREDENTIALS, effects=shop, **options)
 
 
-def ready(app: Effects, **options: Any) -> tuple[ReportWorker, str]:
-    """A run that is ready, its delivery waiting for this worker."""
-    run_id = request_report("orders", notify=bucket_notice("acme", **options), effects=app).run_id
+def ready(app: Effects, name: str = "orders", jobs: int = 5, **options: Any) -> tuple[ReportWorker, str]:
+    """A run that is ready, its delivery waiting for this worker.
+
+    Args:
+        jobs: plan, chunks and assembly.
+    """
+    run_id = request_report(name, notify=bucket_notice("acme", **options), effects=app).run_id
     worker = ReportWorker(app)
-    for _ in range(5):
-        worker.do_next()  # plan, three chunks, assembly
+    for _ in range(jobs):
+        worker.do_next()
     return ReportWorker(app, queue="buckets"), run_id
 
 
@@ -186,6 +197,38 @@ def test_a_repeat_finds_the_file_and_sends_nothing(app: Effects, s3_server: str,
     assert (settlement.outcome, settlement.detail["was_there"]) == ("succeeded", True)
     assert wire.calls() == ["GET"]
     assert list(objects(s3_server, bucket).values()) == [content(app, run_id)]
+
+
+@ON_SQLITE
+def test_a_repeat_finds_an_empty_file_too(app: Effects, s3_server: str, bucket: str, wire: CutS3) -> None:
+    """Its first byte, which is asked for, is none; and an error has no metadata."""
+    worker, run_id = ready(app, "empty", jobs=2)
+    job = worker.claim_one()
+    assert [worker.perform(job).detail["was_there"] for _ in range(2)] == [False, True]
+    assert objects(s3_server, bucket) == {f"from shop/ü/empty/{run_id}/empty.ndjson": b""}
+
+
+@ON_SQLITE
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("number", [2, 3], ids=["begin", "part"])
+def test_an_answer_without_what_it_should_hold_is_no_refusal(app: Effects, wire: CutS3, number: int) -> None:
+    """It may have been cut behind its head."""
+    worker, _ = ready(app)
+    fates(wire, *[None] * number, ANSWER % (b"200 OK", 100, b"", b"<Init"))
+    settlement = worker.do(worker.claim_one())
+    assert (settlement.status, settlement.error_code) == ("failed", "bad_answer")
+
+
+@ON_SQLITE
+@pytest.mark.usefixtures("in_parts")
+def test_an_upload_that_was_killed_is_aborted_whatever_its_name(
+    app: Effects, s3_server: str, bucket: str, wire: CutS3
+) -> None:
+    worker, _ = ready(app, object_name="R&D/<{filename}>")
+    OWNER.post(f"{s3_server}/{bucket}/from shop/ü/R&D/<orders.csv>?uploads").raise_for_status()
+    assert uploads(s3_server, bucket) == 1
+    assert worker.do(worker.claim_one()).outcome == "succeeded"
+    assert uploads(s3_server, bucket) == 0
 
 
 @pytest.mark.slow
@@ -305,6 +348,11 @@ def test_an_object_that_credentials_may_not_see_is_not_called_anothers_after_a_t
     assert worker.do(worker.claim_one()).outcome == "unknown"
     app.store.shift_clock(3600)
     fates(wire, hidden, None, hidden)  # the bucket itself says 412
+    job = worker.claim_one()
+    settlement = worker.do(job)
+    assert (settlement.outcome, settlement.error_code, settlement.status) == ("unknown", "object_hidden", "dead")
+    requeue(app.store, app.job_types, job.id, confirm_unknown=True, actor="ann")
+    fates(wire, hidden, None, hidden)  # of a new job's first try
     settlement = worker.do(worker.claim_one())
     assert (settlement.outcome, settlement.error_code, settlement.status) == ("unknown", "object_hidden", "dead")
 
@@ -338,6 +386,9 @@ def test_what_does_not_fit_is_refused_at_the_call(app: Effects, shop_factory: Sh
         rotate_bucket("x", CREDENTIALS, effects=app)
     with pytest.raises(BucketNotFound):
         remove_bucket("x", effects=app)
+    for text in ("", "ключ", "copied "):
+        with pytest.raises(BucketInvalid, match="the credentials are empty, too long"):
+            rotate_bucket("acme", BucketCredentials("customer", text), effects=app)
     payload = {"run_id": "{run_id}", "bucket": "acme", "object": "../{run_id}"}
     outside = Notify(job_type="report.deliver", payload=payload)
     with pytest.raises(ReportInvalid, match="object"):
@@ -352,7 +403,7 @@ def test_what_does_not_fit_is_refused_at_the_call(app: Effects, shop_factory: Sh
 
 
 BAD_URLS = (
-    "https://bucket", "s3://b", "s3://bucket", "s3://bucket?region=", "s3://bucket?region=eu-west-1&x=1",
+    "https://bucket", "s3://b", "s3://[bucket?region=eu-west-1", "s3://bucket", "s3://bucket?region=", "s3://bucket?region=eu-west-1&x=1",
     "s3://k:s@bucket?region=eu-west-1", "s3://bucket/a/../b?region=eu-west-1", "s3://bucket/a//b?region=eu-west-1",
     *(f"s3://bucket?endpoint={endpoint}" for endpoint in (
         "http://s3.example.com", "https://127.0.0.1", "https://127.1", "https://2130706433", "https://10.0.0.1",

@@ -257,6 +257,12 @@ def test_on_object_storage_the_app_redirects_to_the_file(shop_factory: Shop, req
     assert there.content == content(app, run)[:6]
     assert there.headers["content-disposition"].startswith("attachment; filename=")
     assert report_status(run, effects=app).downloads == 1
+    counted = download_url(run, BASE, uses=1, effects=app)
+    for _ in range(2):  # a question, which is no use of the link and opens nothing
+        about = ask(app, counted, "HEAD")
+        assert (about.status_code, "location" in about.headers) == (200, False)
+        assert about.headers["content-length"] == str(len(content(app, run)))
+    assert [ask(app, counted).status_code for _ in range(2)] == [307, 410]
 
 
 # -- ranges ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from effects import Effects
 from effects_reports import DefinitionInvalid, file_report, preview_report, report_status, request_report, resume_report
-from effects_reports.source.files import PAGE_ROWS
+from effects_reports.source.files import PAGE_ROWS, SPILL_PREFIX
 from effects_reports.state import state_of
 from tests.reports.conftest import ReportWorker, Shop, content, drain
 from tests.reports.shop import csv_rows
@@ -89,6 +89,20 @@ def test_its_rows_come_in_the_order_of_the_key_in_chunks(make_app: MakeApp) -> N
     assert numbers_of(app, made(app, {"since": "2026-01-28"})) == [n for n in range(COUNT) if n % 28 == 27]
     assert numbers_of(app, made(app, {"kind": "shop"})) == []
     assert preview_report("visits", rows=1, effects=app).rows == [["0", "2026-01-01", "costs $5"]]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the database decides nothing here
+def test_the_temporary_folder_of_a_killed_worker_is_deleted(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    killed, under_way = (tmp_path / f"{SPILL_PREFIX}{name}" for name in ("killed", "under-way"))
+    for folder in (killed, under_way):
+        folder.mkdir()
+        (folder / "duckdb_temp_storage-0.tmp").touch()
+    os.utime(killed, (0, 0))
+    assert preview_report("visits", rows=1, effects=make_app()).rows == [["0", "2026-01-01", "costs $5"]]
+    assert list(tmp_path.glob(f"{SPILL_PREFIX}*")) == [under_way]
 
 
 def test_its_values_have_types(make_app: MakeApp) -> None:
@@ -195,6 +209,10 @@ def test_files_that_are_missing_mixed_or_elsewhere(make_app: MakeApp, folder: Pa
     [
         ({"params": None}, "its SQL names \\$kind, which is no field of its params"),
         ({"sql": "SELECT 1 AS number"}, "its params have the field 'kind', which its SQL does not name"),
+        (
+            {"params": msgspec.defstruct("P", ["kind", "as_of"])},
+            "the field 'as_of', and that name is the time of the plan",
+        ),
         ({"files": {}}, "give files"),
         ({"files": {"a b": "*.csv"}}, "files names 'a b'"),
         ({"files": {"visits": "../*.csv"}}, "the pattern of 'visits' leaves the folder"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import enum
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,12 +154,17 @@ def wordless(after: Cursor) -> Iterator[Any]:
     yield (1,)
 
 
+def rowless(after: Cursor) -> Iterator[RowPage]:
+    yield RowPage(iter([(1,)]), cursor=1)  # type: ignore[arg-type]
+
+
 def unwritable(after: Cursor) -> Iterator[RowPage]:
     yield RowPage([(1,)], cursor={"page": 2})
 
 
 @pytest.mark.parametrize(
-    ("source", "code"), [(endless, "cursor_stuck"), (wordless, "row_shape"), (unwritable, "key_type")]
+    ("source", "code"),
+    [(endless, "cursor_stuck"), (wordless, "row_shape"), (rowless, "row_shape"), (unwritable, "key_type")],
 )
 def test_what_is_no_page_or_leads_nowhere_is_refused(source: Any, code: str, shop_factory: Shop) -> None:
     app = shop_factory(reports=[report("bad", iterable=True, columns=("a",), chunk_rows=1)(source)])
@@ -177,11 +183,15 @@ def test_the_cursor_is_told_from_params_when_it_is_declared(shop_factory: Shop) 
         shop_factory(reports=[report("bad", key=("id",))(lambda *, after: None)])
 
 
+class Page(str, enum.Enum):  # noqa: UP042 - as apps have them: its `str` is not its value
+    SECOND = "page-2"
+
+
 @pytest.mark.parametrize(
     "cursor",
     [
         7, 7.5, "", "page-2", b"\x00", True, (1, "a"), (3,), dt.date(2026, 1, 14),
-        dt.datetime(2026, 1, 14, 5, tzinfo=dt.UTC), decimal.Decimal("1.50"), uuid.UUID(int=5), (),
+        dt.datetime(2026, 1, 14, 5, tzinfo=dt.UTC), decimal.Decimal("1.50"), uuid.UUID(int=5), (), Page.SECOND,
     ],
     ids=repr,
 )  # fmt: skip

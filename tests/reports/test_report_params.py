@@ -154,6 +154,7 @@ def test_every_type_of_a_param_can_be_bound(shop_factory: Shop) -> None:
     ("SELECT :day AS id", None, r"its SQL names :day, which is no field of its params"),
     ("SELECT 1 AS id", Wanted, "its params have the field 'above', which its SQL does not name"),
     ("SELECT :kind AS id", msgspec.defstruct("K", [("kind", dict[str, int])]), "'kind' of its params cannot be bound"),
+    ("SELECT :as_of AS id", msgspec.defstruct("K", ["as_of"]), "the field 'as_of', and that name is the time"),
     ("SELECT 1 AS id", int, "params is no dataclass, Struct or TypedDict"),
 ])  # fmt: skip
 def test_a_text_and_its_params_must_agree(sql: str, params: Any, says: str) -> None:
@@ -162,7 +163,8 @@ def test_a_text_and_its_params_must_agree(sql: str, params: Any, says: str) -> N
 
 
 def test_a_text_without_params_takes_none(shop_factory: Shop) -> None:
-    app = shop_factory(reports=[sql_report("x", "SELECT 1 AS id WHERE :as_of IS NOT NULL", columns=("id",))])
+    sql = "SELECT 1 AS id WHERE :as_of IS NOT NULL -- and a comment behind it"
+    app = shop_factory(reports=[sql_report("x", sql, columns=("id",))])
     with pytest.raises(ParamsInvalid, match="takes no param 'day'"):
         request_report("x", {"day": 1}, effects=app)
     run_id = request_report("x", effects=app).run_id

@@ -12,6 +12,7 @@ from effects import Effects, IdempotencyConflict, JobNotFound, SchemaMismatch, c
 from effects.keys import generate_key
 from effects.store.db.sql import Window
 from effects_reports import (
+    ParamsInvalid,
     ReportInvalid,
     ReportNotFound,
     ReportStateError,
@@ -162,6 +163,19 @@ def test_no_repr_shows_the_params(shop: Effects) -> None:
     status = report_status(run_id, effects=shop)
     assert status.params["who"] == "rosebud"
     assert "rosebud" not in repr(status)
+
+
+UNSTORABLE: list[tuple[Any, str]] = [
+    ("a\0b", "NUL"), ({"\0": 1}, "NUL"), ("\ud800", "half of another"), (float("nan"), "a number is NaN"),
+    ([{"x": float("-inf")}], "a number is NaN or infinite"), ({1: 2}, "a name is no text"), (object(), "object"),
+]  # fmt: skip
+
+
+def test_params_that_json_or_a_database_cannot_hold_are_refused_at_the_call(shop: Effects) -> None:
+    for value, says in UNSTORABLE:
+        with pytest.raises(ParamsInvalid, match=f"the params cannot be stored: .*{says}"):
+            request_report("primes", {"below": value}, effects=shop)
+    assert rows(shop, "report_runs") == []
 
 
 def test_the_size_of_params_is_bounded(shop: Effects) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import enum
 import gzip
 import json
 import uuid
@@ -53,6 +54,15 @@ def test_every_row_once_in_the_order_of_the_key(count: int, shop: Effects) -> No
     assert (status.progress.chunks_done, status.progress.rows_total) == (-(-count // 100), count)
     assert csv_rows(content(shop, run_id)) == expected(count)
     assert audit(shop.store, shop.ledgers) == []
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the database decides nothing here
+def test_a_long_key_in_any_script_names_a_file_that_the_storage_takes(shop: Effects) -> None:
+    fill(shop, 1)
+    run_id = request_report("orders", key="отчёт" * 40, effects=shop).run_id
+    drain(shop)
+    status = report_status(run_id, effects=shop)
+    assert (status.state, status.filename) == ("ready", f"{'отчёт' * 15}.csv")
 
 
 @pytest.mark.slow
@@ -119,6 +129,10 @@ def _moment(n: int) -> dt.datetime:
     return dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=n, microseconds=n)
 
 
+# Stored by their names; as texts they are their values.
+Place = enum.Enum("Place", {f"Q{n:02}": f"place {n}" for n in range(50)}, type=str)  # type: ignore[misc]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "value"),
@@ -129,8 +143,9 @@ def _moment(n: int) -> dt.datetime:
         (sa.Uuid, lambda n: uuid.uuid5(uuid.NAMESPACE_OID, str(n))),
         (sa.LargeBinary, lambda n: bytes([n, 255 - n])),
         (sa.BigInteger, lambda n: 2**60 + n),
+        (sa.Enum(Place), lambda n: Place(f"place {n}")),
     ],
-    ids=["text", "moment", "date", "uuid", "bytes", "bigint"],
+    ids=["text", "moment", "date", "uuid", "bytes", "bigint", "enum"],
 )
 def test_keys_of_many_kinds_bound_their_chunks(kind: Any, value: Callable[[int], Any], shop_factory: Shop) -> None:
     things = sa.Table("things", sa.MetaData(), sa.Column("k", kind, primary_key=True), sa.Column("n", sa.Integer))

@@ -42,6 +42,7 @@ def test_a_setting_names_a_folder_relative_to_the_working_directory(
     ("url", "says"),
     [
         ("", "names no folder"),
+        ("~/files", "begins with ~"),
         ("file:", "names no folder"),
         ("file://server/share", "has a host"),
         ("ftp://host/x", "begins with 'ftp'"),
@@ -50,6 +51,9 @@ def test_a_setting_names_a_folder_relative_to_the_working_directory(
         ("s3://B_ucket", "bucket"),
         ("s3://bucket?colour=red", "option 'colour'"),
         ("s3://bucket?endpoint=gopher://x", "endpoint"),
+        ("s3://bucket?endpoint=https://key:secret@host", "AWS_ACCESS_KEY_ID"),
+        ("s3://bucket?endpoint=https://[secret", "brackets"),
+        ("s3://[secret", "brackets"),
         ("s3://bucket/../x", "not . or .."),
     ],
 )
@@ -115,6 +119,21 @@ def test_a_killed_writer_leaves_nothing_under_the_name_and_can_be_cleaned_up(tmp
     assert left.size_bytes == 4
     storage.delete([left.name])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_no_object_could_be_and_links_are_not_listed(tmp_path: Path) -> None:
+    """By the name of a link, such as `latest`, an object would look like one that no row names."""
+    storage = LocalStorage(tmp_path / "files")
+    (storage.folder / "run").mkdir(parents=True)
+    for name in (r"a\b", "x" * 201, "part", "run/part"):
+        (storage.folder / name).touch()
+    (storage.folder / "latest").symlink_to("run")
+    (storage.folder / "latest.csv").symlink_to("run/part")
+    assert [stored.name for stored in storage.list("")] == ["part", "run/part"]
+    moved = tmp_path / "moved"
+    (storage.folder / "run").rename(moved)
+    (storage.folder / "run").symlink_to(moved)
+    assert [stored.name for stored in storage.list("run/")] == ["run/part"]
 
 
 _LIMITED = """

@@ -74,6 +74,14 @@ def test_a_listing_is_by_prefix_and_sorted_by_full_name(storage: Storage) -> Non
     assert abs(listed.modified_at - datetime.now(UTC)) < timedelta(minutes=5)
 
 
+def test_what_is_listed_can_be_deleted_while_it_is_written(storage: Storage) -> None:
+    """A killed writer leaves such a file, of as long a name as an object may have."""
+    with storage.writer(f"a/{'x' * 200}") as writer:
+        writer.write(b"x")
+        storage.delete([stored.name for stored in storage.list("a/")])
+        assert list(storage.list("")) == []
+
+
 def test_deleting_ignores_missing_objects(storage: Storage) -> None:
     for name in ("a/b/1", "a/b/2", "a/c"):
         put(storage, name, b"x")

@@ -45,6 +45,11 @@ BYTES_MAX = 1 << 30
 PARALLEL = 4
 KEEP_DAYS = 7.0
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_COUNT = arguments.whole(1, 2**31 - 1)
+_NUMBERS = {  # as statements and columns take them
+    "chunk_rows": optional(_COUNT), "rows_max": _COUNT, "bytes_max": arguments.whole(1, 2**63 - 1),
+    "parallel": _COUNT, "keep_days": arguments.number(0.001, 36_500), "version": arguments.whole(0, 2**31 - 1),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,13 +214,13 @@ class ReportDefinition:
         if not _NAME.fullmatch(self.name):
             raise DefinitionInvalid(f"{who}: a name is lower-case letters, digits and _, at most 63")
         self._check_choices(who)
+        for name, rule in _NUMBERS.items():
+            require(f"{who}: {name}", getattr(self, name), rule, DefinitionInvalid)
         if self.sheets:
             self._check_sheets(who)
             return
         self._check_shape(who)
         self.workbook.check(who, None if self.columns is None else list(self.columns))
-        for name in ("chunk_rows", "rows_max", "bytes_max", "parallel", "keep_days"):
-            require(f"{who}: {name}", getattr(self, name), optional(arguments.positive), DefinitionInvalid)
         if self.iterable:
             return
         try:

@@ -12,7 +12,7 @@ from msgspec import inspect as shapes
 
 from effects_reports.definitions.decorator import report
 from effects_reports.definitions.definition import CHUNK_ROWS, ColumnType, ReportDefinition
-from effects_reports.definitions.sql_text import NoParams, check_names, values_of
+from effects_reports.definitions.sql_text import NoParams, check_fields, check_names, values_of
 from effects_reports.errors import DefinitionInvalid
 from effects_reports.formats.base import MappedRow
 from effects_reports.source.files import FileQuery
@@ -72,7 +72,9 @@ def file_report(
     _check(who, files, columns, keys, memory_mib, threads)
     named = set(_PARAM.findall(_QUOTED.sub("", sql)))
     fields = () if params is None else getattr(shapes.type_info(params), "fields", ())
-    check_names(who, named, {field.name for field in fields}, "$")
+    names = {field.name for field in fields}
+    check_fields(who, names)
+    check_names(who, named, names, "$")
     query = FileQuery(
         sql=sql.strip().rstrip(";"), folder=Path(folder), files=dict(files), columns=tuple(columns), key=keys,
         csv_types=dict(csv_types or {}), memory_mib=memory_mib, threads=threads,

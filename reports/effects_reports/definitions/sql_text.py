@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -58,7 +58,7 @@ def sql_report(
     check_names(who, named, set(bound))
     kinds = {column: to_instance(kind) for column, kind in (types or {}).items()}
     selected = [sa.column(column, kinds.get(column)) for column in columns]
-    text = sql.strip().rstrip(";")
+    text = f"{sql.strip().rstrip(';')}\n"  # which ends a comment, should it end with one
 
     def source(values: Any, as_of: datetime) -> sa.Select[Any]:
         plain = {**values_of(values), _AS_OF: as_of}
@@ -89,6 +89,18 @@ def _bind(name: str, value: Any, kind: TypeEngine[Any] | list[TypeEngine[Any]]) 
     return sa.bindparam(name, value, kind)
 
 
+def check_fields(who: str, fields: Iterable[str]) -> None:
+    """Refuse params with a field of the name that is ours.
+
+    Raises:
+        DefinitionInvalid: names it.
+    """
+    if _AS_OF in fields:
+        raise DefinitionInvalid(
+            f"{who}: its params have the field {_AS_OF!r}, and that name is the time of the plan: rename the field"
+        )
+
+
 def check_names(who: str, named: set[str], fields: set[str], sign: str = ":") -> None:
     """Refuse a text whose names are not the fields of the params.
 
@@ -110,6 +122,7 @@ def _bound_types(who: str, params: type[Any] | None) -> dict[str, Any]:
     fields = () if params is None else getattr(shapes.type_info(params), "fields", None)
     if fields is None:
         raise DefinitionInvalid(f"{who}: params is no dataclass, Struct or TypedDict")
+    check_fields(who, [field.name for field in fields])
     bound: dict[str, Any] = {
         field.name: _bound_type(f"{who}: the field {field.name!r}", field.type) for field in fields
     }

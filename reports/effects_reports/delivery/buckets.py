@@ -232,8 +232,9 @@ def _seal(app: Effects, name: str, credentials: BucketCredentials) -> bytes:
     if not isinstance(credentials, BucketCredentials):
         raise BucketInvalid("give the credentials as BucketCredentials(access_key_id, secret_access_key)")
     for text in (credentials.access_key_id, credentials.secret_access_key):
-        if not isinstance(text, str) or not 0 < len(text) <= _SECRET_CHARS_MAX or not is_printable(text):
-            raise BucketInvalid("the credentials are empty, too long, or do not print")
+        fits = isinstance(text, str) and 0 < len(text) <= _SECRET_CHARS_MAX and text.isascii() and is_printable(text)
+        if not fits or text != text.strip():
+            raise BucketInvalid("the credentials are empty, too long, no printable ASCII, or have a space at an end")
     return app.keys.seal(msgspec.json.encode(credentials), **_context(name))
 
 

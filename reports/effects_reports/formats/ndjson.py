@@ -7,7 +7,7 @@ from typing import Any
 
 from effects.extend import Writer
 from effects_reports.formats.base import Column, Packing, Part
-from effects_reports.formats.packing import CONTENT_TYPES, SUFFIXES
+from effects_reports.formats.packing import CONTENT_TYPES, SUFFIXES, Packer
 from effects_reports.formats.values import json_of, json_scalar, json_text, texts_of
 
 _NONE = type(None)
@@ -37,9 +37,36 @@ class Ndjson:
         return f"{lines}}}\n".encode("utf-8", "replace")
 
     def assemble(self, columns: Sequence[Column], parts: Iterable[Part], out: Writer) -> None:
-        """As `Format.assemble`: there is no header."""
+        """As `Format.assemble`: there is no header. A packed file without rows is an empty member."""
+        counting = _CountingWriter(out)
         for part in parts:
-            part.append_to(out)
+            part.append_to(counting)
+        if not counting.bytes:
+            Packer(out, self.packing).end()
+
+
+class _CountingWriter:
+    """A writer that knows how many bytes came.
+
+    Attributes:
+        bytes: how many.
+    """
+
+    def __init__(self, out: Writer) -> None:
+        self.bytes = 0
+        self._out = out
+
+    def write(self, data: bytes | memoryview) -> None:
+        self.bytes += len(data)
+        self._out.write(data)
+
+    def append(self, name: str) -> int:
+        size = self._out.append(name)
+        self.bytes += size
+        return size
+
+    def finish(self) -> Any:
+        return self._out.finish()
 
 
 def _members(values: Sequence[Any]) -> list[str]:

@@ -141,8 +141,11 @@ def _(value: dt.time) -> str:
 
 
 def in_utc(value: dt.datetime) -> dt.datetime:
-    """The same moment in UTC; one without a zone is left as it is."""
-    return value if value.tzinfo is None else value.astimezone(dt.UTC)
+    """The same moment in UTC. One without a zone, or one that lies beyond Python's calendar in UTC, stays as it is."""
+    try:
+        return value if value.tzinfo is None else value.astimezone(dt.UTC)
+    except OverflowError:
+        return value
 
 
 def _without_minutes(shown: str, zone: dt.tzinfo | None) -> str:
@@ -233,7 +236,7 @@ def _with_t(moment: re.Match[str]) -> str:
 json_text: Show = json.encoder.encode_basestring  # with every character beyond ASCII as it is
 
 _POINTED = {text_of.dispatch(kind) for kind in (float, decimal.Decimal, dt.datetime, dt.time, ServerText)}
-_FREE = {text_of.dispatch(object), text_of.dispatch(str), text_of.dispatch(enum.Enum)}
+_FREE = {text_of.dispatch(kind) for kind in (object, str, enum.Enum, dict)}
 
 
 def _floats(values: Sequence[float]) -> list[str]:

@@ -31,6 +31,7 @@ from effects_reports.tables.reports import Artifact
 from effects_reports.tables.runs import Run
 
 LOOK_SECONDS = 1.0
+STEM_CHARS_MAX, STEM_BYTES_MAX = 100, 150  # of a file's name before its extension; the storage takes 200 bytes in all
 
 
 class _PartMissing(Exception):
@@ -235,7 +236,8 @@ def filename_of(run: Run, file: Format) -> str:
     """What the file is called when it is downloaded: the request's key where it had one, else the run's time."""
     stem = run.report if is_default_key(run.report, run.key) else run.key
     safe = "".join(char if char.isalnum() or char in "-_." else "-" for char in stem).strip("-.")
-    return f"{(safe or run.report)[:100]}{file.extension}{ENCRYPTED if is_encrypted(run.format) else ''}"
+    cut = (safe or run.report)[:STEM_CHARS_MAX].encode()[:STEM_BYTES_MAX].decode(errors="ignore")
+    return f"{cut}{file.extension}{ENCRYPTED if is_encrypted(run.format) else ''}"
 
 
 def _facts(run: Run, rows: int) -> dict[str, str]:

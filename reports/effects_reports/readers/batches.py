@@ -19,6 +19,7 @@ T = TypeVar("T")
 BATCH_BYTES = 1024 * 1024  # of texts and bytes; a batch ends with the fetch that reaches it
 FETCH_ROWS = 500  # each fetch is a round trip
 FETCH_BYTES = 1024 * 1024  # so few rows are fetched at once that, as large as the largest so far, they stay below
+_NO_ROWS = {str, bytes, bytearray, set, frozenset}  # with a length, and no values in an order that is theirs
 _UNREADABLE = (ValueError, LookupError, ArithmeticError)  # raised by types for values that they cannot convert
 
 
@@ -157,10 +158,12 @@ def columns_of(source: ChunkSource, batch: Batch) -> list[tuple[Any, ...]]:
     """
     if isinstance(batch[0], Mapping):
         return _named_columns([column.name for column in source.columns], batch)
+    if not _NO_ROWS.isdisjoint(map(type, batch)):
+        raise _no_row(next(row for row in batch if type(row) in _NO_ROWS))
     try:
         lengths = set(map(len, batch))
     except TypeError:
-        raise _wrong(f"it is {described(batch[0])}; give a sequence or a mapping") from None
+        raise _no_row(batch[0]) from None
     if lengths != {len(source.columns)}:
         wrong = (lengths - {len(source.columns)}).pop()
         raise _wrong(f"it has {wrong} values and the report {len(source.columns)} columns")
@@ -174,6 +177,10 @@ def _named_columns(names: Sequence[str], batch: Sequence[Any]) -> list[tuple[Any
         raise _wrong(f"it has no column {error.args[0]!r}") from None
     except TypeError:
         raise _wrong("some rows are mappings, others are not; give one kind") from None
+
+
+def _no_row(value: object) -> ReportRefused:
+    return _wrong(f"it is {described(value)}; give a sequence or a mapping")
 
 
 def _wrong(why: str) -> ReportRefused:

@@ -11,6 +11,8 @@ from effects_reports.formats.packing import open_packer
 from effects_reports.readers.batches import batches, columns_of
 from effects_reports.readers.copying import can_copy, copy_rows
 
+NAME_BYTES_MAX = 63  # of PostgreSQL, which leaves off the rest without an error
+
 
 def write_chunk(
     source: ChunkSource,
@@ -60,7 +62,8 @@ def choose_route(source: ChunkSource, format: Format, dialect_name: str | None) 
 
     `iterable`: the rows are no table's. `batch`, `row`: Python code maps them, many or one at a time. `sqlite`: they
     are streamed and encoded here. `copy`: PostgreSQL itself writes the format; where a column's type needs Python
-    (a TypeDecorator, an Enum of a class), or for XLSX, they are streamed and encoded here: `batch`.
+    (a TypeDecorator, an Enum of a class), a name is too long for it, or for XLSX, they are streamed and encoded here:
+    `batch`.
 
     Args:
         dialect_name: of the database that is read; None for an iterable.
@@ -78,8 +81,10 @@ def choose_route(source: ChunkSource, format: Format, dialect_name: str | None) 
 
 
 def _is_plain(column: Column) -> bool:
-    """Whether what the database holds is what Python would give."""
+    """Whether what the database holds is what Python would give, under a name that it does not cut."""
     kind = column.type
+    if len(column.name.encode()) > NAME_BYTES_MAX:
+        return False
     if kind is None or isinstance(kind, Interval):
         return True
     if isinstance(kind, TypeDecorator) or (isinstance(kind, Enum) and kind.enum_class is not None):

@@ -50,7 +50,7 @@ def download_app(*, principal: Principal | None = None, effects: Effects | None 
     another person's, 410 for one whose time or uses are over or whose file is gone, 503 while the storage is
     unavailable. A use is counted when the file has been opened, before its first byte leaves.
 
-    On object storage the answer is a redirect (307) to a presigned address that is good for 60 s.
+    On object storage GET is redirected (307) to a presigned address that is good for 60 s.
 
     Args:
         principal: the requester, from the ASGI scope: after your own authentication. Without it, links made for
@@ -80,13 +80,13 @@ def _answer(app: Effects, scope: Scope, who: str | None) -> DownloadAnswer:
     except LinkInvalid as error:
         return _refusal(404, str(error))
     except (ReportNotFound, ReportStateError):
-        return _refusal(410, "This file is no longer there.")
+        return _gone()
     if not str(status.sha256).startswith(link.digest):
-        return _refusal(410, "This file is no longer there.")
+        return _gone()
     try:
         return _file(app, scope, status, link.id)
     except ObjectMissing:
-        return _refusal(410, "This file is no longer there.")
+        return _gone()
     except DeliveryError as error:
         _log.error("report.download_failed", extra={"run": status.run_id, "code": error.code})
         return _refusal(503, "The storage is unavailable.", {"retry-after": str(RETRY_SECONDS)})
@@ -123,15 +123,23 @@ def _file(app: Effects, scope: Scope, status: ReportStatus, link_id: str | None)
 def _from_storage(
     app: Effects, scope: Scope, status: ReportStatus, headers: Headers, part: tuple[int, int] | None
 ) -> DownloadAnswer:
+    """Where the bytes are, or themselves. HEAD tells neither: it counts as no use of a link."""
     artifact, size = str(status.artifact), status.bytes or 0
-    if (elsewhere := app.storage.link(artifact, seconds=REDIRECT_SECONDS)) is not None:
+    is_head = scope["method"] == "HEAD"
+    if not is_head and (elsewhere := app.storage.link(artifact, seconds=REDIRECT_SECONDS)) is not None:
         return DownloadAnswer(307, {"location": elsewhere, "content-length": "0", **_ALWAYS})
     start, stop = part or (0, size)
     headers["content-length"] = str(stop - start)
     if part is not None:
         headers["content-range"] = f"bytes {start}-{stop - 1}/{size}"
     code = 200 if part is None else 206
-    return DownloadAnswer(code, headers, _begun(app.storage.read(artifact, start, stop)))
+    if not is_head:
+        return DownloadAnswer(code, headers, _begun(app.storage.read(artifact, start, stop)))
+    return DownloadAnswer(code, headers) if app.storage.size(artifact) is not None else _gone()
+
+
+def _gone() -> DownloadAnswer:
+    return _refusal(410, "This file is no longer there.")
 
 
 def _begun(pieces: Iterator[bytes]) -> Generator[bytes, None, None]:

@@ -50,7 +50,7 @@ def _write(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}
     if isinstance(value, str):
-        return str(value)  # a moment beyond Python is a subclass of it
+        return str.__str__(value)  # of a subclass too: a moment beyond Python, an Enum's member
     if isinstance(value, bool | int | float):
         return value
     try:

@@ -12,6 +12,7 @@ from sqlalchemy.ext.compiler import compiles
 
 from effects_reports.definitions.definition import Statement
 from effects_reports.runs.cursor import Key
+from effects_reports.source.stored_keys import stored_key
 
 
 def read_bounds(
@@ -37,8 +38,7 @@ def read_bounds(
 
 
 def _keys(statement: Statement, key: Sequence[str], *, backwards: bool = False) -> Select[Any]:
-    source = statement.subquery("source")
-    columns = [source.c[name] for name in key]
+    columns = stored_key(statement.subquery("source"), key)
     return sa.select(*columns).order_by(*(column.desc() if backwards else column for column in columns))
 
 
@@ -49,7 +49,7 @@ def _moved(connection: Connection, keys: Select[Any], size: int, rows_max: int) 
     LIMIT would cost a twelfth more.
     """
     name = f"effects_keys_{secrets.token_hex(4)}"  # its own: a prepared FETCH would remember another's types
-    fetch = sa.text(f"FETCH 1 FROM {name}").columns(*keys.selected_columns)
+    fetch = sa.text(f"FETCH 1 FROM {name}")
     connection.execute(_Declare(keys, name))
     number = 0
     row: Any = ()

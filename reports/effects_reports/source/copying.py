@@ -99,7 +99,9 @@ def copy_statement(
 
 def _undefended(kinds: Sequence[Kind], file: Csv) -> tuple[int, ...]:
     """A JSON number with a decimal comma, or one as a formula, would look like a text of the file's."""
-    texts: tuple[Kind, ...] = ("text", "other") if file.decimal_comma or file.exact else ("text", "other", "json")
+    texts: tuple[Kind, ...] = ("text", "nested", "other")
+    if not (file.decimal_comma or file.exact):
+        texts = (*texts, "json")
     return tuple(number for number, kind in enumerate(kinds) if file.defended and kind in texts)
 
 
@@ -164,7 +166,8 @@ def _text(column: ColumnElement[Any], kind: Kind, file: Csv, *, defended: bool) 
             usual = _comma_in_numbers(column, shown) if file.decimal_comma else shown
             return _exact_document(column, text, usual) if file.exact else usual
         case "nested":
-            return sa.cast(sa.func.to_jsonb(column), sa.Text)
+            document: ColumnElement[str] = sa.cast(sa.func.to_jsonb(column), sa.Text)
+            return defended_sql(document) if defended else document
         case "other":
             printed = _printed(column)
             return sa.case((column.is_not(None), defended_sql(printed) if defended else printed))

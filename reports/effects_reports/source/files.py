@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ else:
 
 PAGE_ROWS = 1000
 SPILL = "10GiB"
+SPILL_PREFIX = "effects-duckdb-"
 QUERY_SECONDS = 800.0
 _READERS = {"parquet": "read_parquet", "csv": "read_csv", "tsv": "read_csv", "json": "read_json", "ndjson": "read_json",
             "jsonl": "read_json"}  # fmt: skip
@@ -154,7 +157,8 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
     @contextmanager
     def _open(self, paths: Mapping[str, Sequence[Path]]) -> Iterator[Any]:
         """A database in memory, with the files as views, that can open nothing beside them from now on."""
-        with tempfile.TemporaryDirectory(prefix="effects-duckdb-") as spill, self._connected(spill) as connection:
+        _delete_abandoned()
+        with tempfile.TemporaryDirectory(prefix=SPILL_PREFIX) as spill, self._connected(spill) as connection:
             timer = Timer(QUERY_SECONDS, connection.interrupt)
             timer.daemon = True
             timer.start()
@@ -199,6 +203,15 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
         types = ", ".join(f"{_text(column)}: {_text(kind)}" for column, kind in self.csv_types.items())
         more = f", types = {{{types}}}" if types and reader == "read_csv" else ""
         return f"{reader}([{_texts(paths)}]{more})"
+
+
+def _delete_abandoned() -> None:
+    """Delete the temporary folders of killed workers: no query takes so long."""
+    before = time.time() - 2 * QUERY_SECONDS
+    for folder in Path(tempfile.gettempdir()).glob(f"{SPILL_PREFIX}*"):
+        with suppress(OSError):  # another user's, or gone
+            if folder.stat().st_mtime < before:
+                shutil.rmtree(folder)
 
 
 def _reader(path: Path) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any, TypeAlias
 
 import msgspec
@@ -81,6 +81,11 @@ def _check(page: Any, last: Cursor) -> None:
     if not isinstance(page, RowPage):
         raise ReportRefused(
             f"the report's function takes `after` and yields {described(page)}; it must yield RowPage(rows, cursor)",
+            code="row_shape",
+        )
+    if not isinstance(page.rows, Sized):
+        raise ReportRefused(
+            f"the report's function yields a RowPage whose rows are {described(page.rows)}; give a list of rows",
             code="row_shape",
         )
     if page.cursor is not None and page.cursor == last:

@@ -142,8 +142,9 @@ def opened_copy(path: str) -> Iterator[Engine]:
 
 
 def delete_copy(path: str) -> None:
-    """Delete a copy; what is not there is not missed."""
-    Path(path).unlink(missing_ok=True)
+    """Delete a copy, and what a killed copying left beside it; what is not there is not missed."""
+    for ending in ("", "-journal"):
+        Path(path + ending).unlink(missing_ok=True)
 
 
 def copies(engine: Engine) -> dict[str, tuple[str, int]]:

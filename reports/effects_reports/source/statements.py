@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, Subquery, Table
 
 from effects_reports.definitions.definition import Statement
 from effects_reports.runs.cursor import Key
+from effects_reports.source.stored_keys import STORED, stored_key
 from effects_reports.source.wide_values import read_wide_values
 
 
@@ -22,7 +23,13 @@ def ranged(
 ) -> Select[Any]:
     """The rows with lo < key <= hi, in the order of the key; None is an open end."""
     source = statement.subquery("source")
-    chosen = sa.select(*(source.c[name] for name in columns))
+    return _in_range(source, key, lo, hi, [source.c[name] for name in columns])
+
+
+def _in_range(
+    source: Subquery, key: Sequence[str], lo: Key | None, hi: Key | None, columns: Sequence[ColumnElement[Any]]
+) -> Select[Any]:
+    chosen = sa.select(*columns)
     if lo is not None:
         chosen = chosen.where(_compared(source, key, lo, above=True))
     if hi is not None:
@@ -31,9 +38,8 @@ def ranged(
 
 
 def _compared(source: Subquery, key: Sequence[str], bound: Key, *, above: bool) -> ColumnElement[bool]:
-    columns: list[ColumnElement[Any]] = [source.c[name] for name in key]
-    # Of the column's type, even where Python has a text for a moment that it cannot hold.
-    values = [sa.literal(value, column.type) for value, column in zip(bound, columns, strict=True)]
+    columns = stored_key(source, key)
+    values = [sa.literal(value, STORED) for value in bound]
     if len(columns) == 1:
         return columns[0] > values[0] if above else columns[0] <= values[0]
     return sa.tuple_(*columns) > sa.tuple_(*values) if above else sa.tuple_(*columns) <= sa.tuple_(*values)
@@ -44,7 +50,8 @@ def nth_key(
 ) -> Key | None:
     """The n-th key of a range, other than its last, or None. The range is small, so it is walked."""
     read_wide_values(connection, mapped=False)
-    keys = connection.execute(ranged(statement, key, lo, hi, key).offset(number - 1).limit(2)).all()
+    source = statement.subquery("source")
+    keys = connection.execute(_in_range(source, key, lo, hi, stored_key(source, key)).offset(number - 1).limit(2)).all()
     return tuple(keys[0]) if len(keys) == 2 else None
 
 

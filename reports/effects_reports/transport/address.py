@@ -45,7 +45,10 @@ def parse_address(url: str, *, allow_private: Private = False) -> BucketAddress:
     """
     if not isinstance(url, str) or not is_printable(url) or " " in url:
         raise BucketInvalid(f"the bucket's URL is no text without spaces; {_FORM}")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise BucketInvalid(f"the URL names no bucket; {_FORM}") from None
     if parts.scheme != "s3" or not _BUCKET.fullmatch(parts.netloc) or parts.fragment:
         raise BucketInvalid(f"the URL names no bucket; {_FORM}")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -5,6 +5,7 @@ Needs the extra `effects-toolkit[buckets]`. Nothing here judges an answer.
 
 from __future__ import annotations
 
+import html
 import re
 import ssl
 from collections.abc import Mapping
@@ -66,7 +67,7 @@ class S3Answer:
         ids = []
         for upload in _UPLOADS.findall(self.body):
             name, upload_id = _KEY.search(upload), _UPLOAD_ID.search(upload)
-            if name is not None and upload_id is not None and name.group(1) == key.encode():
+            if name is not None and upload_id is not None and html.unescape(name.group(1).decode()) == key:
                 ids.append(upload_id.group(1).decode())
         return ids
 

@@ -25,6 +25,7 @@ _SIZE = re.compile(r"/(\d+)\Z")
 _BUSY = (429, 503)
 _CONFLICT = (404, 408, 409)  # an upload that another try has ended, or a change at the same time
 _FAILED = 500
+_NO_SUCH_BYTES = 416
 _NO_CONDITIONS = 501  # to a request with If-None-Match
 _DAMAGED = frozenset({"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"})  # 400, on the way
 
@@ -96,7 +97,9 @@ class BucketUpload:
     async def _look(self) -> tuple[Presence, S3Answer]:
         """Whether the object is there, by its first byte: an answer to HEAD has no reason in it."""
         answer = await self._send("GET", range="bytes=0-0")
-        if answer.status in (200, 206, 416):
+        if answer.status == _NO_SUCH_BYTES:  # an empty object, whose metadata is not told with an error
+            answer = await self._send("GET")
+        if answer.status in (200, 206):
             size = _SIZE.search(answer.header("content-range") or f"/{answer.header('content-length')}")
             is_whole = size is not None and int(size.group(1)) == self._file.bytes
             is_ours = answer.header(SHA256_HEADER) == self._file.sha256
@@ -221,8 +224,8 @@ class BucketUpload:
         return Refused("another object has this name; it is not replaced", code="object_exists", detail=self._detail())
 
     def _taken_unseen(self) -> Outcome:
-        """The credentials may not read. An object that no earlier try can have made is another one."""
-        if self._attempt.number > 1:
+        """The credentials may not read. An object that no earlier try, nor job, can have made is another one."""
+        if self._attempt.number > 1 or self._attempt.job.requeued_from is not None:
             return Unknown(
                 "an object has this name, and the credentials may not look whether it is this file",
                 code="object_hidden", detail=self._detail(), on_unknown="hold",
@@ -241,6 +244,8 @@ def _verdict(answer: S3Answer, *, sure: bool = False) -> Outcome | None:
         sure: the request cannot have made the object, whatever became of it.
     """
     said = f" ({answer.code})" if answer.code else ""
+    if answer.is_success:  # and lacks what was asked for: it may have been cut
+        return None
     if answer.status is None:
         if answer.wrote and not sure:
             return None

@@ -14,7 +14,7 @@ from effects.extend import described, lazy
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.base import Column
 from effects_reports.formats.columnar.kinds import decimal_of
-from effects_reports.formats.values import in_utc, text_of
+from effects_reports.formats.values import text_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -176,7 +176,7 @@ def _to_time(value: Any) -> dt.time:
 def _to_moment(value: Any) -> dt.datetime:
     if not isinstance(value, dt.datetime):
         raise ValueError
-    return in_utc(value).replace(tzinfo=None)
+    return value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
 
 
 def _to_bytes(value: Any) -> bytes:

@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from effects_reports.formats.base import Column
 from effects_reports.formats.cells import BOLD, encode_rows
+from effects_reports.formats.sheets.values import shortened
 
 COVER = "About"
 _TEXT = Column("text", "text")
 
 
 def cover_rows(title: str, facts: Mapping[str, str]) -> bytes:
-    """A title, an empty row, and a row for each fact."""
+    """A title, an empty row, and a row for each fact, cut where it is too long for a cell."""
     columns = (_TEXT, _TEXT)
     head = encode_rows(columns, [[title, None], [None, None]], style=BOLD)
     if not facts:
         return head
-    return head + encode_rows(columns, [list(facts), list(facts.values())])
+    return head + encode_rows(columns, [shortened(list(many))[0] for many in (facts, facts.values())])
 
 
 def totals_row(
