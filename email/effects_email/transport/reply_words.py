@@ -205,6 +205,8 @@ WORDS: tuple[Row, ...] = (
         ),
         sources="Postfix smtpd_check.c; Exim verify.c; Haraka; Postal; Exchange Online NDR table; Yahoo; KumoMTA",
     ),
+    Row(topic="sender", stages=NAMED, codes="5xx", enhanced="x.1.7 x.1.8",
+        sources="IANA enhanced status codes; Exchange says `Invalid address` beside it, as of a recipient"),
     # -- what is wrong with one recipient ---------------------------------------------------------------------
     Row(
         topic="full_mailbox", stages=NAMED,
