@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import click
 
+from effects import EffectsError
 from effects.cli import CommandResult, Context, command
 from effects.extend import ExitCode
 from effects_email.returned.imap import ImapMailbox
 from effects_email.returned.maildir import ReportMaildir
 from effects_email.returned.parts import BYTES_MAX
-from effects_email.returned.taking import ReportFate, take_report
+from effects_email.returned.taking import ReportFate, TakenReport, take_report
 
-_FATES: tuple[ReportFate, ...] = ("taken", "known", "not_ours", "left_alone")
+_FATES: tuple[ReportFate | Literal["unreadable"], ...] = ("taken", "known", "not_ours", "left_alone", "unreadable")
 _URL_VARIABLE = "EFFECTS_EMAIL_BOUNCES_URL"
+_log = logging.getLogger("effects.email.bounces")
 
 
 class _Source(Protocol):
-    def unread(self) -> Iterable[tuple[Any, bytes]]: ...
+    def unread(self) -> Iterable[tuple[Any, bytes | None]]: ...
 
     def mark_read(self, name: Any) -> None: ...
 
@@ -45,7 +48,9 @@ def bounces(
     """Take in bounces, delivery reports and complaints.
 
     Give one of --maildir, --imap and --stdin. What was taken is marked as read, and so is what is no report, or of no
-    message of this database. The same report again changes nothing. Exit code 2 if the mailbox cannot be read.
+    message of this database. The same report again changes nothing. Exit code 1 if single messages could not be read:
+    they stay unread, and the others are taken. Exit code 2 if the mailbox or the database cannot be read. A mail server
+    that pipes a message keeps it if the command in its pipe ends in `|| exit 75`.
     """
     if sum((maildir is not None, imap is not None, from_stdin)) != 1:
         raise click.UsageError("give one of --maildir, --imap and --stdin")
@@ -63,7 +68,10 @@ def _taken(context: Context, source: _Source) -> CommandResult:
     fates: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
     for name, data in source.unread():
-        report = take_report(data, effects=context.app)
+        report = _report(context, data)
+        if report is None:
+            fates["unreadable"] += 1
+            continue
         source.mark_read(name)
         fates[report.fate] += 1
         if report.fate == "taken":
@@ -71,6 +79,17 @@ def _taken(context: Context, source: _Source) -> CommandResult:
     return _result(fates, kinds)
 
 
+def _report(context: Context, data: bytes | None) -> TakenReport | None:
+    """None for a message that cannot be read, so that it stops no other one."""
+    try:
+        return None if data is None else take_report(data, effects=context.app)
+    except EffectsError:  # the database, or a setting: of every message
+        raise
+    except Exception as error:
+        _log.error("email.report_failed", extra={"error": type(error).__name__})
+        return None
+
+
 def _result(fates: Counter[str], kinds: Counter[str]) -> CommandResult:
     facts: dict[str, Any] = {**{fate: fates[fate] for fate in _FATES}, "events": dict(sorted(kinds.items()))}
-    return CommandResult(facts, exit_code=ExitCode.DONE)
+    return CommandResult(facts, exit_code=ExitCode.FINDINGS if fates["unreadable"] else ExitCode.DONE)
