@@ -213,6 +213,10 @@ class TemplateFolder:
         file = self.root.joinpath(path)
         try:
             return file.read_text("utf-8-sig") if file.is_file() else None
+        except FileNotFoundError:  # deleted since it was seen
+            return None
+        except OSError as error:
+            raise TemplateError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from None
         except UnicodeDecodeError:
             raise TemplateError(f"{path} is not UTF-8") from None
 
@@ -224,12 +228,18 @@ class TemplateFolder:
         own = [version.path(part) for part in PARTS]  # one that is new is a change too
         for path in sorted({*version.sources, *own, f"{version.name}/{SETTINGS_FILE}"}):
             file = self.root.joinpath(path)
-            marks.append(_mark(file) if isinstance(file, Path) and file.is_file() else None)
+            marks.append(_mark(file))
         return tuple(marks)
 
 
-def _mark(file: Path) -> object:
-    return file.stat().st_mtime_ns, file.stat().st_size
+def _mark(file: Traversable) -> object:
+    if not isinstance(file, Path):
+        return None
+    try:
+        status = file.stat()
+    except OSError:  # there is none, or it cannot be read, which reading it says
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def check_name(name: str) -> str:

@@ -182,6 +182,7 @@ WRONG: list[tuple[dict[str, str], dict[str, Any], type[Exception], str]] = [
     ({"mail/body.txt": "{% include '/etc/passwd' %}"}, {}, TemplateError, "leaves the folder"),
     ({"mail/body.txt": "{% include 'nowhere.txt' %}"}, {}, TemplateError, "there is no file nowhere.txt"),
     ({"mail/body.txt": "x", "mail/template.toml": "expires_seconds = inf"}, {}, TemplateError, "expires_seconds"),
+    ({"mail/body.txt": "{% include '" + "x" * 300 + "' %}"}, {}, TemplateError, "cannot be read: File name too long"),
     ({"mail/body.txt": "{% include which %}"}, {"which": "a"}, TemplateError, "includes by a variable"),
     ({"mail/body.html": "{% include '_a.txt' %}", "_a.txt": "{{ name }}"}, {}, TemplateError, "would not be escaped"),
     ({}, {}, TemplateError, "has none of body.html, body.md and body.txt"),

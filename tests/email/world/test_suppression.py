@@ -134,6 +134,9 @@ def test_a_lifted_address_gets_mail_again(mail: Effects) -> None:
 _REFUSED = [
     ({"address": "nobody"}, "local@domain"),
     ({"address": "a\n@example.com"}, "printable"),
+    ({"address": f"{ANN}, bob@example.com"}, "give one"),
+    ({"address": f"{ANN};bob@example.com"}, "give one"),
+    ({"address": f"Bob {ANN}"}, "give one"),
     ({"address": ANN, "reason": "whim"}, "complaint, hard_bounce"),
     ({"address": ANN, "reason": "unsubscribe"}, "from a category"),
     ({"address": ANN, "reason": "unsubscribe", "category": "all"}, "from a category"),
