@@ -106,7 +106,7 @@ def spec_of(address: Recipient, *, where: str = "the address") -> str:
     return parse_mailbox(address, where=where).spec if address.rstrip(" ").endswith(">") else address
 
 
-def found_in(text: str, address: str) -> int:
+def place_in(text: str, address: str) -> int:
     """Where an address stands in a text, in any case and not as a part of another one (`ann@…` of `joann@…`); -1 where
     it does not.
     """

@@ -43,7 +43,7 @@ PACKAGE = "package:"
 NO_TEMPLATE = "no.template"  # no folder can be called so
 NAME_CHARS_MAX = 100
 LOCALE_CHARS_MAX = 35  # as long as a tag of a language may be that all programs take (RFC 5646, 4.4.1)
-FOUND_MAX = 1000  # names in languages, found or not: apps may pass on what a browser asks for
+CACHED_MAX = 1000  # names in languages, found or not: apps may pass on what a browser asks for
 EXPIRES_SECONDS_MAX = 10 * 366 * 86_400
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*(?:/[a-z0-9][a-z0-9_-]*)*")
 _LOCALE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
@@ -138,7 +138,7 @@ class TemplateFolder:
             if version is not None and marks == self._marks(version):
                 self._versions[name, locale] = (now, marks, version)
                 return version
-        if len(self._versions) >= FOUND_MAX:
+        if len(self._versions) >= CACHED_MAX:
             self._versions.clear()
         folder = self._variant(name, locale)
         if folder is None:

@@ -114,9 +114,9 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, monk
 def test_what_browsers_ask_for_fills_no_memory(tmp_path: Path) -> None:
     write(tmp_path, FILES)
     folder = TemplateFolder(tmp_path)
-    for number in range(templates_module.FOUND_MAX):
+    for number in range(templates_module.CACHED_MAX):
         folder.find("welcome", f"xx-a{number:04}")
-    assert len(folder._versions) <= templates_module.FOUND_MAX
+    assert len(folder._versions) <= templates_module.CACHED_MAX
     with pytest.raises(TemplateNotFound, match="give a language"):
         folder.find("welcome", "de" + "-at" * 12)
 
