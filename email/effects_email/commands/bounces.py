@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import click
 
@@ -17,14 +18,15 @@ from effects.extend import ExitCode
 from effects_email.returned.imap import ImapMailbox
 from effects_email.returned.maildir import ReportMaildir
 from effects_email.returned.parts import BYTES_MAX
-from effects_email.returned.taking import ReportFate, take_report
+from effects_email.returned.taking import ReportFate, TakenReport, take_report
 
-_FATES: tuple[ReportFate, ...] = ("taken", "known", "not_ours", "left_alone")
+_FATES: tuple[ReportFate | Literal["unreadable"], ...] = ("taken", "known", "not_ours", "left_alone", "unreadable")
 _URL_VARIABLE = "EFFECTS_EMAIL_BOUNCES_URL"
+_log = logging.getLogger("effects.email.bounces")
 
 
 class _Source(Protocol):
-    def unread(self) -> Iterable[tuple[Any, bytes]]: ...
+    def unread(self) -> Iterable[tuple[Any, bytes | None]]: ...
 
     def mark_read(self, name: Any) -> None: ...
 
@@ -46,8 +48,9 @@ def bounces(
     """Take in bounces, delivery reports and complaints.
 
     Give one of --maildir, --imap and --stdin. What was taken is marked as read, and so is what is no report, or of no
-    message of this database. The same report again changes nothing. Exit code 2 if the mailbox cannot be read; 75 if
-    what --stdin gave could not be taken, upon which a mail server keeps it and pipes it again.
+    message of this database. The same report again changes nothing. Exit code 1 if single messages could not be read:
+    they stay unread, and the others are taken. Exit code 2 if the mailbox or the database cannot be read; 75 if what
+    --stdin gave could not be taken, upon which a mail server keeps it and pipes it again.
     """
     if sum((maildir is not None, imap is not None, from_stdin)) != 1:
         raise click.UsageError("give one of --maildir, --imap and --stdin")
@@ -64,17 +67,26 @@ def _taken_from_pipe(context: Context, recipient: str) -> CommandResult:
     """Any exit code but 0 and EX_TEMPFAIL is final for a mail server: it would drop the report."""
     data = sys.stdin.buffer.read(BYTES_MAX)
     try:
-        report = take_report(data, came_to=recipient, effects=context.app)
+        report = _report(context, data, came_to=recipient)
     except EffectsError as error:
-        return CommandResult({"error": str(error)}, note=f"error: {error}", exit_code=os.EX_TEMPFAIL)
+        return _kept_by_server(str(error))
+    if report is None:
+        return _kept_by_server("the message cannot be read")
     return _result(Counter([report.fate]), Counter(report.kinds))
+
+
+def _kept_by_server(error: str) -> CommandResult:
+    return CommandResult({"error": error}, note=f"error: {error}", exit_code=os.EX_TEMPFAIL)
 
 
 def _taken(context: Context, source: _Source) -> CommandResult:
     fates: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
     for name, data in source.unread():
-        report = take_report(data, effects=context.app)
+        report = _report(context, data)
+        if report is None:
+            fates["unreadable"] += 1
+            continue
         source.mark_read(name)
         fates[report.fate] += 1
         if report.fate == "taken":
@@ -82,6 +94,17 @@ def _taken(context: Context, source: _Source) -> CommandResult:
     return _result(fates, kinds)
 
 
+def _report(context: Context, data: bytes | None, *, came_to: str = "") -> TakenReport | None:
+    """None for a message that cannot be read, so that it stops no other one."""
+    try:
+        return None if data is None else take_report(data, came_to=came_to, effects=context.app)
+    except EffectsError:  # the database, or a setting: of every message
+        raise
+    except Exception as error:
+        _log.error("email.report_failed", extra={"error": type(error).__name__})
+        return None
+
+
 def _result(fates: Counter[str], kinds: Counter[str]) -> CommandResult:
     facts: dict[str, Any] = {**{fate: fates[fate] for fate in _FATES}, "events": dict(sorted(kinds.items()))}
-    return CommandResult(facts, exit_code=ExitCode.DONE)
+    return CommandResult(facts, exit_code=ExitCode.FINDINGS if fates["unreadable"] else ExitCode.DONE)

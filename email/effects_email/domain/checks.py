@@ -114,7 +114,7 @@ def _own_key(key: DkimKey, published: Mapping[str, str] | None) -> DomainFinding
 
 def _dmarc(lookup: Lookup, domain: SendingDomain) -> Iterator[DomainFinding]:
     place, published = records.dmarc_of(lookup, domain.name)
-    policies = [records.tags(record).get("p", "") for record in published]
+    policies = [records.tags(record).get("p", "").lower() for record in published]
     if not published:
         yield DomainFinding(
             matter="dmarc", level="error", text=f"_dmarc.{domain.name} has no record",

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 import dns.exception
+import dns.inet
 import dns.resolver
 
 from effects import ConfigurationError
@@ -17,12 +18,23 @@ class DnsUnavailable(Exception):
     """No name server answered in time, or each failed. Nothing is known of the name that was asked for."""
 
 
+def _host_and_port(nameserver: str) -> tuple[str, int]:
+    """
+    Raises:
+        ValueError: the port is no number.
+    """
+    host, colon, port = nameserver.rpartition(":")
+    if not colon or dns.inet.is_address(nameserver):  # the colons of an IPv6 address
+        return nameserver, 53
+    return host.strip("[]"), int(port)
+
+
 class Lookup:
     """Asks the system's name servers, or one of your choice.
 
     Args:
         seconds: for all questions together.
-        nameserver: `9.9.9.9` or `127.0.0.1:5353`; default those of /etc/resolv.conf.
+        nameserver: `9.9.9.9`, `127.0.0.1:5353`, `2620:fe::fe` or `[::1]:5353`; default those of /etc/resolv.conf.
 
     Raises:
         ConfigurationError: `nameserver` is no IP address with or without a port.
@@ -34,9 +46,8 @@ class Lookup:
         try:
             self._resolver = dns.resolver.Resolver(configure=not nameserver)
             if nameserver:
-                host, colon, port = nameserver.rpartition(":")
-                self._resolver.nameservers = [host.strip("[]") if colon else nameserver]
-                self._resolver.port = int(port) if colon else 53
+                host, self._resolver.port = _host_and_port(nameserver)
+                self._resolver.nameservers = [host]
         except dns.resolver.NoResolverConfiguration:
             self._resolver = None
         except ValueError:

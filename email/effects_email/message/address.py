@@ -88,6 +88,8 @@ def recipient(address: Recipient, *, where: str) -> Address:
         AddressInvalid: it is malformed.
     """
     if isinstance(address, Address):  # anybody can make one: it is checked like a text
+        for part in ("local", "domain"):
+            require(f"{where}: its {part}", getattr(address, part), arguments.text, AddressInvalid)
         return parse_address(address.spec, address.name, where=where)
     return parse_mailbox(address, where=where)
 
@@ -102,6 +104,14 @@ def spec_of(address: Recipient, *, where: str = "the address") -> str:
         return address.spec
     require(where, address, arguments.printable(SPEC_CHARS_MAX), AddressInvalid)
     return parse_mailbox(address, where=where).spec if address.rstrip(" ").endswith(">") else address
+
+
+def place_in(text: str, address: str) -> int:
+    """Where an address stands in a text, in any case and not as a part of another one (`ann@…` of `joann@…`); -1 where
+    it does not.
+    """
+    match = re.search(rf"(?<![\w.+-]){re.escape(address)}(?![\w-]|\.\w)", text, re.IGNORECASE)
+    return match.start() if match is not None else -1
 
 
 def needs_utf8(address: Address) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -32,9 +33,27 @@ def read(app: Effects, key: str, sha256: str) -> bytes:
     Raises:
         AttachmentMissing: it is not there, or its key is not at hand.
     """
-    file_id = _id(key, sha256)
     with app.store.read() as connection:
-        row = table.find(app.store, connection, file_id)
+        return _read(app, connection, _id(key, sha256))
+
+
+def replace(app: Effects, connection: Connection, key: str, sha256: str, change: Callable[[bytes], bytes]) -> bytes:
+    """Change a file of a message, which has another hash then.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        AttachmentMissing: as `read`.
+    """
+    changed = change(_read(app, connection, _id(key, sha256)))
+    table.delete(app.store, connection, _id(key, sha256))
+    write(app, connection, key, {hashlib.sha256(changed).hexdigest(): changed})
+    return changed
+
+
+def _read(app: Effects, connection: Connection, file_id: str) -> bytes:
+    row = table.find(app.store, connection, file_id)
     if row is None:
         raise AttachmentMissing("an attachment is no longer stored", code="attachment_missing")
     return bytes(row.content) if row.sealed is None else app.keys.open(bytes(row.sealed), **_context(file_id))

@@ -28,6 +28,7 @@ _TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{
 _CONTENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 _CID = re.compile(r"\bcid:([A-Za-z0-9][A-Za-z0-9._@-]{0,99})")
 _PATH = re.compile(r"[/\\]")
+_NO_FILES = ("multipart/", "message/")
 _PIECE = 1024 * 1024
 _KEPT = 4  # files, of 10 MiB at most, that many messages of one batch may share
 
@@ -175,17 +176,15 @@ def inline_images(html: str, attachments: Iterable[Attachment], contents: Mappin
 def _describe(app: Effects, file: File) -> Attachment:
     _check_types(file)
     url = OWN_BYTES if isinstance(file.source, bytes) else _url(file.source)
-    filename = file.filename if file.filename is not None else url.rpartition("/")[2]
+    filename = file.filename if file.filename is not None else url.removeprefix(STORED).rpartition("/")[2]
     if url == OWN_BYTES and file.filename is None:
         raise AttachmentInvalid("attachments: bytes need a name: File(data, filename='invoice.pdf')")
     if not filename or UNSAFE.search(filename) or _PATH.search(filename) or len(filename.encode()) > FILENAME_BYTES_MAX:
         raise AttachmentInvalid(
             f"attachments: a file name has 1 to {FILENAME_BYTES_MAX} bytes, no path and no control character"
         )
-    content_type = file.content_type or mimetypes.guess_type(filename)[0] or "application/octet-stream"
-    if not (_TYPE.fullmatch(content_type) or isinstance(file, _Invitation)) or content_type.startswith(
-        ("multipart/", "message/")
-    ):
+    content_type = file.content_type or _guessed_type(filename)
+    if not (_TYPE.fullmatch(content_type) or isinstance(file, _Invitation)) or content_type.startswith(_NO_FILES):
         raise AttachmentInvalid("attachments: content_type is written type/subtype, such as application/pdf")
     if file.content_id is not None and not _CONTENT_ID.fullmatch(file.content_id):
         raise AttachmentInvalid("attachments: a content_id has letters, digits, . _ @ and -, such as logo")
@@ -201,6 +200,16 @@ def _describe(app: Effects, file: File) -> Attachment:
         sha256=sha256,
         content_id=file.content_id,
     )
+
+
+def _guessed_type(filename: str) -> str:
+    """By its ending. What is compressed is not of the type below (`.csv.gz`), and a message that is attached as a file
+    (`.eml`) is a file: a part of its own type could not be in base64.
+    """
+    content_type, compression = mimetypes.guess_type(filename)
+    if content_type is None or compression is not None or content_type.startswith(_NO_FILES):
+        return "application/octet-stream"
+    return content_type
 
 
 def _check_types(file: File) -> None:
@@ -220,7 +229,16 @@ def _url(source: str | Path) -> str:
         return source
     if isinstance(source, str) and "://" in source:
         raise AttachmentInvalid("attachments: give a path, or storage: and the name of an object")
-    return str(Path(source).absolute())
+    path = str(Path(source).absolute())
+    if "\0" in path or not _is_utf8(path):
+        raise AttachmentInvalid(
+            "attachments: a path holds NUL or bytes that are not UTF-8: rename the file, or give its bytes"
+        )
+    return path
+
+
+def _is_utf8(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _measured(app: Effects, url: str, filename: str) -> tuple[int, str]:

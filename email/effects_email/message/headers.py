@@ -21,6 +21,7 @@ VALUE_CHARS_MAX = 4000
 _WORD_BYTES = 45  # of text in one encoded word, which has 75 characters at most
 _ATOMS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_WORDS = re.compile(r"[ \t]*[^ \t]+")  # each with the blanks before it, which may be many
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,75}")
 # What a caller may set beside `X-…`. The rest is ours, or says how the body is encoded, or is written by servers.
 _OWN = {
@@ -56,7 +57,7 @@ def check_header(name: str, value: str) -> tuple[str, str]:
         raise EmailInvalid(
             f"headers: the value of {name} must be ASCII, no word longer than {LINE_CHARS_MAX} characters"
         )
-    return name, value
+    return name, " ".join(value.split()) if lower in _PLAIN else value
 
 
 def text_field(name: str, value: str) -> str:
@@ -65,8 +66,9 @@ def text_field(name: str, value: str) -> str:
     plain = value.isascii() and "=?" not in value
     if plain and start + len(value) <= LINE_CHARS:
         return f"{name}: {value}"
-    if name.lower() in _PLAIN or (plain and max(map(len, value.split(" "))) <= LINE_CHARS_MAX - start):
-        return f"{name}: {_fold(value.split(' '), start)}"
+    words = _WORDS.findall(value)
+    if name.lower() in _PLAIN or (plain and max(map(len, words)) <= LINE_CHARS_MAX - start):
+        return f"{name}: {_fold(words, start)}"
     return f"{name}: {_fold(_encoded_words(value, start), start)}"
 
 
@@ -121,18 +123,14 @@ def _encoded_word(piece: bytes | bytearray) -> str:
 
 
 def _fold(tokens: Iterable[str], start: int) -> str:
-    """The tokens with single spaces between them; a line break goes before one that would not fit its line."""
+    """The tokens with their blanks or one space between them; a line break goes before what would not fit its line."""
     out: list[str] = []
     column = start
     for token in tokens:
-        if not out:
-            out.append(token)
-        elif token and column + 1 + len(token) > LINE_CHARS:
-            out.append(f"\r\n {token}")
-            column = 1 + len(token)
-            continue
-        else:
-            out.append(f" {token}")
-            column += 1
-        column += len(token)
+        text = token if not out or token[0] in " \t" else f" {token}"
+        if out and column + len(text) > LINE_CHARS:
+            out.append("\r\n")
+            column = 0
+        out.append(text)
+        column += len(text)
     return "".join(out)

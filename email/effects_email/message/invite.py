@@ -7,15 +7,15 @@ and are folded at 75 bytes, between characters.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Literal, TypeAlias, get_args
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from effects.extend import described, optional, printable, require, without_unsafe
 from effects_email.errors import EmailInvalid
-from effects_email.message.address import Recipient, recipient
+from effects_email.message.address import Recipient, normal_form, recipient
 from effects_email.message.source import Address
 
 Method: TypeAlias = Literal["REQUEST", "CANCEL", "PUBLISH"]
@@ -78,6 +78,20 @@ def calendar_of(invite: Invite, *, sender: Address, people: Sequence[Address], s
     lines += _event(invite, sender, people, stamp)
     lines.append("END:VCALENDAR")
     return b"".join(_folded(line) for line in lines)
+
+
+def without_attendees(calendar: bytes, addresses: Collection[str]) -> bytes:
+    """An iCalendar object of ours that does not name these people.
+
+    Args:
+        addresses: in normal form.
+    """
+    lines = calendar.replace(b"\r\n ", b"").decode().split("\r\n")[:-1]
+    return b"".join(_folded(line) for line in lines if _attendee_of(line) not in addresses)
+
+
+def _attendee_of(line: str) -> str | None:
+    return normal_form(unquote(line.rpartition(":mailto:")[2])) if line.startswith("ATTENDEE;") else None
 
 
 def content_type_of(invite: Invite) -> str:

@@ -7,16 +7,21 @@ address, not the words that others got. Suppressions stay, by digest alone: who 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Collection, Sequence
+from functools import partial
 
 import msgspec
 from sqlalchemy import Connection
 
 from effects import Effects, cancel
 from effects.extend import AuditAction, app_of, arguments, note
-from effects_email.errors import EmailInvalid
-from effects_email.message.address import Recipient
-from effects_email.message.source import FORGOTTEN, Address, StoredContent, open_content, seal_content
+from effects_email.errors import AttachmentMissing, EmailInvalid
+from effects_email.message import attached_bytes
+from effects_email.message.address import Recipient, normal_form
+from effects_email.message.attachments import is_invitation
+from effects_email.message.invite import without_attendees
+from effects_email.message.source import FORGOTTEN, Address, Attachment, StoredContent, open_content, seal_content
 from effects_email.personal.whose import digests_of
 from effects_email.tables import personal as table
 from effects_email.tables import soft_failures
@@ -63,7 +68,7 @@ def forget_address(
     with app.store.begin() as connection:
         digests = digests_of(app, connection, address)
         keys = table.keys(app.store, connection, digests)
-        events, suppressions = table.blank_address(app.store, connection, digests)
+        events, suppressions = table.blank_address(app.store, connection, digests, gone=_gone(digests))
         soft_failures.clear(app.store, connection, digests)
         detail = {"messages": len(keys), "events": events, "suppressions": suppressions}
         note(app.store, connection, _FORGET, digests[0], actor=actor, reason=reason, detail=detail)
@@ -101,7 +106,7 @@ def _forget_message(app: Effects, key: str, digests: Sequence[str], actor: str, 
             return _Fate()
         if row.live:
             return None
-        gone = f"{digests[0].partition(':')[0]}-forgotten"
+        gone = _gone(digests)
         if not is_shared:
             return _Fate(table.blank(app.store, connection, key, gone=gone), cancelled)
         content = open_content(app, key, row.content, row.sealed)
@@ -114,16 +119,38 @@ def _forget_message(app: Effects, key: str, digests: Sequence[str], actor: str, 
     return _Fate()
 
 
+def _gone(digests: Sequence[str]) -> str:
+    """What stands in the place of a recipient's digest; see `sent.is_forgotten`."""
+    return f"{digests[0].partition(':')[0]}-forgotten"
+
+
 def _without(
     app: Effects, connection: Connection, key: str, digests: Sequence[str], content: StoredContent
 ) -> StoredContent:
     """The content of a message to a group with a blank in the place of an address: the others keep theirs."""
     own = {place.number for place in table.places(app.store, connection, key, digests) if place.own}
-    people = [
-        FORGOTTEN if number in own else address for number, (_, address) in enumerate(content.source.recipients())
-    ]
-    to, cc, bcc = _divided(people, [len(content.source.to), len(content.source.cc)])
-    return msgspec.structs.replace(content, source=msgspec.structs.replace(content.source, to=to, cc=cc, bcc=bcc))
+    people = [address for _, address in content.source.recipients()]
+    addresses = {normal_form(people[number].spec) for number in own}
+    left = [FORGOTTEN if number in own else address for number, address in enumerate(people)]
+    to, cc, bcc = _divided(left, [len(content.source.to), len(content.source.cc)])
+    attachments = tuple(
+        _uninvited(app, connection, key, attachment, addresses) if is_invitation(attachment) else attachment
+        for attachment in content.source.attachments
+    )
+    source = msgspec.structs.replace(content.source, to=to, cc=cc, bcc=bcc, attachments=attachments)
+    return msgspec.structs.replace(content, source=source)
+
+
+def _uninvited(
+    app: Effects, connection: Connection, key: str, attachment: Attachment, addresses: Collection[str]
+) -> Attachment:
+    """A calendar invitation without these attendees."""
+    change = partial(without_attendees, addresses=addresses)
+    try:
+        data = attached_bytes.replace(app, connection, key, attachment.sha256, change)
+    except AttachmentMissing:
+        return attachment
+    return msgspec.structs.replace(attachment, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 def _divided(people: Sequence[Address], sizes: Sequence[int]) -> list[tuple[Address, ...]]:

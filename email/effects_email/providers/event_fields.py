@@ -10,6 +10,8 @@ from effects.extend import is_printable, moment
 
 CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 REFERENCE = re.compile(r"[0-9a-f]{32}")
+# Why Amazon SES calls a bounce transient that is about the message, and no fault of the address; Resend sends by SES.
+OF_MESSAGE = ("MessageTooLarge", "ContentRejected", "AttachmentRejected")
 _NAMED = re.compile(r"<([^<>]+)>\s*\Z")
 
 

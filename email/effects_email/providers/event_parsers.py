@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from effects_email.events import EventKind, IncomingEvent
-from effects_email.providers.event_fields import NotAnEvent, address, keyword, reference, time_of
+from effects_email.providers.event_fields import OF_MESSAGE, NotAnEvent, address, keyword, reference, time_of
 from effects_email.transport.postmark import METADATA
 from effects_email.transport.resend import COUNT_TAG, TAG
 
@@ -44,7 +44,8 @@ def read_resend(provider_event_id: str, document: Mapping[str, Any]) -> Incoming
     if kind == "bounced_hard" and isinstance(bounce, Mapping):
         words = [str(bounce.get(name) or "") for name in ("type", "subType")]
         code = "_".join(word for word in words if word) or code
-        kind = "bounced_soft" if words[0].lower() in _SOFT_BOUNCES else kind
+        if words[0].lower() in _SOFT_BOUNCES:
+            kind = "failed" if words[1] in OF_MESSAGE else "bounced_soft"
     tags = _tags(data.get("tags"))
     return IncomingEvent(
         provider="resend",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,10 +25,12 @@ _KINDS: Mapping[str, EventKind] = {
 _DROPPED: Mapping[str, EventKind] = {
     "bounced": "bounced_hard", "invalid": "bounced_hard", "spam": "complained", "unsubscribed": "unsubscribed",
 }  # fmt: skip
+_EVENT_ID = re.compile(r"[A-Za-z0-9_.=-]{1,100}")  # base64url of 100 characters at most, as SendGrid documents it
 
 
 def read_sendgrid(provider_event_id: str, document: object) -> Sequence[IncomingEvent]:
-    """The events of one request that we keep; `provider_event_id` is ignored, each has its own.
+    """The events of one request that we keep; `provider_event_id` is ignored, each has its own. One that has none is
+    known by its contents, so that it does not keep the others of the request away.
 
     Raises:
         NotAnEvent: it has another form.
@@ -38,8 +42,8 @@ def read_sendgrid(provider_event_id: str, document: object) -> Sequence[Incoming
 
 
 def _event(document: Mapping[str, Any]) -> IncomingEvent | None:
-    name, event_id = document.get("event"), keyword(document.get("sg_event_id"))
-    if not isinstance(name, str) or event_id is None:
+    name = document.get("event")
+    if not isinstance(name, str):
         raise NotAnEvent
     kind = _KINDS.get(name)
     if kind is None:
@@ -52,7 +56,7 @@ def _event(document: Mapping[str, Any]) -> IncomingEvent | None:
         kind, code = _DROPPED.get(first, kind), f"dropped_{first}" if first in _DROPPED else name
     return IncomingEvent(
         provider="sendgrid",
-        provider_event_id=event_id,
+        provider_event_id=_id_of(document),
         kind=kind,
         code=keyword(code),
         reference=reference(document.get(ARGUMENT)),
@@ -60,3 +64,12 @@ def _event(document: Mapping[str, Any]) -> IncomingEvent | None:
         recipient=address(document.get("email")),
         at=time_of(document.get("timestamp")),
     )
+
+
+def _id_of(document: Mapping[str, Any]) -> str:
+    event_id = document.get("sg_event_id")
+    if isinstance(event_id, str) and _EVENT_ID.fullmatch(event_id):
+        return event_id
+    names = ("event", "email", "timestamp", "sg_message_id", ARGUMENT, "sg_event_id")
+    contents = "\0".join(str(document.get(name)) for name in names)
+    return f"contents:{hashlib.sha256(contents.encode()).hexdigest()[:32]}"

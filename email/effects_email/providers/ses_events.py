@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from effects_email.events import EventKind, IncomingEvent
-from effects_email.providers.event_fields import NotAnEvent, address, keyword, mapping, reference, time_of
+from effects_email.providers.event_fields import OF_MESSAGE, NotAnEvent, address, keyword, mapping, reference, time_of
 from effects_email.transport.ses import TAG
 
 _KINDS: Mapping[str, EventKind] = {
@@ -50,7 +50,10 @@ def read_ses(provider_event_id: str, document: object) -> Sequence[IncomingEvent
     about = mapping(mapping(document).get(place))
     code = name.replace(" ", "_")
     if name == "Bounce":
-        kind = "bounced_hard" if about.get("bounceType") == "Permanent" else kind
+        if about.get("bounceType") == "Permanent":
+            kind = "bounced_hard"
+        elif about.get("bounceSubType") in OF_MESSAGE:
+            kind = "failed"
         code = f"{about.get('bounceType')}_{about.get('bounceSubType')}"
     recipients = [_recipient(each) for each in _list(about.get(names))]
     if not recipients or (name == "Complaint" and len(recipients) > 1):

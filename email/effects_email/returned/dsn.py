@@ -17,6 +17,7 @@ _STATUS = re.compile(r"(?<![\d.])([245]\.\d{1,3}\.\d{1,3})(?![\d.])")
 _NAMES = ("original-recipient", "x-actual-recipient", "final-recipient")
 _LABELS = ("message/delivery-status", "message/global-delivery-status")
 _CHARS_MAX = 1000
+_RECIPIENTS_MAX = 100  # as many as a message has; each report becomes an event
 
 
 def recipients(message: MimePart) -> list[RecipientReport]:
@@ -26,7 +27,7 @@ def recipients(message: MimePart) -> list[RecipientReport]:
         label = part.get_content_type()
         if label in _LABELS or (label == "text/plain" and "final-recipient:" in parts.text(part).lower()):
             reports += [report for group in parts.fields(part) if (report := _report(group)) is not None]
-    return list(dict.fromkeys(reports))
+    return list(dict.fromkeys(reports))[:_RECIPIENTS_MAX]
 
 
 def _report(group: Mapping[str, str]) -> RecipientReport | None:

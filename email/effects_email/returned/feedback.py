@@ -13,6 +13,7 @@ _TYPES: Mapping[str, Action] = {
     "abuse": "complained", "fraud": "complained", "opt-out": "unsubscribed", "opt-out-list": "unsubscribed",
 }  # fmt: skip
 _NAMES = ("original-rcpt-to", "removal-recipient")
+_COMPLAINTS_MAX = 100  # each becomes an event
 
 
 def recipients(message: MimePart) -> list[RecipientReport]:
@@ -26,4 +27,4 @@ def recipients(message: MimePart) -> list[RecipientReport]:
             if action is not None:
                 named = [address for name in _NAMES for address in parts.addresses(group.get(name, ""))]
                 reports.append(RecipientReport(action=action, addresses=tuple(dict.fromkeys(named))))
-    return reports
+    return reports[:_COMPLAINTS_MAX]

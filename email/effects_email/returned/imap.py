@@ -55,6 +55,11 @@ class ImapMailbox:
         self._mailbox = unquote(parts.path.strip("/")) or "INBOX"
         if any(ord(letter) < 32 or letter in '"\\' for letter in self._mailbox):
             raise ConfigurationError("the URL of the mailbox names one with a quote or a control character")
+        if not f"{self._user}{self._password}{self._mailbox}".isascii():
+            raise ConfigurationError(
+                "the URL of the mailbox has a user, a password or a mailbox beyond ASCII, which IMAP does not carry; a "
+                "mailbox is written in modified UTF-7 (RFC 3501, 5.1.3), such as Zur&APw-ck"
+            )
         self._ca_file = ca_file
         self._server: imaplib.IMAP4 | None = None
 
@@ -90,12 +95,14 @@ class ImapMailbox:
                 self._server.shutdown()
             self._server = None
 
-    def unread(self) -> Iterator[tuple[bytes, bytes]]:
-        """UID and first MiB of each unread message, in the mailbox's order; they stay unread."""
+    def unread(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """UID and first MiB of each unread message, in the mailbox's order; they stay unread. None where the server
+        answers NO: Exchange does so for a message that it cannot convert, and gives the others.
+        """
         for uid in self._words("SEARCH", "UNSEEN"):
-            pieces = self._ask("FETCH", uid.decode(), f"(BODY.PEEK[]<0.{BYTES_MAX}>)")
+            status, pieces = self._said("FETCH", uid.decode(), f"(BODY.PEEK[]<0.{BYTES_MAX}>)")
             data = next((piece[1] for piece in pieces if isinstance(piece, tuple)), None)
-            if data is not None:
+            if data is not None or status != "OK":
                 yield uid, data
 
     def mark_read(self, uid: bytes) -> None:
@@ -125,9 +132,12 @@ class ImapMailbox:
         return pieces[0].split() if pieces and isinstance(pieces[0], bytes) else []
 
     def _ask(self, command: str, *arguments: str) -> list[Any]:
+        return self._expect(self._said(command, *arguments), f"refuses {command}")
+
+    def _said(self, command: str, *arguments: str) -> tuple[str, list[Any]]:
         assert self._server is not None
         try:
-            return self._expect(self._server.uid(command, *arguments), f"refuses {command}")
+            return self._server.uid(command, *arguments)
         except (OSError, imaplib.IMAP4.error):
             raise MailboxUnavailable(f"{self._host} broke off or refuses {command}") from None
 

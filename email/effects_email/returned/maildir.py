@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from effects import ConfigurationError
@@ -23,15 +24,23 @@ class ReportMaildir:
         if not self._new.is_dir() or not self._cur.is_dir():
             raise ConfigurationError(f"{folder} is no maildir: it has no folders new and cur")
 
-    def unread(self) -> Iterator[tuple[Path, bytes]]:
-        """Each unread message, oldest first, with its first MiB. One that is gone meanwhile is skipped."""
+    def unread(self) -> Iterator[tuple[Path, bytes | None]]:
+        """Each unread message, oldest first, with its first MiB; None where it cannot be read, such as a file of
+        another user. One that is gone meanwhile is skipped.
+        """
         for file in sorted(self._new.iterdir()):
             try:
                 with file.open("rb") as stream:
-                    yield file, stream.read(BYTES_MAX)
+                    data: bytes | None = stream.read(BYTES_MAX)
             except FileNotFoundError:
                 continue
+            except OSError:
+                data = None
+            yield file, data
 
     def mark_read(self, file: Path) -> None:
-        """Move it to `cur/` with the flag S. After a crash before that it is taken again, which changes nothing."""
-        file.replace(self._cur / f"{file.name.partition(':')[0]}:2,S")
+        """Move it to `cur/` with the flag S, unless another run has. After a crash before that it is taken again, which
+        changes nothing.
+        """
+        with suppress(FileNotFoundError):
+            file.replace(self._cur / f"{file.name.partition(':')[0]}:2,S")

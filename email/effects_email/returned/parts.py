@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from email import message_from_bytes, policy
@@ -16,6 +17,8 @@ _CHARS_MAX = 256 * 1024  # of one part
 _ADDRESS = re.compile(r"[^\s<>()\[\],;:\"'@]{1,64}@[A-Za-z0-9_.\u0080-\uffff-]{1,255}")
 _REPEATED = ("original-rcpt-to", "removal-recipient")  # RFC 5965: once for each recipient
 _MAIL_ADDRESS = re.compile(r"rfc[/ -]?822|utf-8|unknown|smtp", re.IGNORECASE)
+# Encodings of Python's that no mail has, and that take their time: a mebibyte of punycode is a minute's work.
+_NO_CHARSETS = ("idna", "punycode", "unicode-escape", "raw-unicode-escape")
 _COMMENT = re.compile(r"\([^()]*\)")
 
 
@@ -48,10 +51,9 @@ def subject(part: MimePart) -> str:
     try:
         pieces = decode_header(header(part, "Subject"))
         return "".join(
-            piece.decode(charset or "latin-1", "replace") if isinstance(piece, bytes) else piece
-            for piece, charset in pieces
+            _decoded(piece, charset or "latin-1") if isinstance(piece, bytes) else piece for piece, charset in pieces
         )
-    except (MessageError, ValueError, LookupError):
+    except (MessageError, ValueError):
         return header(part, "Subject")
 
 
@@ -60,12 +62,17 @@ def text(part: MimePart) -> str:
     payload = part.get_payload(decode=True)
     if not isinstance(payload, bytes):
         return ""
-    charset = part.get_content_charset() or "utf-8"
+    return _decoded(payload, part.get_content_charset() or "utf-8")[:_CHARS_MAX].replace("\r\n", "\n")
+
+
+def _decoded(data: bytes, charset: str) -> str:
+    """Without halves of surrogate pairs, which some encodings give and no database takes."""
     try:
-        decoded = payload.decode(charset, "replace")
+        is_for_mail = codecs.lookup(charset).name.replace("_", "-") not in _NO_CHARSETS
+        decoded = data.decode(charset, "replace") if is_for_mail else data.decode("latin-1")
     except (LookupError, ValueError):
-        decoded = payload.decode("latin-1")
-    return decoded[:_CHARS_MAX].replace("\r\n", "\n")
+        decoded = data.decode("latin-1")
+    return decoded.encode("utf-8", "replace").decode()
 
 
 def fields(part: MimePart) -> list[dict[str, str]]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from email.message import Message as MimePart
 
+from effects_email.message.address import place_in
 from effects_email.returned import parts
 from effects_email.returned.report import RecipientReport
 
@@ -103,7 +104,10 @@ def reason(message: MimePart, addresses: Sequence[str]) -> RecipientReport | Non
     """What the words beside a delivery status say of a recipient whom it names without a reason."""
     words = _words(message)
     for address in addresses:
-        if address in words and (report := _report(address, words, others=len(_named(words)) - 1)) is not None:
+        if (
+            place_in(words, address) >= 0
+            and (report := _report(address, words, others=len(_named(words)) - 1)) is not None
+        ):
             return report
     return None
 
@@ -167,13 +171,14 @@ def _of(
 def _own_line(words: str, address: str) -> str:
     """The line that begins with a reply and names the address: `550 5.1.1 <ann@example.org>... User unknown`."""
     for match in re.finditer(rf"^[ \t>]*(?:<<< )?5\d\d[ -].*{re.escape(address)}.*$", words, re.MULTILINE):
-        return match[0]
+        if place_in(match[0], address) >= 0:
+            return match[0]
     return ""
 
 
 def _paragraph(words: str, address: str) -> str:
     """The line of the address, and what follows it until the next one."""
-    start = words.find(address)
+    start = place_in(words, address)
     if start < 0:
         return ""
     after = start + len(address)

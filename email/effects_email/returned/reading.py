@@ -16,8 +16,9 @@ from effects_email.returned.report import Form, RecipientReport, ReturnedReport
 
 # Where a report came to, as the last server wrote it.
 _CAME_TO = ("X-Original-To", "Delivered-To", "Envelope-To", "X-Envelope-To", "To", "X-Rcpt-To")
-_MESSAGE_ID = re.compile(r"<([^<>\s]{1,250}@[^<>\s]{1,250})>")
-_QUOTED_ID = re.compile(r"^[> \t]*Message-ID:\s*<([^<>\s]{1,500})>", re.IGNORECASE | re.MULTILINE)
+# Ours are visible ASCII, and what is asked for goes to the database, which takes no NUL.
+_MESSAGE_ID = re.compile(r"<([!-;=?-~]{1,250}@[!-;=?-~]{1,250})>")
+_QUOTED_ID = re.compile(r"^[> \t]*Message-ID:\s*<([!-;=?-~]{1,500})>", re.IGNORECASE | re.MULTILINE)
 _RETURNED = ("message/rfc822", "text/rfc822-headers", "message/rfc822-headers", "message/global",
              "message/global-headers")  # fmt: skip
 _IDS_MAX = 10

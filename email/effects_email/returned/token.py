@@ -23,7 +23,8 @@ from effects_email.transport.fields import reference
 TO_SEVERAL = 255  # instead of a recipient's number
 _NUMBER_BYTES, _JOB_BYTES, _REFERENCE_BYTES, _MAC_BYTES = 1, 6, 16, 10
 _BODY_BYTES = _NUMBER_BYTES + _JOB_BYTES + _REFERENCE_BYTES
-_TOKEN = re.compile(r"(?<![a-z0-9-])b-([a-z2-7]{53})(?=@)", re.IGNORECASE)
+# ASCII alone: regardless of case `k` would be the Kelvin sign as well, which is no letter of base32.
+_TOKEN = re.compile(r"(?<![a-z0-9-])b-([a-z2-7]{53})(?=@)", re.IGNORECASE | re.ASCII)
 _MAX = 20  # of one text
 
 

@@ -14,6 +14,7 @@ digest and shown from a sealed text: see `effects_email.message.address`. What s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -46,6 +47,8 @@ from effects_email.tables.suppressions import LogRow
 
 _SUPPRESS, _LIFT = AuditAction("address", "suppress"), AuditAction("address", "unsuppress")
 TEXT_CHARS_MAX = 1000
+_SEVERAL = re.compile(r"[\s,;<>]")
+_WHY = optional(printable(TEXT_CHARS_MAX, chars_min=0))
 CATEGORY_CHARS_MAX = 100
 TRANSACTIONAL = "transactional"  # the category of requested messages, such as receipts, which have no unsubscribe
 
@@ -193,7 +196,9 @@ def unsuppress(
         As `suppress`.
     """
     app, address = app_of(effects, session), spec_of(address)
-    _check(address, None, reason or "manual", None, why)
+    _check_address(address)
+    require("reason", reason, optional(arguments.one_of(REASONS)), SuppressionInvalid)
+    require("why", why, _WHY, SuppressionInvalid)
     forms = address_digests(app, address)
     with app.writing(session) as connection:
         _check_digest_key(app, connection)
@@ -279,15 +284,21 @@ def note_override(app: Effects, connection: Connection, addresses: Iterable[str]
     ])  # fmt: skip
 
 
-def _check(address: str, category: str | None, reason: str, until: datetime | None, why: str | None) -> None:
+def _check_address(address: str) -> None:
     local, at, domain = address.strip().rpartition("@")
     if not (local and at and domain) or len(address) > 320 or not is_printable(address):
         raise AddressInvalid("not a valid e-mail address: give local@domain, at most 320 printable characters")
+    if _SEVERAL.search(address.strip()):  # it would be an address that no message has, and nothing be suppressed
+        raise AddressInvalid("not a valid e-mail address: give one, without blanks, commas and angle brackets")
+
+
+def _check(address: str, category: str | None, reason: str, until: datetime | None, why: str | None) -> None:
+    _check_address(address)
     if reason not in REASONS:
         raise SuppressionInvalid(f"reason is {reason!r}; give one of {', '.join(REASONS)}")
     require("category", category, optional(printable(CATEGORY_CHARS_MAX)), SuppressionInvalid)
     require("until", until, optional(aware), SuppressionInvalid)
-    require("why", why, optional(printable(TEXT_CHARS_MAX, chars_min=0)), SuppressionInvalid)
+    require("why", why, _WHY, SuppressionInvalid)
     if reason == "unsubscribe" and category in (None, ALL, TRANSACTIONAL):
         raise SuppressionInvalid(
             "an unsubscribe is from a category: name it, or give the reason manual to end all mail"

@@ -21,5 +21,13 @@ def _find(sql: Sql) -> str:
     return f"SELECT content, sealed FROM {sql.email_files} WHERE id = :id"
 
 
+def _delete(sql: Sql) -> str:
+    return f"DELETE FROM {sql.email_files} WHERE id = :id"
+
+
+def delete(store: Store, connection: Connection, file_id: str) -> None:
+    store.write(connection, _delete, id=file_id)
+
+
 def find(store: Store, connection: Connection, file_id: str) -> Row[Any] | None:
     return store.row(connection, _find, id=file_id)

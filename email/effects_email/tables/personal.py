@@ -108,7 +108,8 @@ def unname(
 
 
 def _blank_events(sql: Sql) -> str:
-    return f"UPDATE {sql.email_events} SET recipient = NULL WHERE recipient {sql.any_of('digests')}"
+    """Not to NULL: that would be an event about no one by name, which speaks for every recipient of its message."""
+    return f"UPDATE {sql.email_events} SET recipient = :gone WHERE recipient {sql.any_of('digests')}"
 
 
 def _blank_suppressions(sql: Sql) -> str:
@@ -116,17 +117,14 @@ def _blank_suppressions(sql: Sql) -> str:
     UPDATE {sql.email_suppressions} SET address = NULL, sealed = NULL WHERE digest {sql.any_of("digests")}"""
 
 
-def blank_address(store: Store, connection: Connection, digests: Sequence[str]) -> tuple[int, int]:
+def blank_address(store: Store, connection: Connection, digests: Sequence[str], *, gone: str) -> tuple[int, int]:
     """Take the address out of events and suppressions, which go on.
 
     Returns:
         How many events and suppressions had it.
     """
-    counts = [
-        store.write(connection, statement, digests=as_json(digests))
-        for statement in (_blank_events, _blank_suppressions)
-    ]
-    return counts[0], counts[1]
+    events = store.write(connection, _blank_events, digests=as_json(digests), gone=gone)
+    return events, store.write(connection, _blank_suppressions, digests=as_json(digests))
 
 
 def _events(sql: Sql) -> str:

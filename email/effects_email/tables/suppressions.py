@@ -98,10 +98,15 @@ def newest(store: Store, connection: Connection, *, scope: str, reason: str, siz
 
 
 def _upsert(sql: Sql) -> str:
-    """A known text stays if the newer row has none."""
+    """A known text stays if the newer row has none; in another form it replaces the older, so that what is sealed now
+    does not stay in clear beside it.
+    """
     table, blob = sql.email_suppressions, "bytea" if sql.postgresql else "BLOB"
     taken = ", ".join(f"{name} = excluded.{name}" for name in ("source", "until", "actor", "why", "updated_at"))
-    kept = ", ".join(f"{name} = COALESCE(excluded.{name}, {table}.{name})" for name in ("address", "sealed"))
+    without = "excluded.address IS NULL AND excluded.sealed IS NULL"
+    kept = ", ".join(
+        f"{name} = CASE WHEN {without} THEN {table}.{name} ELSE excluded.{name} END" for name in ("address", "sealed")
+    )
     return f"""
     INSERT INTO {table}
         (id, digest, scope, reason, source, address, sealed, until, actor, why, created_at, updated_at)

@@ -42,6 +42,9 @@ LOOK_AGAIN_SECONDS = 1.0  # so often at most is the folder looked at for changes
 PACKAGE = "package:"
 NO_TEMPLATE = "no.template"  # no folder can be called so
 NAME_CHARS_MAX = 100
+LOCALE_CHARS_MAX = 35  # as long as a tag of a language may be that all programs take (RFC 5646, 4.4.1)
+CACHED_MAX = 1000  # names in languages, found or not: apps may pass on what a browser asks for
+EXPIRES_SECONDS_MAX = 10 * 366 * 86_400
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*(?:/[a-z0-9][a-z0-9_-]*)*")
 _LOCALE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
 
@@ -53,7 +56,7 @@ class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sender: str | None = None
     transport: str | None = None
     on_unknown: OnUnknown | None = None
-    expires_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    expires_seconds: Annotated[float, msgspec.Meta(gt=0, le=EXPIRES_SECONDS_MAX)] | None = None
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -135,12 +138,15 @@ class TemplateFolder:
             if version is not None and marks == self._marks(version):
                 self._versions[name, locale] = (now, marks, version)
                 return version
+        if len(self._versions) >= CACHED_MAX:
+            self._versions.clear()
         folder = self._variant(name, locale)
         if folder is None:
             self._versions[name, locale] = (now, (), None)
             return None
-        version = self._load(name, folder, locale)
-        self._versions[name, locale] = (now, self._marks(version), version)
+        marks = self._marks(self._load(name, folder, locale))
+        version = self._load(name, folder, locale)  # after the marks: a file that changes meanwhile is read again
+        self._versions[name, locale] = (now, marks, version)
         return version
 
     def _variant(self, name: str, locale: str | None) -> str | None:
@@ -206,7 +212,11 @@ class TemplateFolder:
             raise TemplateError(f"the path {path!r} leaves the folder of the templates")
         file = self.root.joinpath(path)
         try:
-            return file.read_text("utf-8") if file.is_file() else None
+            return file.read_text("utf-8-sig") if file.is_file() else None
+        except FileNotFoundError:  # deleted since it was seen
+            return None
+        except OSError as error:
+            raise TemplateError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from None
         except UnicodeDecodeError:
             raise TemplateError(f"{path} is not UTF-8") from None
 
@@ -218,12 +228,18 @@ class TemplateFolder:
         own = [version.path(part) for part in PARTS]  # one that is new is a change too
         for path in sorted({*version.sources, *own, f"{version.name}/{SETTINGS_FILE}"}):
             file = self.root.joinpath(path)
-            marks.append(_mark(file) if isinstance(file, Path) and file.is_file() else None)
+            marks.append(_mark(file))
         return tuple(marks)
 
 
-def _mark(file: Path) -> object:
-    return file.stat().st_mtime_ns, file.stat().st_size
+def _mark(file: Traversable) -> object:
+    if not isinstance(file, Path):
+        return None
+    try:
+        status = file.stat()
+    except OSError:  # there is none, or it cannot be read, which reading it says
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def check_name(name: str) -> str:
@@ -246,7 +262,7 @@ def locale_chain(locale: str | None) -> list[str | None]:
     """
     if locale is None:
         return [None]
-    if not _LOCALE.fullmatch(locale):
+    if len(locale) > LOCALE_CHARS_MAX or not _LOCALE.fullmatch(locale):
         raise TemplateNotFound(f"locale {locale[:40]!r}: give a language and perhaps a region, such as de or de-AT")
     plain = _plain(locale)
     pieces = plain.split("-")

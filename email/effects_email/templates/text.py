@@ -55,8 +55,8 @@ class _Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = dict(attrs)
-        if tag in _SILENT:
-            self._silent += 1
+        if tag in _SILENT or tag == "body":  # which may begin where the end of head was left out, as HTML allows
+            self._silent = 0 if tag == "body" else self._silent + 1
         elif tag == "a":
             self._links.append((attributes.get("href") or "", len(self._out)))
         elif tag == "img" and attributes.get("alt"):

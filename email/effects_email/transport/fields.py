@@ -27,6 +27,10 @@ class AttachedFile(NamedTuple):
     content: str
 
 
+class OnlyHidden(Exception):
+    """No one is left whom the headers may show."""
+
+
 class Groups(NamedTuple):
     """Those of a message's recipients who are still to be served, by their header."""
 
@@ -53,6 +57,20 @@ def groups(outgoing: OutgoingMessage, recipients: Sequence[str]) -> Groups:
         if not to and others:
             to = [others.pop(0)]
     return Groups(to, cc, bcc)
+
+
+def shown_groups(outgoing: OutgoingMessage, recipients: Sequence[str]) -> Groups:
+    """As `groups`, for an API that writes To and Cc by its fields.
+
+    Raises:
+        OnlyHidden: there are only recipients in Bcc, and several: the first would stand in To, for the others to read.
+    """
+    people = groups(outgoing, recipients)
+    in_headers = {address.spec for address in (*outgoing.source.to, *outgoing.source.cc)}
+    hidden = {address.spec for address in outgoing.source.bcc} - in_headers
+    if people.bcc and any(address.spec in hidden for address in people.to):
+        raise OnlyHidden
+    return people
 
 
 def unsendable(outgoing: OutgoingMessage) -> list[str]:

@@ -39,6 +39,10 @@ _UTF8_SENDER = Verdict(
 _TOO_MANY = Verdict(
     kind="refused_message", code="too_many_recipients", reason=f"more than {RECIPIENTS_MAX} recipients in one message"
 )
+_ONLY_HIDDEN = Verdict(
+    kind="refused_message", code="only_bcc_left",
+    reason="only recipients in Bcc are left, and the provider's API would show the first of them to the others",
+)  # fmt: skip
 _NO_CONTENT = Verdict(
     kind="refused_message", code="content_missing", reason="the message's bytes do not hold a file that it names"
 )
@@ -81,6 +85,7 @@ class Provider(Protocol):
 
         Raises:
             LookupError: the message's bytes do not hold a file that it names.
+            OnlyHidden: see `fields.shown_groups`.
             NothingToSignWith: as it says.
         """
         ...
@@ -185,6 +190,8 @@ class HttpTransport(SendsOnLoop):
             request = self._provider.request(outgoing, self._token, recipients)
         except LookupError:
             return _NO_CONTENT
+        except fields.OnlyHidden:
+            return _ONLY_HIDDEN
         except NothingToSignWith:
             return _UNSIGNED
         return request, request.body or fields.as_json(request.document)

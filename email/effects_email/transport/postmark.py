@@ -60,7 +60,7 @@ class Postmark:
         self._stream = stream
 
     def request(self, outgoing: OutgoingMessage, token: str, recipients: Sequence[str]) -> ProviderRequest:
-        people = fields.groups(outgoing, recipients)
+        people = fields.shown_groups(outgoing, recipients)
         further_labels = labels(outgoing.source)
         tag = further_labels.pop("tag", None)
         # The id that the recipient sees stays ours; without the second header Postmark makes its own.

@@ -59,7 +59,7 @@ CODES: tuple[Row, ...] = (
         sources="Gmail SMTP errors and codes"),
     Row(topic="full_mailbox", stages=NAMED, enhanced="x.2.2"),
     Row(topic="full_server", stages=NAMED, enhanced="x.3.1"),
-    Row(topic="sender", stages=NAMED, codes="5xx", enhanced="x.1.7 x.1.8 x.7.27"),
+    Row(topic="sender", stages=NAMED, codes="5xx", enhanced="x.7.27"),
     Row(topic="moved", stages=NAMED, codes="5xx", enhanced="x.1.6"),
     Row(topic="unknown_address", stages=NAMED, codes="5xx", enhanced="x.1.1 x.1.2 x.1.3 x.1.10"),
     Row(topic="disabled_mailbox", stages=NAMED, codes="5xx", enhanced="x.2.1 x.7.17 x.7.18"),

@@ -7,7 +7,7 @@ with the verdicts of other mail programs beside ours, are data of the tests: tes
 
 from __future__ import annotations
 
-from effects_email.transport.replies import AFTER, MESSAGE, NAMED, Row
+from effects_email.transport.replies import MESSAGE, NAMED, Row
 
 WORDS: tuple[Row, ...] = (
     # -- one recipient, whatever else the words are like -------------------------------------------------------
@@ -106,7 +106,9 @@ WORDS: tuple[Row, ...] = (
         ),
         sources="Gmail SMTP errors and codes; zone-mta bounces.txt; KumoMTA bounces.toml; AOL error codes",
     ),
-    Row(topic="malformed", stages=AFTER, codes="5xx", says=(r"duplicate header|multiple (addresses|subject)",),
+    Row(topic="malformed", stages=NAMED, codes="5xx",
+        says=(r"duplicate header|multiple (addresses|subject)|\baddress\b[^.;]{0,30}\bheader|\bheader address"
+              r"|reply-to\b[^.;]{0,20}\binvalid",),
         sources="Amazon SES; Gmail SMTP errors and codes"),
     # -- our IP address and reputation ------------------------------------------------------------------------
     Row(topic="client", stages=MESSAGE, says=(r"(client host|helo command) rejected",),
@@ -147,7 +149,7 @@ WORDS: tuple[Row, ...] = (
             r"(requires?|turn on|enable|must|please) (smtp )?(authentication|authenticate|log ?in)\b",
             r"client was not authenticated|not logged in|must issue a starttls",
             r"(before|first).{0,20}\bauth\b|\bTLS (is )?required",
-            r"invalid credential|authentication (failed|credentials)|\bPOP before SMTP\b",
+            r"invalid (user )?credential|authentication (failed|credentials)|bad password|\bPOP before SMTP\b",
         ),
         sources="Amazon SES SMTP response codes; Gmail SMTP errors and codes; "
         "Exchange Online NDR table; Postal; KumoMTA",
@@ -160,8 +162,12 @@ WORDS: tuple[Row, ...] = (
             r"account (is |has been )?(paused|not subscribed|under review)|sending (is )?(paused|suspended|denied)",
             r"tenant has exceeded|mail server has been suspended|sending (has been |is )?disabled|unregistered domains",
             r"bad outbound sender|not (allowed|authorized|permitted) to send (mail )?from",
+            r"(\byour( [\w-]+)?|send(er|ing)('s)?( e-?mail)?) (account|mailbox|domain|user)\b[^.;]{0,60}"
+            r"\b(suspended|disabled|deactivated|inactive|not active|blocked|locked|closed|expired)",
+            r"(outgoing|outbound) (e-?mails?|messages?|mail)\b[^.;]{0,60}\b(suspended|disabled|blocked)",
         ),
-        sources="Amazon SES SMTP response codes; Exchange Online NDR table; Gmail SMTP relay errors; SendGrid; Postal",
+        sources="Amazon SES SMTP response codes; Exchange Online NDR table; Gmail SMTP relay errors; SendGrid; Postal; "
+        "cPanel",
     ),
     # -- our sender address, before what is said of recipients in the same words ---------------------------------
     Row(
@@ -182,6 +188,7 @@ WORDS: tuple[Row, ...] = (
             r"(helo|ehlo)\b[^.]{0,30} (rejected|refused|invalid|denied|argument)|bad helo|invalid helo",
             r"reverse (dns|hostname)|\brdns\b|\bPTR\b|does not resolve to|cannot find your (reverse )?hostname",
             r"not in whitelist|you are not allowed to connect|is not allowed from your host|your mail is not welcome",
+            r"\b(ip|client)[ -](address|adresse)\b[^.;]{0,40}\b(unknown|unbekannt)",
             r"access to (submit messages|this mail system)|ipv6 sending guidelines|accept (e-?mail|mail) over ipv6",
         ),
         sources="Postfix smtpd_check.c; Gmail SMTP errors and codes; Exchange Online NDR table; Haraka",
@@ -202,9 +209,13 @@ WORDS: tuple[Row, ...] = (
             r"from/sender name|unresolvable.{0,20}from",
             r"(unrecogni[sz]ed|unauthori[sz]ed|unauthenticated|unroutable|unrouteable) senders?\b",
             r"does not match (the )?auth|dns check failed|doesn't match auth",
+            r"(\bsend(er|ing)('s)?|\breturn|\byour|\bfrom)( e-?mail)? address\b[^.;]{0,40}"
+            r"\b(unknown|invalid|rejected|blocked|not (valid|found|known)|n[o']t exist|not a valid)|\babsender",
         ),
         sources="Postfix smtpd_check.c; Exim verify.c; Haraka; Postal; Exchange Online NDR table; Yahoo; KumoMTA",
     ),
+    Row(topic="sender", stages=NAMED, codes="5xx", enhanced="x.1.7 x.1.8",
+        sources="IANA enhanced status codes; Exchange says `Invalid address` beside it, as of a recipient"),
     # -- what is wrong with one recipient ---------------------------------------------------------------------
     Row(
         topic="full_mailbox", stages=NAMED,

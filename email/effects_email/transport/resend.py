@@ -54,7 +54,7 @@ class Resend(TakesAllOrNone, CannotBeAsked):
     rows: ClassVar[Sequence[HttpRow]] = ROWS
 
     def request(self, outgoing: OutgoingMessage, token: str, recipients: Sequence[str]) -> ProviderRequest:
-        people = fields.groups(outgoing, recipients)
+        people = fields.shown_groups(outgoing, recipients)
         document: dict[str, Any] = {
             "from": fields.unquoted(outgoing.source.sender),
             "to": _people(people.to),

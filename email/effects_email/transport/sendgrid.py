@@ -41,7 +41,7 @@ class SendGrid(TakesAllOrNone, CannotBeAsked):
     rows: ClassVar[Sequence[HttpRow]] = ROWS
 
     def request(self, outgoing: OutgoingMessage, token: str, recipients: Sequence[str]) -> ProviderRequest:
-        source, people = outgoing.source, fields.groups(outgoing, recipients)
+        source, people = outgoing.source, fields.shown_groups(outgoing, recipients)
         to = {"to": _people(people.to), "cc": _people(people.cc), "bcc": _people(people.bcc)}
         texts = {"text/plain": source.text, "text/html": source.html}
         document: dict[str, Any] = {

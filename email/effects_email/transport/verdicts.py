@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 from msgspec.structs import replace
 
 from effects.extend import HIDDEN, clean_text, escape_unprintable
+from effects_email.message.address import place_in
 from effects_email.transport.base import Reply, Stage, Verdict
 from effects_email.transport.fault_table import FAULTS, SESSION, FaultRow
 from effects_email.transport.faults import FaultCode
@@ -94,8 +95,7 @@ def share(verdict: Verdict, recipients: Sequence[str]) -> dict[str, Verdict]:
     """
     if len(recipients) < 2 or verdict.kind != "refused_recipient" or verdict.reply is None:
         return dict.fromkeys(recipients, verdict)
-    text = verdict.reply.text.lower()
-    named = [address for address in recipients if address.lower() in text]
+    named = [address for address in recipients if place_in(verdict.reply.text, address) >= 0]
     if not named:
         return dict.fromkeys(recipients, replace(verdict, suppress=None))
     again = replace(verdict, kind="retry", reason=FOR_ANOTHER, suppress=None)

@@ -10,7 +10,7 @@ _AMOUNT = r"(\d{1,6})\s*(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?)\b"
 _HINT = re.compile(
     rf"(?:try|retry|again|wait|come back|resume|defer(?:red)?|delay(?:ed)?|greylist(?:ed|ing)?|back ?off)"
     rf"[^.;\d]{{0,40}}?{_AMOUNT}|in {_AMOUNT}",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 
 

@@ -117,7 +117,7 @@ def test_a_key_for_later_is_to_be_published_and_a_relays_selector_is_looked_up(s
 
 
 def test_alignment_follows_the_mode_of_the_dmarc_record(serve: Serve) -> None:
-    strict = zone({"_dmarc.shop.example": txt("v=DMARC1; p=reject; adkim=s; aspf=s")})
+    strict = zone({"_dmarc.shop.example": txt("v=DMARC1; p=Reject; adkim=s; aspf=s")})
     own = setting("elsewhere.example", s1=ed25519())
     assert findings(serve(strict)) == {}  # by DKIM, although the bounces' domain is another
     assert set(findings(serve(strict), keys=own)) == {"dkim", "alignment"}
@@ -159,6 +159,11 @@ def test_a_silent_name_server_takes_no_longer_than_all_questions_may(serve: Serv
     assert len(server.asked) == questions
     with pytest.raises(ConfigurationError, match="EFFECTS_EMAIL_NAMESERVER"):
         Lookup(seconds=1, nameserver="ns.example")
+
+
+def test_a_name_server_has_an_address_of_either_kind() -> None:
+    for nameserver in ("9.9.9.9", "9.9.9.9:5353", "2620:fe::fe", "::1", "[2620:fe::9]:53"):
+        Lookup(seconds=1, nameserver=nameserver)
 
 
 # -- the commands ----------------------------------------------------------------------------------------------------

@@ -272,6 +272,14 @@ def test_a_value_with_a_break_is_refused(break_: str) -> None:
         check_header("X-A", f"a{break_}Bcc: b@x.example")
 
 
+def test_a_run_of_blanks_makes_no_line_too_long() -> None:
+    for value in ("a" + " \t" * 1500 + "b", f"{'a' * 970}{' ' * 500}b", f"a{' ' * 200}b"):
+        data = build(replace(PARTS, headers=(check_header("X-A", value),)), {})
+        check_wire(data)
+        assert str(make_header(decode_header(email.message_from_bytes(data)["X-A"].replace("\r\n", "")))) == value
+    assert check_header("References", f"<a@b>{' ' * 3000}<c@d>") == ("References", "<a@b> <c@d>")
+
+
 def test_the_list_headers_pass_as_they_are() -> None:
     link = "<https://shop.example/u?token=" + "t" * 300 + ">, <mailto:u@shop.example?subject=x>"
     headers = (
@@ -379,6 +387,7 @@ WRONG_FILES = [
     (File("f", content_type="message/rfc822"), "type/subtype"), (File("f", content_id="<x>"), "content_id"),
     (File("nope"), "cannot be read"),
     (File("storage:nope/x.csv"), "cannot be read"), (File("file:///etc/passwd"), "give a path"),
+    (File("a\0b", filename="a"), "holds NUL"), (File("\udcff", filename="a"), "not UTF-8"),
 ]  # fmt: skip
 
 
@@ -405,12 +414,25 @@ def test_a_message_has_ten_mebibytes_of_files(tmp_path: Path, maker: Effects) ->
 
 def test_a_stored_file_is_attached_by_its_name(tmp_path: Path) -> None:
     app = Effects(f"sqlite:///{tmp_path / 'x.db'}", storage_url=f"{tmp_path / 'files'}")
-    with open_storage(app.settings.storage_url).writer("reports/june.csv") as writer:
-        writer.write(b"a,b\n")
-        writer.finish()
-    [attachment] = describe(app, ["storage:reports/june.csv"])
+    for name in ("reports/june.csv", "june.csv"):
+        with open_storage(app.settings.storage_url).writer(name) as writer:
+            writer.write(b"a,b\n")
+            writer.finish()
+        [attachment] = describe(app, [f"storage:{name}"])
+        assert (attachment.filename, attachment.size_bytes, attachment.content_type) == ("june.csv", 4, "text/csv")
     app.dispose()
-    assert (attachment.filename, attachment.size_bytes, attachment.content_type) == ("june.csv", 4, "text/csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "content_type"),
+    [
+        ("a.csv", "text/csv"), ("a.csv.gz", "application/octet-stream"), ("a.tar.xz", "application/octet-stream"),
+        ("a.eml", "application/octet-stream"), ("a", "application/octet-stream"),
+    ],
+)  # fmt: skip
+def test_a_file_has_the_type_of_its_bytes(maker: Effects, name: str, content_type: str) -> None:
+    [attachment] = describe(maker, [File(b"x", filename=name)])
+    assert attachment.content_type == content_type
 
 
 def test_date_and_message_id_are_those_of_the_call() -> None:

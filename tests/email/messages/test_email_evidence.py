@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from effects import Effects
 from effects.store.operator.audit import audit
 from effects.store.operator.dead_letters import DeadFilters, list_dead
-from effects_email import EmailReceipt
+from effects_email import EmailReceipt, forget_address
 from effects_email.events import EventKind, IncomingEvent, take
 from effects_email.transport.base import OutgoingMessage, Verdict
 from effects_email.transport.fields import reference
@@ -109,6 +109,20 @@ def test_an_event_proves_a_group_message_for_whom_it_names(
     assert outcomes(shop) == ends
     assert (row(shop, "job_history")["status"], sent(shop)["state"]) == ("succeeded", "done")
     assert audit(shop.store, shop.ledgers) == []
+
+
+def test_an_event_about_a_forgotten_recipient_speaks_for_no_other(
+    shop: Effects, send: Send, post: Post, tell: Tell
+) -> None:
+    post.moves = [UNKNOWN, OK]
+    receipt = send(**PAIR)
+    tell(receipt.message_id, ANN)  # before the try's own record, as a fast server's report may come
+    drain(shop)
+    assert forget_address(ANN, actor="x", effects=shop).waiting == (receipt.key,)
+    shop.store.shift_clock(2000)
+    drain(shop)
+    assert [BEN in people for people in post.sent_to()] == [True, True]
+    assert outcomes(shop)[1] == SENT
 
 
 def test_a_held_group_message_is_done_once_events_name_all_of_it(

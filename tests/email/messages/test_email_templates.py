@@ -13,7 +13,7 @@ from markupsafe import escape
 from effects import ConfigurationError, Effects
 from effects_email import EmailInvalid, RenderingFailed, TemplateError, TemplateNotFound, preview_email
 from effects_email.templates import folder as templates_module
-from effects_email.templates.folder import TemplateFolder, locale_chain
+from effects_email.templates.folder import TemplateFolder, Version, locale_chain
 from effects_email.templates.lint import lint
 from effects_email.templates.rendering import Renderer
 from effects_email.templates.text import text_of
@@ -97,6 +97,36 @@ def test_a_version_is_the_text_of_all_its_files(tmp_path: Path, monkeypatch: pyt
     assert TemplateFolder(tmp_path).find("welcome").version == first.version
 
 
+def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Deployed(TemplateFolder):
+        def _marks(self, version: Version) -> tuple[object, ...]:
+            if "Deployed" not in (tmp_path / "code/subject.txt").read_text():
+                write(tmp_path, {"code/subject.txt": "Deployed meanwhile"})
+            return super()._marks(version)
+
+    monkeypatch.setattr(templates_module, "LOOK_AGAIN_SECONDS", 0.0)
+    write(tmp_path, FILES)
+    folder = Deployed(tmp_path)
+    folder.find("code")
+    assert folder.find("code").sources["code/subject.txt"] == "Deployed meanwhile"
+
+
+def test_what_browsers_ask_for_fills_no_memory(tmp_path: Path) -> None:
+    write(tmp_path, FILES)
+    folder = TemplateFolder(tmp_path)
+    for number in range(templates_module.CACHED_MAX):
+        folder.find("welcome", f"xx-a{number:04}")
+    assert len(folder._versions) <= templates_module.CACHED_MAX
+    with pytest.raises(TemplateNotFound, match="give a language"):
+        folder.find("welcome", "de" + "-at" * 12)
+
+
+def test_an_editors_byte_order_mark_is_no_word_of_a_template(tmp_path: Path) -> None:
+    write(tmp_path, {**FILES, "code/subject.txt": "\ufeffCode", "code/template.toml": "\ufeffcategory = 'codes'"})
+    version = TemplateFolder(tmp_path).find("code")
+    assert (version.sources["code/subject.txt"], version.declared.category) == ("Code", "codes")
+
+
 def test_a_folder_is_not_read_for_every_message(tmp_path: Path) -> None:
     write(tmp_path, FILES)
     folder, renderer = TemplateFolder(tmp_path), Renderer()
@@ -151,6 +181,8 @@ WRONG: list[tuple[dict[str, str], dict[str, Any], type[Exception], str]] = [
     ({"mail/body.txt": "{% include '../../secret' %}"}, {}, TemplateError, "leaves the folder"),
     ({"mail/body.txt": "{% include '/etc/passwd' %}"}, {}, TemplateError, "leaves the folder"),
     ({"mail/body.txt": "{% include 'nowhere.txt' %}"}, {}, TemplateError, "there is no file nowhere.txt"),
+    ({"mail/body.txt": "x", "mail/template.toml": "expires_seconds = inf"}, {}, TemplateError, "expires_seconds"),
+    ({"mail/body.txt": "{% include '" + "x" * 300 + "' %}"}, {}, TemplateError, "cannot be read: File name too long"),
     ({"mail/body.txt": "{% include which %}"}, {"which": "a"}, TemplateError, "includes by a variable"),
     ({"mail/body.html": "{% include '_a.txt' %}", "_a.txt": "{{ name }}"}, {}, TemplateError, "would not be escaped"),
     ({}, {}, TemplateError, "has none of body.html, body.md and body.txt"),
@@ -220,6 +252,7 @@ def test_a_subject_is_always_one_line(say: Say) -> None:
         "a\u00a0b <c> &amp;\n"),
         ("<p>a</p>\n\n\n<hr>\n<p>b</p>", "a\n\n--------------------\n\nb\n"), ("<p>unclosed <b>tags",
         "unclosed tags\n"),
+        ("<head><title>t</title><body><p>the end of head was left out</p>", "the end of head was left out\n"),
         ("</p></a></ul>a", "a\n"), ("<!-- c -->a<![CDATA[x]]>", "a\n"),
     ],
 )  # fmt: skip

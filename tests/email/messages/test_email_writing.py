@@ -26,6 +26,7 @@ from effects_email import (
     send_templated_emails,
     suppress,
 )
+from effects_email.message.source import Address
 from tests.email.messages.conftest import CONTEXT, MakeShop, drain, write
 from tests.email.messages.post import Post
 from tests.support.commands import command
@@ -225,6 +226,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"to": "a@x.example\r\nBcc: b@x.example"}, AddressInvalid, "to is no e-mail address"),
     ({"to": "a@x.example, b@x.example"}, AddressInvalid, "to is no e-mail address"),
     ({"to": None}, EmailInvalid, "to is None; give an address"),
+    ({"to": Address(None, "x.example")}, AddressInvalid, "to: its local is None; give a text"),
     ({"to": []}, EmailInvalid, "to is a list: give group=True"),
     ({"to": [], "group": True}, EmailInvalid, "to is empty"),
     ({"to": [f"u{n}@x.example" for n in range(101)], "group": True}, EmailInvalid, "at most 100 recipients"),

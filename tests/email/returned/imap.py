@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socketserver
 import ssl
+from collections.abc import Sequence
 from contextlib import suppress
 
 from tests.peers.serving import Serving
@@ -17,6 +18,7 @@ class ImapPeer(Serving):
 
     Args:
         fault: `login` and `mailbox` are refused; `hangup` ends the connection at the first search.
+        messages: None for one that the server cannot give.
         scheme: `imaps` and `imap+starttls` speak TLS with `context`; without one STARTTLS is not offered.
 
     Attributes:
@@ -24,7 +26,12 @@ class ImapPeer(Serving):
     """
 
     def __init__(
-        self, messages: list[bytes], *, fault: str = "", scheme: str = "imap", context: ssl.SSLContext | None = None
+        self,
+        messages: Sequence[bytes | None],
+        *,
+        fault: str = "",
+        scheme: str = "imap",
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self.messages, self.fault, self.seen = messages, fault, set[int]()
         self.commands: list[str] = []
@@ -81,6 +88,8 @@ class ImapPeer(Serving):
             return None if self.fault == "hangup" else f"* SEARCH {' '.join(unseen)}\r\n".encode()
         if fetch := re.match(r"UID FETCH (\d+) \(BODY\.PEEK\[\]<0\.\d+>\)$", word):
             data = self.messages[int(fetch[1]) - 1]
+            if data is None:
+                return b""
             return b"* %s FETCH (UID %s BODY[]<0> {%d}\r\n%s)\r\n" % (
                 fetch[1].encode(),
                 fetch[1].encode(),

@@ -28,8 +28,13 @@ def data(shop: Effects, written: Written, monkeypatch: pytest.MonkeyPatch) -> by
     return CASE.message(to=address_of(shop, receipt), address="ann@example.org", message_id="x@y")
 
 
-def counted(*, taken: int = 0, repeated: int = 0, left_alone: int = 0, **events: int) -> dict[str, Any]:
-    return {"taken": taken, "known": repeated, "not_ours": 0, "left_alone": left_alone, "events": events}
+def counted(
+    *, taken: int = 0, repeated: int = 0, left_alone: int = 0, unreadable: int = 0, **events: int
+) -> dict[str, Any]:
+    return {
+        "taken": taken, "known": repeated, "not_ours": 0, "left_alone": left_alone, "unreadable": unreadable,
+        "events": events,
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -80,6 +85,18 @@ def test_what_a_pipe_gave_is_kept_by_the_mail_server_until_it_is_taken(run: Run,
     answer = run("email", "bounces", "--stdin", url=f"sqlite:///{tmp_path / 'away.db'}")
     assert answer.exit_code == 75
     assert answer.err.startswith("error: there is no database ")
+
+
+def test_what_cannot_be_read_stops_no_other(data: bytes, run: Run, tmp_path: Path) -> None:
+    for name in ("new/0", "cur"):  # a folder among the messages stands for a file of another user
+        (tmp_path / "bounces" / name).mkdir(parents=True)
+    (tmp_path / "bounces" / "new" / "1").write_bytes(data)
+    answer = run("email", "bounces", "--maildir", str(tmp_path / "bounces"), "--json")
+    assert (answer.exit_code, json.loads(answer.out)) == (1, counted(taken=1, unreadable=1, bounced_hard=1))
+    with ImapPeer([None, data]) as server:
+        answer = run("email", "bounces", "--imap", server.url("INBOX"), "--json")
+        assert (answer.exit_code, json.loads(answer.out)) == (1, counted(repeated=1, unreadable=1))
+        assert server.seen == {2}
 
 
 def test_what_cannot_be_read_is_an_error(shop: Effects, run: Run, tmp_path: Path) -> None:

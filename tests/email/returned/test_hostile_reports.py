@@ -66,6 +66,79 @@ def test_what_is_large_or_deep_is_read_or_left_alone(data: bytes) -> None:
     assert report is None or len(report.recipients) <= 5000
 
 
+_REPORT = """\
+From: MAILER-DAEMON@mx.example
+Message-ID: <{number}@mx.example>
+Content-Type: multipart/report; report-type=delivery-status; boundary="=_b"
+
+--=_b
+Content-Type: text/plain; charset={charset}
+
+{words}
+
+Message-ID: <{message_id}>
+--=_b
+Content-Type: message/delivery-status
+
+Final-Recipient: rfc822; {address}
+Action: failed
+Status: {status}
+Diagnostic-Code: smtp; {diagnostic}
+
+--=_b--
+"""
+_USUAL = {
+    "charset": "utf-8",
+    "words": "x",
+    "address": "ann@example.org",
+    "status": "4.2.0",
+    "diagnostic": "450 4.2.0 x",
+}
+# What gives way only behind the reading: while a token is opened, a row is looked up, or a reply is judged.
+_ODD = {
+    "a token with a letter that is a K in other alphabets": {"words": f"b-{'a' * 52}\u212a@bounces.shop.example"},
+    "a wait in seconds of another alphabet": {
+        "words": "Final-Recipient: rfc822; ann@example.org\nAction: failed\n"
+        "Diagnostic-Code: smtp; 450 4.2.0 try again in 5 \u017f",
+    },
+    "a Message-ID with half of a surrogate pair": {"charset": "utf-7", "words": "Message-ID: <a+2AA-b@x>"},
+    "a Message-ID with NUL": {"words": "Message-ID: <a\0b@x>"},
+    "a Message-ID beyond ASCII": {"words": "Message-ID: <ü@x>"},
+    "a recipient with half of a surrogate pair": {
+        "charset": "utf-7", "words": "Final-Recipient: rfc822; +2AA-@x.example\nAction: failed",
+    },
+}  # fmt: skip
+
+
+def test_no_report_of_a_recipients_stops_the_others(shop: Effects, written: Written) -> None:
+    """Each is proven: a recipient has the Message-ID, and writes what they like around it."""
+    receipt = written("ann@example.org")
+    for number, odd in enumerate(_ODD.values()):
+        data = _REPORT.format(number=number, message_id=receipt.message_id, **{**_USUAL, **odd})
+        assert take_report(data.encode(), effects=shop).fate == "taken", data
+    assert list_suppressions(effects=shop) == []
+
+
+def test_encodings_that_take_their_time_are_not_decoded() -> None:
+    for charset in ("punycode", "idna", "unicode_escape", "RAW-Unicode-Escape"):
+        data = _REPORT.format(number=1, message_id="1@x", **{**_USUAL, "charset": charset, "words": "a\\u0041-b.c"})
+        report = read_report(data.encode())
+        assert report is not None
+        assert "a\\u0041-b.c" in report.text, charset
+
+
+def test_a_report_has_as_many_recipients_as_a_message() -> None:
+    """Each becomes an event in a transaction of its own."""
+    groups = "".join(f"Final-Recipient: rfc822; u{number}@x.example\nAction: failed\n\n" for number in range(300))
+    complaints = "Feedback-Type: abuse\n\n" * 300
+    for label, fields in (("message/delivery-status", groups), ("message/feedback-report", complaints)):
+        report = read_report(
+            f"Content-Type: multipart/report; boundary=b\n\n--b\nContent-Type: {label}\n\n{fields}".encode()
+        )
+        assert report is not None
+        assert len(report.recipients) == 100
+
+
 def test_forged_and_bent_reports_suppress_no_one(shop: Effects, written: Written) -> None:
     """Of real messages, whose tokens are altered in one place, or whose Message-IDs are guessed."""
     receipt = written("ann@example.org")

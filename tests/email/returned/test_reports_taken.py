@@ -124,6 +124,20 @@ def test_of_a_group_the_named_recipient_alone_is_suppressed(shop: Effects, writt
     assert len(find_suppressions("ben@example.org", effects=shop)) == 1
 
 
+def test_a_reason_is_not_taken_from_a_longer_address(shop: Effects, written: Written) -> None:
+    """`ann@…` stands in `joann@…`, which is named first."""
+    receipt = written(["ann@example.org", "joann@example.org"], group=True)
+    words = (
+        "Hi. This is the qmail-send program at mx.example.\nI'm afraid I wasn't able to deliver your message to the "
+        "following addresses.\n\n<joann@example.org>:\n550 5.1.1 no such user\n\n<ann@example.org>:\n552 5.2.2 full\n\n"
+        f"--- Below this line is a copy of the message.\n\nMessage-ID: <{receipt.message_id}>\n"
+    )
+    data = f"Return-Path: <>\nFrom: MAILER-DAEMON@mx.example\nSubject: failure notice\n\n{words}"
+    assert sorted(take_report(data.encode(), effects=shop).kinds) == ["bounced_hard", "bounced_soft"]
+    assert find_suppressions("ann@example.org", effects=shop) == []
+    assert len(find_suppressions("joann@example.org", effects=shop)) == 1
+
+
 def test_a_token_is_found_where_the_server_noted_the_recipient_and_whatever_its_case(
     shop: Effects, written: Written
 ) -> None:
@@ -163,6 +177,7 @@ def test_a_maildir_is_read_once(shop: Effects, written: Written, tmp_path: Path)
     source = ReportMaildir(tmp_path / "bounces")
     fates = []
     for name, data in source.unread():
+        assert data is not None
         fates.append(take_report(data, effects=shop).fate)
         source.mark_read(name)
     assert fates == ["taken", "left_alone"]
@@ -177,6 +192,7 @@ def test_a_mailbox_is_read_by_imap_and_only_what_is_on_record_is_flagged(shop: E
     with ImapPeer([report(shop, receipt, "ann@example.org"), b"Subject: x\r\n\r\nhello"]) as server:
         with ImapMailbox(server.url("Bounces")) as mailbox:
             for uid, data in mailbox.unread():
+                assert data is not None
                 assert not server.seen & {int(uid)}
                 take_report(data, effects=shop)
                 mailbox.mark_read(uid)
@@ -184,6 +200,16 @@ def test_a_mailbox_is_read_by_imap_and_only_what_is_on_record_is_flagged(shop: E
         with ImapMailbox(server.url("Bounces")) as mailbox:
             assert list(mailbox.unread()) == []
     assert get_email(shop, receipt.key).fate == "bounced"
+
+
+def test_two_runs_may_read_one_maildir(tmp_path: Path) -> None:
+    for name in ("new", "cur"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "new" / "1").write_bytes(b"hello")
+    [(name, _)] = ReportMaildir(tmp_path).unread()
+    for _ in range(2):
+        ReportMaildir(tmp_path).mark_read(name)
+    assert [file.name for file in (tmp_path / "cur").iterdir()] == ["1:2,S"]
 
 
 @pytest.mark.parametrize("fault", ["login", "mailbox", "hangup", "gone"])
@@ -204,7 +230,8 @@ def _refusal(mailbox: ImapMailbox) -> str:
 
 
 @pytest.mark.parametrize(
-    "url", ["imap://mail.example.com/", "http://x", "imaps://", "imaps://h:x/", 'imap://localhost/"']
+    "url",
+    ["imap://mail.example.com/", "http://x", "imaps://", "imaps://h:x/", 'imap://localhost/"', "imaps://u:%C3%BC@x/"],
 )
 def test_a_wrong_url_of_a_mailbox_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError):

@@ -22,6 +22,7 @@ from effects_email.transport.verdicts import (
     fault_row,
     reply_of,
     row_of,
+    share,
     too_many_recipients,
     verdict_of_fault,
     verdict_of_reply,
@@ -96,6 +97,18 @@ EXPECTED: list[tuple[Stage, str, Kind, float | None, Suppress | None]] = [
     ("rcpt", "554 5.7.1 Client host blocked", "config", None, None),
     ("rcpt", "554 5.7.1 <x>: Relay access denied", "config", None, None),
     ("rcpt", "550 5.1.8 sender's domain", "config", None, None),
+    ("rcpt", "550 5.1.7 Invalid address", "config", None, None),
+    ("rcpt", "550 5.7.1 Your account has been suspended", "config", None, None),
+    ("dot", "554 Your e-mail account is disabled, contact support", "config", None, None),
+    ("dot", "550 Outgoing mail from user x has been suspended", "config", None, None),
+    ("dot", "550 5.7.1 The sending account is inactive", "config", None, None),
+    ("rcpt", "550 The return address does not exist", "config", None, None),
+    ("rcpt", "550 Absender unbekannt", "config", None, None),
+    ("dot", "550 domain of the From address does not exist", "config", None, None),
+    ("dot", "554 5.6.0 invalid address in header To", "refused_message", None, None),
+    ("rcpt", "550 Ihre IP-Adresse ist unbekannt", "config", None, None),
+    ("dot", "550 unknown user name or bad password", "config", None, None),
+    ("dot", "550 5.1.8 Sender's address unknown", "config", None, None),
     ("rcpt", "550 no", "refused_recipient", None, "soft"),
     ("rcpt", "503 5.5.1 sequence", "refused_message", None, None),
     ("data", "451 4.3.0 not now", "retry", None, None),
@@ -222,10 +235,18 @@ def test_third_party_text_is_inert_and_short() -> None:
     ("wait 2 hours", 7200), ("Try again later", None), ("come back in 10 min", 600), ("defer for 30s", 30),
     ("again in 99 hours", 21600), ("in 45 seconds you may send again", 45), ("4.7.1 you sent 500 messages", None),
     ("5 minutes ago something failed", None), ("", None), ("retry in 1000000000 seconds", None),
-    ("try again at 12:30:00", None),
+    ("try again at 12:30:00", None), ("try again in 5 \u017f", None),
 ])  # fmt: skip
 def test_a_requested_wait_is_found_in_the_text(text: str, seconds: float | None) -> None:
     assert wait_hint(text) == seconds
+
+
+def test_a_refusal_of_one_recipient_is_not_that_of_a_shorter_address() -> None:
+    verdict = judged("dot", 550, "5.1.1 <JoAnn@example.com>: user unknown")
+    people = ["ann@example.com", "joann@example.com", "joann@example.co", "x.joann@example.com"]
+    shared = share(verdict, people)
+    assert [shared[address].suppress for address in people] == [None, "hard", None, None]
+    assert [shared[address].kind for address in people] == ["retry", "refused_recipient", "retry", "retry"]
 
 
 def test_a_hint_changes_no_final_verdict() -> None:

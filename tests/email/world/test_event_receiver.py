@@ -111,6 +111,8 @@ _MEANINGS: list[tuple[Document, str, str, Reason | None]] = [
      "hard_bounce"),
     (resend("bounced", bounce={"type": "Transient", "subType": "MailboxFull"}), "bounced_soft",
      "Transient_MailboxFull", None),
+    (resend("bounced", bounce={"type": "Transient", "subType": "ContentRejected"}), "failed",
+     "Transient_ContentRejected", None),
     (resend("bounced", bounce={"type": "Undetermined"}), "bounced_soft", "Undetermined", None),
     (resend("bounced", to=["Ann <ANN@example.org>"]), "bounced_hard", "email.bounced", "hard_bounce"),
     (resend("bounced", to=[ANN, "ben@example.org"]), "bounced_hard", "email.bounced", None),

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import zipfile
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from email import message_from_bytes, policy
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from effects_email import (
     AddressInvalid,
     EmailNotFound,
     File,
+    Invite,
     export_address,
     find_suppressions,
     forget_address,
@@ -220,6 +221,21 @@ def test_an_unknown_message_stays_unknown(mail: Effects, post: Post) -> None:
     drain(mail)
     assert len(post.outgoing) == 2
     assert audit(mail.store, mail.ledgers) == []
+
+
+def test_a_forgotten_guest_is_in_no_invitation(app_factory: AppFactory, post: Post) -> None:
+    mail = app_factory(job_types=[], email_from="Shop <hello@shop.example>", smtp_url="post://there")
+    party = Invite(uid="party@shop.example", summary="Party", start=date(2027, 3, 1), end=date(2027, 3, 2))
+    guest = f'"Ann: a guest with a name that is folded somewhere" <{ANN.upper()}>'
+    send(mail, "party", to=[BOB, guest], group=True, invite=party)
+    drain(mail)
+    forget_address(ANN, actor="x", reason="asked", effects=mail)
+    assert "ann@" not in text_of_everything(mail)
+    requeue_email(mail, "party", actor="x", confirm_done=True)  # the others' invitation is whole
+    drain(mail)
+    [attached] = message_from_bytes(post.outgoing[-1].data, policy=policy.default).iter_attachments()
+    lines = attached.get_content().decode().replace("\r\n ", "").split("\r\n")
+    assert [line.rpartition(":")[2] for line in lines if line.startswith("ATTENDEE")] == [BOB]
 
 
 def test_a_message_to_a_group_that_waits_is_left_to_the_others(mail: Effects, post: Post) -> None:

@@ -161,6 +161,16 @@ def test_the_envelope_decides_the_recipients(
     assert {name: message[name] for name in ("to", "cc", "bcc") if name in message} == expected
 
 
+@pytest.mark.parametrize("name", ["resend", "postmark"])
+def test_no_recipient_in_bcc_is_shown_to_another(name: str, request: pytest.FixtureRequest) -> None:
+    """As where the one in To is suppressed: an API has no way to send without a To."""
+    hidden = (Address("ben", "example.org"), Address("cat", "example.org"))
+    outgoing = outgoing_message(BEN, CAT, to=(Address("ann", "example.org"),), bcc=hidden)
+    sent = request.getfixturevalue(name).send(outgoing, release=Released(), seconds=10)
+    assert {verdict.code for verdict in sent.recipients.values()} == {"only_bcc_left"}
+    assert (sent.verdict.kind, request.getfixturevalue(f"{name}_box").messages) == ("refused_message", [])
+
+
 def test_an_attachment_missing_from_the_bytes_stops_the_message(resend: Transport, resend_peer: Receiver) -> None:
     attachment = file("other.pdf", b"other", "application/pdf")
     whole = outgoing_message(files={ATTACHED[1].sha256: PDF}, attachments=(ATTACHED[1],))

@@ -76,8 +76,8 @@ def event(name: str, *, word: str = "eventType", **about: Any) -> Document:
     return {word: name, "mail": mail, **about}
 
 
-def bounce(kind: str, *people: str) -> Document:
-    about = {"bounceType": kind, "bounceSubType": "General", "timestamp": "2026-11-21T12:00:00.000Z"}
+def bounce(kind: str, *people: str, subtype: str = "General") -> Document:
+    about = {"bounceType": kind, "bounceSubType": subtype, "timestamp": "2026-11-21T12:00:00.000Z"}
     return event("Bounce", bounce={**about, "bouncedRecipients": [{"emailAddress": person} for person in people]})
 
 
@@ -98,6 +98,7 @@ TABLE: list[tuple[Document, list[str], list[str]]] = [
     (event("DeliveryDelay", deliveryDelay={"delayedRecipients": [{"emailAddress": ANN}]}), ["delayed"], []),
     (bounce("Permanent", ANN, BEN), ["bounced_hard", "bounced_hard"], [ANN, BEN]),
     (bounce("Transient", ANN), ["bounced_soft"], []),
+    (bounce("Transient", ANN, subtype="MessageTooLarge"), ["failed"], []),
     (complaint(ANN), ["complained"], [ANN]),
     (complaint(ANN, BEN), ["complained"], []),
     (event("Reject", reject={"reason": "Bad content"}), ["failed"], []),

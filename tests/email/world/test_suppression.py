@@ -25,7 +25,7 @@ from effects_email.suppressions.suppression import (
     suppression_log,
     unsuppress,
 )
-from tests.email.world.conftest import KEYS, NEWEST_KEYS, ROTATED_KEYS, MailFactory
+from tests.email.world.conftest import KEYS, NEWEST_KEYS, OLD, ROTATED_KEYS, MailFactory
 from tests.support.manual_workers import rows
 from tests.webhooks.conftest import statements
 
@@ -81,6 +81,16 @@ def test_each_reason_has_its_scope_and_its_end(
     assert len(list_suppressions(effects=mail)) == (0 if days else 1)
 
 
+def test_unsubscribes_alone_may_be_lifted(mail: Effects) -> None:
+    for category in ("news", "tips"):
+        suppress(ANN, category=category, reason="unsubscribe", effects=mail)
+    suppress(ANN, category="news", effects=mail)
+    assert unsuppress(ANN, category="news", reason="unsubscribe", effects=mail) == 1
+    assert (why(mail, ANN, "news"), why(mail, ANN, "tips")) == ("manual", "unsubscribe")
+    assert unsuppress(ANN, reason="unsubscribe", effects=mail) == 1
+    assert (why(mail, ANN, "news"), why(mail, ANN, "tips")) == ("manual", None)
+
+
 def test_an_end_may_be_set(mail: Effects) -> None:
     suppress(ANN, until=datetime.now(UTC) + timedelta(days=2), effects=mail)
     assert why(mail) == "manual"
@@ -124,6 +134,9 @@ def test_a_lifted_address_gets_mail_again(mail: Effects) -> None:
 _REFUSED = [
     ({"address": "nobody"}, "local@domain"),
     ({"address": "a\n@example.com"}, "printable"),
+    ({"address": f"{ANN}, bob@example.com"}, "give one"),
+    ({"address": f"{ANN};bob@example.com"}, "give one"),
+    ({"address": f"Bob {ANN}"}, "give one"),
     ({"address": ANN, "reason": "whim"}, "complaint, hard_bounce"),
     ({"address": ANN, "reason": "unsubscribe"}, "from a category"),
     ({"address": ANN, "reason": "unsubscribe", "category": "all"}, "from a category"),
@@ -296,6 +309,15 @@ def test_without_keys_it_works_in_clear_and_keys_may_come_later(mail_factory: Ma
     assert len(address_digests(keyed, ANN)) == 2
     assert [suppression.reason for suppression in find_suppressions(ANN, effects=keyed)] == ["manual", "complaint"]
     assert unsuppress(ANN, effects=keyed) == 2
+
+
+def test_what_is_sealed_now_does_not_stay_in_clear_beside_it(mail_factory: MailFactory) -> None:
+    for keys in ("", f"old={OLD}", ""):
+        app = mail_factory(keys=keys)
+        suppress(ANN, effects=app)
+        [stored] = rows(app, "email_suppressions")
+        assert (stored["address"], stored["sealed"] is not None) == ((None, True) if keys else (ANN, False))
+        assert [held.address for held in list_suppressions(effects=app)] == [ANN]
 
 
 def test_rotation_seals_them_again(mail_factory: MailFactory) -> None:
