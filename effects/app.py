@@ -35,7 +35,13 @@ from effects.sessions.constructed import register
 from effects.sessions.databases import CallersDatabase
 from effects.sessions.engines import callers_engine, can_carry, url_of
 from effects.sessions.forgotten import check_not_forgotten, watch
-from effects.sessions.joining import AnySession, hint_after_commit, joined, refuse_missing_tables
+from effects.sessions.joining import (
+    AnySession,
+    begin_to_write,
+    hint_after_commit,
+    joined,
+    refuse_missing_tables,
+)
 from effects.settings import Settings
 from effects.storage import Storage, open_storage
 from effects.store.audit_log.notes import AuditAction, note
@@ -275,8 +281,23 @@ class Effects:
                 self.notifier.send(queues)
                 return
             with joined(session, self.database) as connection:
+                begin_to_write(connection)
                 yield connection
                 self._hint(session, connection, queues)
+        except (DBAPIError, StoreRejected) as error:
+            refuse_missing_tables(error, self.database)
+            raise
+
+    @contextmanager
+    def reading(self, session: AnySession) -> Iterator[Connection]:
+        """The caller's connection, to see what its transaction has written.
+
+        Raises:
+            EnqueueError, SchemaMismatch: as `writing`.
+        """
+        try:
+            with joined(session, self.database) as connection:
+                yield connection
         except (DBAPIError, StoreRejected) as error:
             refuse_missing_tables(error, self.database)
             raise

@@ -71,7 +71,7 @@ def _binds(session: Any) -> list[Engine | Connection]:
 
 
 def joined(session: AnySession, database: CallersDatabase) -> AbstractContextManager[Connection]:
-    """Give the connection of the caller's transaction, which begins here at the latest and is not ended here.
+    """Give the connection of the caller's transaction, which is not ended here.
 
     Args:
         session: as the caller gave it.
@@ -146,6 +146,18 @@ def refuse_autocommit(connection: Connection) -> None:
         )
 
 
+def begin_to_write(connection: Connection) -> None:
+    """On SQLite, begin the caller's transaction where it has not yet, as Python does before an INSERT.
+
+    Before a SAVEPOINT it does not, and the savepoint's release would commit. The file's lock is waited for here: a
+    transaction that begins by reading is refused it at once where another one has written meanwhile.
+    """
+    if connection.dialect.name == "sqlite":
+        driver: Any = connection.connection.driver_connection
+        if not driver.in_transaction:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
 def hint_after_commit(notifier: Notifier, session: AnySession, queues: Iterable[str]) -> bool:
     """Wake workers once the caller has committed, if they need it.
 
@@ -157,7 +169,7 @@ def hint_after_commit(notifier: Notifier, session: AnySession, queues: Iterable[
     if isinstance(committing, Session | Connection):
         if notifier.enabled and names:
             after_commit(committing, lambda: notifier.send(names))
-    elif is_of_django(committing):
+    elif is_of_django(committing) and committing.in_atomic_block:
         committing.on_commit(lambda: notifier.send(names), robust=True)
     else:
         return False
